@@ -1,0 +1,42 @@
+"""Tabletop manipulation tasks for Gymnasium: `import worldrl_envs` registers `worldrl/<Task>-v0`.
+
+Importing this package is cheap: MuJoCo is loaded when the first environment is made. On a
+machine without a display `MUJOCO_GL` is set to `egl`, unless it is set already; MuJoCo reads
+it once, so it must be decided before MuJoCo is first imported.
+"""
+
+import os
+import sys
+
+from gymnasium.envs.registration import register, registry
+
+from worldrl_envs.tasks import TASKS, get_task, kinds, task_names
+
+__all__ = ["env_id", "get_task", "kinds", "register_tasks", "task_names"]
+
+if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
+    os.environ.setdefault("MUJOCO_GL", "egl")
+
+
+def env_id(task: str) -> str:
+    """Gymnasium id of a task, such as "worldrl/PickRedCube-v0".
+
+    Raises:
+        UnknownNameError: no such task; names the nearest.
+    """
+    return f"worldrl/{get_task(task).name}-v0"
+
+
+def register_tasks() -> None:
+    """Register every task with Gymnasium; those already registered are left alone."""
+    for name, spec in TASKS.items():
+        if env_id(name) not in registry:
+            register(
+                id=env_id(name),
+                entry_point="worldrl_envs.tabletop:TabletopEnv",
+                max_episode_steps=spec.horizon,
+                kwargs={"task": name},
+            )
+
+
+register_tasks()

@@ -1,0 +1,37 @@
+"""Errors that name the field, the rule, what was received and the nearest valid name."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class ActionError(ValueError):
+    """An action that is not seven finite float numbers in [-1, 1]."""
+
+
+class UnknownNameError(ValueError):
+    """A name (task, kind, style, camera, option) that does not exist."""
+
+
+class OptionError(ValueError):
+    """A `reset` option whose value cannot be used."""
+
+
+def unknown_name(field: str, received: object, valid: Iterable[str]) -> UnknownNameError:
+    """Build the error for an unknown name, with the nearest valid ones first.
+
+    Args:
+        field: What was being named, such as "task".
+        received: The value the caller gave.
+        valid: Every name that would have worked.
+    """
+    names = sorted(valid)
+    near = get_close_matches(str(received), names, n=1, cutoff=0.4)
+    hint = f"nearest is {near[0]!r}; " if near else ""
+    return UnknownNameError(f"{field}: unknown name {received!r}; {hint}valid: {', '.join(names)}")
+
+
+def check_name(field: str, received: object, valid: Iterable[str]) -> None:
+    """Raise `UnknownNameError` unless `received` is one of `valid`."""
+    valid = tuple(valid)
+    if received not in valid:
+        raise unknown_name(field, received, valid)

@@ -1,0 +1,62 @@
+"""Observation spaces and the vectors in them."""
+
+import string
+
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from worldrl_envs.control import GRIPPER_DOWN, PANDA, quat_multiply
+from worldrl_envs.simulation import Simulation
+
+CHARSET = string.ascii_letters + string.digits + string.punctuation + " "
+MAX_INSTRUCTION = 256  # characters
+PROPRIO_SIZE = 8
+
+
+def command_space() -> spaces.Box:
+    """The commanded pose, float32[7] (see `control.py`)."""
+    turn = [PANDA.max_rotation] * 3
+    low = np.array([*PANDA.workspace_low, *(-t for t in turn), -1], np.float32)
+    high = np.array([*PANDA.workspace_high, *turn, 1], np.float32)
+    return spaces.Box(low, high, dtype=np.float32)
+
+
+def pixels_space(image_size: int, cameras: tuple[str, ...]) -> spaces.Dict:
+    """Pictures, proprioception, commanded pose and instruction."""
+    keys = {"scene": "image", "wrist": "wrist_image"}
+    picture = (image_size, image_size, 3)
+    return spaces.Dict(
+        {keys[camera]: spaces.Box(0, 255, picture, np.uint8) for camera in cameras}
+        | {
+            "state": spaces.Box(-np.inf, np.inf, (PROPRIO_SIZE,), np.float32),
+            "command": command_space(),
+            "instruction": spaces.Text(MAX_INSTRUCTION, min_length=1, charset=CHARSET),
+        }
+    )
+
+
+def state_space(sim: Simulation) -> spaces.Box:
+    """Flat vector for state-based learners: see `state_vector`."""
+    return spaces.Box(-np.inf, np.inf, state_vector(sim, np.zeros(7, np.float32)).shape, np.float32)
+
+
+def proprioception(sim: Simulation) -> NDArray[np.float32]:
+    """LIBERO's eight numbers, float32[8].
+
+    Tool position (3, m), tool orientation as an axis-angle vector (3, rad; about [pi, 0, 0]
+    with the gripper down), and finger positions (2, m; the right one counts negative).
+    The axis keeps its x component positive, so that the vector is continuous around pi,
+    where a vector folded into [0, pi] would jump.
+    """
+    quat = quat_multiply(sim.tcp_rotation, GRIPPER_DOWN)
+    sine = np.linalg.norm(quat[1:])
+    axis_angle = 2 * np.arctan2(sine, quat[0]) * quat[1:] / sine
+    left, right = sim.fingers
+    return np.array([*sim.tcp, *axis_angle, left, -right], np.float32)
+
+
+def state_vector(sim: Simulation, command: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Proprioception (8), command (7), pose of each object and fixture (7 each), drawer opening (1)."""
+    poses = [sim.pose(name) for name in (*sim.objects, *sim.fixtures)]
+    return np.concatenate([proprioception(sim), command, *poses, [sim.opening]]).astype(np.float32)

@@ -1,0 +1,99 @@
+"""When a task is solved. Each predicate reads one frame of a `Simulation`.
+
+They ask for the cause and not only for the effect, so that a thrown or tunnelled object
+does not count: lifted means between both fingers, placed means released and at rest.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from worldrl_envs.simulation import Simulation
+
+Predicate = Callable[["Simulation"], bool]
+
+LIFT_HEIGHT = 0.08  # metres above the resting height
+GRASP_RADIUS = 0.04  # metres between the tool centre point and a held object's centre
+REST_SPEED = 0.05  # m/s; a placed object slower than this has come to rest
+ZONE_HALF = 0.035  # metres; the 5 cm cube then lies wholly on the 12 cm zone
+
+
+def held(sim: "Simulation", name: str) -> bool:
+    """Both fingers touch the object, and it is where a grasp would have it."""
+    near = np.linalg.norm(sim.position(name) - sim.tcp) < GRASP_RADIUS
+    return bool(near) and all(sim.touched_by(name))
+
+
+def lifted(name: str) -> Predicate:
+    """The object is held at least 8 cm above its resting height."""
+
+    def holds(sim: "Simulation") -> bool:
+        return sim.height(name) >= LIFT_HEIGHT and held(sim, name)
+
+    return holds
+
+
+def inside_bin(sim: "Simulation", name: str) -> bool:
+    """The object's centre is between the bin's walls and below its rim."""
+    x, y, z = sim.local(name, "bin")
+    return abs(x) < 0.074 and abs(y) < 0.064 and z < 0.05
+
+
+def inside_drawer(sim: "Simulation", name: str) -> bool:
+    """The object's centre is between the drawer's walls and below their edge."""
+    x, y, z = sim.local(name, "drawer")
+    return -0.055 < x < 0.064 and abs(y) < 0.061 and z < 0.048
+
+
+def _at_rest(sim: "Simulation", name: str) -> bool:
+    return sim.speed(name) < REST_SPEED and not any(sim.touched_by(name))
+
+
+def in_bin(*names: str) -> Predicate:
+    """Every named object lies in the bin, released and at rest."""
+
+    def holds(sim: "Simulation") -> bool:
+        return all(inside_bin(sim, name) and _at_rest(sim, name) for name in names)
+
+    return holds
+
+
+def in_bin_without(name: str, other: str) -> Predicate:
+    """`name` lies in the bin and `other` does not: the first stage of an ordered task."""
+
+    def holds(sim: "Simulation") -> bool:
+        return in_bin(name)(sim) and not inside_bin(sim, other)
+
+    return holds
+
+
+def in_open_drawer(name: str) -> Predicate:
+    """The object lies in the drawer, released and at rest."""
+
+    def holds(sim: "Simulation") -> bool:
+        return inside_drawer(sim, name) and _at_rest(sim, name)
+
+    return holds
+
+
+def drawer_open(at_least: float) -> Predicate:
+    """The drawer stands open by at least so many metres."""
+    return lambda sim: sim.opening >= at_least
+
+
+def drawer_closed(at_most: float) -> Predicate:
+    """The drawer is open by at most so many metres."""
+    return lambda sim: sim.opening <= at_most
+
+
+def in_zone(name: str) -> Predicate:
+    """The object stands on the table inside the zone, at rest and not held."""
+
+    def holds(sim: "Simulation") -> bool:
+        x, y, _ = sim.local(name, "zone")
+        inside = abs(x) < ZONE_HALF and abs(y) < ZONE_HALF
+        return inside and sim.on_table(name) and sim.speed(name) < REST_SPEED and not held(sim, name)
+
+    return holds

@@ -1,0 +1,110 @@
+"""Composes a task's MuJoCo model: arm, table, fixtures from MJCF, and free objects.
+
+Collision groups: arm and fingers have contype 2, conaffinity 1; everything else contype 1,
+conaffinity 3. So the arm touches objects and fixtures but never itself.
+"""
+
+from dataclasses import dataclass
+
+import mujoco
+
+from worldrl_envs.paths import mjcf
+
+FIXTURES = ("bin", "cabinet", "plate", "zone")
+N_PROPS = 6  # slots for visual-only distractors; invisible until a style shows them
+
+
+@dataclass(frozen=True)
+class ObjectSpec:
+    """A free object made of one primitive.
+
+    Attributes:
+        shape: "box" or "cylinder".
+        size: Half extents in metres: (x, y, z) of a box, (radius, half height, 0) of a cylinder.
+        rgba: Colour in [0, 1].
+        mass: Kilograms.
+    """
+
+    shape: str
+    size: tuple[float, float, float]
+    rgba: tuple[float, float, float, float]
+    mass: float = 0.08
+
+    @property
+    def rest_height(self) -> float:
+        """Height of the centre above the table when standing on it, metres."""
+        return self.size[2] if self.shape == "box" else self.size[1]
+
+    @property
+    def grasp_width(self) -> float:
+        """Extent between the fingers at yaw zero, metres."""
+        return 2 * (self.size[1] if self.shape == "box" else self.size[0])
+
+
+RED, BLUE = (0.86, 0.10, 0.10, 1.0), (0.10, 0.25, 0.85, 1.0)
+GREEN, YELLOW = (0.10, 0.62, 0.20, 1.0), (0.98, 0.82, 0.10, 1.0)
+CUBE = (0.025, 0.025, 0.025)
+
+OBJECTS = {
+    "red_cube": ObjectSpec("box", CUBE, RED),
+    "blue_cube": ObjectSpec("box", CUBE, BLUE),
+    "green_cylinder": ObjectSpec("cylinder", (0.025, 0.0275, 0.0), GREEN),
+    "yellow_brick": ObjectSpec("box", (0.0275, 0.0225, 0.02), YELLOW),
+    "left_cube": ObjectSpec("box", CUBE, RED),
+    "right_cube": ObjectSpec("box", CUBE, RED),
+    "near_cube": ObjectSpec("box", CUBE, RED),
+    "far_cube": ObjectSpec("box", CUBE, RED),
+}
+
+
+def build_model(objects: tuple[str, ...], fixtures: tuple[str, ...]) -> mujoco.MjModel:
+    """Compile the scene of one task.
+
+    Args:
+        objects: Names from `OBJECTS`; each gets a free joint of its own name.
+        fixtures: Names from `FIXTURES`; each is a mocap body, so a layout can move it.
+
+    Returns:
+        A model whose first nine joints are the arm's seven and the two fingers'.
+    """
+    # Includes rather than MjSpec.attach: attaching without a prefix warns, and a prefix would
+    # give every joint and site two names.
+    parts = "".join(f'<include file="{mjcf(part)}"/>' for part in ("scene", "panda", *fixtures))
+    spec = mujoco.MjSpec.from_string(f"<mujoco>{parts}</mujoco>")
+    for name in objects:
+        _add_object(spec, name, OBJECTS[name])
+    for index in range(N_PROPS):
+        _add_prop(spec, f"prop{index}")
+    return spec.compile()
+
+
+def _add_object(spec: mujoco.MjSpec, name: str, what: ObjectSpec) -> None:
+    body = spec.worldbody.add_body(name=name, pos=[0.5, 0, what.rest_height])
+    body.add_freejoint(name=name)
+    body.add_geom(
+        name=name,
+        type=mujoco.mjtGeom.mjGEOM_BOX if what.shape == "box" else mujoco.mjtGeom.mjGEOM_CYLINDER,
+        size=what.size,
+        rgba=what.rgba,
+        mass=what.mass,
+        contype=1,
+        conaffinity=3,
+        condim=4,
+        friction=[1.0, 0.02, 0.0005],
+        # Stiff: a 15 N grip on 80 g would sink millimetres into MuJoCo's default contact.
+        solref=[0.004, 1],
+        solimp=[0.95, 0.99, 0.001, 0.5, 2],
+    )
+
+
+def _add_prop(spec: mujoco.MjSpec, name: str) -> None:
+    spec.worldbody.add_geom(
+        name=name,
+        type=mujoco.mjtGeom.mjGEOM_BOX,
+        size=[0.02, 0.02, 0.02],
+        pos=[0.5, 0, -0.5],
+        rgba=[0.5, 0.5, 0.5, 0],
+        contype=0,
+        conaffinity=0,
+        mass=0,
+    )

@@ -1,0 +1,230 @@
+"""The expert's skills: from the present scene to where the gripper should go next.
+
+A skill is a function (sim, command, argument, memory) -> Goal. It reads true poses, so it is
+closed-loop; what it must remember (how long it has been closing, how often it missed, this
+attempt's aiming error) is in `Memory`. Lengths are metres, angles rad, times control steps.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl_envs import predicates
+from worldrl_envs.scene import OBJECTS
+from worldrl_envs.simulation import Simulation
+
+OPEN, CLOSED = -1.0, 1.0
+HOVER = 0.09  # height of the tool above a grasp point from which a descent starts
+GRASP_HEIGHT = 0.02  # of the tool above the table: finger tips 1.1 cm up, palm 6.4 cm up
+CARRY_HEIGHT = 0.145  # a carried cube clears the 5 cm rim of bin and drawer by 4 cm
+LIFT_TARGET = 0.125
+CLOSING_TIME = 8  # after so many steps without a grip the grasp has missed
+BIN_SPOT = 0.034  # two 5 cm cubes side by side in a 14.8 cm bin
+OPEN_ENOUGH = 0.105
+KNOB_REACH = 0.031  # half the knob's depth and half a finger's
+PUSH_STANDOFF = 0.062  # half diagonal of the cube, half the closed fingers, and 1 cm
+PUSH_HEIGHT = 0.022
+FUNNEL_FREE, FUNNEL_SLOPE = 0.006, 3.0
+
+
+@dataclass(frozen=True)
+class Goal:
+    """Where the gripper should go now.
+
+    Attributes:
+        position: Of the tool centre point, float64[3].
+        yaw: Turn about the vertical, rad.
+        gripper: -1 open, +1 closed.
+        speed: Largest position component of the action, in (0, 1].
+        reached: The skill has finished; the next one may begin.
+    """
+
+    position: NDArray[np.float64]
+    yaw: float = 0.0
+    gripper: float = OPEN
+    speed: float = 1.0
+    reached: bool = False
+
+
+@dataclass
+class Memory:
+    """What a skill remembers between control steps.
+
+    Attributes:
+        generator: Draws the aiming error.
+        offset_std: Standard deviation of the aiming error.
+        timer: Control steps spent in the present phase.
+        phase: Name of the present phase.
+        offset: This attempt's aiming error in the plane.
+    """
+
+    generator: np.random.Generator
+    offset_std: float = 0.0
+    timer: int = 0
+    phase: str = ""
+    offset: NDArray[np.float64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Draw the first aiming error."""
+        self.offset = self.offset_std * self.generator.standard_normal(2)
+
+    def missed(self) -> None:
+        """Aim again, with half the error."""
+        self.offset_std /= 2
+        self.offset = self.offset_std * self.generator.standard_normal(2)
+        self.enter("")
+
+    def enter(self, phase: str) -> None:
+        """Start a phase."""
+        self.phase, self.timer = phase, 0
+
+    def tick(self, phase: str) -> int:
+        """Control steps spent in `phase` so far, counting this one."""
+        if phase != self.phase:
+            self.enter(phase)
+        self.timer += 1
+        return self.timer
+
+
+def pick(sim: Simulation, command: NDArray[np.float32], name: str, memory: Memory) -> Goal:
+    """Grasp an object from above and lift it."""
+    yaw = _grasp_yaw(sim, name)
+    if predicates.held(sim, name):
+        memory.enter("")
+        return _lift(sim, command, name)
+    target = sim.position(name)[:2] + memory.offset
+    error = float(np.linalg.norm(target - command[:2]))
+    at_grasp = error < 0.006 and command[2] < _grasp_height(name) + 0.006
+    if memory.phase == "close" or at_grasp:
+        if memory.tick("close") > CLOSING_TIME:
+            memory.missed()
+        return Goal(command[:3].astype(np.float64), yaw, CLOSED)
+    if sim.fingers.sum() < 0.07 and command[2] < HOVER:  # after a miss: rise before opening wide
+        return Goal(np.array([*command[:2], HOVER + 0.02]), yaw, OPEN)
+    return Goal(np.array([*target, _grasp_height(name) + _funnel(error)]), yaw, OPEN)
+
+
+def _lift(sim: Simulation, command: NDArray[np.float32], name: str) -> Goal:
+    # Straight up, from where the object was gripped; reached once it is well clear.
+    up = np.array([*command[:2], CARRY_HEIGHT])
+    return Goal(up, float(command[5]), CLOSED, reached=sim.height(name) > predicates.LIFT_HEIGHT)
+
+
+def _grasp_height(name: str) -> float:
+    return min(GRASP_HEIGHT, OBJECTS[name].rest_height)
+
+
+def _funnel(error: float) -> float:
+    """Height to keep above the grasp while still `error` off: the fingers descend in a funnel."""
+    return float(np.clip(FUNNEL_SLOPE * (error - FUNNEL_FREE), 0.0, HOVER))
+
+
+def _grasp_yaw(sim: Simulation, name: str) -> float:
+    """The object's yaw, folded into a quarter turn for a cube; none for a cylinder."""
+    shape = OBJECTS[name]
+    if shape.shape == "cylinder":
+        return 0.0
+    turn = np.pi / 2 if shape.size[0] == shape.size[1] else np.pi
+    yaw = sim.yaw(name)
+    return float(np.clip(yaw - turn * np.round(yaw / turn), -0.45, 0.45))
+
+
+def place(sim: Simulation, command: NDArray[np.float32], container: str, memory: Memory) -> Goal:
+    """Carry what is held over the container and let go."""
+    target = _opening_centre(sim, container) + memory.offset
+    error = float(np.linalg.norm(target - command[:2]))
+    carried = next((name for name in sim.objects if predicates.held(sim, name)), None)
+    if memory.phase == "release" or (error < 0.008 and command[2] < 0.095):
+        time = memory.tick("release")
+        rise = np.array([*command[:2], 0.095 if time < 4 else CARRY_HEIGHT])
+        return Goal(rise, float(command[5]), OPEN, reached=time > 6 and carried is None)
+    height = 0.085 if error < 0.03 else CARRY_HEIGHT
+    return Goal(np.array([*target, height]), float(command[5]), CLOSED)
+
+
+def _opening_centre(sim: Simulation, container: str) -> NDArray[np.float64]:
+    if container == "drawer":
+        # Middle of what sticks out of the cabinet, whose front is 7 cm before its centre.
+        front = sim.position("cabinet")[0] + 0.07
+        return np.array([(front + sim.position("drawer")[0] + 0.064) / 2, sim.position("drawer")[1]])
+    return sim.position("bin")[:2] + _bin_spot(sim) * _heading(sim.yaw("bin"))
+
+
+def _bin_spot(sim: Simulation) -> float:
+    """Where along the bin's long side to drop: its middle for one cube, beside the first for two."""
+    if len(sim.objects) == 1:
+        return 0.0
+    lying = [sim.local(name, "bin")[0] for name in sim.objects if predicates.inside_bin(sim, name)]
+    return BIN_SPOT if not lying or lying[0] < 0 else -BIN_SPOT
+
+
+def _heading(yaw: float) -> NDArray[np.float64]:
+    return np.array([np.cos(yaw), np.sin(yaw)])
+
+
+def open_drawer(sim: Simulation, command: NDArray[np.float32], _: str, memory: Memory) -> Goal:
+    """Grasp the knob from above and pull it toward +x, then let go and rise."""
+    knob = sim.knob
+    if memory.phase == "release" or sim.opening > OPEN_ENOUGH:
+        time = memory.tick("release")
+        height = command[2] if time < 4 else CARRY_HEIGHT
+        return Goal(np.array([*command[:2], height]), gripper=OPEN, reached=time > 4 and command[2] > 0.12)
+    if all(sim.touched_by("knob")):
+        memory.enter("")
+        return Goal(command[:3] + np.array([0.02, 0.0, 0.0]), gripper=CLOSED)
+    target = knob[:2] + memory.offset
+    error = float(np.linalg.norm(target - command[:2]))
+    if memory.phase == "close" or (error < 0.006 and command[2] < knob[2] + 0.006):
+        if memory.tick("close") > CLOSING_TIME:
+            memory.missed()
+        return Goal(command[:3].astype(np.float64), gripper=CLOSED)
+    return Goal(np.array([*target, knob[2] + _funnel(error)]), gripper=OPEN)
+
+
+def close_drawer(sim: Simulation, command: NDArray[np.float32], _: str, memory: Memory) -> Goal:
+    """Push the knob toward -x with closed fingers."""
+    if sim.opening < 0.004:
+        return Goal(np.array([*command[:2], CARRY_HEIGHT]), gripper=CLOSED, reached=True)
+    knob = sim.knob
+    before = knob[:2] + (KNOB_REACH + 0.02, 0.0) + memory.offset
+    aligned = abs(command[1] - before[1]) < 0.012 and command[0] > knob[0] + 0.5 * KNOB_REACH
+    if aligned and command[2] < knob[2] + 0.01:
+        return Goal(np.array([command[0] - 0.02, before[1], knob[2]]), gripper=CLOSED)
+    error = float(np.linalg.norm(before - command[:2]))
+    return Goal(np.array([*before, knob[2] + _funnel(error)]), gripper=CLOSED)
+
+
+def push(sim: Simulation, command: NDArray[np.float32], name: str, memory: Memory) -> Goal:
+    """Push an object over the table to the zone, from behind it and through its centre."""
+    cube, target = sim.position(name)[:2], sim.position("zone")[:2] + memory.offset
+    way = target - cube
+    distance = float(np.linalg.norm(way))
+    direction = way / max(distance, 1e-6)
+    if distance < 0.012:
+        return Goal(np.array([*command[:2], CARRY_HEIGHT]), gripper=CLOSED, reached=True)
+    behind = cube - PUSH_STANDOFF * direction
+    offset = command[:2] - cube
+    along = float(offset @ direction)
+    aside = float(np.linalg.norm(offset - along * direction))
+    if command[2] < PUSH_HEIGHT + 0.012 and along < -0.02:
+        if aside < 0.014:
+            return Goal(np.array([*_through(cube, direction, along), PUSH_HEIGHT]), gripper=CLOSED, speed=0.5)
+        return Goal(np.array([*command[:2], HOVER]), gripper=CLOSED)
+    error = float(np.linalg.norm(behind - command[:2]))
+    return Goal(np.array([*behind, PUSH_HEIGHT + _funnel(error)]), gripper=CLOSED)
+
+
+def _through(cube, direction, along: float) -> NDArray[np.float64]:
+    """The next point of the pusher: back onto the line through the centre, and forward."""
+    return cube + (along + 0.012) * direction
+
+
+SKILLS: dict[str, Callable[[Simulation, NDArray[np.float32], str, Memory], Goal]] = {
+    "pick": pick,
+    "place": place,
+    "open": open_drawer,
+    "close": close_drawer,
+    "push": push,
+}

@@ -1,0 +1,47 @@
+"""Episode starts: random streams that depend on (task, index, seed) alone, and stored states."""
+
+import hashlib
+from functools import cache
+
+import numpy as np
+
+from worldrl_envs.errors import OptionError
+from worldrl_envs.paths import initial_states
+from worldrl_envs.simulation import Placement, Simulation
+
+N_STORED = 50  # initial states stored per task, as in LIBERO
+
+
+def start_generator(task: str, index: int, seed: int) -> np.random.Generator:
+    """Random stream of episode `index`: the same whatever ran before, in any worker."""
+    digest = hashlib.sha256(f"{task}/{index}/{seed}".encode()).digest()
+    return np.random.default_rng(np.random.SeedSequence(int.from_bytes(digest, "little")))
+
+
+@cache
+def load_placements(task: str) -> dict[str, np.ndarray]:
+    """Arrays qpos[50, nq], mocap_pos[50, m, 3] and mocap_quat[50, m, 4] of a task.
+
+    Raises:
+        FileNotFoundError: the task's file is missing; says which script writes it.
+    """
+    path = initial_states(task)
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no stored initial states; run scripts/make_initial_states.py")
+    with np.load(path, allow_pickle=False) as stored:
+        return dict(stored)
+
+
+def load_placement(task: str, init_id: int, sim: Simulation) -> Placement:
+    """One stored initial state.
+
+    Raises:
+        OptionError: `init_id` is not in 0..49, or the file was made for another model.
+    """
+    stored = load_placements(task)
+    count = len(stored["qpos"])
+    if not 0 <= init_id < count:
+        raise OptionError(f"options['init_id']: must be in 0..{count - 1}, received {init_id}")
+    if stored["qpos"].shape[1] != sim.model.nq:
+        raise OptionError(f"options['init_id']: the states stored for {task} do not fit its model; make them again")
+    return Placement(*(stored[name][init_id] for name in ("qpos", "mocap_pos", "mocap_quat")))

@@ -1,0 +1,174 @@
+"""How a scene looks: light, colours, table texture, camera and props. Never how it moves.
+
+A style writes visual fields of a compiled model only, so the same actions give the same
+physics under every style (a test asserts it).
+"""
+
+from dataclasses import dataclass, field
+
+import mujoco
+import numpy as np
+
+from worldrl_envs.errors import check_name
+from worldrl_envs.scene import N_PROPS
+
+TEXTURES = ("plain", "checker", "speckle", "planks")
+
+
+@dataclass(frozen=True)
+class Style:
+    """One look.
+
+    Attributes:
+        name: For results and pictures.
+        light: Brightness of the key light and the head light, 1 as designed.
+        light_direction: Direction the key light shines in (world frame, any length).
+        warmth: Tint of the light, -1 bluish to 1 reddish.
+        table: Colour of the table, rgb in [0, 1].
+        texture: Table material, one of `TEXTURES`.
+        robot_grey: Grey value of the robot's white parts in [0, 1].
+        colours: Colour per object or fixture name, rgb in [0, 1]; others keep their own.
+        camera_jitter: Offset of the scene camera, metres (x, y, z); it keeps its direction.
+        camera_roll: Turn of the scene camera about its viewing direction, rad.
+        distractors: Number of visual-only props around the working area, 0 to 6.
+        distractor_seed: Chooses the props' places, sizes and colours.
+    """
+
+    name: str = "default"
+    light: float = 1.0
+    light_direction: tuple[float, float, float] = (-0.35, 0.45, -1.0)
+    warmth: float = 0.0
+    table: tuple[float, float, float] = (0.62, 0.56, 0.48)
+    texture: str = "plain"
+    robot_grey: float = 0.93
+    colours: dict[str, tuple[float, float, float]] = field(default_factory=dict)
+    camera_jitter: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    camera_roll: float = 0.0
+    distractors: int = 0
+    distractor_seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            UnknownNameError: no such texture.
+            ValueError: too many distractors, or a light that is not positive.
+        """
+        check_name("style.texture", self.texture, TEXTURES)
+        if not 0 <= self.distractors <= N_PROPS:
+            raise ValueError(f"style.distractors: must be in 0..{N_PROPS}, received {self.distractors}")
+        if not self.light > 0:
+            raise ValueError(f"style.light: must be positive, received {self.light}")
+
+
+STYLES = {
+    style.name: style
+    for style in (
+        Style(),
+        Style("dim", light=0.6),
+        Style("bright", light=1.25, table=(0.80, 0.78, 0.74)),
+        Style("warm", warmth=0.6, light_direction=(0.5, 0.5, -1.0)),
+        Style("dark_table", table=(0.20, 0.22, 0.26)),
+        Style("checker", texture="checker", table=(0.75, 0.75, 0.80)),
+        Style("speckle", texture="speckle", table=(0.55, 0.62, 0.55)),
+        Style("shifted_camera", camera_jitter=(0.0, 0.03, 0.02), camera_roll=0.04),
+        Style("cluttered", distractors=6, distractor_seed=1),
+    )
+}
+
+
+def get_style(style: "Style | str | None") -> Style:
+    """A style from itself, its preset's name, or None for the default.
+
+    Raises:
+        UnknownNameError: no such preset; names the nearest.
+    """
+    if isinstance(style, Style):
+        return style
+    check_name("style", style or "default", STYLES)
+    return STYLES[style or "default"]
+
+
+def sample_style(*, generator: np.random.Generator) -> Style:
+    """Draw a random look; the colours of task objects stay, because instructions name them."""
+    return Style(
+        name="sampled",
+        light=float(generator.uniform(0.7, 1.2)),
+        light_direction=(*(float(v) for v in generator.uniform(-0.6, 0.6, 2)), -1.0),
+        warmth=float(generator.uniform(-0.5, 0.5)),
+        table=tuple(float(v) for v in generator.uniform(0.25, 0.8, 3)),
+        texture=TEXTURES[generator.integers(len(TEXTURES))],
+        robot_grey=float(generator.uniform(0.75, 1.0)),
+        camera_jitter=tuple(float(v) for v in generator.uniform(-0.02, 0.02, 3)),
+        camera_roll=float(generator.uniform(-0.03, 0.03)),
+        distractors=int(generator.integers(N_PROPS + 1)),
+        distractor_seed=int(generator.integers(2**31)),
+    )
+
+
+class Look:
+    """Applies styles to one model, always starting from the look it was compiled with."""
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        self._model = model
+        visual = ("geom_rgba", "geom_matid", "light_diffuse", "light_dir", "cam_pos", "cam_quat")
+        self._original = {name: getattr(model, name).copy() for name in visual}
+        self._headlight = {part: getattr(model.vis.headlight, part).copy() for part in ("ambient", "diffuse")}
+
+    def apply(self, style: Style) -> None:
+        """Make the model look like `style`."""
+        for name, value in self._original.items():
+            getattr(self._model, name)[:] = value
+        self._light(style)
+        self._paint(style)
+        self._move_camera(style)
+        self._show_props(style)
+
+    def _light(self, style: Style) -> None:
+        tint = style.light * (1 + 0.15 * style.warmth * np.array([1.0, 0.0, -1.0]))
+        for part, value in self._headlight.items():
+            getattr(self._model.vis.headlight, part)[:] = value * tint
+        direction = np.array(style.light_direction)
+        self._model.light_diffuse[:] = self._original["light_diffuse"] * tint
+        self._model.light_dir[:] = direction / np.linalg.norm(direction)
+
+    def _paint(self, style: Style) -> None:
+        model = self._model
+        table = model.geom("table").id
+        model.geom_rgba[table, :3] = style.table
+        model.geom_matid[table] = model.material(style.texture).id
+        white = self._original["geom_rgba"][:, :3].min(1) >= 0.92
+        robot = np.isin(model.geom_contype, 2)
+        model.geom_rgba[white & robot, :3] = style.robot_grey
+        for name, colour in style.colours.items():
+            model.geom_rgba[self._geoms_of(name), :3] = colour
+
+    def _geoms_of(self, name: str) -> np.ndarray:
+        """Ids of the geoms of one body."""
+        names = [self._model.body(i).name for i in range(self._model.nbody)]
+        check_name("style.colours", name, names)
+        return np.flatnonzero(self._model.geom_bodyid == names.index(name))
+
+    def _move_camera(self, style: Style) -> None:
+        camera = self._model.camera("scene").id
+        self._model.cam_pos[camera] += style.camera_jitter
+        roll = np.array([np.cos(style.camera_roll / 2), 0, 0, np.sin(style.camera_roll / 2)])
+        turned = np.empty(4)
+        mujoco.mju_mulQuat(turned, self._original["cam_quat"][camera], roll)
+        self._model.cam_quat[camera] = turned
+
+    def _show_props(self, style: Style) -> None:
+        generator = np.random.default_rng(style.distractor_seed)
+        for index in range(N_PROPS):
+            prop = self._model.geom(f"prop{index}").id
+            colour, size = generator.uniform(0.1, 0.9, 3), generator.uniform(0.008, 0.018, 3)
+            place = _prop_place(generator)
+            if index < style.distractors:
+                self._model.geom_rgba[prop] = (*colour, 1)
+                self._model.geom_pos[prop], self._model.geom_size[prop] = (*place, size[2]), size
+
+
+def _prop_place(generator: np.random.Generator) -> tuple[float, float]:
+    """A place on the table beside the working area, x and y in metres."""
+    side = generator.choice([-1, 1])
+    return generator.uniform(0.36, 0.66), side * generator.uniform(0.19, 0.24)

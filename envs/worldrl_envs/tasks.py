@@ -1,0 +1,237 @@
+"""The twelve tasks, as a table.
+
+Four kinds, after LIBERO's suites: `object` (which thing), `spatial` (which place), `goal`
+(what to do), `long` (two things in order). The horizon is about twice what the scripted
+expert needs.
+"""
+
+from dataclasses import dataclass
+
+from worldrl_envs import predicates
+from worldrl_envs.errors import check_name, unknown_name
+from worldrl_envs.language import PARAPHRASES, Phrases
+from worldrl_envs.layouts import Layout, LayoutSpec, Place
+
+KINDS = ("object", "spatial", "goal", "long")
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """Everything that makes a task.
+
+    Attributes:
+        name: CamelCase; the environment id is `worldrl/<name>-v0`.
+        kind: One of `KINDS`.
+        instruction: The canonical sentence.
+        phrases: Other ways to say it, split into training and held out.
+        objects: Free objects, names in `scene.OBJECTS`.
+        fixtures: Bin, cabinet, plate or zone.
+        layout: How start arrangements are drawn.
+        horizon: Control steps (1/20 s) until the episode is truncated.
+        stages: Predicates to be met in this order, each at some frame; meeting the last is success.
+        plan: The expert's skills in order, each (skill, argument).
+    """
+
+    name: str
+    kind: str
+    instruction: str
+    objects: tuple[str, ...]
+    layout: LayoutSpec
+    horizon: int
+    stages: tuple[predicates.Predicate, ...]
+    plan: tuple[tuple[str, str], ...]
+    fixtures: tuple[str, ...] = ()
+
+    @property
+    def phrases(self) -> Phrases:
+        """Paraphrases of the instruction."""
+        return PARAPHRASES[self.name]
+
+    @property
+    def paraphrases(self) -> tuple[str, ...]:
+        """All paraphrases, the training ones first; `options={"paraphrase": i}` indexes them."""
+        return self.phrases.train + self.phrases.held_out
+
+
+THREE = ("red_cube", "green_cylinder", "yellow_brick")
+THREE_PLACES = LayoutSpec(tuple(Place(name) for name in THREE))
+# Room for the bin (half diagonal 10.5 cm) beside an object and the open fingers around it.
+BIN_SPACING = 0.165
+CLEAR_OF_CABINET = 0.15  # metres in y between the cabinet's and an object's centre
+
+
+def _left_of(layout: Layout) -> bool:
+    # The camera faces the robot: the scene image's left is the world's -y.
+    return layout.poses["right_cube"][1] - layout.poses["left_cube"][1] >= 0.10
+
+
+def _near_plate(layout: Layout) -> bool:
+    near, far = layout.distance("plate", "near_cube"), layout.distance("plate", "far_cube")
+    return near <= 0.105 and far >= 0.19
+
+
+def _beside_cabinet(layout: Layout) -> bool:
+    return abs(layout.poses["cabinet"][1] - layout.poses["red_cube"][1]) >= CLEAR_OF_CABINET
+
+
+def _within_push(layout: Layout) -> bool:
+    return 0.12 <= layout.distance("zone", "red_cube") <= 0.20
+
+
+def _pick(name: str, label: str, target: str) -> TaskSpec:
+    return TaskSpec(
+        name=name,
+        kind="object",
+        instruction=f"pick up the {label}",
+        objects=THREE,
+        layout=THREE_PLACES,
+        horizon=64,
+        stages=(predicates.lifted(target),),
+        plan=(("pick", target),),
+    )
+
+
+def _pick_side(name: str, label: str, target: str) -> TaskSpec:
+    return TaskSpec(
+        name=name,
+        kind="spatial",
+        instruction=f"pick up the cube on the {label}",
+        objects=("left_cube", "right_cube"),
+        layout=LayoutSpec((Place("left_cube"), Place("right_cube")), rule=_left_of),
+        horizon=64,
+        stages=(predicates.lifted(target),),
+        plan=(("pick", target),),
+    )
+
+
+_SPECS = (
+    _pick("PickRedCube", "red cube", "red_cube"),
+    _pick("PickGreenCylinder", "green cylinder", "green_cylinder"),
+    _pick("PickYellowBrick", "yellow brick", "yellow_brick"),
+    _pick_side("PickLeftCube", "left", "left_cube"),
+    _pick_side("PickRightCube", "right", "right_cube"),
+    TaskSpec(
+        name="PickCubeNearPlate",
+        kind="spatial",
+        instruction="pick up the cube next to the plate",
+        objects=("near_cube", "far_cube"),
+        fixtures=("plate",),
+        layout=LayoutSpec(
+            (Place("plate", (0.45, 0.60), (-0.11, 0.11)), Place("near_cube"), Place("far_cube")),
+            spacing=0.09,
+            rule=_near_plate,
+        ),
+        horizon=64,
+        stages=(predicates.lifted("near_cube"),),
+        plan=(("pick", "near_cube"),),
+    ),
+    TaskSpec(
+        name="PlaceCubeInBin",
+        kind="goal",
+        instruction="put the cube in the bin",
+        objects=("red_cube",),
+        fixtures=("bin",),
+        layout=LayoutSpec(
+            (Place("bin", (0.47, 0.58), (-0.11, 0.11), 0.1), Place("red_cube")), spacing=BIN_SPACING
+        ),
+        horizon=110,
+        stages=(predicates.in_bin("red_cube"),),
+        plan=(("pick", "red_cube"), ("place", "bin")),
+    ),
+    TaskSpec(
+        name="OpenDrawer",
+        kind="goal",
+        instruction="open the drawer",
+        objects=(),
+        fixtures=("cabinet",),
+        layout=LayoutSpec((Place("cabinet", (0.37, 0.38), (-0.10, 0.10), 0.0),), opening=(0.0, 0.01)),
+        horizon=64,
+        stages=(predicates.drawer_open(0.09),),
+        plan=(("open", "drawer"),),
+    ),
+    TaskSpec(
+        name="CloseDrawer",
+        kind="goal",
+        instruction="close the drawer",
+        objects=(),
+        fixtures=("cabinet",),
+        layout=LayoutSpec((Place("cabinet", (0.37, 0.38), (-0.10, 0.10), 0.0),), opening=(0.07, 0.12)),
+        horizon=64,
+        stages=(predicates.drawer_closed(0.01),),
+        plan=(("close", "drawer"),),
+    ),
+    TaskSpec(
+        name="PushCubeToTarget",
+        kind="goal",
+        instruction="push the cube onto the target",
+        objects=("red_cube",),
+        fixtures=("zone",),
+        layout=LayoutSpec(
+            (
+                Place("zone", (0.46, 0.60), (-0.12, 0.12), 0.0),
+                Place("red_cube", (0.43, 0.59), (-0.14, 0.14)),  # the hand must fit behind it
+            ),
+            rule=_within_push,
+        ),
+        horizon=110,
+        stages=(predicates.in_zone("red_cube"),),
+        plan=(("push", "red_cube"),),
+    ),
+    TaskSpec(
+        name="PlaceRedThenBlueInBin",
+        kind="long",
+        instruction="put the red cube in the bin, then put the blue cube in the bin",
+        objects=("red_cube", "blue_cube"),
+        fixtures=("bin",),
+        layout=LayoutSpec(
+            (Place("bin", (0.48, 0.57), (-0.11, 0.11), 0.1), Place("red_cube"), Place("blue_cube")),
+            rule=lambda layout: min(layout.distance("bin", c) for c in ("red_cube", "blue_cube")) >= BIN_SPACING,
+        ),
+        horizon=220,
+        stages=(predicates.in_bin_without("red_cube", "blue_cube"), predicates.in_bin("red_cube", "blue_cube")),
+        plan=(("pick", "red_cube"), ("place", "bin"), ("pick", "blue_cube"), ("place", "bin")),
+    ),
+    TaskSpec(
+        name="PlaceCubeInDrawer",
+        kind="long",
+        instruction="open the drawer, then put the cube inside",
+        objects=("red_cube",),
+        fixtures=("cabinet",),
+        layout=LayoutSpec(
+            (Place("cabinet", (0.37, 0.38), (-0.09, 0.09), 0.0), Place("red_cube", (0.44, 0.60))),
+            opening=(0.0, 0.01),
+            rule=_beside_cabinet,
+        ),
+        horizon=220,
+        stages=(predicates.drawer_open(0.09), predicates.in_open_drawer("red_cube")),
+        plan=(("open", "drawer"), ("pick", "red_cube"), ("place", "drawer")),
+    ),
+)
+TASKS = {spec.name: spec for spec in _SPECS}
+
+
+def kinds() -> tuple[str, ...]:
+    """The kinds of task, in the order of the table."""
+    return KINDS
+
+
+def task_names(kind: str | None = None) -> tuple[str, ...]:
+    """Names of every task, or of those of one kind.
+
+    Raises:
+        UnknownNameError: no such kind; names the nearest.
+    """
+    if kind is not None:
+        check_name("kind", kind, KINDS)
+    return tuple(name for name, spec in TASKS.items() if kind in (None, spec.kind))
+
+
+def get_task(name: str) -> TaskSpec:
+    """The task called `name`.
+
+    Raises:
+        UnknownNameError: no such task; names the nearest.
+    """
+    if name not in TASKS:
+        raise unknown_name("task", name, TASKS)
+    return TASKS[name]

@@ -1,0 +1,161 @@
+"""The import table of docs/architecture.md, read from that page and held against every import in the code.
+
+Unit under test: the direction of imports. The page and the rule cannot part, because the page is the rule.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "worldrl"
+EDGE_FOR_JOBS = {"settings", "registry", "paths"}
+HYDRA = {"hydra", "omegaconf"}
+HYDRA_KNOWERS = {"cli", "settings"}
+LIGHT = ("torch", "hydra", "omegaconf", "mujoco", "gymnasium", "numpy", "scipy", "av", "rich")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement: the dotted module, and whether it runs only inside a function."""
+
+    module: str
+    lazy: bool
+    line: int
+
+
+def imports(source: str) -> Iterator[Import]:
+    """Every import of a file; ``from a import b`` counts as ``a.b``, since b may be a module."""
+
+    def walk(node: ast.AST, lazy: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                yield from (Import(alias.name, lazy, child.lineno) for alias in child.names)
+            elif isinstance(child, ast.ImportFrom):
+                assert child.level == 0, f"line {child.lineno}: imports are absolute in this project"
+                yield from (Import(f"{child.module}.{alias.name}", lazy, child.lineno) for alias in child.names)
+            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            for_types = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+            yield from walk(child, lazy or inside or for_types)
+
+    return walk(ast.parse(source), False)
+
+
+def read_table(text: str) -> dict[str, set[str]]:
+    """Room → rooms it may import, from the page's table; later rows may say "all above"."""
+    allowed: dict[str, set[str]] = {}
+    for room, rule in re.findall(r"^\| `(\w+)` \|[^|]*\| ([^|]+) \|$", text, flags=re.MULTILINE):
+        above = set(allowed)
+        if rule.startswith("nothing"):
+            allowed[room] = set()
+        elif rule.startswith("all above"):
+            _, _, exception = rule.partition(" except ")
+            allowed[room] = above - set(re.findall(r"\w+", exception))
+        else:
+            allowed[room] = set(re.findall(r"\w+", rule))
+            assert allowed[room] <= above, f"{room} may import {allowed[room] - above}, which no earlier row names"
+    return allowed
+
+
+TABLE = read_table((ROOT / "docs" / "architecture.md").read_text())
+
+
+def breaches(room: str, source: str) -> list[str]:
+    """Imports of a file in ``room`` that the table forbids."""
+    found = []
+    edge = EDGE_FOR_JOBS if room == "jobs" else set()
+    for item in imports(source):
+        parts = item.module.split(".")
+        if parts[0] in HYDRA:
+            found.append(f"line {item.line}: {item.module}: only cli.py and settings.py know Hydra")
+        if parts[0] == "worldrl_envs" and not item.lazy:
+            found.append(f"line {item.line}: {item.module}: worldrl_envs is imported inside functions only")
+        if parts[0] == "worldrl" and parts[1:2] not in ([], ["__version__"]):
+            target = parts[1]
+            if target != room and target not in TABLE[room] | edge:
+                found.append(f"line {item.line}: {room} may not import {item.module}")
+    return found
+
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_table_names_every_room_and_only_rooms() -> None:
+    folders = {folder.name for folder in PACKAGE.iterdir() if (folder / "__init__.py").exists()}
+    assert set(TABLE) == folders
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if p.parent != PACKAGE], ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_go_downwards(path: Path) -> None:
+    assert breaches(room_of(path), path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("core", "from worldrl.algorithms.grpo import update"),
+        ("core", "from worldrl import nn"),
+        ("policies", "def f():\n    import worldrl.world_models.video"),
+        ("evaluation", "from worldrl.algorithms import grpo"),
+        ("rollout", "import worldrl_envs"),
+        ("data", "from worldrl.settings import Preset"),
+        ("jobs", "from omegaconf import OmegaConf"),
+        ("jobs", "from worldrl.cli import main"),
+    ],
+)
+def test_planted_breach_is_found(room: str, source: str) -> None:
+    assert breaches(room, source)
+
+
+@pytest.mark.parametrize(
+    ("room", "source"),
+    [
+        ("core", "from worldrl import __version__\nimport worldrl.core.errors"),
+        ("rollout", "def worker():\n    import worldrl_envs"),
+        ("jobs", "from worldrl.settings import setting\nfrom worldrl.algorithms import grpo"),
+    ],
+)
+def test_allowed_import_is_not_reported(room: str, source: str) -> None:
+    assert breaches(room, source) == []
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.glob("*.py")), ids=lambda p: p.name)
+def test_only_the_edge_knows_hydra(path: Path) -> None:
+    knows = any(item.module.split(".")[0] in HYDRA for item in imports(path.read_text()))
+    assert not knows or path.stem in HYDRA_KNOWERS
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "envs").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_envs_stand_alone(path: Path) -> None:
+    roots = {item.module.split(".")[0] for item in imports(path.read_text())}
+    assert roots.isdisjoint({"torch", "worldrl"})
+
+
+@pytest.mark.parametrize("room", sorted(TABLE))
+def test_room_packages_import_nothing(room: str) -> None:
+    assert list(imports((PACKAGE / room / "__init__.py").read_text())) == []
+
+
+def test_importing_the_command_line_stays_light() -> None:
+    program = f"import sys, worldrl.cli; print([name for name in {LIGHT!r} if name in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.strip() == "[]"
+
+
+def test_help_and_settings_load_neither_torch_nor_hydra() -> None:
+    program = (
+        "import sys, worldrl.cli, worldrl.settings; worldrl.cli.main(['--help'])\n"
+        "print([name for name in ('torch', 'hydra', 'mujoco') if name in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "[]"

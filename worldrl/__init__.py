@@ -1,0 +1,7 @@
+"""worldrl: improve robot policies inside learned video simulators.
+
+Importing this package stays light: no torch, no mujoco. The rooms and what each may import are
+listed in ``docs/architecture.md``; ``tests/test_architecture.py`` keeps the direction.
+"""
+
+__version__ = "0.1.0"

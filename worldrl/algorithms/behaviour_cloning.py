@@ -1,0 +1,279 @@
+"""Behaviour cloning: successful demonstrations to a :class:`TokenPolicy` by token cross-entropy.
+
+Everything random at step ``k`` comes from the stream ``(seed, "behaviour-cloning", k)``, so a stopped and resumed
+training equals an uninterrupted one.
+
+Shapes legend: ``M`` samples, ``B`` rows, ``L`` chunk, ``A`` action (7), ``Y X`` pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldrl.core.ema import Ema
+from worldrl.core.errors import SettingError
+from worldrl.core.fit import fit, warmup_cosine
+from worldrl.core.interfaces import Logs
+from worldrl.core.log import MetricLog
+from worldrl.core.rng import stream
+from worldrl.core.types import ACTION_SIZE, Episode, PolicyObs
+from worldrl.nn.vision import colour_jitter, random_shift
+from worldrl.policies.samples import Samples, make_samples, split_episodes
+from worldrl.policies.token_policy import TokenPolicy
+from worldrl.policies.tokens import encode, soft_target, still_dimensions
+
+
+@dataclass
+class BehaviourCloning:
+    """Settings of :func:`train_policy`.
+
+    Attributes:
+        steps: optimiser steps.
+        batch_size: samples per step.
+        learning_rate: peak of the warm-up cosine schedule.
+        warmup_steps: steps of linear warm-up.
+        weight_decay: of AdamW.
+        clip_norm: largest gradient norm.
+        label_width: standard deviation, in bins, of the soft labels; 0 is one-hot.
+        dimension_weights: weight of each action dimension in the loss.
+        command_dropout: probability that a sample's commanded pose is hidden.
+        shift_pixels: largest random shift of the image.
+        jitter: strength of the brightness and colour jitter.
+        ema_decay: decay of the averaged weights that are returned; 0 returns the last weights.
+        held_out_fraction: share of the episodes kept for the held-out loss.
+        checkpoint_every: steps between checkpoints.
+    """
+
+    steps: int = 1500
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    warmup_steps: int = 50
+    weight_decay: float = 1e-3
+    clip_norm: float = 1.0
+    label_width: float = 1.0
+    dimension_weights: tuple[float, ...] = (1.0,) * ACTION_SIZE
+    command_dropout: float = 0.1
+    shift_pixels: int = 3
+    jitter: float = 0.1
+    ema_decay: float = 0.0
+    held_out_fraction: float = 0.1
+    checkpoint_every: int = 250
+
+    def __post_init__(self) -> None:
+        """Check the ranges; lists from configuration files become tuples."""
+        self.dimension_weights = tuple(self.dimension_weights)
+        for name in ("steps", "batch_size", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"behaviour_cloning.{name}: must be at least 1, received {getattr(self, name)}")
+        for name in ("command_dropout", "ema_decay", "held_out_fraction", "jitter"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingError(f"behaviour_cloning.{name}: must be in [0, 1), received {getattr(self, name)}")
+        for name in ("label_width", "shift_pixels", "warmup_steps", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"behaviour_cloning.{name}: must not be negative, received {getattr(self, name)}")
+        if self.warmup_steps >= self.steps:
+            raise SettingError(
+                f"behaviour_cloning.warmup_steps: must be below steps={self.steps}, received {self.warmup_steps}"
+            )
+        weights = self.dimension_weights
+        if len(weights) != ACTION_SIZE or min(weights) < 0 or sum(weights) == 0:
+            raise SettingError(f"behaviour_cloning.dimension_weights: 7 numbers >= 0, not all 0, received {weights}")
+
+
+@dataclass(frozen=True)
+class BehaviourCloningReport:
+    """What came of a training.
+
+    Attributes:
+        episodes: trained on.
+        held_out_episodes: kept aside.
+        skipped_failures: left out because they did not succeed.
+        samples: trained on.
+        train: metrics on up to 1,024 training samples.
+        held_out: metrics on the held-out samples; empty without held-out episodes.
+    """
+
+    episodes: int
+    held_out_episodes: int
+    skipped_failures: int
+    samples: int
+    train: dict[str, float]
+    held_out: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+def token_loss(policy: TokenPolicy, logp: Tensor, chunk: Tensor, *, label_width: float, weights: Tensor) -> Tensor:
+    """Weighted cross-entropy of the (soft) labels, in nats per token.
+
+    Args:
+        policy: for its tokens' scale.
+        logp: ``[B, L, A, bins]`` log-probabilities.
+        chunk: float ``[B, L, A]``, the demonstrated actions.
+        label_width: see :class:`BehaviourCloning`.
+        weights: ``[A]``; dimensions that never move do not count.
+
+    Returns:
+        A scalar.
+    """
+    low, high = policy.action_low, policy.action_high
+    target = soft_target(chunk, low, high, bins=policy.config.bins, width=label_width)
+    entropy = -(target * logp).sum(dim=-1).mean(dim=(0, 1))  # [A]
+    moving = weights.to(entropy) * ~still_dimensions(low, high)
+    return (entropy * moving).sum() / moving.sum().clamp_min(1e-9)
+
+
+def train_policy(
+    policy: TokenPolicy,
+    episodes: Sequence[Episode],
+    *,
+    config: BehaviourCloning,
+    seed: int,
+    folder: Path,
+    log: MetricLog | None,
+    device: torch.device | str,
+    paraphrases: Mapping[str, Sequence[str]] | None = None,
+) -> BehaviourCloningReport:
+    """Train a policy in place; resumes from ``folder`` if a checkpoint lies there.
+
+    Args:
+        policy: built with the statistics of these episodes.
+        episodes: demonstrations; failed ones are left out and counted.
+        config: the settings.
+        seed: root of every stream.
+        folder: for the resumable checkpoint.
+        log: receives every step's scalars; None logs nothing.
+        device: where to train; the policy stays there.
+        paraphrases: task to training sentences, one drawn per sample; tasks without keep the recorded sentence.
+
+    Returns:
+        The report.
+
+    Raises:
+        SettingError: no successful episode, or an empty list of paraphrases.
+    """
+    successful = [episode for episode in episodes if episode.success]
+    if not successful:
+        raise SettingError(f"episodes: none of {len(episodes)} succeeded; record demonstrations that fulfil the task")
+    train, held_out = split_episodes(successful, config.held_out_fraction, seed=seed)
+    samples = make_samples(train, policy.chunk_length)
+    policy.to(device).train()
+    _fit(policy, _Batches(samples, config, seed, _check_paraphrases(paraphrases)), folder, log)
+    policy.eval()
+    return BehaviourCloningReport(
+        episodes=len(train),
+        held_out_episodes=len(held_out),
+        skipped_failures=len(episodes) - len(successful),
+        samples=len(samples),
+        train=measure(policy, samples, config, limit=1024),
+        held_out=measure(policy, make_samples(held_out, policy.chunk_length), config) if held_out else {},
+    )
+
+
+@torch.no_grad()
+def measure(
+    policy: TokenPolicy, samples: Samples, config: BehaviourCloning, *, limit: int | None = None
+) -> dict[str, float]:
+    """Measure loss, token accuracy and greedy action error without augmentation.
+
+    Args:
+        policy: the policy.
+        samples: what to measure on.
+        config: for the loss.
+        limit: use at most this many samples, evenly spaced.
+
+    Returns:
+        ``loss`` (nats per token), ``token_accuracy`` (moving dimensions) and ``action_error`` (mean absolute).
+    """
+    stride = 1 if limit is None else max(1, math.ceil(len(samples) / limit))
+    parts: list[Tensor] = []
+    for index in torch.arange(0, len(samples), stride).split(256):
+        parts.append(_measure_rows(policy, samples, index, config) * len(index))
+    total = torch.stack(parts).sum(dim=0) / math.ceil(len(samples) / stride)
+    return dict(zip(("loss", "token_accuracy", "action_error"), total.tolist(), strict=True))
+
+
+def _measure_rows(policy: TokenPolicy, samples: Samples, index: Tensor, config: BehaviourCloning) -> Tensor:
+    sentences = [samples.instruction[i] for i in index.tolist()]
+    logp = policy.log_softmax(PolicyObs(samples.image[index], samples.command[index], sentences))
+    chunk = samples.chunk[index].to(logp.device)
+    token = logp.argmax(dim=-1)
+    weights = torch.tensor(config.dimension_weights)
+    loss = token_loss(policy, logp, chunk, label_width=config.label_width, weights=weights)
+    moving = ~still_dimensions(policy.action_low, policy.action_high)
+    right = token == encode(chunk, policy.action_low, policy.action_high, policy.config.bins)
+    error = (policy.decode(token) - chunk).abs().mean()
+    return torch.stack([loss, right[:, :, moving].float().mean(), error]).cpu()
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """The batch of step ``k``, a pure function of the seed and ``k``."""
+
+    samples: Samples
+    config: BehaviourCloning
+    seed: int
+    paraphrases: Mapping[str, Sequence[str]]
+
+    def __call__(self, step: int) -> tuple[PolicyObs, Tensor, Tensor]:
+        """Return observations, chunks ``[B, L, A]`` and whether the command is seen ``[B]``."""
+        generator = stream(self.seed, "behaviour-cloning", step)
+        config, rows = self.config, self.config.batch_size
+        index = torch.randint(len(self.samples), (rows,), generator=generator)
+        wording = torch.rand(rows, generator=generator).tolist()
+        seen = torch.rand(rows, generator=generator) >= config.command_dropout
+        image = self.samples.image[index]
+        if config.shift_pixels:
+            image = random_shift(image, pixels=config.shift_pixels, generator=generator)
+        if config.jitter:
+            image = colour_jitter(image, strength=config.jitter, generator=generator)
+        sentences = [self._sentence(i, u) for i, u in zip(index.tolist(), wording, strict=True)]
+        return PolicyObs(image, self.samples.command[index], sentences), self.samples.chunk[index], seen
+
+    def _sentence(self, index: int, uniform: float) -> str:
+        choices = self.paraphrases.get(self.samples.task[index])
+        return choices[int(uniform * len(choices))] if choices else self.samples.instruction[index]
+
+
+def _fit(policy: TokenPolicy, batches: _Batches, folder: Path, log: MetricLog | None) -> None:
+    config = batches.config
+    weights = torch.tensor(config.dimension_weights)
+    ema = Ema(policy, config.ema_decay) if config.ema_decay else None
+
+    def loss(step: int) -> tuple[Tensor, Logs]:
+        obs, chunk, seen = batches(step)
+        logp = policy.log_softmax(obs, command_seen=seen)
+        value = token_loss(policy, logp, chunk.to(logp.device), label_width=config.label_width, weights=weights)
+        return value, {"policy/loss": value.detach()}
+
+    fit(
+        "behaviour-cloning",
+        modules={"policy": policy},
+        optimizer=torch.optim.AdamW(policy.parameters(), config.learning_rate, weight_decay=config.weight_decay),
+        loss=loss,
+        steps=config.steps,
+        folder=folder,
+        every_checkpoint=config.checkpoint_every,
+        schedule=warmup_cosine(config.steps, config.warmup_steps, final=0.01),
+        clip_norm=config.clip_norm,
+        log=log,
+        ema=ema,
+    )
+    if ema is not None:
+        policy.load_state_dict(ema.module.state_dict())
+
+
+def _check_paraphrases(paraphrases: Mapping[str, Sequence[str]] | None) -> Mapping[str, Sequence[str]]:
+    for task, sentences in (paraphrases or {}).items():
+        if isinstance(sentences, str) or not sentences:
+            raise SettingError(f"paraphrases[{task!r}]: must be a list of sentences, received {sentences!r}")
+    return paraphrases or {}

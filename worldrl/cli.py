@@ -1,0 +1,169 @@
+"""The ``worldrl`` command: name → job module, ``key=value`` → settings, errors → exit codes.
+
+Nothing heavy is imported before a command is chosen; ``worldrl --help`` knows neither torch nor Hydra.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from worldrl import __version__
+from worldrl.core.errors import GateError, SettingError, WorldrlError, nearest
+
+OK, USER_ERROR, GATE_FAILED, INTERRUPTED = 0, 2, 3, 130
+"""Exit codes; 1 is Python's own for an uncaught exception, which is a bug and shows its traceback."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One row of the command table; module and settings class follow from the name.
+
+    Attributes:
+        name: what is typed after ``worldrl``.
+        summary: one line.
+        examples: override lists shown by ``--help``.
+        owns_run_dir: it makes its run directory, so one is named when none is given; ``report`` reads another's.
+    """
+
+    name: str
+    summary: str
+    examples: tuple[str, ...]
+    owns_run_dir: bool = True
+
+    @property
+    def module(self) -> str:
+        """The job's module, ``worldrl.jobs.<name with underscores>``."""
+        return f"worldrl.jobs.{self.name.replace('-', '_')}"
+
+    @property
+    def settings_class(self) -> str:
+        """The settings dataclass in that module, for example ``TrainVlaSettings``."""
+        return "".join(part.capitalize() for part in self.name.split("-")) + "Settings"
+
+    def load(self) -> tuple[Callable[[Any], dict[str, Any]], type[Any]]:
+        """Import the job and return its ``main`` and its settings class."""
+        job = importlib.import_module(self.module)
+        return job.main, getattr(job, self.settings_class)
+
+
+COMMANDS = {
+    command.name: command
+    for command in (
+        Command("collect", "record episodes in the simulator as a LeRobotDataset v3", ("preset=tiny", "seed=1")),
+        Command("train-policy", "clone the demonstrations into a language-conditioned policy", ("preset=tiny",)),
+        Command("train-world-model", "learn the video simulator and its success head", ("preset=tiny",)),
+        Command("imagine", "watch the world model dream beside the real rollout", ("preset=tiny",)),
+        Command("evaluate", "measure one policy in the physics simulator", ("preset=tiny", "seed=1")),
+        Command("compare", "compare two evaluations episode by episode", ("preset=tiny",)),
+        Command("train-vla", "the whole loop: clone, imagine, improve, check in physics", ("preset=tiny", "")),
+        Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),
+        Command("doctor", "what works on this machine, and the command that mends what does not", ("",)),
+    )
+}
+
+
+def default_run_dir(command: str, given: Mapping[str, str]) -> str:
+    """Name the run directory of a command line, so that the same line always finds its own run.
+
+    Args:
+        command: for example ``"train-vla"``.
+        given: the overrides, as text by dotted key.
+    """
+    preset = given.get("preset", "cpu")
+    others = sorted(f"{key}={text}" for key, text in given.items() if key not in ("preset", "run_dir"))
+    digest = hashlib.blake2b("\n".join(others).encode(), digest_size=3).hexdigest()
+    return f"runs/{command}" + (f"-{preset}" if preset != "cpu" else "") + (f"-{digest}" if others else "")
+
+
+def find_command(name: str) -> Command:
+    """Look a command up.
+
+    Raises:
+        SettingError: no such command; the message names the nearest.
+    """
+    if name not in COMMANDS:
+        raise SettingError(f"unknown command {name!r}{nearest(name, COMMANDS)} (worldrl --help lists all)")
+    return COMMANDS[name]
+
+
+def compose_command(command: Command, schema: type[Any], tokens: Sequence[str]) -> Any:
+    """Compose a command's settings, with its run directory filled in."""
+    from worldrl.settings import compose, parse_overrides
+
+    given = parse_overrides(tokens)
+    if command.owns_run_dir and any(item.name == "run_dir" for item in fields(schema)):
+        given.setdefault("run_dir", default_run_dir(command.name, given))
+    return compose(command.name, schema, given)
+
+
+def show_config(arguments: Sequence[str]) -> int:
+    """``worldrl config show COMMAND [key=value ...]``."""
+    if len(arguments) < 2 or arguments[0] != "show":
+        raise SettingError("config knows one verb: worldrl config show COMMAND [key=value ...]")
+    from worldrl.settings import to_yaml
+
+    command = find_command(arguments[1])
+    sys.stdout.write(to_yaml(compose_command(command, command.load()[1], arguments[2:])))
+    return OK
+
+
+def run_command(command: Command, tokens: Sequence[str]) -> int:
+    """Compose the settings and run the job; an interruption says how to go on."""
+    job, schema = command.load()
+    if "--help" in tokens or "-h" in tokens:
+        from worldrl.settings import as_plain, compose_plain
+        from worldrl.usage import command_help
+
+        defaults = as_plain(compose_plain(command.name, schema, {}))
+        sys.stdout.write(command_help(command.name, command.summary, command.examples, schema, defaults))
+        return OK
+    from worldrl.settings import COMMAND_LINE, resume_command
+
+    settings = compose_command(command, schema, tokens)
+    COMMAND_LINE.set((command.name, *tokens))
+    try:
+        job(settings)
+    except KeyboardInterrupt:
+        again = resume_command(command.name)
+        sys.stderr.write(f"\nworldrl: interrupted; the run is in {settings.run_dir}; continue with: {again}\n")
+        return INTERRUPTED
+    return OK
+
+
+def dispatch(arguments: Sequence[str]) -> int:
+    """Choose what to do from the command line; returns the exit code."""
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        from worldrl.usage import general_help
+
+        sys.stdout.write(general_help({command.name: command.summary for command in COMMANDS.values()}))
+        return OK
+    if arguments[0] == "--version":
+        sys.stdout.write(f"worldrl {__version__}\n")
+        return OK
+    if arguments[0] == "config":
+        return show_config(arguments[1:])
+    return run_command(find_command(arguments[0]), arguments[1:])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; a deliberate error becomes one line on stderr."""
+    try:
+        return dispatch(sys.argv[1:] if arguments is None else arguments)
+    except GateError as error:
+        sys.stderr.write(f"worldrl: gate failed: {error}\n")
+        return GATE_FAILED
+    except WorldrlError as error:
+        sys.stderr.write(f"worldrl: {error}\n")
+        return USER_ERROR
+    except KeyboardInterrupt:
+        sys.stderr.write("\nworldrl: interrupted before anything was written\n")
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

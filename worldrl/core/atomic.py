@@ -1,0 +1,237 @@
+"""Files and folders that appear whole or not at all, whatever kills the process.
+
+A write goes to ``<name>.tmp-<uuid>`` in the same folder, is flushed to the disk, and is renamed into place. The
+writer holds an OS lock on its temporary, so that anyone can tell a dead attempt (removed) from a live one (left).
+
+Replacing a folder takes two renames::
+
+    path            -> path.old-<uuid>     killed here: :func:`recover` moves the old one back
+    path.tmp-<uuid> -> path                killed here: :func:`recover` removes the old one
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from worldrl.core.errors import ArtefactError, RunDirectoryError, WorldrlError
+
+LEFTOVER = re.compile(r"(?P<name>.+)\.(?P<role>tmp|old)-(?P<id>[0-9a-f]{32})")
+
+DISK_ERRORS = frozenset(
+    {
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EFBIG,
+        errno.EIO,
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.ENAMETOOLONG,
+    }
+)
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def write_file(path: Path, data: bytes, *, error: type[WorldrlError] = RunDirectoryError) -> None:
+    """Write a file so that readers see the old content or the new, never a part.
+
+    Args:
+        path: the file; missing parent folders are made.
+        data: its whole content.
+        error: class raised when the disk refuses.
+
+    Raises:
+        WorldrlError: full disk, read-only or forbidden place; what was there is untouched.
+    """
+    with disk_errors(path, needed=len(data), error=error):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        recover(path.parent, path.name)
+        temp, descriptor = _claim(path, folder=False)
+        try:
+            _write_all(descriptor, data)
+            os.fsync(descriptor)
+            os.replace(temp, path)
+        except BaseException:
+            temp.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
+        _sync(path.parent)
+
+
+@contextmanager
+def atomic_folder(path: Path, *, needed: int = 0, error: type[WorldrlError] = ArtefactError) -> Generator[Path]:
+    """Fill a temporary folder that takes the place of ``path`` when the block ends well.
+
+    Args:
+        path: the folder to make or replace.
+        needed: bytes about to be written, checked against the free space first (0: unknown).
+        error: class raised when the disk refuses.
+
+    Yields:
+        The temporary folder; after an exception it is removed and ``path`` is as before.
+
+    Raises:
+        WorldrlError: full disk, read-only or forbidden place, or ``path`` is a file.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise error(f"{path}: is a file or a link, a folder must go here; move it away or choose another path")
+    with disk_errors(path, needed=needed, error=error):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        recover(path.parent, path.name)
+        if needed > free_bytes(path.parent):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        temp, descriptor = _claim(path, folder=True)
+        try:
+            yield temp
+            _sync_tree(temp)
+            _replace_folder(temp, path)
+        except BaseException:
+            shutil.rmtree(temp, ignore_errors=True)
+            raise
+        finally:
+            os.close(descriptor)
+
+
+def remove_folder(path: Path) -> None:
+    """Delete a folder so that a kill leaves it whole or gone, never a part of it under its own name."""
+    temp = path.with_name(f"{path.name}.tmp-{uuid.uuid4().hex}")
+    with disk_errors(path, needed=0, error=RunDirectoryError):
+        os.replace(path, temp)
+        _sync(path.parent)
+        shutil.rmtree(temp)
+
+
+def recover(parent: Path, name: str | None = None) -> None:
+    """Remove what dead writers left in ``parent``, and undo a replacement that was killed half-way.
+
+    Args:
+        parent: the folder to tidy; live writers' temporaries are left alone.
+        name: only leftovers of this file or folder; None for all.
+    """
+    for leftover in sorted(parent.iterdir()):  # "old" sorts before "tmp": roll back first
+        match = LEFTOVER.fullmatch(leftover.name)
+        if match is None or (name is not None and match["name"] != name):
+            continue
+        target = parent / match["name"]
+        twin = parent / f"{match['name']}.tmp-{match['id']}"
+        if twin.exists() and not _is_dead(twin):
+            continue
+        if match["role"] == "old" and twin.exists() and not target.exists():
+            os.replace(leftover, target)
+        else:
+            _remove(leftover)
+
+
+def free_bytes(folder: Path) -> int:
+    """Return the bytes this user may still write on the file system of ``folder``."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+@contextmanager
+def disk_errors(path: Path, *, needed: int, error: type[WorldrlError]) -> Generator[None]:
+    """Turn an operating system refusal inside the block into ``error``.
+
+    Args:
+        path: what was being written.
+        needed: bytes it needs (0: unknown).
+        error: class raised.
+    """
+    try:
+        yield
+    except OSError as reason:
+        if reason.errno not in DISK_ERRORS:
+            raise
+        size = f"{needed} bytes needed" if needed else "size unknown"
+        fix = "free some space, or choose another folder"
+        if reason.errno not in FULL:
+            fix = "choose a folder you may write to"
+        with suppress(OSError):
+            size += f", {free_bytes(path.parent)} bytes free"
+        raise error(f"{path}: cannot be written: {reason.strerror} ({size}); nothing was changed; {fix}") from reason
+
+
+def _claim(path: Path, *, folder: bool) -> tuple[Path, int]:
+    """Make and lock a temporary beside ``path``; a tidier may win the race for an unlocked one, hence the loop."""
+    while True:
+        temp = path.with_name(f"{path.name}.tmp-{uuid.uuid4().hex}")
+        if folder:
+            temp.mkdir()
+        try:
+            descriptor = os.open(temp, os.O_RDONLY if folder else os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        except FileNotFoundError:
+            continue
+        with suppress(OSError):  # a file system without locks: leftovers then stay until removed by hand
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if temp.exists():
+            return temp, descriptor
+        os.close(descriptor)
+
+
+def _is_dead(temp: Path) -> bool:
+    try:
+        descriptor = os.open(temp, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _replace_folder(temp: Path, path: Path) -> None:
+    aside = path.with_name(f"{path.name}.old-{temp.name.rpartition('-')[2]}")
+    try:
+        if path.exists():
+            os.replace(path, aside)
+        os.replace(temp, path)
+    except BaseException:
+        if aside.exists() and not path.exists():
+            os.replace(aside, path)
+        raise
+    _sync(path.parent)
+    _remove(aside)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _sync_tree(folder: Path) -> None:
+    for root, _, names in os.walk(folder):
+        for name in names:
+            _sync(Path(root) / name)
+        _sync(Path(root))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,123 @@
+"""Devices, number types, threads and memory: what was asked for, or an error; never a substitute.
+
+Torch is imported inside the functions, so that the command line and run directories stay light.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from worldrl.core.errors import SettingError, nearest
+
+if TYPE_CHECKING:
+    import torch
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def resolve_device(name: str) -> torch.device:
+    """Turn a setting into a device that exists.
+
+    Args:
+        name: ``"cpu"``, ``"cuda"`` (the current one), ``"cuda:N"``, or ``"auto"`` (a CUDA device if there is
+            one, else the CPU).
+
+    Returns:
+        The device.
+
+    Raises:
+        SettingError: unknown name, or a device this machine does not have.
+    """
+    import torch
+
+    if re.fullmatch(r"cpu|auto|cuda(:\d+)?", name) is None:
+        raise SettingError(f"device: unknown name {name!r}{nearest(name, ('cpu', 'cuda', 'cuda:0', 'auto'))}")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        return torch.device("cuda" if count else "cpu")
+    if name.startswith("cuda") and not count:
+        raise SettingError(f"device: {name!r} was asked for, but {_why_no_cuda()}; use device=cpu or mend the install")
+    device = torch.device(name)
+    if ":" in name and device.index >= count:
+        raise SettingError(
+            f"device: {name!r} was asked for, but there are {count} CUDA devices; use cuda:0..{count - 1}"
+        )
+    return device
+
+
+def _why_no_cuda() -> str:
+    import torch
+
+    version: str | None = torch.version.cuda
+    if not version:
+        return f"torch {torch.__version__} is a build without CUDA"
+    return f"torch {torch.__version__} (CUDA {version}) finds no usable GPU or driver"
+
+
+def resolve_dtype(name: str, device: torch.device | None = None) -> torch.dtype:
+    """Turn a setting into a number type that the device can compute in.
+
+    Args:
+        name: ``"float32"``, ``"bfloat16"`` or ``"float16"``.
+        device: where it will be used; None skips the check.
+
+    Returns:
+        The dtype.
+
+    Raises:
+        SettingError: unknown name, or a GPU without it.
+    """
+    import torch
+
+    if name not in DTYPES:
+        raise SettingError(f"dtype: unknown name {name!r}{nearest(name, DTYPES)}")
+    on_cuda = device is not None and device.type == "cuda"
+    if name == "bfloat16" and on_cuda and not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise SettingError("dtype: 'bfloat16' is not supported by this GPU; use dtype=float16 or float32")
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
+
+
+def set_threads(count: int) -> None:
+    """Set how many CPU threads torch's operators use; results are only bit-equal at the same count.
+
+    Raises:
+        SettingError: fewer than one.
+    """
+    import torch
+
+    if count < 1:
+        raise SettingError(f"threads: must be at least 1, received {count}")
+    torch.set_num_threads(count)
+
+
+def peak_rss_mb() -> float:
+    """Return the peak resident memory in MB of this process plus those of its children that are alive now.
+
+    Pages that processes share count once for each. Without ``/proc`` (macOS) only this process is counted.
+    ``getrusage`` is not used for children: a spawned child inherits its parent's peak there.
+    """
+    if sys.platform != "linux":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # bytes on macOS
+    return sum(map(_peak_kib, [os.getpid(), *_descendants(os.getpid())])) / 2**10
+
+
+def _peak_kib(pid: int) -> int:
+    with suppress(OSError):  # it may end while it is looked at
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1])
+    return 0
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    with suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += [int(child) for child in (thread / "children").read_text().split()]
+    return found + [grandchild for child in found for grandchild in _descendants(child)]

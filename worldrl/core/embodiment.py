@@ -1,0 +1,117 @@
+"""How an action moves the commanded pose: one embodiment's constants, in numbers that travel with a dataset.
+
+The commanded pose follows exactly from the actions, so imagination integrates it instead of predicting it.
+This is the torch twin of ``worldrl_envs.control.next_command``; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Embodiment:
+    """Constants of one robot under LIBERO's 7-number convention.
+
+    Attributes:
+        position_scale: metres of Δposition at action 1.
+        rotation_scale: radians of Δrotation at action 1.
+        workspace_low: lower corner of the box the commanded position is clipped to (m).
+        workspace_high: upper corner (m).
+        max_rotation: largest norm of the commanded rotation vector (rad).
+        control_hz: control steps per second.
+    """
+
+    position_scale: float
+    rotation_scale: float
+    workspace_low: tuple[float, float, float]
+    workspace_high: tuple[float, float, float]
+    max_rotation: float
+    control_hz: float
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Embodiment:
+        """Rebuild from :meth:`to_json`."""
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+
+def quaternion_from_rotvec(rotvec: Tensor) -> Tensor:
+    """Map rotation vectors ``[..., 3]`` (rad) to unit quaternions ``[..., 4]`` as (w, x, y, z)."""
+    angle = rotvec.norm(dim=-1, keepdim=True)
+    # sin(θ/2)/θ tends to 1/2; torch.sinc is sin(πx)/(πx) and is smooth there.
+    scale = 0.5 * torch.sinc(angle / (2 * torch.pi))
+    return torch.cat([torch.cos(angle / 2), rotvec * scale], dim=-1)
+
+
+def rotvec_from_quaternion(quaternion: Tensor) -> Tensor:
+    """Map unit quaternions ``[..., 4]`` to rotation vectors ``[..., 3]`` with angle in [0, π]."""
+    quaternion = torch.where(quaternion[..., :1] < 0, -quaternion, quaternion)
+    w, xyz = quaternion[..., :1], quaternion[..., 1:]
+    norm = xyz.norm(dim=-1, keepdim=True)
+    angle = 2 * torch.atan2(norm, w)
+    # angle/norm tends to 2/w as the rotation vanishes.
+    return xyz * torch.where(norm > 1e-8, angle / norm.clamp_min(1e-8), 2 / w)
+
+
+def quaternion_product(a: Tensor, b: Tensor) -> Tensor:
+    """Hamilton product of quaternions ``[..., 4]``: first ``b``, then ``a``."""
+    aw, ax, ay, az = a.unbind(-1)
+    bw, bx, by, bz = b.unbind(-1)
+    return torch.stack(
+        [
+            aw * bw - ax * bx - ay * by - az * bz,
+            aw * bx + ax * bw + ay * bz - az * by,
+            aw * by - ax * bz + ay * bw + az * bx,
+            aw * bz + ax * by - ay * bx + az * bw,
+        ],
+        dim=-1,
+    )
+
+
+def next_command(embodiment: Embodiment, command: Tensor, action: Tensor) -> Tensor:
+    """Integrate one action into the commanded pose.
+
+    Args:
+        embodiment: the robot's constants.
+        command: ``[..., 7]``.
+        action: ``[..., 7]`` in [-1, 1].
+
+    Returns:
+        ``[..., 7]``: position plus scaled Δ clipped to the workspace, Δrotation composed from the left and its
+        norm clipped, gripper copied.
+    """
+    low = command.new_tensor(embodiment.workspace_low)
+    high = command.new_tensor(embodiment.workspace_high)
+    position = torch.clamp(command[..., :3] + embodiment.position_scale * action[..., :3], low, high)
+    turn = quaternion_from_rotvec(embodiment.rotation_scale * action[..., 3:6])
+    rotvec = rotvec_from_quaternion(quaternion_product(turn, quaternion_from_rotvec(command[..., 3:6])))
+    norm = rotvec.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+    rotvec = rotvec * torch.clamp(embodiment.max_rotation / norm, max=1.0)
+    return torch.cat([position, rotvec, action[..., 6:].clamp(-1, 1)], dim=-1)
+
+
+def integrate_commands(embodiment: Embodiment, command: Tensor, action: Tensor) -> Tensor:
+    """Integrate a chunk of actions.
+
+    Args:
+        embodiment: the robot's constants.
+        command: ``[B, 7]`` before the chunk.
+        action: ``[B, L, 7]``.
+
+    Returns:
+        ``[B, L, 7]``, the commanded pose after each action.
+    """
+    poses = []
+    for step in action.unbind(dim=1):
+        command = next_command(embodiment, command, step)
+        poses.append(command)
+    return torch.stack(poses, dim=1)

@@ -1,0 +1,65 @@
+"""Every error that worldrl raises on purpose, and the sentence form they share.
+
+An error says what failed, which value, why it matters and what to do. The command line prints
+``WorldrlError`` without a traceback; anything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class WorldrlError(Exception):
+    """Base of every deliberate error."""
+
+
+class SettingError(WorldrlError, ValueError):
+    """A setting is unknown, has the wrong type or lies outside its range."""
+
+
+class ActionError(WorldrlError, ValueError):
+    """An action is not finite, or has the wrong shape, dtype or range; no state was changed."""
+
+
+class ArtefactError(WorldrlError):
+    """A policy, world model or dataset folder is missing, damaged or of another schema."""
+
+
+class RunDirectoryError(WorldrlError):
+    """A run directory cannot be written, is in use, or belongs to another configuration."""
+
+
+class GateError(WorldrlError):
+    """A validation gate failed: the message holds the number, its threshold and what to do."""
+
+
+class ProtocolError(WorldrlError):
+    """Two results were measured under different protocols, or an episode identity is wrong."""
+
+
+class WorkerError(WorldrlError):
+    """A simulator worker died or fell silent; the message names worker, task and episode."""
+
+
+class NonFiniteError(WorldrlError):
+    """A loss, gradient, action or latent became NaN or infinite; training stops with its name and step."""
+
+
+class MissingExtraError(WorldrlError, ImportError):
+    """An optional package is not installed; the message names the extra that brings it."""
+
+
+def nearest(name: str, valid: Iterable[str]) -> str:
+    """Return a hint such as ``"; did you mean 'seed'?"``, or the list of valid names.
+
+    Args:
+        name: what was given.
+        valid: every accepted name.
+
+    Returns:
+        A clause to append to an error message.
+    """
+    names = sorted(valid)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]!r}?" if close else f"; valid names: {', '.join(names)}"

@@ -1,0 +1,268 @@
+"""The one training loop: codec, world model and policy all learn through :func:`fit`.
+
+Step ``k`` uses nothing but the weights, the optimizer's state and ``k``: the loss draws its batch and noise from
+``rng.stream(seed, name, k)``. A run that is killed and started again therefore continues bit for bit, with the
+same logged losses, from its newest checkpoint. (Same machine, same number of threads.)
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
+from worldrl.core.ema import Ema
+from worldrl.core.errors import NonFiniteError, SettingError
+from worldrl.core.interfaces import Logs
+from worldrl.core.log import MetricLog, Progress, console
+
+Loss = Callable[[int], tuple[Tensor, Logs]]
+"""Maps the step to a scalar loss with gradient, and detached scalars to log."""
+Schedule = Callable[[int], float]
+"""Maps the step to a factor on the learning rate."""
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """What :func:`fit` did.
+
+    Attributes:
+        name: as given.
+        steps: steps taken in all.
+        resumed_from: the step this session began with; 0 for a fresh start.
+        wall_s: seconds of this session.
+        logs: the last step's logged scalars; empty when nothing was left to do.
+        skipped: why damaged checkpoints were passed over.
+    """
+
+    name: str
+    steps: int
+    resumed_from: int
+    wall_s: float
+    logs: dict[str, float] = field(default_factory=dict[str, float])
+    skipped: tuple[str, ...] = ()
+
+
+def warmup_cosine(steps: int, warmup: int, *, final: float = 0.0) -> Schedule:
+    """Return a schedule: a linear rise over ``warmup`` steps, then half a cosine down to ``final``.
+
+    Args:
+        steps: length of the training.
+        warmup: steps of the rise, fewer than ``steps``; step 0 already has 1 / warmup.
+        final: factor at the end, in [0, 1].
+
+    Returns:
+        step -> factor in [0, 1].
+
+    Raises:
+        SettingError: a value out of range.
+    """
+    if not 0 <= warmup < steps:
+        raise SettingError(f"warmup: must be in [0, steps={steps}), received {warmup}")
+    if not 0 <= final <= 1:
+        raise SettingError(f"final: must be in [0, 1], received {final}")
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        progress = min((step - warmup) / (steps - warmup), 1.0)
+        return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
+
+    return factor
+
+
+def constant(step: int) -> float:
+    """Keep the learning rate: the schedule that is 1 at every step."""
+    return 1.0
+
+
+def fit(
+    name: str,
+    *,
+    modules: Mapping[str, nn.Module],
+    optimizer: Optimizer,
+    loss: Loss,
+    steps: int,
+    folder: Path | None = None,
+    every_checkpoint: int = 500,
+    schedule: Schedule = constant,
+    clip_norm: float | None = None,
+    log: MetricLog | None = None,
+    every_log: int = 1,
+    ema: Ema | None = None,
+    on_step: Callable[[int], None] | None = None,
+) -> FitReport:
+    """Train until ``steps`` steps have been taken, resuming from the newest checkpoint in ``folder``.
+
+    Args:
+        name: of the training, used as series in the log and in messages.
+        modules: everything the checkpoint must hold, by name; the optimizer's parameters lie in them.
+        optimizer: its groups' learning rates are the base the schedule scales.
+        loss: called once per step with the step's index.
+        steps: in all, counting those taken before a resume.
+        folder: of the checkpoints; None trains without.
+        every_checkpoint: steps between checkpoints; one more is saved at the end.
+        schedule: factor on the learning rate by step.
+        clip_norm: largest gradient norm; None measures it only.
+        log: receives ``loss``, ``grad_norm``, ``lr`` and the loss's own scalars.
+        every_log: steps between log lines; the last step is always logged.
+        ema: updated after each step and kept in the checkpoint.
+        on_step: called with the step's index after it is complete.
+
+    Returns:
+        What was done.
+
+    Raises:
+        NonFiniteError: the loss or the gradient norm is not finite; the weights are those before that step.
+        ArtefactError: the checkpoints are damaged or belong to other modules, or the disk refuses.
+        SettingError: a number out of range.
+        KeyboardInterrupt: after Ctrl-C, once the step in flight is complete and saved.
+    """
+    for field_name, value in (("steps", steps), ("every_checkpoint", every_checkpoint), ("every_log", every_log)):
+        if value < 1:
+            raise SettingError(f"{name}: {field_name} must be at least 1, received {value}")
+    state = _State(name, dict(modules), optimizer, ema, folder, log)
+    first, skipped = state.resume()
+    began, logs = time.monotonic(), dict[str, float]()
+    with Progress(name, steps, start=first) as progress, _interrupts() as interrupted:
+        for step in range(first, steps):
+            logged = (step + 1) % every_log == 0 or step + 1 == steps
+            scalars = _train_step(state, loss, step, schedule(step), clip_norm)
+            if logged:
+                logs = scalars.floats()
+                if log is not None:
+                    log.write(name, step, logs)
+            if on_step is not None:
+                on_step(step)
+            progress.advance(note=scalars.note)
+            stop = interrupted()
+            if stop or (step + 1) % every_checkpoint == 0 or step + 1 == steps:
+                state.save(step + 1)
+            if stop:
+                raise KeyboardInterrupt
+    return FitReport(name, max(steps, first), first, time.monotonic() - began, logs, skipped)
+
+
+@dataclass(frozen=True)
+class _Scalars:
+    """One step's scalars; the first two are on the host already."""
+
+    loss: float
+    grad_norm: float
+    lr: float
+    logs: Logs
+
+    def floats(self) -> dict[str, float]:
+        own = {"loss": self.loss, "grad_norm": self.grad_norm, "lr": self.lr}
+        return own | {key: float(value) for key, value in self.logs.items()}
+
+    @property
+    def note(self) -> str:
+        return f"loss {self.loss:.4g}"
+
+
+@dataclass(frozen=True)
+class _State:
+    """Everything a checkpoint of one training holds."""
+
+    name: str
+    modules: dict[str, nn.Module]
+    optimizer: Optimizer
+    ema: Ema | None
+    folder: Path | None
+    log: MetricLog | None
+
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def resume(self) -> tuple[int, tuple[str, ...]]:
+        """Load the newest checkpoint; return the next step and what was skipped."""
+        for group in self.optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])
+        found = None
+        if self.folder is not None:
+            found = load_checkpoint(self.folder, modules=self._saved(), optimizers={"optimizer": self.optimizer})
+        step = 0 if found is None else found.step
+        if self.log is not None:
+            self.log.truncate(self.name, step)
+        return step, () if found is None else found.skipped
+
+    def save(self, step: int) -> None:
+        if self.log is not None:
+            self.log.flush()  # first the log: it may know more steps than the checkpoint, never fewer
+        if self.folder is not None:
+            save_checkpoint(self.folder, step, modules=self._saved(), optimizers={"optimizer": self.optimizer})
+
+    def _saved(self) -> dict[str, nn.Module]:
+        return self.modules if self.ema is None else {**self.modules, "ema": self.ema}
+
+
+def _train_step(state: _State, loss: Loss, step: int, factor: float, clip_norm: float | None) -> _Scalars:
+    for group in state.optimizer.param_groups:
+        group["lr"] = group["initial_lr"] * factor
+    state.optimizer.zero_grad(set_to_none=True)
+    value, logs = loss(step)
+    torch.autograd.backward(value)
+    norm = nn.utils.get_total_norm([p.grad for p in state.parameters if p.grad is not None]).to(value.device)
+    both = torch.stack([value.detach().float(), norm.float()]).cpu()  # the step's only wait for the device
+    scalars = _Scalars(float(both[0]), float(both[1]), state.optimizer.param_groups[0]["lr"], logs)
+    _check_finite(state, step, scalars.loss, scalars.grad_norm)
+    if clip_norm is not None:
+        nn.utils.clip_grads_with_norm_(state.parameters, clip_norm, norm)
+    state.optimizer.step()
+    if state.ema is not None:
+        state.ema.update()
+    return scalars
+
+
+def _check_finite(state: _State, step: int, loss: float, norm: float) -> None:
+    fix = "lower the learning rate or clip_norm, or look at this step's batch; the last checkpoint is intact"
+    if not math.isfinite(loss):
+        raise NonFiniteError(f"{state.name}: loss is {loss} at step {step}; {fix}")
+    if not math.isfinite(norm):
+        where = _first_nonfinite(state)
+        raise NonFiniteError(f"{state.name}: gradient norm is {norm} at step {step} (first in {where}); {fix}")
+
+
+def _first_nonfinite(state: _State) -> str:
+    for name, module in state.modules.items():
+        for key, parameter in module.named_parameters():
+            if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
+                return f"{name}.{key}"
+    return "the norm itself: the sum of squares overflows"
+
+
+@contextmanager
+def _interrupts() -> Generator[Callable[[], bool]]:
+    """Hold Ctrl-C back until a step is complete, since a half-taken optimizer step cannot be saved.
+
+    A second Ctrl-C interrupts at once. Outside the main thread Python delivers no signals: nothing to hold back.
+    """
+    asked = threading.Event()
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        if asked.is_set():
+            raise KeyboardInterrupt
+        asked.set()
+        console().print("interrupted: finishing this step and saving it; press Ctrl-C again to stop at once")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set
+        return
+    previous = signal.signal(signal.SIGINT, handler)
+    try:
+        yield asked.is_set
+    finally:
+        signal.signal(signal.SIGINT, previous)

@@ -1,0 +1,112 @@
+"""The Protocols that hold the rooms together. Implementations are chosen by name through ``worldrl.registry``.
+
+Every stochastic method takes generators, keyword-only and without default; one generator per row where rows
+must not depend on their neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldrl.core.types import Chunk, Imagined, PolicyObs, ResetRecord
+
+Logs = dict[str, Tensor]
+"""Detached scalars, named ``room/quantity``; they become floats only in the logger."""
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """A chunked, language-conditioned image policy with exact log-probabilities."""
+
+    chunk_length: int
+
+    def act(
+        self, obs: PolicyObs, *, generators: Sequence[torch.Generator] | None, temperature: float = 1.0
+    ) -> Chunk:
+        """Choose a chunk for each row; ``generators=None`` means greedy (the most probable tokens)."""
+        ...
+
+    def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:
+        """Log-probability ``[B, L, 7]`` of given tokens, with gradient; equals ``act``'s at the same temperature."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write ``config.json``, ``model.safetensors`` and the manifest."""
+        ...
+
+
+class FrameCodec(Protocol):
+    """Frames to latents and back, one frame at a time."""
+
+    latent_shape: tuple[int, int, int]
+
+    def encode(self, frames: Tensor) -> Tensor:
+        """Map float ``[B, T, 3, Y, X]`` in [-1, 1] to ``[B, T, c, h, w]``, roughly unit variance."""
+        ...
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Map ``[B, T, c, h, w]`` back to float ``[B, T, 3, Y, X]`` in [-1, 1]."""
+        ...
+
+
+class WorldState(Protocol):
+    """The rows of a world model between chunks; opaque to everyone but the world model."""
+
+    @property
+    def rows(self) -> int:
+        """How many rollouts the state holds."""
+        ...
+
+    def select(self, index: Tensor) -> WorldState:
+        """Keep the rows of ``index`` (int64), in that order."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and lists that restore the state exactly."""
+        ...
+
+
+@runtime_checkable
+class WorldModel(Protocol):
+    """One surface for latent video diffusion, state ensembles and trajectory diffusion."""
+
+    chunk_length: int
+    memory_frames: int
+    frame_stride: int
+
+    def start(self, records: Sequence[ResetRecord]) -> WorldState:
+        """Begin one rollout per record."""
+        ...
+
+    def imagine(
+        self, state: WorldState, action: Tensor, *, generators: Sequence[torch.Generator]
+    ) -> tuple[WorldState, Imagined]:
+        """Predict one chunk: ``action`` is float32 ``[B, L, 7]``; one generator per row."""
+        ...
+
+    def restore(self, data: dict[str, Any]) -> WorldState:
+        """Rebuild a state from ``WorldState.state_dict``."""
+        ...
+
+    def decode_last(self, state: WorldState) -> Tensor:
+        """Decode only the newest frame, uint8 ``[B, Y, X, 3]``: what the policy needs to see."""
+        ...
+
+
+class RealSimulator(Protocol):
+    """A Gymnasium environment of the embedded suite, as far as worldrl relies on it."""
+
+    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        ...
+
+    def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Advance one control step."""
+        ...

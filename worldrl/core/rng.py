@@ -1,0 +1,71 @@
+"""Randomness enters worldrl through this door only.
+
+A stream is named, not numbered: ``stream(seed, "train-policy", step)`` hashes its names, so adding a
+consumer moves nobody else's draws, and a loop that asks for ``stream(seed, name, step)`` at each step
+needs no generator state in its checkpoint: step ``k`` draws the same numbers whether or not the process
+was stopped before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+Name = str | int
+
+
+def stream_seed(seed: int, *names: Name) -> int:
+    """Derive a 63-bit seed from a root seed and a path of names.
+
+    Args:
+        seed: the user's seed.
+        names: the path, for example ``("imagine", iteration, row)``.
+
+    Returns:
+        An integer in [0, 2**63).
+    """
+    text = "\x1f".join([str(int(seed)), *(str(name) for name in names)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 1
+
+
+def stream(seed: int, *names: Name, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return a torch generator for the named stream, on ``device``."""
+    generator = torch.Generator(device=device)
+    generator.manual_seed(stream_seed(seed, *names))
+    return generator
+
+
+def numpy_stream(seed: int, *names: Name) -> np.random.Generator:
+    """Return a numpy generator for the named stream."""
+    return np.random.default_rng(stream_seed(seed, *names))
+
+
+def row_streams(seed: int, names: Sequence[Name], rows: int) -> list[torch.Generator]:
+    """Return one generator per row, so that a row's draws never depend on its neighbours.
+
+    Args:
+        seed: the user's seed.
+        names: the path shared by the rows.
+        rows: how many rows.
+
+    Returns:
+        ``rows`` CPU generators; draws are made on the CPU and moved, so the numbers do not depend on the device.
+    """
+    return [stream(seed, *names, row) for row in range(rows)]
+
+
+def row_noise(generators: Sequence[torch.Generator], shape: Sequence[int], device: torch.device | str = "cpu") -> torch.Tensor:
+    """Draw standard normal noise, each row from its own generator.
+
+    Args:
+        generators: one per row.
+        shape: the shape of one row.
+        device: where the result goes.
+
+    Returns:
+        float32 ``[len(generators), *shape]``.
+    """
+    return torch.stack([torch.randn(tuple(shape), generator=g) for g in generators]).to(device)

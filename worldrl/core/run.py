@@ -1,0 +1,279 @@
+"""A run directory: one command's settings, stages and result, owned by one process at a time.
+
+Layout::
+
+    run_dir/
+      config.yaml  run.lock  run_clock.json  result.json
+      stages/<nn-name>/stage.json  ...that stage's artefacts
+
+A stage is finished when its ``stage.json`` exists; it is written last, so a rerun skips exactly what is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from worldrl.core.atomic import disk_errors, recover, write_file
+from worldrl.core.device import peak_rss_mb
+from worldrl.core.errors import RunDirectoryError
+from worldrl.core.jsonfile import difference, digest, plain, read_json, write_json
+from worldrl.core.lock import take_lock
+from worldrl.core.provenance import code_version, package_versions
+
+SCHEMA = 1
+TICK_EVERY_S = 10.0
+STAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a run, with a folder of its own.
+
+    Attributes:
+        name: for example ``"02-train-policy"``.
+        folder: where its artefacts go; exists.
+        config_hash: of the run's config, stored with the summary.
+    """
+
+    name: str
+    folder: Path
+    config_hash: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether an earlier or this process finished it."""
+        return (self.folder / "stage.json").is_file()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What :meth:`finish` was given.
+
+        Raises:
+            RunDirectoryError: the stage is not finished, or its file is damaged.
+        """
+        if not self.finished:
+            raise RunDirectoryError(f"stage {self.name!r} in {self.folder} is not finished; run it first")
+        return read_json(self.folder / "stage.json")["summary"]
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Mark the stage as finished; call it after everything in the folder is on the disk.
+
+        Args:
+            summary: JSON-ready; non-finite numbers become null.
+
+        Raises:
+            RunDirectoryError: the stage was finished before, or the disk refuses.
+        """
+        if self.finished:
+            raise RunDirectoryError(f"stage {self.name!r} in {self.folder} is already finished; skip it")
+        body = plain(summary, where=f"stage {self.name}", nonfinite="null", error=RunDirectoryError)
+        entry = {
+            "schema": SCHEMA,
+            "stage": self.name,
+            "config_hash": self.config_hash,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "summary": body,
+        }
+        write_json(self.folder / "stage.json", entry)
+
+
+class RunDirectory:
+    """A locked run directory; make one with :meth:`open`, and close it or use it in a ``with`` block.
+
+    Attributes:
+        path: the directory.
+        command: the worldrl command, for example ``"train-vla"``.
+        config: plain JSON config.
+        config_hash: its hash.
+        resume_command: what to type to go on after a stop.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        command: str,
+        config: dict[str, Any],
+        resume_command: str,
+        lock: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self.path, self.command, self.config, self.resume_command = path, command, config, resume_command
+        self.config_hash = config_hash(config)
+        self._lock: int | None = lock
+        self._clock, self._began = clock, clock()
+        earlier = read_json(path / "run_clock.json") if (path / "run_clock.json").exists() else {}
+        self._earlier, self._peak_mb = earlier.get("wall_s", 0.0), earlier.get("peak_rss_mb", 0.0)
+        self._ticked = self._began
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        command: str,
+        config: Mapping[str, Any],
+        resume_command: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> RunDirectory:
+        """Create or reopen a run directory and lock it for this process.
+
+        Args:
+            path: the directory; parents are made.
+            command: the worldrl command.
+            config: JSON-ready; on a later open it must be the same.
+            resume_command: what to type to go on after a stop.
+            clock: seconds that only go forward, for the wall time.
+
+        Returns:
+            The open run directory.
+
+        Raises:
+            RunDirectoryError: it cannot be written, another process has it, or it belongs to another command
+                or config (the message shows what differs and what to do).
+        """
+        path = Path(path)
+        body = plain(config, where="config", error=RunDirectoryError)
+        with disk_errors(path, needed=0, error=RunDirectoryError):
+            path.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(path / "run.lock", command)
+        try:
+            recover(path)
+            _claim_config(path, command, body)
+            run = cls(path, command, body, resume_command, lock, clock)
+            run.tick(force=True)
+        except BaseException:
+            os.close(lock)
+            raise
+        return run
+
+    def stage(self, name: str) -> Stage:
+        """Return a stage, making its folder.
+
+        Args:
+            name: lower-case letters, digits, dots and dashes, numbered in order: ``"02-train-policy"``.
+
+        Raises:
+            RunDirectoryError: the name is not one, or the folder cannot be made.
+        """
+        if STAGE_NAME.fullmatch(name) is None:
+            raise RunDirectoryError(f"stage: name {name!r} must match {STAGE_NAME.pattern}, like '02-train-policy'")
+        folder = self.path / "stages" / name
+        with disk_errors(folder, needed=0, error=RunDirectoryError):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.tick(force=True)
+        return Stage(name, folder, self.config_hash)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds worked on this run, over all sessions; a killed one counts up to its last :meth:`tick`."""
+        return self._earlier + self._clock() - self._began
+
+    def tick(self, *, force: bool = False) -> None:
+        """Note wall time and memory on the disk, at most every ten seconds; cheap enough for every training step.
+
+        Workers count towards the peak memory only if they are alive at a tick.
+        """
+        now = self._clock()
+        if not force and now - self._ticked < TICK_EVERY_S:
+            return
+        self._ticked = now
+        self._peak_mb = max(self._peak_mb, peak_rss_mb())
+        body = {
+            "schema": SCHEMA,
+            "command": self.command,
+            "resume": self.resume_command,
+            "wall_s": self.wall_s,
+            "peak_rss_mb": self._peak_mb,
+        }
+        write_json(self.path / "run_clock.json", body)
+
+    def write_result(
+        self,
+        metrics: Mapping[str, Any],
+        *,
+        seed: int,
+        device: str,
+        wall_s: float | None = None,
+        protocol_hash: str | None = None,
+    ) -> dict[str, Any]:
+        """Write ``result.json``, the stable record that machines read.
+
+        Args:
+            metrics: JSON-ready; non-finite numbers become null.
+            seed: the run's seed.
+            device: where it ran.
+            wall_s: None takes :attr:`wall_s`.
+            protocol_hash: of the evaluation protocol, where one was used.
+
+        Returns:
+            What was written.
+
+        Raises:
+            RunDirectoryError: a value is not JSON-ready, or the disk refuses.
+        """
+        self.tick(force=True)
+        result = {
+            "schema": SCHEMA,
+            "command": self.command,
+            "config_hash": self.config_hash,
+            "protocol_hash": protocol_hash,
+            "code": code_version(),
+            "packages": package_versions(),
+            "seed": seed,
+            "device": str(device),
+            "wall_s": round(self.wall_s if wall_s is None else wall_s, 3),
+            "peak_rss_mb": round(self._peak_mb, 1),
+            "metrics": plain(metrics, where="metrics", nonfinite="null", error=RunDirectoryError),
+        }
+        write_json(self.path / "result.json", result)
+        return result
+
+    def close(self) -> None:
+        """Note the wall time and let the lock go."""
+        if self._lock is not None:
+            try:
+                self.tick(force=True)
+            finally:
+                os.close(self._lock)
+                self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Return the SHA-256 (hex) of a JSON-ready config, independent of key order."""
+    return digest(plain(config, where="config", error=RunDirectoryError))
+
+
+def _claim_config(path: Path, command: str, config: dict[str, Any]) -> None:
+    """Write the config on the first open; later, insist on the same command and config."""
+    file = path / "config.yaml"
+    if not file.exists():
+        text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        write_file(file, text.encode())
+        return
+    try:
+        earlier: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as reason:
+        raise RunDirectoryError(f"{file}: damaged; restore it, or choose a new run_dir") from reason
+    if changed := difference(earlier, config):
+        raise RunDirectoryError(
+            f"{path}: was begun with another config: {changed}; choose a new run_dir, or delete {path} to start again"
+        )
+    clock = path / "run_clock.json"
+    begun = read_json(clock).get("command") if clock.exists() else command
+    if begun != command:
+        raise RunDirectoryError(f"{path}: was begun by {begun!r}, not {command!r}; choose a new run_dir")

@@ -1,0 +1,155 @@
+"""The records that travel between rooms.
+
+Timeline of an episode, fixed once (``T`` actions, ``T + 1`` frames)::
+
+    frame    0     1     2   ...  T
+              \   / \   /
+    action     0     1   ...  T-1        action t is taken at frame t and produces frame t+1
+    reward     0     1   ...  T-1        reward t is what arriving at frame t+1 earned
+
+Laid out for a world model, each frame is paired with the action that produced it, and a clip's first frame
+with the null action (zeros, gripper open).
+
+Shapes legend: ``B`` rows, ``T`` steps, ``L`` chunk, ``V`` cameras, ``Y X`` pixels, ``A`` action (7), ``S`` state (8),
+``C`` commanded pose (7), ``N`` groups, ``G`` group size, ``K`` memory frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+ACTION_SIZE = 7
+COMMAND_SIZE = 7
+STATE_SIZE = 8
+NULL_ACTION = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
+"""No motion, gripper open: LIBERO's 7 numbers."""
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One recorded episode.
+
+    Attributes:
+        frames: uint8 ``[T+1, V, Y, X, 3]``, one per camera of ``cameras``.
+        state: float32 ``[T+1, 8]``, measured: end-effector position (m), axis-angle (rad), two finger positions (m).
+        command: float32 ``[T+1, 7]``, commanded pose: position (m), rotation vector (rad), gripper in [-1, 1].
+        action: float32 ``[T, 7]`` in [-1, 1].
+        reward: float32 ``[T]``; 1 where frame ``t+1`` fulfils the task, else 0.
+        contact: bool ``[T+1]``, the fingers touch a task object.
+        terminated: the task ended the episode (success).
+        truncated: the time limit ended it.
+        instruction: what the robot was told.
+        task: name of the task, for example ``"PickRedCube"``.
+        cameras: names, in the order of axis ``V``.
+        meta: JSON-ready provenance: seed, index, source (expert, policy id, random), style.
+    """
+
+    frames: NDArray[np.uint8]
+    state: NDArray[np.float32]
+    command: NDArray[np.float32]
+    action: NDArray[np.float32]
+    reward: NDArray[np.float32]
+    contact: NDArray[np.bool_]
+    terminated: bool
+    truncated: bool
+    instruction: str
+    task: str
+    cameras: tuple[str, ...] = ("scene",)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Return the number of actions ``T``."""
+        return int(self.action.shape[0])
+
+    @property
+    def success(self) -> bool:
+        """Whether the task was fulfilled at any frame."""
+        return bool((self.reward > 0).any())
+
+    @property
+    def first_success(self) -> int | None:
+        """Index of the first frame (1..T) that fulfils the task, or None."""
+        hits = np.flatnonzero(self.reward > 0)
+        return int(hits[0]) + 1 if hits.size else None
+
+    def __repr__(self) -> str:
+        """Show shapes, not arrays."""
+        outcome = "success" if self.success else "failure"
+        return f"Episode({self.task}, {len(self)} steps, frames {self.frames.shape}, {outcome})"
+
+
+@dataclass(frozen=True)
+class PolicyObs:
+    """What a policy sees, batched.
+
+    Attributes:
+        image: uint8 ``[B, Y, X, 3]`` of the scene camera.
+        command: float32 ``[B, 7]`` commanded pose (see :class:`Episode`).
+        instruction: ``B`` sentences.
+    """
+
+    image: torch.Tensor
+    command: torch.Tensor
+    instruction: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A policy's answer to one observation.
+
+    Attributes:
+        action: float32 ``[B, L, 7]`` in [-1, 1].
+        token: int64 ``[B, L, 7]``, the discrete action whose centre ``action`` is.
+        logp: float32 ``[B, L, 7]``, log-probability of each token.
+    """
+
+    action: torch.Tensor
+    token: torch.Tensor
+    logp: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Imagined:
+    """What a world model predicts for one chunk.
+
+    Attributes:
+        latent: float32 ``[B, F, c, h, w]``, the chunk's predicted latent frames.
+        frame_steps: control step (1..L) that each latent frame shows.
+        command: float32 ``[B, L, 7]``, integrated exactly from the actions.
+        success_prob: float32 ``[B, F]``, from the joint success head.
+    """
+
+    latent: torch.Tensor
+    frame_steps: tuple[int, ...]
+    command: torch.Tensor
+    success_prob: torch.Tensor
+
+
+@dataclass(frozen=True)
+class ResetRecord:
+    """A state from which an imagined rollout may start.
+
+    Attributes:
+        reference: uint8 ``[Y, X, 3]``, the episode's first frame.
+        memory: uint8 ``[K, Y, X, 3]``, the last ``K`` model frames up to now; repeats of the reference at an
+            episode's start.
+        command: float32 ``[7]`` now.
+        instruction: what the robot was told.
+        task: name of the task.
+        step: control steps already spent (0 for an initial state), taken off the horizon.
+        source: where it comes from, for example ``"demonstrations/12"``.
+    """
+
+    reference: NDArray[np.uint8]
+    memory: NDArray[np.uint8]
+    command: NDArray[np.float32]
+    instruction: str
+    task: str
+    step: int
+    source: str

@@ -1,0 +1,225 @@
+"""A recorded dataset as a sequence of episodes.
+
+Opening reads the journal only; an episode is decoded when it is asked for, or all at once by :meth:`load`.
+Subsets and concatenations share the files of what they were made from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from worldrl.core.embodiment import Embodiment
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.types import Episode
+from worldrl.data.check import Finding, check_dataset, repair_dataset
+from worldrl.data.lerobot_format import INFO_PATH, JOURNAL_PATH, DatasetHeader, EpisodeRecord, check_episode
+from worldrl.data.lerobot_journal import REPAIR, promised_episodes, read_journal
+from worldrl.data.lerobot_reader import read_episode
+from worldrl.data.lerobot_rows import new_record
+
+__all__ = ["EpisodeDataset", "Finding", "check_dataset", "repair_dataset"]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One episode of a dataset: its record, where its file is, and the episode itself once decoded."""
+
+    record: EpisodeRecord
+    folder: Path | None
+    episode: Episode | None = None
+
+    def read(self, header: DatasetHeader) -> Episode:
+        if self.episode is not None:
+            return self.episode
+        if self.folder is None:
+            raise ArtefactError(f"episode {self.record.index} has neither a folder nor its arrays")
+        return read_episode(self.folder, header, self.record)
+
+
+class EpisodeDataset(Sequence[Episode]):
+    """Episodes that share fps, cameras, image size and embodiment.
+
+    Make one with :meth:`open`, :meth:`from_episodes`, :meth:`subset` or :meth:`concatenate`.
+    """
+
+    def __init__(self, header: DatasetHeader, entries: Iterable[_Entry]) -> None:
+        self.header = header
+        self._entries = tuple(entries)
+
+    @classmethod
+    def open(cls, folder: Path | str, *, fps: float | None = None) -> Self:
+        """Open a dataset on disk; also one whose writer was killed or is still at work.
+
+        Args:
+            folder: a folder written by :class:`~worldrl.data.lerobot_writer.LeRobotWriter`.
+            fps: refuse a dataset of another rate; None accepts any.
+
+        Returns:
+            The dataset; no episode is decoded yet.
+
+        Raises:
+            ArtefactError: missing, foreign, of another version or rate, or a damaged or shortened journal.
+        """
+        folder = Path(folder)
+        journal = read_journal(folder)
+        if fps is not None and journal.header.fps != fps:
+            raise ArtefactError(
+                f"{folder / JOURNAL_PATH}: recorded at {journal.header.fps} frames per second, {fps} is needed; "
+                "record again at that control rate, or use a model of the dataset's rate"
+            )
+        if promised_episodes(folder) > len(journal.records):
+            raise ArtefactError(
+                f"{folder / JOURNAL_PATH}: lists {len(journal.records)} episodes, {INFO_PATH} promises "
+                f"{promised_episodes(folder)}; the journal was cut: restore it from a copy, or {REPAIR}"
+            )
+        return cls(journal.header, (_Entry(record, folder) for record in journal.records))
+
+    @classmethod
+    def from_episodes(cls, episodes: Sequence[Episode], *, fps: float, embodiment: Embodiment) -> Self:
+        """Make a dataset in memory.
+
+        Args:
+            episodes: at least one; the first decides cameras and image size.
+            fps: frames per second.
+            embodiment: constants of the robot.
+
+        Raises:
+            SettingError: there is no episode.
+            ArtefactError: an episode breaks its contract or differs from the first in cameras or size.
+        """
+        if not episodes:
+            raise SettingError("from_episodes needs at least one episode, received none")
+        first = episodes[0]
+        rows, columns = first.frames.shape[2:4]
+        header = DatasetHeader(round(fps), tuple(first.cameras), (rows, columns), embodiment)
+        records: list[EpisodeRecord] = []
+        for number, episode in enumerate(episodes):
+            check_episode(episode, header, f"episode {number}")
+            records.append(new_record(episode, records[-1] if records else None, 0, f"episode {number}"))
+        return cls(header, (_Entry(r, None, e) for r, e in zip(records, episodes, strict=True)))
+
+    def __len__(self) -> int:
+        """Return the number of episodes."""
+        return len(self._entries)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return one episode (decoded on demand), or the subset of a slice."""
+        if isinstance(index, slice):
+            return self.subset(range(len(self))[index])
+        return self._entries[index].read(self.header)
+
+    def __iter__(self) -> Iterator[Episode]:
+        """Decode one episode after the other."""
+        return (entry.read(self.header) for entry in self._entries)
+
+    def __repr__(self) -> str:
+        """Show size, not content."""
+        steps = sum(record.length for record in self.records)
+        return f"EpisodeDataset({len(self)} episodes, {steps} steps, {self.fps} fps, cameras {self.cameras})"
+
+    @property
+    def records(self) -> tuple[EpisodeRecord, ...]:
+        """What is known of each episode without decoding it; ``index`` is the number in its own folder."""
+        return tuple(entry.record for entry in self._entries)
+
+    @property
+    def fps(self) -> int:
+        """Frames per second."""
+        return self.header.fps
+
+    @property
+    def embodiment(self) -> Embodiment:
+        """Constants of the robot."""
+        return self.header.embodiment
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Camera names, in the order of the episodes' camera axis."""
+        return self.header.cameras
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Rows and columns of every camera, in pixels."""
+        return self.header.image_size
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all content in order; the same on disk and in memory, and however the images are encoded."""
+        digest = hashlib.sha256(json.dumps(self.header.to_json(), sort_keys=True).encode())
+        for record in self.records:
+            digest.update(record.content.encode())
+        return digest.hexdigest()
+
+    def tasks(self) -> tuple[str, ...]:
+        """Return the task names, sorted."""
+        return tuple(sorted({record.task for record in self.records}))
+
+    def summary(self) -> dict[str, Any]:
+        """Count episodes, steps, successes and sources per task, as plain JSON values."""
+        tasks = {task: _count([r for r in self.records if r.task == task]) for task in self.tasks()}
+        return {**_count(self.records), "fps": self.fps, "cameras": list(self.cameras), "tasks": tasks}
+
+    def load(self, workers: int | None = None) -> Self:
+        """Decode everything into memory, several threads at once (OpenCV releases the interpreter lock).
+
+        Args:
+            workers: threads; None takes the number of processors.
+
+        Returns:
+            The same dataset, in memory.
+        """
+        with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+            episodes = list(pool.map(lambda entry: entry.read(self.header), self._entries))
+        pairs = zip(self._entries, episodes, strict=True)
+        return type(self)(self.header, (_Entry(entry.record, entry.folder, episode) for entry, episode in pairs))
+
+    def subset(self, choice: Callable[[EpisodeRecord], bool] | Iterable[int]) -> Self:
+        """Keep some episodes.
+
+        Args:
+            choice: a predicate on the record (nothing is decoded), or positions in the wanted order.
+
+        Raises:
+            SettingError: a position is outside the dataset.
+        """
+        if callable(choice):
+            return type(self)(self.header, (entry for entry in self._entries if choice(entry.record)))
+        positions = [int(position) for position in choice]
+        for position in positions:
+            if not 0 <= position < len(self):
+                raise SettingError(f"subset: position {position} is outside 0..{len(self) - 1}")
+        return type(self)(self.header, (self._entries[position] for position in positions))
+
+    def concatenate(self, *others: EpisodeDataset) -> Self:
+        """Put datasets one after the other.
+
+        Raises:
+            ArtefactError: fps, cameras, image size or embodiment differ.
+        """
+        mine = self.header.to_json()
+        for number, other in enumerate(others):
+            theirs = other.header.to_json()
+            for name in [name for name in mine if mine[name] != theirs[name]]:
+                raise ArtefactError(
+                    f"concatenate: {name} of dataset {number + 1} is {theirs[name]}, of the first {mine[name]}; "
+                    "record both with the same settings"
+                )
+        return type(self)(self.header, (entry for dataset in (self, *others) for entry in dataset._entries))
+
+
+def _count(records: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    sources = sorted({str(record.source) for record in records})
+    return {
+        "episodes": len(records),
+        "steps": sum(record.length for record in records),
+        "frames": sum(record.rows for record in records),
+        "successes": sum(record.success for record in records),
+        "sources": {source: sum(str(record.source) == source for record in records) for source in sources},
+    }

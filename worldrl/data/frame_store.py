@@ -1,0 +1,117 @@
+"""All frames of many episodes in one array, so that a batch of windows is one gather.
+
+A row is a frame. Episode ``e`` holds rows ``first[e]`` to ``first[e] + length[e]``; the row of the last frame,
+which has no action, carries the hold action (no motion, gripper as commanded).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE, Episode
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.keyframes import keyframes
+from worldrl.data.lerobot_format import hold_action
+
+
+@dataclass(frozen=True)
+class FrameStore:
+    """Concatenated episodes; ``R`` rows, ``E`` episodes.
+
+    Attributes:
+        frames: uint8 ``[R, Y, X, 3]`` of one camera, or what a codec made of them: a tensor ``[R, c, h, w]``.
+        action: float32 ``[R, 7]``, taken at this frame.
+        command: float32 ``[R, 7]`` at this frame.
+        success: bool ``[R]``, this frame fulfils the task.
+        first: int64 ``[E]``, the row of each episode's frame 0.
+        length: int64 ``[E]``, each episode's number of actions ``T``.
+        event_episode: int64 ``[events]``, the episode of each keyframe.
+        event_step: int64 ``[events]``, its frame in that episode.
+        instruction: ``E`` sentences.
+        task: ``E`` task names.
+    """
+
+    frames: NDArray[np.uint8] | Tensor
+    action: NDArray[np.float32]
+    command: NDArray[np.float32]
+    success: NDArray[np.bool_]
+    first: NDArray[np.int64]
+    length: NDArray[np.int64]
+    event_episode: NDArray[np.int64]
+    event_step: NDArray[np.int64]
+    instruction: tuple[str, ...]
+    task: tuple[str, ...]
+
+
+def build_store(episodes: Sequence[Episode], camera: str = "scene") -> FrameStore:
+    """Copy episodes into one store.
+
+    Args:
+        episodes: a list, or a dataset; one that is not loaded is decoded here, and the store is the only copy.
+        camera: which camera to keep.
+
+    Returns:
+        The store.
+
+    Raises:
+        SettingError: there is no episode.
+        ArtefactError: an episode lacks the camera, or its frames have another size than the first's.
+    """
+    if not len(episodes):
+        raise SettingError("windows need at least one episode, received none")
+    length = np.array(_lengths(episodes), dtype=np.int64)
+    first = np.concatenate([[0], np.cumsum(length + 1)[:-1]]).astype(np.int64)
+    rows = int((length + 1).sum())
+    arrays = _empty_arrays(rows, _camera_view(episodes[0], camera).shape[1:])
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        filled = list(pool.map(lambda e: _fill(arrays, int(first[e]), episodes[e], camera, e), range(len(episodes))))
+    events = [(number, step) for number, (_, _, steps) in enumerate(filled) for step in steps]
+    event = np.array(events, dtype=np.int64).reshape(-1, 2)
+    instruction, task, _ = zip(*filled, strict=True)
+    return FrameStore(*arrays, first, length, event[:, 0], event[:, 1], instruction, task)
+
+
+_Arrays = tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]
+
+
+def _empty_arrays(rows: int, shape: tuple[int, ...]) -> _Arrays:
+    return (
+        np.empty((rows, *shape), dtype=np.uint8),
+        np.empty((rows, ACTION_SIZE), dtype=np.float32),
+        np.empty((rows, COMMAND_SIZE), dtype=np.float32),
+        np.zeros(rows, dtype=np.bool_),
+    )
+
+
+def _fill(arrays: _Arrays, first: int, episode: Episode, camera: str, number: int) -> tuple[str, str, list[int]]:
+    """Copy one episode to its rows; return its instruction, task and keyframe steps."""
+    frames, action, command, success = (array[first : first + len(episode) + 1] for array in arrays)
+    view = _camera_view(episode, camera)
+    if view.shape != frames.shape:
+        raise ArtefactError(f"episode {number}: frames {view.shape}, the first episode's size is {frames.shape[1:]}")
+    frames[:] = view
+    action[:-1], action[-1] = episode.action, hold_action(episode.command[-1])
+    command[:] = episode.command
+    success[1:] = episode.reward > 0
+    return episode.instruction, episode.task, sorted({key.step for key in keyframes(episode)})
+
+
+def _camera_view(episode: Episode, camera: str) -> NDArray[np.uint8]:
+    if camera not in episode.cameras:
+        raise ArtefactError(f"camera {camera!r} was not recorded; this episode has {', '.join(episode.cameras)}")
+    return episode.frames[:, episode.cameras.index(camera)]
+
+
+def _lengths(episodes: Sequence[Episode]) -> list[int]:
+    """Return each episode's number of actions, without decoding a dataset's images."""
+    if isinstance(episodes, EpisodeDataset):
+        return [record.length for record in episodes.records]
+    return [len(episode) for episode in episodes]

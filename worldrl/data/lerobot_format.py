@@ -1,0 +1,250 @@
+"""LeRobotDataset v3.0 as worldrl writes it: names, columns, and the journal that is the source of truth.
+
+Layout of a folder::
+
+    meta/worldrl.jsonl                      journal: a header line, then one line per episode, append-only
+    data/chunk-000/file-000.parquet         episode 0: one row per frame, PNG bytes in the image columns
+    meta/info.json, tasks.parquet,          what lerobot reads; derived from the journal by ``finalize``
+         stats.json, episodes/chunk-000/file-000.parquet
+
+One episode is one data file. It exists once its journal line is complete; a data file without a line is the
+episode that was in flight when a writer died, and the next writer removes it.
+
+Rows of an episode: ``T`` actions make ``T + 1`` frames, and every frame is a row. The last row has no action; it
+stores the *hold* action (no motion, gripper as commanded: under it the commanded pose stays where it is, whereas
+the null action would open a closed gripper), reward 0, and ``is_last`` true, as RLDS does. lerobot sees an
+ordinary dataset; worldrl's reader drops the hold action and returns exactly the episode that was written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from worldrl.core.embodiment import Embodiment
+from worldrl.core.errors import ArtefactError
+from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE, STATE_SIZE, Episode
+
+LEROBOT_VERSION = "v3.0"
+JOURNAL_SCHEMA = 1
+FILES_PER_CHUNK = 1000
+
+JOURNAL_PATH = Path("meta/worldrl.jsonl")
+LOCK_PATH = Path("meta/worldrl.lock")
+INFO_PATH = Path("meta/info.json")
+STATS_PATH = Path("meta/stats.json")
+TASKS_PATH = Path("meta/tasks.parquet")
+EPISODES_PATH = Path("meta/episodes/chunk-000/file-000.parquet")
+DATA_PATTERN = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+
+IMAGE_PREFIX = "observation.images."
+STATE_NAMES = ("x", "y", "z", "rx", "ry", "rz", "finger_left", "finger_right")
+COMMAND_NAMES = ("x", "y", "z", "rx", "ry", "rz", "gripper")
+ACTION_NAMES = ("dx", "dy", "dz", "drx", "dry", "drz", "gripper")
+
+VECTORS: dict[str, tuple[str, ...]] = {
+    "observation.state": STATE_NAMES,
+    "observation.command": COMMAND_NAMES,
+    "action": ACTION_NAMES,
+}
+SCALARS: dict[str, str] = {
+    "observation.contact": "bool",
+    "next.reward": "float32",
+    "next.success": "bool",
+    "is_last": "bool",
+    "timestamp": "float32",
+    "frame_index": "int64",
+    "episode_index": "int64",
+    "index": "int64",
+    "task_index": "int64",
+}
+
+
+@dataclass(frozen=True)
+class DatasetHeader:
+    """What all episodes of a dataset share.
+
+    Attributes:
+        fps: frames per second, equal to the embodiment's control rate: one frame per control step.
+        cameras: names, in the order of the episode's camera axis.
+        image_size: rows and columns of every camera, in pixels.
+        embodiment: constants of the robot that was recorded.
+    """
+
+    fps: int
+    cameras: tuple[str, ...]
+    image_size: tuple[int, int]
+    embodiment: Embodiment
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {
+            "schema": JOURNAL_SCHEMA,
+            "fps": self.fps,
+            "cameras": list(self.cameras),
+            "image_size": list(self.image_size),
+            "embodiment": self.embodiment.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DatasetHeader:
+        """Rebuild from :meth:`to_json`."""
+        rows, columns = data["image_size"]
+        embodiment = Embodiment.from_json(data["embodiment"])
+        return cls(int(data["fps"]), tuple(data["cameras"]), (int(rows), int(columns)), embodiment)
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """What the journal says of one episode: everything but its arrays.
+
+    Attributes:
+        index: its number in the dataset, contiguous from 0.
+        length: how many actions ``T``; its data file has ``T + 1`` rows.
+        first_row: how many rows come before it in the dataset.
+        task: name of the task.
+        instruction: what the robot was told.
+        task_index: number of the instruction, in order of first appearance (lerobot's ``task_index``).
+        terminated: the task ended the episode.
+        truncated: the time limit ended it.
+        success: the task was fulfilled at some frame.
+        meta: provenance as given by the recorder.
+        sha256: of the data file.
+        content: digest of the episode's arrays and metadata, independent of how they are encoded.
+        stats: per column, in lerobot's layout.
+    """
+
+    index: int
+    length: int
+    first_row: int
+    task: str
+    instruction: str
+    task_index: int
+    terminated: bool
+    truncated: bool
+    success: bool
+    meta: Mapping[str, Any]
+    sha256: str
+    content: str
+    stats: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def rows(self) -> int:
+        """How many rows (frames) the episode has."""
+        return self.length + 1
+
+    @property
+    def source(self) -> str | None:
+        """Who acted (expert, policy id, random), if the recorder said so."""
+        return self.meta.get("source")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+def data_path(index: int) -> Path:
+    """Return the data file of episode ``index``, relative to the dataset."""
+    chunk, file = divmod(index, FILES_PER_CHUNK)
+    return Path(DATA_PATTERN.format(chunk_index=chunk, file_index=file))
+
+
+def feature_table(header: DatasetHeader) -> dict[str, dict[str, Any]]:
+    """Return ``features`` of ``info.json``: dtype, shape and names of each column, in file order."""
+    images = {
+        IMAGE_PREFIX + camera: {
+            "dtype": "image",
+            "shape": [*header.image_size, 3],
+            "names": ["height", "width", "channels"],
+        }
+        for camera in header.cameras
+    }
+    vectors = {k: {"dtype": "float32", "shape": [len(v)], "names": list(v)} for k, v in VECTORS.items()}
+    scalars = {k: {"dtype": dtype, "shape": [1], "names": None} for k, dtype in SCALARS.items()}
+    return {**images, **vectors, **scalars}
+
+
+def _column_type(feature: Mapping[str, Any]) -> tuple[pa.DataType, dict[str, Any]]:
+    """Return the Arrow type of a feature and its description for Hugging Face datasets."""
+    if feature["dtype"] == "image":
+        return pa.struct([("bytes", pa.binary()), ("path", pa.string())]), {"_type": "Image"}
+    scalar = {"bool": pa.bool_(), "float32": pa.float32(), "int64": pa.int64()}[feature["dtype"]]
+    value = {"dtype": feature["dtype"], "_type": "Value"}
+    if feature["names"] is None:
+        return scalar, value
+    size = feature["shape"][0]
+    # "Sequence", not "List": datasets 3 does not know the latter, datasets 4 reads both.
+    return pa.list_(scalar, size), {"feature": value, "length": size, "_type": "Sequence"}
+
+
+def data_schema(header: DatasetHeader) -> pa.Schema:
+    """Return the Arrow schema of a data file."""
+    columns = {name: _column_type(feature) for name, feature in feature_table(header).items()}
+    described = {"info": {"features": {name: text for name, (_, text) in columns.items()}}}
+    metadata = {b"huggingface": json.dumps(described).encode()}
+    return pa.schema([pa.field(name, kind) for name, (kind, _) in columns.items()], metadata=metadata)
+
+
+def hold_action(command: np.ndarray) -> np.ndarray:
+    """Return the action under which ``command`` ``[7]`` stays where it is: no motion, gripper as commanded."""
+    action = np.zeros(ACTION_SIZE, dtype=np.float32)
+    action[6] = command[6]
+    return action
+
+
+def episode_digest(episode: Episode) -> str:
+    """Return a digest of everything an episode holds; equal episodes have equal digests."""
+    digest = hashlib.blake2b(digest_size=16)
+    for array in (episode.frames, episode.state, episode.command, episode.action, episode.reward, episode.contact):
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(np.ascontiguousarray(array).data)
+    text = [episode.terminated, episode.truncated, episode.instruction, episode.task, list(episode.cameras)]
+    digest.update(json.dumps([*text, dict(episode.meta)], sort_keys=True).encode())
+    return digest.hexdigest()
+
+
+def _rules(episode: Episode, header: DatasetHeader) -> Sequence[tuple[str, np.ndarray, tuple[int, ...], type]]:
+    steps = len(episode)
+    frames = (steps + 1, len(header.cameras), *header.image_size, 3)
+    return (
+        ("frames", episode.frames, frames, np.uint8),
+        ("state", episode.state, (steps + 1, STATE_SIZE), np.float32),
+        ("command", episode.command, (steps + 1, COMMAND_SIZE), np.float32),
+        ("action", episode.action, (steps, ACTION_SIZE), np.float32),
+        ("reward", episode.reward, (steps,), np.float32),
+        ("contact", episode.contact, (steps + 1,), np.bool_),
+    )
+
+
+def check_episode(episode: Episode, header: DatasetHeader, where: str) -> None:
+    """Refuse an episode that is not what :class:`~worldrl.core.types.Episode` promises.
+
+    Args:
+        episode: what is to be written, or was read.
+        header: the dataset's cameras and image size.
+        where: dataset or file, for the message.
+
+    Raises:
+        ArtefactError: a wrong shape or dtype, a value that is not finite, an action outside [-1, 1], other cameras.
+    """
+    if len(episode) < 1:
+        raise ArtefactError(f"{where}: the episode has no action; drop episodes that end before their first step")
+    if tuple(episode.cameras) != header.cameras:
+        raise ArtefactError(f"{where}: the episode's cameras are {episode.cameras}, the dataset's {header.cameras}")
+    for name, array, shape, dtype in _rules(episode, header):
+        if array.shape != shape or array.dtype != dtype:
+            expected = f"{np.dtype(dtype).name} {shape}"
+            raise ArtefactError(f"{where}: {name} must be {expected}, received {array.dtype} {array.shape}")
+        if dtype is np.float32 and not np.isfinite(array).all():
+            row = int(np.argwhere(~np.isfinite(array))[0][0])
+            raise ArtefactError(f"{where}: {name} is not finite at row {row} ({array[row]}); drop this episode")
+    if np.abs(episode.action).max() > 1 + 1e-6:
+        row = int(np.abs(episode.action).max(axis=1).argmax())
+        raise ArtefactError(f"{where}: action leaves [-1, 1] at row {row} ({episode.action[row]}); clip it first")

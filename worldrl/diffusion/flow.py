@@ -1,0 +1,51 @@
+"""Rectified flow as pure functions: noise level σ runs from 1 (noise) to 0 (data).
+
+x_σ = (1-σ)·z + σ·ε, velocity v = ε - z, so z = x_σ - σ·v. A network that predicts the clean latent ẑ is the same
+flow with v = (x_σ - ẑ)/σ; the dynamics model predicts ẑ because robot dynamics are nearly deterministic, and a
+prediction of the change then needs few sampling steps.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def _expand(sigma: Tensor, like: Tensor) -> Tensor:
+    return sigma.view(-1, *[1] * (like.ndim - 1))
+
+
+def shift_sigma(sigma: Tensor, shift: float) -> Tensor:
+    """Move noise levels toward 1 as Wan does: σ' = sσ / (1 + (s-1)σ)."""
+    return shift * sigma / (1 + (shift - 1) * sigma)
+
+
+def add_noise(clean: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
+    """Return x_σ for rows ``[B, ...]`` at levels ``sigma`` ``[B]``."""
+    sigma = _expand(sigma, clean)
+    return (1 - sigma) * clean + sigma * noise
+
+
+def velocity(x: Tensor, clean: Tensor, sigma: Tensor) -> Tensor:
+    """Velocity that carries ``x`` at level ``sigma`` ``[B]`` (> 0) straight to ``clean``."""
+    return (x - clean) / _expand(sigma, x)
+
+
+def euler_step(x: Tensor, clean: Tensor, sigma: Tensor, sigma_next: Tensor) -> Tensor:
+    """Step from level ``sigma`` to ``sigma_next`` (``[B]`` each); at ``sigma_next = 0`` it lands on ``clean``."""
+    return x + _expand(sigma_next - sigma, x) * velocity(x, clean, sigma)
+
+
+def sigma_grid(steps: int, shift: float = 1.0) -> Tensor:
+    """Levels of an Euler sampler, ``[steps + 1]`` from 1 down to 0."""
+    return shift_sigma(torch.linspace(1, 0, steps + 1, dtype=torch.float64), shift).float()
+
+
+def draw_sigma(rows: int, *, pure_noise_share: float, shift: float, generator: torch.Generator) -> Tensor:
+    """Draw training levels ``[rows]`` in (0, 1]: a share exactly at 1, the rest uniform, then shifted.
+
+    Few-step samplers spend half of their evaluations at σ = 1, so that level deserves half of the mass.
+    """
+    uniform = torch.rand(rows, generator=generator).clamp_min(1e-3)
+    pure = torch.rand(rows, generator=generator) < pure_noise_share
+    return torch.where(pure, torch.ones(()), shift_sigma(uniform, shift))

@@ -1,0 +1,126 @@
+"""Measures a policy in the real simulator under a protocol; an interrupted evaluation continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from worldrl.core.artefact import read_artefact
+from worldrl.core.errors import ProtocolError
+from worldrl.core.jsonfile import digest
+from worldrl.core.log import Progress
+from worldrl.core.types import Episode
+from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.evaluation.result import EvalLog, EvalResult, header_json
+from worldrl.rollout.actors import AnyActor, PolicyActor, actor_to_json
+from worldrl.rollout.real import rollout_episodes
+from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
+
+
+def evaluate_policy(
+    folder: Path,
+    protocol: EvalProtocol,
+    *,
+    workers: int,
+    envs_per_worker: int = 4,
+    device: str = "cpu",
+    timeout_s: float = 120.0,
+    out: Path | None = None,
+    record_videos: int = 0,
+    on_recording: Callable[[Episode], None] | None = None,
+) -> EvalResult:
+    """Measure a policy.
+
+    Args:
+        folder: the policy's artefact folder.
+        protocol: what to measure; each of its episodes is run exactly once.
+        workers: simulator processes; 0 runs in this process.
+        envs_per_worker: environments per process, and the largest batch of a decision.
+        device: torch device of the policy, in every worker.
+        timeout_s: longest silence of a worker (s).
+        out: where outcomes are written as they come, and found again after an interruption; None keeps nothing.
+        record_videos: episodes per task that are recorded with frames.
+        on_recording: receives each recorded episode, before its outcome counts.
+
+    Raises:
+        ArtefactError: no policy there.
+        ProtocolError: the policy has another chunk length than the protocol, or ``out`` holds another evaluation.
+        WorkerError: a worker failed; the outcomes so far are kept in ``out``.
+    """
+    artefact = read_artefact(folder, kind="policy")
+    chunk_length = artefact.config.get("chunk_length")
+    if chunk_length != protocol.chunk_length:
+        raise ProtocolError(
+            f"chunk_length: the policy in {folder} decides {chunk_length} actions at once, the protocol says "
+            f"{protocol.chunk_length}; take the policy's"
+        )
+    actor = PolicyActor(folder=str(folder), temperature=protocol.temperature, replan=protocol.replan, device=device)
+    return evaluate_actor(
+        actor,
+        protocol,
+        name=folder.name,
+        policy_hash=artefact.hash,
+        workers=workers,
+        envs_per_worker=envs_per_worker,
+        timeout_s=timeout_s,
+        out=out,
+        record_videos=record_videos,
+        on_recording=on_recording,
+    )
+
+
+def evaluate_actor(
+    actor: AnyActor,
+    protocol: EvalProtocol,
+    *,
+    name: str,
+    policy_hash: str | None = None,
+    workers: int,
+    envs_per_worker: int = 4,
+    timeout_s: float = 120.0,
+    out: Path | None = None,
+    record_videos: int = 0,
+    on_recording: Callable[[Episode], None] | None = None,
+) -> EvalResult:
+    """Measure any actor, for example the scripted expert.
+
+    Args:
+        actor: who acts.
+        protocol: what to measure.
+        name: of the actor, for people.
+        policy_hash: identity of its weights; None takes the hash of the actor's settings.
+        workers: as in :func:`evaluate_policy`, and so are the others.
+        envs_per_worker: environments per process.
+        timeout_s: longest silence of a worker (s).
+        out: where outcomes are written.
+        record_videos: episodes per task recorded with frames.
+        on_recording: receives them.
+    """
+    identity = policy_hash or digest(actor_to_json(actor))
+    log = EvalLog(out, header_json(protocol, name, identity))
+    known = {outcome.spec.key for outcome in log.outcomes}
+    specs = [spec for spec in protocol.specs() if spec.key not in known]
+    results = rollout_episodes(
+        specs,
+        actor=actor,
+        env_options=protocol.env_options,
+        workers=workers,
+        envs_per_worker=envs_per_worker,
+        timeout_s=timeout_s,
+        hold_steps=protocol.hold_steps,
+        record=positions_to_record(specs, protocol, record_videos if on_recording else 0),
+        order="completion",
+    )
+    with Progress(f"evaluate {name}", total=len(specs) + len(known), start=len(known), unit="episodes") as progress:
+        for item in results:
+            if isinstance(item, Episode) and on_recording:
+                on_recording(item)
+            log.add(EpisodeOutcome.of(item) if isinstance(item, Episode) else item)
+            progress.advance()
+    by_key = {outcome.spec.key: outcome for outcome in log.outcomes}
+    return EvalResult(protocol, name, identity, tuple(by_key[spec.key] for spec in protocol.specs()))
+
+
+def positions_to_record(specs: list[EpisodeSpec], protocol: EvalProtocol, per_task: int) -> list[int]:
+    """Positions in ``specs`` of the first ``per_task`` initial states of each task."""
+    return [position for position, spec in enumerate(specs) if spec.index - protocol.first_index < per_task]

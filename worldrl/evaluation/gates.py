@@ -1,0 +1,146 @@
+"""Validation gates: numbers a world model must reach before a policy may practise in it.
+
+Reinforcement learning finds every error of its simulator, so a model that fails here is not worth a minute of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from worldrl.core.errors import GateError, SettingError
+from worldrl.core.types import Episode
+from worldrl.evaluation.world_model import (
+    action_swap_ratio,
+    closed_loop_psnr,
+    outcome_report,
+    outcomes,
+    padded_actions,
+    replay,
+    static_psnr,
+)
+from worldrl.rewards.success import SuccessRule
+from worldrl.world_models.video import VideoWorldModel
+
+
+@dataclass
+class GateThresholds:
+    """Least values.
+
+    Attributes:
+        psnr: closed-loop PSNR (dB) after 32 control steps.
+        action_swap_ratio: error with another episode's actions over the error with the true ones.
+        static_psnr: PSNR (dB) between the first frame and the picture after 32 steps of holding still.
+        recall: share of really successful episodes whose true actions are imagined to succeed.
+        precision: share of imagined successes that were real.
+    """
+
+    psnr: float = 22.0
+    action_swap_ratio: float = 1.5
+    static_psnr: float = 24.0
+    recall: float = 0.8
+    precision: float = 0.9
+
+    def __post_init__(self) -> None:
+        """Reject rates that no model can reach."""
+        for name in ("recall", "precision"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SettingError(f"gates.{name} must lie in [0, 1], got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One measured gate.
+
+    Attributes:
+        name: for example ``"recall"``.
+        value: measured.
+        threshold: least value that passes.
+        passed: ``value >= threshold``.
+        meaning: what the number says.
+        advice: what to do when it fails.
+    """
+
+    name: str
+    value: float
+    threshold: float
+    passed: bool
+    meaning: str
+    advice: str
+
+
+MEANING = {
+    "psnr": "closed-loop picture error after 32 control steps (dB), held-out episodes",
+    "action_swap_ratio": "error with another episode's actions over the error with the true ones",
+    "static_psnr": "similarity (dB) to the first frame after 32 steps of holding still",
+    "recall": "really successful episodes whose true actions the model imagines to succeed",
+    "precision": "imagined successes that were real, true actions replayed",
+}
+ADVICE = {
+    "psnr": "train longer (world_model.steps) or on more rollouts",
+    "action_swap_ratio": "the model ignores its actions: train longer, or raise world_model.event_share",
+    "static_psnr": "raise world_model.static_share",
+    "recall": "collect more episodes that succeed (practice.expert_episodes), raise world_model.event_share, train longer",
+    "precision": "collect more near misses (practice.policy_episodes), raise success.threshold or success.debounce",
+}
+
+
+def measure_gates(
+    model: VideoWorldModel, episodes: Sequence[Episode], rule: SuccessRule, thresholds: GateThresholds, *, seed: int
+) -> tuple[list[Gate], dict[str, Any]]:
+    """Measure every gate on held-out episodes.
+
+    Args:
+        model: the world model.
+        episodes: held out from its training, successes and failures.
+        rule: when imagined frames count as success.
+        thresholds: least values.
+        seed: of the model's noise.
+
+    Returns:
+        The gates and all metrics, with intervals where they are rates.
+    """
+    steps = _whole_chunks(max(map(len, episodes)), model.chunk_length)
+    actions = np.stack([padded_actions(episode, steps) for episode in episodes])
+    result = replay(model, episodes, actions, seed=seed)
+    actual = np.array([episode.success for episode in episodes])
+    report = outcome_report(outcomes(result, rule), actual)
+    psnrs = closed_loop_psnr(result)
+    values = {
+        "psnr": psnrs.get("closed_loop.psnr@32", float("nan")),
+        "action_swap_ratio": action_swap_ratio(model, episodes, steps, seed=seed),
+        "static_psnr": static_psnr(model, episodes, 4 * model.chunk_length, seed=seed),
+        "recall": _rate(report["recall"]),
+        "precision": _rate(report["precision"]),
+    }
+    return make_gates(values, thresholds), {**values, **psnrs, **report}
+
+
+def make_gates(values: dict[str, float], thresholds: GateThresholds) -> list[Gate]:
+    """Compare values with thresholds; a value that could not be measured (NaN) fails."""
+    return [
+        Gate(name, value, limit, bool(value >= limit), MEANING[name], ADVICE[name])
+        for name, limit in asdict(thresholds).items()
+        for value in [values[name]]
+    ]
+
+
+def require(gates: Sequence[Gate]) -> None:
+    """Raise GateError naming each failed gate, its number, its threshold and what to do."""
+    failed = [gate for gate in gates if not gate.passed]
+    if failed:
+        lines = [f"{g.name} is {g.value:.3g}, needs {g.threshold:.3g} ({g.meaning}): {g.advice}" for g in failed]
+        raise GateError(
+            "the world model is not good enough to practise in:\n  " + "\n  ".join(lines) + "\n  or go on with gates=warn"
+        )
+
+
+def _rate(rate: dict[str, Any] | None) -> float:
+    return float("nan") if rate is None else rate["rate"]
+
+
+def _whole_chunks(steps: int, length: int) -> int:
+    return -(-steps // length) * length

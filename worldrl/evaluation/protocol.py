@@ -1,0 +1,235 @@
+"""The evaluation protocol as a value: everything that decides what a success rate means, hashed.
+
+Episodes are named explicitly by ``(task, index or stored state, seed)``, never counted, so the set of initial states
+is the same whatever the batch size, the worker count or how early an episode succeeds. Two results may be compared
+only if their protocols are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from worldrl.core.errors import ProtocolError, SettingError, nearest
+from worldrl.core.jsonfile import digest, read_json, write_json
+from worldrl.core.rng import stream_seed
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+
+SCHEMA = 1
+InitialStates = Literal["sampled", "stored"]
+InstructionMode = Literal["canonical", "paraphrase", "held_out"]
+_CHOICES = {
+    "initial_states": ("sampled", "stored"),
+    "instruction_mode": ("canonical", "paraphrase", "held_out"),
+}
+
+
+@dataclass(frozen=True)
+class EvalProtocol:
+    """What is measured.
+
+    Attributes:
+        suite: name of the benchmark, for example ``"worldrl"``.
+        suite_version: version of its tasks; the same name with other tasks must carry another version.
+        tasks: names, in order.
+        initial_states: ``"sampled"`` from ``(task, index, seed)``, or ``"stored"`` with the suite.
+        first_index: number of the first initial state of each task.
+        episodes_per_task: how many consecutive initial states of each task.
+        seed: root of every random stream of the evaluation.
+        horizon: time limit per task (control steps).
+        image_size: pixels of the square image the policy sees.
+        cameras: names of the rendered cameras, the scene camera first.
+        control_hz: control steps per second.
+        chunk_length: actions the policy decides at once.
+        replan: actions executed before it decides again.
+        temperature: sampling temperature; None is greedy decoding.
+        hold_steps: further steps after the first success, at whose end ``success_at_end`` is read.
+        instruction_mode: which sentences are told: the task's own, its training paraphrases or its held-out ones.
+        style: visual style of the scene.
+        packages: versions of the packages that move the physics, for example ``{"mujoco": "3.8.0"}``.
+    """
+
+    suite: str
+    suite_version: str
+    tasks: tuple[str, ...]
+    episodes_per_task: int
+    seed: int
+    horizon: Mapping[str, int]
+    chunk_length: int
+    replan: int
+    control_hz: float
+    packages: Mapping[str, str]
+    image_size: int = 64
+    cameras: tuple[str, ...] = ("scene",)
+    initial_states: InitialStates = "sampled"
+    first_index: int = 0
+    temperature: float | None = None
+    hold_steps: int = 0
+    instruction_mode: InstructionMode = "canonical"
+    style: str = "default"
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise SettingError(
+                    f"{name}: unknown value {getattr(self, name)!r}{nearest(getattr(self, name), choices)}"
+                )
+        lowest = {"episodes_per_task": 1, "first_index": 0, "chunk_length": 1, "replan": 1, "hold_steps": 0}
+        for name, low in lowest.items():
+            if getattr(self, name) < low:
+                raise SettingError(f"{name}: must be >= {low}, received {getattr(self, name)}")
+        if self.replan > self.chunk_length:
+            raise SettingError(f"replan: must be at most chunk_length {self.chunk_length}, received {self.replan}")
+        if self.temperature is not None and self.temperature <= 0:
+            raise SettingError(f"temperature: must be > 0, or None for greedy decoding, received {self.temperature}")
+        if not self.tasks or len(set(self.tasks)) != len(self.tasks):
+            raise SettingError(f"tasks: must name at least one task, each once, received {self.tasks}")
+        if set(self.horizon) != set(self.tasks):
+            raise SettingError(f"horizon: must name exactly the tasks {self.tasks}, received {sorted(self.horizon)}")
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over every field (16 hex digits); equal protocols have equal hashes, in any process."""
+        return digest(self.to_json())[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        data = asdict(self)
+        return {"schema": SCHEMA, **data, "tasks": list(self.tasks), "cameras": list(self.cameras)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EvalProtocol:
+        """Rebuild from :meth:`to_json`.
+
+        Raises:
+            ProtocolError: another schema, or unknown or missing fields.
+        """
+        if data.get("schema") != SCHEMA:
+            raise ProtocolError(f"protocol: schema must be {SCHEMA}, received {data.get('schema')}; evaluate again")
+        values = {name: value for name, value in data.items() if name != "schema"}
+        known = {field.name for field in fields(cls)}
+        if set(values) != known:
+            raise ProtocolError(f"protocol: fields differ from schema {SCHEMA}: {sorted(set(values) ^ known)}")
+        return cls(**{**values, "tasks": tuple(values["tasks"]), "cameras": tuple(values["cameras"])})
+
+    def save(self, path: Path) -> None:
+        """Write the protocol as a JSON file."""
+        write_json(path, {**self.to_json(), "hash": self.hash})
+
+    @classmethod
+    def load(cls, path: Path) -> EvalProtocol:
+        """Read :meth:`save`'s file.
+
+        Raises:
+            ProtocolError: not such a file, or its hash does not fit its fields.
+        """
+        data = read_json(path, error=ProtocolError)
+        stored = data.pop("hash", None)
+        protocol = cls.from_json(data)
+        if stored != protocol.hash:
+            raise ProtocolError(f"{path}: hash is {stored}, its fields give {protocol.hash}; the file was edited")
+        return protocol
+
+    def specs(self) -> list[EpisodeSpec]:
+        """Name every episode, task by task."""
+        return [
+            EpisodeSpec(
+                task=task,
+                index=index,
+                seed=self.seed,
+                init_id=index if self.initial_states == "stored" else None,
+                instruction=instruction_of(self.instruction_mode, task, index, self.seed),
+                style=self.style,
+                source="evaluation",
+            )
+            for task in self.tasks
+            for index in range(self.first_index, self.first_index + self.episodes_per_task)
+        ]
+
+    @property
+    def env_options(self) -> EnvOptions:
+        """How the environments are made."""
+        return EnvOptions(
+            image_size=self.image_size, cameras=self.cameras, style=self.style, max_steps=dict(self.horizon)
+        )
+
+
+def instruction_of(mode: str, task: str, index: int, seed: int) -> str | None:
+    """Choose an episode's sentence.
+
+    Args:
+        mode: see :class:`EvalProtocol`.
+        task: name of the task.
+        index: number of the episode's initial state.
+        seed: root seed.
+
+    Returns:
+        A paraphrase fixed by ``(task, index, seed)``, or None for the task's own sentence.
+
+    Raises:
+        SettingError: unknown mode.
+    """
+    if mode not in _CHOICES["instruction_mode"]:
+        raise SettingError(f"instruction_mode: unknown value {mode!r}{nearest(mode, _CHOICES['instruction_mode'])}")
+    if mode == "canonical":
+        return None
+    from worldrl_envs.tasks import get_task
+
+    phrases = get_task(task).phrases
+    choices: Sequence[str] = phrases.train if mode == "paraphrase" else phrases.held_out
+    return choices[stream_seed(seed, "instruction", task, index) % len(choices)]
+
+
+def require_same(a: EvalProtocol, b: EvalProtocol) -> None:
+    """Refuse to compare results of different protocols.
+
+    Raises:
+        ProtocolError: names each differing field with both values.
+    """
+    left, right = a.to_json(), b.to_json()
+    differing = [f"{name}: {left[name]!r} against {right[name]!r}" for name in left if left[name] != right[name]]
+    if differing:
+        raise ProtocolError(
+            f"protocols {a.hash} and {b.hash} differ, so their rates cannot be compared; {'; '.join(differing)}; "
+            "evaluate one of the two again under the other's protocol"
+        )
+
+
+def physics_packages() -> dict[str, str]:
+    """Versions of the installed packages that move the physics."""
+    return {"mujoco": version("mujoco")}
+
+
+def embedded_protocol(
+    tasks: Sequence[str], *, episodes_per_task: int, seed: int, chunk_length: int, **fields: Any
+) -> EvalProtocol:
+    """Build the protocol of the embedded suite, with its own horizons, control rate and versions.
+
+    Args:
+        tasks: names.
+        episodes_per_task: initial states of each task.
+        seed: root seed.
+        chunk_length: of the policy.
+        **fields: any further field of :class:`EvalProtocol`; ``replan`` is the whole chunk where not given.
+    """
+    from worldrl_envs.control import PANDA
+    from worldrl_envs.tasks import get_task
+
+    return EvalProtocol(
+        **{
+            "suite": "worldrl",
+            "suite_version": "v0",
+            "tasks": tuple(tasks),
+            "episodes_per_task": episodes_per_task,
+            "seed": seed,
+            "horizon": {task: get_task(task).horizon for task in tasks},
+            "chunk_length": chunk_length,
+            "replan": chunk_length,
+            "control_hz": float(PANDA.control_hz),
+            "packages": physics_packages(),
+            **fields,
+        }
+    )

@@ -1,0 +1,330 @@
+"""What a report page holds: plain frozen records, checked when they are made.
+
+A success rate is the mapping of the results contract, ``{"k", "n", "rate", "lo", "hi", "method"}``; a paired
+comparison is ``{"n", "both", "only_a", "only_b", "diff", "lo", "hi", "p"}`` where ``a`` is before, ``b`` is after
+and ``diff = (only_b - only_a) / n``. Numbers are fractions (0.45), never per cent. A part that was not measured is
+None or empty, and the page says so.
+
+Shapes legend: ``T`` frames of a strip, ``Y X`` pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.errors import ArtefactError
+
+RATE_KEYS = ("k", "n", "rate", "lo", "hi", "method")
+PAIRED_KEYS = ("n", "both", "only_a", "only_b", "diff", "lo", "hi", "p")
+DIRECTIONS = ("at_least", "at_most")
+TOLERANCE = 1e-6
+
+Rate = Mapping[str, Any]
+Paired = Mapping[str, Any]
+Frames = NDArray[np.uint8]
+Point = tuple[float, float]
+BandPoint = tuple[float, float, float]
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a finite number; None, NaN and infinity mean "not measured" on the page."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def check_rate(owner: str, rate: Rate) -> None:
+    """Refuse a success rate that lacks a key or contradicts itself.
+
+    Args:
+        owner: what the rate belongs to, for the message.
+        rate: ``{"k", "n", "rate", "lo", "hi", "method"}``, fractions in [0, 1].
+
+    Raises:
+        ArtefactError: naming the rule and the received value.
+    """
+    _check_keys(owner, rate, RATE_KEYS)
+    if not (0 <= rate["k"] <= rate["n"] and rate["n"] > 0 and abs(rate["rate"] - rate["k"] / rate["n"]) < TOLERANCE):
+        raise ArtefactError(f"{owner}: rate must be k / n with 0 <= k <= n and n > 0, received {dict(rate)}")
+    _check_interval(owner, rate["rate"], rate, low=0.0)
+
+
+def check_paired(owner: str, paired: Paired, before: Rate | None, after: Rate | None) -> None:
+    """Refuse a paired comparison that contradicts itself or the rates it compares.
+
+    Args:
+        owner: what the comparison belongs to, for the message.
+        paired: ``{"n", "both", "only_a", "only_b", "diff", "lo", "hi", "p"}`` with ``a`` before and ``b`` after.
+        before: rate of ``a``, where measured.
+        after: rate of ``b``, where measured.
+
+    Raises:
+        ArtefactError: naming the rule and the received values; a swapped ``a`` and ``b`` is caught here.
+    """
+    _check_keys(owner, paired, PAIRED_KEYS)
+    n, gain = paired["n"], paired["only_b"] - paired["only_a"]
+    if n <= 0 or abs(paired["diff"] - gain / n) > TOLERANCE:
+        raise ArtefactError(
+            f"{owner}: diff must be (only_b - only_a) / n with a = before and b = after, received {dict(paired)}"
+        )
+    _check_interval(owner, paired["diff"], paired, low=-1.0)
+    for name, rate, only in (("before", before, "only_a"), ("after", after, "only_b")):
+        if rate is not None and (rate["n"], rate["k"]) != (n, paired["both"] + paired[only]):
+            raise ArtefactError(
+                f"{owner}: {name} must count the paired episodes, k = both + {only} = {paired['both'] + paired[only]} "
+                f"of n = {n}, received k = {rate['k']} of n = {rate['n']}"
+            )
+
+
+def _check_keys(owner: str, given: Mapping[str, Any], keys: Sequence[str]) -> None:
+    missing = [key for key in keys if key not in given]
+    broken = [key for key in keys if key in given and key != "method" and not is_number(given[key])]
+    if missing or broken:
+        raise ArtefactError(
+            f"{owner}: needs finite numbers for {', '.join(keys)}; missing {missing}, not finite {broken}; "
+            "give None for what was not measured"
+        )
+
+
+def _check_interval(owner: str, value: float, given: Mapping[str, Any], low: float) -> None:
+    lo, hi = given["lo"], given["hi"]
+    if not (low - TOLERANCE <= lo <= value + TOLERANCE and value - TOLERANCE <= hi <= 1 + TOLERANCE):
+        raise ArtefactError(f"{owner}: the interval must hold the value {value}, received lo = {lo}, hi = {hi}")
+
+
+@dataclass(frozen=True)
+class Number:
+    """One headline number, for example ``Number("Wall time", 14.2, "min")``.
+
+    Attributes:
+        name: what it is.
+        value: a number or ready text; None where it was not measured.
+        unit: shown after the value.
+        imagined: measured inside the world model; the page says so.
+        note: a few words under it.
+    """
+
+    name: str
+    value: float | int | str | None
+    unit: str = ""
+    imagined: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class SuccessRow:
+    """Real success of one task (or of all, or of one seed) before and after.
+
+    Attributes:
+        task: name of the task, or of the group.
+        kind: LIBERO's kind of task, or empty.
+        before: rate before, or None.
+        after: rate after, or None.
+        paired: the paired comparison, ``a`` before and ``b`` after, or None.
+    """
+
+    task: str
+    kind: str = ""
+    before: Rate | None = None
+    after: Rate | None = None
+    paired: Paired | None = None
+
+    def __post_init__(self) -> None:
+        """Check the numbers against one another."""
+        for name, rate in (("before", self.before), ("after", self.after)):
+            if rate is not None:
+                check_rate(f"{self.task}, {name}", rate)
+        if self.paired is not None:
+            check_paired(f"{self.task}, paired", self.paired, self.before, self.after)
+
+
+@dataclass(frozen=True)
+class ImaginedReal:
+    """One policy's success in imagination beside its success in the simulator.
+
+    Attributes:
+        label: for example ``"round 1"``.
+        imagined: rate in imagination, or None.
+        real: rate in the simulator, or None.
+    """
+
+    label: str
+    imagined: Rate | None = None
+    real: Rate | None = None
+
+    def __post_init__(self) -> None:
+        """Check both rates."""
+        for name, rate in (("imagined", self.imagined), ("real", self.real)):
+            if rate is not None:
+                check_rate(f"{self.label}, {name}", rate)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One chart of lines.
+
+    Attributes:
+        title: heading of the chart.
+        x_label: what the horizontal axis counts.
+        y_label: what the vertical axis measures, with its unit.
+        series: name to ``[(x, y), …]``; a y of None or NaN leaves a gap.
+        bands: name to ``[(x, lo, hi), …]`` for any of the series.
+        imagined: names of the series that were measured in imagination; drawn dashed and labelled so.
+        percent: y is a fraction to be shown as 0 to 100 %.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    series: Mapping[str, Sequence[Point]]
+    bands: Mapping[str, Sequence[BandPoint]] = field(default_factory=dict)
+    imagined: Sequence[str] = ()
+    percent: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse bands and labels for series that do not exist."""
+        unknown = sorted((set(self.bands) | set(self.imagined)) - set(self.series))
+        if unknown:
+            raise ArtefactError(f"curve {self.title!r}: bands and imagined must name series, received {unknown}")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One validation gate.
+
+    Attributes:
+        name: for example ``"Action sensitivity"``.
+        value: the measured number, None where it could not be measured.
+        threshold: what it is held against.
+        passed: the gate's own decision; None where it was not measured.
+        meaning: one sentence, what the number says.
+        advice: what to do when it fails.
+        direction: ``"at_least"`` or ``"at_most"``.
+    """
+
+    name: str
+    value: float | None
+    threshold: float
+    passed: bool | None
+    meaning: str = ""
+    advice: str = ""
+    direction: Literal["at_least", "at_most"] = "at_least"
+
+    def __post_init__(self) -> None:
+        """Refuse an unknown direction."""
+        if self.direction not in DIRECTIONS:
+            raise ArtefactError(
+                f"gate {self.name!r}: direction must be one of {DIRECTIONS}, received {self.direction!r}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Filmstrip:
+    """Rows of frames aligned in time, usually real above imagined.
+
+    Attributes:
+        title: for example ``"PickRedCube, initial state 12"``.
+        caption: one sentence.
+        rows: name to uint8 ``[T, Y, X, 3]``, in drawing order; a row may be shorter than ``labels``.
+        labels: one text per time step, for example ``"step 8"``.
+    """
+
+    title: str
+    caption: str
+    rows: Mapping[str, Frames]
+    labels: Sequence[str]
+
+    def __post_init__(self) -> None:
+        """Refuse frames of another dtype or layout, and rows of different sizes."""
+        for name, frames in self.rows.items():
+            if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[-1] != 3:
+                raise ArtefactError(
+                    f"filmstrip {self.title!r}, row {name!r}: frames must be uint8 [T, Y, X, 3], "
+                    f"received {frames.dtype} {list(frames.shape)}"
+                )
+        if len({frames.shape[1:3] for frames in self.rows.values()}) != 1:
+            raise ArtefactError(f"filmstrip {self.title!r}: needs at least one row, all of one image size")
+        if not 0 < max(len(frames) for frames in self.rows.values()) <= len(self.labels):
+            raise ArtefactError(
+                f"filmstrip {self.title!r}: needs frames, and one label per time step of the longest row"
+            )
+
+
+@dataclass(frozen=True)
+class Video:
+    """One mp4.
+
+    Attributes:
+        title: heading.
+        caption: one sentence.
+        mp4: the file's bytes (H.264, so that browsers play it).
+    """
+
+    title: str
+    caption: str
+    mp4: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the job and the wall time it took, in seconds (None where it did not run)."""
+
+    name: str
+    wall_s: float | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class DataUse:
+    """How many real episodes one step used, and what for."""
+
+    what: str
+    episodes: int
+    use: str
+
+
+@dataclass(frozen=True, eq=False)
+class ReportData:
+    """Everything on the page. Only ``title`` is required: what is missing is named on the page as not measured.
+
+    Attributes:
+        title: name of the run.
+        overall: real success over all tasks; the verdict is generated from its paired interval alone.
+        tasks: real success per task.
+        per_seed: real success per training seed, where several runs are reported together.
+        headline: further numbers for the first screen.
+        imagined_real: imagined beside real success, in the order of training.
+        curves: charts of lines.
+        gates: validation gates.
+        filmstrips: rows of frames.
+        videos: mp4s.
+        stages: wall time per stage.
+        data_budget: real episodes and their use.
+        seeds: every seed that the numbers rest on.
+        configuration: the composed configuration.
+        versions: package versions.
+        provenance: command, hashes, commit, device, in reading order.
+        notes: limits and remarks, one sentence each.
+    """
+
+    title: str
+    overall: SuccessRow | None = None
+    tasks: Sequence[SuccessRow] = ()
+    per_seed: Sequence[SuccessRow] = ()
+    headline: Sequence[Number] = ()
+    imagined_real: Sequence[ImaginedReal] = ()
+    curves: Sequence[Curve] = ()
+    gates: Sequence[Gate] = ()
+    filmstrips: Sequence[Filmstrip] = ()
+    videos: Sequence[Video] = ()
+    stages: Sequence[Stage] = ()
+    data_budget: Sequence[DataUse] = ()
+    seeds: Sequence[int] = ()
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    notes: Sequence[str] = ()

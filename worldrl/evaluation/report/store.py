@@ -1,0 +1,205 @@
+"""A report's data on disk, so that the page can be rebuilt at any time without weights or simulator.
+
+Layout, inside a run directory::
+
+    report.json               ReportData without frames and videos; ``{"schema": 1, "kind": "report", "data": {…}}``
+    filmstrips/01.png         strip 1 as one labelled picture, for people; never read back
+    filmstrips/01-row-1.png   frames of its first row side by side, pixel for pixel: ``[Y, T·X, 3]``
+    videos/01.mp4             video 1
+
+``data`` holds the fields of :class:`ReportData` under their own names, each record as an object of its fields.
+A filmstrip's ``rows`` is a list of ``{"name", "frames", "sha256"}`` with ``frames`` the number ``T``; a video is
+``{"title", "caption", "sha256"}``. NaN and infinity are written as null. File names follow from the position alone:
+no path is ever read from the JSON. Each file appears whole, ``report.json`` last; the checksums tell a write that
+was killed half-way from a finished one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldrl.core.atomic import write_file
+from worldrl.core.errors import ArtefactError, nearest
+from worldrl.core.jsonfile import plain, read_json, write_json
+from worldrl.evaluation.report.filmstrip import decode_png, draw_filmstrip, encode_png
+from worldrl.evaluation.report.media import video_path
+from worldrl.evaluation.report.model import (
+    Curve,
+    DataUse,
+    Filmstrip,
+    Frames,
+    Gate,
+    ImaginedReal,
+    Number,
+    ReportData,
+    Stage,
+    SuccessRow,
+    Video,
+)
+
+SCHEMA = 1
+FILE = "report.json"
+FIELDS = tuple(field.name for field in dataclasses.fields(ReportData))
+BINARY = ("filmstrips", "videos")
+RECORDS: dict[str, type] = {
+    "tasks": SuccessRow,
+    "per_seed": SuccessRow,
+    "headline": Number,
+    "imagined_real": ImaginedReal,
+    "curves": Curve,
+    "gates": Gate,
+    "stages": Stage,
+    "data_budget": DataUse,
+}
+
+
+def save_report_data(data: ReportData, folder: Path) -> Path:
+    """Write a report's data.
+
+    Args:
+        data: what to write.
+        folder: the run directory; made if missing.
+
+    Returns:
+        The path of ``report.json``.
+
+    Raises:
+        ArtefactError: if the folder cannot be written, or the configuration holds what JSON cannot.
+    """
+    content = {name: _plain(getattr(data, name)) for name in FIELDS if name not in BINARY}
+    content["filmstrips"] = [_save_strip(folder, index, strip) for index, strip in enumerate(data.filmstrips, 1)]
+    content["videos"] = [_save_video(folder, index, video) for index, video in enumerate(data.videos, 1)]
+    write_json(folder / FILE, {"schema": SCHEMA, "kind": "report", "data": content}, error=ArtefactError)
+    return folder / FILE
+
+
+def load_report_data(folder: Path) -> ReportData:
+    """Read what :func:`save_report_data` wrote.
+
+    Args:
+        folder: the run directory.
+
+    Raises:
+        ArtefactError: if a file is missing, damaged, of another schema, or of another write than the rest.
+    """
+    content = _content(folder / FILE)
+    try:
+        for name, record in RECORDS.items():
+            content[name] = tuple(record(**entry) for entry in content.get(name, ()))
+        content["overall"] = SuccessRow(**content["overall"]) if content.get("overall") else None
+        strips, videos = content.get("filmstrips", ()), content.get("videos", ())
+        content["filmstrips"] = tuple(_load_strip(folder, index, entry) for index, entry in enumerate(strips, 1))
+        content["videos"] = tuple(_load_video(folder, index, entry) for index, entry in enumerate(videos, 1))
+        return ReportData(**content)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ArtefactError(
+            f"{folder / FILE}: a record is not of schema {SCHEMA} ({error}); run the job again"
+        ) from error
+
+
+def from_run_dir(run_dir: Path) -> ReportData:
+    """Read a run directory's report data.
+
+    Raises:
+        ArtefactError: if the directory or its ``report.json`` is missing or damaged, with what to do.
+    """
+    if not run_dir.is_dir():
+        raise ArtefactError(f"run_dir: {run_dir} is not a directory; give the run directory of a finished command")
+    if not (run_dir / FILE).is_file():
+        raise ArtefactError(
+            f"run_dir: {run_dir} holds no {FILE}; it is written by the last stage of worldrl train-vla: run that "
+            "command again with this run_dir, it continues where it stopped"
+        )
+    return load_report_data(run_dir)
+
+
+def _plain(value: Any) -> Any:
+    """Turn a record, or a sequence of records, into plain JSON values; not finite becomes null."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
+    shallow = value
+    if dataclasses.is_dataclass(value):
+        shallow = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return plain(shallow, where=FILE, nonfinite="null", error=ArtefactError)
+
+
+def _content(path: Path) -> dict[str, Any]:
+    raw = read_json(path, error=ArtefactError)
+    found = {key: raw.get(key) for key in ("kind", "schema")}
+    if found != {"kind": "report", "schema": SCHEMA} or not isinstance(raw.get("data"), dict):
+        raise ArtefactError(
+            f"{path}: needs kind 'report', schema {SCHEMA} and data, received {found}; run the job again"
+        )
+    for name in raw["data"]:
+        if name not in FIELDS:
+            raise ArtefactError(f"{path}: unknown field {name!r}{nearest(name, FIELDS)}")
+    return raw["data"]
+
+
+def _row_path(index: int, row: int) -> str:
+    return f"filmstrips/{index:02d}-row-{row}.png"
+
+
+def _save_strip(folder: Path, index: int, strip: Filmstrip) -> dict[str, Any]:
+    _write(folder / f"filmstrips/{index:02d}.png", encode_png(draw_filmstrip(strip)))
+    rows = [
+        {
+            "name": name,
+            "frames": len(frames),
+            "sha256": _write(folder / _row_path(index, row), encode_png(_sheet(frames))),
+        }
+        for row, (name, frames) in enumerate(strip.rows.items(), 1)
+    ]
+    return {"title": strip.title, "caption": strip.caption, "labels": list(strip.labels), "rows": rows}
+
+
+def _save_video(folder: Path, index: int, video: Video) -> dict[str, Any]:
+    return {
+        "title": video.title,
+        "caption": video.caption,
+        "sha256": _write(folder / video_path(index), video.mp4),
+    }
+
+
+def _load_strip(folder: Path, index: int, entry: Mapping[str, Any]) -> Filmstrip:
+    rows = {item["name"]: _frames(folder / _row_path(index, row), item) for row, item in enumerate(entry["rows"], 1)}
+    return Filmstrip(entry["title"], entry["caption"], rows, tuple(entry["labels"]))
+
+
+def _load_video(folder: Path, index: int, entry: Mapping[str, Any]) -> Video:
+    return Video(entry["title"], entry["caption"], _read(folder / video_path(index), entry["sha256"]))
+
+
+def _sheet(frames: Frames) -> Frames:
+    """Lay frames ``[T, Y, X, 3]`` side by side; a row without frames keeps its size as one black frame."""
+    _, height, width, _ = frames.shape
+    full = frames if len(frames) else np.zeros((1, height, width, 3), np.uint8)
+    return np.ascontiguousarray(full.transpose(1, 0, 2, 3)).reshape(height, -1, 3)
+
+
+def _frames(path: Path, item: Mapping[str, Any]) -> Frames:
+    sheet = decode_png(_read(path, item["sha256"]), str(path))
+    steps = max(item["frames"], 1)
+    frames = sheet.reshape(sheet.shape[0], steps, -1, 3).transpose(1, 0, 2, 3)
+    return np.ascontiguousarray(frames[: item["frames"]])
+
+
+def _write(path: Path, data: bytes) -> str:
+    write_file(path, data, error=ArtefactError)
+    return hashlib.sha256(data).hexdigest()
+
+
+def _read(path: Path, sha256: str) -> bytes:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArtefactError(f"{path}: cannot be read ({error.strerror}); run the job again to write it anew") from error
+    if hashlib.sha256(data).hexdigest() != sha256:
+        raise ArtefactError(f"{path}: is not the file that {FILE} was written with; run the job again to write both")
+    return data

@@ -1,0 +1,208 @@
+"""What an evaluation found: one row per episode, counted into rates; on disk it grows row by row.
+
+::
+
+    folder/
+      evaluation.json   {"schema", "policy", "policy_hash", "protocol", "protocol_hash"}
+      episodes.jsonl    one outcome per line, in the order in which episodes finished
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worldrl.core.atomic import write_file
+from worldrl.core.errors import ArtefactError, ProtocolError
+from worldrl.core.jsonfile import parse_json, read_json, write_json
+from worldrl.core.stats import Rate, wilson
+from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.rollout.specs import EpisodeOutcome
+
+SCHEMA = 1
+HEADER, EPISODES = "evaluation.json", "episodes.jsonl"
+MAX_RESTARTS = 0.01
+"""Share of episodes that infrastructure may lose before the rates are called invalid."""
+
+
+@dataclass(frozen=True)
+class EvalResult:
+    """Outcomes of every episode of a protocol, in its order.
+
+    Attributes:
+        protocol: what was measured.
+        policy: who acted, for people.
+        policy_hash: identity of its weights, or of the scripted actor's settings.
+        outcomes: one per episode of ``protocol.specs()``.
+    """
+
+    protocol: EvalProtocol
+    policy: str
+    policy_hash: str
+    outcomes: tuple[EpisodeOutcome, ...]
+
+    def __post_init__(self) -> None:
+        expected = Counter(spec.key for spec in self.protocol.specs())
+        found = Counter(outcome.spec.key for outcome in self.outcomes)
+        if expected != found:
+            missing, surplus = sorted((expected - found).elements()), sorted((found - expected).elements())
+            raise ProtocolError(
+                f"evaluation: each (task, index, init_id, seed) must be run exactly once; "
+                f"{len(missing)} missing {missing[:3]}, {len(surplus)} too many {surplus[:3]}; evaluate again"
+            )
+
+    def of_task(self, task: str | None = None) -> list[EpisodeOutcome]:
+        """Outcomes of one task, or of all."""
+        return [outcome for outcome in self.outcomes if task in (None, outcome.spec.task)]
+
+    def rate(self, task: str | None = None, *, at_end: bool = False) -> Rate:
+        """Success rate of one task, or of all, with its Wilson interval.
+
+        Args:
+            task: a name, or None for all.
+            at_end: count episodes still fulfilled at their end, instead of fulfilled at some frame.
+        """
+        outcomes = self.of_task(task)
+        hits = [outcome.success_at_end if at_end else outcome.success_once for outcome in outcomes]
+        return wilson(sum(hits), len(hits))
+
+    @property
+    def restarts(self) -> int:
+        """Episodes that were run again because their worker died or fell silent."""
+        return sum(outcome.restarted for outcome in self.outcomes)
+
+    @property
+    def valid(self) -> bool:
+        """Whether infrastructure lost at most 1 % of the episodes."""
+        return self.restarts <= MAX_RESTARTS * len(self.outcomes)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what ``result.json`` holds."""
+        return {
+            "policy": self.policy,
+            "policy_hash": self.policy_hash,
+            "success": self.rate(),
+            "success_at_end": self.rate(at_end=True),
+            "tasks": {task: self.rate(task) for task in self.protocol.tasks},
+            "tasks_at_end": {task: self.rate(task, at_end=True) for task in self.protocol.tasks},
+            "mean_steps": sum(outcome.steps for outcome in self.outcomes) / len(self.outcomes),
+            "restarted_episodes": self.restarts,
+            "valid": self.valid,
+            "protocol": self.protocol.to_json(),
+        }
+
+    def save(self, folder: Path) -> None:
+        """Write ``evaluation.json`` and ``episodes.jsonl``."""
+        write_header(folder, self.protocol, self.policy, self.policy_hash)
+        rows = [json.dumps(outcome.to_json()) + "\n" for outcome in self.outcomes]
+        write_file(folder / EPISODES, "".join(rows).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> EvalResult:
+        """Read a finished evaluation.
+
+        Args:
+            path: its folder, or a file in it such as ``result.json``.
+
+        Raises:
+            ArtefactError: no evaluation there, or a damaged one.
+            ProtocolError: episodes are missing or repeated: it was not finished.
+        """
+        folder = path.parent if path.is_file() else path
+        if not (folder / HEADER).is_file():
+            raise ArtefactError(f"{folder}: holds no {HEADER}; give the run directory of `worldrl evaluate`")
+        header = read_header(folder)
+        protocol = EvalProtocol.from_json(header["protocol"])
+        found = {outcome.spec.key: outcome for outcome in read_rows(folder)}
+        outcomes = [found[spec.key] for spec in protocol.specs() if spec.key in found]
+        return cls(protocol, header["policy"], header["policy_hash"], tuple(outcomes))
+
+
+def header_json(protocol: EvalProtocol, policy: str, policy_hash: str) -> dict[str, Any]:
+    """Content of ``evaluation.json``."""
+    return {
+        "schema": SCHEMA,
+        "policy": policy,
+        "policy_hash": policy_hash,
+        "protocol": protocol.to_json(),
+        "protocol_hash": protocol.hash,
+    }
+
+
+def write_header(folder: Path, protocol: EvalProtocol, policy: str, policy_hash: str) -> None:
+    """Write ``evaluation.json``."""
+    write_json(folder / HEADER, header_json(protocol, policy, policy_hash), error=ArtefactError)
+
+
+def read_header(folder: Path) -> dict[str, Any]:
+    """Read ``evaluation.json``.
+
+    Raises:
+        ArtefactError: missing, damaged or of another schema.
+    """
+    header = read_json(folder / HEADER, error=ArtefactError)
+    if header.get("schema") != SCHEMA:
+        raise ArtefactError(
+            f"{folder / HEADER}: schema must be {SCHEMA}, received {header.get('schema')}; evaluate again"
+        )
+    return header
+
+
+def read_rows(folder: Path) -> list[EpisodeOutcome]:
+    """Read the whole lines of ``episodes.jsonl``; a last line cut short by a kill does not count."""
+    path = folder / EPISODES
+    if not path.exists():
+        return []
+    lines = path.read_bytes().split(b"\n")[:-1]
+    return [EpisodeOutcome.from_json(parse_json(line, path=path, error=ArtefactError)) for line in lines]
+
+
+class EvalLog:
+    """Appends outcomes durably, and knows those of an earlier, interrupted evaluation.
+
+    Args:
+        folder: where the two files go; None keeps nothing.
+        header: content of ``evaluation.json``.
+
+    Raises:
+        ProtocolError: the folder holds an evaluation of another policy or protocol.
+    """
+
+    def __init__(self, folder: Path | None, header: Mapping[str, Any]) -> None:
+        self.outcomes: list[EpisodeOutcome] = []
+        self._path = folder / EPISODES if folder else None
+        if folder is None:
+            return
+        if (folder / HEADER).exists():
+            _require_same_header(folder, header)
+            self.outcomes = read_rows(folder)
+        write_json(folder / HEADER, header, error=ArtefactError)
+        # Rewritten whole, so that a torn last line never precedes a new one.
+        write_file(folder / EPISODES, b"".join(_line(outcome) for outcome in self.outcomes), error=ArtefactError)
+
+    def add(self, outcome: EpisodeOutcome) -> None:
+        """Keep an outcome; when this returns, it survives a crash."""
+        self.outcomes.append(outcome)
+        if self._path is not None:
+            with self._path.open("ab") as file:
+                file.write(_line(outcome))
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def _line(outcome: EpisodeOutcome) -> bytes:
+    return json.dumps(outcome.to_json()).encode() + b"\n"
+
+
+def _require_same_header(folder: Path, header: Mapping[str, Any]) -> None:
+    found = read_header(folder)
+    differing: Sequence[str] = [name for name in ("policy_hash", "protocol_hash") if found[name] != header[name]]
+    if differing:
+        raise ProtocolError(
+            f"{folder}: holds an evaluation with another {' and '.join(differing)}; choose another run directory"
+        )

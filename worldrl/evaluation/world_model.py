@@ -1,0 +1,151 @@
+"""What a world model is worth, measured on episodes it has never seen.
+
+Everything is closed loop: the model gets the first frame and the true actions, and goes on from its own frames.
+Pixel error alone does not see a nine-pixel cube, so the outcome is asked for as well: does the model imagine
+success where, and only where, the same actions really succeeded?
+
+Shapes legend: ``E`` episodes, ``T`` predicted frames, ``K`` chunks, ``L`` control steps per chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from worldrl.core.rng import stream
+from worldrl.core.stats import wilson
+from worldrl.core.types import NULL_ACTION, Episode
+from worldrl.rewards.success import SuccessRule, first_success, precision_recall
+from worldrl.rollout.reset_store import record_at
+from worldrl.world_models.video import VideoWorldModel
+
+HORIZONS = (8, 32, 64)
+"""Control steps at which the closed-loop error is reported."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """True and imagined frames of the same actions.
+
+    Attributes:
+        real: uint8 ``[E, T, Y, X, 3]``; frames beyond an episode's end repeat its last.
+        imagined: uint8 ``[E, T, Y, X, 3]``.
+        valid: bool ``[E, T]``, the real frame exists.
+        probability: float32 ``[E, T]`` of success.
+        frame_stride: control steps between frames.
+    """
+
+    real: NDArray[np.uint8]
+    imagined: NDArray[np.uint8]
+    valid: NDArray[np.bool_]
+    probability: NDArray[np.float32]
+    frame_stride: int
+
+
+def padded_actions(episode: Episode, steps: int) -> NDArray[np.float32]:
+    """Return the episode's actions cut or extended to ``steps`` by holding still with the last gripper command."""
+    action = np.tile(np.array(NULL_ACTION, np.float32), (steps, 1))
+    action[:, 6] = episode.action[-1, 6]
+    length = min(len(episode), steps)
+    action[:length] = episode.action[:length]
+    return action
+
+
+def replay(
+    model: VideoWorldModel,
+    episodes: Sequence[Episode],
+    actions: NDArray[np.float32],
+    *,
+    seed: int,
+    batch: int = 64,
+) -> Replay:
+    """Imagine ``actions`` ``[E, K·L, 7]`` from each episode's first frame, ``batch`` episodes at a time."""
+    parts = [
+        _replay_rows(model, episodes[i : i + batch], actions[i : i + batch], seed, i)
+        for i in range(0, len(episodes), batch)
+    ]
+    frames = parts[0][0].shape[1]
+    step = model.frame_stride * (1 + np.arange(frames))
+    last = np.array([len(episode) for episode in episodes])
+    index = np.minimum(step[None], last[:, None])
+    real = np.stack([episode.frames[row, 0] for episode, row in zip(episodes, index, strict=True)])
+    imagined, probability = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+    return Replay(real, imagined, step[None] <= last[:, None], probability, model.frame_stride)
+
+
+def _replay_rows(model: VideoWorldModel, episodes: Sequence[Episode], actions: NDArray[np.float32], seed: int, row: int):
+    records = [
+        record_at(e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="replay")
+        for e in episodes
+    ]
+    state, frames, probabilities = model.start(records), [], []
+    for k, chunk in enumerate(torch.from_numpy(actions).to(model.device).split(model.chunk_length, dim=1)):
+        generators = [stream(seed, "replay", row + i, k) for i in range(len(episodes))]
+        state, imagined = model.imagine(state, chunk.contiguous(), generators=generators)
+        frames.append(model.decode(imagined.latent).cpu().numpy())
+        probabilities.append(imagined.success_prob.cpu().numpy())
+    return np.concatenate(frames, axis=1), np.concatenate(probabilities, axis=1)
+
+
+def squared_error(result: Replay) -> NDArray[np.float64]:
+    """Mean squared pixel error ``[E, T]`` on the [0, 1] scale."""
+    difference = (result.imagined.astype(np.float32) - result.real.astype(np.float32)) / 255
+    return np.square(difference).mean(axis=(2, 3, 4), dtype=np.float64)
+
+
+def psnr(error: float) -> float:
+    """Peak signal-to-noise ratio in dB of a mean squared error on the [0, 1] scale."""
+    return float(-10 * np.log10(max(error, 1e-10)))
+
+
+def closed_loop_psnr(result: Replay, horizons: Sequence[int] = HORIZONS) -> dict[str, float]:
+    """PSNR of the frame at each horizon (control steps), over the episodes that last that long."""
+    error, values = squared_error(result), {}
+    for horizon in horizons:
+        frame = horizon // result.frame_stride - 1
+        if frame < error.shape[1] and result.valid[:, frame].any():
+            values[f"closed_loop.psnr@{horizon}"] = psnr(error[result.valid[:, frame], frame].mean())
+    return values
+
+
+def action_swap_ratio(model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int) -> float:
+    """Closed-loop error under the actions of the *next* episode over the error under the true ones.
+
+    A model that ignores its actions scores 1.
+    """
+    actions = np.stack([padded_actions(episode, steps) for episode in episodes])
+    true = replay(model, episodes, actions, seed=seed)
+    swapped = replay(model, episodes, np.roll(actions, 1, axis=0), seed=seed)
+    return float(squared_error(swapped)[true.valid].mean() / squared_error(true)[true.valid].mean())
+
+
+def static_psnr(model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int) -> float:
+    """PSNR between the first frame and what the model shows after ``steps`` of holding still."""
+    still = np.tile(np.array(NULL_ACTION, np.float32), (len(episodes), steps, 1))
+    result = replay(model, episodes, still, seed=seed)
+    first = np.stack([episode.frames[0, 0] for episode in episodes]).astype(np.float32)
+    return psnr(float(np.square((result.imagined[:, -1].astype(np.float32) - first) / 255).mean()))
+
+
+def outcomes(result: Replay, rule: SuccessRule) -> NDArray[np.bool_]:
+    """Whether each row was imagined to succeed."""
+    streak = torch.zeros(len(result.probability), dtype=torch.int64)
+    first, _ = first_success(torch.from_numpy(result.probability), rule, streak)
+    return (first >= 0).numpy()
+
+
+def outcome_report(predicted: NDArray[np.bool_], actual: NDArray[np.bool_]) -> dict[str, dict[str, Any] | None]:
+    """Precision, recall and alignment of imagined outcomes as Wilson rates; None where nothing can be counted."""
+    n = precision_recall(predicted, actual)
+    counts = {
+        "precision": (n["tp"], n["tp"] + n["fp"]),
+        "recall": (n["tp"], n["tp"] + n["fn"]),
+        "outcome_alignment": (n["tp"] + n["tn"], sum(n.values())),
+        "false_success_rate": (n["fp"], n["fp"] + n["tn"]),
+    }
+    return {name: wilson(k, total) if total else None for name, (k, total) in counts.items()}

@@ -1,0 +1,163 @@
+"""``worldrl collect``: records episodes in the simulator as a LeRobotDataset v3, and continues where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from worldrl.core.device import resolve_device
+from worldrl.core.errors import SettingError
+from worldrl.core.log import console
+from worldrl.core.rng import stream_seed
+from worldrl.core.stats import wilson
+from worldrl.evaluation.protocol import instruction_of
+from worldrl.jobs.opening import choose_tasks, open_run, rate_interval
+from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
+from worldrl.rollout.collect import CollectPlan, collect_dataset
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+from worldrl.settings import non_negative, one_of, positive, setting
+
+DATASET = "dataset"
+"""Folder of the dataset inside the run directory."""
+
+
+@dataclass
+class CollectSettings:
+    """What is recorded: for each task, episodes of up to four sources."""
+
+    run_dir: str = setting("runs/collect", "where everything is written; the dataset goes to run_dir/dataset")
+    seed: int = setting(0, "root of every random stream")
+    device: str = setting("cpu", "where a policy runs: cpu, cuda, cuda:N or auto")
+    workers: int = setting(2, "simulator processes; 0 runs in this process")
+    envs_per_worker: int = setting(4, "environments per process, stepped in lock-step")
+    timeout_s: float = setting(120.0, "longest silence of a worker before it is restarted (s)")
+    tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind")
+    kind: str | None = setting(None, "object, spatial, goal or long; null for all kinds")
+    expert_episodes: int = setting(20, "per task, by the scripted expert")
+    noisy_episodes: int = setting(0, "per task, by the expert with noise and goal_offset: varied and failed data")
+    wander_episodes: int = setting(0, "per task, by a random explorer")
+    policy_episodes: int = setting(0, "per task, by the policy in folder policy")
+    policy: str | None = setting(None, "folder of the policy that records policy_episodes")
+    temperature: float | None = setting(None, "the policy's sampling temperature; null is greedy")
+    noise: float = setting(0.3, "action noise of the noisy expert, as a fraction of the action range")
+    goal_offset: float = setting(0.02, "error of the noisy expert's targets, standard deviation (m)")
+    hold_steps: int = setting(8, "steps recorded after the first success")
+    image_size: int = setting(64, "pixels per side")
+    wrist: bool = setting(False, "also record the wrist camera")
+    styles: list[str] = setting(["default"], "looks of the scene; each episode gets one of them")
+    instruction_mode: str = setting("canonical", "canonical, paraphrase or held_out sentences")
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("workers", "expert_episodes", "noisy_episodes", "wander_episodes", "policy_episodes"):
+            non_negative(name, getattr(self, name))
+        for name in ("noise", "goal_offset", "hold_steps"):
+            non_negative(name, getattr(self, name))
+        for name in ("envs_per_worker", "timeout_s", "image_size"):
+            positive(name, getattr(self, name))
+        one_of("instruction_mode", self.instruction_mode, ("canonical", "paraphrase", "held_out"))
+        if (self.policy_episodes > 0) != (self.policy is not None):
+            raise SettingError("policy and policy_episodes go together: give both, or neither")
+        if not self.styles:
+            raise SettingError("styles: must name at least one style, got []; give styles=[default]")
+
+
+def main(settings: CollectSettings) -> dict[str, Any]:
+    """Record what is missing, write ``result.json`` and print the closing table.
+
+    Args:
+        settings: what to record.
+
+    Returns:
+        The metrics: per task and source, success as k of n, and the number of frames.
+    """
+    device = str(resolve_device(settings.device))
+    plans = make_plans(settings, choose_tasks(settings.tasks, settings.kind), device)
+    with open_run("collect", settings) as run:
+        rows = collect_dataset(
+            run.path / DATASET,
+            plans,
+            env_options=EnvOptions(
+                image_size=settings.image_size, cameras=("scene", "wrist") if settings.wrist else ("scene",)
+            ),
+            workers=settings.workers,
+            envs_per_worker=settings.envs_per_worker,
+            timeout_s=settings.timeout_s,
+        )
+        metrics = summarise(rows)
+        run.write_result(metrics, seed=settings.seed, device=device)
+        show(metrics, run.path / DATASET)
+    return metrics
+
+
+def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> list[CollectPlan]:
+    """Name every episode of every source."""
+    noisy = ExpertActor(noise=settings.noise, goal_offset=settings.goal_offset)
+    sources: list[tuple[str, AnyActor, int]] = [
+        ("expert", ExpertActor(), settings.expert_episodes),
+        ("noisy_expert", noisy, settings.noisy_episodes),
+        ("wander", WanderActor(), settings.wander_episodes),
+    ]
+    if settings.policy is not None:
+        policy = PolicyActor(folder=settings.policy, temperature=settings.temperature, device=device)
+        sources.append(("policy", policy, settings.policy_episodes))
+    return [
+        CollectPlan(actor, name_episodes(settings, tasks, source, count), settings.hold_steps)
+        for source, actor, count in sources
+    ]
+
+
+def name_episodes(settings: CollectSettings, tasks: Sequence[str], source: str, count: int) -> list[EpisodeSpec]:
+    """Specs of one source, ``count`` per task.
+
+    Each source has a seed of its own, so that no two sources share an initial state, and none of them shares one
+    with an evaluation, which uses its seed as it is given.
+    """
+    # Below 2**31: simulators and file formats differ in how large a seed they keep.
+    seed = stream_seed(settings.seed, "collect", source) % 2**31
+    return [
+        EpisodeSpec(
+            task=task,
+            index=index,
+            seed=seed,
+            instruction=instruction_of(settings.instruction_mode, task, index, seed),
+            style=settings.styles[stream_seed(seed, "style", task, index) % len(settings.styles)],
+            source=source,
+        )
+        for task in tasks
+        for index in range(count)
+    ]
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Count a dataset's episodes by task and source."""
+    groups: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        groups.setdefault(row["task"], {}).setdefault(row["source"], []).append(row)
+    return {
+        "episodes": len(rows),
+        "frames": sum(row["length"] + 1 for row in rows),
+        "restarted_episodes": sum(row["restarted"] for row in rows),
+        "tasks": {
+            task: {
+                source: wilson(sum(row["success"] for row in episodes), len(episodes))
+                for source, episodes in sources.items()
+            }
+            for task, sources in groups.items()
+        },
+    }
+
+
+def show(metrics: Mapping[str, Any], dataset: Path) -> None:
+    """Print the closing table."""
+    table = Table(title=f"{metrics['episodes']} episodes, {metrics['frames']} frames in {dataset}")
+    for heading in ("task", "source", "success", "95 % interval"):
+        table.add_column(heading, justify="left" if heading in ("task", "source") else "right")
+    for task, sources in metrics["tasks"].items():
+        for source, rate in sources.items():
+            table.add_row(task, source, f"{rate['k']}/{rate['n']}", rate_interval(rate))
+    console().print(table)

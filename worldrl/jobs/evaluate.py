@@ -1,0 +1,132 @@
+"""``worldrl evaluate``: measures one policy in the physics simulator, and continues where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from worldrl.core.artefact import read_artefact
+from worldrl.core.device import resolve_device
+from worldrl.core.log import console
+from worldrl.core.types import Episode
+from worldrl.evaluation.evaluate import evaluate_policy
+from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
+from worldrl.evaluation.result import MAX_RESTARTS
+from worldrl.evaluation.video import write_mp4
+from worldrl.jobs.opening import choose_tasks, open_run, rate_interval
+from worldrl.settings import non_negative, one_of, positive, required, setting
+
+
+@dataclass
+class EvaluateSettings:
+    """Which policy, and under which protocol."""
+
+    policy: str = required("folder of the policy")
+    run_dir: str = setting("runs/evaluate", "where everything is written")
+    seed: int = setting(0, "of the initial states and of sampling")
+    device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")
+    workers: int = setting(2, "simulator processes; 0 runs in this process")
+    envs_per_worker: int = setting(4, "environments per process, and the largest batch of a decision")
+    timeout_s: float = setting(120.0, "longest silence of a worker before it is restarted (s)")
+    tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind")
+    kind: str | None = setting(None, "object, spatial, goal or long; null for all kinds")
+    episodes_per_task: int = setting(20, "initial states of each task")
+    first_index: int = setting(0, "number of the first initial state")
+    initial_states: str = setting("sampled", "sampled from (task, index, seed), or stored with the suite")
+    temperature: float | None = setting(None, "sampling temperature; null is greedy")
+    replan: int | None = setting(None, "actions executed of each chunk; null for all")
+    hold_steps: int = setting(0, "steps after the first success, at whose end success_at_end is read")
+    instruction_mode: str = setting("canonical", "canonical, paraphrase or held_out sentences")
+    style: str = setting("default", "look of the scene")
+    videos: int = setting(1, "episodes per task recorded as mp4")
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("workers", "first_index", "hold_steps", "videos"):
+            non_negative(name, getattr(self, name))
+        for name in ("envs_per_worker", "timeout_s", "episodes_per_task"):
+            positive(name, getattr(self, name))
+        one_of("initial_states", self.initial_states, ("sampled", "stored"))
+        one_of("instruction_mode", self.instruction_mode, ("canonical", "paraphrase", "held_out"))
+
+
+def main(settings: EvaluateSettings) -> dict[str, Any]:
+    """Run the missing episodes, write ``result.json`` and print the closing table.
+
+    Args:
+        settings: which policy, under which protocol.
+
+    Returns:
+        The metrics of :meth:`~worldrl.evaluation.result.EvalResult.metrics`.
+    """
+    device = str(resolve_device(settings.device))
+    protocol = make_protocol(settings)
+    with open_run("evaluate", settings) as run:
+        result = evaluate_policy(
+            Path(settings.policy),
+            protocol,
+            workers=settings.workers,
+            envs_per_worker=settings.envs_per_worker,
+            device=device,
+            timeout_s=settings.timeout_s,
+            out=run.path,
+            record_videos=settings.videos,
+            on_recording=video_writer(run.path / "videos", protocol.control_hz),
+        )
+        metrics = result.metrics()
+        run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=protocol.hash)
+    show(metrics, protocol.hash)
+    return metrics
+
+
+def make_protocol(settings: EvaluateSettings) -> EvalProtocol:
+    """The protocol of these settings; image size and chunk length are the policy's own."""
+    config = read_artefact(Path(settings.policy), kind="policy").config
+    fields: dict[str, Any] = {} if settings.replan is None else {"replan": settings.replan}
+    return embedded_protocol(
+        choose_tasks(settings.tasks, settings.kind),
+        episodes_per_task=settings.episodes_per_task,
+        seed=settings.seed,
+        chunk_length=config["chunk_length"],
+        image_size=config["image_size"],
+        initial_states=settings.initial_states,
+        first_index=settings.first_index,
+        temperature=settings.temperature,
+        hold_steps=settings.hold_steps,
+        instruction_mode=settings.instruction_mode,
+        style=settings.style,
+        **fields,
+    )
+
+
+def video_writer(folder: Path, fps: float) -> Callable[[Episode], None]:
+    """Return a function that writes an episode's scene camera as ``<task>-<index>-<outcome>.mp4``."""
+
+    def write(episode: Episode) -> None:
+        outcome = "success" if episode.success else "failure"
+        write_mp4(episode.frames[:, 0], folder / f"{episode.task}-{episode.meta['index']:03d}-{outcome}.mp4", fps)
+
+    return write
+
+
+def show(metrics: Mapping[str, Any], protocol_hash: str) -> None:
+    """Print the closing table."""
+    table = Table(title=f"success of {metrics['policy']} in the simulator, protocol {protocol_hash}")
+    table.add_column("task")
+    for heading in ("success", "95 % interval", "at end"):
+        table.add_column(heading, justify="right")
+    rows = {**metrics["tasks"], "all": metrics["success"]}
+    ends = {**metrics["tasks_at_end"], "all": metrics["success_at_end"]}
+    for task, rate in rows.items():
+        end = ends[task]
+        table.add_row(task, f"{rate['k']}/{rate['n']}", rate_interval(rate), f"{end['k']}/{end['n']}")
+    console().print(table)
+    if not metrics["valid"]:
+        console().print(
+            f"not valid: {metrics['restarted_episodes']} episodes were run again after a worker died, "
+            f"more than {100 * MAX_RESTARTS:.0f} %"
+        )

@@ -1,0 +1,53 @@
+"""Multi-head attention over token sequences.
+
+Shapes legend: ``B`` rows, ``n`` query tokens, ``m`` key tokens, ``d`` width, ``H`` heads.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class HeadNorm(nn.Module):
+    """Root-mean-square norm over the last axis in the input's own dtype (autocast included)."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise ``[..., width]``."""
+        return F.rms_norm(x, (x.shape[-1],), eps=1e-6) * self.weight.to(x.dtype)
+
+
+class Attention(nn.Module):
+    """Attention with RMS-normalised queries and keys, which keeps logits bounded in long trainings.
+
+    Args:
+        width: ``d``, divisible by ``heads``.
+        heads: ``H``.
+        context_width: width of the attended tokens; the query's own width when None.
+    """
+
+    def __init__(self, width: int, heads: int, context_width: int | None = None):
+        super().__init__()
+        self.heads = heads
+        context_width = width if context_width is None else context_width
+        self.to_query = nn.Linear(width, width, bias=False)
+        self.to_key_value = nn.Linear(context_width, 2 * width, bias=False)
+        self.query_norm = HeadNorm(width // heads)
+        self.key_norm = HeadNorm(width // heads)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, tokens: Tensor, context: Tensor | None = None) -> Tensor:
+        """Attend from ``tokens`` ``[B, n, d]`` to ``context`` ``[B, m, d_c]`` (to themselves when None)."""
+        key, value = self.to_key_value(tokens if context is None else context).chunk(2, dim=-1)
+        query = self.query_norm(self._split(self.to_query(tokens)))
+        key = self.key_norm(self._split(key))
+        mixed = F.scaled_dot_product_attention(query, key, self._split(value))  # [B, H, n, d/H]
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+    def _split(self, tokens: Tensor) -> Tensor:
+        return tokens.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, H, n, d/H]

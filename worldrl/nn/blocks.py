@@ -1,0 +1,72 @@
+"""Transformer blocks: a plain one for the codec, a modulated one for the dynamics.
+
+The modulated block is Wan's: one shared projection of the time embedding gives six vectors, and each block adds
+a small learned table of its own to them (AdaLN-single), so modulation costs almost no parameters.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from worldrl.nn.attention import Attention
+
+
+class Mlp(nn.Sequential):
+    """Two linear layers with a GELU between them: ``width`` to ``hidden`` to ``out`` (``width`` when None)."""
+
+    def __init__(self, width: int, hidden: int, out: int | None = None):
+        super().__init__(nn.Linear(width, hidden), nn.GELU(approximate="tanh"), nn.Linear(hidden, width if out is None else out))
+
+
+class Block(nn.Module):
+    """Pre-norm self-attention and MLP on ``[B, n, d]``."""
+
+    def __init__(self, width: int, heads: int, mlp_ratio: int = 4):
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(width, eps=1e-6)
+        self.attention = Attention(width, heads)
+        self.norm_mlp = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = Mlp(width, mlp_ratio * width)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return updated tokens ``[B, n, d]``."""
+        tokens = tokens + self.attention(self.norm_attention(tokens))
+        return tokens + self.mlp(self.norm_mlp(tokens))
+
+
+class ModulatedBlock(nn.Module):
+    """Self-attention, cross-attention to action tokens, MLP; shift, scale and gate from the modulation.
+
+    Args:
+        width: ``d``.
+        heads: attention heads.
+        mlp_ratio: MLP width over ``d``.
+    """
+
+    def __init__(self, width: int, heads: int, mlp_ratio: int = 4):
+        super().__init__()
+        self.norm_attention = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.attention = Attention(width, heads)
+        self.norm_cross = nn.LayerNorm(width, eps=1e-6)
+        self.cross_attention = Attention(width, heads)
+        self.norm_mlp = nn.LayerNorm(width, eps=1e-6, elementwise_affine=False)
+        self.mlp = Mlp(width, mlp_ratio * width)
+        self.table = nn.Parameter(torch.randn(6, width) / width**0.5)
+
+    def forward(self, tokens: Tensor, modulation: Tensor, context: Tensor) -> Tensor:
+        """Update tokens.
+
+        Args:
+            tokens: ``[B, n, d]``.
+            modulation: ``[B, 6, d]``, shared by all blocks.
+            context: action tokens ``[B, m, d]``.
+
+        Returns:
+            ``[B, n, d]``.
+        """
+        shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = (modulation + self.table).unsqueeze(2).unbind(1)
+        attended = self.attention(self.norm_attention(tokens) * (1 + scale_a) + shift_a)
+        tokens = tokens + gate_a * attended
+        tokens = tokens + self.cross_attention(self.norm_cross(tokens), context)
+        return tokens + gate_m * self.mlp(self.norm_mlp(tokens) * (1 + scale_m) + shift_m)

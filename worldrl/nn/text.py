@@ -1,0 +1,154 @@
+"""Instruction encoder: sentences to vectors, without a vocabulary file.
+
+A word is the sum of one hashed embedding of its own and the mean of its hashed character trigrams, so that a word
+the training never saw ("cubes") still lands near its relatives ("cube"). One small self-attention block with
+position codes lets the order of words matter ("red on blue" against "blue on red"), and attention pooling picks the
+words that name the task. The hash is CRC-32: the same on every machine and in every process.
+
+Shapes legend: ``B`` rows, ``U`` distinct sentences, ``W`` words, ``P`` pieces of a word, ``D`` width.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.errors import SettingError
+
+MAX_WORDS = 32
+"""Longest instruction, in words. A fixed length keeps an encoding independent of the other sentences of a batch."""
+
+MAX_PIECES = 16
+"""One whole-word piece and up to 15 trigrams; the tail of longer words does not count."""
+
+PADDING = 0
+
+
+def words(instruction: str) -> list[str]:
+    """Split a sentence into lower-case words; punctuation separates and is dropped."""
+    return re.findall(r"\w+", instruction.lower())
+
+
+def word_pieces(word: str, buckets: int) -> list[int]:
+    """Hash a word and its character trigrams into buckets 1 … ``buckets - 1``.
+
+    Args:
+        word: lower-case word.
+        buckets: size of the embedding table; bucket 0 is padding.
+
+    Returns:
+        The whole word's bucket first, then those of the trigrams of ``<word>``.
+    """
+    marked = f"<{word}>"
+    trigrams = [marked[i : i + 3] for i in range(len(marked) - 2)]
+    pieces = [f"word:{word}", *(f"trigram:{t}" for t in trigrams)]
+    return [1 + zlib.crc32(piece.encode()) % (buckets - 1) for piece in pieces[:MAX_PIECES]]
+
+
+@lru_cache(maxsize=65536)
+def sentence_pieces(instruction: str, buckets: int) -> tuple[tuple[int, ...], ...]:
+    """Hash a sentence.
+
+    Args:
+        instruction: the sentence.
+        buckets: size of the embedding table.
+
+    Returns:
+        ``MAX_WORDS`` tuples of ``MAX_PIECES`` buckets, padded with 0.
+
+    Raises:
+        SettingError: the sentence holds no word, or more than ``MAX_WORDS``.
+    """
+    found = words(instruction)
+    if not found:
+        raise SettingError(f"instruction: must hold at least one word, received {instruction!r}; say what to do")
+    if len(found) > MAX_WORDS:
+        raise SettingError(f"instruction: at most {MAX_WORDS} words, received {len(found)}; shorten it")
+    rows = [word_pieces(word, buckets) for word in found]
+    rows += [[]] * (MAX_WORDS - len(rows))
+    return tuple(tuple(row + [PADDING] * (MAX_PIECES - len(row))) for row in rows)
+
+
+def unique_sentences(instructions: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Return the distinct sentences in order of appearance, and each row's index into them."""
+    index: dict[str, int] = {}
+    rows = [index.setdefault(sentence, len(index)) for sentence in instructions]
+    return list(index), rows
+
+
+def position_codes(length: int, width: int) -> Tensor:
+    """Sinusoidal position codes, float32 ``[length, width]``."""
+    position = torch.arange(length)[:, None]
+    rate = torch.exp(-math.log(100.0) * torch.arange(0, width, 2) / width)
+    return torch.cat([torch.sin(position * rate), torch.cos(position * rate)], dim=1)[:, :width]
+
+
+class InstructionEncoder(nn.Module):
+    """Sentences to vectors ``[B, width]``; a sentence repeated in a batch is encoded once.
+
+    Args:
+        width: size of the vector; a multiple of ``heads``.
+        buckets: rows of the embedding table shared by words and trigrams.
+        heads: attention heads.
+    """
+
+    position: Tensor
+
+    def __init__(self, width: int = 64, *, buckets: int = 4096, heads: int = 4) -> None:
+        super().__init__()
+        if width % heads or buckets < 2:
+            raise SettingError(f"width: must be a multiple of heads={heads}, received {width}; buckets >= 2: {buckets}")
+        self.width, self.buckets, self.heads = width, buckets, heads
+        self.embedding = nn.Embedding(buckets, width, padding_idx=PADDING)
+        # Small, so that a bucket that training never touched says almost nothing.
+        nn.init.normal_(self.embedding.weight, std=0.1)
+        with torch.no_grad():
+            self.embedding.weight[PADDING] = 0
+        self.norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.pool = nn.Linear(width, heads)
+        self.project = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width))
+        self.register_buffer("position", 0.1 * position_codes(MAX_WORDS, width), persistent=False)
+
+    def forward(self, instructions: Sequence[str]) -> Tensor:
+        """Encode ``B`` sentences to ``[B, width]``.
+
+        Args:
+            instructions: the sentences.
+
+        Returns:
+            Float ``[B, width]``.
+
+        Raises:
+            SettingError: a sentence is empty or too long.
+        """
+        distinct, rows = unique_sentences(instructions)
+        pieces = torch.tensor([sentence_pieces(s, self.buckets) for s in distinct], device=self.embedding.weight.device)
+        vectors = self.encode_pieces(pieces)
+        return vectors[torch.tensor(rows, device=vectors.device)]
+
+    def encode_pieces(self, pieces: Tensor) -> Tensor:
+        """Encode hashed sentences, int64 ``[U, W, P]``, to ``[U, width]``."""
+        present = pieces[:, :, 0] != PADDING  # [U, W]
+        x = self._embed_words(pieces) + self.position
+        x = x + self._mix(self.norm(x), present)
+        weight = self.pool(x).masked_fill(~present[:, :, None], -torch.inf).softmax(dim=1)  # [U, W, heads]
+        values = x.unflatten(2, (self.heads, -1))  # [U, W, heads, D / heads]
+        return self.project((weight[..., None] * values).sum(dim=1).flatten(1))
+
+    def _embed_words(self, pieces: Tensor) -> Tensor:
+        vectors = self.embedding(pieces)  # [U, W, P, D]
+        count = (pieces[:, :, 1:] != PADDING).sum(dim=2, keepdim=True).clamp_min(1)
+        return vectors[:, :, 0] + vectors[:, :, 1:].sum(dim=2) / count
+
+    def _mix(self, x: Tensor, present: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each [U, heads, W, D / heads]
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=present[:, None, None, :])
+        return self.out(mixed.transpose(1, 2).flatten(2))

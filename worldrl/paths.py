@@ -1,0 +1,66 @@
+"""Where the files that are not code lie: configurations, bundled weights, MJCF and initial states.
+
+A checkout keeps them in top-level folders, beside the package; an installed wheel carries copies inside the
+packages (``worldrl/_configs``, ``worldrl/_weights``, ``worldrl_envs/_assets``). The checkout wins, so an edit is
+seen at once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from worldrl.core.errors import ArtefactError
+
+PACKAGE = Path(__file__).resolve().parent
+CHECKOUT = PACKAGE.parent
+
+
+def in_checkout() -> bool:
+    """Whether this module was imported from a checkout rather than from an installed wheel."""
+    # site-packages holds no pyproject.toml, so a stranger's site-packages/configs is never taken for ours.
+    return (CHECKOUT / "pyproject.toml").is_file()
+
+
+def _folder(what: str, checkout: Path, packaged: Path) -> Path:
+    folder = checkout if in_checkout() else packaged
+    if not folder.is_dir():
+        raise ArtefactError(f"{what}: no folder {folder}; reinstall with `pip install -e .` or from a complete wheel")
+    return folder
+
+
+def config_dir() -> Path:
+    """Folder of YAML configurations, one sub-folder per command.
+
+    Raises:
+        ArtefactError: the installation is incomplete.
+    """
+    return _folder("configurations", CHECKOUT / "configs", PACKAGE / "_configs")
+
+
+def weights_dir() -> Path:
+    """Folder of bundled weights, one artefact folder per name.
+
+    Raises:
+        ArtefactError: the installation is incomplete.
+    """
+    return _folder("bundled weights", CHECKOUT / "assets" / "weights", PACKAGE / "_weights")
+
+
+def bundled_weights() -> list[Path]:
+    """Artefact folders shipped with worldrl, sorted by name; empty if none are bundled."""
+    return sorted(folder for folder in weights_dir().iterdir() if folder.is_dir())
+
+
+def assets_dir() -> Path:
+    """Folder that holds ``mjcf/`` and ``initial_states/`` of the embedded suite.
+
+    Raises:
+        ArtefactError: ``worldrl_envs`` is not installed, or the installation is incomplete.
+    """
+    # find_spec locates the package without importing it, so mujoco and gymnasium stay out.
+    spec = importlib.util.find_spec("worldrl_envs")
+    if spec is None or not spec.submodule_search_locations:
+        raise ArtefactError("assets: package worldrl_envs is not installed; run `pip install -e .`")
+    package = Path(next(iter(spec.submodule_search_locations)))
+    return _folder("assets", CHECKOUT / "assets", package / "_assets")

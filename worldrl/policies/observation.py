@@ -1,0 +1,56 @@
+"""What a policy may be shown: the rules of :class:`~worldrl.core.types.PolicyObs`, checked before any arithmetic."""
+
+from __future__ import annotations
+
+import torch
+
+from worldrl.core.errors import WorldrlError
+from worldrl.core.types import COMMAND_SIZE, PolicyObs
+
+
+class ObservationError(WorldrlError, ValueError):
+    """An observation has the wrong size, dtype or shape, or holds numbers that are not finite."""
+
+
+def check_obs(obs: PolicyObs, image_size: int) -> None:
+    """Check a batch of observations.
+
+    Args:
+        obs: the batch.
+        image_size: pixels per side that the policy was built for.
+
+    Raises:
+        ObservationError: naming the field, the rule, what was received and the fix.
+    """
+    _check_image(obs.image, image_size)
+    rows = obs.image.shape[0]
+    _check_command(obs.command, rows)
+    if isinstance(obs.instruction, str) or len(obs.instruction) != rows:
+        received = "one string" if isinstance(obs.instruction, str) else f"{len(obs.instruction)} sentences"
+        raise ObservationError(f"instruction: must be {rows} sentences, one per row, received {received}")
+    for row, sentence in enumerate(obs.instruction):
+        if not isinstance(sentence, str) or not sentence.strip():
+            raise ObservationError(f"instruction[{row}]: must say what to do, received {sentence!r}")
+
+
+def _check_image(image: torch.Tensor, size: int) -> None:
+    if image.dtype != torch.uint8:
+        raise ObservationError(f"image: dtype must be uint8 (0…255), received {image.dtype}; do not normalise it")
+    if image.ndim != 4 or tuple(image.shape[1:]) != (size, size, 3):
+        raise ObservationError(
+            f"image: shape must be [B, {size}, {size}, 3], received {list(image.shape)}; "
+            f"render at {size} pixels, channels last, with a leading axis of rows"
+        )
+    if image.shape[0] == 0:
+        raise ObservationError("image: must hold at least one row, received 0 rows")
+
+
+def _check_command(command: torch.Tensor, rows: int) -> None:
+    if not command.is_floating_point():
+        raise ObservationError(f"command: dtype must be floating, received {command.dtype}; use float32")
+    if tuple(command.shape) != (rows, COMMAND_SIZE):
+        raise ObservationError(f"command: shape must be [{rows}, {COMMAND_SIZE}], received {list(command.shape)}")
+    bad = ~torch.isfinite(command).all(dim=1)
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        raise ObservationError(f"command[{row}]: must be finite, received {command[row].tolist()}")

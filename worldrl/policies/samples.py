@@ -1,0 +1,101 @@
+"""Demonstrations laid out for supervised training: a frame and the chunk of actions taken from it.
+
+A sample is a frame ``t`` of an episode and the actions ``t … t + L - 1``; past the episode's end the robot holds:
+zero motion, the last gripper command.
+
+Shapes legend: ``M`` samples, ``T`` steps, ``L`` chunk, ``Y X`` pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import numpy_stream
+from worldrl.core.types import ACTION_SIZE, Episode
+
+CAMERA = "scene"
+"""The camera that :class:`~worldrl.core.types.PolicyObs` shows."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Frames of demonstrations with their chunks, in memory.
+
+    Attributes:
+        image: uint8 ``[M, Y, X, 3]``.
+        command: float32 ``[M, 7]``.
+        chunk: float32 ``[M, L, 7]``.
+        instruction: ``M`` sentences, as recorded.
+        task: ``M`` names.
+    """
+
+    image: Tensor
+    command: Tensor
+    chunk: Tensor
+    instruction: tuple[str, ...]
+    task: tuple[str, ...]
+
+    def __len__(self) -> int:
+        """Return ``M``."""
+        return len(self.instruction)
+
+
+def action_chunks(action: NDArray[np.float32], length: int) -> NDArray[np.float32]:
+    """Return every frame's chunk, float32 ``[T, length, 7]``; past the end: zero motion, last gripper command."""
+    hold = np.concatenate([np.zeros(ACTION_SIZE - 1, np.float32), action[-1, -1:]])
+    padded = np.concatenate([action, np.tile(hold, (length - 1, 1))])
+    windows = np.lib.stride_tricks.sliding_window_view(padded, length, axis=0)  # [T, 7, length]
+    return np.ascontiguousarray(windows.transpose(0, 2, 1))
+
+
+def make_samples(episodes: Sequence[Episode], chunk_length: int) -> Samples:
+    """Lay episodes out as samples, one per frame at which an action was taken.
+
+    Args:
+        episodes: with a camera called ``scene``.
+        chunk_length: control steps per chunk.
+
+    Raises:
+        SettingError: there is no action, or no such camera.
+    """
+    used = [episode for episode in episodes if len(episode)]
+    if not used:
+        raise SettingError(f"episodes: need at least one action, received {len(episodes)} episodes without any")
+    return Samples(
+        image=torch.from_numpy(np.concatenate([_scene_frames(e)[: len(e)] for e in used])),
+        command=torch.from_numpy(np.concatenate([e.command[: len(e)] for e in used])),
+        chunk=torch.from_numpy(np.concatenate([action_chunks(e.action, chunk_length) for e in used])),
+        instruction=tuple(e.instruction for e in used for _ in range(len(e))),
+        task=tuple(e.task for e in used for _ in range(len(e))),
+    )
+
+
+def split_episodes(episodes: Sequence[Episode], fraction: float, *, seed: int) -> tuple[list[Episode], list[Episode]]:
+    """Split by episode, never by frame: neighbouring frames are nearly equal.
+
+    Args:
+        episodes: all of them.
+        fraction: share to hold out, rounded; at least one episode stays for training.
+        seed: of the draw.
+
+    Returns:
+        Episodes for training and held-out ones.
+    """
+    held_out = min(round(fraction * len(episodes)), len(episodes) - 1)
+    order = numpy_stream(seed, "split-episodes").permutation(len(episodes))
+    chosen = set(order[:held_out].tolist())
+    train = [episode for i, episode in enumerate(episodes) if i not in chosen]
+    return train, [episode for i, episode in enumerate(episodes) if i in chosen]
+
+
+def _scene_frames(episode: Episode) -> NDArray[np.uint8]:
+    if CAMERA not in episode.cameras:
+        raise SettingError(f"cameras: need {CAMERA!r}, received {episode.cameras}; record the scene camera")
+    return episode.frames[:, episode.cameras.index(CAMERA)]

@@ -1,0 +1,96 @@
+"""Normalisation statistics of a policy: the actions' quantiles and the commanded poses' mean and deviation.
+
+They are buffers of the policy and travel in its weights file: a policy without its statistics acts on wrong scales
+and fails silently, so their absence is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE, Episode
+from worldrl.data.normalize import ActionStatistics
+
+LEAST_DEVIATION = 1e-2
+"""Lower bound of a command's deviation (m or rad): a pose that hardly moves is not blown up."""
+
+
+@dataclass(frozen=True)
+class PolicyStatistics:
+    """What a :class:`~worldrl.policies.token_policy.TokenPolicy` needs to know of its data.
+
+    Attributes:
+        action_low: float32 ``[7]``, 1 % quantile of the actions (see :class:`~worldrl.data.normalize.ActionStatistics`).
+        action_high: float32 ``[7]``, 99 % quantile.
+        command_mean: float32 ``[7]``.
+        command_std: float32 ``[7]``, at least 0.01.
+    """
+
+    action_low: Tensor
+    action_high: Tensor
+    command_mean: Tensor
+    command_std: Tensor
+
+    def __post_init__(self) -> None:
+        """Check shapes and order."""
+        for name, size in _SIZES.items():
+            tensor = getattr(self, name)
+            if tuple(tensor.shape) != (size,) or not torch.isfinite(tensor).all():
+                raise SettingError(f"statistics.{name}: must be {size} finite numbers, received {tensor.tolist()}")
+        if (self.action_low > self.action_high).any() or (self.command_std <= 0).any():
+            raise SettingError("statistics: action_low must not exceed action_high, and command_std must be positive")
+
+    @classmethod
+    def from_episodes(cls, episodes: Sequence[Episode]) -> PolicyStatistics:
+        """Compute the statistics of demonstrations.
+
+        Args:
+            episodes: at least one, with at least one action.
+
+        Raises:
+            SettingError: there is no action.
+        """
+        if not any(len(episode) for episode in episodes):
+            raise SettingError(f"episodes: need at least one action, received {len(episodes)} episodes without any")
+        action = ActionStatistics.from_episodes(episodes)
+        command = np.concatenate([episode.command for episode in episodes])
+        std = np.maximum(command.std(axis=0), LEAST_DEVIATION)
+        return cls(*(torch.tensor(v, dtype=torch.float32) for v in (action.q01, action.q99, command.mean(axis=0), std)))
+
+    @classmethod
+    def from_tensors(cls, tensors: Mapping[str, Tensor], folder: Path) -> PolicyStatistics:
+        """Pick the statistics out of a weights file.
+
+        Args:
+            tensors: every tensor of the file.
+            folder: where it was read, for the error.
+
+        Raises:
+            ArtefactError: one is missing.
+        """
+        missing = [name for name in _SIZES if name not in tensors]
+        if missing:
+            raise ArtefactError(
+                f"policy {folder}: normalisation statistics {', '.join(missing)} are missing, so its actions would "
+                "have the wrong scale; train the policy again or copy the complete folder"
+            )
+        return cls(**{name: tensors[name] for name in _SIZES})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return copies by name."""
+        return {name: getattr(self, name).clone() for name in _SIZES}
+
+
+_SIZES = {
+    "action_low": ACTION_SIZE,
+    "action_high": ACTION_SIZE,
+    "command_mean": COMMAND_SIZE,
+    "command_std": COMMAND_SIZE,
+}

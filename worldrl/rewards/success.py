@@ -1,0 +1,102 @@
+"""From success probabilities to an outcome: threshold, debounce and calibration.
+
+Reinforcement learning climbs false successes, so a single frame over the threshold is not believed: ``debounce``
+consecutive frames are, and the count runs on over chunk borders.
+
+Shapes legend: ``B`` rows, ``T`` frames.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+
+
+@dataclass(frozen=True)
+class SuccessRule:
+    """When imagined frames count as success.
+
+    Attributes:
+        threshold: least probability, in (0, 1).
+        debounce: consecutive frames at or over it, at least 1.
+    """
+
+    threshold: float
+    debounce: int
+
+    def __post_init__(self) -> None:
+        """Reject a rule that would accept everything or nothing."""
+        if not 0 < self.threshold < 1:
+            raise SettingError(f"success.threshold must lie in (0, 1), got {self.threshold}")
+        if self.debounce < 1:
+            raise SettingError(f"success.debounce must be at least 1, got {self.debounce}")
+
+
+def first_success(probability: Tensor, rule: SuccessRule, streak: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the first frame at which the streak is long enough.
+
+    Args:
+        probability: ``[B, T]``.
+        rule: threshold and debounce.
+        streak: int64 ``[B]``, consecutive positive frames just before.
+
+    Returns:
+        Index of the first success ``[B]`` (-1 where there is none) and the streak after the last frame ``[B]``.
+    """
+    first = torch.full_like(streak, -1)
+    for t in range(probability.shape[1]):
+        streak = torch.where(probability[:, t] >= rule.threshold, streak + 1, 0)
+        first = torch.where((first < 0) & (streak >= rule.debounce), t, first)
+    return first, streak
+
+
+def precision_recall(predicted: NDArray[np.bool_], actual: NDArray[np.bool_]) -> dict[str, int]:
+    """Count ``tp, fp, fn, tn`` of predicted against actual outcomes."""
+    return {
+        "tp": int((predicted & actual).sum()),
+        "fp": int((predicted & ~actual).sum()),
+        "fn": int((~predicted & actual).sum()),
+        "tn": int((~predicted & ~actual).sum()),
+    }
+
+
+def debounced_score(probability: NDArray[np.float32], debounce: int) -> NDArray[np.float32]:
+    """Largest threshold under which each rollout still counts as success.
+
+    Args:
+        probability: ``[B, T]``.
+        debounce: consecutive frames.
+
+    Returns:
+        ``[B]``: the maximum over time of the minimum over ``debounce`` consecutive frames.
+    """
+    windows = np.lib.stride_tricks.sliding_window_view(probability, debounce, axis=1)
+    return windows.min(axis=-1).max(axis=-1)
+
+
+def calibrate_threshold(
+    score: NDArray[np.float32], actual: NDArray[np.bool_], *, target_precision: float, default: float
+) -> float:
+    """Choose the lowest threshold that reaches the target precision on calibration rollouts.
+
+    Args:
+        score: ``[B]`` from :func:`debounced_score`.
+        actual: ``[B]`` real outcomes of the same action sequences.
+        target_precision: least share of predicted successes that are real.
+        default: returned when no calibration success exists; never lower than this either, so that a handful of
+            easy rollouts cannot open the gate.
+
+    Returns:
+        A threshold in (0, 1).
+    """
+    for threshold in np.unique(np.clip(score, default, 0.99)):
+        predicted = score >= threshold
+        if predicted.any() and actual[predicted].mean() >= target_precision:
+            return float(threshold)
+    return 0.99 if actual.any() else default

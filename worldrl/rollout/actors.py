@@ -1,0 +1,211 @@
+"""Who acts in a real rollout: small specs that travel as JSON, built into an actor inside the worker.
+
+An actor serves many environments at once. Each row of a call is one running episode with its own random stream,
+named after the episode, so an episode's draws never depend on the batch, the worker or the order.
+
+An actor answers with ``chunk_length`` actions per row; only a policy uses more than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.interfaces import Policy
+from worldrl.core.rng import numpy_stream, stream
+from worldrl.core.types import PolicyObs
+from worldrl.rollout.specs import EpisodeSpec
+
+
+@dataclass
+class Row:
+    """One running episode as an actor sees it.
+
+    Attributes:
+        spec: which episode.
+        env: its Gymnasium environment, already reset.
+        obs: newest observation (``image``, ``command``, ...).
+        instruction: what the robot was told.
+        mind: the actor's own state of this episode (a generator, a scripted expert).
+    """
+
+    spec: EpisodeSpec
+    env: Any
+    obs: Mapping[str, Any]
+    instruction: str
+    mind: Any = field(default=None, repr=False)
+
+
+class Actor(Protocol):
+    """Chooses actions for several episodes at once."""
+
+    def begin(self, row: Row) -> None:
+        """Prepare ``row.mind`` for an episode that was just reset."""
+        ...
+
+    def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        """Return the next actions, float32 ``[B, L, 7]`` in [-1, 1]; ``L`` is the actor's own."""
+        ...
+
+
+@dataclass(frozen=True)
+class ExpertActor:
+    """The suite's scripted expert.
+
+    Attributes:
+        noise: standard deviation of the noise on each action component, in action units.
+        goal_offset: standard deviation of a per-episode error in where the expert believes its goal to be (m).
+    """
+
+    kind: ClassVar[str] = "expert"
+    noise: float = 0.0
+    goal_offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.noise < 0 or self.goal_offset < 0:
+            raise SettingError(
+                f"ExpertActor: noise and goal_offset must be >= 0, received {self.noise} and {self.goal_offset}"
+            )
+
+    def build(self) -> Actor:
+        """Make the actor, inside the worker."""
+        return _Scripted(self)
+
+
+@dataclass(frozen=True)
+class WanderActor:
+    """A random walk through the workspace: broad motion for a world model, rarely a success."""
+
+    kind: ClassVar[str] = "wander"
+
+    def build(self) -> Actor:
+        """Make the actor, inside the worker."""
+        return _Scripted(self)
+
+
+@dataclass(frozen=True)
+class PolicyActor:
+    """A trained policy from its artefact folder.
+
+    Attributes:
+        folder: the policy's folder.
+        temperature: sampling temperature; None acts greedily (the most probable tokens).
+        replan: actions executed of each chunk; None executes all.
+        device: torch device that the policy runs on, inside each worker.
+    """
+
+    folder: str
+    kind: ClassVar[str] = "policy"
+    temperature: float | None = None
+    replan: int | None = None
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if self.temperature is not None and self.temperature <= 0:
+            raise SettingError(f"PolicyActor.temperature: must be > 0, or None for greedy, received {self.temperature}")
+        if self.replan is not None and self.replan < 1:
+            raise SettingError(f"PolicyActor.replan: must be >= 1, or None for the whole chunk, received {self.replan}")
+
+    def build(self) -> Actor:
+        """Load the policy, inside the worker."""
+        return _PolicyActor(self)
+
+
+AnyActor = ExpertActor | WanderActor | PolicyActor
+_SPECS: dict[str, type[AnyActor]] = {spec.kind: spec for spec in (ExpertActor, WanderActor, PolicyActor)}
+
+
+def actor_to_json(spec: AnyActor) -> dict[str, Any]:
+    """Return plain JSON values, with the actor's ``kind``."""
+    return {"kind": spec.kind, **asdict(spec)}
+
+
+def actor_from_json(data: Mapping[str, Any]) -> AnyActor:
+    """Rebuild from :func:`actor_to_json`.
+
+    Raises:
+        SettingError: unknown kind.
+    """
+    kind = data["kind"]
+    if kind not in _SPECS:
+        raise SettingError(f"unknown actor {kind!r}{nearest(kind, _SPECS)}")
+    return _SPECS[kind](**{name: value for name, value in data.items() if name != "kind"})
+
+
+class _Scripted:
+    """Runs the suite's own behaviours, which read the simulator's state; one object per episode."""
+
+    def __init__(self, spec: ExpertActor | WanderActor) -> None:
+        self._spec = spec
+
+    def begin(self, row: Row) -> None:
+        from worldrl_envs import experts
+
+        generator = numpy_stream(row.spec.seed, "act", self._spec.kind, *row.spec.stream_names)
+        if isinstance(self._spec, ExpertActor):
+            row.mind = experts.ScriptedExpert(
+                row.spec.task, generator=generator, noise=self._spec.noise, goal_offset=self._spec.goal_offset
+            )
+        else:
+            row.mind = experts.RandomReach(generator=generator)
+        row.mind.reset(row.env)
+
+    def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        return np.stack([np.asarray(row.mind.act(row.env), np.float32) for row in rows])[:, None]
+
+
+class _PolicyActor:
+    """Batched policy inference, once per chunk."""
+
+    def __init__(self, spec: PolicyActor) -> None:
+        self._spec = spec
+        self._policy = load_policy(Path(spec.folder), spec.device)
+        self._replan = check_replan(spec.replan, self._policy.chunk_length)
+
+    def begin(self, row: Row) -> None:
+        row.mind = stream(row.spec.seed, "act", "policy", *row.spec.stream_names)
+
+    def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        greedy = self._spec.temperature is None
+        generators = None if greedy else [row.mind for row in rows]
+        with torch.inference_mode():
+            chunk = self._policy.act(
+                stack_obs(rows, self._spec.device), generators=generators, temperature=self._spec.temperature or 1.0
+            )
+        return chunk.action[:, : self._replan].float().cpu().numpy()
+
+
+def load_policy(folder: Path, device: str) -> Policy:
+    """Load a policy artefact onto ``device``."""
+    from worldrl.policies.token_policy import TokenPolicy
+
+    return TokenPolicy.load(folder, device)
+
+
+def check_replan(replan: int | None, chunk_length: int) -> int:
+    """Return how many actions of a chunk are executed.
+
+    Raises:
+        SettingError: more than the policy's chunk holds.
+    """
+    if replan is not None and replan > chunk_length:
+        raise SettingError(f"replan: must be at most the policy's chunk length {chunk_length}, received {replan}")
+    return chunk_length if replan is None else replan
+
+
+def stack_obs(rows: Sequence[Row], device: str) -> PolicyObs:
+    """Batch the rows' newest observations for a policy."""
+    image = np.stack([row.obs["image"] for row in rows])
+    command = np.stack([np.asarray(row.obs["command"], np.float32) for row in rows])
+    return PolicyObs(
+        image=torch.from_numpy(image).to(device),
+        command=torch.from_numpy(command).to(device),
+        instruction=[row.instruction for row in rows],
+    )

@@ -1,0 +1,111 @@
+"""Real rollouts into a dataset, episode by episode; an interrupted collection continues with what is missing.
+
+Which episodes are on the disk is read from the dataset itself: each carries its :class:`EpisodeSpec`. Episodes are
+written in the order of the plan, so an interrupted and continued dataset equals an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from worldrl.core.embodiment import Embodiment
+from worldrl.core.errors import ArtefactError
+from worldrl.core.log import Progress
+from worldrl.core.types import Episode
+from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.rollout.actors import AnyActor
+from worldrl.rollout.real import rollout_episodes
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec, spec_of
+
+
+@dataclass(frozen=True)
+class CollectPlan:
+    """Episodes of one actor.
+
+    Attributes:
+        actor: who acts.
+        specs: which episodes.
+        hold_steps: further steps after the first success, so that data holds frames of fulfilled tasks.
+    """
+
+    actor: AnyActor
+    specs: Sequence[EpisodeSpec]
+    hold_steps: int = 0
+
+
+def embedded_embodiment() -> Embodiment:
+    """The embedded suite's constants as worldrl's own record."""
+    from worldrl_envs.control import PANDA
+
+    return Embodiment.from_json(asdict(PANDA))
+
+
+def collect_dataset(
+    folder: Path,
+    plans: Sequence[CollectPlan],
+    *,
+    env_options: EnvOptions,
+    workers: int,
+    envs_per_worker: int = 1,
+    timeout_s: float = 120.0,
+) -> list[dict[str, object]]:
+    """Record every episode of the plans that the dataset does not hold yet.
+
+    Args:
+        folder: the dataset; made if missing.
+        plans: what to record, in order.
+        env_options: how to make environments.
+        workers: simulator processes; 0 runs in this process.
+        envs_per_worker: environments per process.
+        timeout_s: longest silence of a worker (s).
+
+    Returns:
+        One row per episode of the dataset: task, source, length, success, restarted.
+
+    Raises:
+        ArtefactError: the folder holds something else, or episodes that are in no plan.
+        WorkerError: a worker failed; the episodes so far are kept.
+    """
+    embodiment = embedded_embodiment()
+    size = (env_options.image_size, env_options.image_size)
+    with LeRobotWriter(
+        folder, fps=embodiment.control_hz, cameras=env_options.cameras, image_size=size, embodiment=embodiment
+    ) as writer:
+        known = {spec_of(record.meta).key for record in writer.records}
+        _refuse_strangers(folder, known, plans)
+        total = sum(len(plan.specs) for plan in plans)
+        with Progress("collect", total=total, start=len(known), unit="episodes") as progress:
+            for plan in plans:
+                for episode in rollout_episodes(
+                    [spec for spec in plan.specs if spec.key not in known],
+                    actor=plan.actor,
+                    env_options=env_options,
+                    workers=workers,
+                    envs_per_worker=envs_per_worker,
+                    timeout_s=timeout_s,
+                    hold_steps=plan.hold_steps,
+                ):
+                    if isinstance(episode, Episode):
+                        writer.add_episode(episode)
+                        progress.advance()
+        return [
+            {
+                "task": record.task,
+                "source": record.meta["source"],
+                "length": record.length,
+                "success": record.success,
+                "restarted": record.meta["restarted"],
+            }
+            for record in writer.records
+        ]
+
+
+def _refuse_strangers(folder: Path, known: set[tuple[str, int, int, int]], plans: Sequence[CollectPlan]) -> None:
+    strangers = known - {spec.key for plan in plans for spec in plan.specs}
+    if strangers:
+        raise ArtefactError(
+            f"{folder}: holds {len(strangers)} episodes that this collection does not plan, for example "
+            f"{sorted(strangers)[0]}; choose another folder"
+        )

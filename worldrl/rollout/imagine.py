@@ -1,0 +1,302 @@
+"""A world model as a Gymnasium vector environment.
+
+The model predicts one chunk of ``L`` control steps at a time, so ``step`` collects actions and the picture moves
+on every ``L``-th step; ``chunk_step`` takes the whole chunk and is what training uses. Every row has its own step
+counter, chunk phase, horizon and noise, and is reset alone.
+
+Noise is counter-based: row ``r``'s chunk ``k`` of episode ``e`` draws from ``stream(seed, r, e, k)``, so nothing but
+counters must be saved to continue bit by bit.
+
+Shapes legend: ``B`` rows (``num_envs``), ``L`` control steps per chunk, ``F`` frames per chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from worldrl.core.errors import ActionError, SettingError
+from worldrl.core.interfaces import WorldModel, WorldState
+from worldrl.core.rng import stream
+from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE, ResetRecord
+from worldrl.rewards.success import SuccessRule, first_success
+from worldrl.rollout.reset_store import ResetStore
+
+TEXT_LENGTH = 256
+_CHARACTERS = "".join(chr(code) for code in range(32, 127))
+
+
+def check_action(action: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """Return ``action`` if it is a finite floating array of ``shape`` within [-1, 1]; else raise ActionError."""
+    action = np.asarray(action)
+    if action.shape != shape or action.dtype.kind != "f":
+        raise ActionError(f"action must be a float array of shape {shape}, got {action.dtype} {action.shape}")
+    bad = ~np.isfinite(action) | (np.abs(action) > 1 + 1e-6)
+    if bad.any():
+        index = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ActionError(
+            f"action row {index[0]}, field {index[1:]} is {action[index]}; it must be finite and in [-1, 1]; "
+            "no state was changed"
+        )
+    return action.astype(np.float32)
+
+
+class WorldModelVecEnv(VectorEnv):
+    """Imagined rollouts of a :class:`~worldrl.core.interfaces.WorldModel`.
+
+    Observation (``Dict``): ``image`` uint8 ``[Y, X, 3]``; ``command`` float32 ``[7]``, the commanded pose integrated
+    from the actions; ``instruction`` text. Action: float32 ``[7]`` in [-1, 1]. Reward: 1 on the step at which the
+    success head has been sure for ``debounce`` frames, else 0; ``terminated`` on that step's chunk. ``truncated``
+    when the row's own horizon is spent. Everything here is imagined.
+
+    Args:
+        world_model: predicts chunks.
+        store: start states.
+        rule: when frames count as success.
+        num_envs: rows ``B``.
+        horizon: control steps from an episode's true beginning; keyframe starts get what is left of it. One number,
+            or one per task.
+        group_size: consecutive rows that share a start state.
+        p_keyframe: probability of a keyframe start.
+        seed: root of all draws, until ``reset(seed=...)`` gives another.
+        autoreset_mode: ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows wait for ``reset``).
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    render_mode = "rgb_array"
+
+    def __init__(
+        self,
+        world_model: WorldModel,
+        store: ResetStore,
+        rule: SuccessRule,
+        *,
+        num_envs: int,
+        horizon: int | dict[str, int],
+        group_size: int = 1,
+        p_keyframe: float = 0.0,
+        seed: int = 0,
+        autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+    ):
+        if num_envs % group_size:
+            raise SettingError(f"group_size must divide num_envs {num_envs}, got {group_size}")
+        self.world_model, self.store, self.rule = world_model, store, rule
+        self.num_envs, self.horizon, self.group_size, self.p_keyframe = num_envs, horizon, group_size, p_keyframe
+        self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode(autoreset_mode)}
+        self._seed = seed
+        self._state: WorldState | None = None
+        self._image = np.zeros((num_envs, 1, 1, 3), np.uint8)
+        self._reset_counters()
+        self._make_spaces(store)
+
+    def _make_spaces(self, store: ResetStore) -> None:
+        image = store.sample(1, 0.0, generator=stream(0, "spaces"))[0].reference
+        self.single_observation_space = gymnasium.spaces.Dict(
+            {
+                "image": gymnasium.spaces.Box(0, 255, image.shape, np.uint8),
+                "command": gymnasium.spaces.Box(-np.inf, np.inf, (COMMAND_SIZE,), np.float32),
+                "instruction": gymnasium.spaces.Text(TEXT_LENGTH, charset=_CHARACTERS),
+            }
+        )
+        self.single_action_space = gymnasium.spaces.Box(-1, 1, (ACTION_SIZE,), np.float32)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+    def _reset_counters(self) -> None:
+        rows, length = self.num_envs, self.world_model.chunk_length
+        self.records: list[ResetRecord] = []
+        self.elapsed = np.zeros(rows, np.int64)  # control steps since the row's start state
+        self.episode = np.zeros(rows, np.int64)
+        self.phase = np.zeros(rows, np.int64)  # actions collected for the chunk in hand
+        self.streak = np.zeros(rows, np.int64)
+        self.over = np.zeros(rows, bool)  # terminated or truncated, waiting for a reset
+        self.buffer = np.zeros((rows, length, ACTION_SIZE), np.float32)
+
+    # -- reset -----------------------------------------------------------------------------------------------
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start rows.
+
+        Args:
+            seed: new root of all draws, and episode counters from 0.
+            options: ``records`` (one :class:`ResetRecord` per row) starts there instead of drawing from the store;
+                ``reset_mask`` (bool ``[B]``) resets only those rows.
+
+        Returns:
+            Observation and info of all rows.
+        """
+        options = dict(options or {})
+        records, mask = options.pop("records", None), options.pop("reset_mask", None)
+        if options:
+            raise SettingError(f"unknown reset options {sorted(options)}; valid: records, reset_mask")
+        if seed is not None:
+            self._seed = int(seed if isinstance(seed, int) else seed[0])
+            if mask is None:
+                self.episode[:] = 0
+        rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(np.asarray(mask, bool))
+        if self._state is None and len(rows) != self.num_envs:
+            raise SettingError("the first reset must reset every row; reset_mask leaves some out")
+        self._start(rows, self._draw_records(rows) if records is None else list(records))
+        return self._observe(), self._info()
+
+    def _draw_records(self, rows: NDArray[np.int64]) -> list[ResetRecord]:
+        # A row's start depends on its group and on that row's episode number alone, so group mates agree.
+        draws = {}
+        for row in rows:
+            key = (int(row) // self.group_size, int(self.episode[row]))
+            if key not in draws:
+                generator = stream(self._seed, "start", *key)
+                draws[key] = self.store.sample(1, self.p_keyframe, generator=generator)[0]
+        return [draws[int(row) // self.group_size, int(self.episode[row])] for row in rows]
+
+    def _start(self, rows: NDArray[np.int64], records: list[ResetRecord]) -> None:
+        if len(records) != len(rows):
+            raise SettingError(f"reset needs one record per reset row: {len(rows)}, got {len(records)}")
+        fresh = self.world_model.start(records)
+        images = np.stack([record.memory[-1] for record in records])
+        if len(rows) == self.num_envs:
+            self._state, self._image, self.records = fresh, images, records
+        else:
+            self._state = merge_rows(self.world_model, self._require_state(), fresh, rows)
+            self._image[rows] = images
+            for row, record in zip(rows, records, strict=True):
+                self.records[row] = record
+        for counter in (self.elapsed, self.phase, self.streak, self.over):
+            counter[rows] = 0
+
+    # -- step ------------------------------------------------------------------------------------------------
+
+    def step(
+        self, actions: NDArray[np.float32]
+    ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Collect one action per row; rows whose chunk is full move on.
+
+        Under ``NEXT_STEP`` a row that is over is reset here and its action ignored, as Gymnasium prescribes.
+        """
+        actions = check_action(actions, (self.num_envs, ACTION_SIZE))
+        self._require_state()
+        over = self.over.copy()
+        if over.any() and self.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP:
+            rows = np.flatnonzero(over)
+            self.episode[rows] += 1
+            self._start(rows, self._draw_records(rows))
+        live = np.flatnonzero(~over)
+        self.buffer[live, self.phase[live]] = actions[live]
+        self.phase[live] += 1
+        self.elapsed[live] += 1
+        return self._advance(np.flatnonzero(self.phase == self.world_model.chunk_length))
+
+    def chunk_step(
+        self, actions: NDArray[np.float32]
+    ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """Take a whole chunk ``[B, L, 7]``; rows that are over stay where they are, unsimulated."""
+        actions = check_action(actions, (self.num_envs, self.world_model.chunk_length, ACTION_SIZE))
+        self._require_state()
+        live = np.flatnonzero(~self.over)
+        if self.phase[live].any():
+            raise ActionError("chunk_step in the middle of a chunk begun with step; no state was changed")
+        self.buffer[live] = actions[live]
+        self.elapsed[live] += self.world_model.chunk_length
+        return self._advance(live)
+
+    def _advance(self, rows: NDArray[np.int64]):
+        reward = np.zeros(self.num_envs)
+        info = self._info()
+        if len(rows):
+            hit, probability = self._imagine(rows)
+            reward[rows] = hit >= 0
+            info["first_success_step"][rows] = self._success_step(rows, hit)
+            info["success_prob"][rows] = probability
+        horizon = np.array([self._row_horizon(record) for record in self.records])
+        terminated = reward > 0
+        truncated = ~terminated & ~self.over & (self.elapsed >= horizon) & (self.phase == 0)
+        self.over |= terminated | truncated
+        return self._observe(), reward, terminated, truncated, info
+
+    def _imagine(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        state, index = self._require_state(), torch.from_numpy(rows)
+        chunk = self.elapsed // self.world_model.chunk_length
+        generators = [stream(self._seed, "noise", int(r), int(self.episode[r]), int(chunk[r])) for r in rows]
+        action = torch.from_numpy(self.buffer[rows])
+        after, imagined = self.world_model.imagine(state.select(index), action, generators=generators)
+        first, streak = first_success(imagined.success_prob.cpu(), self.rule, torch.from_numpy(self.streak[rows]))
+        whole = len(rows) == self.num_envs
+        self._state = after if whole else merge_rows(self.world_model, state, after, rows)
+        self._image[rows] = self.world_model.decode_last(after).cpu().numpy()
+        self.streak[rows], self.phase[rows] = streak.numpy(), 0
+        return first.numpy(), imagined.success_prob.cpu().numpy()
+
+    def _success_step(self, rows: NDArray[np.int64], hit: NDArray[np.int64]) -> NDArray[np.int64]:
+        stride, length = self.world_model.frame_stride, self.world_model.chunk_length
+        return np.where(hit >= 0, self.elapsed[rows] - length + (hit + 1) * stride, -1)
+
+    def _row_horizon(self, record: ResetRecord) -> int:
+        horizon = self.horizon if isinstance(self.horizon, int) else self.horizon[record.task]
+        return max(horizon - record.step, self.world_model.chunk_length)
+
+    # -- views -----------------------------------------------------------------------------------------------
+
+    def _require_state(self) -> WorldState:
+        if self._state is None:
+            raise gymnasium.error.ResetNeeded("call reset() before stepping the imagined environment")
+        return self._state
+
+    def _observe(self) -> dict[str, Any]:
+        command = self._require_state().state_dict()["command"].cpu().numpy().copy()
+        instruction = tuple(record.instruction for record in self.records)
+        return {"image": self._image.copy(), "command": command, "instruction": instruction}
+
+    def _info(self) -> dict[str, Any]:
+        frames = self.world_model.chunk_length // self.world_model.frame_stride
+        return {
+            "task": np.array([record.task for record in self.records]),
+            "start_step": np.array([record.step for record in self.records]),
+            "first_success_step": np.full(self.num_envs, -1, np.int64),
+            "success_prob": np.zeros((self.num_envs, frames), np.float32),
+            "imagined": np.ones(self.num_envs, bool),
+        }
+
+    def render(self) -> tuple[NDArray[np.uint8], ...]:
+        """Return the current picture of each row."""
+        return tuple(self._image.copy())
+
+    # -- save and restore ------------------------------------------------------------------------------------
+
+    _COUNTERS = ("elapsed", "episode", "phase", "streak", "over", "buffer", "_image")
+
+    def get_state(self) -> dict[str, Any]:
+        """Return everything that a later ``set_state`` needs to continue bit by bit."""
+        state = self._require_state().state_dict()
+        return {
+            "seed": self._seed,
+            "counters": {name: getattr(self, name).copy() for name in self._COUNTERS},
+            "records": [asdict(record) for record in self.records],
+            "world": {name: value.clone() for name, value in state.items()},
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restore :meth:`get_state`'s value."""
+        self._seed = state["seed"]
+        self.records = [ResetRecord(**record) for record in state["records"]]
+        for name, value in state["counters"].items():
+            setattr(self, name, value.copy())
+        self._state = self.world_model.restore({name: value.clone() for name, value in state["world"].items()})
+
+
+def merge_rows(model: WorldModel, old: WorldState, new: WorldState, rows: NDArray[np.int64]) -> WorldState:
+    """Return ``old`` with ``rows`` replaced by the rows of ``new``."""
+    index = torch.from_numpy(rows)
+    merged = {name: value.clone() for name, value in old.state_dict().items()}
+    for name, value in new.state_dict().items():
+        merged[name][index] = value
+    return model.restore(merged)

@@ -1,0 +1,219 @@
+"""Worker processes under watch: started by spawn, restarted once, never left behind."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from multiprocessing import get_context
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from types import TracebackType
+
+from worldrl.core.errors import WorkerError
+from worldrl.core.types import Episode
+from worldrl.rollout.share import Share
+from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.wire import decode
+from worldrl.rollout.worker import decode_result, worker_main
+
+Result = tuple[int, Episode | EpisodeOutcome]
+JOIN_S = 5.0
+"""How long a worker may take to end after it was asked to (s), before it is killed."""
+
+logger = logging.getLogger(__name__)
+
+
+def describe_exit(code: int | None) -> str:
+    """Say how a process ended: a signal's name or an exit code."""
+    if code is None:
+        return "is still running"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended early with exit code {code}"
+
+
+class Worker:
+    """One worker process, what it still owes, and what it was last heard doing.
+
+    Args:
+        number: its place in the pool.
+        share: what it runs.
+        timeout_s: longest silence (s).
+        restarts: how often it may be replaced.
+    """
+
+    def __init__(self, number: int, share: Share, *, timeout_s: float, restarts: int) -> None:
+        self.number = number
+        self.finished = False
+        self._share, self._timeout_s, self._restarts = share, timeout_s, restarts
+        self._owed: dict[int, EpisodeSpec] = dict(share.episodes)
+        self._started: set[int] = set()
+        self._restarted = set(share.restarted)
+        self._start()
+
+    def _start(self) -> None:
+        context = get_context("spawn")
+        self.connection, theirs = context.Pipe(duplex=False)
+        share = replace(self._share, episodes=list(self._owed.items()), restarted=self._restarted)
+        self.process: SpawnProcess = context.Process(
+            target=worker_main,
+            args=(theirs, json.dumps(share.to_json())),
+            name=f"worldrl-worker-{self.number}",
+            daemon=True,
+        )
+        self.process.start()
+        theirs.close()  # only the worker may hold this end, or its death would not end the pipe
+        self._call, self._position = "start", -1
+        self._started.clear()
+        self.heard()
+
+    def heard(self) -> None:
+        """Note a sign of life."""
+        self._last_s = time.monotonic()
+
+    def excuse(self, seconds: float) -> None:
+        """Forgive the silence of a time in which nobody listened (s)."""
+        self._last_s += seconds
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds until its silence is too long."""
+        return self._last_s + self._timeout_s - time.monotonic()
+
+    def receive(self) -> Result | None:
+        """Read one message; return a result where it is one.
+
+        Raises:
+            EOFError: the worker is gone.
+            WorkerError: it reports an exception.
+        """
+        header, arrays = decode(self.connection.recv_bytes())
+        self.heard()
+        if header["kind"] == "finished":
+            self.finished = True
+        elif header["kind"] == "failed":
+            raise WorkerError(f"{self._whereabouts()} failed: {header['error']}\n{header['traceback']}")
+        elif header["kind"] == "pulse":
+            self._call, self._position = header["call"], header["position"]
+            self._started.add(self._position)
+        else:
+            result = decode_result(header, arrays)
+            del self._owed[result[0]]
+            return result
+        return None
+
+    def _whereabouts(self) -> str:
+        spec = self._owed.get(self._position)
+        return f"worker {self.number} ({spec.describe() if spec else 'no episode'}, at {self._call!r})"
+
+    def bury(self) -> None:
+        """Replace a worker that is dead or silent.
+
+        Raises:
+            WorkerError: it was replaced before.
+        """
+        silent = self.process.is_alive() and self.patience_s <= 0
+        if silent:
+            self.process.kill()
+        self.process.join(JOIN_S)
+        end = f"was silent for {self._timeout_s:g} s and killed" if silent else describe_exit(self.process.exitcode)
+        story = f"{self._whereabouts()} {end}"
+        self.connection.close()
+        if not self._owed:  # it died after its last result: nothing is lost
+            self.finished = True
+            return
+        if self._restarts == 0:
+            raise WorkerError(f"{story}, and was restarted before; run that episode alone with workers=0 to see why")
+        self._restarts -= 1
+        lost = self._started & self._owed.keys()
+        self._restarted |= lost
+        logger.warning("%s; restarting it, %d episodes run again", story, len(lost))
+        self._start()
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing."""
+        if self.process.is_alive():
+            self.process.terminate()
+            self.process.join(JOIN_S)
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
+        self.process.close()
+        self.connection.close()
+
+
+class WorkerPool:
+    """Workers that share a list of episodes; a context manager that leaves no process behind.
+
+    Args:
+        shares: one per worker.
+        timeout_s: longest silence of a worker (s).
+        restarts: how often each worker may be replaced.
+    """
+
+    def __init__(self, shares: Sequence[Share], *, timeout_s: float, restarts: int) -> None:
+        self._shares, self._timeout_s, self._restarts = shares, timeout_s, restarts
+        self._workers: list[Worker] = []
+
+    def __enter__(self) -> WorkerPool:
+        """Start every worker."""
+        try:
+            for number, share in enumerate(self._shares):
+                self._workers.append(Worker(number, share, timeout_s=self._timeout_s, restarts=self._restarts))
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop every worker."""
+        self._stop()
+
+    def _stop(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+    @property
+    def finished(self) -> bool:
+        """Whether every worker has delivered its share."""
+        return all(worker.finished for worker in self._workers)
+
+    def excuse(self, seconds: float) -> None:
+        """Forgive the silence of a time in which nobody listened (s)."""
+        for worker in self._workers:
+            worker.excuse(seconds)
+
+    def poll(self, paused: Collection[int] = ()) -> list[Result]:
+        """Wait for news and return the results among it.
+
+        Args:
+            paused: numbers of workers whose results are not wanted yet; a full pipe makes them wait.
+
+        Raises:
+            WorkerError: a worker failed, or died more often than allowed.
+        """
+        listening = [worker for worker in self._workers if not worker.finished and worker.number not in paused]
+        for number in paused:
+            self._workers[number].heard()
+        patience_s = max(0.0, min(worker.patience_s for worker in listening))
+        handles = [handle for worker in listening for handle in (worker.connection, worker.process.sentinel)]
+        ready = set(wait(handles, patience_s))
+        results = [_attend(worker, ready) for worker in listening]
+        return [result for result in results if result is not None]
+
+
+def _attend(worker: Worker, ready: Collection[object]) -> Result | None:
+    """Read one message of a worker, or notice its end or its silence."""
+    try:
+        if worker.connection in ready or worker.connection.poll():
+            return worker.receive()
+    except (EOFError, OSError):  # the pipe ended, perhaps in the middle of a message
+        worker.bury()
+        return None
+    if worker.process.sentinel in ready or worker.patience_s <= 0:
+        worker.bury()
+    return None

@@ -1,0 +1,151 @@
+"""Real rollouts: episodes run by worker processes, each with several environments, returned as they finish.
+
+::
+
+    specs ──► share of worker 0 ──► process: environments in lock-step ──► pipe ──┐
+          └─► share of worker 1 ──► process: environments in lock-step ──► pipe ──┴─► results, in order
+
+Worker ``w`` of ``W`` runs specs ``w, w + W, ...``, so neighbours in a list sorted by task are spread evenly. A worker
+that dies or falls silent is restarted once and its unfinished episodes are run again from the start; the second
+death is an error. No worker outlives the iterator.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Literal
+
+from worldrl.core.errors import ProtocolError, SettingError
+from worldrl.core.types import Episode
+from worldrl.rollout.actors import AnyActor
+from worldrl.rollout.pool import WorkerPool
+from worldrl.rollout.share import Share, run_share
+from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
+
+Result = Episode | EpisodeOutcome
+Order = Literal["spec", "completion"]
+
+
+def rollout_episodes(
+    specs: Sequence[EpisodeSpec],
+    *,
+    actor: AnyActor,
+    env_options: EnvOptions,
+    workers: int = 1,
+    envs_per_worker: int = 1,
+    timeout_s: float = 120.0,
+    hold_steps: int = 0,
+    record: bool | Collection[int] = True,
+    order: Order = "spec",
+    restarts: int = 1,
+) -> Iterator[Result]:
+    """Run episodes in the real simulator.
+
+    The call checks its arguments at once; processes start with the first ``next`` and end with the iterator,
+    also when it is abandoned or interrupted. Scripts that call it with workers need the usual
+    ``if __name__ == "__main__":`` guard of spawned processes.
+
+    Args:
+        specs: the episodes; each identity may appear once.
+        actor: who acts.
+        env_options: how to make environments.
+        workers: processes; 0 runs everything in this process, without a watchdog.
+        envs_per_worker: environments stepped in lock-step by each worker, and the largest batch of a decision.
+        timeout_s: longest silence of a worker (s) before it counts as dead; starting up is included.
+        hold_steps: further steps after the first success before an episode ends.
+        record: True for full episodes, False for outcomes, or the positions in ``specs`` to record in full.
+        order: yield in the order of ``specs`` (buffers a few results), or as episodes finish.
+        restarts: how often each worker is replaced before its death is an error.
+
+    Returns:
+        An iterator over one ``Episode`` (recorded positions) or ``EpisodeOutcome`` for each spec.
+
+    Raises:
+        SettingError: a number is out of range.
+        ProtocolError: an episode identity appears twice.
+        WorkerError: a worker raised, or died or fell silent more than ``restarts`` times.
+    """
+    _check(specs, workers=workers, envs_per_worker=envs_per_worker, timeout_s=timeout_s, hold_steps=hold_steps)
+    count = max(1, min(workers, len(specs)))
+    positions = range(len(specs))
+    whole = Share(
+        episodes=list(enumerate(specs)),
+        actor=actor,
+        env_options=env_options,
+        envs_per_worker=envs_per_worker,
+        hold_steps=hold_steps,
+        record=frozenset(record if not isinstance(record, bool) else positions if record else ()),
+    )
+    if workers == 0:
+        return _arrange(_inline(whole), order)
+    shares = [replace(whole, episodes=whole.episodes[number::count]) for number in range(count)]
+    return _pooled(shares, order, timeout_s, restarts) if specs else iter(())
+
+
+def _check(
+    specs: Sequence[EpisodeSpec], *, workers: int, envs_per_worker: int, timeout_s: float, hold_steps: int
+) -> None:
+    """Raise where an argument of :func:`rollout_episodes` cannot be used."""
+    lowest = {"workers": (workers, 0), "envs_per_worker": (envs_per_worker, 1), "hold_steps": (hold_steps, 0)}
+    for name, (value, low) in lowest.items():
+        if value < low:
+            raise SettingError(f"{name}: must be >= {low}, received {value}")
+    if timeout_s <= 0:
+        raise SettingError(f"timeout_s: must be > 0, received {timeout_s}")
+    for key, times in Counter(spec.key for spec in specs).items():
+        if times > 1:
+            raise ProtocolError(f"specs: (task, index, init_id, seed) = {key} appears {times} times; each counts once")
+
+
+def _inline(share: Share) -> Iterator[tuple[int, Result]]:
+    return run_share(share, lambda call, position: None)
+
+
+def _arrange(results: Iterator[tuple[int, Result]], order: Order) -> Iterator[Result]:
+    """Yield one process's results in the wanted order."""
+    held = _Held(order)
+    for position, item in results:
+        held.add(position, item)
+        yield from held.release()
+
+
+class _Held:
+    """Results that wait for their turn."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._items: dict[int, Result] = {}
+        self.turn = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, position: int, item: Result) -> None:
+        """Keep a result."""
+        self._items[position] = item
+
+    def release(self) -> Iterator[Result]:
+        """Yield what may go now."""
+        while self._items and (self._order == "completion" or self.turn in self._items):
+            first = self.turn if self._order == "spec" else next(iter(self._items))
+            self.turn += 1
+            yield self._items.pop(first)
+
+
+def _pooled(shares: Sequence[Share], order: Order, timeout_s: float, restarts: int) -> Iterator[Result]:
+    # Memory holds a few results at most: beyond that only the worker whose turn it is may deliver.
+    window = 2 * len(shares) * shares[0].envs_per_worker
+    held = _Held(order)
+    with WorkerPool(shares, timeout_s=timeout_s, restarts=restarts) as pool:
+        while not pool.finished:
+            owner = held.turn % len(shares)
+            paused = set(range(len(shares))) - {owner} if len(held) >= window else ()
+            for position, item in pool.poll(paused):
+                held.add(position, item)
+            for item in held.release():
+                left_s = time.monotonic()
+                yield item
+                pool.excuse(time.monotonic() - left_s)

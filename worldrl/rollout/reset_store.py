@@ -1,0 +1,113 @@
+"""Where imagined rollouts may start: initial states of the simulator and keyframes of recorded episodes.
+
+Keyframe-initialised rollouts (WoVR) begin just before the critical part, so the model need not imagine the way
+there; their horizon is shorter by the steps already spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from worldrl.core.errors import SettingError
+from worldrl.core.types import Episode, ResetRecord
+from worldrl.data.keyframes import keyframes
+
+
+def record_at(episode: Episode, step: int, *, memory_frames: int, frame_stride: int, source: str) -> ResetRecord:
+    """Make the record of frame ``step`` of an episode; frames before the start repeat the first one."""
+    index = np.maximum(step - frame_stride * np.arange(memory_frames)[::-1], 0)
+    return ResetRecord(
+        reference=episode.frames[0, 0],
+        memory=episode.frames[index, 0],
+        command=episode.command[step],
+        instruction=episode.instruction,
+        task=episode.task,
+        step=step,
+        source=source,
+    )
+
+
+def initial_record(
+    image: np.ndarray, command: np.ndarray, *, instruction: str, task: str, memory_frames: int, source: str
+) -> ResetRecord:
+    """Make the record of an initial state from one rendered frame (uint8 ``[Y, X, 3]``)."""
+    return ResetRecord(
+        reference=image,
+        memory=np.repeat(image[None], memory_frames, axis=0),
+        command=np.asarray(command, dtype=np.float32),
+        instruction=instruction,
+        task=task,
+        step=0,
+        source=source,
+    )
+
+
+def keyframe_records(
+    episodes: Sequence[Episode], *, margin: int, memory_frames: int, frame_stride: int
+) -> list[ResetRecord]:
+    """Make records a little before each keyframe of each episode.
+
+    Args:
+        episodes: recorded episodes.
+        margin: control steps to go back from the keyframe.
+        memory_frames: memory frames of the world model.
+        frame_stride: control steps between them.
+
+    Returns:
+        One record per keyframe that lies at least ``margin`` steps into its episode and before its success.
+    """
+    records = []
+    for number, episode in enumerate(episodes):
+        end = episode.first_success or len(episode)
+        for keyframe in keyframes(episode):
+            step = keyframe.step - margin
+            if 0 < step < end:
+                source = f"episode {number}, {margin} steps before {keyframe.kind} at {keyframe.step}"
+                records.append(
+                    record_at(
+                        episode, step, memory_frames=memory_frames, frame_stride=frame_stride, source=source
+                    )
+                )
+    return records
+
+
+class ResetStore:
+    """Draws start states, balanced over tasks.
+
+    Args:
+        initial: records of initial states, at least one.
+        keyframe: records of keyframes, possibly none.
+    """
+
+    def __init__(self, initial: Sequence[ResetRecord], keyframe: Sequence[ResetRecord] = ()):
+        if not initial:
+            raise SettingError("a reset store needs at least one initial state, got none")
+        self.tasks = sorted({record.task for record in initial})
+        self._initial = {task: [r for r in initial if r.task == task] for task in self.tasks}
+        self._keyframe = {task: [r for r in keyframe if r.task == task] for task in self.tasks}
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+        return sum(map(len, self._initial.values())) + sum(map(len, self._keyframe.values()))
+
+    def sample(self, n_groups: int, p_keyframe: float, *, generator: torch.Generator) -> list[ResetRecord]:
+        """Draw one start state per group.
+
+        Args:
+            n_groups: ``N``.
+            p_keyframe: probability of a keyframe where the task has any.
+            generator: CPU generator.
+
+        Returns:
+            ``N`` records; tasks take turns from a random start.
+        """
+        offset = int(torch.randint(len(self.tasks), (), generator=generator))
+        return [self._draw(self.tasks[(offset + n) % len(self.tasks)], p_keyframe, generator) for n in range(n_groups)]
+
+    def _draw(self, task: str, p_keyframe: float, generator: torch.Generator) -> ResetRecord:
+        use_keyframe = float(torch.rand((), generator=generator)) < p_keyframe and self._keyframe[task]
+        records = self._keyframe[task] if use_keyframe else self._initial[task]
+        return records[int(torch.randint(len(records), (), generator=generator))]

@@ -1,0 +1,164 @@
+"""What a real rollout is asked for, and what it answers: plain records that travel to a worker and back as JSON.
+
+An episode's initial state and every draw made while it runs depend on its :class:`EpisodeSpec` alone: never on how
+many workers there are, which one runs it, in which order, or beside which other episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.rng import Name
+from worldrl.core.types import Episode
+
+WRIST_CAMERA = "wrist"
+
+
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """The identity of one episode.
+
+    Attributes:
+        task: name of the task, for example ``"PickRedCube"``.
+        index: number of the sampled initial state; with ``seed`` it fixes that state.
+        seed: root of the episode's random streams (initial state, expert noise, policy sampling).
+        init_id: number of a stored initial state, which then replaces the sampled one.
+        instruction: sentence told to the actor; None for the task's own.
+        style: visual style of the scene; None for the environment options' own.
+        source: label kept with the record, for example ``"expert"``.
+    """
+
+    task: str
+    index: int
+    seed: int
+    init_id: int | None = None
+    instruction: str | None = None
+    style: str | None = None
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.index < 0 or (self.init_id is not None and self.init_id < 0):
+            raise SettingError(f"EpisodeSpec: index and init_id must be >= 0, received {self.index} and {self.init_id}")
+
+    @property
+    def key(self) -> tuple[str, int, int, int]:
+        """Identity used for pairing: task, index, stored state (-1 where sampled) and seed."""
+        return (self.task, self.index, -1 if self.init_id is None else self.init_id, self.seed)
+
+    @property
+    def stream_names(self) -> tuple[Name, ...]:
+        """Path of the episode's random streams below ``seed``."""
+        if self.init_id is not None:
+            return (self.task, "stored", self.init_id)
+        return (self.task, "sampled", self.index)
+
+    def describe(self) -> str:
+        """Name the episode for an error message."""
+        state = f"index {self.index}" if self.init_id is None else f"stored state {self.init_id} (index {self.index})"
+        return f"{self.task} episode {state}, seed {self.seed}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EpisodeSpec:
+        """Rebuild from :meth:`to_json`."""
+        return cls(**data)
+
+
+@dataclass(frozen=True)
+class EpisodeOutcome:
+    """How one episode went.
+
+    Attributes:
+        spec: which episode.
+        success_once: the task was fulfilled at some frame.
+        success_at_end: it was still fulfilled at the last frame.
+        steps: number of actions.
+        first_success: first frame (1..steps) that fulfilled the task, or None.
+        restarted: its worker died or fell silent while it ran, and it was run again from the start.
+    """
+
+    spec: EpisodeSpec
+    success_once: bool
+    success_at_end: bool
+    steps: int
+    first_success: int | None
+    restarted: bool = False
+
+    @classmethod
+    def of(cls, episode: Episode) -> EpisodeOutcome:
+        """Read the outcome of a recorded episode (one made by ``rollout_episodes``)."""
+        return cls(
+            spec=spec_of(episode.meta),
+            success_once=episode.success,
+            success_at_end=bool(episode.reward[-1] > 0),
+            steps=len(episode),
+            first_success=episode.first_success,
+            restarted=bool(episode.meta["restarted"]),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return one flat row of plain JSON values."""
+        row = asdict(self)
+        return {**row.pop("spec"), **row}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> EpisodeOutcome:
+        """Rebuild from :meth:`to_json`."""
+        names = EpisodeSpec.__dataclass_fields__
+        spec = EpisodeSpec(**{name: value for name, value in row.items() if name in names})
+        return cls(spec=spec, **{name: value for name, value in row.items() if name not in names})
+
+
+@dataclass(frozen=True)
+class EnvOptions:
+    """How a worker makes its environments.
+
+    Attributes:
+        image_size: pixels of the square image.
+        cameras: names in the order of the frames' axis ``V``; the first is the scene camera.
+        style: visual style where a spec names none.
+        max_steps: time limit by task (control steps); a task without one has its registered horizon.
+        env_id: Gymnasium id with ``{task}``; what stands before the colon is imported in the worker.
+    """
+
+    image_size: int = 64
+    cameras: tuple[str, ...] = ("scene",)
+    style: str = "default"
+    max_steps: Mapping[str, int] = field(default_factory=dict)
+    env_id: str = "worldrl_envs:worldrl/{task}-v0"
+
+    def __post_init__(self) -> None:
+        if not self.cameras or self.image_size < 1:
+            raise SettingError(
+                f"EnvOptions: needs at least one camera and image_size >= 1, received {self.cameras}, {self.image_size}"
+            )
+        for task, steps in self.max_steps.items():
+            if steps < 1:
+                raise SettingError(f"EnvOptions.max_steps[{task}]: must be >= 1, received {steps}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**asdict(self), "cameras": list(self.cameras), "max_steps": dict(self.max_steps)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EnvOptions:
+        """Rebuild from :meth:`to_json`."""
+        return cls(**{**data, "cameras": tuple(data["cameras"])})
+
+
+def spec_of(meta: Mapping[str, Any]) -> EpisodeSpec:
+    """Return the spec that a recorded episode was made from, kept in its ``meta``.
+
+    Raises:
+        ArtefactError: the episode was not recorded by ``rollout_episodes``.
+    """
+    missing = sorted(EpisodeSpec.__dataclass_fields__.keys() - meta.keys())
+    if missing:
+        raise ArtefactError(f"episode: its meta lacks {missing}, so its identity is unknown; record it again")
+    return EpisodeSpec.from_json({name: meta[name] for name in EpisodeSpec.__dataclass_fields__})

@@ -1,0 +1,276 @@
+"""Settings: one plain dataclass per command, composed by Hydra at the edge and checked before anything runs.
+
+A job writes::
+
+    @dataclass
+    class TrainPolicySettings:
+        steps: int = setting(2000, "optimiser steps")
+
+        def __post_init__(self) -> None:
+            positive("steps", self.steps)
+
+and :func:`compose` fills it from ``configs/<command>/`` and the command line. Below this module there is no
+``DictConfig``. Hydra and OmegaConf are imported inside the functions that need them, so importing settings is cheap.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+import re
+import shlex
+from collections.abc import Collection, Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import field, fields, is_dataclass
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.paths import config_dir
+from worldrl.usage import REQUIRED, bare_hint, describe, type_text, value_at
+
+T = TypeVar("T")
+COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())
+"""What was typed after ``worldrl``; empty when a job is called from Python."""
+
+
+class Preset(StrEnum):
+    """Size of a run; every command has all three."""
+
+    tiny = "tiny"
+    cpu = "cpu"
+    gpu = "gpu"
+
+
+# --- declaring -----------------------------------------------------------------------------------------------------
+
+
+def setting(default: T, meaning: str) -> T:
+    """Declare a field with its default and its one-line meaning, which ``--help`` shows.
+
+    Args:
+        default: the value when nobody says otherwise; lists and dicts are copied per instance.
+        meaning: what it does, with unit and range where it has them.
+    """
+    return field(default_factory=lambda: copy.deepcopy(default), metadata={"meaning": meaning})
+
+
+def required(meaning: str) -> Any:
+    """Declare a field that the user must give; such fields come first in the class."""
+    return field(metadata={"meaning": meaning})
+
+
+# --- checking ------------------------------------------------------------------------------------------------------
+
+
+def _check(ok: bool, name: str, rule: str, value: object) -> None:
+    if not ok:
+        raise SettingError(f"{name} must be {rule}, got {value!r}; give {name}=... in that range")
+
+
+def positive(name: str, value: float) -> None:
+    """Require a finite number above zero."""
+    _check(math.isfinite(value) and value > 0, name, "positive", value)
+
+
+def non_negative(name: str, value: float) -> None:
+    """Require a finite number of at least zero."""
+    _check(math.isfinite(value) and value >= 0, name, "zero or more", value)
+
+
+def fraction(name: str, value: float) -> None:
+    """Require a number in [0, 1]."""
+    _check(0 <= value <= 1, name, "between 0 and 1", value)
+
+
+def between(name: str, value: float, low: float, high: float) -> None:
+    """Require a number in [low, high]."""
+    _check(low <= value <= high, name, f"between {low} and {high}", value)
+
+
+def one_of(name: str, value: str, valid: Collection[str]) -> None:
+    """Require one of a few names."""
+    if value not in valid:
+        raise SettingError(f"{name}: unknown value {value!r}{nearest(value, valid)}")
+
+
+# --- composing -----------------------------------------------------------------------------------------------------
+
+
+def parse_overrides(tokens: Sequence[str]) -> dict[str, str]:
+    """Split ``key=value`` tokens.
+
+    Raises:
+        SettingError: a token of another form, or a key given twice.
+    """
+    given: dict[str, str] = {}
+    for token in tokens:
+        match = re.fullmatch(r"([A-Za-z_]\w*(?:\.\w+)*)=(.*)", token, flags=re.DOTALL)
+        if match is None:
+            raise SettingError(f"cannot read {token!r}; settings are written key=value, for example seed=1")
+        if match[1] in given:
+            raise SettingError(f"{match[1]} is given twice: {given[match[1]]!r} and {match[2]!r}; keep one")
+        given[match[1]] = match[2]
+    return given
+
+
+def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
+    """Compose a command's settings: dataclass defaults, then YAML, then preset, then the command line.
+
+    Args:
+        command: for example ``"train-policy"``; names the folder in ``configs/``.
+        schema: the command's settings dataclass.
+        given: text by dotted key, as of :func:`parse_overrides`; ``preset`` chooses the preset.
+
+    Raises:
+        SettingError: unknown key, wrong type, missing value, or a check of the dataclass failed.
+    """
+    plain = compose_plain(command, schema, given)
+    missing = [row.key for row in describe(schema) if value_at(plain, row.key) == REQUIRED]
+    if missing:
+        raise SettingError(f"{command} needs {missing[0]}; give {missing[0]}=... (see worldrl {command} --help)")
+    return cast("T", _build(schema, plain))
+
+
+def compose_plain(command: str, schema: type[Any], given: Mapping[str, str]) -> dict[str, Any]:
+    """Compose as :func:`compose` does, but stop at plain values; missing ones read ``REQUIRED``."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.config_store import ConfigStore
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    preset = given.get("preset", Preset.cpu.value)
+    one_of("preset", preset, [member.value for member in Preset])
+    node = _schema_node(schema)
+    literal, grammar = _check_overrides(command, schema, node, given)
+    ConfigStore.instance().store(name=f"{command}_schema", node=node)
+    try:
+        with initialize_config_dir(str(config_dir() / command), version_base="1.3"):
+            config = hydra_compose("config", overrides=[f"preset={preset}", *grammar])
+        plain = cast("dict[str, Any]", OmegaConf.to_container(config, resolve=True))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise SettingError(f"configs/{command}: {_first_lines(error)}") from error
+    for key, text in literal.items():
+        _set(plain, key, text)
+    if "preset" in plain:
+        plain["preset"] = Preset(preset) if bare_hint(get_type_hints(schema)["preset"]) is Preset else preset
+    return plain
+
+
+def as_plain(settings: Any) -> Any:
+    """Turn settings into plain YAML and JSON values: enums by name, paths as text, tuples as lists."""
+    if is_dataclass(settings) and not isinstance(settings, type):
+        return {item.name: as_plain(getattr(settings, item.name)) for item in fields(settings)}
+    if isinstance(settings, Mapping):
+        return {str(key): as_plain(value) for key, value in cast("Mapping[Any, Any]", settings).items()}
+    if isinstance(settings, list | tuple):
+        return [as_plain(value) for value in cast("Sequence[Any]", settings)]
+    if isinstance(settings, Enum):
+        return settings.name
+    return str(settings) if isinstance(settings, Path) else settings
+
+
+def resume_command(command: str) -> str:
+    """Return what to type to go on after a stop: the very command line, or the bare command when called from Python."""
+    return shlex.join(["worldrl", *(COMMAND_LINE.get() or (command,))])
+
+
+def to_yaml(settings: Any) -> str:
+    """Write settings as YAML, in the order of their declaration."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(as_plain(settings)))
+
+
+def _check_overrides(
+    command: str, schema: type[Any], node: Any, given: Mapping[str, str]
+) -> tuple[dict[str, str | None], list[str]]:
+    """Check each override on its own; return literal texts by key, and the rest in Hydra's grammar."""
+    hints = {row.key: row.hint for row in describe(schema)}
+    literal: dict[str, str | None] = {}
+    grammar: list[str] = []
+    for key, text in given.items():
+        if key == "preset":
+            continue
+        owner = (
+            key if key in hints else next((k for k in hints if _is_mapping(hints[k]) and key.startswith(f"{k}.")), "")
+        )
+        if not owner:
+            hint = nearest(key, [*hints, "preset"])
+            raise SettingError(f"{command} has no setting {key!r}{hint} (worldrl {command} --help lists all)")
+        if bare_hint(hints[owner]) in (str, Path):
+            # Text is taken as typed: no quoting rules, so paths may hold =, commas, brackets and spaces.
+            literal[key] = None if text == "null" and bare_hint(hints[key]) is not hints[key] else text
+        else:
+            grammar.append(f"++{key}={text}")
+            _check_type(node, key, text, hints[owner])
+    return literal, grammar
+
+
+def _check_type(node: Any, key: str, text: str, hint: Any) -> None:
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        value = OverridesParser.create().parse_override(f"++{key}={text}").value()
+        OmegaConf.update(copy.deepcopy(node), key, value, force_add=True)
+    except (HydraException, OmegaConfBaseException) as error:
+        raise SettingError(f"{key} must be {type_text(hint)}, got {text!r}") from error
+
+
+def _schema_node(schema: type[Any]) -> Any:
+    """Make the typed OmegaConf node of a dataclass; frozen nested records become composable."""
+    from omegaconf import DictConfig, OmegaConf
+
+    node = OmegaConf.structured(schema)
+
+    def unlock(part: DictConfig) -> None:
+        OmegaConf.set_readonly(part, None)
+        for key in part:
+            child = part._get_node(key)  # pyright: ignore[reportPrivateUsage]
+            if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():  # pyright: ignore[reportPrivateUsage]
+                unlock(child)
+
+    unlock(node)
+    return node
+
+
+def _build(hint: Any, value: Any) -> Any:
+    """Make dataclasses, tuples, paths and enums from plain values; a dataclass's own checks run here."""
+    hint = bare_hint(hint)
+    origin, args = get_origin(hint), get_args(hint)
+    if value is None:
+        return None
+    if is_dataclass(hint) and isinstance(hint, type):
+        hints = get_type_hints(hint)
+        return hint(**{key: _build(hints[key], part) for key, part in value.items()})
+    if origin in (list, tuple) and args:
+        item_hints = itertools.repeat(args[0]) if origin is list or args[-1] is Ellipsis else args
+        built = [_build(item, part) for item, part in zip(item_hints, value, strict=False)]
+        return tuple(built) if origin is tuple else built
+    if origin is dict:
+        return {key: _build(args[1], part) for key, part in value.items()}
+    return Path(value) if hint is Path else value
+
+
+def _is_mapping(hint: Any) -> bool:
+    return get_origin(bare_hint(hint)) is dict
+
+
+def _set(plain: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for part in parents:
+        plain = plain[part]
+    plain[last] = value
+
+
+def _first_lines(error: BaseException) -> str:
+    """Keep the message, drop OmegaConf's trailing type report; prefer the cause, which names the key."""
+    text = str(error.__cause__ or error)
+    return "; ".join(line.strip() for line in text.splitlines()[:2] if line.strip())

@@ -1,0 +1,168 @@
+"""What ``--help`` says: settings dataclasses described field by field, from their own types and meanings.
+
+A field's meaning is its metadata (:func:`worldrl.settings.setting`) or its line in the class's Google
+``Attributes:`` section.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any, Union, cast, get_args, get_origin, get_type_hints
+
+from worldrl import __version__
+
+REQUIRED = "???"
+"""OmegaConf's mark for a setting without default."""
+
+
+@dataclass(frozen=True)
+class SettingRow:
+    """One line of ``--help``.
+
+    Attributes:
+        key: dotted path, for example ``rl.iterations``.
+        hint: the annotation.
+        default: value of the dataclass, or ``REQUIRED``.
+        meaning: one line.
+    """
+
+    key: str
+    hint: Any
+    default: Any
+    meaning: str
+
+    @property
+    def type_text(self) -> str:
+        """The type in a reader's words, for example ``tiny|cpu|gpu`` or ``list of int``."""
+        return type_text(self.hint)
+
+
+def describe(schema: type[Any], prefix: str = "", default: Any = None) -> list[SettingRow]:
+    """List every setting of a dataclass, nested ones with dotted keys.
+
+    Args:
+        schema: the settings dataclass.
+        prefix: dotted path of ``schema`` itself.
+        default: an instance whose values are the defaults, where the parent gives one.
+    """
+    hints = get_type_hints(schema)
+    written = _docstring_meanings(schema)
+    rows: list[SettingRow] = []
+    for item in fields(schema):
+        key = f"{prefix}{item.name}"
+        value = getattr(default, item.name) if default is not None else _default(item)
+        inner = bare_hint(hints[item.name])
+        if is_dataclass(inner) and isinstance(inner, type):
+            rows += describe(inner, f"{key}.", None if value == REQUIRED else value)
+        else:
+            meaning = item.metadata.get("meaning") or written.get(item.name, "")
+            rows.append(SettingRow(key, hints[item.name], value, meaning))
+    return rows
+
+
+def type_text(hint: Any) -> str:
+    """Write an annotation for readers."""
+    origin, args = get_origin(hint), [a for a in get_args(hint) if a is not Ellipsis]
+    if origin in (Union, types.UnionType):
+        return " or ".join("null" if a is type(None) else type_text(a) for a in args)
+    if origin in (list, tuple, Sequence):
+        return f"list of {type_text(args[0])}" if args else "list"
+    if origin in (dict, Mapping):
+        return f"{type_text(args[0])} to {type_text(args[1])}"
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return "|".join(member.name for member in hint)
+    return "path" if hint is Path else getattr(hint, "__name__", str(hint))
+
+
+def bare_hint(hint: Any) -> Any:
+    """Drop ``| None``."""
+    if get_origin(hint) in (Union, types.UnionType):
+        rest = [a for a in get_args(hint) if a is not type(None)]
+        return rest[0] if len(rest) == 1 else hint
+    return hint
+
+
+def _default(item: Any) -> Any:
+    if item.default is not MISSING:
+        return item.default
+    return item.default_factory() if item.default_factory is not MISSING else REQUIRED
+
+
+def _docstring_meanings(schema: type[Any]) -> dict[str, str]:
+    """Read ``name: meaning`` from the Google ``Attributes:`` section, continuation lines joined."""
+    _, _, section = (inspect.getdoc(schema) or "").partition("Attributes:\n")
+    entries = re.findall(r"^ {4}(\w+)(?: \([^)]*\))?: (.*(?:\n {5,}\S.*)*)", section, flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in entries}
+
+
+def general_help(commands: Mapping[str, str]) -> str:
+    """Write ``worldrl --help``.
+
+    Args:
+        commands: each command's one-line summary.
+    """
+    rows = "\n".join(f"  {name:<18} {summary}" for name, summary in commands.items())
+    return f"""worldrl {__version__}: improve robot policies inside learned video simulators, check every gain in physics.
+
+usage: worldrl COMMAND [preset=tiny|cpu|gpu] [run_dir=FOLDER] [seed=N] [key=value ...]
+       worldrl COMMAND --help                        every setting with type, default and meaning
+       worldrl config show COMMAND [key=value ...]   the composed settings; nothing is run
+       worldrl --version
+
+commands:
+{rows}
+
+The same command line continues where it stopped. Without run_dir it writes to runs/COMMAND, followed by -PRESET
+unless the preset is cpu, and by -HASH if other settings were given (HASH is six hex digits of those settings).
+Text and paths are taken as typed; lists are written 'key=[a,b]', and nothing at all is null.
+
+exit codes: 0 ok; 1 a bug, with traceback; 2 a wrong setting, file or machine; 3 a gate failed; 130 interrupted
+"""
+
+
+def command_help(command: str, summary: str, examples: Sequence[str], schema: type[Any], defaults: Any) -> str:
+    """Write ``worldrl COMMAND --help``: every setting with type, default and meaning, then examples.
+
+    Args:
+        command: the command's name.
+        summary: one line.
+        examples: override lists to show, for example ``"preset=tiny"``.
+        schema: the command's settings dataclass.
+        defaults: the composed plain values under preset=cpu, nested as ``schema`` is.
+    """
+    cells = [(row.key, row.type_text, _show(value_at(defaults, row.key)), row.meaning) for row in describe(schema)]
+    cells.insert(0, ("preset", "tiny|cpu|gpu", "cpu", "size of the run"))
+    cells = [row for index, row in enumerate(cells) if index == 0 or row[0] != "preset"]
+    widths = [max(len(row[column]) for row in cells) for column in range(3)]
+    lines = [
+        f"worldrl {command}: {summary}",
+        "",
+        "settings (key=value), their type, default under preset=cpu, and meaning:",
+    ]
+    lines += [
+        "  " + "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]]).rstrip() for row in cells
+    ]
+    lines += ["", "examples:", *(f"  worldrl {command} {example}".rstrip() for example in examples)]
+    lines += [f"  worldrl config show {command} preset=gpu", "", "Without run_dir: see worldrl --help."]
+    return "\n".join(lines) + "\n"
+
+
+def value_at(plain: Any, key: str) -> Any:
+    """Look a dotted key up in nested dictionaries; None where a parent is missing."""
+    for part in key.split("."):
+        plain = cast("dict[str, Any]", plain).get(part) if isinstance(plain, dict) else None
+    return plain
+
+
+def _show(value: Any) -> str:
+    if value == REQUIRED:
+        return "(required)"
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    return f"[{','.join(_show(item) for item in value)}]" if isinstance(value, list) else str(value) or "''"

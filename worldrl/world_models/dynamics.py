@@ -1,0 +1,97 @@
+"""Dynamics transformer: one chunk of future latents from the reference, the memory and the actions.
+
+The future frames of a chunk are packed into the channels of one token grid, beside the reference latent and the
+``K`` memory latents: 64 tokens in all, which two cores can afford. Actions enter twice, as in WoVR: as a vector
+that joins the noise level's embedding and modulates every block, and as tokens that every block attends to.
+Each action travels with the commanded pose it leads to, which follows from it exactly.
+
+The output is the *change* against the newest memory frame: ẑ = z_now + f(·), so an untrained model predicts a
+still image and a small object's motion is not buried under the scene.
+
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``c h w`` latent, ``n = h w``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE
+from worldrl.nn.blocks import Mlp, ModulatedBlock
+from worldrl.nn.embed import sinusoidal
+from worldrl.world_models.config import DynamicsConfig
+
+
+def command_features(command: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Scale a commanded pose ``[..., 7]`` to about [-1, 1]: position by the workspace box, the rest as it is."""
+    position = 2 * (command[..., :3] - low) / (high - low) - 1
+    return torch.cat([position, command[..., 3:]], dim=-1)
+
+
+class DynamicsTransformer(nn.Module):
+    """Predicts the clean latents of a chunk from noisy ones.
+
+    Args:
+        config: sizes and ablation switches.
+        latent_shape: ``(c, h, w)`` of one frame.
+    """
+
+    def __init__(self, config: DynamicsConfig, latent_shape: tuple[int, int, int]):
+        super().__init__()
+        self.config = config
+        self.latent_shape = latent_shape
+        channels, height, width = latent_shape
+        frames = config.chunk_frames
+        action = ACTION_SIZE + COMMAND_SIZE
+        d = config.width
+        self.tokens_in = nn.Linear(channels * (frames + config.memory_frames + 1), d)
+        self.position = nn.Parameter(0.02 * torch.randn(height * width, d))
+        self.time_in = Mlp(d, d)
+        self.action_vector = Mlp(config.chunk_length * action, 2 * d, d)
+        self.action_token = Mlp(action, d, d)
+        self.action_position = nn.Parameter(0.02 * torch.randn(config.chunk_length, d))
+        self.modulation = nn.Linear(d, 6 * d)
+        self.blocks = nn.ModuleList([ModulatedBlock(d, config.heads) for _ in range(config.depth)])
+        self.norm_out = nn.LayerNorm(d, eps=1e-6)
+        self.tokens_out = nn.Linear(d, channels * frames)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        # Training starts from a still image, unmodulated by actions.
+        for layer in (self.tokens_out, self.action_vector[-1]):
+            nn.init.zeros_(layer.weight)
+            nn.init.zeros_(layer.bias)
+
+    def forward(
+        self, x: Tensor, sigma: Tensor, reference: Tensor, memory: Tensor, action: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Predict.
+
+        Args:
+            x: noisy future latents ``[B, F, c, h, w]`` at level ``sigma``.
+            sigma: ``[B]`` in (0, 1].
+            reference: latent of the episode's first frame ``[B, c, h, w]``.
+            memory: newest latents ``[B, K, c, h, w]``, the last one is now.
+            action: ``[B, L, 14]``, each action with the scaled commanded pose it leads to.
+
+        Returns:
+            The clean latents ``[B, F, c, h, w]`` and the token features ``[B, n, d]`` for the success head.
+        """
+        if not self.config.reference:
+            reference = torch.zeros_like(reference)
+        tokens = torch.cat([x.flatten(1, 2), reference, memory.flatten(1, 2)], dim=1)  # [B, channels, h, w]
+        tokens = self.tokens_in(tokens.flatten(2).transpose(1, 2)) + self.position
+        modulation, context = self._condition(sigma, action)
+        for block in self.blocks:
+            tokens = block(tokens, modulation, context)
+        features = self.norm_out(tokens)
+        change = self.tokens_out(features).transpose(1, 2).reshape(x.shape)
+        return memory[:, -1:] + change, features
+
+    def _condition(self, sigma: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        embedding = self.time_in(sinusoidal(1000 * sigma, self.config.width).to(action.dtype))
+        if self.config.action_modulation:
+            embedding = embedding + self.action_vector(action.flatten(1))
+        modulation = self.modulation(nn.functional.silu(embedding)).unflatten(-1, (6, -1))
+        context = self.action_token(action) + self.action_position
+        return modulation, context if self.config.action_tokens else torch.zeros_like(context)

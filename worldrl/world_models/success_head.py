@@ -1,0 +1,66 @@
+"""Joint success head: does this imagined frame fulfil the instruction?
+
+It reads the dynamics transformer's features at the noise level in hand, so one forward pass gives frames and
+their success together (World-VLA-Loop's r̂ = φ(z)). The instruction reaches the model here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from worldrl.nn.attention import Attention
+from worldrl.nn.blocks import Mlp
+from worldrl.nn.text import InstructionEncoder
+
+TEXT_WIDTH = 64
+
+
+class SuccessHead(nn.Module):
+    """One query per predicted frame, made of the instruction, attends over the dynamics' tokens.
+
+    Args:
+        width: feature width ``d`` of the dynamics.
+        heads: attention heads.
+        frames: frames ``F`` per chunk.
+    """
+
+    def __init__(self, width: int, heads: int, frames: int):
+        super().__init__()
+        self.instruction = InstructionEncoder(TEXT_WIDTH)
+        self.instruction_out = nn.Linear(TEXT_WIDTH, width)
+        self.frame = nn.Parameter(0.02 * torch.randn(frames, width))
+        self.norm = nn.LayerNorm(width)
+        self.attention = Attention(width, heads)
+        self.out = Mlp(width, width, 1)
+
+    def embed(self, instruction: Sequence[str]) -> Tensor:
+        """Encode ``B`` sentences as ``[B, d]``; constant over a rollout, so callers keep it."""
+        return self.instruction_out(self.instruction(instruction))
+
+    def forward(self, features: Tensor, embedded: Tensor) -> Tensor:
+        """Return logits ``[B, F]`` from features ``[B, n, d]`` and embedded instructions ``[B, d]``."""
+        query = embedded[:, None] + self.frame
+        return self.out(query + self.attention(self.norm(query), features)).squeeze(-1)
+
+
+def success_loss(logit: Tensor, success: Tensor, valid: Tensor, sigma: Tensor, positive_weight: float) -> Tensor:
+    """Cross-entropy over valid frames, weighted down at high noise.
+
+    Args:
+        logit: ``[B, F]``.
+        success: bool ``[B, F]``.
+        valid: bool ``[B, F]``.
+        sigma: ``[B]``; the weight is 1 - σ/2: the outcome of nearly deterministic dynamics is known at σ = 1 too,
+            only less surely.
+        positive_weight: weight of success frames.
+
+    Returns:
+        A scalar.
+    """
+    weight = valid.float() * (1 - 0.5 * sigma)[:, None] * torch.where(success, positive_weight, 1.0)
+    loss = F.binary_cross_entropy_with_logits(logit, success.float(), reduction="none")
+    return (weight * loss).sum() / weight.sum().clamp_min(1e-6)

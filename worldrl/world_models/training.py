@@ -1,0 +1,235 @@
+"""Training of the video world model: the codec on frames, then dynamics and success head on its latents.
+
+The codec is frozen while the dynamics learn, so every frame is encoded once and windows are cut out of latents:
+on two cores that saves a third of each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.device import resolve_dtype
+from worldrl.core.ema import Ema
+from worldrl.core.errors import SettingError
+from worldrl.core.fit import FitReport, fit, warmup_cosine
+from worldrl.core.log import MetricLog
+from worldrl.core.rng import stream
+from worldrl.core.types import Episode
+from worldrl.data.windows import WindowBatch, WindowSampler
+from worldrl.world_models.codec import to_unit
+from worldrl.world_models.losses import dynamics_loss
+from worldrl.world_models.video import VideoWorldModel
+
+
+@dataclass
+class WorldModelTraining:
+    """Settings of :func:`fit_codec` and :func:`fit_dynamics`.
+
+    Attributes:
+        codec_steps: steps of the codec; 0 keeps the codec as it is.
+        codec_batch: frames per codec step.
+        codec_learning_rate: peak, warm-up cosine.
+        steps: steps of dynamics and success head.
+        batch: windows per step.
+        learning_rate: peak, warm-up cosine.
+        warmup: steps of warm-up.
+        weight_decay: AdamW.
+        clip_norm: largest gradient norm.
+        ema_decay: of the averaged weights that are kept; 0 keeps the last ones.
+        unroll: chunks per window.
+        bootstrap: probability that a step continues from the model's own imagined frames.
+        first_chunk_share: share of windows that start an episode.
+        static_share: share of static clips.
+        event_share: share of windows around gripper changes and contacts.
+        negative_share: share of windows whose instruction is swapped for one they certainly do not fulfil.
+        dtype: ``float32``, or ``bfloat16`` for autocast.
+        compile: compile the dynamics (worth it on a GPU).
+        checkpoint_every: steps between checkpoints.
+    """
+
+    codec_steps: int = 0
+    codec_batch: int = 48
+    codec_learning_rate: float = 6e-4
+    steps: int = 600
+    batch: int = 32
+    learning_rate: float = 2e-4
+    warmup: int = 50
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    ema_decay: float = 0.995
+    unroll: int = 3
+    bootstrap: float = 0.5
+    first_chunk_share: float = 0.1
+    static_share: float = 0.05
+    event_share: float = 0.4
+    negative_share: float = 0.2
+    dtype: str = "bfloat16"
+    compile: bool = False
+    checkpoint_every: int = 200
+
+    def __post_init__(self) -> None:
+        """Check the ranges that the rooms below do not check."""
+        for name in ("bootstrap", "negative_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SettingError(f"world_model.{name} must lie in [0, 1], got {getattr(self, name)}")
+        if self.bootstrap > 0 and self.unroll < 2:
+            raise SettingError(f"world_model.bootstrap needs world_model.unroll of at least 2, got {self.unroll}")
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """What can be said about each task.
+
+    Attributes:
+        same: task to sentences that mean it.
+        other: task to sentences that its episodes certainly do not fulfil.
+    """
+
+    same: Mapping[str, Sequence[str]]
+    other: Mapping[str, Sequence[str]]
+
+
+def fit_codec(
+    model: VideoWorldModel,
+    frames: Tensor,
+    config: WorldModelTraining,
+    *,
+    seed: int,
+    folder: Path | None,
+    log: MetricLog | None,
+) -> FitReport:
+    """Train the codec in place on uint8 frames ``[R, Y, X, 3]`` held in memory."""
+    codec = model.codec
+    optimizer = torch.optim.AdamW(codec.parameters(), lr=config.codec_learning_rate, weight_decay=config.weight_decay)
+
+    def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        generator = stream(seed, "codec", step)
+        rows = torch.randint(len(frames), (config.codec_batch,), generator=generator)
+        with _autocast(model, config):
+            return codec.loss(frames[rows.to(frames.device)].to(model.device), generator=generator)
+
+    return fit(
+        "codec",
+        modules={"codec": codec},
+        optimizer=optimizer,
+        loss=loss,
+        steps=config.codec_steps,
+        folder=folder,
+        every_checkpoint=config.checkpoint_every,
+        schedule=warmup_cosine(config.codec_steps, min(config.warmup, config.codec_steps - 1), final=0.02),
+        clip_norm=config.clip_norm,
+        log=log,
+        every_log=10,
+    )
+
+
+def fit_dynamics(
+    model: VideoWorldModel,
+    episodes: Sequence[Episode],
+    config: WorldModelTraining,
+    *,
+    sentences: Sentences,
+    seed: int,
+    folder: Path | None,
+    log: MetricLog | None,
+) -> FitReport:
+    """Train dynamics and success head in place on windows of ``episodes``; the codec stays as it is."""
+    sampler = latent_sampler(model, episodes, config)
+    parameters = [*model.dynamics.parameters(), *model.success.parameters()]
+    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
+    modules = {"dynamics": model.dynamics, "success": model.success}
+    together = torch.nn.ModuleDict(modules)
+    ema = Ema(together, config.ema_decay) if config.ema_decay else None
+    if config.compile:
+        model.dynamics.compile()
+
+    def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        generator = stream(seed, "dynamics", step)
+        batch = sampler.sample(config.batch, generator)
+        batch = relabel(batch, sentences, config.negative_share, generator).to(model.device)
+        with _autocast(model, config):
+            return dynamics_loss(model, batch, generator=generator, bootstrap=config.bootstrap)
+
+    model.train()
+    report = fit(
+        "dynamics",
+        modules=modules,
+        optimizer=optimizer,
+        loss=loss,
+        steps=config.steps,
+        folder=folder,
+        every_checkpoint=config.checkpoint_every,
+        schedule=warmup_cosine(config.steps, min(config.warmup, config.steps - 1), final=0.02),
+        clip_norm=config.clip_norm,
+        log=log,
+        every_log=10,
+        ema=ema,
+    )
+    if ema is not None:
+        for name, module in modules.items():
+            module.load_state_dict(ema.module.get_submodule(name).state_dict())
+    model.eval()
+    return report
+
+
+def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: WorldModelTraining) -> WindowSampler:
+    """Make a sampler whose frames are latents ``[c, h, w]``, encoded once."""
+    dynamics = model.config.dynamics
+    sampler = WindowSampler(
+        episodes,
+        chunk_length=dynamics.chunk_length,
+        memory_frames=dynamics.memory_frames,
+        frame_stride=dynamics.frame_stride,
+        unroll=config.unroll,
+        first_chunk_share=config.first_chunk_share,
+        static_share=config.static_share,
+        event_share=config.event_share,
+    )
+    sampler.store = replace(sampler.store, frames=encode_frames(model, sampler.store.frames, config))
+    return sampler
+
+
+@torch.no_grad()
+def encode_frames(
+    model: VideoWorldModel, frames: np.ndarray, config: WorldModelTraining, *, batch: int = 256
+) -> Tensor:
+    """Encode uint8 frames ``[R, Y, X, 3]`` to latents ``[R, c, h, w]`` on the model's device.
+
+    Kept in half precision: rounding is a hundred times below the codec's own error.
+    """
+    latent = torch.empty((len(frames), *model.codec.latent_shape), dtype=torch.float16, device=model.device)
+    for first in range(0, len(frames), batch):
+        part = to_unit(torch.from_numpy(frames[first : first + batch]).to(model.device))
+        with _autocast(model, config):
+            latent[first : first + batch] = model.codec.encode(part[:, None])[:, 0].half()
+    return latent
+
+
+def relabel(
+    batch: WindowBatch, sentences: Sentences, negative_share: float, generator: torch.Generator
+) -> WindowBatch:
+    """Give each window another sentence for its task, or, at ``negative_share``, one it does not fulfil.
+
+    The success head must read the instruction: a lifted red cube is no success for "pick up the green cylinder".
+    """
+    draw = torch.rand(len(batch.task), 2, generator=generator).tolist()
+    instruction, success = list(batch.instruction), batch.success.clone()
+    for row, (task, (which, where)) in enumerate(zip(batch.task, draw, strict=True)):
+        others = sentences.other.get(task, ())
+        negative = which < negative_share and bool(others)
+        choices = others if negative else sentences.same.get(task, ()) or (instruction[row],)
+        instruction[row] = choices[int(where * len(choices))]
+        if negative:
+            success[row] = False
+    return replace(batch, instruction=instruction, success=success)
+
+
+def _autocast(model: VideoWorldModel, config: WorldModelTraining) -> torch.autocast:
+    dtype = resolve_dtype(config.dtype, model.device)
+    return torch.autocast(model.device.type, dtype=dtype, enabled=dtype != torch.float32)

@@ -1,0 +1,210 @@
+"""The video world model: codec, dynamics, success head and sampler behind one surface.
+
+A rollout stays in latent space: the state keeps the reference latent and the ``K`` newest latents of each row,
+and only the frame that the policy must see is decoded.
+
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``U`` chunks of a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.artefact import read_artefact, write_artefact
+from worldrl.core.embodiment import Embodiment, integrate_commands
+from worldrl.core.errors import ActionError
+from worldrl.core.rng import row_noise
+from worldrl.core.types import ACTION_SIZE, Imagined, ResetRecord
+from worldrl.diffusion.flow import euler_step, sigma_grid
+from worldrl.world_models.codec import PatchCodec, to_uint8, to_unit
+from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.dynamics import DynamicsTransformer, command_features
+from worldrl.world_models.success_head import SuccessHead
+
+KIND = "video-world-model"
+
+
+@dataclass(frozen=True)
+class VideoState:
+    """Rows between chunks.
+
+    Attributes:
+        reference: latent of each row's first frame ``[B, c, h, w]``.
+        memory: newest latents ``[B, K, c, h, w]``.
+        command: commanded pose ``[B, 7]``.
+        instruction: embedded instructions ``[B, d]``.
+    """
+
+    reference: Tensor
+    memory: Tensor
+    command: Tensor
+    instruction: Tensor
+
+    @property
+    def rows(self) -> int:
+        """How many rollouts."""
+        return self.reference.shape[0]
+
+    def select(self, index: Tensor) -> VideoState:
+        """Keep the rows of ``index``."""
+        return VideoState(self.reference[index], self.memory[index], self.command[index], self.instruction[index])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors that restore the state exactly."""
+        return {name: getattr(self, name) for name in ("reference", "memory", "command", "instruction")}
+
+
+class VideoWorldModel(nn.Module):
+    """Latent video diffusion as a simulator.
+
+    Args:
+        config: sizes.
+        embodiment: constants that integrate actions into commanded poses.
+    """
+
+    def __init__(self, config: VideoWorldModelConfig, embodiment: Embodiment):
+        super().__init__()
+        self.config = config
+        self.embodiment = embodiment
+        self.codec = PatchCodec(config.codec)
+        self.dynamics = DynamicsTransformer(config.dynamics, self.codec.latent_shape)
+        self.success = SuccessHead(config.dynamics.width, config.dynamics.heads, config.dynamics.chunk_frames)
+
+    @property
+    def chunk_length(self) -> int:
+        """Control steps per chunk."""
+        return self.config.dynamics.chunk_length
+
+    @property
+    def memory_frames(self) -> int:
+        """Memory frames ``K``."""
+        return self.config.dynamics.memory_frames
+
+    @property
+    def frame_stride(self) -> int:
+        """Control steps per predicted frame."""
+        return self.config.dynamics.frame_stride
+
+    @property
+    def frame_steps(self) -> tuple[int, ...]:
+        """Control step (1..L) that each predicted frame shows."""
+        return tuple(range(self.frame_stride, self.chunk_length + 1, self.frame_stride))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.codec.encode_position.device
+
+    # -- rollout ---------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def start(self, records: Sequence[ResetRecord]) -> VideoState:
+        """Begin one rollout per record."""
+        frames = np.stack([np.concatenate([r.reference[None], r.memory]) for r in records])
+        latent = self.codec.encode(to_unit(torch.from_numpy(frames).to(self.device)))  # [B, 1+K, c, h, w]
+        command = torch.from_numpy(np.stack([r.command for r in records])).to(self.device)
+        instruction = self.success.embed([r.instruction for r in records])
+        return VideoState(latent[:, 0], latent[:, 1:], command, instruction)
+
+    @torch.no_grad()
+    def imagine(
+        self, state: VideoState, action: Tensor, *, generators: Sequence[torch.Generator]
+    ) -> tuple[VideoState, Imagined]:
+        """Predict one chunk.
+
+        Args:
+            state: ``B`` rows.
+            action: float32 ``[B, L, 7]`` in [-1, 1].
+            generators: one per row.
+
+        Returns:
+            The next state and what was imagined.
+
+        Raises:
+            ActionError: wrong shape or non-finite values; ``state`` is untouched.
+        """
+        self._check(state, action, generators)
+        commands = integrate_commands(self.embodiment, state.command, action)
+        noise = row_noise(generators, (self.config.dynamics.chunk_frames, *self.codec.latent_shape), self.device)
+        latent, logit = self.sample(state, self.condition(action, commands), noise)
+        memory = torch.cat([state.memory, latent], dim=1)[:, -self.memory_frames :]
+        after = replace(state, memory=memory, command=commands[:, -1])
+        return after, Imagined(latent, self.frame_steps, commands, torch.sigmoid(logit))
+
+    def sample(self, state: VideoState, condition: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Integrate the flow from ``noise`` ``[B, F, c, h, w]``; return latents and success logits ``[B, F]``.
+
+        The success head is read at the last evaluation, whose features have seen the nearly clean frames.
+        """
+        latent, features = self.sample_latents(state, condition, noise)
+        return latent, self.success(features, state.instruction)
+
+    def sample_latents(self, state: VideoState, condition: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Integrate the flow; return latents and the last evaluation's features ``[B, n, d]``."""
+        x = noise
+        grid = sigma_grid(self.config.dynamics.sampling_steps, self.config.dynamics.shift).to(noise.device)
+        features = noise.new_zeros(0)
+        for sigma, sigma_next in zip(grid[:-1], grid[1:], strict=True):
+            level = sigma.expand(x.shape[0])
+            clean, features = self.dynamics(x, level, state.reference, state.memory, condition)
+            x = euler_step(x, clean, level, sigma_next.expand(x.shape[0]))
+        return x, features
+
+    def condition(self, action: Tensor, commands: Tensor) -> Tensor:
+        """Join actions ``[B, L, 7]`` with the scaled poses they lead to: ``[B, L, 14]``."""
+        low = action.new_tensor(self.embodiment.workspace_low)
+        high = action.new_tensor(self.embodiment.workspace_high)
+        return torch.cat([action, command_features(commands, low, high)], dim=-1)
+
+    @torch.no_grad()
+    def decode_last(self, state: VideoState) -> Tensor:
+        """Decode the newest frame of each row: uint8 ``[B, Y, X, 3]``."""
+        return to_uint8(self.codec.decode(state.memory[:, -1:]))[:, 0]
+
+    @torch.no_grad()
+    def decode(self, latent: Tensor) -> Tensor:
+        """Decode latents ``[B, T, c, h, w]`` to uint8 ``[B, T, Y, X, 3]``."""
+        return to_uint8(self.codec.decode(latent))
+
+    def _check(self, state: VideoState, action: Tensor, generators: Sequence[torch.Generator]) -> None:
+        expected = (state.rows, self.chunk_length, ACTION_SIZE)
+        if tuple(action.shape) != expected or action.dtype != torch.float32:
+            raise ActionError(f"action must be float32 {expected}, got {action.dtype} {tuple(action.shape)}")
+        if len(generators) != state.rows:
+            raise ActionError(f"imagine needs one generator per row: {state.rows}, got {len(generators)}")
+        finite = torch.isfinite(action)
+        if not finite.all():
+            row, step, field = (int(i) for i in (~finite).nonzero()[0])
+            raise ActionError(f"action[{row}, {step}, {field}] is {action[row, step, field].item()}; state unchanged")
+
+    def restore(self, data: dict[str, Tensor]) -> VideoState:
+        """Rebuild a state from :meth:`VideoState.state_dict`; ActionError when it is not one of this model."""
+        if tuple(data["memory"].shape[1:]) != (self.memory_frames, *self.codec.latent_shape):
+            raise ActionError(f"memory must be [B, {self.memory_frames}, c, h, w], got {tuple(data['memory'].shape)}")
+        return VideoState(**data)
+
+    # -- folder ----------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path, *, store_dtype: torch.dtype | None = None, parents: Sequence[dict[str, Any]] = ()) -> None:
+        """Write the model as an artefact folder; ``store_dtype=torch.float16`` halves it."""
+        config = {**self.config.to_json(), "embodiment": self.embodiment.to_json()}
+        write_artefact(
+            folder, kind=KIND, config=config, tensors=self.state_dict(), store_dtype=store_dtype, parents=parents
+        )
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> VideoWorldModel:
+        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+        artefact = read_artefact(folder, kind=KIND)
+        model = cls(
+            VideoWorldModelConfig.from_json(artefact.config), Embodiment.from_json(artefact.config["embodiment"])
+        )
+        model.load_state_dict(artefact.tensors)
+        return model.to(device).eval()
