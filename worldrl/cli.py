@@ -54,13 +54,17 @@ class Command:
 COMMANDS = {
     command.name: command
     for command in (
-        Command("collect", "record episodes in the simulator as a LeRobotDataset v3", ("preset=tiny", "seed=1")),
+        Command("collect", "record episodes in the simulator as a LeRobotDataset v3", ("", "preset=tiny")),
         Command("train-policy", "clone the demonstrations into a language-conditioned policy", ("preset=tiny",)),
         Command("train-world-model", "learn the video simulator and its success head", ("preset=tiny",)),
         Command("imagine", "watch the world model dream beside the real rollout", ("preset=tiny",)),
-        Command("evaluate", "measure one policy in the physics simulator", ("preset=tiny", "seed=1")),
-        Command("compare", "compare two evaluations episode by episode", ("preset=tiny",)),
-        Command("train-vla", "the whole loop: clone, imagine, improve, check in physics", ("preset=tiny", "")),
+        Command(
+            "evaluate",
+            "measure one policy in the physics simulator",
+            ("policy=runs/train-policy/policy", "policy=runs/train-policy/policy seed=1 run_dir=runs/before"),
+        ),
+        Command("compare", "compare two evaluations episode by episode", ("a=runs/before b=runs/after",)),
+        Command("train-vla", "the whole loop: clone, imagine, improve, check in physics", ("", "preset=tiny")),
         Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),
         Command("doctor", "what works on this machine, and the command that mends what does not", ("",)),
     )

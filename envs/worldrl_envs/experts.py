@@ -89,10 +89,11 @@ class ScriptedExpert:
         return np.clip(action, -1, 1).astype(np.float32)
 
     def _goal(self, env: TabletopEnv) -> Goal:
-        skill, argument = self._plan[self._index]
-        goal = SKILLS[skill](env.sim, env.command, argument, self._memory)
-        if goal.reached and self._index + 1 < len(self._plan):
-            self._index, self._memory = self._index + 1, self._fresh_memory()
+        skill, *names = self._plan[self._index]
+        goal = SKILLS[skill](env.sim, env.command, self._memory, *names)
+        step = int(goal.reached and self._index + 1 < len(self._plan)) - int(goal.failed)
+        if step:
+            self._index, self._memory = self._index + step, self._fresh_memory()
         return goal
 
 

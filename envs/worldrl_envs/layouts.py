@@ -21,7 +21,7 @@ class Place:
 
     name: str
     x: tuple[float, float] = (0.42, 0.62)
-    y: tuple[float, float] = (-0.15, 0.15)
+    y: tuple[float, float] = (-0.145, 0.145)
     yaw: float = 0.25
 
 
@@ -50,7 +50,7 @@ class LayoutSpec:
     Attributes:
         places: Region of each object and fixture.
         spacing: Least distance between any two centres, metres. 0.105 leaves room for the
-            open fingers (outer half width 5.2 cm) beside a turned cube (half diagonal 3.5 cm).
+            open fingers (outer half width 5.2 cm) beside a turned cube (half diagonal 3.7 cm).
         opening: Range of the drawer's opening, metres.
         rule: Further condition a layout must meet.
     """

@@ -43,13 +43,13 @@ class ObjectSpec:
 
 RED, BLUE = (0.86, 0.10, 0.10, 1.0), (0.10, 0.25, 0.85, 1.0)
 GREEN, YELLOW = (0.10, 0.62, 0.20, 1.0), (0.98, 0.82, 0.10, 1.0)
-CUBE = (0.025, 0.025, 0.025)
+CUBE = (0.026, 0.026, 0.026)  # 5.2 cm: 8.6 pixels wide in the 64-pixel scene picture
 
 OBJECTS = {
     "red_cube": ObjectSpec("box", CUBE, RED),
     "blue_cube": ObjectSpec("box", CUBE, BLUE),
-    "green_cylinder": ObjectSpec("cylinder", (0.025, 0.0275, 0.0), GREEN),
-    "yellow_brick": ObjectSpec("box", (0.0275, 0.0225, 0.02), YELLOW),
+    "green_cylinder": ObjectSpec("cylinder", (0.026, 0.0275, 0.0), GREEN),
+    "yellow_brick": ObjectSpec("box", (0.0275, 0.025, 0.018), YELLOW),
     "left_cube": ObjectSpec("box", CUBE, RED),
     "right_cube": ObjectSpec("box", CUBE, RED),
     "near_cube": ObjectSpec("box", CUBE, RED),

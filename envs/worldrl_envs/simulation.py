@@ -196,6 +196,10 @@ class Simulation:
         matrix = self.data.xmat[self._body_of[name]]
         return float(np.arctan2(matrix[3], matrix[0]))
 
+    def axis(self, name: str) -> NDArray[np.float64]:
+        """Direction of a body's own z axis in the world, float64[3]; up for one that stands."""
+        return self.data.xmat[self._body_of[name]][2::3].copy()
+
     def speed(self, name: str) -> float:
         """Linear speed of a free object, m/s."""
         start = self._qvel_at[name]

@@ -1,6 +1,6 @@
 """The expert's skills: from the present scene to where the gripper should go next.
 
-A skill is a function (sim, command, argument, memory) -> Goal. It reads true poses, so it is
+A skill is a function (sim, command, memory, *names) -> Goal. It reads true poses, so it is
 closed-loop; what it must remember (how long it has been closing, how often it missed, this
 attempt's aiming error) is in `Memory`. Lengths are metres, angles rad, times control steps.
 """
@@ -23,9 +23,10 @@ LIFT_TARGET = 0.125
 CLOSING_TIME = 8  # after so many steps without a grip the grasp has missed
 BIN_SPOT = 0.034  # two 5 cm cubes side by side in a 14.8 cm bin
 OPEN_ENOUGH = 0.105
-KNOB_REACH = 0.031  # half the knob's depth and half a finger's
+KNOB_REACH = 0.0355  # from the handle's stem to its front, and half a finger's depth
 PUSH_STANDOFF = 0.062  # half diagonal of the cube, half the closed fingers, and 1 cm
 PUSH_HEIGHT = 0.022
+MAX_YAW = 0.45  # rad; the commanded rotation is limited to 0.5
 FUNNEL_FREE, FUNNEL_SLOPE = 0.006, 3.0
 
 
@@ -39,6 +40,7 @@ class Goal:
         gripper: -1 open, +1 closed.
         speed: Largest position component of the action, in (0, 1].
         reached: The skill has finished; the next one may begin.
+        failed: The skill cannot finish; the one before it must be repeated.
     """
 
     position: NDArray[np.float64]
@@ -46,6 +48,7 @@ class Goal:
     gripper: float = OPEN
     speed: float = 1.0
     reached: bool = False
+    failed: bool = False
 
 
 @dataclass
@@ -88,22 +91,29 @@ class Memory:
         return self.timer
 
 
-def pick(sim: Simulation, command: NDArray[np.float32], name: str, memory: Memory) -> Goal:
+def pick(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: str) -> Goal:
     """Grasp an object from above and lift it."""
-    yaw = _grasp_yaw(sim, name)
     if predicates.held(sim, name):
         memory.enter("")
         return _lift(sim, command, name)
-    target = sim.position(name)[:2] + memory.offset
+    return _grasp(sim, command, memory, np.array([*sim.position(name)[:2], _grasp_height(name)]), _grasp_yaw(sim, name))
+
+
+def _grasp(
+    sim: Simulation, command: NDArray[np.float32], memory: Memory, point: NDArray[np.float64], yaw: float = 0.0
+) -> Goal:
+    """Go around `point` with open fingers and close them; after a miss rise, open, aim again."""
+    target = point[:2] + memory.offset
     error = float(np.linalg.norm(target - command[:2]))
-    at_grasp = error < 0.006 and command[2] < _grasp_height(name) + 0.006
-    if memory.phase == "close" or at_grasp:
+    arrived = error < 0.006 and command[2] < point[2] + 0.006
+    fingers_open = sim.fingers.sum() > 0.07
+    if memory.phase == "close" or (arrived and fingers_open):
         if memory.tick("close") > CLOSING_TIME:
             memory.missed()
-        return Goal(command[:3].astype(np.float64), yaw, CLOSED)
-    if sim.fingers.sum() < 0.07 and command[2] < HOVER:  # after a miss: rise before opening wide
-        return Goal(np.array([*command[:2], HOVER + 0.02]), yaw, OPEN)
-    return Goal(np.array([*target, _grasp_height(name) + _funnel(error)]), yaw, OPEN)
+        return Goal(np.array([*target, point[2]]), yaw, CLOSED)
+    if not fingers_open and command[2] < point[2] + HOVER:
+        return Goal(np.array([*command[:2], point[2] + HOVER + 0.02]), yaw, OPEN)
+    return Goal(np.array([*target, point[2] + _funnel(error)]), yaw, OPEN)
 
 
 def _lift(sim: Simulation, command: NDArray[np.float32], name: str) -> Goal:
@@ -122,24 +132,34 @@ def _funnel(error: float) -> float:
 
 
 def _grasp_yaw(sim: Simulation, name: str) -> float:
-    """The object's yaw, folded into a quarter turn for a cube; none for a cylinder."""
+    """Turn of the fingers that meets two faces of the object; none for an upright cylinder."""
     shape = OBJECTS[name]
+    axis = sim.axis(name)
     if shape.shape == "cylinder":
-        return 0.0
-    turn = np.pi / 2 if shape.size[0] == shape.size[1] else np.pi
-    yaw = sim.yaw(name)
-    return float(np.clip(yaw - turn * np.round(yaw / turn), -0.45, 0.45))
+        # A fallen one is 5.2 cm across and 5.5 cm along, so either way fits the hand.
+        return 0.0 if abs(axis[2]) > 0.7 else _fold(float(np.arctan2(axis[1], axis[0])), np.pi / 2)
+    return _fold(sim.yaw(name), np.pi / 2)
 
 
-def place(sim: Simulation, command: NDArray[np.float32], container: str, memory: Memory) -> Goal:
-    """Carry what is held over the container and let go."""
+def _fold(yaw: float, period: float) -> float:
+    """The equivalent turn nearest to none, within what the hand may turn."""
+    return float(np.clip(yaw - period * np.round(yaw / period), -MAX_YAW, MAX_YAW))
+
+
+def place(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: str, container: str) -> Goal:
+    """Carry the object over the container and let go; failed if it falls beside."""
+    held, inside = predicates.held(sim, name), INSIDE[container](sim, name)
+    if memory.phase == "release":
+        time = memory.tick("release")
+        rise = np.array([*command[:2], command[2] if time < 4 else CARRY_HEIGHT])
+        over = time > 8 and not held
+        return Goal(rise, float(command[5]), OPEN, reached=over and inside, failed=over and not inside)
+    if not held and memory.tick("dropped") > CLOSING_TIME:
+        return Goal(command[:3].astype(np.float64), gripper=OPEN, failed=True)
     target = _opening_centre(sim, container) + memory.offset
     error = float(np.linalg.norm(target - command[:2]))
-    carried = next((name for name in sim.objects if predicates.held(sim, name)), None)
-    if memory.phase == "release" or (error < 0.008 and command[2] < 0.095):
-        time = memory.tick("release")
-        rise = np.array([*command[:2], 0.095 if time < 4 else CARRY_HEIGHT])
-        return Goal(rise, float(command[5]), OPEN, reached=time > 6 and carried is None)
+    if error < 0.008 and command[2] < 0.095:
+        memory.enter("release")
     height = 0.085 if error < 0.03 else CARRY_HEIGHT
     return Goal(np.array([*target, height]), float(command[5]), CLOSED)
 
@@ -164,31 +184,30 @@ def _heading(yaw: float) -> NDArray[np.float64]:
     return np.array([np.cos(yaw), np.sin(yaw)])
 
 
-def open_drawer(sim: Simulation, command: NDArray[np.float32], _: str, memory: Memory) -> Goal:
+def open_drawer(sim: Simulation, command: NDArray[np.float32], memory: Memory) -> Goal:
     """Grasp the knob from above and pull it toward +x, then let go and rise."""
-    knob = sim.knob
     if memory.phase == "release" or sim.opening > OPEN_ENOUGH:
         time = memory.tick("release")
         height = command[2] if time < 4 else CARRY_HEIGHT
         return Goal(np.array([*command[:2], height]), gripper=OPEN, reached=time > 4 and command[2] > 0.12)
-    if all(sim.touched_by("knob")):
+    if _hooked(sim):
         memory.enter("")
-        return Goal(command[:3] + np.array([0.02, 0.0, 0.0]), gripper=CLOSED)
-    target = knob[:2] + memory.offset
-    error = float(np.linalg.norm(target - command[:2]))
-    if memory.phase == "close" or (error < 0.006 and command[2] < knob[2] + 0.006):
-        if memory.tick("close") > CLOSING_TIME:
-            memory.missed()
-        return Goal(command[:3].astype(np.float64), gripper=CLOSED)
-    return Goal(np.array([*target, knob[2] + _funnel(error)]), gripper=OPEN)
+        return Goal(np.array([command[0] + 0.02, *sim.knob[1:]]), gripper=CLOSED)
+    return _grasp(sim, command, memory, sim.knob)
 
 
-def close_drawer(sim: Simulation, command: NDArray[np.float32], _: str, memory: Memory) -> Goal:
+def _hooked(sim: Simulation) -> bool:
+    """The fingers are closed around the stem of the handle, behind its tip."""
+    off = np.abs(sim.tcp - sim.knob)
+    return bool(sim.fingers.sum() < 0.04 and np.all(off < (0.02, 0.012, 0.025)))
+
+
+def close_drawer(sim: Simulation, command: NDArray[np.float32], memory: Memory) -> Goal:
     """Push the knob toward -x with closed fingers."""
     if sim.opening < 0.004:
         return Goal(np.array([*command[:2], CARRY_HEIGHT]), gripper=CLOSED, reached=True)
     knob = sim.knob
-    before = knob[:2] + (KNOB_REACH + 0.02, 0.0) + memory.offset
+    before = knob[:2] + (KNOB_REACH + 0.02, memory.offset[1])
     aligned = abs(command[1] - before[1]) < 0.012 and command[0] > knob[0] + 0.5 * KNOB_REACH
     if aligned and command[2] < knob[2] + 0.01:
         return Goal(np.array([command[0] - 0.02, before[1], knob[2]]), gripper=CLOSED)
@@ -196,13 +215,14 @@ def close_drawer(sim: Simulation, command: NDArray[np.float32], _: str, memory: 
     return Goal(np.array([*before, knob[2] + _funnel(error)]), gripper=CLOSED)
 
 
-def push(sim: Simulation, command: NDArray[np.float32], name: str, memory: Memory) -> Goal:
+def push(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: str) -> Goal:
     """Push an object over the table to the zone, from behind it and through its centre."""
     cube, target = sim.position(name)[:2], sim.position("zone")[:2] + memory.offset
     way = target - cube
     distance = float(np.linalg.norm(way))
     direction = way / max(distance, 1e-6)
     if distance < 0.012:
+        memory.missed()  # with an aiming error, try again nearer to the zone's middle
         return Goal(np.array([*command[:2], CARRY_HEIGHT]), gripper=CLOSED, reached=True)
     behind = cube - PUSH_STANDOFF * direction
     offset = command[:2] - cube
@@ -221,7 +241,8 @@ def _through(cube, direction, along: float) -> NDArray[np.float64]:
     return cube + (along + 0.012) * direction
 
 
-SKILLS: dict[str, Callable[[Simulation, NDArray[np.float32], str, Memory], Goal]] = {
+INSIDE = {"bin": predicates.inside_bin, "drawer": predicates.inside_drawer}
+SKILLS: dict[str, Callable[..., Goal]] = {
     "pick": pick,
     "place": place,
     "open": open_drawer,

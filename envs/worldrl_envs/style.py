@@ -66,7 +66,7 @@ STYLES = {
     for style in (
         Style(),
         Style("dim", light=0.6),
-        Style("bright", light=1.25, table=(0.80, 0.78, 0.74)),
+        Style("bright", light=1.15, table=(0.68, 0.67, 0.64)),
         Style("warm", warmth=0.6, light_direction=(0.5, 0.5, -1.0)),
         Style("dark_table", table=(0.20, 0.22, 0.26)),
         Style("checker", texture="checker", table=(0.75, 0.75, 0.80)),
@@ -161,7 +161,7 @@ class Look:
         generator = np.random.default_rng(style.distractor_seed)
         for index in range(N_PROPS):
             prop = self._model.geom(f"prop{index}").id
-            colour, size = generator.uniform(0.1, 0.9, 3), generator.uniform(0.008, 0.018, 3)
+            colour, size = generator.uniform(0.1, 0.9, 3), generator.uniform(0.008, 0.015, 3)
             place = _prop_place(generator)
             if index < style.distractors:
                 self._model.geom_rgba[prop] = (*colour, 1)
@@ -169,6 +169,7 @@ class Look:
 
 
 def _prop_place(generator: np.random.Generator) -> tuple[float, float]:
-    """A place on the table beside the working area, x and y in metres."""
-    side = generator.choice([-1, 1])
-    return generator.uniform(0.36, 0.66), side * generator.uniform(0.19, 0.24)
+    """A place in the picture but beside the working area, x and y in metres."""
+    if generator.random() < 0.5:
+        return generator.uniform(0.67, 0.70), generator.uniform(-0.18, 0.18)  # before it, near the camera
+    return generator.uniform(0.40, 0.66), generator.choice([-1, 1]) * generator.uniform(0.18, 0.19)

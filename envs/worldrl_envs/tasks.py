@@ -29,7 +29,7 @@ class TaskSpec:
         layout: How start arrangements are drawn.
         horizon: Control steps (1/20 s) until the episode is truncated.
         stages: Predicates to be met in this order, each at some frame; meeting the last is success.
-        plan: The expert's skills in order, each (skill, argument).
+        plan: The expert's skills in order, each (skill, name, ...).
     """
 
     name: str
@@ -39,7 +39,7 @@ class TaskSpec:
     layout: LayoutSpec
     horizon: int
     stages: tuple[predicates.Predicate, ...]
-    plan: tuple[tuple[str, str], ...]
+    plan: tuple[tuple[str, ...], ...]
     fixtures: tuple[str, ...] = ()
 
     @property
@@ -136,7 +136,7 @@ _SPECS = (
         ),
         horizon=110,
         stages=(predicates.in_bin("red_cube"),),
-        plan=(("pick", "red_cube"), ("place", "bin")),
+        plan=(("pick", "red_cube"), ("place", "red_cube", "bin")),
     ),
     TaskSpec(
         name="OpenDrawer",
@@ -147,7 +147,7 @@ _SPECS = (
         layout=LayoutSpec((Place("cabinet", (0.37, 0.38), (-0.10, 0.10), 0.0),), opening=(0.0, 0.01)),
         horizon=64,
         stages=(predicates.drawer_open(0.09),),
-        plan=(("open", "drawer"),),
+        plan=(("open",),),
     ),
     TaskSpec(
         name="CloseDrawer",
@@ -158,7 +158,7 @@ _SPECS = (
         layout=LayoutSpec((Place("cabinet", (0.37, 0.38), (-0.10, 0.10), 0.0),), opening=(0.07, 0.12)),
         horizon=64,
         stages=(predicates.drawer_closed(0.01),),
-        plan=(("close", "drawer"),),
+        plan=(("close",),),
     ),
     TaskSpec(
         name="PushCubeToTarget",
@@ -189,7 +189,12 @@ _SPECS = (
         ),
         horizon=220,
         stages=(predicates.in_bin_without("red_cube", "blue_cube"), predicates.in_bin("red_cube", "blue_cube")),
-        plan=(("pick", "red_cube"), ("place", "bin"), ("pick", "blue_cube"), ("place", "bin")),
+        plan=(
+            ("pick", "red_cube"),
+            ("place", "red_cube", "bin"),
+            ("pick", "blue_cube"),
+            ("place", "blue_cube", "bin"),
+        ),
     ),
     TaskSpec(
         name="PlaceCubeInDrawer",
@@ -204,7 +209,7 @@ _SPECS = (
         ),
         horizon=220,
         stages=(predicates.drawer_open(0.09), predicates.in_open_drawer("red_cube")),
-        plan=(("open", "drawer"), ("pick", "red_cube"), ("place", "drawer")),
+        plan=(("open",), ("pick", "red_cube"), ("place", "red_cube", "drawer")),
     ),
 )
 TASKS = {spec.name: spec for spec in _SPECS}

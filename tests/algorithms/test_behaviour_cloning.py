@@ -79,15 +79,15 @@ def run(policy: TokenPolicy, episodes: Sequence[Episode], folder: Path, config=S
 
 def test_one_batch_is_overfitted(make_policy, episodes, tmp_path: Path):
     config = BehaviourCloning(
-        steps=500, batch_size=16, label_width=0, command_dropout=0, shift_pixels=0, jitter=0, held_out_fraction=0,
-        learning_rate=3e-3, weight_decay=0, checkpoint_every=500,
+        steps=300, batch_size=16, label_width=0, command_dropout=0, shift_pixels=0, jitter=0, held_out_fraction=0,
+        learning_rate=3e-3, weight_decay=0, checkpoint_every=300,
     )  # fmt: skip
     policy = make_policy()
 
     report = run(policy, episodes[:4], tmp_path, config)
 
     assert report.train["token_accuracy"] == 1
-    assert report.train["loss"] < 0.02
+    assert report.train["loss"] < 0.05
     assert report.held_out == {}
     samples = make_samples(episodes[:4], 3)
     chunk = policy.act(PolicyObs(samples.image, samples.command, samples.instruction), generators=None)
@@ -99,13 +99,20 @@ def test_one_batch_is_overfitted(make_policy, episodes, tmp_path: Path):
 
 def test_training_learns_what_the_image_shows_and_measures_it_on_held_out_episodes(make_policy, tmp_path: Path):
     many = [make_episode(seed, colour=("red", "green")[seed % 2]) for seed in range(80)]
-    config = replace(SMALL, steps=300, batch_size=32, learning_rate=3e-3, shift_pixels=0, checkpoint_every=300)
+    config = replace(
+        SMALL, steps=300, batch_size=32, learning_rate=3e-3, shift_pixels=0, checkpoint_every=300, jitter=0.05
+    )
 
     report = run(make_policy(), many, tmp_path, config)
 
     assert (report.episodes, report.held_out_episodes) == (60, 20)
-    # Without looking at the image the mean error of the two moving directions alone is about 0.09 over 7 dimensions.
-    assert report.held_out["action_error"] < 0.05
+    assert report.held_out["action_error"] < 0.6 * error_without_looking(many)
+
+
+def error_without_looking(episodes: Sequence[Episode]) -> float:
+    """Mean absolute error of knowing everything but the directions, of which the image alone tells."""
+    action = np.stack([episode.action[0, :2] for episode in episodes])
+    return float(np.abs(action - np.median(action, axis=0)).mean()) * 2 / 7
 
 
 def test_same_seed_gives_the_same_bits_and_another_seed_others(make_policy, episodes, tmp_path: Path):

@@ -12,13 +12,13 @@ from worldrl.core.types import Episode
 from worldrl.data.lerobot_writer import LeRobotWriter
 
 EMBODIMENT = Embodiment(0.02, 0.1, (0.2, -0.4, 0.0), (0.8, 0.4, 0.6), 1.0, 20.0)
-SIZE = (32, 32)
+SIZE = (16, 16)
 
 
 def episode(number):
     """Return episode ``number``; a pure function, so that a test can make it again."""
     noise = np.random.default_rng(number)
-    steps = int(noise.integers(1, 30))
+    steps = int(noise.integers(1, 12))
     return Episode(
         frames=noise.integers(0, 256, (steps + 1, 1, *SIZE, 3), dtype=np.uint8),
         state=noise.normal(size=(steps + 1, 8)).astype(np.float32),
@@ -41,7 +41,8 @@ def open_writer(folder):
 def main(folder):
     with open_writer(folder) as writer:
         while True:
-            print(writer.add_episode(episode(len(writer))), flush=True)
+            sys.stdout.write(f"{writer.add_episode(episode(len(writer)))}\n")
+            sys.stdout.flush()
 
 
 if __name__ == "__main__":

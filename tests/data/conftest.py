@@ -1,5 +1,7 @@
 """Synthetic episodes whose pixels and actions say where they come from."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,12 @@ from worldrl.core.types import Episode
 from worldrl.data.lerobot_writer import LeRobotWriter
 
 ARRAYS = ("frames", "state", "command", "action", "reward", "contact")
+
+
+@pytest.fixture(autouse=True)
+def _quick_disk(monkeypatch):
+    """Skip the wait for the disk: no test here cuts the power, and a kill is survived without it."""
+    monkeypatch.setattr(os, "fsync", lambda _descriptor: None)
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +27,9 @@ def embodiment():
 def make_episode():
     """Episode ``number``: pixel (0, 0) is (number, frame, camera), action t starts with t/1000, the rest is noise."""
 
-    def make(number=0, steps=20, *, cameras=("scene",), size=(12, 16), close_at=None, contact_at=None, success=True, **over):
+    def make(
+        number=0, steps=20, *, cameras=("scene",), size=(12, 16), close_at=None, contact_at=None, success=True, **over
+    ):
         noise = np.random.default_rng(number)
         frames = noise.integers(0, 256, (steps + 1, len(cameras), *size, 3), dtype=np.uint8)
         frames[:, :, 0, 0, 0] = number

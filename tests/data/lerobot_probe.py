@@ -65,7 +65,9 @@ def main(folder, indices):
         "cameras": cameras,
         "tasks": list(dataset.meta.tasks.index),
         "lengths": [int(n) for n in dataset.meta.episodes["length"]],
-        "stats": {key: {name: value.tolist() for name, value in part.items()} for key, part in dataset.meta.stats.items()},
+        "stats": {
+            key: {name: value.tolist() for name, value in part.items()} for key, part in dataset.meta.stats.items()
+        },
         "items": {str(i): describe(dataset[i], cameras) for i in indices},
         "windows": {
             str(i): {
@@ -78,7 +80,7 @@ def main(folder, indices):
         "batch": {key: list(value.shape) for key, value in batch.items() if isinstance(value, torch.Tensor)},
         "last_episode_frames": len(second),
     }
-    print("ANSWER " + json.dumps(answer))
+    sys.stdout.write("ANSWER " + json.dumps(answer) + "\n")
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ def test_every_flipped_journal_byte_is_noticed(damaged):
 def test_a_cut_journal_is_not_taken_for_a_shorter_dataset(damaged, open_writer):
     path = damaged / JOURNAL_PATH
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:3]))
-    with pytest.raises(ArtefactError, match="lists 2 episodes, .* promises 4"):
+    with pytest.raises(ArtefactError, match=r"lists 2 episodes, .* promises 4"):
         EpisodeDataset.open(damaged)
     with pytest.raises(ArtefactError, match="the journal was cut"):
         open_writer(damaged)

@@ -32,6 +32,7 @@ def assert_intact(folder, acknowledged, collector, assert_same):
     for number, episode in enumerate(dataset):
         assert_same(episode, collector.episode(number))
     with collector.open_writer(folder) as writer:
+        assert check_dataset(folder) == []  # opening alone has cleared away what was in flight
         assert writer.add_episode(collector.episode(survived)) == survived
     assert check_dataset(folder) == []
     assert_same(EpisodeDataset.open(folder)[survived], collector.episode(survived))
@@ -61,7 +62,7 @@ def test_killed_at_random_times(tmp_path, collector, assert_same):
 def test_killed_before_each_file_operation(tmp_path, collector, assert_same):
     subprocess.run([sys.executable, str(HERE / "crash_points.py"), str(tmp_path)], check=True)
     folders = sorted(tmp_path.glob("*.acknowledged"), key=lambda path: int(path.stem))
-    assert len(folders) > 30  # three episodes, the header and two finalisations have that many operations
+    assert len(folders) > 30  # two episodes, the header and two finalisations have that many operations
     survivors = []
     for path in folders:
         folder, acknowledged = tmp_path / path.stem, int(path.read_text() or 0)
@@ -72,7 +73,7 @@ def test_killed_before_each_file_operation(tmp_path, collector, assert_same):
                 assert len(writer) == acknowledged == 0
             continue
         survivors.append(assert_intact(folder, acknowledged, collector, assert_same))
-    assert set(survivors) == {0, 1, 2, 3}
+    assert set(survivors) == {0, 1, 2}
 
 
 def test_torn_journal_line_is_cut_off(tmp_path, collector, assert_same):

@@ -59,7 +59,10 @@ def test_numbers_are_contiguous_across_sessions(tmp_path, make_episode, open_wri
     for session in (lengths[:2], lengths[2:]):
         with open_writer(tmp_path / "d") as writer:
             before = len(writer)
-            assert [writer.add_episode(make_episode(before + i, n)) for i, n in enumerate(session)] == [before, before + 1]
+            assert [writer.add_episode(make_episode(before + i, n)) for i, n in enumerate(session)] == [
+                before,
+                before + 1,
+            ]
     tables = [pq.read_table(tmp_path / "d" / data_path(i)) for i in range(4)]
     index = np.concatenate([table["index"].to_numpy() for table in tables])
     np.testing.assert_array_equal(index, np.arange(sum(lengths) + 4))
@@ -95,7 +98,11 @@ def test_statistics_leave_out_the_hold_action(tmp_path, make_episode, record):
 @pytest.mark.parametrize(
     ("name", "spoil", "message"),
     [
-        ("state", lambda a: np.where(np.arange(len(a))[:, None] == 3, np.nan, a).astype(np.float32), "not finite at row 3"),
+        (
+            "state",
+            lambda a: np.where(np.arange(len(a))[:, None] == 3, np.nan, a).astype(np.float32),
+            "not finite at row 3",
+        ),
         ("action", lambda a: a * 3, "leaves \\[-1, 1\\]"),
         ("frames", lambda a: a.astype(np.float32), "frames must be uint8"),
         ("frames", lambda a: a[:-1], "frames must be uint8"),

@@ -130,6 +130,12 @@ class GrpoBatch:
         )
         return GrpoBatch(obs, self.token[index], self.logp[index], self.advantage[index], self.weight[index])
 
+    def to(self, device: torch.device) -> GrpoBatch:
+        """Move the tensors; observations are moved by the policy."""
+        return GrpoBatch(
+            self.obs, self.token.to(device), self.logp.to(device), self.advantage.to(device), self.weight.to(device)
+        )
+
 
 def grpo_batch(rollouts: ImaginedRollouts, config: GrpoConfig) -> tuple[GrpoBatch, dict[str, Tensor]]:
     """Turn rollouts into weighted chunks with advantages, leaving uninformative groups out."""
@@ -216,7 +222,7 @@ def grpo_update(
     """
     batch, logs = grpo_batch(rollouts, config)
     for part in minibatches(batch, config, seed) if len(batch) else ():
-        loss, part_logs = grpo_loss(policy, part, config, reference)
+        loss, part_logs = grpo_loss(policy, part.to(policy.device), config, reference)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(policy.parameters(), config.clip_norm)

@@ -9,7 +9,8 @@ was stopped before it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -41,6 +42,17 @@ def stream(seed: int, *names: Name, device: torch.device | str = "cpu") -> torch
 def numpy_stream(seed: int, *names: Name) -> np.random.Generator:
     """Return a numpy generator for the named stream."""
     return np.random.default_rng(stream_seed(seed, *names))
+
+
+@contextmanager
+def initial_weights(seed: int, *names: Name) -> Generator[None]:
+    """Lend the named stream to module constructors, which draw from torch's global one, and give that back after."""
+    lent = torch.get_rng_state()
+    torch.set_rng_state(stream(seed, *names).get_state())
+    try:
+        yield
+    finally:
+        torch.set_rng_state(lent)
 
 
 def row_streams(seed: int, names: Sequence[Name], rows: int) -> list[torch.Generator]:

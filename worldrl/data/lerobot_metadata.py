@@ -30,7 +30,7 @@ from worldrl.data.lerobot_stats import merge_stats
 
 
 def write_metadata(folder: Path, header: DatasetHeader, records: Sequence[EpisodeRecord]) -> None:
-    """Derive ``meta/`` from the journal, each file replaced atomically.
+    """Derive ``meta/`` from the journal; files that are out of date are replaced atomically.
 
     Args:
         folder: the dataset.
@@ -41,7 +41,9 @@ def write_metadata(folder: Path, header: DatasetHeader, records: Sequence[Episod
         OSError: the folder cannot be written.
     """
     for path, content in derived_files(header, records).items():
-        write_durably(folder / path, _parquet_bytes(content) if isinstance(content, pa.Table) else _json_bytes(content))
+        if not is_current(folder / path, content):
+            encoded = _parquet_bytes(content) if isinstance(content, pa.Table) else _json_bytes(content)
+            write_durably(folder / path, encoded)
 
 
 def derived_files(header: DatasetHeader, records: Sequence[EpisodeRecord]) -> dict[Path, pa.Table | dict[str, Any]]:

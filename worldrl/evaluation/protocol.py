@@ -152,9 +152,7 @@ class EvalProtocol:
     @property
     def env_options(self) -> EnvOptions:
         """How the environments are made."""
-        return EnvOptions(
-            image_size=self.image_size, cameras=self.cameras, style=self.style, max_steps=dict(self.horizon)
-        )
+        return EnvOptions(image_size=self.image_size, cameras=self.cameras, max_steps=dict(self.horizon))
 
 
 def instruction_of(mode: str, task: str, index: int, seed: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Frames to an mp4 file that browsers play: H.264, yuv420p, index first, written whole or not at all."""
+"""Frames to an mp4 file that browsers play: H.264, yuv420p; the file appears whole or not at all."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def encode_mp4(frames: NDArray[np.uint8], fps: float, *, least: int = 256) -> by
         raise MissingExtraError(f"video: this PyAV has no {CODEC} encoder; run `pip install av` for a wheel") from error
     large = enlarge(frames, least)
     file = io.BytesIO()
-    with av.open(file, "w", format="mp4", options={"movflags": "faststart"}) as container:
+    with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream(CODEC, rate=Fraction(fps).limit_denominator(1000), options={"crf": QUALITY})
         stream.height, stream.width = large.shape[1:3]
         stream.pix_fmt = "yuv420p"

@@ -87,6 +87,7 @@ def main(settings: CollectSettings) -> dict[str, Any]:
             workers=settings.workers,
             envs_per_worker=settings.envs_per_worker,
             timeout_s=settings.timeout_s,
+            hold_steps=settings.hold_steps,
         )
         metrics = summarise(rows)
         run.write_result(metrics, seed=settings.seed, device=device)
@@ -105,10 +106,7 @@ def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> 
     if settings.policy is not None:
         policy = PolicyActor(folder=settings.policy, temperature=settings.temperature, device=device)
         sources.append(("policy", policy, settings.policy_episodes))
-    return [
-        CollectPlan(actor, name_episodes(settings, tasks, source, count), settings.hold_steps)
-        for source, actor, count in sources
-    ]
+    return [CollectPlan(actor, name_episodes(settings, tasks, source, count)) for source, actor, count in sources]
 
 
 def name_episodes(settings: CollectSettings, tasks: Sequence[str], source: str, count: int) -> list[EpisodeSpec]:

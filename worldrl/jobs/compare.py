@@ -48,13 +48,16 @@ def main(settings: CompareSettings) -> dict[str, Any]:
 
 def show(metrics: Mapping[str, Any]) -> None:
     """Print the closing table."""
-    table = Table(title=f"{metrics['b']} (b) against {metrics['a']} (a) on the same episodes")
+    table = Table(
+        title=f"{metrics['b']} (b) against {metrics['a']} (a) on the same episodes",
+        caption="p: exact McNemar; per task adjusted after Holm",
+    )
     table.add_column("task")
-    for heading in ("a", "b", "only a", "only b", "b − a (points)", "95 % interval", "p"):
+    for heading in ("a", "b", "only a", "only b", "b − a (%)", "95 %", "p"):
         table.add_column(heading, justify="right")
     for task, entry in metrics["tasks"].items():
-        _add_row(table, task, entry, f"{entry['p_holm']:.3g} (Holm)")
-    _add_row(table, "all", metrics, f"{metrics['paired']['p']:.3g}")
+        _add_row(table, task, entry, f"{entry['p_holm']:.2g}")
+    _add_row(table, "all", metrics, f"{metrics['paired']['p']:.2g}")
     console().print(table)
     if not metrics["valid"]:
         console().print("not valid: too many episodes of one evaluation were run again after a worker died")
@@ -69,6 +72,6 @@ def _add_row(table: Table, name: str, entry: Mapping[str, Any], p: str) -> None:
         str(pair["only_a"]),
         str(pair["only_b"]),
         f"{100 * pair['diff']:+.1f}",
-        f"{100 * pair['lo']:+.1f} … {100 * pair['hi']:+.1f}",
+        f"{100 * pair['lo']:+.0f} … {100 * pair['hi']:+.0f}",
         p,
     )

@@ -115,7 +115,7 @@ def video_writer(folder: Path, fps: float) -> Callable[[Episode], None]:
 
 def show(metrics: Mapping[str, Any], protocol_hash: str) -> None:
     """Print the closing table."""
-    table = Table(title=f"success of {metrics['policy']} in the simulator, protocol {protocol_hash}")
+    table = Table(title=f"{metrics['policy']} in the simulator", caption=f"protocol {protocol_hash}")
     table.add_column("task")
     for heading in ("success", "95 % interval", "at end"):
         table.add_column(heading, justify="right")

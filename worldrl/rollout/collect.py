@@ -27,12 +27,10 @@ class CollectPlan:
     Attributes:
         actor: who acts.
         specs: which episodes.
-        hold_steps: further steps after the first success, so that data holds frames of fulfilled tasks.
     """
 
     actor: AnyActor
     specs: Sequence[EpisodeSpec]
-    hold_steps: int = 0
 
 
 def embedded_embodiment() -> Embodiment:
@@ -49,6 +47,7 @@ def collect_dataset(
     env_options: EnvOptions,
     workers: int,
     envs_per_worker: int = 1,
+    hold_steps: int = 0,
     timeout_s: float = 120.0,
 ) -> list[dict[str, object]]:
     """Record every episode of the plans that the dataset does not hold yet.
@@ -59,6 +58,7 @@ def collect_dataset(
         env_options: how to make environments.
         workers: simulator processes; 0 runs in this process.
         envs_per_worker: environments per process.
+        hold_steps: further steps after the first success, so that data holds frames of fulfilled tasks.
         timeout_s: longest silence of a worker (s).
 
     Returns:
@@ -75,21 +75,21 @@ def collect_dataset(
     ) as writer:
         known = {spec_of(record.meta).key for record in writer.records}
         _refuse_strangers(folder, known, plans)
-        total = sum(len(plan.specs) for plan in plans)
-        with Progress("collect", total=total, start=len(known), unit="episodes") as progress:
-            for plan in plans:
-                for episode in rollout_episodes(
-                    [spec for spec in plan.specs if spec.key not in known],
-                    actor=plan.actor,
-                    env_options=env_options,
-                    workers=workers,
-                    envs_per_worker=envs_per_worker,
-                    timeout_s=timeout_s,
-                    hold_steps=plan.hold_steps,
-                ):
-                    if isinstance(episode, Episode):
-                        writer.add_episode(episode)
-                        progress.advance()
+        missing = [(spec, plan.actor) for plan in plans for spec in plan.specs if spec.key not in known]
+        episodes = rollout_episodes(
+            [spec for spec, _ in missing],
+            actor=[actor for _, actor in missing],
+            env_options=env_options,
+            workers=workers,
+            envs_per_worker=envs_per_worker,
+            timeout_s=timeout_s,
+            hold_steps=hold_steps,
+        )
+        with Progress("collect", total=len(known) + len(missing), start=len(known), unit="episodes") as progress:
+            for episode in episodes:
+                if isinstance(episode, Episode):
+                    writer.add_episode(episode)
+                    progress.advance()
         return [
             {
                 "task": record.task,

@@ -298,5 +298,5 @@ def merge_rows(model: WorldModel, old: WorldState, new: WorldState, rows: NDArra
     index = torch.from_numpy(rows)
     merged = {name: value.clone() for name, value in old.state_dict().items()}
     for name, value in new.state_dict().items():
-        merged[name][index] = value
+        merged[name][index.to(value.device)] = value
     return model.restore(merged)

@@ -85,7 +85,7 @@ def imagine_rollouts(
         rows = np.flatnonzero(running)
         generators = [stream(seed, "policy", int(row), len(chunks)) for row in rows]
         with torch.no_grad():
-            chunk = policy.act(observation(obs, rows), generators=generators, temperature=temperature)
+            chunk = _on_cpu(policy.act(observation(obs, rows), generators=generators, temperature=temperature))
         chunks.append((torch.from_numpy(obs["image"]), torch.from_numpy(obs["command"]), chunk, rows))
         action = np.zeros((env.num_envs, *chunk.action.shape[1:]), np.float32)
         action[rows] = chunk.action.numpy()
@@ -93,6 +93,10 @@ def imagine_rollouts(
         success |= terminated
         running &= ~(terminated | truncated)
     return _stack(chunks, records, group_size, success)
+
+
+def _on_cpu(chunk: Chunk) -> Chunk:
+    return Chunk(chunk.action.cpu(), chunk.token.cpu(), chunk.logp.cpu())
 
 
 def _scatter(value: Tensor, rows: np.ndarray, total: int) -> Tensor:

@@ -6,23 +6,27 @@ import json
 import logging
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from types import TracebackType
 
 from worldrl.core.errors import WorkerError
 from worldrl.core.types import Episode
-from worldrl.rollout.share import Share
-from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.share import Assignment, Share
+from worldrl.rollout.specs import EpisodeOutcome
 from worldrl.rollout.wire import decode
 from worldrl.rollout.worker import decode_result, worker_main
 
 Result = tuple[int, Episode | EpisodeOutcome]
 JOIN_S = 5.0
 """How long a worker may take to end after it was asked to (s), before it is killed."""
+
+STARTUP_S = 120.0
+"""Least patience until a worker's first message (s): it imports torch and the simulator, on a busy machine slowly."""
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +36,20 @@ def describe_exit(code: int | None) -> str:
     if code is None:
         return "is still running"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended early with exit code {code}"
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Start a process with Ctrl-C blocked: a worker inherits that, and ignores it once it can.
+
+    Otherwise a Ctrl-C while a worker still imports would end it with a traceback on the terminal.
+    """
+    resource_tracker.ensure_running()  # its own start would unblock the signal half-way
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class Worker:
@@ -48,7 +66,7 @@ class Worker:
         self.number = number
         self.finished = False
         self._share, self._timeout_s, self._restarts = share, timeout_s, restarts
-        self._owed: dict[int, EpisodeSpec] = dict(share.episodes)
+        self._owed: dict[int, Assignment] = {item.position: item for item in share.episodes}
         self._started: set[int] = set()
         self._restarted = set(share.restarted)
         self._start()
@@ -56,18 +74,19 @@ class Worker:
     def _start(self) -> None:
         context = get_context("spawn")
         self.connection, theirs = context.Pipe(duplex=False)
-        share = replace(self._share, episodes=list(self._owed.items()), restarted=self._restarted)
+        share = replace(self._share, episodes=list(self._owed.values()), restarted=self._restarted)
         self.process: SpawnProcess = context.Process(
             target=worker_main,
             args=(theirs, json.dumps(share.to_json())),
             name=f"worldrl-worker-{self.number}",
             daemon=True,
         )
-        self.process.start()
+        with _interrupts_held():
+            self.process.start()
         theirs.close()  # only the worker may hold this end, or its death would not end the pipe
         self._call, self._position = "start", -1
         self._started.clear()
-        self.heard()
+        self._last_s = time.monotonic() + max(0.0, STARTUP_S - self._timeout_s)
 
     def heard(self) -> None:
         """Note a sign of life."""
@@ -105,8 +124,8 @@ class Worker:
         return None
 
     def _whereabouts(self) -> str:
-        spec = self._owed.get(self._position)
-        return f"worker {self.number} ({spec.describe() if spec else 'no episode'}, at {self._call!r})"
+        item = self._owed.get(self._position)
+        return f"worker {self.number} ({item.spec.describe() if item else 'no episode'}, at {self._call!r})"
 
     def bury(self) -> None:
         """Replace a worker that is dead or silent.

@@ -22,7 +22,7 @@ from worldrl.core.errors import ProtocolError, SettingError
 from worldrl.core.types import Episode
 from worldrl.rollout.actors import AnyActor
 from worldrl.rollout.pool import WorkerPool
-from worldrl.rollout.share import Share, run_share
+from worldrl.rollout.share import Assignment, Share, run_share
 from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
 
 Result = Episode | EpisodeOutcome
@@ -32,7 +32,7 @@ Order = Literal["spec", "completion"]
 def rollout_episodes(
     specs: Sequence[EpisodeSpec],
     *,
-    actor: AnyActor,
+    actor: AnyActor | Sequence[AnyActor],
     env_options: EnvOptions,
     workers: int = 1,
     envs_per_worker: int = 1,
@@ -50,11 +50,11 @@ def rollout_episodes(
 
     Args:
         specs: the episodes; each identity may appear once.
-        actor: who acts.
+        actor: who acts, in all episodes or one for each spec.
         env_options: how to make environments.
         workers: processes; 0 runs everything in this process, without a watchdog.
         envs_per_worker: environments stepped in lock-step by each worker, and the largest batch of a decision.
-        timeout_s: longest silence of a worker (s) before it counts as dead; starting up is included.
+        timeout_s: longest silence of a worker (s) before it counts as dead; its start may take two minutes.
         hold_steps: further steps after the first success before an episode ends.
         record: True for full episodes, False for outcomes, or the positions in ``specs`` to record in full.
         order: yield in the order of ``specs`` (buffers a few results), or as episodes finish.
@@ -64,16 +64,20 @@ def rollout_episodes(
         An iterator over one ``Episode`` (recorded positions) or ``EpisodeOutcome`` for each spec.
 
     Raises:
-        SettingError: a number is out of range.
+        SettingError: a number is out of range, or there is not one actor per spec.
         ProtocolError: an episode identity appears twice.
         WorkerError: a worker raised, or died or fell silent more than ``restarts`` times.
     """
-    _check(specs, workers=workers, envs_per_worker=envs_per_worker, timeout_s=timeout_s, hold_steps=hold_steps)
+    _check(specs, actor, workers=workers, envs_per_worker=envs_per_worker, timeout_s=timeout_s, hold_steps=hold_steps)
     count = max(1, min(workers, len(specs)))
     positions = range(len(specs))
+    each = list(actor) if isinstance(actor, Sequence) else [actor] * len(specs)
+    actors = list(dict.fromkeys(each))
     whole = Share(
-        episodes=list(enumerate(specs)),
-        actor=actor,
+        episodes=[
+            Assignment(at, spec, actors.index(own)) for at, (spec, own) in enumerate(zip(specs, each, strict=True))
+        ],
+        actors=actors,
         env_options=env_options,
         envs_per_worker=envs_per_worker,
         hold_steps=hold_steps,
@@ -86,13 +90,21 @@ def rollout_episodes(
 
 
 def _check(
-    specs: Sequence[EpisodeSpec], *, workers: int, envs_per_worker: int, timeout_s: float, hold_steps: int
+    specs: Sequence[EpisodeSpec],
+    actor: AnyActor | Sequence[AnyActor],
+    *,
+    workers: int,
+    envs_per_worker: int,
+    timeout_s: float,
+    hold_steps: int,
 ) -> None:
     """Raise where an argument of :func:`rollout_episodes` cannot be used."""
     lowest = {"workers": (workers, 0), "envs_per_worker": (envs_per_worker, 1), "hold_steps": (hold_steps, 0)}
     for name, (value, low) in lowest.items():
         if value < low:
             raise SettingError(f"{name}: must be >= {low}, received {value}")
+    if isinstance(actor, Sequence) and len(actor) != len(specs):
+        raise SettingError(f"actor: needs one for each of the {len(specs)} specs, received {len(actor)}")
     if timeout_s <= 0:
         raise SettingError(f"timeout_s: must be > 0, received {timeout_s}")
     for key, times in Counter(spec.key for spec in specs).items():

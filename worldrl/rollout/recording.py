@@ -83,8 +83,8 @@ class Recording:
             restarted=self._restarted,
         )
 
-    def episode(self, instruction: str, meta: Mapping[str, Any]) -> Episode:
-        """Return the full record; ``meta`` is added to the spec's own fields."""
+    def episode(self, instruction: str) -> Episode:
+        """Return the full record; its ``meta`` is the spec's fields and ``restarted``."""
         if not self._keep:
             raise WorldrlError(f"{self.spec.describe()}: was run without keeping frames; ask with record=True")
         return Episode(
@@ -99,5 +99,5 @@ class Recording:
             instruction=instruction,
             task=self.spec.task,
             cameras=self._cameras,
-            meta={**self.spec.to_json(), **meta, "restarted": self._restarted},
+            meta={**self.spec.to_json(), "restarted": self._restarted},
         )

@@ -1,7 +1,7 @@
 """One worker's share of a real rollout: environments in lock-step, one batched decision per chunk.
 
-A round is: fill the empty slots with the next episodes, ask the actor once for all running rows, execute each
-row's actions until they are spent or the episode ends. Which rows share a batch follows from the share and
+A round is: fill the empty slots with the next episodes, ask each actor once for all of its running rows, execute
+each row's actions until they are spent or the episode ends. Which rows share a batch follows from the share and
 ``envs_per_worker`` alone, so a rerun decides on the same batches and gives the same bits.
 
 Environments are made here, inside the worker, because a GL context must never be inherited; each slot keeps its
@@ -30,12 +30,27 @@ Pulse = Callable[[str, int], None]
 
 
 @dataclass(frozen=True)
+class Assignment:
+    """One episode of a share.
+
+    Attributes:
+        position: its place in the whole list of specs.
+        spec: which episode.
+        actor: who acts, as an index into the share's actors.
+    """
+
+    position: int
+    spec: EpisodeSpec
+    actor: int
+
+
+@dataclass(frozen=True)
 class Share:
     """Everything a worker needs to know.
 
     Attributes:
-        episodes: ``(position, spec)`` in the order in which they start.
-        actor: who acts.
+        episodes: in the order in which they start.
+        actors: everyone who acts.
         env_options: how to make environments.
         envs_per_worker: slots stepped in lock-step.
         hold_steps: further steps after the first success before an episode ends.
@@ -43,8 +58,8 @@ class Share:
         restarted: positions that an earlier worker lost.
     """
 
-    episodes: Sequence[tuple[int, EpisodeSpec]]
-    actor: AnyActor
+    episodes: Sequence[Assignment]
+    actors: Sequence[AnyActor]
     env_options: EnvOptions
     envs_per_worker: int
     hold_steps: int
@@ -54,8 +69,8 @@ class Share:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
-            "episodes": [[position, spec.to_json()] for position, spec in self.episodes],
-            "actor": actor_to_json(self.actor),
+            "episodes": [[item.position, item.spec.to_json(), item.actor] for item in self.episodes],
+            "actors": [actor_to_json(actor) for actor in self.actors],
             "env_options": self.env_options.to_json(),
             "envs_per_worker": self.envs_per_worker,
             "hold_steps": self.hold_steps,
@@ -67,8 +82,8 @@ class Share:
     def from_json(cls, data: Mapping[str, Any]) -> Share:
         """Rebuild from :meth:`to_json`."""
         return cls(
-            episodes=[(position, EpisodeSpec.from_json(spec)) for position, spec in data["episodes"]],
-            actor=actor_from_json(data["actor"]),
+            episodes=[Assignment(at, EpisodeSpec.from_json(spec), actor) for at, spec, actor in data["episodes"]],
+            actors=[actor_from_json(actor) for actor in data["actors"]],
             env_options=EnvOptions.from_json(data["env_options"]),
             envs_per_worker=data["envs_per_worker"],
             hold_steps=data["hold_steps"],
@@ -79,7 +94,7 @@ class Share:
     @property
     def obs(self) -> str:
         """Observation mode: images are rendered only where a policy or a record needs them."""
-        return "pixels" if self.record or isinstance(self.actor, PolicyActor) else "state"
+        return "pixels" if self.record or any(isinstance(actor, PolicyActor) for actor in self.actors) else "state"
 
 
 def make_env(options: EnvOptions, task: str, obs: str) -> Any:
@@ -108,7 +123,7 @@ class EnvSlot:
         if spec.task != self._task:
             self.close()
             self._env, self._task = make_env(self._options, spec.task, self._obs), spec.task
-        self._env.unwrapped.set_style(spec.style or self._options.style)
+        self._env.unwrapped.set_style(spec.style)
         options: dict[str, Any] = {"index": spec.index} if spec.init_id is None else {"init_id": spec.init_id}
         if spec.instruction is not None:
             options["instruction"] = spec.instruction
@@ -125,14 +140,14 @@ class EnvSlot:
 class Run:
     """One episode in flight."""
 
-    position: int
+    item: Assignment
     row: Row
     recording: Recording
 
     def execute(self, actions: NDArray[np.float32], pulse: Pulse) -> None:
         """Take the actions ``[L, 7]`` one by one, until the episode ends."""
         for action in actions:
-            pulse("step", self.position)
+            pulse("step", self.item.position)
             obs, _, terminated, truncated, info = self.row.env.step(action)
             self.row.obs = obs
             self.recording.step(action, obs, info, env_ended=terminated | truncated)
@@ -140,29 +155,40 @@ class Run:
                 return
 
 
-def begin(share: Share, slot: EnvSlot, actor: Actor, position: int, spec: EpisodeSpec, pulse: Pulse) -> Run:
+def begin(share: Share, slot: EnvSlot, actors: Sequence[Actor], item: Assignment, pulse: Pulse) -> Run:
     """Reset an environment to the episode's initial state."""
-    pulse("make and reset the environment", position)
-    env, obs, info = slot.reset(spec)
-    row = Row(spec, env, obs, info["instruction"])
+    pulse("make and reset the environment", item.position)
+    env, obs, info = slot.reset(item.spec)
+    row = Row(item.spec, env, obs, info["instruction"])
     recording = Recording(
-        spec,
+        item.spec,
         cameras=share.env_options.cameras,
-        keep=position in share.record,
+        keep=item.position in share.record,
         hold_steps=share.hold_steps,
-        restarted=position in share.restarted,
+        restarted=item.position in share.restarted,
     )
     recording.observe(obs, info)
-    actor.begin(row)
-    return Run(position, row, recording)
+    actors[item.actor].begin(row)
+    return Run(item, row, recording)
+
+
+def decide(actors: Sequence[Actor], runs: Sequence[Run], pulse: Pulse) -> list[NDArray[np.float32]]:
+    """Ask each actor once for all of its rows; returns each run's next actions ``[L, 7]``."""
+    actions: dict[int, NDArray[np.float32]] = {}
+    for number, actor in enumerate(actors):
+        own = [run for run in runs if run.item.actor == number]
+        if own:
+            pulse("act", own[0].item.position)
+            chunk = actor.act([run.row for run in own])
+            actions.update(zip((run.item.position for run in own), chunk, strict=True))
+    return [actions[run.item.position] for run in runs]
 
 
 def result(share: Share, run: Run) -> Episode | EpisodeOutcome:
     """Return what was asked for of an ended episode."""
-    if run.position not in share.record:
+    if run.item.position not in share.record:
         return run.recording.outcome()
-    style = run.row.spec.style or share.env_options.style
-    return run.recording.episode(run.row.instruction, {"style": style})
+    return run.recording.episode(run.row.instruction)
 
 
 def run_share(share: Share, pulse: Pulse) -> Iterator[tuple[int, Episode | EpisodeOutcome]]:
@@ -175,29 +201,27 @@ def run_share(share: Share, pulse: Pulse) -> Iterator[tuple[int, Episode | Episo
     Yields:
         ``(position, result)`` as episodes end.
     """
-    pulse("load the actor", -1)
-    actor = share.actor.build()
+    pulse("load the actors", -1)
+    actors = [actor.build() for actor in share.actors]
     slots = [EnvSlot(share.env_options, share.obs) for _ in range(share.envs_per_worker)]
     with ExitStack() as stack:
         for slot in slots:
             stack.callback(slot.close)
-        yield from _rounds(share, actor, slots, pulse)
+        yield from _rounds(share, actors, slots, pulse)
 
 
 def _rounds(
-    share: Share, actor: Actor, slots: Sequence[EnvSlot], pulse: Pulse
+    share: Share, actors: Sequence[Actor], slots: Sequence[EnvSlot], pulse: Pulse
 ) -> Iterator[tuple[int, Episode | EpisodeOutcome]]:
     waiting = deque(share.episodes)
     running: dict[int, Run] = {}
     while waiting or running:
         for number, slot in enumerate(slots):
             if number not in running and waiting:
-                running[number] = begin(share, slot, actor, *waiting.popleft(), pulse)
+                running[number] = begin(share, slot, actors, waiting.popleft(), pulse)
         batch = sorted(running)
-        pulse("act", running[batch[0]].position)
-        chunk = actor.act([running[number].row for number in batch])
-        for number, actions in zip(batch, chunk, strict=True):
+        for number, actions in zip(batch, decide(actors, [running[n] for n in batch], pulse), strict=True):
             running[number].execute(actions, pulse)
             if running[number].recording.ended:
                 ended = running.pop(number)
-                yield ended.position, result(share, ended)
+                yield ended.item.position, result(share, ended)

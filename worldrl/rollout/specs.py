@@ -27,7 +27,7 @@ class EpisodeSpec:
         seed: root of the episode's random streams (initial state, expert noise, policy sampling).
         init_id: number of a stored initial state, which then replaces the sampled one.
         instruction: sentence told to the actor; None for the task's own.
-        style: visual style of the scene; None for the environment options' own.
+        style: visual style of the scene.
         source: label kept with the record, for example ``"expert"``.
     """
 
@@ -36,7 +36,7 @@ class EpisodeSpec:
     seed: int
     init_id: int | None = None
     instruction: str | None = None
-    style: str | None = None
+    style: str = "default"
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -122,14 +122,12 @@ class EnvOptions:
     Attributes:
         image_size: pixels of the square image.
         cameras: names in the order of the frames' axis ``V``; the first is the scene camera.
-        style: visual style where a spec names none.
         max_steps: time limit by task (control steps); a task without one has its registered horizon.
         env_id: Gymnasium id with ``{task}``; what stands before the colon is imported in the worker.
     """
 
     image_size: int = 64
     cameras: tuple[str, ...] = ("scene",)
-    style: str = "default"
     max_steps: Mapping[str, int] = field(default_factory=dict)
     env_id: str = "worldrl_envs:worldrl/{task}-v0"
 

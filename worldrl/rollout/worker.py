@@ -79,6 +79,7 @@ def worker_main(connection: Connection, share_json: str) -> None:
         share_json: :meth:`Share.to_json` as text.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     # Workers share the machine's cores; more torch threads than one each makes all of them slower.
     torch.set_num_threads(1)

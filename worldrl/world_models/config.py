@@ -100,6 +100,7 @@ class SuccessHeadConfig:
 
     Attributes:
         threshold: probability from which a frame counts as success; calibrated on held-out rollouts.
+        least_threshold: calibration never goes below this.
         debounce: consecutive frames over the threshold that make a success.
         loss_weight: weight of its cross-entropy beside the flow loss.
         positive_weight: weight of frames of success; below 1 favours precision, since false success is what
@@ -107,6 +108,7 @@ class SuccessHeadConfig:
     """
 
     threshold: float = 0.7
+    least_threshold: float = 0.5
     debounce: int = 2
     loss_weight: float = 0.1
     positive_weight: float = 1.0

@@ -119,8 +119,8 @@ def chunk_loss(
         add_noise(clean, noise, sigma), sigma, state.reference, state.memory, condition
     )
     weight = motion_weight(clean, state.memory[:, -1:], config.dynamics.motion_weight) * valid[:, :, None, None, None]
-    flow = (weight * (predicted - clean).square()).mean()
+    flow = (weight * (predicted.float() - clean).square()).mean()
     logit = model.success(features, model.success.embed(batch.instruction))
-    head = success_loss(logit, success, valid, sigma, config.success.positive_weight)
+    head = success_loss(logit.float(), success, valid, sigma, config.success.positive_weight)
     logs = {"wm/flow_loss": flow.detach(), "wm/success_loss": head.detach()}
     return flow + config.success.loss_weight * head, logs

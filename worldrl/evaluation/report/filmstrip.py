@@ -15,6 +15,8 @@ from worldrl.evaluation.report.model import Filmstrip, Frames
 
 GAP = 2
 """Pixels between frames before upscaling."""
+COMPRESSION = 6
+"""Of PNG: level 9 saves 1 % more and takes thirteen times as long."""
 MARGIN = 8
 LINE = 22
 FONT = cv2.FONT_HERSHEY_SIMPLEX
@@ -59,7 +61,7 @@ def row_png(frames: Frames, steps: int) -> bytes:
 def encode_png(image: NDArray[np.uint8]) -> bytes:
     """Encode RGB ``[Y, X, 3]`` or RGBA ``[Y, X, 4]`` uint8 as PNG; the same image gives the same bytes."""
     order = cv2.COLOR_RGBA2BGRA if image.shape[-1] == 4 else cv2.COLOR_RGB2BGR
-    encoded, data = cv2.imencode(".png", cv2.cvtColor(image, order), [cv2.IMWRITE_PNG_COMPRESSION, 9])
+    encoded, data = cv2.imencode(".png", cv2.cvtColor(image, order), [cv2.IMWRITE_PNG_COMPRESSION, COMPRESSION])
     if not encoded:
         raise ArtefactError(f"png: the image could not be encoded, received {image.dtype} {list(image.shape)}")
     return data.tobytes()

@@ -10,7 +10,10 @@ import re
 from collections.abc import Iterable
 from html import escape
 
-VOID = frozenset({"br", "img", "meta", "hr", "col", "line", "circle", "rect", "path", "polyline", "polygon"})
+VOID = frozenset({"br", "img", "meta", "hr", "col"})
+"""HTML elements without an end tag."""
+SHAPES = frozenset({"line", "circle", "rect", "path", "polyline", "polygon"})
+"""SVG elements that close themselves where they hold nothing."""
 
 
 class Html(str):
@@ -52,8 +55,10 @@ def element(name: str, /, *children: Child, **attributes: str | float | bool | N
         The element's markup.
     """
     opening = name + "".join(_attribute(key, value) for key, value in attributes.items())
-    if name in VOID and not children:
-        return Html(f"<{opening}>" if name in {"br", "img", "meta", "hr", "col"} else f"<{opening}/>")
+    if name in VOID:
+        return Html(f"<{opening}>")
+    if name in SHAPES and not children:
+        return Html(f"<{opening}/>")
     return Html(f"<{opening}>{join(children)}</{name}>")
 
 

@@ -127,11 +127,14 @@ def _unmeasured(overall: SuccessRow | None) -> str:
 
 
 def _decimals(before: float, after: float, paired: Paired) -> int:
-    """Fewest decimals at which no sign is lost and the sentence's own subtraction comes out right."""
+    """Fewest decimals at which no sign is lost and, where that is possible, the sentence's subtraction comes out."""
 
-    def honest(d: int) -> bool:
-        signs = all(round(100 * paired[key], d) != 0 or paired[key] == 0 for key in ("diff", "lo", "hi"))
+    def keeps_signs(d: int) -> bool:
+        return all(round(100 * paired[key], d) != 0 or paired[key] == 0 for key in ("diff", "lo", "hi"))
+
+    def adds_up(d: int) -> bool:
         shown = round(100 * after, d) - round(100 * before, d)
-        return signs and abs(shown - round(100 * paired["diff"], d)) < 10**-d / 2
+        return abs(shown - round(100 * paired["diff"], d)) < 10**-d / 2
 
-    return next((d for d in range(MAX_DECIMALS) if honest(d)), MAX_DECIMALS)
+    signed = [d for d in range(MAX_DECIMALS + 1) if keeps_signs(d)] or [MAX_DECIMALS]
+    return next((d for d in signed if adds_up(d)), signed[0])

@@ -1,0 +1,79 @@
+import pytest
+import torch
+
+from worldrl.core.device import peak_rss_mb, resolve_device, resolve_dtype, set_threads
+from worldrl.core.errors import SettingError
+
+
+def fake_cuda(monkeypatch, count, bf16=True):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: bf16)
+
+
+def test_without_a_gpu_cuda_is_an_error_and_auto_the_cpu(monkeypatch):
+    fake_cuda(monkeypatch, 0)
+    assert resolve_device("cpu") == resolve_device("auto") == torch.device("cpu")
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(SettingError, match=rf"'{name}' was asked for, but torch .*; use device=cpu"):
+            resolve_device(name)
+
+
+def test_with_two_gpus(monkeypatch):
+    fake_cuda(monkeypatch, 2)
+    assert resolve_device("auto") == resolve_device("cuda") == torch.device("cuda")
+    assert resolve_device("cuda:1") == torch.device("cuda:1")
+    assert resolve_device("cpu") == torch.device("cpu")
+    with pytest.raises(SettingError, match=r"there are 2 CUDA devices; use cuda:0..1"):
+        resolve_device("cuda:2")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:", "cuda:x", "CPU", "", "cuda:0 "])
+def test_unknown_device_names(name):
+    with pytest.raises(SettingError, match=f"device: unknown name '{name}'"):
+        resolve_device(name)
+
+
+def test_dtypes(monkeypatch):
+    assert resolve_dtype("float32") == torch.float32
+    assert resolve_dtype("float16", torch.device("cpu")) == torch.float16
+    assert resolve_dtype("bfloat16", torch.device("cpu")) == torch.bfloat16
+    with pytest.raises(SettingError, match="unknown name 'float23'; did you mean 'float32'"):
+        resolve_dtype("float23")
+    fake_cuda(monkeypatch, 1, bf16=False)
+    with pytest.raises(SettingError, match="'bfloat16' is not supported by this GPU"):
+        resolve_dtype("bfloat16", torch.device("cuda"))
+    fake_cuda(monkeypatch, 1, bf16=True)
+    assert resolve_dtype("bfloat16", torch.device("cuda")) == torch.bfloat16
+
+
+def test_threads():
+    before = torch.get_num_threads()
+    try:
+        set_threads(1)
+        assert torch.get_num_threads() == 1
+        with pytest.raises(SettingError, match="at least 1, received 0"):
+            set_threads(0)
+    finally:
+        set_threads(before)
+
+
+def test_peak_memory_sees_an_allocation_and_keeps_it(child):
+    code = """
+from worldrl.core.device import peak_rss_mb
+before = peak_rss_mb()
+block = bytearray(200 * 2**20)
+del block
+print(peak_rss_mb() - before)
+"""
+    assert 190 < float(child(code).stdout) < 230
+    assert peak_rss_mb() > 10
+
+
+def test_light_modules_do_not_import_torch(child):
+    code = """
+import sys
+import worldrl.core.run, worldrl.core.log, worldrl.core.device, worldrl.core.jsonfile
+print("torch" in sys.modules)
+"""
+    assert child(code).stdout == "False\n"

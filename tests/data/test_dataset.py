@@ -1,0 +1,104 @@
+"""EpisodeDataset: lazy reading, subsets, concatenation, fingerprints."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.lerobot_format import data_path
+
+
+@pytest.fixture
+def dataset(tmp_path, make_episode, record):
+    episodes = [make_episode(n, 4 + n, success=n % 2 == 0, task=("Push", "Pick")[n // 3]) for n in range(5)]
+    return EpisodeDataset.open(record(tmp_path / "d", episodes))
+
+
+def test_summary_counts(dataset):
+    summary = dataset.summary()
+    assert (summary["episodes"], summary["successes"], summary["steps"], summary["frames"]) == (5, 3, 30, 35)
+    assert {task: (part["episodes"], part["successes"]) for task, part in summary["tasks"].items()} == {
+        "Push": (3, 2),
+        "Pick": (2, 1),
+    }
+    assert summary["sources"] == {"expert": 5}
+    assert dataset.tasks() == ("Pick", "Push")
+
+
+def test_opening_and_subsets_read_no_data_file(dataset, tmp_path):
+    for path in (tmp_path / "d/data").rglob("*.parquet"):
+        path.unlink()
+    opened = EpisodeDataset.open(tmp_path / "d")
+    assert len(opened.subset(lambda record: record.success)) == 3
+    with pytest.raises(ArtefactError, match="missing"):
+        opened[0]
+
+
+def test_loaded_dataset_needs_no_files(dataset, tmp_path, make_episode, assert_same):
+    loaded = dataset.load(workers=3)
+    (tmp_path / "d" / data_path(1)).unlink()
+    assert_same(loaded[1], make_episode(1, 5, success=False, task="Push"))
+    assert loaded[1] is loaded[1]
+
+
+def test_subset_order_and_negative_and_slice(dataset):
+    assert [episode.meta["seed"] for episode in dataset.subset([3, 0, 3])] == [3, 0, 3]
+    assert [episode.meta["seed"] for episode in dataset[1:3]] == [1, 2]
+    assert dataset[-1].meta["seed"] == 4
+    assert [record.index for record in dataset.subset(lambda record: record.task == "Pick").records] == [3, 4]
+    with pytest.raises(SettingError, match=r"position 5 is outside 0\.\.4"):
+        dataset.subset([5])
+    with pytest.raises(IndexError):
+        dataset[5]
+
+
+def test_concatenate(dataset, tmp_path, make_episode, record, embodiment):
+    other = EpisodeDataset.open(record(tmp_path / "e", [make_episode(9)]))
+    both = dataset.concatenate(other)
+    assert [episode.meta["seed"] for episode in both] == [0, 1, 2, 3, 4, 9]
+    slow = dataclasses.replace(embodiment, control_hz=10.0)
+    with pytest.raises(ArtefactError, match="fps of dataset 1 is 10, of the first 20"):
+        dataset.concatenate(EpisodeDataset.from_episodes([make_episode(0)], fps=10, embodiment=slow))
+
+
+def test_fingerprint_is_of_content(dataset, tmp_path, make_episode, record, embodiment):
+    episodes = list(dataset)
+    memory = EpisodeDataset.from_episodes(episodes, fps=20, embodiment=embodiment)
+    copied = EpisodeDataset.open(record(tmp_path / "copy", episodes))
+    assert dataset.fingerprint == dataset.load().fingerprint == memory.fingerprint == copied.fingerprint
+    assert dataset.subset([1, 0]).fingerprint != dataset.subset([0, 1]).fingerprint
+    frames = episodes[0].frames.copy()
+    frames[1, 0, 2, 2, 1] ^= 1
+    for change in ({"frames": frames}, {"instruction": "x"}, {"meta": {}}, {"terminated": False}):
+        other = [dataclasses.replace(episodes[0], **change), *episodes[1:]]
+        assert EpisodeDataset.from_episodes(other, fps=20, embodiment=embodiment).fingerprint != dataset.fingerprint
+
+
+def test_opening_while_a_writer_is_at_work(tmp_path, make_episode, open_writer):
+    with open_writer(tmp_path / "d") as writer:
+        for number in range(3):
+            writer.add_episode(make_episode(number))
+            assert len(EpisodeDataset.open(tmp_path / "d")) == number + 1
+
+
+def test_empty_dataset(tmp_path, open_writer):
+    open_writer(tmp_path / "d").close()
+    dataset = EpisodeDataset.open(tmp_path / "d")
+    assert len(dataset) == 0
+    assert dataset.summary()["episodes"] == 0
+    assert dataset.load().tasks() == ()
+
+
+def test_from_episodes_checks(make_episode, embodiment):
+    with pytest.raises(SettingError, match="at least one"):
+        EpisodeDataset.from_episodes([], fps=20, embodiment=embodiment)
+    with pytest.raises(ArtefactError, match="episode 1: frames must be uint8"):
+        EpisodeDataset.from_episodes([make_episode(0), make_episode(1, size=(8, 8))], fps=20, embodiment=embodiment)
+
+
+def test_read_arrays_are_writable(dataset):
+    episode = dataset[0]
+    episode.action[0] = 0
+    assert not np.array_equal(dataset[0].action, episode.action)

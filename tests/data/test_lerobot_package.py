@@ -1,0 +1,117 @@
+"""The real lerobot package opens what worldrl writes.
+
+Set ``WORLDRL_LEROBOT_PYTHON`` to the interpreter of an environment with lerobot 0.4.4, and run ``pytest -m sim``.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.lerobot_writer import finalize_dataset
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.sim
+
+
+@pytest.fixture(scope="module")
+def ask_lerobot(tmp_path_factory):
+    interpreter = os.environ.get("WORLDRL_LEROBOT_PYTHON")
+    if not interpreter:
+        pytest.skip("WORLDRL_LEROBOT_PYTHON is not set")
+    cache = tmp_path_factory.mktemp("huggingface")
+    environment = {**os.environ, "HF_HOME": str(cache), "HF_HUB_OFFLINE": "1"}
+
+    def ask(folder, indices):
+        command = [interpreter, str(HERE / "lerobot_probe.py"), str(folder), *map(str, indices)]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        return json.loads(result.stdout.rpartition("ANSWER ")[2])
+
+    return ask
+
+
+def image_hash(frame):
+    return hashlib.sha256(np.ascontiguousarray(frame).tobytes()).hexdigest()
+
+
+def assert_item(item, episodes, index):
+    """Compare lerobot's row ``index`` with the episodes; return its episode and frame."""
+    starts = np.cumsum([0, *(len(episode) + 1 for episode in episodes)])
+    number = int(np.searchsorted(starts, index, side="right") - 1)
+    episode, frame = episodes[number], index - int(starts[number])
+    last = frame == len(episode)
+    hold = np.array([0, 0, 0, 0, 0, 0, episode.command[-1, 6]], np.float32)
+    action = hold if last else episode.action[frame]
+    assert item["action"] == action.tolist()
+    assert item["observation.state"] == episode.state[frame].tolist()
+    assert item["observation.command"] == episode.command[frame].tolist()
+    assert item["observation.contact"] == bool(episode.contact[frame])
+    assert item["next.reward"] == (0 if last else episode.reward[frame])
+    assert item["is_last"] == last
+    assert item["timestamp"] == np.float32(frame / 20)
+    assert (item["index"], item["episode_index"], item["frame_index"]) == (index, number, frame)
+    assert item["task"] == episode.instruction
+    for view, camera in enumerate(episode.cameras):
+        assert item["images"][f"observation.images.{camera}"] == image_hash(episode.frames[frame, view])
+    return episode, frame
+
+
+def assert_window(window, episode, frame):
+    """A window of one earlier frame and four actions, clamped to the episode's rows."""
+    hold = np.array([0, 0, 0, 0, 0, 0, episode.command[-1, 6]], np.float32)
+    rows = np.concatenate([episode.action, hold[None]])
+    steps = [min(frame + k, len(episode)) for k in range(4)]
+    assert window["action"] == rows[steps].tolist()
+    assert window["action_is_pad"] == [frame + k > len(episode) for k in range(4)]
+    assert window["images"] == [image_hash(episode.frames[max(frame - 1, 0), 0]), image_hash(episode.frames[frame, 0])]
+
+
+def test_lerobot_reads_the_same(ask_lerobot, tmp_path, make_episode, record):
+    cameras = ("scene", "wrist")
+    episodes = [
+        make_episode(0, 7, cameras=cameras, close_at=3),
+        make_episode(1, 1, cameras=cameras, instruction="hebe den „Würfel“ auf 🧊"),
+        make_episode(2, 12, cameras=cameras, contact_at=4),
+    ]
+    folder = record(tmp_path / "d", episodes)
+    indices = [0, 3, 7, 8, 9, 10, 16, 22]
+    answer = ask_lerobot(folder, indices)
+    assert answer["version"] == "0.4.4"
+    assert (answer["frames"], answer["episodes"], answer["fps"]) == (23, 3, 20)
+    assert answer["lengths"] == [8, 2, 13]
+    assert answer["tasks"] == [episode.instruction for episode in episodes]
+    assert answer["cameras"] == ["observation.images.scene", "observation.images.wrist"]
+    assert answer["last_episode_frames"] == 13
+    for index in indices:
+        episode, frame = assert_item(answer["items"][str(index)], episodes, index)
+        assert_window(answer["windows"][str(index)], episode, frame)
+    assert answer["batch"]["observation.images.scene"] == [3, 2, 3, 12, 16]
+    assert answer["batch"]["action"] == [3, 4, 7]
+    action = np.concatenate([episode.action for episode in episodes]).astype(np.float64)
+    np.testing.assert_allclose(answer["stats"]["action"]["mean"], action.mean(0))
+    assert np.shape(answer["stats"]["observation.images.wrist"]["std"]) == (3, 1, 1)
+
+
+def test_lerobot_reads_what_a_killed_writer_left(ask_lerobot, tmp_path):
+    folder = tmp_path / "d"
+    command = [sys.executable, str(HERE / "collect_forever.py"), str(folder)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    for _ in range(5):
+        process.stdout.readline()
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    finalize_dataset(folder)
+    episodes = list(EpisodeDataset.open(folder))
+    rows = sum(len(episode) + 1 for episode in episodes)
+    answer = ask_lerobot(folder, [0, rows - 1])
+    assert (answer["episodes"], answer["frames"]) == (len(episodes), rows)
+    for index in (0, rows - 1):
+        assert_item(answer["items"][str(index)], episodes, index)

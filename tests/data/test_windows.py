@@ -1,0 +1,199 @@
+"""Windows: every frame, action and command is the one that the timeline says."""
+
+import numpy as np
+import pytest
+import torch
+
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.rng import stream
+from worldrl.data.windows import WindowSampler, iter_chunks
+
+K, S, L = 4, 2, 8
+
+
+@pytest.fixture(scope="module")
+def episodes(make_episode):
+    lengths = [20, 3, 33, 8, 15]
+    events = [{"close_at": 9}, {}, {"close_at": 30, "contact_at": 31}, {"contact_at": 1}, {"close_at": 15}]
+    return [make_episode(n, t, success=n != 3, **e) for n, (t, e) in enumerate(zip(lengths, events, strict=True))]
+
+
+def frame_number(frames):
+    return frames[..., 0, 0, 1].long()
+
+
+def expect_row(batch, i, episodes, unroll):
+    """Compare row ``i`` with a plain loop over the timeline."""
+    e, t = int(batch.episode[i]), int(batch.start[i])
+    episode, T = episodes[e], len(episodes[e])
+    still = bool(batch.static[i])
+    for k in range(K):
+        n = t if still else max(t - (K - 1 - k) * S, 0)
+        assert np.array_equal(batch.memory[i, k], episode.frames[n, 0])
+    for j in range(unroll * L // S):
+        ahead = 0 if still else (j + 1) * S
+        n = min(t + ahead, T)
+        assert np.array_equal(batch.frames[i, j], episode.frames[n, 0])
+        assert bool(batch.valid[i, j]) == (t + ahead <= T)
+        assert bool(batch.success[i, j]) == (n > 0 and episode.reward[n - 1] > 0)
+    for j in range(unroll * L):
+        hold = [0, 0, 0, 0, 0, 0, episode.command[t if still else T, 6]]
+        expected = episode.action[t + j] if t + j < T and not still else hold
+        assert batch.action[i, j].tolist() == list(map(float, expected))
+        assert np.array_equal(batch.commands[i, j], episode.command[t if still else min(t + j + 1, T)])
+    assert np.array_equal(batch.reference[i], episode.frames[0, 0])
+    assert np.array_equal(batch.command[i], episode.command[t])
+    assert (batch.instruction[i], batch.task[i]) == (episode.instruction, episode.task)
+
+
+@pytest.mark.parametrize("unroll", [1, 3])
+def test_alignment_of_every_row(episodes, unroll):
+    sampler = WindowSampler(episodes, unroll=unroll, static_share=0.2, first_chunk_share=0.1)
+    batch = sampler.sample(300, stream(0, "windows"))
+    assert batch.frames.shape == (300, unroll * 4, 12, 16, 3)
+    assert batch.memory.shape == (300, 4, 12, 16, 3)
+    assert (batch.frames.dtype, batch.action.dtype, batch.valid.dtype) == (torch.uint8, torch.float32, torch.bool)
+    assert {bool(flag) for flag in batch.static} == {True, False}
+    assert not batch.valid.all()
+    for i in range(300):
+        expect_row(batch, i, episodes, unroll)
+
+
+def test_pixels_tell_the_frame(episodes):
+    """The same once more without the reference loop: frame numbers are written into the pixels."""
+    batch = WindowSampler(episodes, static_share=0).sample(200, stream(1, "windows"))
+    numbers = frame_number(batch.frames)
+    expected = batch.start[:, None] + torch.tensor([2, 4, 6, 8])
+    assert torch.equal(numbers[batch.valid], expected[batch.valid])
+    last = torch.tensor([len(episodes[e]) for e in batch.episode])
+    assert torch.equal(numbers[~batch.valid], last[:, None].expand_as(numbers)[~batch.valid])
+    assert torch.equal(frame_number(batch.memory[:, -1]), batch.start)
+    assert torch.equal(batch.memory[..., 0, 0, 0], batch.episode[:, None].expand(-1, 4).to(torch.uint8))
+    real = batch.start + 8 <= last
+    torch.testing.assert_close(
+        batch.action[real, :, 0] * 1000, batch.start[real, None] + torch.arange(8.0), atol=1e-3, rtol=0
+    )
+    torch.testing.assert_close(
+        batch.commands[real, :, 0] * 1000, batch.start[real, None] + torch.arange(1.0, 9.0), atol=1e-3, rtol=0
+    )
+
+
+def test_every_start_is_reachable_and_none_beyond(episodes):
+    sampler = WindowSampler(episodes, first_chunk_share=0, static_share=0, event_share=0)
+    batch = sampler.sample(6000, stream(2, "windows"))
+    seen = set(zip(batch.episode.tolist(), batch.start.tolist(), strict=True))
+    assert seen == {(e, t) for e, episode in enumerate(episodes) for t in range(len(episode) - S + 1)}
+    assert batch.valid[:, 0].all()
+
+
+def test_first_chunks(episodes):
+    batch = WindowSampler(episodes, first_chunk_share=1, static_share=0, event_share=0).sample(100, stream(0, "w"))
+    assert batch.start.unique().tolist() == [0]
+    assert torch.equal(batch.memory, batch.reference[:, None].expand_as(batch.memory))
+    assert set(batch.episode.tolist()) == set(range(5))
+
+
+def test_event_windows_cover_a_keyframe(episodes):
+    batch = WindowSampler(episodes, first_chunk_share=0, static_share=0, event_share=1).sample(2000, stream(0, "w"))
+    events = {0: [9], 2: [30, 31], 3: [1], 4: [15]}
+    for e, t in zip(batch.episode.tolist(), batch.start.tolist(), strict=True):
+        assert any(t < step <= t + L for step in events[e])
+    offsets = 9 - batch.start[batch.episode == 0]
+    assert set(offsets.tolist()) == set(range(1, 9))  # the keyframe falls on every action of the chunk
+
+
+def test_shares_are_kept(episodes):
+    sampler = WindowSampler(episodes, first_chunk_share=0.1, static_share=0.2, event_share=0.3)
+    batch = sampler.sample(20000, stream(0, "w"))
+    assert batch.static.float().mean().item() == pytest.approx(0.2, abs=0.015)
+    uniform = WindowSampler(episodes, first_chunk_share=0, static_share=0, event_share=0).sample(20000, stream(0, "w"))
+    zero = (batch.start[~batch.static] == 0).float().sum() / 20000
+    # 0.1 first chunks, 0.4 of any start, and the share of the events' windows that begin at 0 (episode 3: all).
+    expected = 0.1 + 0.4 * (uniform.start == 0).float().mean() + 0.3 * (1 / 5)
+    assert zero.item() == pytest.approx(expected.item(), abs=0.015)
+
+
+def test_static_clips_repeat_and_keep_the_gripper(episodes):
+    batch = WindowSampler(episodes, first_chunk_share=0, static_share=1, event_share=0).sample(500, stream(0, "w"))
+    assert batch.static.all()
+    assert batch.valid.all()
+    assert torch.equal(batch.frames, batch.memory[:, -1:].expand_as(batch.frames))
+    assert torch.equal(batch.memory, batch.memory[:, -1:].expand_as(batch.memory))
+    assert (batch.action[..., :6] == 0).all()
+    assert torch.equal(batch.action[..., 6], batch.command[:, 6:].expand(-1, L))
+    assert torch.equal(batch.commands, batch.command[:, None].expand_as(batch.commands))
+    assert set(batch.command[:, 6].tolist()) == {-1.0, 1.0}
+    changing = (batch.episode == 0) & (batch.start >= 9) & (batch.start < 9 + L)
+    assert not changing.any()
+
+
+def test_generator_decides_and_rows_do_not_depend_on_the_batch(episodes):
+    sampler = WindowSampler(episodes)
+    a, b = sampler.sample(64, stream(3, "w")), sampler.sample(64, stream(3, "w"))
+    assert torch.equal(a.frames, b.frames)
+    assert torch.equal(a.action, b.action)
+    assert a.instruction == b.instruction
+    assert torch.equal(sampler.sample(10, stream(3, "w")).frames, a.frames[:10])
+    assert not torch.equal(sampler.sample(64, stream(4, "w")).start, a.start)
+
+
+def test_dataset_and_list_give_the_same(episodes, record, tmp_path):
+    from worldrl.data.dataset import EpisodeDataset
+
+    dataset = EpisodeDataset.open(record(tmp_path / "d", list(episodes)))
+    a, b = (WindowSampler(source).sample(32, stream(0, "w")) for source in (episodes, dataset))
+    assert torch.equal(a.frames, b.frames)
+    assert torch.equal(a.commands, b.commands)
+
+
+def test_camera_is_chosen_by_name(make_episode):
+    episodes = [make_episode(0, cameras=("scene", "wrist"), close_at=5)]
+    for view, camera in enumerate(("scene", "wrist")):
+        batch = WindowSampler(episodes, camera=camera).sample(8, stream(0, "w"))
+        assert (batch.frames[..., 0, 0, 2] == view).all()
+    with pytest.raises(ArtefactError, match="camera 'top' was not recorded; this episode has scene, wrist"):
+        WindowSampler(episodes, camera="top")
+
+
+def test_chunks_of_an_episode_replay_it(episodes):
+    for episode in episodes:
+        chunks = list(iter_chunks(episode))
+        starts = [int(chunk.start) for chunk in chunks]
+        assert starts == list(range(0, len(episode) - S + 1, L))
+        for chunk in chunks:
+            chunk_episode = [episode]
+            expect_row(chunk, 0, chunk_episode, 1)
+        frames = torch.cat([chunk.frames[chunk.valid] for chunk in chunks])
+        assert frame_number(frames).tolist() == list(range(S, len(episode) + 1, S))
+
+
+def test_short_episodes_have_no_window(make_episode):
+    episodes = [make_episode(0, 1), make_episode(1, 2)]
+    sampler = WindowSampler(episodes, event_share=0)
+    batch = sampler.sample(200, stream(0, "w"))
+    assert set(batch.episode[~batch.static].tolist()) == {1}
+    with pytest.raises(SettingError, match=r"no episode has 2 steps \(the longest has 1\)"):
+        WindowSampler(episodes[:1])
+    assert list(iter_chunks(episodes[0])) == []
+
+
+def test_settings_are_checked(episodes, make_episode):
+    for setting, message in (
+        ({"chunk_length": 7}, "chunk_length 7 is not a multiple of frame_stride 2"),
+        ({"memory_frames": 0}, "memory_frames must be at least 1"),
+        ({"static_share": -0.1}, "static_share must lie in"),
+        ({"event_share": 0.95}, "must not exceed 1"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            WindowSampler(episodes, **setting)
+    with pytest.raises(SettingError, match=r"event_share is 0\.5, but none of the 1 episodes"):
+        WindowSampler([make_episode(0)])
+    with pytest.raises(SettingError, match="at least one episode"):
+        WindowSampler([])
+
+
+def test_to_moves_tensors_only(episodes):
+    batch = WindowSampler(episodes).sample(2, stream(0, "w"))
+    moved = batch.to("meta")
+    assert moved.frames.device.type == "meta"
+    assert moved.instruction == batch.instruction

@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+from worldrl_envs.style import STYLES, Style, sample_style
+
+HOLD = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
+
+
+@pytest.mark.parametrize("name", sorted(set(STYLES) - {"default"}))
+def test_style_changes_pixels_and_not_physics(name, make, actions):
+    plain, styled = make("PlaceCubeInBin"), make("PlaceCubeInBin", style=name)
+    first, _ = plain.reset(seed=2)
+    second, _ = styled.reset(seed=2)
+    assert not np.array_equal(first["image"], second["image"])
+    for action in actions[:15]:
+        plain.step(action)
+        styled.step(action)
+    a, b = plain.unwrapped.get_state(), styled.unwrapped.get_state()
+    np.testing.assert_array_equal(a["physics"], b["physics"])
+
+
+def test_set_style_returns_to_the_original(make):
+    env = make()
+    before = env.reset(seed=0)[0]["image"]
+    env.unwrapped.set_style("cluttered")
+    assert not np.array_equal(env.reset(seed=0)[0]["image"], before)
+    env.unwrapped.set_style(None)
+    np.testing.assert_array_equal(env.reset(seed=0)[0]["image"], before)
+
+
+def test_sampled_styles_follow_the_generator():
+    first, second = (sample_style(generator=np.random.default_rng(4)) for _ in range(2))
+    assert first == second
+    assert first != sample_style(generator=np.random.default_rng(5))
+
+
+@pytest.mark.parametrize("kwargs", [{"texture": "wood"}, {"distractors": 7}, {"light": 0.0}])
+def test_wrong_styles_are_refused(kwargs):
+    with pytest.raises(ValueError, match="style"):
+        Style(**kwargs)
+
+
+def test_colours_of_unknown_things_are_refused(make):
+    with pytest.raises(ValueError, match="nearest is 'red_cube'"):
+        make(style=Style(colours={"red_cub": (1, 1, 1)}))
+
+
+def test_objects_are_at_least_eight_pixels_wide(make):
+    env = make()
+    for index in range(5):
+        image = env.reset(seed=0, options={"index": index})[0]["image"].astype(int)
+        red = (image[..., 0] > 110) & (image[..., 1] < 60) & (image[..., 2] < 60)
+        assert red.any(0).sum() >= 8

@@ -1,0 +1,295 @@
+import dataclasses
+import math
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from worldrl.evaluation.report.markup import VOID, breakable, element, text
+from worldrl.evaluation.report.media import MAX_VIDEO, MAX_VIDEOS
+from worldrl.evaluation.report.model import Curve, ImaginedReal, Number, ReportData, Video
+from worldrl.evaluation.report.page import render_report
+
+OPTIONAL = [field.name for field in dataclasses.fields(ReportData) if field.name != "title"]
+HOSTILE = "\"><script>alert(1)</script><img src=x onerror='a'>&amp; {{x}} ]]>"
+
+
+class Page(HTMLParser):
+    """A strict reader: every tag must close in order; keeps elements with their attributes and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.stack: list[int] = []
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[list[str]] = []
+        self.feed(html)
+        self.close()
+        assert not self.stack, [self.elements[i] for i in self.stack]
+
+    def handle_starttag(self, tag, attrs):
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), (tag, names)
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        self.texts.append([])
+        if tag not in VOID | {"wbr"}:
+            self.stack.append(len(self.elements) - 1)
+
+    def handle_startendtag(self, tag, attrs):
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        self.texts.append([])
+
+    def handle_endtag(self, tag):
+        assert self.stack, f"</{tag}> closes nothing"
+        opened = self.elements[self.stack.pop()][0]
+        assert opened == tag, f"<{opened}> closed by </{tag}>"
+
+    def handle_data(self, data):
+        for index in self.stack:
+            self.texts[index].append(data)
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.elements if name == tag]
+
+    def cells(self, label):
+        found = zip(self.elements, self.texts, strict=True)
+        return [
+            "".join(parts).replace("\u00a0", " ") for (_, attrs), parts in found if attrs.get("data-label") == label
+        ]
+
+    def text_of(self, tag, class_=None):
+        found = []
+        for (name, attrs), parts in zip(self.elements, self.texts, strict=True):
+            if name == tag and (class_ is None or class_ in (attrs.get("class") or "").split()):
+                found.append("".join(parts).replace("\u00a0", " ").replace("\u2212", "-"))
+        return found
+
+
+def visible(html: str) -> str:
+    return Page(html).text_of("body")[0]
+
+
+def poison(value):
+    """Put a hostile string into every text of a record, however deep; keep numbers."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        changes = {
+            f.name: poison(getattr(value, f.name))
+            for f in dataclasses.fields(value)
+            if f.name not in ("direction", "mp4")
+        }
+        return dataclasses.replace(value, **changes)
+    if isinstance(value, str):
+        return value + HOSTILE
+    if isinstance(value, dict):
+        numbers = {"k", "n", "both"} & set(value)
+        return value if numbers else {poison(key): poison(item) for key, item in value.items()}
+    return type(value)(poison(item) for item in value) if isinstance(value, list | tuple) else value
+
+
+def test_the_page_is_well_formed_and_its_links_arrive(data):
+    page = Page(render_report(data))
+    ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    links = [attrs["href"] for attrs in page.all("a")]
+    assert links
+    assert {link[1:] for link in links if link.startswith("#")} <= set(ids)
+
+
+def test_the_page_needs_nothing_from_outside(data):
+    html = render_report(data)
+    page = Page(html)
+    assert not page.all("script")
+    assert not page.all("link")
+    assert not page.all("iframe")
+    assert not re.search(r"https?:|//[a-z]|@import|url\(", re.sub(r"base64,[A-Za-z0-9+/=]+", "", html))
+    for _, attrs in page.elements:
+        for name in ("src", "href", "poster", "srcset", "data"):
+            assert (attrs.get(name) or "#").startswith(("#", "data:image/png;base64,", "data:video/mp4;base64,"))
+        assert not [name for name in attrs if name.startswith("on")]
+    policy = next(attrs["content"] for attrs in page.all("meta") if attrs.get("http-equiv"))
+    assert policy.startswith("default-src 'none'")
+
+
+def test_every_text_is_escaped_and_still_legible(data):
+    html = render_report(poison(data))
+    page = Page(html)
+    clean = Page(render_report(data))
+    assert [tag for tag, _ in page.elements if tag in ("script", "iframe")] == []
+    assert len(page.all("img")) == len(clean.all("img"))
+    assert not [name for _, attrs in page.elements for name in attrs if name.startswith("on")]
+    shown = page.text_of("body")[0]
+    for given in ("train-vla, preset cpu", "Wall time", "PickRedCube", "object identity", "step 8", "precision",
+                  "GRPO iteration", "After round 1", "grpo.kl", "mujoco", "05 practice", "never trained on"):  # fmt: skip
+        key = given.split(".", 1)[0] if "." in given else given
+        assert key + HOSTILE in shown, given
+
+
+def test_markup_is_escaped_by_construction():
+    assert element("p", "<b>&", title='"x"') == '<p title="&quot;x&quot;">&lt;b&gt;&amp;</p>'
+    assert text("a<b") == "a&lt;b"
+    assert breakable("PickRed_cube<x>") == "Pick<wbr>Red_<wbr>cube&lt;x&gt;"
+    assert element("img", alt="") == '<img alt="">'
+    assert element("video", controls=True, muted=False) == "<video controls></video>"
+
+
+def test_the_same_data_give_the_same_bytes_in_any_process(data):
+    program = (
+        "import importlib.util, sys, hashlib\n"
+        "spec = importlib.util.spec_from_file_location('example', sys.argv[1])\n"
+        "module = importlib.util.module_from_spec(spec); spec.loader.exec_module(module)\n"
+        "from worldrl.evaluation.report.page import render_report\n"
+        "sys.stdout.write(hashlib.sha256(render_report(module.example()).encode()).hexdigest())\n"
+    )
+    conftest = os.path.join(os.path.dirname(__file__), "conftest.py")
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", program, conftest],
+            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }  # fmt: skip
+    assert len(found) == 1
+    assert render_report(data) == render_report(data)
+
+
+def test_the_numbers_on_the_page_are_those_of_the_data(data):
+    page = Page(render_report(data))
+    shown = page.text_of("tr")
+    for name in ("before", "after"):
+        expected = [getattr(row, name) for row in (*data.tasks, data.overall)]
+        assert page.cells(name.capitalize()) == [
+            f"{100 * r['rate']:.1f} %{100 * r['lo']:.1f} to {100 * r['hi']:.1f} %" for r in expected
+        ]
+    for row in (*data.tasks, data.overall):
+        line = next(text for text in shown if text.startswith(row.task))
+        for rate in (row.before, row.after):
+            assert f"{100 * rate['rate']:.1f} %" in line
+            assert f"{100 * rate['lo']:.1f} to {100 * rate['hi']:.1f} %" in line
+        pair = row.paired
+        assert f"{100 * pair['diff']:+.1f}" in line
+        assert f"{100 * pair['lo']:+.1f} to {100 * pair['hi']:+.1f}" in line
+        assert f"{pair['n']}won {pair['only_b']}, lost {pair['only_a']}" in line
+    for index, row in enumerate(data.imagined_real, 1):
+        line = next(text for text in shown if text.startswith(f"{index}. {row.label}"))
+        assert f"{row.imagined['k']} of {row.imagined['n']}" in line
+        assert f"{100 * (row.imagined['rate'] - row.real['rate']):+.1f}" in line
+    line = next(text for text in shown if text.startswith("precision"))
+    assert "failed" in line
+    assert "0.861" in line
+    assert "at least 0.9" in line
+
+
+def test_bars_stand_where_the_rates_are(data):
+    page = Page(render_report(data))
+    dots = [float(a["cx"].rstrip("%")) for a in page.all("circle") if a["cx"].endswith("%")]
+    rates = [
+        100 * rate["rate"] for row in (data.overall, *data.tasks, data.overall) for rate in (row.before, row.after)
+    ]
+    assert dots == pytest.approx(rates, abs=0.005)
+    ends = [
+        (float(a["x1"].rstrip("%")), float(a["x2"].rstrip("%")))
+        for a in page.all("line")
+        if a["x1"].endswith("%") and (a.get("class") or "").startswith("interval")
+    ]
+    expected = [
+        (100 * r["lo"], 100 * r["hi"])
+        for row in (data.overall, *data.tasks, data.overall)
+        for r in (row.before, row.after)
+    ]
+    assert np.allclose(ends, expected, atol=0.005)
+
+
+def test_imagined_numbers_never_reach_the_verdict(data, rate):
+    glorious = dataclasses.replace(
+        data,
+        imagined_real=[ImaginedReal("round 9", rate(256, 256), rate(164, 300))],
+        headline=[Number("Success", 1.0, imagined=True)],
+    )
+    assert Page(render_report(glorious)).text_of("h1") == Page(render_report(data)).text_of("h1")
+    unmeasured = Page(render_report(dataclasses.replace(glorious, overall=None))).text_of("h1")[0]
+    assert unmeasured.startswith("Not measured")
+    tile = next(text for text in Page(render_report(glorious)).text_of("dt") if text.startswith("Success"))
+    assert tile.endswith("imagined")
+
+
+def test_imagined_series_are_named_and_dashed(data):
+    page = Page(render_report(data))
+    assert "practice (imagined)" in page.text_of("li")
+    dashed = [a for a in page.all("polyline") if "dashed" in a["class"]]
+    assert len(dashed) == sum(len(curve.imagined) for curve in data.curves)
+
+
+@pytest.mark.parametrize("part", OPTIONAL)
+def test_a_missing_part_is_a_sentence_never_an_empty_box(data, part):
+    empty = getattr(ReportData(title="nothing"), part)
+    page = Page(render_report(dataclasses.replace(data, **{part: empty})))
+    for tag in ("section", "table", "tbody", "div", "dl", "ul", "figure", "td", "th", "details"):
+        for (name, attrs), parts in zip(page.elements, page.texts, strict=True):
+            if name == tag and attrs.get("class") not in ("hero", "narrow"):
+                assert "".join(parts).strip() or "bars" in str(attrs), (part, name, attrs)
+
+
+def test_a_page_about_nothing_says_so_section_by_section():
+    page = Page(render_report(ReportData(title="nothing yet")))
+    sections = page.text_of("section")
+    assert len(sections) == 9
+    assert all("Not measured" in section or "Not recorded" in section for section in sections)
+    assert page.text_of("h1")[0].startswith("Not measured")
+    assert not page.all("svg")
+    assert not page.all("table")
+
+
+def test_missing_numbers_are_named(data, rate):
+    half = dataclasses.replace(data.tasks[0], after=None, paired=None)
+    shown = visible(render_report(dataclasses.replace(data, tasks=[half], overall=None)))
+    assert "not measured" in shown
+    assert "100, not paired" in shown
+    curve = Curve("Broken", "step", "loss", {"loss": [(0, math.nan), (1, None)]})  # type: ignore[list-item]
+    assert "Not measured: Broken has no finite number." in visible(render_report(ReportData("t", curves=[curve])))
+
+
+def test_failed_gates_stand_on_the_first_screen(data):
+    assert "1 of 4 validation gates failed: precision" in Page(render_report(data)).text_of("header")[0]
+    fine = dataclasses.replace(data, gates=[gate for gate in data.gates if gate.passed])
+    assert "failed" not in Page(render_report(fine)).text_of("header")[0]
+
+
+def test_everything_that_is_seen_can_also_be_read(data):
+    page = Page(render_report(data))
+    assert all(attrs.get("alt") for attrs in page.all("img"))
+    assert all(attrs.get("aria-label") or attrs.get("aria-hidden") for attrs in page.all("svg"))
+    assert all(attrs.get("aria-label") for attrs in page.all("video"))
+    assert all(attrs.get("scope") in ("col", "row") for attrs in page.all("th"))
+    assert page.all("html")[0]["lang"] == "en"
+    labels = " ".join(attrs["aria-label"] for attrs in page.all("svg") if attrs.get("aria-label"))
+    assert "PickRedCube: before 48.0" in labels.replace("\u00a0", " ")
+
+
+def test_coordinates_stay_inside_the_picture(data):
+    page = Page(render_report(data))
+    for attrs in page.all("polyline"):
+        pairs = [tuple(map(float, pair.split(","))) for pair in attrs["points"].split()]
+        assert all(0 <= x <= 400 and 0 <= y <= 232 for x, y in pairs)
+
+
+def test_small_videos_are_embedded_and_large_ones_linked(data):
+    large = Video("large", "", bytes(MAX_VIDEO + 1))
+    page = Page(render_report(dataclasses.replace(data, videos=[*data.videos, large])))
+    assert len(page.all("video")) == 1
+    assert [a["href"] for a in page.all("a") if not a["href"].startswith("#")] == ["videos/02.mp4"]
+    many = [Video(str(i), "", bytes(MAX_VIDEO)) for i in range(MAX_VIDEOS // MAX_VIDEO + 1)]
+    assert len(Page(render_report(ReportData("t", videos=many))).all("video")) == MAX_VIDEOS // MAX_VIDEO
+
+
+def test_long_curves_are_averaged_and_say_so():
+    points = [(float(i), float(i % 2)) for i in range(10_000)]
+    html = render_report(ReportData("t", curves=[Curve("Loss", "step", "nats", {"train": points})]))
+    page = Page(html)
+    drawn = page.all("polyline")[0]["points"].split()
+    assert len(drawn) <= 240
+    assert "neighbouring points averaged" in visible(html)
+    heights = {float(pair.split(",")[1]) for pair in drawn}
+    assert heights == {101.0}  # 0.5, the mean of 0 and 1, half-way between the pixels of 0 (192) and 1 (10)

@@ -1,0 +1,56 @@
+"""Fixtures of the rollout tests: small environments, a random policy, and an environment with planned accidents."""
+
+import json
+import multiprocessing
+from pathlib import Path
+
+import pytest
+import torch
+
+from worldrl.policies.statistics import PolicyStatistics
+from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+
+
+@pytest.fixture
+def options():
+    return EnvOptions(image_size=16, max_steps={"PickRedCube": 40})
+
+
+@pytest.fixture
+def specs():
+    return [EpisodeSpec("PickRedCube", index, seed=5, source="test") for index in range(4)]
+
+
+@pytest.fixture(scope="session")
+def policy_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("policies") / "random"
+    ones = torch.ones(7)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        policy = TokenPolicy(
+            TokenPolicyConfig(image_size=16, chunk_length=4, width=8, blocks=1, keypoints=2, hidden=16),
+            PolicyStatistics(-ones, ones, 0 * ones, ones),
+        )
+    policy.save(folder)
+    return folder
+
+
+@pytest.fixture
+def faulty(monkeypatch, tmp_path):
+    """Plan an accident; returns the environment options that meet it."""
+
+    def plan(kind, *, index=1, at=3, once=False):
+        fault = {"kind": kind, "index": index, "at": at, "marker": str(tmp_path / "happened") if once else None}
+        monkeypatch.setenv("WORLDRL_TEST_FAULT", json.dumps(fault))
+        monkeypatch.syspath_prepend(str(Path(__file__).parent / "faulty"))
+        return EnvOptions(image_size=16, max_steps={"PickRedCube": 40}, env_id="worldrl_faulty:faulty/{task}-v0")
+
+    return plan
+
+
+@pytest.fixture
+def no_orphans():
+    """Fail when a test leaves a worker behind."""
+    yield
+    assert [child.name for child in multiprocessing.active_children()] == []

@@ -1,0 +1,123 @@
+"""What happens to workers: real processes, killed, hung, failed, interrupted and left alone."""
+
+import dataclasses
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import worldrl.rollout.real as real
+from worldrl.core.errors import WorkerError
+from worldrl.rollout.actors import ExpertActor
+from worldrl.rollout.real import rollout_episodes
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+
+
+def run(specs, options, **settings):
+    settings = {"workers": 1, "record": False, **settings}
+    return list(rollout_episodes(specs, actor=ExpertActor(), env_options=options, **settings))
+
+
+def undisturbed(outcomes):
+    return [dataclasses.replace(outcome, restarted=False) for outcome in outcomes]
+
+
+@pytest.mark.parametrize("kind", ["kill", "exit", "hang"])
+def test_a_lost_worker_is_replaced_once(specs, options, faulty, kind):
+    outcomes = run(specs, faulty(kind, once=True), timeout_s=5.0 if kind == "hang" else 120.0)
+    assert [outcome.restarted for outcome in outcomes] == [False, True, False, False]
+    assert undisturbed(outcomes) == run(specs, options, workers=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"), [("kill", "killed by SIGKILL"), ("exit", "exit code 7"), ("hang", "silent for 5 s and killed")]
+)
+def test_the_second_loss_is_an_error_that_names_everything(specs, faulty, kind, end):
+    with pytest.raises(WorkerError, match=f"worker 0 .PickRedCube episode index 1, seed 5, .*{end}.*workers=0"):
+        run(specs, faulty(kind), timeout_s=5.0 if kind == "hang" else 120.0)
+
+
+def test_an_exception_is_not_tried_again(specs, faulty):
+    with pytest.raises(WorkerError, match=r"(?s)index 1, seed 5.*RuntimeError: the arm fell off.*Traceback"):
+        run(specs, faulty("raise"))
+
+
+def test_sigkill_from_outside(specs, options):
+    episodes = rollout_episodes(specs, actor=ExpertActor(), env_options=options, workers=2)
+    first = next(episodes)
+    victims = [child for child in multiprocessing.active_children() if child.name.startswith("worldrl-worker")]
+    for victim in victims:
+        os.kill(victim.pid, signal.SIGKILL)
+    found = [first, *episodes]
+    expected = run(specs, options, workers=0, record=True)
+    assert len(victims) == 2
+    for episode, reference in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(episode.frames, reference.frames)
+
+
+def test_an_abandoned_iterator_leaves_nobody(specs, options):
+    episodes = rollout_episodes(specs, actor=ExpertActor(), env_options=options, workers=2)
+    next(episodes)
+    assert len(multiprocessing.active_children()) == 2
+    episodes.close()
+
+
+def test_waiting_results_are_bounded(specs, faulty, monkeypatch):
+    """One slow episode at the front must not make the parent hoard the others."""
+    held = []
+    add = real._Held.add
+    monkeypatch.setattr(real._Held, "add", lambda self, *item: (add(self, *item), held.append(len(self))))
+    many = [dataclasses.replace(specs[0], index=index) for index in range(24)]
+    outcomes = run(many, faulty("slow", index=0), workers=2)
+    assert [outcome.spec.index for outcome in outcomes] == list(range(24))
+    assert max(held) <= 2 * 2 + 1
+
+
+SCRIPT = """
+import multiprocessing, sys
+from worldrl.rollout.actors import WanderActor
+from worldrl.rollout.real import rollout_episodes
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+
+if __name__ == "__main__":
+    specs = [EpisodeSpec("PickRedCube", index, 0) for index in range(10_000)]
+    for _ in rollout_episodes(specs, actor=WanderActor(), env_options=EnvOptions(image_size=16), workers=2):
+        print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+"""
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads process states from /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_workers_end_with_their_parent(tmp_path, number):
+    """Ctrl-C reaches the whole process group, as in a terminal; SIGKILL only the parent."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as parent:
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        assert all(alive(pid) for pid in workers)
+        (os.killpg if number == signal.SIGINT else os.kill)(parent.pid, number)
+        _, errors = parent.communicate(timeout=60)
+    assert parent.returncode == -number
+    deadline = time.monotonic() + 60
+    while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(alive(pid) for pid in workers)
+    own = 1 if number == signal.SIGINT else 0  # the script's own KeyboardInterrupt, nothing from the workers
+    assert errors.count("Traceback") == own, errors

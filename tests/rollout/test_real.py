@@ -1,0 +1,138 @@
+import dataclasses
+
+import numpy as np
+import pytest
+
+from worldrl.core.errors import ProtocolError, SettingError
+from worldrl.rollout.actors import ExpertActor, PolicyActor, WanderActor
+from worldrl.rollout.real import rollout_episodes
+from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_of
+
+pytestmark = pytest.mark.usefixtures("no_orphans")
+ARRAYS = ("frames", "state", "command", "action", "reward", "contact")
+
+
+def run(specs, options, actor=None, **settings):
+    settings = {"workers": 0, **settings}
+    return list(rollout_episodes(specs, actor=actor or ExpertActor(), env_options=options, **settings))
+
+
+def assert_equal(first, second):
+    for name in ARRAYS:
+        np.testing.assert_array_equal(getattr(first, name), getattr(second, name), err_msg=name)
+    for name in ("terminated", "truncated", "instruction", "task", "cameras", "meta"):
+        assert getattr(first, name) == getattr(second, name)
+
+
+@pytest.mark.parametrize(("workers", "envs"), [(0, 3), (1, 4), (2, 1)])
+def test_an_episode_depends_on_its_spec_alone(specs, options, workers, envs):
+    actor = ExpertActor(noise=0.2, goal_offset=0.01)
+    alone = [run([spec], options, actor)[0] for spec in specs]
+    for first, second in zip(alone, run(specs, options, actor, workers=workers, envs_per_worker=envs), strict=True):
+        assert_equal(first, second)
+
+
+def test_draws_differ_between_episodes(specs, options):
+    first, second = run(specs[:2], options, WanderActor())
+    assert not np.array_equal(first.action[:5], second.action[:5])
+    assert not np.array_equal(first.frames[0], second.frames[0])
+
+
+def test_sampled_policy_is_independent_of_batch_and_order(specs, options, policy_folder):
+    actor = PolicyActor(str(policy_folder), temperature=1.0)
+    together = run(specs, options, actor, envs_per_worker=3)
+    alone = run(specs[::-1], options, actor)[::-1]
+    for first, second in zip(together, alone, strict=True):
+        assert_equal(first, second)
+
+
+def test_replan_executes_a_part_of_the_chunk(specs, options, policy_folder):
+    whole, part = (run(specs[:1], options, PolicyActor(str(policy_folder), replan=n))[0] for n in (None, 1))
+    np.testing.assert_array_equal(whole.action[0], part.action[0])  # the first decision sees the same frame
+    assert not np.array_equal(whole.action[:8], part.action[:8])
+    with pytest.raises(SettingError, match="at most the policy's chunk length 4"):
+        run(specs[:1], options, PolicyActor(str(policy_folder), replan=5))
+
+
+def test_actors_may_differ_between_episodes(specs, options, policy_folder):
+    actors = [ExpertActor(), PolicyActor(str(policy_folder)), ExpertActor(), WanderActor()]
+    mixed = run(specs, options, actors, envs_per_worker=4)
+    for spec, actor, episode in zip(specs, actors, mixed, strict=True):
+        assert_equal(run([spec], options, actor)[0], episode)
+
+
+@pytest.mark.parametrize("hold", [0, 5])
+def test_hold_steps_keeps_acting_after_success(specs, options, hold):
+    (episode,) = run(specs[:1], options, hold_steps=hold)
+    assert episode.terminated
+    assert not episode.truncated
+    assert len(episode) == episode.first_success + hold
+    assert episode.reward[episode.first_success - 1 :].all()  # the expert holds the cube
+    assert len(episode.frames) == len(episode.state) == len(episode.command) == len(episode) + 1
+
+
+def test_time_limit_truncates(specs):
+    options = EnvOptions(image_size=16, max_steps={"PickRedCube": 5})
+    (episode,) = run(specs[:1], options)
+    assert episode.truncated
+    assert not episode.terminated
+    assert not episode.success
+    assert len(episode) == 5
+
+
+def test_commands_follow_from_actions_in_the_record(specs, options):
+    """The timeline: action t moves frame t to frame t + 1."""
+    from worldrl_envs.control import next_command
+
+    (episode,) = run(specs[:1], options)
+    for t, action in enumerate(episode.action):
+        np.testing.assert_array_equal(next_command(episode.command[t], action), episode.command[t + 1])
+
+
+def test_outcome_equals_that_of_the_record(specs, options):
+    episodes, outcomes = (run(specs, options, hold_steps=2, record=record) for record in (True, False))
+    assert [EpisodeOutcome.of(episode) for episode in episodes] == outcomes
+    assert all(outcome.success_once and outcome.success_at_end for outcome in outcomes)
+    assert outcomes == [EpisodeOutcome.from_json(outcome.to_json()) for outcome in outcomes]
+
+
+def test_some_positions_are_recorded(specs, options):
+    kinds = [type(item).__name__ for item in run(specs, options, record=[2])]
+    assert kinds == ["EpisodeOutcome", "EpisodeOutcome", "Episode", "EpisodeOutcome"]
+
+
+def test_completion_order_holds_every_episode_once(specs, options):
+    found = run(specs, options, order="completion", record=False, envs_per_worker=4)
+    assert sorted(outcome.spec.index for outcome in found) == [0, 1, 2, 3]
+    assert [outcome.steps for outcome in found] == sorted(outcome.steps for outcome in found)
+
+
+def test_instruction_style_and_cameras(specs):
+    options = EnvOptions(image_size=16, cameras=("scene", "wrist"))
+    told = dataclasses.replace(specs[0], instruction="grab it", style="dim")
+    plain, other = run([specs[0], dataclasses.replace(told, index=1)], options)[0], run([told], options)[0]
+    assert (plain.instruction, other.instruction) == ("pick up the red cube", "grab it")
+    assert plain.cameras == ("scene", "wrist")
+    assert plain.frames.shape[1:] == (2, 16, 16, 3)
+    assert not np.array_equal(plain.frames[:, 0], plain.frames[:, 1])
+    assert other.frames[0].mean() < plain.frames[0].mean()  # dimmer
+    np.testing.assert_array_equal(plain.action, other.action)
+    assert (plain.meta["style"], other.meta["style"]) == ("default", "dim")
+
+
+def test_stored_states_do_not_depend_on_the_seed(options):
+    specs = [EpisodeSpec("PickRedCube", 0, seed, init_id=7) for seed in (1, 2)]
+    first, second = run(specs, options)
+    np.testing.assert_array_equal(first.frames, second.frames)
+    assert spec_of(first.meta) == specs[0]
+
+
+def test_refusals(specs, options):
+    with pytest.raises(ProtocolError, match="appears 2 times"):
+        run([specs[0], dataclasses.replace(specs[0], source="again")], options)
+    for setting in ({"workers": -1}, {"envs_per_worker": 0}, {"hold_steps": -1}, {"timeout_s": 0}):
+        with pytest.raises(SettingError, match=next(iter(setting))):
+            run(specs, options, **setting)
+    with pytest.raises(SettingError, match="one for each of the 4 specs"):
+        run(specs, options, [ExpertActor()])
+    assert run([], options, workers=2) == []

@@ -1,0 +1,136 @@
+"""Pieces of work that several jobs share: learn a policy, learn a world model, calibrate, measure gates.
+
+Each takes the folder of its stage, resumes from what it finds there and leaves an artefact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from worldrl.algorithms.behaviour_cloning import BehaviourCloning, train_policy
+from worldrl.core.embodiment import Embodiment
+from worldrl.core.errors import SettingError
+from worldrl.core.log import MetricLog
+from worldrl.core.rng import initial_weights, numpy_stream
+from worldrl.core.types import Episode
+from worldrl.evaluation.world_model import padded_actions, replay
+from worldrl.jobs.language import task_sentences, training_sentences
+from worldrl.paths import weights_dir
+from worldrl.policies.statistics import PolicyStatistics
+from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
+from worldrl.rewards.success import SuccessRule, calibrate_threshold, debounced_score
+from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.training import WorldModelTraining, fit_codec, fit_dynamics
+from worldrl.world_models.video import VideoWorldModel
+
+BUNDLED, SCRATCH = "bundled", "scratch"
+POLICY, WORLD_MODEL = "policy", "world_model"
+"""Folder names of the artefacts inside a stage."""
+
+
+def learn_policy(
+    folder: Path,
+    episodes: Sequence[Episode],
+    *,
+    model: TokenPolicyConfig,
+    training: BehaviourCloning,
+    seed: int,
+    device: torch.device,
+    log: MetricLog,
+) -> dict[str, Any]:
+    """Clone demonstrations into ``folder/policy``; return the training report."""
+    with initial_weights(seed, "policy"):
+        policy = TokenPolicy(model, PolicyStatistics.from_episodes(episodes))
+    tasks = sorted({episode.task for episode in episodes})
+    report = train_policy(
+        policy,
+        episodes,
+        config=training,
+        seed=seed,
+        folder=folder / "checkpoints",
+        log=log,
+        device=device,
+        paraphrases={task: training_sentences(task) for task in tasks},
+    )
+    policy.save(folder / POLICY)
+    return report.to_json()
+
+
+def starting_world_model(
+    start: str, config: VideoWorldModelConfig, embodiment: Embodiment, *, seed: int, device: torch.device
+) -> VideoWorldModel:
+    """Return the world model that training begins with.
+
+    Args:
+        start: ``bundled`` (the weights that come with worldrl), ``scratch``, or a world-model folder.
+        config: sizes, used from scratch.
+        embodiment: constants of the data's robot.
+        seed: of the initial weights.
+        device: where it goes.
+
+    Raises:
+        ArtefactError: no world model in that folder.
+        SettingError: its robot is not the data's.
+    """
+    if start == SCRATCH:
+        with initial_weights(seed, "world-model"):
+            return VideoWorldModel(config, embodiment).to(device)
+    folder = weights_dir() / WORLD_MODEL if start == BUNDLED else Path(start)
+    model = VideoWorldModel.load(folder, device)
+    if model.embodiment != embodiment:
+        raise SettingError(f"start: the world model in {folder} was made for another robot; use start=scratch")
+    return model
+
+
+def learn_world_model(
+    folder: Path,
+    model: VideoWorldModel,
+    episodes: Sequence[Episode],
+    training: WorldModelTraining,
+    *,
+    seed: int,
+    log: MetricLog,
+) -> dict[str, Any]:
+    """Train codec (if asked) and dynamics in place, resumable from ``folder``; return the last logged numbers."""
+    numbers: dict[str, Any] = {}
+    if training.codec_steps:
+        frames = torch.from_numpy(np.concatenate([episode.frames[:, 0] for episode in episodes]))
+        numbers |= fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log).logs
+    tasks = sorted({episode.task for episode in episodes})
+    report = fit_dynamics(
+        model, episodes, training, sentences=task_sentences(tasks), seed=seed, folder=folder / "dynamics", log=log
+    )
+    return numbers | report.logs
+
+
+def split_held_out(
+    episodes: Sequence[Episode], share: float, *, seed: int
+) -> tuple[list[Episode], list[Episode], list[Episode]]:
+    """Split episodes into training, calibration and gate sets; the last two get half of ``share`` each."""
+    order = numpy_stream(seed, "held-out").permutation(len(episodes))
+    count = int(share * len(episodes)) // 2
+    calibration, gates, training = order[:count], order[count : 2 * count], order[2 * count :]
+    return [episodes[i] for i in training], [episodes[i] for i in calibration], [episodes[i] for i in gates]
+
+
+def calibrate(
+    model: VideoWorldModel, episodes: Sequence[Episode], *, target_precision: float, seed: int
+) -> SuccessRule:
+    """Set the model's success threshold from replayed calibration episodes, and return its rule."""
+    head = model.config.success
+    if episodes:
+        steps = -(-max(map(len, episodes)) // model.chunk_length) * model.chunk_length
+        actions = np.stack([padded_actions(episode, steps) for episode in episodes])
+        probability = replay(model, episodes, actions, seed=seed).probability
+        head.threshold = calibrate_threshold(
+            debounced_score(probability, head.debounce),
+            np.array([episode.success for episode in episodes]),
+            target_precision=target_precision,
+            default=head.least_threshold,
+        )
+    return SuccessRule(head.threshold, head.debounce)

@@ -1,0 +1,62 @@
+"""``worldrl train-policy``: demonstrations to a language-conditioned policy by behaviour cloning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from worldrl.algorithms.behaviour_cloning import BehaviourCloning
+from worldrl.core.artefact import artefact_hash
+from worldrl.core.device import resolve_device
+from worldrl.core.errors import SettingError
+from worldrl.core.log import MetricLog, console
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.jobs.opening import open_run
+from worldrl.jobs.stages import POLICY, learn_policy
+from worldrl.policies.token_policy import TokenPolicyConfig
+from worldrl.settings import setting
+
+
+@dataclass
+class TrainPolicySettings:
+    """What is cloned."""
+
+    run_dir: str = setting("runs/train-policy", "where everything is written; the policy goes to run_dir/policy")
+    seed: int = setting(0, "root of every random stream")
+    device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
+    data: list[str] = setting(["runs/collect/dataset"], "dataset folders; their successful episodes are cloned")
+    model: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
+    training: BehaviourCloning = field(default_factory=BehaviourCloning)
+
+    def __post_init__(self) -> None:
+        """Check that there is data."""
+        if not self.data:
+            raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
+
+
+def main(settings: TrainPolicySettings) -> dict[str, Any]:
+    """Clone, save, write ``result.json``.
+
+    Args:
+        settings: what to clone.
+
+    Returns:
+        The training report: episodes, samples, loss and token accuracy on training and held-out episodes.
+    """
+    device = resolve_device(settings.device)
+    datasets = [EpisodeDataset.open(folder) for folder in settings.data]
+    with open_run("train-policy", settings) as run, MetricLog(run.path) as log:
+        episodes = [episode for dataset in datasets for episode in dataset.load()]
+        metrics = learn_policy(
+            run.path,
+            episodes,
+            model=settings.model,
+            training=settings.training,
+            seed=settings.seed,
+            device=device,
+            log=log,
+        )
+        metrics["hash"] = artefact_hash(run.path / POLICY)
+        run.write_result(metrics, seed=settings.seed, device=str(device))
+        console().print(f"policy in {run.path / POLICY}: {metrics['samples']} samples, held-out {metrics['held_out']}")
+    return metrics

@@ -1,0 +1,78 @@
+"""``worldrl train-vla``: a policy improves inside a learned video simulator, and the gain is checked in physics.
+
+A state machine over the run directory: a stage that is finished is skipped, a stage that was cut short resumes from
+its own checkpoint, so the same command goes on after a kill at any moment.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from worldrl.core.device import resolve_device, set_threads
+from worldrl.core.log import MetricLog, console
+from worldrl.evaluation.compare import compare
+from worldrl.jobs import vla_stages as stages
+from worldrl.jobs.opening import choose_tasks, open_run
+from worldrl.jobs.vla_report import write_report
+from worldrl.jobs.vla_settings import TrainVlaSettings
+
+__all__ = ["TrainVlaSettings", "main"]
+
+
+def main(settings: TrainVlaSettings) -> dict[str, Any]:
+    """Run the loop to ``report.html`` and ``result.json``.
+
+    Args:
+        settings: of the loop.
+
+    Returns:
+        The metrics: before, after, paired comparison, gates and imagined numbers of every round.
+
+    Raises:
+        GateError: the world model is not good enough to practise in, and ``gates=stop``.
+    """
+    device = resolve_device(settings.device)
+    set_threads(settings.threads)
+    tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
+    with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
+        loop = stages.Loop(settings, run, log, device, tasks)
+        demos = stages.demonstrations(loop)
+        supervised = stages.supervised_policy(loop, demos)
+        before = stages.evaluate(loop, "03-before", supervised)
+        policy, world = run_rounds(loop, demos, supervised)
+        verified = stages.verify(loop, policy, world)
+        after = stages.evaluate(loop, "05-after", policy)
+        metrics = {
+            "before": before.metrics(),
+            "after": after.metrics(),
+            "comparison": compare(before, after).metrics(),
+            "verify": verified,
+            "rounds": [round_summary(loop, number) for number in range(1, settings.rounds + 1)],
+            "policy": str(policy.relative_to(run.path)),
+            "world_model": str(world.relative_to(run.path)),
+        }
+        run.write_result(metrics, seed=settings.seed, device=str(device), protocol_hash=before.protocol.hash)
+        write_report(loop, metrics, console())
+    return metrics
+
+
+def run_rounds(loop: stages.Loop, demos: Path, policy: Path) -> tuple[Path, Path]:
+    """Practise, refine, check and improve, ``rounds`` times; return the last policy and world model."""
+    world: Path | None = None
+    practices: list[Path] = []
+    for number in range(1, loop.settings.rounds + 1):
+        practices.append(stages.practice(loop, number, policy))
+        world = stages.world_model(loop, number, demos, practices, world)
+        stages.gates(loop, number, world, practices)
+        policy = stages.improved_policy(loop, number, policy, world, practices)
+    if world is None:
+        raise ValueError("rounds must be positive")  # the settings have checked it
+    return policy, world
+
+
+def round_summary(loop: stages.Loop, number: int) -> dict[str, Any]:
+    """Collect what a round measured."""
+    names = {"practice": 1, "world-model": 2, "gates": 3, "improve": 4}
+    found = {name: loop.run.stage(f"round-{number}-{k}-{name}").summary for name, k in names.items()}
+    return {name.replace("-", "_"): summary for name, summary in found.items()}

@@ -1,0 +1,210 @@
+"""What the report page of ``worldrl train-vla`` shows, gathered from the run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from worldrl.core.atomic import write_file
+from worldrl.core.log import read_metrics
+from worldrl.core.provenance import package_versions
+from worldrl.core.run import RunDirectory
+from worldrl.evaluation.report.model import (
+    Curve,
+    DataUse,
+    Filmstrip,
+    Gate,
+    ImaginedReal,
+    Number,
+    ReportData,
+    Stage,
+    SuccessRow,
+    Video,
+)
+from worldrl.evaluation.report.page import render_report
+from worldrl.evaluation.report.store import save_report_data
+from worldrl.evaluation.report.terminal import show
+from worldrl.evaluation.video import encode_mp4
+from worldrl.jobs.vla_stages import Loop
+
+LIMITS = (
+    "Initial states are drawn anew for the evaluation; the interval covers other draws of the same kind, not other scenes.",
+    "The scripted expert that demonstrates and varies the practice episodes reads the simulator's state; the policy sees "
+    "the scene image, the commanded pose and the instruction.",
+    "Practice episodes are real rollouts in the simulator, counted below; only the improvement itself is imagined.",
+)
+
+
+def write_report(loop: Loop, metrics: Mapping[str, Any], console: Console) -> Path:
+    """Gather, save ``report.json`` with its media, render ``report.html`` and print the closing table."""
+    data = gather(loop, metrics)
+    save_report_data(data, loop.run.path)
+    page = loop.run.path / "report.html"
+    write_file(page, render_report(data).encode())
+    show(data, console)
+    console.print(f"report: {page}")
+    return page
+
+
+def gather(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
+    """Make the page's data from the finished stages."""
+    comparison, rounds = metrics["comparison"], metrics["rounds"]
+    lines = read_metrics(loop.run.path)
+    return ReportData(
+        title=f"train-vla on {', '.join(loop.tasks)}",
+        overall=success_row("all tasks", metrics["before"]["success"], metrics["after"]["success"], comparison["paired"]),
+        tasks=[
+            success_row(
+                task, metrics["before"]["tasks"][task], metrics["after"]["tasks"][task], comparison["tasks"][task]["paired"]
+            )
+            for task in loop.tasks
+        ],
+        headline=headline(loop.run, metrics),
+        imagined_real=imagined_beside_real(rounds, metrics["verify"]),
+        curves=[*improvement_curves(rounds), *training_curves(lines)],
+        gates=report_gates(rounds[-1]["gates"]["gates"]),
+        filmstrips=filmstrips(loop),
+        videos=videos(loop),
+        stages=stage_times(loop),
+        data_budget=data_budget(loop, metrics),
+        seeds=[loop.settings.seed, loop.settings.evaluation.seed],
+        configuration=loop.run.config,
+        versions=package_versions(),
+        provenance={
+            "command": loop.run.resume_command,
+            "config hash": loop.run.config_hash[:16],
+            "protocol": metrics["before"]["protocol"].get("hash", ""),
+            "device": str(loop.device),
+        },
+        notes=LIMITS,
+    )
+
+
+def success_row(task: str, before: Mapping[str, Any], after: Mapping[str, Any], paired: Mapping[str, Any]) -> SuccessRow:
+    """One row of the success table."""
+    return SuccessRow(task=task, before=before, after=after, paired=paired)
+
+
+def headline(run: RunDirectory, metrics: Mapping[str, Any]) -> list[Number]:
+    """Numbers of the first screen."""
+    precision = metrics["verify"]["precision"]
+    last = metrics["rounds"][-1]["improve"]["imagined_after"]
+    return [
+        Number("Wall time", round(run.wall_s / 60, 1), "min"),
+        Number("Imagined success", round(100 * last["rate"]), "%", imagined=True, note="final policy, sampled"),
+        Number(
+            "Imagined successes confirmed",
+            None if precision is None else round(100 * precision["rate"]),
+            "%",
+            note="same actions replayed in the simulator",
+        ),
+    ]
+
+
+def imagined_beside_real(rounds: Sequence[Mapping[str, Any]], verified: Mapping[str, Any]) -> list[ImaginedReal]:
+    """The same policies in imagination and in the simulator, sampled in both."""
+    rows = [
+        ImaginedReal(
+            f"policy at the start of round {number}",
+            imagined=part["improve"]["imagined_before"],
+            real=part["practice"]["success"]["policy"],
+        )
+        for number, part in enumerate(rounds, start=1)
+    ]
+    return [
+        *rows,
+        ImaginedReal("final policy, the same actions", verified["imagined"], verified["same_actions_real"]),
+    ]
+
+
+def improvement_curves(rounds: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """Imagined success over iterations, one line per round."""
+    series = {f"round {n}": list(enumerate(part["improve"]["history"])) for n, part in enumerate(rounds, start=1)}
+    return [
+        Curve("Imagined success during improvement", "iteration", "success", series, imagined=tuple(series), percent=True)
+    ]
+
+
+def training_curves(lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """Losses of the supervised trainings."""
+    curves = []
+    for name, key, title in (
+        ("behaviour-cloning", "loss", "Behaviour cloning"),
+        ("dynamics", "wm/flow_loss", "World model: flow loss"),
+    ):
+        points = [(line["step"], line["values"][key]) for line in lines if line["series"] == name and key in line["values"]]
+        if points:
+            curves.append(Curve(title, "step", "loss", {key: points}))
+    return curves
+
+
+def report_gates(gates: Sequence[Mapping[str, Any]]) -> list[Gate]:
+    """The last round's gates."""
+    known = {item.name for item in fields(Gate)}
+    return [Gate(**{key: value for key, value in gate.items() if key in known}) for gate in gates]
+
+
+def _replays(loop: Loop) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    path = loop.run.stage(f"round-{loop.settings.rounds}-3-gates").folder / "replays.npz"
+    if not path.exists():
+        return []
+    with np.load(path, allow_pickle=False) as data:
+        return list(zip(data["names"].tolist(), data["real"], data["imagined"], strict=True))
+
+
+def filmstrips(loop: Loop) -> list[Filmstrip]:
+    """Held-out episodes, real above imagined, the same actions."""
+    strips = []
+    for name, real, imagined in _replays(loop):
+        every = max(1, len(real) // 12)
+        rows = {"real": real[::every], "imagined": imagined[::every]}
+        labels = [f"step {2 * (i + 1)}" for i in range(0, len(real), every)]
+        strips.append(Filmstrip(name, "Held-out episode; the model saw the first frame and the actions.", rows, labels))
+    return strips
+
+
+def videos(loop: Loop) -> list[Video]:
+    """The same episodes as side-by-side videos, and the filmed evaluations."""
+    found = [
+        Video(f"{name}: real | imagined", "Left the simulator, right the world model.", side_by_side(real, imagined))
+        for name, real, imagined in _replays(loop)
+    ]
+    for label, stage in (("before", "03-before"), ("after", "05-after")):
+        for path in sorted((loop.run.stage(stage).folder / "videos").glob("*.mp4")):
+            found.append(Video(f"{label}: {path.stem}", "Real rollout of the evaluation.", path.read_bytes()))
+    return found
+
+
+def side_by_side(real: np.ndarray, imagined: np.ndarray) -> bytes:
+    """Encode two clips ``[T, Y, X, 3]`` beside each other at the model's frame rate."""
+    return encode_mp4(np.concatenate([real, imagined], axis=2), fps=10)
+
+
+def stage_times(loop: Loop) -> list[Stage]:
+    """Wall time of each stage, from the run's clock at their ends."""
+    ends = []
+    for folder in (loop.run.path / "stages").iterdir():
+        stage = loop.run.stage(folder.name)
+        if stage.finished:
+            ends.append((stage.summary["run_wall_s"], folder.name))
+    times, earlier = [], 0.0
+    for end, name in sorted(ends):
+        times.append(Stage(name, end - earlier))
+        earlier = end
+    return times
+
+
+def data_budget(loop: Loop, metrics: Mapping[str, Any]) -> list[DataUse]:
+    """Real episodes, and what they were used for."""
+    demos = loop.run.stage("01-demonstrations").summary["success"]["expert"]["n"]
+    uses = [DataUse("demonstrations", demos, "supervised policy, world model")]
+    for number, part in enumerate(metrics["rounds"], start=1):
+        for source, rate in part["practice"]["success"].items():
+            uses.append(DataUse(f"round {number}: {source}", rate["n"], "world model, keyframes, gates"))
+    uses.append(DataUse("evaluation", 2 * metrics["before"]["success"]["n"], "before and after, the same states"))
+    return uses

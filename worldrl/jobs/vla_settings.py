@@ -1,0 +1,119 @@
+"""Settings of ``worldrl train-vla``: the whole loop in one typed tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from worldrl.algorithms.behaviour_cloning import BehaviourCloning
+from worldrl.algorithms.grpo import GrpoConfig
+from worldrl.algorithms.improve import Improvement
+from worldrl.evaluation.gates import GateThresholds
+from worldrl.policies.token_policy import TokenPolicyConfig
+from worldrl.settings import fraction, non_negative, one_of, positive, setting
+from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.training import WorldModelTraining
+
+
+@dataclass
+class Practice:
+    """Real episodes that a round's world model learns from.
+
+    Attributes:
+        policy_episodes: per task, by the round's policy, sampled.
+        expert_episodes: per task, by the scripted expert with noise and misplaced goals: near misses and successes.
+        noise: action noise of that expert, as a fraction of the action range.
+        goal_offset: error of its goals, standard deviation (m).
+        temperature: sampling temperature of the policy.
+        hold_steps: steps recorded after the first success.
+    """
+
+    policy_episodes: int = 50
+    expert_episodes: int = 30
+    noise: float = 0.3
+    goal_offset: float = 0.02
+    temperature: float = 1.0
+    hold_steps: int = 8
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("policy_episodes", "expert_episodes", "noise", "goal_offset", "hold_steps"):
+            non_negative(f"practice.{name}", getattr(self, name))
+        positive("practice.temperature", self.temperature)
+
+
+@dataclass
+class Scratch:
+    """What replaces the bundled weights when ``start=scratch``: more episodes and a longer training in round 1.
+
+    Attributes:
+        expert_episodes: per task, instead of ``practice.expert_episodes``.
+        training: of codec and dynamics.
+    """
+
+    expert_episodes: int = 300
+    training: WorldModelTraining = field(
+        default_factory=lambda: WorldModelTraining(codec_steps=4000, steps=14000, learning_rate=4e-4, warmup=200)
+    )
+
+
+@dataclass
+class Evaluation:
+    """The paired measurement of before and after, in the simulator.
+
+    Attributes:
+        episodes_per_task: initial states of each task.
+        seed: of the initial states; training never uses it. 1000 is kept for reported numbers.
+        temperature: null decodes greedily.
+        videos: filmed episodes per task.
+        verify: imagined rollouts per task that are replayed in the simulator with the same actions.
+    """
+
+    episodes_per_task: int = 100
+    seed: int = 1000
+    temperature: float | None = None
+    videos: int = 1
+    verify: int = 32
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        positive("evaluation.episodes_per_task", self.episodes_per_task)
+        non_negative("evaluation.videos", self.videos)
+        positive("evaluation.verify", self.verify)
+
+
+@dataclass
+class TrainVlaSettings:
+    """The loop: demonstrations, policy, practice, world model, gates, imagination, evaluation, next round."""
+
+    run_dir: str = setting("runs/train-vla", "where everything is written")
+    seed: int = setting(0, "root of every random stream")
+    device: str = setting("cpu", "where the networks live: cpu, cuda, cuda:N or auto")
+    dtype: str = setting("bfloat16", "number type of imagination: float32 or bfloat16")
+    threads: int = setting(2, "torch threads of the main process")
+    workers: int = setting(2, "simulator processes")
+    envs_per_worker: int = setting(8, "environments per process, stepped in lock-step")
+    tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind")
+    kind: str | None = setting("object", "object, spatial, goal or long; null with empty tasks for all kinds")
+    start: str = setting("bundled", "world model to begin with: bundled, scratch, or a world-model folder")
+    gates: str = setting("stop", "what a failed gate does: stop or warn")
+    rounds: int = setting(2, "rounds of practice, world model and improvement (co-evolution)")
+    demonstrations: int = setting(10, "expert demonstrations per task")
+    held_out: float = setting(0.2, "share of the practice episodes kept apart for calibration and gates")
+    target_precision: float = setting(0.95, "precision at which the success threshold is calibrated")
+    policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
+    cloning: BehaviourCloning = field(default_factory=BehaviourCloning)
+    practice: Practice = field(default_factory=Practice)
+    world_model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
+    training: WorldModelTraining = field(default_factory=lambda: WorldModelTraining(steps=300))
+    scratch: Scratch = field(default_factory=Scratch)
+    thresholds: GateThresholds = field(default_factory=GateThresholds)
+    improvement: Improvement = field(default_factory=lambda: Improvement(grpo=GrpoConfig()))
+    evaluation: Evaluation = field(default_factory=Evaluation)
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        one_of("gates", self.gates, ("stop", "warn"))
+        fraction("held_out", self.held_out)
+        fraction("target_precision", self.target_precision)
+        for name in ("rounds", "demonstrations", "threads", "workers", "envs_per_worker"):
+            positive(name, getattr(self, name))

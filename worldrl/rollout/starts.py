@@ -1,0 +1,93 @@
+"""Start states from the simulator itself: reset it, look once. They cost no rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.types import NULL_ACTION, ResetRecord
+from worldrl.rollout.reset_store import initial_record
+
+
+@contextmanager
+def simulator(task: str, image_size: int) -> Iterator[Any]:
+    """Open the embedded environment of a task in this process."""
+    import gymnasium
+    import worldrl_envs  # noqa: F401  (registers the ids)
+
+    env = gymnasium.make(f"worldrl/{task}-v0", image_size=image_size)
+    try:
+        yield env
+    finally:
+        env.close()
+
+
+def simulator_starts(
+    tasks: Sequence[str], count: int, *, seed: int, memory_frames: int, image_size: int
+) -> list[ResetRecord]:
+    """Render ``count`` initial states of each task.
+
+    Args:
+        tasks: names.
+        count: states per task, indices 0..count-1.
+        seed: with task and index it fixes the state; keep it apart from the evaluation's.
+        memory_frames: memory frames of the world model.
+        image_size: pixels per side.
+
+    Returns:
+        Records whose ``source`` is ``"index <i>, seed <s>"``.
+    """
+    records = []
+    for task in tasks:
+        with simulator(task, image_size) as env:
+            for index in range(count):
+                obs, _ = env.reset(seed=seed, options={"index": index})
+                record = initial_record(
+                    obs["image"],
+                    obs["command"],
+                    instruction=obs["instruction"],
+                    task=task,
+                    memory_frames=memory_frames,
+                    source=f"index {index}, seed {seed}",
+                )
+                records.append(record)
+    return records
+
+
+def replay_in_simulator(
+    task: str,
+    starts: Sequence[tuple[int, int]],
+    actions: Sequence[NDArray[np.float32]],
+    *,
+    image_size: int,
+    hold_steps: int = 8,
+) -> NDArray[np.bool_]:
+    """Execute action sequences open loop from known initial states.
+
+    Args:
+        task: name.
+        starts: ``(index, seed)`` of each row.
+        actions: float32 ``[T_i, 7]`` of each row.
+        image_size: pixels per side.
+        hold_steps: steps of holding still afterwards, so that a lift in motion may end.
+
+    Returns:
+        bool ``[E]``: the task was fulfilled at some step.
+    """
+    success = np.zeros(len(starts), bool)
+    with simulator(task, image_size) as env:
+        for row, ((index, seed), sequence) in enumerate(zip(starts, actions, strict=True)):
+            env.reset(seed=seed, options={"index": index})
+            hold = np.tile(np.array(NULL_ACTION, np.float32), (hold_steps, 1))
+            hold[:, 6] = sequence[-1, 6]
+            success[row] = any(env.step(action)[2] for action in _until_over(env, np.concatenate([sequence, hold])))
+    return success
+
+
+def _until_over(env: Any, actions: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    horizon = env.spec.max_episode_steps or len(actions)
+    yield from actions[:horizon]
