@@ -1,6 +1,6 @@
 """Measures control steps per second of the environments; prints JSON with the machine.
 
-    python scripts/bench_envs.py --steps 500
+``python scripts/bench_envs.py --steps 500``
 """
 
 import argparse
@@ -13,6 +13,7 @@ from importlib.metadata import version
 
 import gymnasium
 import numpy as np
+
 import worldrl_envs
 
 VARIANTS = {
@@ -53,7 +54,9 @@ def main() -> None:
     args = parser.parse_args()
     results = {name: bench(args.task, args.steps, **kwargs) for name, kwargs in VARIANTS.items()}
     machine = {"cpus": os.cpu_count(), "load": os.getloadavg()[0], "arch": platform.machine()}
-    print(json.dumps({"task": args.task, "mujoco": version("mujoco"), "machine": machine, "results": results}, indent=1))
+    print(
+        json.dumps({"task": args.task, "mujoco": version("mujoco"), "machine": machine, "results": results}, indent=1)
+    )
 
 
 if __name__ == "__main__":

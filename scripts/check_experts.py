@@ -1,6 +1,6 @@
 """Measures the scripted expert on every task: k successes of n, with a Wilson interval.
 
-    python scripts/check_experts.py --episodes 100 --out experts.json
+``python scripts/check_experts.py --episodes 100 --out experts.json``
 """
 
 import argparse
@@ -10,6 +10,7 @@ import time
 
 import gymnasium
 import numpy as np
+
 import worldrl_envs
 from worldrl_envs.experts import ScriptedExpert
 

@@ -4,12 +4,13 @@ Each holds qpos[50, nq], mocap_pos[50, m, 3] and mocap_quat[50, m, 4] (float64, 
 The states are those of `reset(seed=SEED, options={"index": i})`, so the files are a cache
 that fixes them against later changes of the sampling code.
 
-    python scripts/make_initial_states.py
+``python scripts/make_initial_states.py``
 """
 
 import argparse
 
 import numpy as np
+
 import worldrl_envs
 from worldrl_envs.paths import initial_states
 from worldrl_envs.simulation import Placement

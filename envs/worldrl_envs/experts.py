@@ -64,7 +64,12 @@ class ScriptedExpert:
     """
 
     def __init__(
-        self, task: str, *, generator: np.random.Generator, noise: float = 0.0, goal_offset: float = 0.0,
+        self,
+        task: str,
+        *,
+        generator: np.random.Generator,
+        noise: float = 0.0,
+        goal_offset: float = 0.0,
         speed: float = 0.6,
     ) -> None:
         self._plan = get_task(task).plan

@@ -12,6 +12,7 @@ from worldrl_envs.simulation import Simulation
 CHARSET = string.ascii_letters + string.digits + string.punctuation + " "
 MAX_INSTRUCTION = 256  # characters
 PROPRIO_SIZE = 8
+BOUND = 10.0  # metres and radians; far beyond the table, so that every space is finite
 
 
 def command_space() -> spaces.Box:
@@ -29,7 +30,7 @@ def pixels_space(image_size: int, cameras: tuple[str, ...]) -> spaces.Dict:
     return spaces.Dict(
         {keys[camera]: spaces.Box(0, 255, picture, np.uint8) for camera in cameras}
         | {
-            "state": spaces.Box(-np.inf, np.inf, (PROPRIO_SIZE,), np.float32),
+            "state": spaces.Box(-BOUND, BOUND, (PROPRIO_SIZE,), np.float32),
             "command": command_space(),
             "instruction": spaces.Text(MAX_INSTRUCTION, min_length=1, charset=CHARSET),
         }
@@ -38,7 +39,7 @@ def pixels_space(image_size: int, cameras: tuple[str, ...]) -> spaces.Dict:
 
 def state_space(sim: Simulation) -> spaces.Box:
     """Flat vector for state-based learners: see `state_vector`."""
-    return spaces.Box(-np.inf, np.inf, state_vector(sim, np.zeros(7, np.float32)).shape, np.float32)
+    return spaces.Box(-BOUND, BOUND, state_vector(sim, np.zeros(7, np.float32)).shape, np.float32)
 
 
 def proprioception(sim: Simulation) -> NDArray[np.float32]:
@@ -59,4 +60,5 @@ def proprioception(sim: Simulation) -> NDArray[np.float32]:
 def state_vector(sim: Simulation, command: NDArray[np.float32]) -> NDArray[np.float32]:
     """Proprioception (8), command (7), pose of each object and fixture (7 each), drawer opening (1)."""
     poses = [sim.pose(name) for name in (*sim.objects, *sim.fixtures)]
-    return np.concatenate([proprioception(sim), command, *poses, [sim.opening]]).astype(np.float32)
+    vector = np.concatenate([proprioception(sim), command, *poses, [sim.opening]])
+    return np.clip(vector, -BOUND, BOUND).astype(np.float32)  # an object thrown off the table falls for ever

@@ -17,7 +17,7 @@ Predicate = Callable[["Simulation"], bool]
 LIFT_HEIGHT = 0.08  # metres above the resting height
 GRASP_RADIUS = 0.04  # metres between the tool centre point and a held object's centre
 REST_SPEED = 0.05  # m/s; a placed object slower than this has come to rest
-ZONE_HALF = 0.035  # metres; the 5 cm cube then lies wholly on the 12 cm zone
+ZONE_HALF = 0.034  # metres; an unturned 5.2 cm cube then lies wholly on the 12 cm zone
 
 
 def held(sim: "Simulation", name: str) -> bool:

@@ -21,7 +21,7 @@ GRASP_HEIGHT = 0.02  # of the tool above the table: finger tips 1.1 cm up, palm 
 CARRY_HEIGHT = 0.145  # a carried cube clears the 5 cm rim of bin and drawer by 4 cm
 LIFT_TARGET = 0.125
 CLOSING_TIME = 8  # after so many steps without a grip the grasp has missed
-BIN_SPOT = 0.034  # two 5 cm cubes side by side in a 14.8 cm bin
+BIN_SPOT = 0.034  # two 5.2 cm cubes side by side in a 14.8 cm bin
 OPEN_ENOUGH = 0.105
 KNOB_REACH = 0.0355  # from the handle's stem to its front, and half a finger's depth
 PUSH_STANDOFF = 0.062  # half diagonal of the cube, half the closed fingers, and 1 cm
@@ -207,7 +207,7 @@ def close_drawer(sim: Simulation, command: NDArray[np.float32], memory: Memory) 
     if sim.opening < 0.004:
         return Goal(np.array([*command[:2], CARRY_HEIGHT]), gripper=CLOSED, reached=True)
     knob = sim.knob
-    before = knob[:2] + (KNOB_REACH + 0.02, memory.offset[1])
+    before = np.array([knob[0] + KNOB_REACH + 0.02, knob[1] + memory.offset[1]])
     aligned = abs(command[1] - before[1]) < 0.012 and command[0] > knob[0] + 0.5 * KNOB_REACH
     if aligned and command[2] < knob[2] + 0.01:
         return Goal(np.array([command[0] - 0.02, before[1], knob[2]]), gripper=CLOSED)

@@ -12,7 +12,7 @@ import numpy as np
 from worldrl_envs.errors import check_name
 from worldrl_envs.scene import N_PROPS
 
-TEXTURES = ("plain", "checker", "speckle", "planks")
+TEXTURES = ("plain", "checker", "speckle", "spots")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 is the specification.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -80,7 +80,7 @@ class TabletopEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         ValueError: the image size is not in 8..512.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": PANDA.control_hz}
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": PANDA.control_hz}
 
     def __init__(
         self,
@@ -93,9 +93,7 @@ class TabletopEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         instruction: str = "canonical",
         render_mode: str | None = None,
     ) -> None:
-        EzPickle.__init__(
-            self, task, obs, image_size, cameras, style, terminate_on_success, instruction, render_mode
-        )
+        EzPickle.__init__(self, task, obs, image_size, cameras, style, terminate_on_success, instruction, render_mode)
         _check_arguments(obs, image_size, cameras, instruction, render_mode)
         self.task: TaskSpec = get_task(task)
         self.obs, self.cameras, self.render_mode = obs, tuple(cameras), render_mode
@@ -134,9 +132,7 @@ class TabletopEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
 
     # --- Gymnasium ---
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Start an episode; see the class for `options`.
 
         Raises:
@@ -282,7 +278,5 @@ def _check_options(options: dict[str, Any], seed: int | None, n_paraphrases: int
     if "index" in options and seed is None:
         raise OptionError("options['index']: needs a seed too, as in reset(seed=0, options={'index': 3})")
     if not 0 <= options.get("paraphrase", 0) < n_paraphrases:
-        raise OptionError(
-            f"options['paraphrase']: must be in 0..{n_paraphrases - 1}, received {options['paraphrase']}"
-        )
+        raise OptionError(f"options['paraphrase']: must be in 0..{n_paraphrases - 1}, received {options['paraphrase']}")
     return options

@@ -131,9 +131,7 @@ _SPECS = (
         instruction="put the cube in the bin",
         objects=("red_cube",),
         fixtures=("bin",),
-        layout=LayoutSpec(
-            (Place("bin", (0.47, 0.58), (-0.11, 0.11), 0.1), Place("red_cube")), spacing=BIN_SPACING
-        ),
+        layout=LayoutSpec((Place("bin", (0.47, 0.58), (-0.11, 0.11), 0.1), Place("red_cube")), spacing=BIN_SPACING),
         horizon=110,
         stages=(predicates.in_bin("red_cube"),),
         plan=(("pick", "red_cube"), ("place", "red_cube", "bin")),

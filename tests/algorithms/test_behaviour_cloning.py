@@ -79,8 +79,8 @@ def run(policy: TokenPolicy, episodes: Sequence[Episode], folder: Path, config=S
 
 def test_one_batch_is_overfitted(make_policy, episodes, tmp_path: Path):
     config = BehaviourCloning(
-        steps=300, batch_size=16, label_width=0, command_dropout=0, shift_pixels=0, jitter=0, held_out_fraction=0,
-        learning_rate=3e-3, weight_decay=0, checkpoint_every=300,
+        steps=400, batch_size=16, label_width=0, command_dropout=0, shift_pixels=0, jitter=0, held_out_fraction=0,
+        learning_rate=3e-3, weight_decay=0, checkpoint_every=400,
     )  # fmt: skip
     policy = make_policy()
 

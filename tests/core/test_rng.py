@@ -1,7 +1,9 @@
+import contextlib
+
 import numpy as np
 import torch
 
-from worldrl.core.rng import numpy_stream, row_noise, row_streams, stream, stream_seed
+from worldrl.core.rng import initial_weights, numpy_stream, on_device, row_noise, row_streams, stream, stream_seed
 
 
 def test_a_name_always_gives_the_same_numbers_in_any_process(child):
@@ -47,6 +49,32 @@ def test_noise_is_standard_normal_and_uncorrelated_over_rows():
     assert abs(noise.std().item() - 1) < 0.02
     off_diagonal = np.corrcoef(noise.numpy()) - np.eye(50)
     assert np.abs(off_diagonal).max() < 0.12
+
+
+def test_initial_weights_are_named_and_the_global_generator_gets_its_state_back():
+    before = torch.get_rng_state()
+    with initial_weights(0, "policy"):
+        first = torch.nn.Linear(3, 3).weight
+    torch.testing.assert_close(torch.get_rng_state(), before, rtol=0, atol=0)
+    torch.rand(7)
+    with initial_weights(0, "policy"):
+        again = torch.nn.Linear(3, 3).weight
+    with initial_weights(0, "codec"):
+        other = torch.nn.Linear(3, 3).weight
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_initial_weights_give_the_state_back_after_an_error():
+    before = torch.get_rng_state()
+    with contextlib.suppress(KeyError), initial_weights(0, "policy"):
+        raise KeyError
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_on_the_cpu_the_generator_is_the_same_one():
+    generator = stream(0, "x")
+    assert on_device(generator, torch.device("cpu")) is generator
 
 
 def test_numpy_stream_is_named_too():

@@ -5,6 +5,7 @@ os.environ.setdefault("MUJOCO_GL", "egl")
 import gymnasium
 import numpy as np
 import pytest
+
 import worldrl_envs
 
 

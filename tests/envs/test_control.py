@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from worldrl_envs.control import PANDA, check_action, compose, home_command, next_command, rotvec_to_quat
 from worldrl_envs.errors import ActionError
 

@@ -3,6 +3,7 @@
 import gymnasium
 import numpy as np
 import pytest
+
 import worldrl_envs
 
 

@@ -3,6 +3,7 @@ import sys
 
 import gymnasium
 import pytest
+
 import worldrl_envs
 from worldrl_envs.errors import UnknownNameError
 from worldrl_envs.tasks import TASKS

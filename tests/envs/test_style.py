@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from worldrl_envs.style import STYLES, Style, sample_style
 
 HOLD = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)

@@ -3,8 +3,9 @@ import pickle
 import gymnasium
 import numpy as np
 import pytest
-import worldrl_envs
 from gymnasium.utils.env_checker import check_env
+
+import worldrl_envs
 from worldrl_envs.errors import ActionError, OptionError, UnknownNameError
 
 TASKS = worldrl_envs.task_names()
@@ -15,6 +16,8 @@ def same(a, b):
     """Exact equality of observations, also nested."""
     if isinstance(a, dict):
         return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, tuple):
+        return len(a) == len(b) and all(map(same, a, b))
     return np.array_equal(a, b)
 
 

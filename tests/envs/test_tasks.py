@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 import worldrl_envs
 from worldrl_envs import predicates
 from worldrl_envs.experts import RandomReach, ScriptedExpert
@@ -71,7 +72,7 @@ def test_a_falling_object_is_not_yet_in_the_bin(make):
     env = make("PlaceCubeInBin", obs="state")
     env.reset(seed=0)
     sim = env.unwrapped.sim
-    put(env, "red_cube", sim.position("bin") + [0, 0, 0.12])
+    put(env, "red_cube", sim.position("bin") + np.array([0, 0, 0.12]))
     seen, hold = [], np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
     for _ in range(20):
         env.step(hold)
@@ -83,11 +84,11 @@ def test_a_falling_object_is_not_yet_in_the_bin(make):
 def test_blue_before_red_does_not_count(make):
     env = make("PlaceRedThenBlueInBin", obs="state")
     env.reset(seed=0)
-    floor = env.unwrapped.sim.position("bin") + [0, 0, 0.032]
+    floor = env.unwrapped.sim.position("bin") + np.array([0, 0, 0.032])
     hold = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
-    put(env, "blue_cube", floor + [0.034, 0, 0])
+    put(env, "blue_cube", floor + np.array([0.034, 0, 0]))
     env.step(hold)
-    put(env, "red_cube", floor - [0.034, 0, 0])
+    put(env, "red_cube", floor - np.array([0.034, 0, 0]))
     for _ in range(10):
         info = env.step(hold)[4]
     assert info["stage"] == 0

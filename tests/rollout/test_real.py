@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ProtocolError, SettingError
-from worldrl.rollout.actors import ExpertActor, PolicyActor, WanderActor
+from worldrl.rollout.actors import ExpertActor, PolicyActor, Row, WanderActor
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_of
 
@@ -44,6 +44,16 @@ def test_sampled_policy_is_independent_of_batch_and_order(specs, options, policy
     alone = run(specs[::-1], options, actor)[::-1]
     for first, second in zip(together, alone, strict=True):
         assert_equal(first, second)
+
+
+@pytest.mark.parametrize("change", [{"seed": 6}, {"index": 1}, {"init_id": 0}, {"task": "OpenDrawer"}])
+def test_a_policys_draws_are_named_after_the_episode(specs, policy_folder, change):
+    actor = PolicyActor(str(policy_folder), temperature=1.0).build()
+    rows = [Row(spec, None, {}, "") for spec in (specs[0], specs[0], dataclasses.replace(specs[0], **change))]
+    for row in rows:
+        actor.begin(row)
+    first, again, other = (row.mind.initial_seed() for row in rows)
+    assert first == again != other
 
 
 def test_replan_executes_a_part_of_the_chunk(specs, options, policy_folder):

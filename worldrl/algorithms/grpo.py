@@ -68,7 +68,9 @@ class GrpoConfig:
     def __post_init__(self) -> None:
         """Reject settings under which nothing could be learned."""
         if self.group_size < 2:
-            raise SettingError(f"grpo.group_size must be at least 2, got {self.group_size}: a group of one has no signal")
+            raise SettingError(
+                f"grpo.group_size must be at least 2, got {self.group_size}: a group of one has no signal"
+            )
         if not 0 <= self.keep_low < self.keep_high <= 1:
             raise SettingError(f"grpo needs 0 <= keep_low < keep_high <= 1, got {self.keep_low}, {self.keep_high}")
 

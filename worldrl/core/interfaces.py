@@ -27,9 +27,7 @@ class Policy(Protocol):
 
     chunk_length: int
 
-    def act(
-        self, obs: PolicyObs, *, generators: Sequence[torch.Generator] | None, temperature: float = 1.0
-    ) -> Chunk:
+    def act(self, obs: PolicyObs, *, generators: Sequence[torch.Generator] | None, temperature: float = 1.0) -> Chunk:
         """Choose a chunk for each row; ``generators=None`` means greedy (the most probable tokens)."""
         ...
 

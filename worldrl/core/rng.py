@@ -44,6 +44,18 @@ def numpy_stream(seed: int, *names: Name) -> np.random.Generator:
     return np.random.default_rng(stream_seed(seed, *names))
 
 
+def on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
+    """Return a generator that draws on ``device``: the CPU generator itself, or one seeded by a single draw of it.
+
+    For training, where drawing millions of normal numbers on the CPU would cost more than the step; the numbers
+    then depend on the kind of device.
+    """
+    if device.type == "cpu":
+        return generator
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return torch.Generator(device=device).manual_seed(seed)
+
+
 @contextmanager
 def initial_weights(seed: int, *names: Name) -> Generator[None]:
     """Lend the named stream to module constructors, which draw from torch's global one, and give that back after."""
@@ -69,7 +81,9 @@ def row_streams(seed: int, names: Sequence[Name], rows: int) -> list[torch.Gener
     return [stream(seed, *names, row) for row in range(rows)]
 
 
-def row_noise(generators: Sequence[torch.Generator], shape: Sequence[int], device: torch.device | str = "cpu") -> torch.Tensor:
+def row_noise(
+    generators: Sequence[torch.Generator], shape: Sequence[int], device: torch.device | str = "cpu"
+) -> torch.Tensor:
     """Draw standard normal noise, each row from its own generator.
 
     Args:

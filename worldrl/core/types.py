@@ -1,4 +1,4 @@
-"""The records that travel between rooms.
+r"""The records that travel between rooms.
 
 Timeline of an episode, fixed once (``T`` actions, ``T + 1`` frames)::
 

@@ -16,8 +16,8 @@ from worldrl.core.types import Episode
 from worldrl.data.lerobot_format import IMAGE_PREFIX, EpisodeRecord, episode_digest, hold_action
 from worldrl.data.lerobot_stats import column_stats, image_stats
 
-# Rendered frames have flat regions: run-length matching at level 1 gave files as small as level 6 at a quarter of
-# its time (0.1 ms against 0.4 ms at 64 px).
+# On rendered frames of the embedded suite, run-length matching gives files as small as level 6 in 60 % of its time:
+# 1.2 kB in 0.08 ms at 64 px, 8 kB in 1.0 ms at 256 px; Huffman only takes two to four times the space.
 PNG_PARAMETERS = [cv2.IMWRITE_PNG_COMPRESSION, 1, cv2.IMWRITE_PNG_STRATEGY, cv2.IMWRITE_PNG_STRATEGY_RLE]
 
 

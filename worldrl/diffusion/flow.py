@@ -42,10 +42,10 @@ def sigma_grid(steps: int, shift: float = 1.0) -> Tensor:
 
 
 def draw_sigma(rows: int, *, pure_noise_share: float, shift: float, generator: torch.Generator) -> Tensor:
-    """Draw training levels ``[rows]`` in (0, 1]: a share exactly at 1, the rest uniform, then shifted.
+    """Draw training levels ``[rows]`` in (0, 1], on the generator's device: a share exactly at 1, the rest uniform, then shifted.
 
     Few-step samplers spend half of their evaluations at σ = 1, so that level deserves half of the mass.
     """
-    uniform = torch.rand(rows, generator=generator).clamp_min(1e-3)
-    pure = torch.rand(rows, generator=generator) < pure_noise_share
-    return torch.where(pure, torch.ones(()), shift_sigma(uniform, shift))
+    uniform = torch.rand(rows, generator=generator, device=generator.device).clamp_min(1e-3)
+    pure = torch.rand(rows, generator=generator, device=generator.device) < pure_noise_share
+    return torch.where(pure, 1.0, shift_sigma(uniform, shift))

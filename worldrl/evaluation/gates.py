@@ -134,7 +134,9 @@ def require(gates: Sequence[Gate]) -> None:
     if failed:
         lines = [f"{g.name} is {g.value:.3g}, needs {g.threshold:.3g} ({g.meaning}): {g.advice}" for g in failed]
         raise GateError(
-            "the world model is not good enough to practise in:\n  " + "\n  ".join(lines) + "\n  or go on with gates=warn"
+            "the world model is not good enough to practise in:\n  "
+            + "\n  ".join(lines)
+            + "\n  or go on with gates=warn"
         )
 
 

@@ -212,11 +212,15 @@ def embedded_protocol(
         seed: root seed.
         chunk_length: of the policy.
         **fields: any further field of :class:`EvalProtocol`; ``replan`` is the whole chunk where not given.
+
+    Raises:
+        SettingError: a field is out of range, or more stored states are asked for than there are.
     """
     from worldrl_envs.control import PANDA
+    from worldrl_envs.starts import N_STORED
     from worldrl_envs.tasks import get_task
 
-    return EvalProtocol(
+    protocol = EvalProtocol(
         **{
             "suite": "worldrl",
             "suite_version": "v0",
@@ -231,3 +235,10 @@ def embedded_protocol(
             **fields,
         }
     )
+    last = protocol.first_index + episodes_per_task
+    if protocol.initial_states == "stored" and last > N_STORED:
+        raise SettingError(
+            f"episodes_per_task: first_index + episodes_per_task must be at most the {N_STORED} stored states, "
+            f"received {protocol.first_index} + {episodes_per_task}; use initial_states=sampled for more"
+        )
+    return protocol

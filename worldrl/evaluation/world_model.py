@@ -78,7 +78,9 @@ def replay(
     return Replay(real, imagined, step[None] <= last[:, None], probability, model.frame_stride)
 
 
-def _replay_rows(model: VideoWorldModel, episodes: Sequence[Episode], actions: NDArray[np.float32], seed: int, row: int):
+def _replay_rows(
+    model: VideoWorldModel, episodes: Sequence[Episode], actions: NDArray[np.float32], seed: int, row: int
+):
     records = [
         record_at(e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="replay")
         for e in episodes

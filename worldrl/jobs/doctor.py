@@ -238,9 +238,6 @@ def check_extras() -> str:
     return ", ".join(wanted)
 
 
-# --- the job -------------------------------------------------------------------------------------------------------
-
-
 def examine(name: str, required: bool, check: Callable[[], str]) -> Finding:
     """Run one check; an unexpected exception is a failure of that check, never of the doctor."""
     try:

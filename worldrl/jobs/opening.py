@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Any
 
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.run import RunDirectory
-from worldrl.settings import as_plain
+from worldrl.settings import as_plain, resume_command
 
 
 def open_run(command: str, settings: Any) -> RunDirectory:
@@ -25,27 +23,9 @@ def open_run(command: str, settings: Any) -> RunDirectory:
     """
     config = as_plain(settings)
     del config["run_dir"]  # a run directory may be moved
-    again = resume_command(command, settings)
-    return RunDirectory.open(Path(settings.run_dir), command=command, config=config, resume_command=again)
-
-
-def resume_command(command: str, settings: Any) -> str:
-    """The command line that continues a run: every setting that differs from its default."""
-    tokens = [f"run_dir={settings.run_dir}"]
-    for item in fields(settings):
-        value = getattr(settings, item.name)
-        default = item.default_factory() if item.default_factory is not MISSING else item.default
-        if item.name != "run_dir" and value != default:
-            tokens.append(f"{item.name}={_text(as_plain(value))}")
-    return shlex.join(["worldrl", command, *tokens])
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return f"[{','.join(_text(item) for item in value)}]"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "null" if value is None else str(value)
+    return RunDirectory.open(
+        Path(settings.run_dir), command=command, config=config, resume_command=resume_command(command)
+    )
 
 
 def choose_tasks(tasks: Sequence[str], kind: str | None) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,14 +37,18 @@ DTYPES = {"float32": None, "float16": torch.float16}
 class TrainWorldModelSettings:
     """What is learned from what."""
 
-    run_dir: str = setting("runs/train-world-model", "where everything is written; the model goes to run_dir/world_model")
+    run_dir: str = setting(
+        "runs/train-world-model", "where everything is written; the model goes to run_dir/world_model"
+    )
     seed: int = setting(0, "root of every random stream")
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
     data: list[str] = setting(["runs/collect/dataset"], "dataset folders; episodes of all are pooled")
     start: str = setting(BUNDLED, "weights to begin with: bundled, scratch, or a world-model folder")
     model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
     training: WorldModelTraining = field(default_factory=WorldModelTraining)
-    held_out: float = setting(0.1, "share of the episodes kept apart, half to calibrate the success head, half for the gates")
+    held_out: float = setting(
+        0.1, "share of the episodes kept apart, half to calibrate the success head, half for the gates"
+    )
     target_precision: float = setting(0.95, "precision at which the success threshold is calibrated")
     gates: str = setting("stop", "what a failed gate does: stop or warn")
     thresholds: GateThresholds = field(default_factory=GateThresholds)
@@ -83,7 +86,10 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
         training, calibration, held_out = split_held_out(episodes, settings.held_out, seed=settings.seed)
         numbers = learn_world_model(run.path, model, training, settings.training, seed=settings.seed, log=log)
         gates, metrics = _measure(model, calibration, held_out, settings, device)
-        parents = [{"path": folder, "hash": dataset.fingerprint} for folder, dataset in zip(settings.data, datasets, strict=True)]
+        parents = [
+            {"path": folder, "hash": dataset.fingerprint}
+            for folder, dataset in zip(settings.data, datasets, strict=True)
+        ]
         model.save(run.path / WORLD_MODEL, store_dtype=DTYPES[settings.store_dtype], parents=parents)
         return _finish(run, settings, gates, {"training": numbers, "episodes": len(training), **metrics}, device)
 
@@ -104,7 +110,11 @@ def _measure(
 
 
 def _finish(
-    run: RunDirectory, settings: TrainWorldModelSettings, gates: list[Gate], metrics: dict[str, Any], device: torch.device
+    run: RunDirectory,
+    settings: TrainWorldModelSettings,
+    gates: list[Gate],
+    metrics: dict[str, Any],
+    device: torch.device,
 ) -> dict[str, Any]:
     metrics |= {"gates": [asdict(gate) for gate in gates], "hash": artefact_hash(run.path / WORLD_MODEL)}
     run.write_result(metrics, seed=settings.seed, device=str(device))

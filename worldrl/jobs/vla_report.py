@@ -57,10 +57,15 @@ def gather(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
     lines = read_metrics(loop.run.path)
     return ReportData(
         title=f"train-vla on {', '.join(loop.tasks)}",
-        overall=success_row("all tasks", metrics["before"]["success"], metrics["after"]["success"], comparison["paired"]),
+        overall=success_row(
+            "all tasks", metrics["before"]["success"], metrics["after"]["success"], comparison["paired"]
+        ),
         tasks=[
             success_row(
-                task, metrics["before"]["tasks"][task], metrics["after"]["tasks"][task], comparison["tasks"][task]["paired"]
+                task,
+                metrics["before"]["tasks"][task],
+                metrics["after"]["tasks"][task],
+                comparison["tasks"][task]["paired"],
             )
             for task in loop.tasks
         ],
@@ -85,7 +90,9 @@ def gather(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
     )
 
 
-def success_row(task: str, before: Mapping[str, Any], after: Mapping[str, Any], paired: Mapping[str, Any]) -> SuccessRow:
+def success_row(
+    task: str, before: Mapping[str, Any], after: Mapping[str, Any], paired: Mapping[str, Any]
+) -> SuccessRow:
     """One row of the success table."""
     return SuccessRow(task=task, before=before, after=after, paired=paired)
 
@@ -126,7 +133,9 @@ def improvement_curves(rounds: Sequence[Mapping[str, Any]]) -> list[Curve]:
     """Imagined success over iterations, one line per round."""
     series = {f"round {n}": list(enumerate(part["improve"]["history"])) for n, part in enumerate(rounds, start=1)}
     return [
-        Curve("Imagined success during improvement", "iteration", "success", series, imagined=tuple(series), percent=True)
+        Curve(
+            "Imagined success during improvement", "iteration", "success", series, imagined=tuple(series), percent=True
+        )
     ]
 
 
@@ -137,7 +146,9 @@ def training_curves(lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
         ("behaviour-cloning", "loss", "Behaviour cloning"),
         ("dynamics", "wm/flow_loss", "World model: flow loss"),
     ):
-        points = [(line["step"], line["values"][key]) for line in lines if line["series"] == name and key in line["values"]]
+        points = [
+            (line["step"], line["values"][key]) for line in lines if line["series"] == name and key in line["values"]
+        ]
         if points:
             curves.append(Curve(title, "step", "loss", {key: points}))
     return curves

@@ -34,7 +34,15 @@ from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.world_model import padded_actions, replay
 from worldrl.jobs.evaluate import video_writer
-from worldrl.jobs.stages import POLICY, WORLD_MODEL, calibrate, learn_policy, learn_world_model, split_held_out, starting_world_model
+from worldrl.jobs.stages import (
+    POLICY,
+    WORLD_MODEL,
+    calibrate,
+    learn_policy,
+    learn_world_model,
+    split_held_out,
+    starting_world_model,
+)
 from worldrl.jobs.train_world_model import show_gates
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.policies.token_policy import TokenPolicy
@@ -261,9 +269,7 @@ def improved_policy(loop: Loop, number: int, policy: Path, world: Path, practice
         learner = TokenPolicy.load(policy, loop.device)
         config = loop.settings.improvement
         store = reset_store(loop, model, practices, number)
-        env = imagined_env(
-            model, store, rule, rows=config.grpo.groups * config.grpo.group_size, horizon=horizons(loop)
-        )
+        env = imagined_env(model, store, rule, rows=config.grpo.groups * config.grpo.group_size, horizon=horizons(loop))
         start = imagined_success(loop, learner, env, seed=loop.seed("imagined-before", number))
         history = improve(
             learner,

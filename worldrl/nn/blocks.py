@@ -16,7 +16,9 @@ class Mlp(nn.Sequential):
     """Two linear layers with a GELU between them: ``width`` to ``hidden`` to ``out`` (``width`` when None)."""
 
     def __init__(self, width: int, hidden: int, out: int | None = None):
-        super().__init__(nn.Linear(width, hidden), nn.GELU(approximate="tanh"), nn.Linear(hidden, width if out is None else out))
+        super().__init__(
+            nn.Linear(width, hidden), nn.GELU(approximate="tanh"), nn.Linear(hidden, width if out is None else out)
+        )
 
 
 class Block(nn.Module):

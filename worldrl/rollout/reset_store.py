@@ -67,9 +67,7 @@ def keyframe_records(
             if 0 < step < end:
                 source = f"episode {number}, {margin} steps before {keyframe.kind} at {keyframe.step}"
                 records.append(
-                    record_at(
-                        episode, step, memory_frames=memory_frames, frame_stride=frame_stride, source=source
-                    )
+                    record_at(episode, step, memory_frames=memory_frames, frame_stride=frame_stride, source=source)
                 )
     return records
 

@@ -17,6 +17,7 @@ from worldrl.rollout.reset_store import initial_record
 def simulator(task: str, image_size: int) -> Iterator[Any]:
     """Open the embedded environment of a task in this process."""
     import gymnasium
+
     import worldrl_envs  # noqa: F401  (registers the ids)
 
     env = gymnasium.make(f"worldrl/{task}-v0", image_size=image_size)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from worldrl.core.interfaces import Logs
+from worldrl.core.rng import on_device
 from worldrl.nn.blocks import Block
 from worldrl.nn.embed import patchify, unpatchify
 from worldrl.world_models.config import CodecConfig
@@ -87,7 +88,7 @@ class PatchCodec(nn.Module):
         """
         target = to_unit(frames)
         latent = self.encode(target[:, None])
-        noise = torch.randn(latent.shape, generator=generator).to(latent.device)
+        noise = torch.randn(latent.shape, generator=on_device(generator, latent.device), device=latent.device)
         decoded = self.decode(latent + self.config.latent_noise * noise)[:, 0]
         weight = salience_weight(target, self.config.salience)
         error = decoded - target

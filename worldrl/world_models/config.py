@@ -62,9 +62,9 @@ class DynamicsConfig:
         action_tokens: whether actions are attended to as tokens (off only for ablations).
     """
 
-    width: int = 256
+    width: int = 192
     depth: int = 6
-    heads: int = 8
+    heads: int = 6
     chunk_length: int = 8
     frame_stride: int = 2
     memory_frames: int = 4

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from worldrl.core.interfaces import Logs
+from worldrl.core.rng import on_device
 from worldrl.data.windows import WindowBatch
 from worldrl.diffusion.flow import add_noise, draw_sigma
 from worldrl.world_models.success_head import success_loss
@@ -35,8 +36,8 @@ def motion_weight(target: Tensor, now: Tensor, strength: float) -> Tensor:
 
 def noisy_memory(memory: Tensor, strength: float, generator: torch.Generator) -> Tensor:
     """Mix noise into memory latents, each row at its own level in [0, ``strength``]; the level is not told."""
-    level = strength * torch.rand(memory.shape[0], generator=generator).to(memory.device)
-    noise = torch.randn(memory.shape, generator=generator).to(memory.device)
+    level = strength * torch.rand(memory.shape[0], generator=generator, device=memory.device)
+    noise = torch.randn(memory.shape, generator=generator, device=memory.device)
     return add_noise(memory, noise, level)
 
 
@@ -61,6 +62,7 @@ def dynamics_loss(
         depth = 0
         if chunks > 1 and float(torch.rand((), generator=generator)) < bootstrap:
             depth = int(torch.randint(1, chunks, (), generator=generator))
+        generator = on_device(generator, model.device)
         state = imagine_ahead(model, state, batch, depth, generator)
         state = _with_noise(state, config.memory_noise if depth == 0 else 0.0, generator)
     return chunk_loss(model, state, batch, target, depth, generator)
@@ -69,7 +71,9 @@ def dynamics_loss(
 def _with_noise(state: VideoState, strength: float, generator: torch.Generator) -> VideoState:
     if strength == 0:
         return state
-    return VideoState(state.reference, noisy_memory(state.memory, strength, generator), state.command, state.instruction)
+    return VideoState(
+        state.reference, noisy_memory(state.memory, strength, generator), state.command, state.instruction
+    )
 
 
 def window_state(batch: WindowBatch) -> tuple[VideoState, Tensor]:
@@ -87,7 +91,7 @@ def imagine_ahead(
         span = slice(chunk * length, (chunk + 1) * length)
         condition = model.condition(batch.action[:, span], batch.commands[:, span])
         shape = (state.rows, model.config.dynamics.chunk_frames, *model.codec.latent_shape)
-        noise = torch.randn(shape, generator=generator).to(model.device)
+        noise = torch.randn(shape, generator=generator, device=model.device)
         latent, _ = model.sample_latents(state, condition, noise)
         memory = torch.cat([state.memory, latent], dim=1)[:, -model.memory_frames :]
         state = VideoState(state.reference, memory, batch.commands[:, span][:, -1], state.instruction)
@@ -112,8 +116,8 @@ def chunk_loss(
         pure_noise_share=config.dynamics.pure_noise_share,
         shift=config.dynamics.shift,
         generator=generator,
-    ).to(model.device)
-    noise = torch.randn(clean.shape, generator=generator).to(model.device)
+    )
+    noise = torch.randn(clean.shape, generator=generator, device=model.device)
     condition = model.condition(batch.action[:, steps], batch.commands[:, steps])
     predicted, features = model.dynamics(
         add_noise(clean, noise, sigma), sigma, state.reference, state.memory, condition

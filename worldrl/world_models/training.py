@@ -211,9 +211,7 @@ def encode_frames(
     return latent
 
 
-def relabel(
-    batch: WindowBatch, sentences: Sentences, negative_share: float, generator: torch.Generator
-) -> WindowBatch:
+def relabel(batch: WindowBatch, sentences: Sentences, negative_share: float, generator: torch.Generator) -> WindowBatch:
     """Give each window another sentence for its task, or, at ``negative_share``, one it does not fulfil.
 
     The success head must read the instruction: a lifted red cube is no success for "pick up the green cylinder".

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -109,9 +110,7 @@ class VideoWorldModel(nn.Module):
 
     def autocast(self) -> torch.autocast:
         """Compute in ``compute_dtype``; weights and states stay float32."""
-        return torch.autocast(
-            self.device.type, dtype=self.compute_dtype, enabled=self.compute_dtype != torch.float32
-        )
+        return torch.autocast(self.device.type, dtype=self.compute_dtype, enabled=self.compute_dtype != torch.float32)
 
     # -- rollout ---------------------------------------------------------------------------------------------
 
@@ -165,7 +164,7 @@ class VideoWorldModel(nn.Module):
         x = noise
         grid = sigma_grid(self.config.dynamics.sampling_steps, self.config.dynamics.shift).to(noise.device)
         features = noise.new_zeros(0)
-        for sigma, sigma_next in zip(grid[:-1], grid[1:], strict=True):
+        for sigma, sigma_next in pairwise(grid):
             level = sigma.expand(x.shape[0])
             clean, features = self.dynamics(x, level, state.reference, state.memory, condition)
             x = euler_step(x, clean.float(), level, sigma_next.expand(x.shape[0]))
@@ -208,7 +207,9 @@ class VideoWorldModel(nn.Module):
 
     # -- folder ----------------------------------------------------------------------------------------------
 
-    def save(self, folder: Path, *, store_dtype: torch.dtype | None = None, parents: Sequence[dict[str, Any]] = ()) -> None:
+    def save(
+        self, folder: Path, *, store_dtype: torch.dtype | None = None, parents: Sequence[dict[str, Any]] = ()
+    ) -> None:
         """Write the model as an artefact folder; ``store_dtype=torch.float16`` halves it."""
         config = {**self.config.to_json(), "embodiment": self.embodiment.to_json()}
         write_artefact(

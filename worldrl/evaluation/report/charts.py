@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.markup import Html, element, join
-from worldrl.evaluation.report.model import BandPoint, Curve, Point, is_number
+from worldrl.evaluation.report.model import BandPoint, Curve, Point
 from worldrl.evaluation.report.scale import Scale, fitted, fraction_scale, spread, tick_text
 from worldrl.evaluation.report.words import number, percent
 

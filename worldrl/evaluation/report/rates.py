@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worldrl.evaluation.report.charts import axes
+from worldrl.evaluation.report.checks import Rate
 from worldrl.evaluation.report.markup import Html, element, join
-from worldrl.evaluation.report.model import ImaginedReal, Rate, SuccessRow
+from worldrl.evaluation.report.model import ImaginedReal, SuccessRow
 from worldrl.evaluation.report.scale import Scale, fraction_scale, tick_text
 from worldrl.evaluation.report.words import interval, percent
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worldrl.evaluation.report.charts import is_thinned, label, line_chart
+from worldrl.evaluation.report.checks import Rate, is_number
 from worldrl.evaluation.report.markup import Child, Html, breakable, element, join
-from worldrl.evaluation.report.model import Curve, Gate, ImaginedReal, Number, Rate, ReportData, SuccessRow, is_number
+from worldrl.evaluation.report.model import Curve, Gate, ImaginedReal, Number, ReportData, SuccessRow
 from worldrl.evaluation.report.rates import bars_axis, before_after_bars, imagined_real_scatter
 from worldrl.evaluation.report.tables import settings_table, small, table, value_with_unit
 from worldrl.evaluation.report.words import (

@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from worldrl.evaluation.report.model import Rate, ReportData, SuccessRow
+from worldrl.evaluation.report.checks import Rate
+from worldrl.evaluation.report.model import ReportData, SuccessRow
 from worldrl.evaluation.report.words import count, gain_interval, gain_kind, points, verdict
 
 WIDE = 110

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from worldrl.evaluation.report.model import Paired, Rate, SuccessRow, is_number
+from worldrl.evaluation.report.checks import Paired, Rate, is_number
+from worldrl.evaluation.report.model import SuccessRow
 
 NBSP = "\u00a0"
 MINUS = "\u2212"

@@ -1,0 +1,43 @@
+import dataclasses
+
+import pytest
+
+from worldrl.core.errors import ProtocolError
+from worldrl.evaluation.compare import compare, holm
+from worldrl.evaluation.result import EvalResult
+
+
+def test_holm_against_a_worked_example():
+    # Sorted 0.005, 0.01, 0.03, 0.04: times 4, 3, 2, 1 is 0.02, 0.03, 0.06, 0.04; made monotone, the last is 0.06.
+    found = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
+    assert found == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
+    assert list(found) == ["a", "b", "c", "d"]
+    assert holm({"a": 0.6, "b": 0.9}) == {"a": 1.0, "b": 1.0}
+
+
+def test_episodes_are_paired_by_identity_not_by_order(protocol, make_result):
+    before, after = make_result(protocol, "sfffss", policy="a"), make_result(protocol, "ssffff", policy="b")
+    shuffled = EvalResult(protocol, "b", "h", after.outcomes[::-1])
+    for found in (compare(before, after), compare(before, shuffled)):
+        pair = found.overall
+        assert (pair["n"], pair["both"], pair["only_a"], pair["only_b"]) == (6, 1, 2, 1)
+        assert pair["diff"] == pytest.approx(-1 / 6)
+        assert (found.tasks["PickRedCube"]["only_b"], found.tasks["CloseDrawer"]["only_a"]) == (1, 2)
+
+
+def test_metrics_agree_with_themselves(protocol, make_result):
+    found = compare(make_result(protocol, "sfffff"), make_result(protocol, "sssfff")).metrics()
+    for entry in (found, *found["tasks"].values()):
+        pair = entry["paired"]
+        assert entry["before"]["k"] == pair["both"] + pair["only_a"]
+        assert entry["after"]["k"] == pair["both"] + pair["only_b"]
+    assert found["paired"]["diff"] == pytest.approx(2 / 6)
+    assert all(entry["p_holm"] >= entry["paired"]["p"] for entry in found["tasks"].values())
+    at_end = compare(make_result(protocol, "sfffff"), make_result(protocol, "sssfff"), at_end=True).metrics()
+    assert (at_end["before"]["k"], at_end["after"]["k"], at_end["paired"]["neither"]) == (0, 0, 6)
+
+
+def test_other_protocols_are_refused(protocol, make_result):
+    other = dataclasses.replace(protocol, seed=12)
+    with pytest.raises(ProtocolError, match="seed: 11 against 12"):
+        compare(make_result(protocol, "ssssss"), make_result(other, "ssssss"))

@@ -1,0 +1,78 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from worldrl.core.errors import ProtocolError
+from worldrl.evaluation.evaluate import evaluate_actor, evaluate_policy
+from worldrl.evaluation.result import EvalResult
+from worldrl.policies.statistics import PolicyStatistics
+from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
+from worldrl.rollout.actors import ExpertActor
+
+
+def expert(protocol, **settings):
+    settings = {"workers": 0, "name": "expert", **settings}
+    return evaluate_actor(ExpertActor(noise=0.4), protocol, **settings)
+
+
+@pytest.mark.parametrize(("workers", "envs"), [(0, 4), (2, 1)])
+def test_initial_states_and_outcomes_do_not_depend_on_batch_or_workers(protocol, workers, envs):
+    recorded = {}
+
+    def run(name, **settings):
+        recorded[name] = {}
+
+        def keep(episode):
+            recorded[name][(episode.task, episode.meta["index"])] = episode.frames[0]
+
+        return expert(protocol, record_videos=3, on_recording=keep, **settings)
+
+    reference = run("one", envs_per_worker=1)
+    assert run("many", workers=workers, envs_per_worker=envs).outcomes == reference.outcomes
+    assert len(recorded["one"]) == 6
+    for key, frame in recorded["one"].items():
+        np.testing.assert_array_equal(frame, recorded["many"][key])
+
+
+def test_an_interrupted_evaluation_continues_with_what_is_missing(protocol, tmp_path):
+    whole = expert(protocol)
+    started = []
+
+    class StopError(Exception):
+        pass
+
+    def stop_at_the_third(episode):
+        started.append(episode.meta["index"])
+        if len(started) == 3:
+            raise StopError
+
+    with pytest.raises(StopError):
+        expert(protocol, out=tmp_path, record_videos=3, on_recording=stop_at_the_third)
+    seen = []
+    result = expert(protocol, out=tmp_path, record_videos=3, on_recording=lambda episode: seen.append(episode.task))
+    assert len(seen) == 4  # the third was not counted yet
+    assert result.outcomes == whole.outcomes
+    assert EvalResult.load(tmp_path) == result
+    assert expert(protocol, out=tmp_path, record_videos=3, on_recording=seen.append) == result
+    assert len(seen) == 4
+
+
+def test_recordings_are_the_first_of_each_task(protocol):
+    seen = []
+    expert(protocol, record_videos=1, on_recording=lambda episode: seen.append((episode.task, episode.meta["index"])))
+    assert sorted(seen) == [("CloseDrawer", 0), ("PickRedCube", 0)]
+
+
+def test_a_policy_is_measured_under_its_own_chunk_length(protocol, tmp_path):
+    ones = torch.ones(7)
+    config = TokenPolicyConfig(image_size=16, chunk_length=8, width=8, blocks=1, keypoints=2, hidden=16)
+    TokenPolicy(config, PolicyStatistics(-ones, ones, 0 * ones, ones)).save(tmp_path / "policy")
+    protocol = dataclasses.replace(protocol, episodes_per_task=1)
+    result = evaluate_policy(tmp_path / "policy", protocol, workers=0)
+    assert (result.policy, len(result.outcomes)) == ("policy", 2)
+    assert len(result.policy_hash) == 64
+    wrong = dataclasses.replace(protocol, chunk_length=9)
+    with pytest.raises(ProtocolError, match="decides 8 actions at once, the protocol says 9"):
+        evaluate_policy(tmp_path / "policy", wrong, workers=0)

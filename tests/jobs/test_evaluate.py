@@ -1,0 +1,121 @@
+import json
+import shlex
+
+import pytest
+import torch
+
+from worldrl.core.errors import ProtocolError, SettingError
+from worldrl.jobs import compare, evaluate
+from worldrl.jobs.compare import CompareSettings
+from worldrl.jobs.evaluate import EvaluateSettings
+from worldrl.jobs.opening import choose_tasks, resume_command
+from worldrl.policies.statistics import PolicyStatistics
+from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory):
+    folder, ones = tmp_path_factory.mktemp("policies"), torch.ones(7)
+    config = TokenPolicyConfig(image_size=16, chunk_length=8, width=8, blocks=1, keypoints=2, hidden=16)
+    with torch.random.fork_rng():
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            TokenPolicy(config, PolicyStatistics(-ones, ones, 0 * ones, ones)).save(folder / f"policy-{seed}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def evaluations(policies):
+    """Two policies, sampled, on the same four episodes."""
+    for seed in (0, 1):
+        settings = EvaluateSettings(
+            policy=str(policies / f"policy-{seed}"),
+            run_dir=str(policies / f"evaluation-{seed}"),
+            workers=0,
+            kind="goal",
+            episodes_per_task=1,
+            temperature=1.0,
+        )
+        evaluate.main(settings)
+    return policies, settings
+
+
+def test_result_keeps_the_contract(evaluations):
+    folder, _settings = evaluations
+    result = json.loads((folder / "evaluation-1" / "result.json").read_text())
+    header = json.loads((folder / "evaluation-1" / "evaluation.json").read_text())
+    assert (result["schema"], result["command"], result["seed"]) == (1, "evaluate", 0)
+    assert result["protocol_hash"] == header["protocol_hash"]
+    rate = result["metrics"]["success"]
+    assert set(rate) == {"k", "n", "rate", "lo", "hi", "method"}
+    assert rate["n"] == 4
+    assert result["metrics"]["protocol"]["image_size"] == 16
+    assert len((folder / "evaluation-1" / "episodes.jsonl").read_text().splitlines()) == 4
+    assert len(list((folder / "evaluation-1" / "videos").glob("*-000-*.mp4"))) == 4
+
+
+def test_running_it_again_changes_nothing(evaluations):
+    folder, settings = evaluations
+    path = folder / "evaluation-1" / "episodes.jsonl"
+    before = path.read_bytes()
+    first = json.loads((folder / "evaluation-1" / "result.json").read_text())["metrics"]
+    assert evaluate.main(settings) == first
+    assert path.read_bytes() == before
+
+
+def test_comparison(evaluations, tmp_path):
+    folder, _ = evaluations
+    settings = CompareSettings(
+        a=str(folder / "evaluation-0"), b=str(folder / "evaluation-1" / "result.json"), run_dir=str(tmp_path / "c")
+    )
+    metrics = compare.main(settings)
+    assert (metrics["a"], metrics["b"], metrics["paired"]["n"]) == ("policy-0", "policy-1", 4)
+    result = json.loads((tmp_path / "c" / "result.json").read_text())
+    assert result["metrics"] == metrics
+    assert result["protocol_hash"] == json.loads((folder / "evaluation-0" / "result.json").read_text())["protocol_hash"]
+
+
+def test_unfinished_evaluations_are_not_compared(evaluations, tmp_path):
+    folder, _ = evaluations
+    for name in ("evaluation.json", "episodes.jsonl"):
+        (tmp_path / name).write_bytes((folder / "evaluation-0" / name).read_bytes())
+    path = tmp_path / "episodes.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
+    with pytest.raises(ProtocolError, match="1 missing"):
+        compare.main(CompareSettings(a=str(folder / "evaluation-0"), b=str(tmp_path), run_dir=str(tmp_path / "c")))
+    assert not (tmp_path / "c").exists()
+
+
+def test_choice_of_tasks():
+    assert choose_tasks([], "long") == ["PlaceRedThenBlueInBin", "PlaceCubeInDrawer"]
+    assert len(choose_tasks([], None)) == 12
+    assert choose_tasks(["OpenDrawer"], None) == ["OpenDrawer"]
+    for tasks, kind, text in (
+        (["OpenDrawr"], None, "did you mean 'OpenDrawer'"),
+        ([], "goals", "did you mean 'goal'"),
+        (["OpenDrawer"], "goal", "give one of them"),
+        (["OpenDrawer", "OpenDrawer"], None, "named once"),
+    ):
+        with pytest.raises(SettingError, match=text):
+            choose_tasks(tasks, kind)
+
+
+def test_resume_command_names_what_differs_from_the_defaults():
+    settings = EvaluateSettings(
+        policy="a b", run_dir="r", tasks=["OpenDrawer", "CloseDrawer"], temperature=0.5, videos=0
+    )
+    assert shlex.split(resume_command("evaluate", settings)) == [
+        "worldrl",
+        "evaluate",
+        "run_dir=r",
+        "policy=a b",
+        "tasks=[OpenDrawer,CloseDrawer]",
+        "temperature=0.5",
+        "videos=0",
+    ]
+
+
+@pytest.mark.parametrize("changed", [{"workers": -1}, {"videos": -1}, {"initial_states": "random"}, {"timeout_s": 0}])
+def test_impossible_settings_are_refused(changed):
+    with pytest.raises(SettingError, match=next(iter(changed))):
+        EvaluateSettings(policy="p", **changed)
