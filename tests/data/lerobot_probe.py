@@ -39,10 +39,41 @@ def image_hash(image):
 
 
 def describe(item, cameras):
-    plain = ("action", "observation.state", "observation.command", "observation.contact", "next.reward", "is_last")
+    plain = ("action", "observation.state", "observation.command", "contact", "next.reward", "is_last")
     numbers = ("next.success", "timestamp", "frame_index", "episode_index", "index", "task_index")
     values = {key: item[key].tolist() for key in (*plain, *numbers)}
     return values | {"task": item["task"], "images": {key: image_hash(item[key]) for key in cameras}}
+
+
+def act_loss(dataset_class, folder):
+    """Take one training step of lerobot's ACT on the dataset, normalised by its statistics; return the loss."""
+    from lerobot.configs.types import FeatureType
+    from lerobot.datasets.utils import dataset_to_policy_features
+    from lerobot.policies.act.configuration_act import ACTConfig
+    from lerobot.policies.act.modeling_act import ACTPolicy
+    from lerobot.policies.factory import make_pre_post_processors
+
+    meta = dataset_class("local/worldrl", root=folder).meta
+    features = dataset_to_policy_features(meta.features)
+    outputs = {key: feature for key, feature in features.items() if feature.type is FeatureType.ACTION}
+    inputs = {key: feature for key, feature in features.items() if key not in outputs}
+    layers = {"n_heads": 2, "dim_feedforward": 64, "n_encoder_layers": 1, "n_vae_encoder_layers": 1}
+    config = ACTConfig(
+        input_features=inputs,
+        output_features=outputs,
+        chunk_size=8,
+        n_action_steps=8,
+        dim_model=32,
+        pretrained_backbone_weights=None,
+        device="cpu",
+        **layers,
+    )
+    chunks = dataset_class("local/worldrl", root=folder, delta_timestamps={"action": [k / meta.fps for k in range(8)]})
+    preprocess, _ = make_pre_post_processors(config, dataset_stats=meta.stats)
+    batch = preprocess(next(iter(torch.utils.data.DataLoader(chunks, batch_size=4))))
+    loss, _ = ACTPolicy(config).forward(batch)
+    loss.backward()
+    return {"loss": loss.item(), "inputs": sorted(inputs), "outputs": sorted(outputs)}
 
 
 def main(folder, indices):
@@ -79,6 +110,7 @@ def main(folder, indices):
         },
         "batch": {key: list(value.shape) for key, value in batch.items() if isinstance(value, torch.Tensor)},
         "last_episode_frames": len(second),
+        "act": act_loss(dataset_class, folder),
     }
     sys.stdout.write("ANSWER " + json.dumps(answer) + "\n")
 

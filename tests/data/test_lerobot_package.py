@@ -53,7 +53,7 @@ def assert_item(item, episodes, index):
     assert item["action"] == action.tolist()
     assert item["observation.state"] == episode.state[frame].tolist()
     assert item["observation.command"] == episode.command[frame].tolist()
-    assert item["observation.contact"] == bool(episode.contact[frame])
+    assert item["contact"] == bool(episode.contact[frame])
     assert item["next.reward"] == (0 if last else episode.reward[frame])
     assert item["is_last"] == last
     assert item["timestamp"] == np.float32(frame / 20)
@@ -75,11 +75,11 @@ def assert_window(window, episode, frame):
 
 
 def test_lerobot_reads_the_same(ask_lerobot, tmp_path, make_episode, record):
-    cameras = ("scene", "wrist")
+    cameras, size = ("scene", "wrist"), {"size": (64, 48)}
     episodes = [
-        make_episode(0, 7, cameras=cameras, close_at=3),
-        make_episode(1, 1, cameras=cameras, instruction="hebe den „Würfel“ auf 🧊"),
-        make_episode(2, 12, cameras=cameras, contact_at=4),
+        make_episode(0, 7, cameras=cameras, close_at=3, **size),
+        make_episode(1, 1, cameras=cameras, instruction="hebe den „Würfel“ auf 🧊", **size),
+        make_episode(2, 12, cameras=cameras, contact_at=4, **size),
     ]
     folder = record(tmp_path / "d", episodes)
     indices = [0, 3, 7, 8, 9, 10, 16, 22]
@@ -93,11 +93,14 @@ def test_lerobot_reads_the_same(ask_lerobot, tmp_path, make_episode, record):
     for index in indices:
         episode, frame = assert_item(answer["items"][str(index)], episodes, index)
         assert_window(answer["windows"][str(index)], episode, frame)
-    assert answer["batch"]["observation.images.scene"] == [3, 2, 3, 12, 16]
+    assert answer["batch"]["observation.images.scene"] == [3, 2, 3, 64, 48]
     assert answer["batch"]["action"] == [3, 4, 7]
     action = np.concatenate([episode.action for episode in episodes]).astype(np.float64)
     np.testing.assert_allclose(answer["stats"]["action"]["mean"], action.mean(0))
     assert np.shape(answer["stats"]["observation.images.wrist"]["std"]) == (3, 1, 1)
+    assert np.isfinite(answer["act"]["loss"])
+    assert answer["act"]["outputs"] == ["action"]
+    assert answer["act"]["inputs"] == sorted([*answer["cameras"], "observation.command", "observation.state"])
 
 
 def test_lerobot_reads_what_a_killed_writer_left(ask_lerobot, tmp_path):

@@ -1,6 +1,7 @@
 """What happens to workers: real processes, killed, hung, failed, interrupted and left alone."""
 
 import dataclasses
+import json
 import multiprocessing
 import os
 import signal
@@ -81,16 +82,20 @@ def test_waiting_results_are_bounded(specs, faulty, monkeypatch):
 
 
 SCRIPT = """
-import multiprocessing, sys
+import json, multiprocessing, sys
 from worldrl.rollout.actors import WanderActor
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 
 if __name__ == "__main__":
     specs = [EpisodeSpec("PickRedCube", index, 0) for index in range(10_000)]
-    for _ in rollout_episodes(specs, actor=WanderActor(), env_options=EnvOptions(image_size=16), workers=2):
+    options = EnvOptions.from_json(json.loads(sys.argv[1]))
+    for _ in rollout_episodes(specs, actor=WanderActor(), env_options=options, workers=2, order="completion"):
         print(*(child.pid for child in multiprocessing.active_children()), flush=True)
 """
+
+
+FAULTY = str(Path(__file__).parent / "faulty")
 
 
 def alive(pid):
@@ -102,12 +107,15 @@ def alive(pid):
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads process states from /proc")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_workers_end_with_their_parent(tmp_path, number):
-    """Ctrl-C reaches the whole process group, as in a terminal; SIGKILL only the parent."""
+def test_workers_end_with_their_parent(tmp_path, faulty, number):
+    """Ctrl-C reaches the whole process group, as in a terminal; SIGKILL only the parent. One worker hangs."""
+    options = faulty("hang", index=0)
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([FAULTY, *sys.path])}
+    command = [sys.executable, str(script), json.dumps(options.to_json())]
     with subprocess.Popen(
-        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
     ) as parent:
         workers = [int(pid) for pid in parent.stdout.readline().split()]
         assert len(workers) == 2

@@ -54,8 +54,10 @@ VECTORS: dict[str, tuple[str, ...]] = {
     "observation.command": COMMAND_NAMES,
     "action": ACTION_NAMES,
 }
+# "contact" without the prefix "observation.": lerobot makes a policy input of every such column, and contact is
+# known to the simulator only; its normaliser also refuses boolean inputs.
 SCALARS: dict[str, str] = {
-    "observation.contact": "bool",
+    "contact": "bool",
     "next.reward": "float32",
     "next.success": "bool",
     "is_last": "bool",

@@ -53,7 +53,7 @@ def read_episode(folder: Path, header: DatasetHeader, record: EpisodeRecord) -> 
         command=columns["observation.command"],
         action=columns["action"][:-1],
         reward=columns["next.reward"][:-1],
-        contact=columns["observation.contact"],
+        contact=columns["contact"],
         terminated=record.terminated,
         truncated=record.truncated,
         instruction=record.instruction,

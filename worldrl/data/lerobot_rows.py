@@ -46,7 +46,7 @@ def episode_columns(episode: Episode, record: EpisodeRecord, fps: int) -> dict[s
         "observation.state": episode.state,
         "observation.command": episode.command,
         "action": np.concatenate([episode.action, hold_action(episode.command[-1])[None]]),
-        "observation.contact": episode.contact,
+        "contact": episode.contact,
         "next.reward": reward,
         "next.success": reward > 0,
         "is_last": frame_index == record.length,
