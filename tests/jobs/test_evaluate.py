@@ -1,5 +1,4 @@
 import json
-import shlex
 
 import pytest
 import torch
@@ -8,7 +7,7 @@ from worldrl.core.errors import ProtocolError, SettingError
 from worldrl.jobs import compare, evaluate
 from worldrl.jobs.compare import CompareSettings
 from worldrl.jobs.evaluate import EvaluateSettings
-from worldrl.jobs.opening import choose_tasks, resume_command
+from worldrl.jobs.opening import choose_tasks
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 
@@ -98,21 +97,6 @@ def test_choice_of_tasks():
     ):
         with pytest.raises(SettingError, match=text):
             choose_tasks(tasks, kind)
-
-
-def test_resume_command_names_what_differs_from_the_defaults():
-    settings = EvaluateSettings(
-        policy="a b", run_dir="r", tasks=["OpenDrawer", "CloseDrawer"], temperature=0.5, videos=0
-    )
-    assert shlex.split(resume_command("evaluate", settings)) == [
-        "worldrl",
-        "evaluate",
-        "run_dir=r",
-        "policy=a b",
-        "tasks=[OpenDrawer,CloseDrawer]",
-        "temperature=0.5",
-        "videos=0",
-    ]
 
 
 @pytest.mark.parametrize("changed", [{"workers": -1}, {"videos": -1}, {"initial_states": "random"}, {"timeout_s": 0}])

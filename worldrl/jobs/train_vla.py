@@ -12,8 +12,10 @@ from typing import Any
 from worldrl.core.device import resolve_device, set_threads
 from worldrl.core.log import MetricLog, console
 from worldrl.evaluation.compare import compare
+from worldrl.jobs import vla_checks as checks
 from worldrl.jobs import vla_stages as stages
 from worldrl.jobs.opening import choose_tasks, open_run
+from worldrl.jobs.vla_loop import Loop
 from worldrl.jobs.vla_report import write_report
 from worldrl.jobs.vla_settings import TrainVlaSettings
 
@@ -36,13 +38,13 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     set_threads(settings.threads)
     tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
     with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
-        loop = stages.Loop(settings, run, log, device, tasks)
+        loop = Loop(settings, run, log, device, tasks)
         demos = stages.demonstrations(loop)
         supervised = stages.supervised_policy(loop, demos)
-        before = stages.evaluate(loop, "03-before", supervised)
+        before = checks.evaluate(loop, "03-before", supervised)
         policy, world = run_rounds(loop, demos, supervised)
-        verified = stages.verify(loop, policy, world)
-        after = stages.evaluate(loop, "05-after", policy)
+        verified = checks.verify(loop, policy, world)
+        after = checks.evaluate(loop, "05-after", policy)
         metrics = {
             "before": before.metrics(),
             "after": after.metrics(),
@@ -57,21 +59,21 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     return metrics
 
 
-def run_rounds(loop: stages.Loop, demos: Path, policy: Path) -> tuple[Path, Path]:
+def run_rounds(loop: Loop, demos: Path, policy: Path) -> tuple[Path, Path]:
     """Practise, refine, check and improve, ``rounds`` times; return the last policy and world model."""
     world: Path | None = None
     practices: list[Path] = []
     for number in range(1, loop.settings.rounds + 1):
         practices.append(stages.practice(loop, number, policy))
         world = stages.world_model(loop, number, demos, practices, world)
-        stages.gates(loop, number, world, practices)
+        checks.gates(loop, number, world, practices)
         policy = stages.improved_policy(loop, number, policy, world, practices)
     if world is None:
         raise ValueError("rounds must be positive")  # the settings have checked it
     return policy, world
 
 
-def round_summary(loop: stages.Loop, number: int) -> dict[str, Any]:
+def round_summary(loop: Loop, number: int) -> dict[str, Any]:
     """Collect what a round measured."""
     names = {"practice": 1, "world-model": 2, "gates": 3, "improve": 4}
     found = {name: loop.run.stage(f"round-{number}-{k}-{name}").summary for name, k in names.items()}

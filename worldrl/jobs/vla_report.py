@@ -30,7 +30,7 @@ from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import save_report_data
 from worldrl.evaluation.report.terminal import show
 from worldrl.evaluation.video import encode_mp4
-from worldrl.jobs.vla_stages import Loop
+from worldrl.jobs.vla_loop import Loop
 
 LIMITS = (
     "Initial states are drawn anew for the evaluation; the interval covers other draws of the same kind, not other scenes.",

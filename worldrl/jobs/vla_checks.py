@@ -1,0 +1,111 @@
+"""The measuring stages of ``worldrl train-vla``: evaluation in the simulator, gates, and replayed imagination."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.algorithms.improve import imagined_env
+from worldrl.core.artefact import artefact_hash
+from worldrl.core.log import console
+from worldrl.core.stats import wilson
+from worldrl.core.types import Episode
+from worldrl.evaluation.evaluate import evaluate_policy
+from worldrl.evaluation.gates import measure_gates, require
+from worldrl.evaluation.result import EvalResult
+from worldrl.evaluation.world_model import outcome_report, padded_actions, replay
+from worldrl.jobs.evaluate import video_writer
+from worldrl.jobs.train_world_model import show_gates
+from worldrl.jobs.vla_loop import Loop, horizons, load_world_model, practice_split, protocol
+from worldrl.policies.token_policy import TokenPolicy
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.imagined_rollouts import imagine_rollouts
+from worldrl.rollout.reset_store import ResetStore
+from worldrl.rollout.starts import replay_in_simulator, simulator_starts
+from worldrl.world_models.video import VideoWorldModel
+
+
+def evaluate(loop: Loop, name: str, policy: Path) -> EvalResult:
+    """Measure a policy in the simulator."""
+    stage = loop.run.stage(name)
+    if not stage.finished:
+        result = evaluate_policy(
+            policy,
+            protocol(loop),
+            workers=loop.settings.workers,
+            envs_per_worker=loop.settings.envs_per_worker,
+            out=stage.folder / "evaluation",
+            record_videos=loop.settings.evaluation.videos,
+            on_recording=video_writer(stage.folder / "videos", protocol(loop).control_hz),
+        )
+        loop.finish(stage, result.metrics())
+    return EvalResult.load(stage.folder / "evaluation")
+
+
+def gates(loop: Loop, number: int, world: Path, practices: Sequence[Path]) -> dict[str, Any]:
+    """Measure the gates on held-out practice; stop or warn when one fails.
+
+    Raises:
+        GateError: a gate failed and ``gates=stop``.
+    """
+    stage = loop.run.stage(f"round-{number}-3-gates")
+    model, rule = load_world_model(loop, world)
+    _, _, held_out = practice_split(loop, practices)
+    seed = loop.seed("gates", number)
+    measured, metrics = measure_gates(model, held_out, rule, loop.settings.thresholds, seed=seed)
+    show_gates(measured, f"gates of round {number}, {len(held_out)} held-out episodes")
+    if loop.settings.gates == "stop":
+        require(measured)
+    if not stage.finished:
+        save_replays(stage.folder, model, held_out, seed=seed)
+        loop.finish(stage, {"gates": [asdict(gate) for gate in measured], "held_out": len(held_out), **metrics})
+    return stage.summary
+
+
+def save_replays(folder: Path, model: VideoWorldModel, episodes: Sequence[Episode], *, seed: int) -> None:
+    """Keep a few held-out episodes, real and imagined, for the report: successes first, then failures."""
+    chosen = sorted(episodes, key=lambda e: not e.success)[:2] + sorted(episodes, key=lambda e: e.success)[:2]
+    steps = -(-max(map(len, chosen)) // model.chunk_length) * model.chunk_length
+    result = replay(model, chosen, np.stack([padded_actions(e, steps) for e in chosen]), seed=seed)
+    names = [f"{e.task}, {'success' if e.success else 'failure'}" for e in chosen]
+    np.savez_compressed(folder / "replays.npz", real=result.real, imagined=result.imagined, names=np.array(names))
+
+
+def verify(loop: Loop, policy: Path, world: Path) -> dict[str, Any]:
+    """Replay imagined rollouts of the final policy in the simulator, action by action: does imagined success hold?"""
+    stage = loop.run.stage("04-verify")
+    if not stage.finished:
+        model, rule = load_world_model(loop, world)
+        learner = TokenPolicy.load(policy, loop.device)
+        pairs = [_verify_task(loop, task, learner, model, rule) for task in loop.tasks]
+        predicted, actual = (np.concatenate(part) for part in zip(*pairs, strict=True))
+        report = outcome_report(predicted, actual)
+        rows = {
+            "imagined": wilson(int(predicted.sum()), len(predicted)),
+            "same_actions_real": wilson(int(actual.sum()), len(actual)),
+        }
+        loop.finish(stage, {**report, **rows, "policy": artefact_hash(policy), "world_model": artefact_hash(world)})
+        console().print(f"imagined success confirmed by the simulator: {report['precision']}")
+    return stage.summary
+
+
+def _verify_task(
+    loop: Loop, task: str, policy: TokenPolicy, model: VideoWorldModel, rule: SuccessRule
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    count, seed = loop.settings.evaluation.verify, loop.seed("verify", task)
+    starts = simulator_starts(
+        [task], count, seed=seed, memory_frames=model.memory_frames, image_size=loop.settings.policy.image_size
+    )
+    env = imagined_env(model, ResetStore(starts), rule, rows=count, horizon=horizons(loop))
+    rollouts = imagine_rollouts(env, policy, starts, group_size=1, seed=seed)
+    action = policy.decode(rollouts.token.to(policy.device)).cpu().numpy()  # [T, B, L, 7]
+    actions = [action[rollouts.valid[:, row].numpy(), row].reshape(-1, 7) for row in range(count)]
+    real = replay_in_simulator(
+        task, [(index, seed) for index in range(count)], actions, image_size=loop.settings.policy.image_size
+    )
+    return rollouts.success.numpy(), real

@@ -1,0 +1,112 @@
+"""What the stages of ``worldrl train-vla`` share: settings, run directory, seeds, collecting, loading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from worldrl.core.device import resolve_dtype
+from worldrl.core.log import MetricLog
+from worldrl.core.rng import stream_seed
+from worldrl.core.run import RunDirectory, Stage
+from worldrl.core.stats import wilson
+from worldrl.core.types import Episode
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
+from worldrl.jobs.stages import split_held_out
+from worldrl.jobs.vla_settings import TrainVlaSettings
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.collect import CollectPlan, collect_dataset
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+from worldrl.world_models.video import VideoWorldModel
+
+DATASET = "dataset"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What every stage needs.
+
+    Attributes:
+        settings: of the job.
+        run: its run directory.
+        log: its metrics.
+        device: where the networks live.
+        tasks: names.
+    """
+
+    settings: TrainVlaSettings
+    run: RunDirectory
+    log: MetricLog
+    device: torch.device
+    tasks: tuple[str, ...]
+
+    def seed(self, *names: str | int) -> int:
+        """Derive a stage's seed; below 2**31, which every simulator keeps."""
+        return stream_seed(self.settings.seed, "train-vla", *names) % 2**31
+
+    def finish(self, stage: Stage, summary: dict[str, Any]) -> None:
+        """Finish a stage with the wall time spent on the run so far."""
+        stage.finish({**summary, "run_wall_s": self.run.wall_s})
+
+    def collect(self, folder: Path, plans: Sequence[CollectPlan]) -> dict[str, Any]:
+        """Record episodes; return how many, and how many succeeded, by source."""
+        rows = collect_dataset(
+            folder,
+            plans,
+            env_options=EnvOptions(image_size=self.settings.policy.image_size),
+            workers=self.settings.workers,
+            envs_per_worker=self.settings.envs_per_worker,
+            hold_steps=self.settings.practice.hold_steps,
+        )
+        sources = sorted({str(row["source"]) for row in rows})
+        counts = {s: [row for row in rows if row["source"] == s] for s in sources}
+        return {s: wilson(sum(bool(row["success"]) for row in found), len(found)) for s, found in counts.items()}
+
+    def specs(self, source: str, count: int, seed: int) -> list[EpisodeSpec]:
+        """Name ``count`` episodes of each task."""
+        return [EpisodeSpec(task, index, seed, source=source) for task in self.tasks for index in range(count)]
+
+
+def load(folder: Path) -> list[Episode]:
+    """Load a dataset's episodes into memory."""
+    return list(EpisodeDataset.open(folder).load())
+
+
+def protocol(loop: Loop) -> EvalProtocol:
+    """Return the protocol of both evaluations."""
+    evaluation = loop.settings.evaluation
+    return embedded_protocol(
+        loop.tasks,
+        episodes_per_task=evaluation.episodes_per_task,
+        seed=evaluation.seed,
+        chunk_length=loop.settings.policy.chunk_length,
+        image_size=loop.settings.policy.image_size,
+        temperature=evaluation.temperature,
+    )
+
+
+def horizons(loop: Loop) -> dict[str, int]:
+    """Return each task's horizon (control steps)."""
+    return dict(protocol(loop).horizon)
+
+
+def practice_split(loop: Loop, practices: Sequence[Path]) -> tuple[list[Episode], list[Episode], list[Episode]]:
+    """Split each practice set, so that an episode held out once is never trained on later."""
+    parts = [
+        split_held_out(load(folder), loop.settings.held_out, seed=loop.seed("held-out", number))
+        for number, folder in enumerate(practices, start=1)
+    ]
+    training, calibration, gates = ([e for part in parts for e in part[k]] for k in range(3))
+    return training, calibration, gates
+
+
+def load_world_model(loop: Loop, folder: Path) -> tuple[VideoWorldModel, SuccessRule]:
+    """Load a world model ready to imagine, with its rule of success."""
+    model = VideoWorldModel.load(folder, loop.device)
+    model.compute_dtype = resolve_dtype(loop.settings.dtype, loop.device)
+    return model, SuccessRule(model.config.success.threshold, model.config.success.debounce)
