@@ -102,7 +102,12 @@ def measure_gates(
 
     Returns:
         The gates and all metrics, with intervals where they are rates.
+
+    Raises:
+        SettingError: there is no episode.
     """
+    if not episodes:
+        raise SettingError("no episode is held out for the gates; raise held_out, or record more episodes")
     steps = _whole_chunks(max(map(len, episodes)), model.chunk_length)
     actions = np.stack([padded_actions(episode, steps) for episode in episodes])
     result = replay(model, episodes, actions, seed=seed)

@@ -116,10 +116,12 @@ def closed_loop_psnr(result: Replay, horizons: Sequence[int] = HORIZONS) -> dict
 
 
 def action_swap_ratio(model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int) -> float:
-    """Closed-loop error under the actions of the *next* episode over the error under the true ones.
+    """Closed-loop error under the actions of *another* episode over the error under the true ones.
 
-    A model that ignores its actions scores 1.
+    A model that ignores its actions scores 1; a single episode has no other's actions and scores NaN.
     """
+    if len(episodes) < 2:
+        return float("nan")
     actions = np.stack([padded_actions(episode, steps) for episode in episodes])
     true = replay(model, episodes, actions, seed=seed)
     swapped = replay(model, episodes, np.roll(actions, 1, axis=0), seed=seed)

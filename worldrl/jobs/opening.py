@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from worldrl.core.errors import SettingError, nearest
+from worldrl.core.heartbeat import Heartbeat
 from worldrl.core.run import RunDirectory
 from worldrl.settings import as_plain, resume_command
 
 
-def open_run(command: str, settings: Any) -> RunDirectory:
-    """Open (or reopen) the run directory of a job.
+@contextmanager
+def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
+    """Open (or reopen) the run directory of a job, and keep its clock going until the job is over.
 
     Args:
         command: for example ``"collect"``.
@@ -23,9 +26,13 @@ def open_run(command: str, settings: Any) -> RunDirectory:
     """
     config = as_plain(settings)
     del config["run_dir"]  # a run directory may be moved
-    return RunDirectory.open(
-        Path(settings.run_dir), command=command, config=config, resume_command=resume_command(command)
-    )
+    with (
+        RunDirectory.open(
+            Path(settings.run_dir), command=command, config=config, resume_command=resume_command(command)
+        ) as run,
+        Heartbeat(run),
+    ):
+        yield run
 
 
 def choose_tasks(tasks: Sequence[str], kind: str | None) -> list[str]:

@@ -95,6 +95,7 @@ def learn_world_model(
     *,
     seed: int,
     log: MetricLog,
+    series: str = "dynamics",
 ) -> dict[str, Any]:
     """Train codec (if asked) and dynamics in place, resumable from ``folder``; return the last logged numbers."""
     numbers: dict[str, Any] = {}
@@ -103,7 +104,14 @@ def learn_world_model(
         numbers |= fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log).logs
     tasks = sorted({episode.task for episode in episodes})
     report = fit_dynamics(
-        model, episodes, training, sentences=task_sentences(tasks), seed=seed, folder=folder / "dynamics", log=log
+        model,
+        episodes,
+        training,
+        sentences=task_sentences(tasks),
+        seed=seed,
+        folder=folder / "dynamics",
+        log=log,
+        series=series,
     )
     return numbers | report.logs
 

@@ -140,18 +140,18 @@ def improvement_curves(rounds: Sequence[Mapping[str, Any]]) -> list[Curve]:
 
 
 def training_curves(lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """Losses of the supervised trainings."""
-    curves = []
-    for name, key, title in (
-        ("behaviour-cloning", "loss", "Behaviour cloning"),
-        ("dynamics", "wm/flow_loss", "World model: flow loss"),
-    ):
-        points = [
-            (line["step"], line["values"][key]) for line in lines if line["series"] == name and key in line["values"]
-        ]
-        if points:
-            curves.append(Curve(title, "step", "loss", {key: points}))
-    return curves
+    """Losses of the supervised trainings; one line per round of the world model."""
+    cloning = {"token cross-entropy": _points(lines, "behaviour-cloning", "loss")}
+    rounds = sorted({line["series"] for line in lines if line["series"].startswith("dynamics-")})
+    flow = {name.replace("dynamics-", "round "): _points(lines, name, "wm/flow_loss") for name in rounds}
+    return [
+        Curve("Behaviour cloning", "step", "nats per token", cloning),
+        Curve("World model: flow loss", "step", "weighted squared error", flow),
+    ]
+
+
+def _points(lines: Sequence[Mapping[str, Any]], series: str, key: str) -> list[tuple[float, float]]:
+    return [(line["step"], line["values"][key]) for line in lines if line["series"] == series and key in line["values"]]
 
 
 def report_gates(gates: Sequence[Mapping[str, Any]]) -> list[Gate]:

@@ -106,6 +106,7 @@ def world_model(loop: Loop, number: int, demos: Path, practices: Sequence[Path],
             settings.scratch.training if scratch else settings.training,
             seed=seed,
             log=loop.log,
+            series=f"dynamics-{number}",
         )
         model.compute_dtype = resolve_dtype(settings.dtype, loop.device)
         rule = calibrate(model, calibration, target_precision=settings.target_precision, seed=seed)

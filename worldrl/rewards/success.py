@@ -89,14 +89,15 @@ def calibrate_threshold(
         score: ``[B]`` from :func:`debounced_score`.
         actual: ``[B]`` real outcomes of the same action sequences.
         target_precision: least share of predicted successes that are real.
-        default: returned when no calibration success exists; never lower than this either, so that a handful of
+        default: returned when no rollout scores this much; never lower than this either, so that a handful of
             easy rollouts cannot open the gate.
 
     Returns:
-        A threshold in (0, 1).
+        A threshold in (0, 1); 0.99 where none reaches the precision, also when nothing really succeeded: imagined
+        successes that are all false must not lead to the loosest threshold.
     """
     for threshold in np.unique(np.clip(score, default, 0.99)):
         predicted = score >= threshold
         if predicted.any() and actual[predicted].mean() >= target_precision:
             return float(threshold)
-    return 0.99 if actual.any() else default
+    return 0.99 if (score >= default).any() else default

@@ -12,7 +12,6 @@ Shapes legend: ``B`` rows (``num_envs``), ``L`` control steps per chunk, ``F`` f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -86,8 +85,10 @@ class WorldModelVecEnv(VectorEnv):
         seed: int = 0,
         autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
     ):
-        if num_envs % group_size:
+        if group_size < 1 or num_envs % group_size:
             raise SettingError(f"group_size must divide num_envs {num_envs}, got {group_size}")
+        if isinstance(horizon, dict) and (missing := sorted(set(store.tasks) - set(horizon))):
+            raise SettingError(f"horizon has no entry for {', '.join(missing)}; give one per task of the store")
         self.world_model, self.store, self.rule = world_model, store, rule
         self.num_envs, self.horizon, self.group_size, self.p_keyframe = num_envs, horizon, group_size, p_keyframe
         self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode(autoreset_mode)}
@@ -123,31 +124,44 @@ class WorldModelVecEnv(VectorEnv):
     # -- reset -----------------------------------------------------------------------------------------------
 
     def reset(
-        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Start rows.
+        """Start rows; without a seed, each at its next episode.
 
         Args:
-            seed: new root of all draws, and episode counters from 0.
-            options: ``records`` (one :class:`ResetRecord` per row) starts there instead of drawing from the store;
-                ``reset_mask`` (bool ``[B]``) resets only those rows.
+            seed: new root of all draws, and episode counters from 0; for all rows together.
+            options: ``records`` (one :class:`ResetRecord` per reset row) starts there instead of drawing from the
+                store; ``reset_mask`` (bool ``[B]``) resets only those rows.
 
         Returns:
             Observation and info of all rows.
+
+        Raises:
+            SettingError: an unknown option, a mask or seed that does not fit, or another number of records.
         """
         options = dict(options or {})
         records, mask = options.pop("records", None), options.pop("reset_mask", None)
         if options:
             raise SettingError(f"unknown reset options {sorted(options)}; valid: records, reset_mask")
+        rows = np.arange(self.num_envs) if mask is None else self._masked_rows(mask)
+        if seed is not None and (len(rows) != self.num_envs or not isinstance(seed, int | np.integer)):
+            raise SettingError(f"seed is one number, the root of every row's draws; got {seed!r}, {len(rows)} rows")
+        if records is not None and len(records) != len(rows):
+            raise SettingError(f"reset needs one record per reset row: {len(rows)}, got {len(records)}")
         if seed is not None:
-            self._seed = int(seed if isinstance(seed, int) else seed[0])
-            if mask is None:
-                self.episode[:] = 0
-        rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(np.asarray(mask, bool))
-        if self._state is None and len(rows) != self.num_envs:
-            raise SettingError("the first reset must reset every row; reset_mask leaves some out")
+            self._seed, self.episode[:] = int(seed), 0
+        elif self._state is not None:
+            self.episode[rows] += 1
         self._start(rows, self._draw_records(rows) if records is None else list(records))
         return self._observe(), self._info()
+
+    def _masked_rows(self, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
+        mask = np.asarray(mask)
+        if mask.shape != (self.num_envs,) or mask.dtype != np.bool_ or not mask.any():
+            raise SettingError(f"reset_mask must be bool of shape ({self.num_envs},) with a true entry, got {mask!r}")
+        if self._state is None and not mask.all():
+            raise SettingError("the first reset must reset every row; reset_mask leaves some out")
+        return np.flatnonzero(mask)
 
     def _draw_records(self, rows: NDArray[np.int64]) -> list[ResetRecord]:
         # A row's start depends on its group and on that row's episode number alone, so group mates agree.
@@ -160,8 +174,6 @@ class WorldModelVecEnv(VectorEnv):
         return [draws[int(row) // self.group_size, int(self.episode[row])] for row in rows]
 
     def _start(self, rows: NDArray[np.int64], records: list[ResetRecord]) -> None:
-        if len(records) != len(rows):
-            raise SettingError(f"reset needs one record per reset row: {len(rows)}, got {len(records)}")
         fresh = self.world_model.start(records)
         images = np.stack([record.memory[-1] for record in records])
         if len(rows) == self.num_envs:
@@ -212,12 +224,15 @@ class WorldModelVecEnv(VectorEnv):
     def _advance(self, rows: NDArray[np.int64]):
         reward = np.zeros(self.num_envs)
         info = self._info()
+        horizon = np.array([self._row_horizon(record) for record in self.records])
         if len(rows):
             hit, probability = self._imagine(rows)
-            reward[rows] = hit >= 0
-            info["first_success_step"][rows] = self._success_step(rows, hit)
+            step = self._success_step(rows, hit)
+            # The last chunk may reach beyond the horizon, where a real episode would be over already.
+            step = np.where(step <= horizon[rows], step, -1)
+            reward[rows] = step > 0
+            info["first_success_step"][rows] = step
             info["success_prob"][rows] = probability
-        horizon = np.array([self._row_horizon(record) for record in self.records])
         terminated = reward > 0
         truncated = ~terminated & ~self.over & (self.elapsed >= horizon) & (self.phase == 0)
         self.over |= terminated | truncated
@@ -286,11 +301,11 @@ class WorldModelVecEnv(VectorEnv):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore :meth:`get_state`'s value."""
+        self._state = self.world_model.restore({name: value.clone() for name, value in state["world"].items()})
         self._seed = state["seed"]
         self.records = [ResetRecord(**record) for record in state["records"]]
         for name, value in state["counters"].items():
             setattr(self, name, value.copy())
-        self._state = self.world_model.restore({name: value.clone() for name, value in state["world"].items()})
 
 
 def merge_rows(model: WorldModel, old: WorldState, new: WorldState, rows: NDArray[np.int64]) -> WorldState:

@@ -138,8 +138,12 @@ def fit_dynamics(
     seed: int,
     folder: Path | None,
     log: MetricLog | None,
+    series: str = "dynamics",
 ) -> FitReport:
-    """Train dynamics and success head in place on windows of ``episodes``; the codec stays as it is."""
+    """Train dynamics and success head in place on windows of ``episodes``; the codec stays as it is.
+
+    ``series`` names the training in the log, so that several rounds keep a curve each.
+    """
     sampler = latent_sampler(model, episodes, config)
     parameters = [*model.dynamics.parameters(), *model.success.parameters()]
     optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
@@ -158,7 +162,7 @@ def fit_dynamics(
 
     model.train()
     report = fit(
-        "dynamics",
+        series,
         modules=modules,
         optimizer=optimizer,
         loss=loss,

@@ -1,0 +1,243 @@
+"""Fixtures that several rooms share: a small pushed-square world, a tiny world model, a scripted one, real processes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from worldrl.core.embodiment import Embodiment, next_command
+from worldrl.core.rng import initial_weights, numpy_stream, row_noise
+from worldrl.core.types import NULL_ACTION, Episode, Imagined, ResetRecord
+
+ROBOT = Embodiment(0.02, 0.1, (0.34, -0.22, 0.012), (0.66, 0.22, 0.24), 0.5, 20.0)
+HOME = torch.tensor([0.48, 0.0, 0.14, 0.0, 0.0, 0.0, -1.0])
+COLOURS = {"PickRedCube": (230, 30, 30), "PickGreenCylinder": (30, 200, 30)}
+SENTENCES = {"PickRedCube": "pick up the red cube", "PickGreenCylinder": "pick up the green cylinder"}
+
+
+@pytest.fixture(scope="session")
+def robot() -> Embodiment:
+    """The embedded suite's constants, in numbers of its own so that no simulator is imported."""
+    return ROBOT
+
+
+def _picture(place: np.ndarray, size: int, colour: tuple[int, int, int]) -> np.ndarray:
+    picture = np.full((size, size, 3), 90, np.uint8)
+    side = max(size // 4, 3)
+    x, y = (place * (size - side)).round().astype(int)
+    picture[y : y + side, x : x + side] = colour
+    return picture
+
+
+def _push(
+    number: int = 0, steps: int = 16, *, size: int = 16, task: str = "PickRedCube", close_at: int | None = 8, **over: Any
+) -> Episode:
+    draw = numpy_stream(number, "pushed-square")
+    action = np.tile(np.array(NULL_ACTION, np.float32), (steps, 1))
+    action[:, :2] = np.repeat(draw.uniform(-1, 1, (-(-steps // 4), 2)), 4, axis=0)[:steps]
+    if close_at is not None:
+        action[close_at - 1 :, 6] = 1
+    place, command = np.array([0.5, 0.5]), HOME
+    places, commands = [place], [command]
+    for step in action:
+        place = np.clip(place + 0.08 * step[:2], 0, 1)
+        command = next_command(ROBOT, command, torch.from_numpy(step))
+        places.append(place)
+        commands.append(command)
+    reward = (np.stack(places)[1:, 0] > 0.7).astype(np.float32)
+    success = bool(reward.any())
+    fields = {
+        "frames": np.stack([_picture(place, size, COLOURS[task]) for place in places])[:, None],
+        "state": np.zeros((steps + 1, 8), np.float32),
+        "command": torch.stack(commands).numpy(),
+        "action": action,
+        "reward": reward,
+        "contact": np.zeros(steps + 1, bool),
+        "terminated": success,
+        "truncated": not success,
+        "instruction": SENTENCES[task],
+        "task": task,
+        "meta": {"seed": 0, "index": number, "source": "test"},
+    }
+    return Episode(**(fields | over))
+
+
+@pytest.fixture(scope="session")
+def push_episode() -> Callable[..., Episode]:
+    """Make episode ``number`` of a square that actions push over a grey table; success is the right border."""
+    return _push
+
+
+@pytest.fixture(scope="session")
+def push_episodes() -> list[Episode]:
+    """Eight of them, two tasks in turn."""
+    return [_push(n, 12 + n, task=list(COLOURS)[n % 2]) for n in range(8)]
+
+
+@pytest.fixture(scope="session")
+def make_world_model() -> Callable[..., Any]:
+    """Build a tiny video world model; ``spread`` > 0 shakes its weights, so that noise and actions matter."""
+    from worldrl.world_models.config import CodecConfig, DynamicsConfig, SuccessHeadConfig, VideoWorldModelConfig
+    from worldrl.world_models.video import VideoWorldModel
+
+    def make(*, size: int = 16, spread: float = 0.2, seed: int = 0, codec: dict | None = None, **dynamics: Any) -> Any:
+        small = {"width": 16, "depth": 1, "heads": 2}
+        config = VideoWorldModelConfig(
+            CodecConfig(**({"image_size": size, "patch": 8, "channels": 4} | small | (codec or {}))),
+            DynamicsConfig(**({"chunk_length": 4, "frame_stride": 2, "memory_frames": 2} | small | dynamics)),
+            SuccessHeadConfig(),
+        )
+        with initial_weights(seed, "world-model"):
+            model = VideoWorldModel(config, ROBOT).eval()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.add_(spread * torch.randn_like(parameter))
+        return model
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def world_model(make_world_model) -> Any:
+    """A tiny world model that nobody may change."""
+    return make_world_model()
+
+
+@dataclass(frozen=True)
+class ScriptedState:
+    """Rows of :class:`ScriptedWorld`."""
+
+    command: torch.Tensor
+    value: torch.Tensor
+
+    @property
+    def rows(self) -> int:
+        return len(self.value)
+
+    def select(self, index: torch.Tensor) -> "ScriptedState":
+        return ScriptedState(self.command[index], self.value[index])
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"command": self.command, "value": self.value}
+
+
+class ScriptedWorld:
+    """A world whose success probability is what the actions say, and whose picture is a random walk.
+
+    Frame ``f`` shows control step ``2 (f + 1)``; its success probability is that step's first action, 0 if negative.
+    """
+
+    chunk_length, memory_frames, frame_stride = 4, 2, 2
+
+    def __init__(self) -> None:
+        self.rows_simulated: list[int] = []
+
+    def start(self, records: list[ResetRecord]) -> ScriptedState:
+        command = torch.from_numpy(np.stack([record.command for record in records]))
+        value = torch.tensor([float(record.reference.mean()) for record in records])
+        return ScriptedState(command, value)
+
+    def imagine(self, state: ScriptedState, action: torch.Tensor, *, generators: list[torch.Generator]) -> Any:
+        self.rows_simulated.append(state.rows)
+        value = state.value + 10 * row_noise(generators, ()) + action[:, :, 1].sum(dim=1)
+        command = state.command[:, None] + 0.01 * action.cumsum(dim=1)
+        probability = action[:, 1::2, 0].clamp_min(0)
+        after = ScriptedState(command[:, -1], value)
+        return after, Imagined(value[:, None, None, None, None], (2, 4), command, probability)
+
+    def restore(self, data: dict[str, torch.Tensor]) -> ScriptedState:
+        return ScriptedState(**data)
+
+    def decode_last(self, state: ScriptedState) -> torch.Tensor:
+        return (state.value.abs() % 256).to(torch.uint8)[:, None, None, None].expand(-1, 16, 16, 3).clone()
+
+
+@pytest.fixture
+def scripted_world() -> ScriptedWorld:
+    return ScriptedWorld()
+
+
+@pytest.fixture(scope="session")
+def make_record() -> Callable[..., ResetRecord]:
+    """Make a start state; its picture is all of one grey."""
+
+    def make(grey: int = 10, *, task: str = "PickRedCube", step: int = 0, **over: Any) -> ResetRecord:
+        picture = np.full((16, 16, 3), grey, np.uint8)
+        record = ResetRecord(
+            reference=picture,
+            memory=np.repeat(picture[None], 2, axis=0),
+            command=HOME.numpy().copy(),
+            instruction=SENTENCES[task],
+            task=task,
+            step=step,
+            source=f"grey {grey}",
+        )
+        return replace(record, **over)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_policy() -> Callable[..., Any]:
+    """Build a tiny policy for 16-pixel images and chunks of four."""
+    from worldrl.policies.statistics import PolicyStatistics
+    from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
+
+    def make(*, seed: int = 0, **over: Any) -> TokenPolicy:
+        small = {"image_size": 16, "chunk_length": 4, "bins": 5, "width": 8, "blocks": 1, "keypoints": 2}
+        config = TokenPolicyConfig(**(small | {"text_width": 8, "hidden": 16} | over))
+        ones = torch.ones(7)
+        with initial_weights(seed, "policy"):
+            return TokenPolicy(config, PolicyStatistics(-ones, ones, 0 * ones, ones)).eval()
+
+    return make
+
+
+@pytest.fixture
+def run_python() -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    """Run Python in a process of its own, from a directory of one's choice; never fails by itself."""
+
+    def run(*arguments: object, cwd: Path, timeout: float = 300, **env: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, *map(str, arguments)],
+            cwd=cwd,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MUJOCO_GL": "egl", **env},
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def same_tree() -> Callable[[Any, Any], None]:
+    """Compare nested dicts, lists, arrays and tensors bit for bit."""
+
+    def check(a: Any, b: Any, where: str = "") -> None:
+        assert type(a) is type(b), where
+        if isinstance(a, dict):
+            assert a.keys() == b.keys(), where
+            for key in a:
+                check(a[key], b[key], f"{where}.{key}")
+        elif isinstance(a, list | tuple):
+            assert len(a) == len(b), where
+            for number, (x, y) in enumerate(zip(a, b, strict=True)):
+                check(x, y, f"{where}[{number}]")
+        elif isinstance(a, torch.Tensor | np.ndarray):
+            x, y = np.asarray(a), np.asarray(b)
+            assert x.dtype == y.dtype, where
+            assert x.shape == y.shape, where
+            assert x.tobytes() == y.tobytes(), where
+        else:
+            assert a == b, where
+
+    return check
