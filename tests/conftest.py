@@ -37,7 +37,13 @@ def _picture(place: np.ndarray, size: int, colour: tuple[int, int, int]) -> np.n
 
 
 def _push(
-    number: int = 0, steps: int = 16, *, size: int = 16, task: str = "PickRedCube", close_at: int | None = 8, **over: Any
+    number: int = 0,
+    steps: int = 16,
+    *,
+    size: int = 16,
+    task: str = "PickRedCube",
+    close_at: int | None = 8,
+    **over: Any,
 ) -> Episode:
     draw = numpy_stream(number, "pushed-square")
     action = np.tile(np.array(NULL_ACTION, np.float32), (steps, 1))
@@ -108,6 +114,54 @@ def make_world_model() -> Callable[..., Any]:
 def world_model(make_world_model) -> Any:
     """A tiny world model that nobody may change."""
     return make_world_model()
+
+
+@dataclass(frozen=True)
+class PushState:
+    """Rows of :class:`PushSimulator`."""
+
+    place: np.ndarray
+    colour: list[tuple[int, int, int]]
+
+
+class PushSimulator:
+    """The true world of the pushed square, in the shape of a world model.
+
+    Args:
+        blind: it ignores the actions.
+        certainty: success probability where the square is at the right border; elsewhere ``doubt``.
+        doubt: see ``certainty``.
+    """
+
+    chunk_length, memory_frames, frame_stride = 4, 2, 2
+    device = torch.device("cpu")
+
+    def __init__(self, *, blind: bool = False, certainty: float = 0.9, doubt: float = 0.1) -> None:
+        self.blind, self.certainty, self.doubt = blind, certainty, doubt
+
+    def start(self, records: list[ResetRecord]) -> PushState:
+        return PushState(np.full((len(records), 2), 0.5), [COLOURS[record.task] for record in records])
+
+    def imagine(self, state: PushState, action: torch.Tensor, *, generators: list[torch.Generator]) -> Any:
+        place, frames, probability = state.place, [], []
+        for step in range(4):
+            place = np.clip(place + 0.08 * (not self.blind) * action[:, step, :2].numpy(), 0, 1)
+            if step % 2:
+                pictures = [_picture(p, 16, colour) for p, colour in zip(place, state.colour, strict=True)]
+                frames.append(torch.from_numpy(np.stack(pictures)))
+                probability.append(np.where(place[:, 0] > 0.7, self.certainty, self.doubt))
+        success = torch.from_numpy(np.stack(probability, axis=1).astype(np.float32))
+        latent = torch.stack(frames, dim=1)
+        return PushState(place, state.colour), Imagined(latent, (2, 4), torch.zeros(len(action), 4, 7), success)
+
+    def decode(self, latent: torch.Tensor) -> torch.Tensor:
+        return latent
+
+
+@pytest.fixture(scope="session")
+def push_simulator() -> type[PushSimulator]:
+    """Class of a world model that is right, and may be made wrong on purpose."""
+    return PushSimulator
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,8 @@ should go next, so it recovers from noise, slips and misses by itself. A skill k
 counters. `noise` and `goal_offset` make the varied and failed data a world model needs.
 """
 
+from typing import cast
+
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
@@ -87,7 +89,7 @@ class ScriptedExpert:
 
     def act(self, env: gymnasium.Env) -> NDArray[np.float32]:
         """The next action, float32[7], for the environment's present state."""
-        base: TabletopEnv = env.unwrapped
+        base = cast("TabletopEnv", env.unwrapped)
         goal = self._goal(base)
         action = action_toward(base.command, goal, self._speed)
         action[:6] += self._noise.sample()
@@ -122,10 +124,11 @@ class RandomReach:
 
     def act(self, env: gymnasium.Env) -> NDArray[np.float32]:
         """The next action, float32[7]."""
+        base = cast("TabletopEnv", env.unwrapped)
         if self._left == 0 or self._goal is None:
-            self._goal, self._left = self._draw(env.unwrapped), int(self._generator.integers(6, 20))
+            self._goal, self._left = self._draw(base), int(self._generator.integers(6, 20))
         self._left -= 1
-        action = action_toward(env.unwrapped.command, self._goal)
+        action = action_toward(base.command, self._goal)
         action[:6] += self._noise.sample()
         return np.clip(action, -1, 1).astype(np.float32)
 

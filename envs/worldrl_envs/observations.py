@@ -1,6 +1,7 @@
 """Observation spaces and the vectors in them."""
 
 import string
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces
@@ -27,8 +28,9 @@ def pixels_space(image_size: int, cameras: tuple[str, ...]) -> spaces.Dict:
     """Pictures, proprioception, commanded pose and instruction."""
     keys = {"scene": "image", "wrist": "wrist_image"}
     picture = (image_size, image_size, 3)
+    pictures: dict[str, spaces.Space[Any]] = {keys[camera]: spaces.Box(0, 255, picture, np.uint8) for camera in cameras}
     return spaces.Dict(
-        {keys[camera]: spaces.Box(0, 255, picture, np.uint8) for camera in cameras}
+        pictures
         | {
             "state": spaces.Box(-BOUND, BOUND, (PROPRIO_SIZE,), np.float32),
             "command": command_space(),

@@ -37,7 +37,7 @@ class Camera:
             self._renderer = _open_renderer(self._model, SUPERSAMPLE * self._size)
         self._renderer.update_scene(data, camera)
         pixels = self._renderer.render()
-        return cv2.resize(pixels, (self._size, self._size), interpolation=cv2.INTER_AREA)
+        return np.asarray(cv2.resize(pixels, (self._size, self._size), interpolation=cv2.INTER_AREA), np.uint8)
 
     def close(self) -> None:
         """Free the OpenGL context; the next picture makes a new one."""

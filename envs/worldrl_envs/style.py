@@ -89,17 +89,24 @@ def get_style(style: "Style | str | None") -> Style:
     return STYLES[style or "default"]
 
 
+def _triple(generator: np.random.Generator, low: float, high: float) -> tuple[float, float, float]:
+    x, y, z = (float(v) for v in generator.uniform(low, high, 3))
+    return x, y, z
+
+
 def sample_style(*, generator: np.random.Generator) -> Style:
     """Draw a random look; the colours of task objects stay, because instructions name them."""
+    light = float(generator.uniform(0.7, 1.2))
+    right, forward = (float(v) for v in generator.uniform(-0.6, 0.6, 2))
     return Style(
         name="sampled",
-        light=float(generator.uniform(0.7, 1.2)),
-        light_direction=(*(float(v) for v in generator.uniform(-0.6, 0.6, 2)), -1.0),
+        light=light,
+        light_direction=(right, forward, -1.0),
         warmth=float(generator.uniform(-0.5, 0.5)),
-        table=tuple(float(v) for v in generator.uniform(0.25, 0.8, 3)),
+        table=_triple(generator, 0.25, 0.8),
         texture=TEXTURES[generator.integers(len(TEXTURES))],
         robot_grey=float(generator.uniform(0.75, 1.0)),
-        camera_jitter=tuple(float(v) for v in generator.uniform(-0.02, 0.02, 3)),
+        camera_jitter=_triple(generator, -0.02, 0.02),
         camera_roll=float(generator.uniform(-0.03, 0.03)),
         distractors=int(generator.integers(N_PROPS + 1)),
         distractor_seed=int(generator.integers(2**31)),

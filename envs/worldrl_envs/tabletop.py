@@ -80,7 +80,10 @@ class TabletopEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         ValueError: the image size is not in 8..512.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": PANDA.control_hz}
+    metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
+        "render_modes": ["rgb_array"],
+        "render_fps": PANDA.control_hz,
+    }
 
     def __init__(
         self,
@@ -149,8 +152,10 @@ class TabletopEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         return self._observe(), self._info()
 
     def _start(self, options: dict[str, Any], seed: int | None) -> None:
-        indexed = "index" in options
-        generator = start_generator(self.task.name, options["index"], seed) if indexed else self.np_random
+        if "index" in options and seed is not None:
+            generator = start_generator(self.task.name, options["index"], seed)
+        else:
+            generator = self.np_random
         self._init_id = int(options.get("init_id", NOT_STORED))
         if "init_id" in options:
             self.sim.restore(load_placement(self.task.name, self._init_id, self.sim))

@@ -173,7 +173,9 @@ def test_rollouts_of_different_length_weigh_equally(make_rollouts):
 
 
 def test_minibatches_cover_every_chunk_once_per_epoch(make_rollouts):
-    batch, _ = grpo_batch(make_rollouts([1, 0], [3, 4], group_size=2), GrpoConfig(group_size=2, keep_low=0, keep_high=1))
+    batch, _ = grpo_batch(
+        make_rollouts([1, 0], [3, 4], group_size=2), GrpoConfig(group_size=2, keep_low=0, keep_high=1)
+    )
     parts = list(minibatches(batch, GrpoConfig(minibatch=3, epochs=2), seed=5))
     assert [len(part) for part in parts] == [3, 3, 1] * 2
     for epoch in (parts[:3], parts[3:]):

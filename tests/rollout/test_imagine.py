@@ -140,7 +140,11 @@ def test_the_first_reset_is_of_all_rows(make_env):
 
 
 def test_impossible_settings_are_refused(make_env):
-    for over, text in (({"group_size": 2}, "group_size"), ({"group_size": 0}, "group_size"), ({"horizon": {}}, "PickRedCube")):
+    for over, text in (
+        ({"group_size": 2}, "group_size"),
+        ({"group_size": 0}, "group_size"),
+        ({"horizon": {}}, "PickRedCube"),
+    ):
         with pytest.raises(SettingError, match=text):
             make_env(3, **over)
 
@@ -158,7 +162,7 @@ def test_buffered_steps_equal_a_chunk_step_bit_for_bit(make_env, same_tree):
         for step in range(3):
             obs, reward, terminated, truncated, _ = b.step(actions[:, step])
             same_tree(obs, before)  # the picture moves once per chunk
-            assert not (reward.any() or terminated.any() or truncated.any())
+            assert not np.stack([reward, terminated, truncated]).any()
         same_tree(b.step(actions[:, 3]), a.chunk_step(actions))
     same_tree(a.get_state(), b.get_state())
 
@@ -259,7 +263,7 @@ def test_next_step_autoreset(make_env, scripted_world):
         obs, reward, terminated, truncated, _ = env.step(actions[:, step])
     assert terminated.tolist() == [True, False]
     obs, reward, terminated, truncated, info = env.step(np.full((2, 7), 0.9, np.float32))
-    assert not (reward.any() or terminated.any() or truncated.any())
+    assert not np.stack([reward, terminated, truncated]).any()
     assert env.elapsed.tolist() == [0, 5]  # the action of the row that was over is ignored
     assert env.phase.tolist() == [0, 1]
     assert env.episode.tolist() == [1, 0]
@@ -293,7 +297,7 @@ def test_disabled_rows_wait_unsimulated_until_their_reset(make_env, scripted_wor
     env.reset(seed=0)
     first, *_ = env.chunk_step(chunk(3, [[0.9] * 4, [-1] * 4, [0.9] * 4]))
     for _ in range(2):
-        obs, reward, terminated, truncated, info = env.chunk_step(chunk(3, [[0.9] * 4, [-1] * 4, [0.9] * 4]))
+        obs, _, terminated, truncated, info = env.chunk_step(chunk(3, [[0.9] * 4, [-1] * 4, [0.9] * 4]))
         assert not (terminated | truncated)[[0, 2]].any()
         assert info["first_success_step"][[0, 2]].tolist() == [-1, -1]
         assert same_obs(obs, first, [0, 2])

@@ -127,9 +127,8 @@ class GrpoBatch:
 
     def select(self, index: Tensor) -> GrpoBatch:
         """Take the chunks of ``index``."""
-        obs = PolicyObs(
-            self.obs.image[index], self.obs.command[index], [self.obs.instruction[i] for i in index.tolist()]
-        )
+        sentences: list[str] = [self.obs.instruction[int(i)] for i in index]
+        obs = PolicyObs(self.obs.image[index], self.obs.command[index], sentences)
         return GrpoBatch(obs, self.token[index], self.logp[index], self.advantage[index], self.weight[index])
 
     def to(self, device: torch.device) -> GrpoBatch:

@@ -37,16 +37,23 @@ class Embodiment:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Embodiment:
         """Rebuild from :meth:`to_json`."""
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+        x, y, z = (float(v) for v in data["workspace_low"])
+        a, b, c = (float(v) for v in data["workspace_high"])
+        rest: dict[str, Any] = {k: float(v) for k, v in data.items() if not k.startswith("workspace_")}
+        return cls(workspace_low=(x, y, z), workspace_high=(a, b, c), **rest)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        return {**asdict(self), "workspace_low": list(self.workspace_low), "workspace_high": list(self.workspace_high)}
+
+
+def _norm(vector: Tensor) -> Tensor:
+    return vector.square().sum(dim=-1, keepdim=True).sqrt()
 
 
 def quaternion_from_rotvec(rotvec: Tensor) -> Tensor:
     """Map rotation vectors ``[..., 3]`` (rad) to unit quaternions ``[..., 4]`` as (w, x, y, z)."""
-    angle = rotvec.norm(dim=-1, keepdim=True)
+    angle = _norm(rotvec)
     # sin(θ/2)/θ tends to 1/2; torch.sinc is sin(πx)/(πx) and is smooth there.
     scale = 0.5 * torch.sinc(angle / (2 * torch.pi))
     return torch.cat([torch.cos(angle / 2), rotvec * scale], dim=-1)
@@ -56,7 +63,7 @@ def rotvec_from_quaternion(quaternion: Tensor) -> Tensor:
     """Map unit quaternions ``[..., 4]`` to rotation vectors ``[..., 3]`` with angle in [0, π]."""
     quaternion = torch.where(quaternion[..., :1] < 0, -quaternion, quaternion)
     w, xyz = quaternion[..., :1], quaternion[..., 1:]
-    norm = xyz.norm(dim=-1, keepdim=True)
+    norm = _norm(xyz)
     angle = 2 * torch.atan2(norm, w)
     # angle/norm tends to 2/w as the rotation vanishes.
     return xyz * torch.where(norm > 1e-8, angle / norm.clamp_min(1e-8), 2 / w)
@@ -94,7 +101,7 @@ def next_command(embodiment: Embodiment, command: Tensor, action: Tensor) -> Ten
     position = torch.clamp(command[..., :3] + embodiment.position_scale * action[..., :3], low, high)
     turn = quaternion_from_rotvec(embodiment.rotation_scale * action[..., 3:6])
     rotvec = rotvec_from_quaternion(quaternion_product(turn, quaternion_from_rotvec(command[..., 3:6])))
-    norm = rotvec.norm(dim=-1, keepdim=True).clamp_min(1e-12)
+    norm = _norm(rotvec).clamp_min(1e-12)
     rotvec = rotvec * torch.clamp(embodiment.max_rotation / norm, max=1.0)
     return torch.cat([position, rotvec, action[..., 6:].clamp(-1, 1)], dim=-1)
 
@@ -110,7 +117,7 @@ def integrate_commands(embodiment: Embodiment, command: Tensor, action: Tensor) 
     Returns:
         ``[B, L, 7]``, the commanded pose after each action.
     """
-    poses = []
+    poses: list[Tensor] = []
     for step in action.unbind(dim=1):
         command = next_command(embodiment, command, step)
         poses.append(command)

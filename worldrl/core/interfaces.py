@@ -71,20 +71,34 @@ class WorldState(Protocol):
         ...
 
 
-@runtime_checkable
 class WorldModel(Protocol):
-    """One surface for latent video diffusion, state ensembles and trajectory diffusion."""
+    """One surface for latent video diffusion, state ensembles and trajectory diffusion.
 
-    chunk_length: int
-    memory_frames: int
-    frame_stride: int
+    A state is a :class:`WorldState` of the model's own making; callers hand it back and look no further, so it is
+    ``Any`` where it comes in.
+    """
+
+    @property
+    def chunk_length(self) -> int:
+        """Control steps ``L`` per chunk."""
+        ...
+
+    @property
+    def memory_frames(self) -> int:
+        """Newest frames ``K`` the model remembers."""
+        ...
+
+    @property
+    def frame_stride(self) -> int:
+        """Control steps per predicted frame."""
+        ...
 
     def start(self, records: Sequence[ResetRecord]) -> WorldState:
         """Begin one rollout per record."""
         ...
 
     def imagine(
-        self, state: WorldState, action: Tensor, *, generators: Sequence[torch.Generator]
+        self, state: Any, action: Tensor, *, generators: Sequence[torch.Generator]
     ) -> tuple[WorldState, Imagined]:
         """Predict one chunk: ``action`` is float32 ``[B, L, 7]``; one generator per row."""
         ...
@@ -93,7 +107,7 @@ class WorldModel(Protocol):
         """Rebuild a state from ``WorldState.state_dict``."""
         ...
 
-    def decode_last(self, state: WorldState) -> Tensor:
+    def decode_last(self, state: Any) -> Tensor:
         """Decode only the newest frame, uint8 ``[B, Y, X, 3]``: what the policy needs to see."""
         ...
 

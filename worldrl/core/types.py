@@ -61,7 +61,7 @@ class Episode:
     instruction: str
     task: str
     cameras: tuple[str, ...] = ("scene",)
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __len__(self) -> int:
         """Return the number of actions ``T``."""

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from worldrl.core.errors import GateError, SettingError
+from worldrl.core.stats import Rate
 from worldrl.core.types import Episode
 from worldrl.evaluation.world_model import (
     action_swap_ratio,
@@ -145,7 +146,7 @@ def require(gates: Sequence[Gate]) -> None:
         )
 
 
-def _rate(rate: dict[str, Any] | None) -> float:
+def _rate(rate: Rate | None) -> float:
     return float("nan") if rate is None else rate["rate"]
 
 

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from worldrl.core.rng import stream
-from worldrl.core.stats import wilson
+from worldrl.core.stats import Rate, wilson
 from worldrl.core.types import NULL_ACTION, Episode
 from worldrl.rewards.success import SuccessRule, first_success, precision_recall
 from worldrl.rollout.reset_store import record_at
@@ -143,7 +142,7 @@ def outcomes(result: Replay, rule: SuccessRule) -> NDArray[np.bool_]:
     return (first >= 0).numpy()
 
 
-def outcome_report(predicted: NDArray[np.bool_], actual: NDArray[np.bool_]) -> dict[str, dict[str, Any] | None]:
+def outcome_report(predicted: NDArray[np.bool_], actual: NDArray[np.bool_]) -> dict[str, Rate | None]:
     """Precision, recall and alignment of imagined outcomes as Wilson rates; None where nothing can be counted."""
     n = precision_recall(predicted, actual)
     counts = {

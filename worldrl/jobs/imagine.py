@@ -32,7 +32,7 @@ from worldrl.evaluation.world_model import (
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import BUNDLED, SCRATCH, starting_world_model
 from worldrl.rewards.success import SuccessRule
-from worldrl.settings import one_of, positive, setting
+from worldrl.settings import non_negative, one_of, positive, setting
 from worldrl.world_models.config import VideoWorldModelConfig
 
 FRAMES_PER_STRIP = 12
@@ -54,6 +54,7 @@ class ImagineSettings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         positive("episodes", self.episodes)
+        non_negative("steps", self.steps)
         one_of("dtype", self.dtype, ("float32", "bfloat16"))
         if self.world_model == SCRATCH:
             raise SettingError("world_model=scratch has learned nothing to dream of; give bundled or a folder")
@@ -86,7 +87,7 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
             "episodes": len(episodes),
             **closed_loop_psnr(result),
             "action_swap_ratio": action_swap_ratio(model, episodes, steps, seed=settings.seed),
-            **outcome_report(imagined, np.array([episode.success for episode in episodes])),
+            **outcome_report(imagined, np.array([succeeds_within(episode, steps) for episode in episodes])),
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
         console().print(f"videos and filmstrips of {len(episodes)} episodes in {run.path}; {metrics}")
@@ -96,6 +97,11 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
 def whole_chunks(steps: int, length: int) -> int:
     """Round control steps up to whole chunks."""
     return -(-steps // length) * length
+
+
+def succeeds_within(episode: Episode, steps: int) -> bool:
+    """Whether the real episode succeeds in the time that was dreamed."""
+    return episode.first_success is not None and episode.first_success <= steps
 
 
 def choose_episodes(dataset: EpisodeDataset, count: int, *, seed: int) -> list[Episode]:

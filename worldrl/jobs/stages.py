@@ -15,7 +15,7 @@ import torch
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning, train_policy
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import SettingError
-from worldrl.core.log import MetricLog
+from worldrl.core.log import MetricLog, read_metrics
 from worldrl.core.rng import initial_weights, numpy_stream
 from worldrl.core.types import Episode
 from worldrl.evaluation.world_model import padded_actions, replay
@@ -101,9 +101,10 @@ def learn_world_model(
     numbers: dict[str, Any] = {}
     if training.codec_steps:
         frames = torch.from_numpy(np.concatenate([episode.frames[:, 0] for episode in episodes]))
-        numbers |= fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log).logs
+        fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log)
+        numbers |= last_numbers(log, "codec")
     tasks = sorted({episode.task for episode in episodes})
-    report = fit_dynamics(
+    fit_dynamics(
         model,
         episodes,
         training,
@@ -113,7 +114,13 @@ def learn_world_model(
         log=log,
         series=series,
     )
-    return numbers | report.logs
+    return numbers | last_numbers(log, series)
+
+
+def last_numbers(log: MetricLog, series: str) -> dict[str, Any]:
+    """Return a training's last logged numbers: from the log, since a session that finds it finished has none."""
+    lines = [line for line in read_metrics(log.path.parent) if line["series"] == series]
+    return lines[-1]["values"] if lines else {}
 
 
 def split_held_out(

@@ -54,6 +54,8 @@ def gates(loop: Loop, number: int, world: Path, practices: Sequence[Path]) -> di
         GateError: a gate failed and ``gates=stop``.
     """
     stage = loop.run.stage(f"round-{number}-3-gates")
+    if stage.finished:  # the thresholds are part of the run's configuration: it passed, or was told to go on
+        return stage.summary
     model, rule = load_world_model(loop, world)
     _, _, held_out = practice_split(loop, practices)
     seed = loop.seed("gates", number)
@@ -61,15 +63,14 @@ def gates(loop: Loop, number: int, world: Path, practices: Sequence[Path]) -> di
     show_gates(measured, f"gates of round {number}, {len(held_out)} held-out episodes")
     if loop.settings.gates == "stop":
         require(measured)
-    if not stage.finished:
-        save_replays(stage.folder, model, held_out, seed=seed)
-        loop.finish(stage, {"gates": [asdict(gate) for gate in measured], "held_out": len(held_out), **metrics})
+    save_replays(stage.folder, model, held_out, seed=seed)
+    loop.finish(stage, {"gates": [asdict(gate) for gate in measured], "held_out": len(held_out), **metrics})
     return stage.summary
 
 
 def save_replays(folder: Path, model: VideoWorldModel, episodes: Sequence[Episode], *, seed: int) -> None:
     """Keep a few held-out episodes, real and imagined, for the report: successes first, then failures."""
-    chosen = sorted(episodes, key=lambda e: not e.success)[:2] + sorted(episodes, key=lambda e: e.success)[:2]
+    chosen = [e for e in episodes if e.success][:2] + [e for e in episodes if not e.success][:2]
     steps = -(-max(map(len, chosen)) // model.chunk_length) * model.chunk_length
     result = replay(model, chosen, np.stack([padded_actions(e, steps) for e in chosen]), seed=seed)
     names = [f"{e.task}, {'success' if e.success else 'failure'}" for e in chosen]

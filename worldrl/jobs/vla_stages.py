@@ -14,12 +14,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from worldrl.algorithms.improve import imagine_batch, imagined_env, improve
 from worldrl.core.artefact import parent
 from worldrl.core.device import resolve_dtype
-from worldrl.core.stats import wilson
+from worldrl.core.stats import Rate, wilson
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.stages import (
     POLICY,
@@ -33,6 +32,7 @@ from worldrl.jobs.vla_loop import DATASET, Loop, horizons, load, load_world_mode
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.collect import CollectPlan
+from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.reset_store import ResetStore, keyframe_records
 from worldrl.rollout.starts import simulator_starts
 from worldrl.world_models.video import VideoWorldModel
@@ -161,7 +161,7 @@ def reset_store(loop: Loop, model: VideoWorldModel, practices: Sequence[Path], n
     return ResetStore(initial, keyframes)
 
 
-def imagined_success(loop: Loop, policy: TokenPolicy, env: Any, *, seed: int) -> dict[str, Any]:
+def imagined_success(loop: Loop, policy: TokenPolicy, env: WorldModelVecEnv, *, seed: int) -> Rate:
     """Rate of imagined success from initial states alone, sampled as in training."""
     config = replace(loop.settings.improvement, p_keyframe=0.0)
     success = imagine_batch(env, policy, config, seed=seed).success

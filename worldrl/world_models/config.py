@@ -60,6 +60,7 @@ class DynamicsConfig:
         reference: whether the first frame anchors the prediction (off only for ablations).
         action_modulation: whether actions modulate the blocks (off only for ablations).
         action_tokens: whether actions are attended to as tokens (off only for ablations).
+        pose_map: whether tokens are told where each future gripper pose is in the picture.
     """
 
     width: int = 192
@@ -76,6 +77,7 @@ class DynamicsConfig:
     reference: bool = True
     action_modulation: bool = True
     action_tokens: bool = True
+    pose_map: bool = True
 
     def __post_init__(self) -> None:
         """Reject a chunk that does not hold whole frames."""

@@ -5,6 +5,10 @@ The future frames of a chunk are packed into the channels of one token grid, bes
 that joins the noise level's embedding and modulates every block, and as tokens that every block attends to.
 Each action travels with the commanded pose it leads to, which follows from it exactly.
 
+Where the gripper will be in the picture follows from the pose as well, up to the camera: a learned projection places
+each future pose in the image plane, and every token is told its own offset from it (World-Env draws such a pose map
+in pixels). Drawing the arm then is the same local problem for every token.
+
 The output is the *change* against the newest memory frame: ẑ = z_now + f(·), so an untrained model predicts a
 still image and a small object's motion is not buried under the scene.
 
@@ -28,6 +32,53 @@ def command_features(command: Tensor, low: Tensor, high: Tensor) -> Tensor:
     return torch.cat([position, command[..., 3:]], dim=-1)
 
 
+def token_grid(height: int, width: int) -> Tensor:
+    """Centres of the tokens in image coordinates, ``[n, 2]`` as (right, down) in [-1, 1]."""
+    down, right = torch.meshgrid(
+        (2 * torch.arange(height) + 1) / height - 1, (2 * torch.arange(width) + 1) / width - 1, indexing="ij"
+    )
+    return torch.stack([right, down], dim=-1).flatten(0, 1)
+
+
+def offset_features(offset: Tensor, octaves: int) -> Tensor:
+    """Embed offsets ``[..., 2]`` as themselves and sines and cosines of ``octaves`` doubling frequencies."""
+    angle = offset[..., None] * (0.5 * torch.pi * 2.0 ** torch.arange(octaves, device=offset.device))
+    return torch.cat([offset, angle.sin().flatten(-2), angle.cos().flatten(-2)], dim=-1)
+
+
+OCTAVES = 4
+"""The finest wave is a quarter of the image: two tokens of eight."""
+
+
+class PoseMap(nn.Module):
+    """Tells every token where the gripper of each future frame is, relative to itself.
+
+    Args:
+        height: rows of tokens.
+        width: columns of tokens.
+        frames: future frames ``F``.
+    """
+
+    grid: Tensor
+
+    def __init__(self, height: int, width: int, frames: int):
+        super().__init__()
+        self.register_buffer("grid", token_grid(height, width), persistent=False)
+        self.project = nn.Linear(3, 2)
+        self.channels = frames * (2 + 4 * OCTAVES + COMMAND_SIZE - 2)
+        with torch.no_grad():
+            # A first guess that training corrects: a camera that faces the robot and looks down.
+            self.project.weight.copy_(torch.tensor([[0.0, 0.9, 0.0], [0.8, 0.0, -0.6]]))
+            self.project.bias.zero_()
+
+    def forward(self, command: Tensor) -> Tensor:
+        """Map scaled commanded poses ``[B, F, 7]`` to ``[B, n, channels]``."""
+        place = self.project(command[..., :3])  # [B, F, 2]
+        offset = self.grid[:, None] - place[:, None]  # [B, n, F, 2]
+        shared = command[:, None, :, 2:].expand(-1, len(self.grid), -1, -1)  # height, rotation, gripper
+        return torch.cat([offset_features(offset, OCTAVES), shared.to(offset.dtype)], dim=-1).flatten(2)
+
+
 class DynamicsTransformer(nn.Module):
     """Predicts the clean latents of a chunk from noisy ones.
 
@@ -44,7 +95,9 @@ class DynamicsTransformer(nn.Module):
         frames = config.chunk_frames
         action = ACTION_SIZE + COMMAND_SIZE
         d = config.width
-        self.tokens_in = nn.Linear(channels * (frames + config.memory_frames + 1), d)
+        self.pose_map = PoseMap(height, width, frames) if config.pose_map else None
+        extra = self.pose_map.channels if self.pose_map is not None else 0
+        self.tokens_in = nn.Linear(channels * (frames + config.memory_frames + 1) + extra, d)
         self.position = nn.Parameter(0.02 * torch.randn(height * width, d))
         self.time_in = Mlp(d, d)
         self.action_vector = Mlp(config.chunk_length * action, 2 * d, d)
@@ -59,8 +112,8 @@ class DynamicsTransformer(nn.Module):
     def _initialise(self) -> None:
         # Training starts from a still image, unmodulated by actions.
         for layer in (self.tokens_out, self.action_vector[-1]):
-            nn.init.zeros_(layer.weight)
-            nn.init.zeros_(layer.bias)
+            for parameter in layer.parameters():
+                nn.init.zeros_(parameter)
 
     def forward(
         self, x: Tensor, sigma: Tensor, reference: Tensor, memory: Tensor, action: Tensor
@@ -80,7 +133,11 @@ class DynamicsTransformer(nn.Module):
         if not self.config.reference:
             reference = torch.zeros_like(reference)
         tokens = torch.cat([x.flatten(1, 2), reference, memory.flatten(1, 2)], dim=1)  # [B, channels, h, w]
-        tokens = self.tokens_in(tokens.flatten(2).transpose(1, 2)) + self.position
+        tokens = tokens.flatten(2).transpose(1, 2)  # [B, n, channels]
+        if self.pose_map is not None:
+            shown = action[:, self.config.frame_stride - 1 :: self.config.frame_stride, ACTION_SIZE:]
+            tokens = torch.cat([tokens, self.pose_map(shown).to(tokens.dtype)], dim=-1)
+        tokens = self.tokens_in(tokens) + self.position
         modulation, context = self._condition(sigma, action)
         for block in self.blocks:
             tokens = block(tokens, modulation, context)

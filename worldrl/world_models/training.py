@@ -195,7 +195,8 @@ def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: 
         static_share=config.static_share,
         event_share=config.event_share,
     )
-    sampler.store = replace(sampler.store, frames=encode_frames(model, sampler.store.frames, config))
+    frames = np.asarray(sampler.store.frames)
+    sampler.store = replace(sampler.store, frames=encode_frames(model, frames, config))
     return sampler
 
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.embodiment import Embodiment, integrate_commands
-from worldrl.core.errors import ActionError
+from worldrl.core.errors import ActionError, ArtefactError
 from worldrl.core.rng import row_noise
 from worldrl.core.types import ACTION_SIZE, Imagined, ResetRecord
 from worldrl.diffusion.flow import euler_step, sigma_grid
@@ -220,8 +220,10 @@ class VideoWorldModel(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> VideoWorldModel:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        model = cls(
-            VideoWorldModelConfig.from_json(artefact.config), Embodiment.from_json(artefact.config["embodiment"])
-        )
-        model.load_state_dict(artefact.tensors)
+        try:
+            config = VideoWorldModelConfig.from_json(artefact.config)
+            model = cls(config, Embodiment.from_json(artefact.config["embodiment"]))
+            model.load_state_dict(artefact.tensors)
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return model.to(device).eval()

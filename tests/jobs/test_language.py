@@ -1,0 +1,28 @@
+import pytest
+
+from worldrl.jobs.language import exclusive_tasks, task_sentences, training_sentences
+from worldrl_envs.tasks import get_task, task_names
+
+
+@pytest.mark.parametrize("task", task_names())
+def test_held_out_sentences_stay_unseen(task):
+    sentences = training_sentences(task)
+    assert sentences[0] == get_task(task).instruction
+    assert len(sentences) > 1
+    assert not set(sentences) & set(get_task(task).phrases.held_out)
+
+
+@pytest.mark.parametrize("task", task_names())
+def test_no_sentence_both_fulfils_and_contradicts(task):
+    sentences = task_sentences(task_names())
+    assert not set(sentences.same[task]) & set(sentences.other[task])
+    for other in exclusive_tasks(task):
+        assert task in exclusive_tasks(other)  # both ways
+        assert get_task(other).objects == get_task(task).objects
+
+
+def test_only_picking_over_the_same_objects_excludes():
+    assert set(exclusive_tasks("PickRedCube")) == {"PickGreenCylinder", "PickYellowBrick"}
+    for task in task_names("goal") + task_names("long"):
+        assert exclusive_tasks(task) == []
+        assert task_sentences([task]).other[task] == []

@@ -1,0 +1,123 @@
+"""``worldrl train-vla`` as a user runs it: a real process in a directory of its own, killed wherever it hurts."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from worldrl.core.errors import SettingError
+from worldrl.core.log import read_metrics
+from worldrl.jobs.train_vla import TrainVlaSettings
+from worldrl.jobs.vla_settings import Evaluation, Practice
+from worldrl.policies.token_policy import TokenPolicy
+from worldrl.world_models.video import VideoWorldModel
+
+SCRIPT = Path(__file__).parent / "vla_script.py"
+SMALL = (
+    "tasks=[PickRedCube]", "demonstrations=1", "cloning.steps=3", "cloning.checkpoint_every=1", "practice.policy_episodes=1",
+    "scratch.expert_episodes=3", "scratch.training.codec_steps=2", "scratch.training.steps=2", "improvement.iterations=1",
+    "improvement.starts_per_task=1", "evaluation.episodes_per_task=1", "evaluation.verify=1",
+)  # fmt: skip
+RATE = {"k", "n", "rate", "lo", "hi", "method"}
+
+
+def check_run(run: Path) -> dict:
+    """Check the contract of a finished run; return its metrics."""
+    result = json.loads((run / "result.json").read_text())
+    assert (result["schema"], result["command"], result["device"]) == (1, "train-vla", "cpu")
+    for key in ("config_hash", "protocol_hash", "code", "packages", "seed", "wall_s", "peak_rss_mb"):
+        assert result[key] is not None, key
+    metrics = result["metrics"]
+    assert metrics.keys() >= {"before", "after", "comparison", "verify", "rounds", "policy", "world_model"}
+    for rate in (metrics["before"]["success"], metrics["after"]["success"], metrics["verify"]["imagined"]):
+        assert rate.keys() == RATE
+    assert metrics["comparison"]["paired"].keys() >= {"n", "both", "only_a", "only_b", "diff", "lo", "hi", "p"}
+    for part in metrics["rounds"]:
+        assert {gate["name"] for gate in part["gates"]["gates"]} == {
+            "psnr", "action_swap_ratio", "static_psnr", "recall", "precision"
+        }  # fmt: skip
+        assert part["improve"]["imagined_before"].keys() == RATE
+    TokenPolicy.load(run / metrics["policy"], "cpu")
+    VideoWorldModel.load(run / metrics["world_model"])
+    page = (run / "report.html").read_text()
+    assert re.findall(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", page) == []
+    assert "url(http" not in page
+    return metrics
+
+
+def test_the_whole_loop_from_another_directory(run_python, tmp_path):
+    ended = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", *SMALL, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    assert [folder.name for folder in tmp_path.iterdir()] == ["runs"]
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("train-vla-tiny-")
+    metrics = check_run(run)
+    assert metrics["before"]["success"]["n"] == 1
+    assert "report.html" in ended.stderr.splitlines()[-1]
+    before = {path: path.read_bytes() for path in (run / "stages").rglob("*") if path.is_file()}
+    again = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", *SMALL, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert {path: path.read_bytes() for path in (run / "stages").rglob("*") if path.is_file()} == before
+    assert check_run(run) == metrics
+
+
+def timeless(value):
+    """Drop every wall time."""
+    if isinstance(value, dict):
+        return {key: timeless(item) for key, item in value.items() if not key.endswith("wall_s")}
+    return [timeless(item) for item in value] if isinstance(value, list) else value
+
+
+MOMENTS = (
+    "episode:3",  # of the demonstrations
+    "step:behaviour-cloning:7",  # two steps after a checkpoint
+    "finish:02-policy",
+    "finished:03-before",
+    "episode:5",  # of the practice
+    "step:codec:3",
+    "step:dynamics-1:1",  # before the first checkpoint
+    "finish:round-1-2-world-model",  # both trainings are finished, their stage is not
+    "finish:round-1-3-gates",
+    "iteration:1",
+    "finish:round-1-4-improve",
+    "finished:04-verify",
+    "result",
+)
+
+
+@pytest.mark.slow
+def test_killed_everywhere_the_loop_ends_with_the_same_bits(run_python, tmp_path):
+    """One run is left alone; the other dies thirteen times, at the boundaries of stages and within them."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    ended = run_python(SCRIPT, whole, "none", "seed=3", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    for moment in MOMENTS:
+        ended = run_python(SCRIPT, cut, moment, "seed=3", cwd=tmp_path)
+        assert ended.returncode == -9, f"{moment}: {ended.stderr}"
+        assert not (cut / "result.json").exists()
+    ended = run_python(SCRIPT, cut, "none", "seed=3", cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    metrics = [check_run(run) for run in (whole, cut)]
+    assert timeless(metrics[0]) == timeless(metrics[1])
+    stages = sorted(folder.name for folder in (whole / "stages").iterdir())
+    assert sorted(folder.name for folder in (cut / "stages").iterdir()) == stages
+    for stage in stages:
+        a, b = (json.loads((run / "stages" / stage / "stage.json").read_text())["summary"] for run in (whole, cut))
+        assert timeless(a) == timeless(b), stage
+    for name in ("policy", "world_model"):
+        a, b = ((run / metrics[0][name] / "model.safetensors").read_bytes() for run in (whole, cut))
+        assert a == b, name
+    lines = [[(x["series"], x["step"], x["values"]) for x in read_metrics(run)] for run in (whole, cut)]
+    assert lines[0] == lines[1]
+    assert any(values.get("grpo/kept_rollouts", 0) > 0 for _, _, values in lines[0])  # the policy really changed
+
+
+@pytest.mark.parametrize("over", [{"gates": "maybe"}, {"held_out": 1.5}, {"rounds": 0}, {"workers": 0}])
+def test_impossible_settings_are_refused(over):
+    with pytest.raises(SettingError, match=next(iter(over))):
+        TrainVlaSettings(**over)
+    with pytest.raises(SettingError, match=r"practice\.noise"):
+        Practice(noise=-1)
+    with pytest.raises(SettingError, match=r"evaluation\.verify"):
+        Evaluation(verify=0)

@@ -1,0 +1,137 @@
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from worldrl.core.errors import ArtefactError, GateError, SettingError
+from worldrl.core.log import MetricLog
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.evaluation.gates import GateThresholds
+from worldrl.jobs import train_world_model
+from worldrl.jobs.stages import calibrate, split_held_out, starting_world_model
+from worldrl.jobs.train_world_model import TrainWorldModelSettings
+from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.training import WorldModelTraining
+from worldrl.world_models.video import VideoWorldModel
+
+SMALL = {"codec_steps": 3, "codec_batch": 4, "steps": 4, "batch": 2, "warmup": 1, "dtype": "float32", "unroll": 2}
+
+
+@pytest.fixture
+def make_settings(push_dataset, world_model, tmp_path):
+    def make(**over):
+        return TrainWorldModelSettings(
+            **{
+                "run_dir": str(tmp_path / "run"),
+                "data": [str(push_dataset)],
+                "start": "scratch",
+                "model": VideoWorldModelConfig.from_json(world_model.config.to_json()),
+                "training": WorldModelTraining(**SMALL, checkpoint_every=2),
+                "held_out": 0.5,
+                "gates": "warn",
+                **over,
+            }
+        )
+
+    return make
+
+
+def test_a_run_leaves_a_model_a_result_and_repeats_itself(make_settings, tmp_path, push_dataset):
+    metrics = train_world_model.main(make_settings())
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["schema"], result["command"]) == (1, "train-world-model")
+    assert (metrics["episodes"], metrics["held_out_episodes"]) == (8, 4)
+    assert len(metrics["gates"]) == 5
+    assert metrics["training"].keys() >= {"codec/psnr_db", "wm/flow_loss", "wm/success_loss"}
+    model = VideoWorldModel.load(tmp_path / "run" / "world_model")
+    assert model.config.success.threshold == metrics["threshold"]
+    manifest = json.loads((tmp_path / "run" / "world_model" / "manifest.json").read_text())
+    assert manifest["parents"] == [{"path": str(push_dataset), "hash": EpisodeDataset.open(push_dataset).fingerprint}]
+    train_world_model.main(make_settings())  # finds everything finished
+    again = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert again["metrics"] == result["metrics"]
+    other = train_world_model.main(make_settings(run_dir=str(tmp_path / "other")))
+    assert other["hash"] == metrics["hash"]
+
+
+def test_a_failed_gate_stops_but_the_model_is_there(make_settings, tmp_path):
+    with pytest.raises(GateError, match="gates=warn"):
+        train_world_model.main(make_settings(gates="stop", thresholds=GateThresholds(psnr=90)))
+    VideoWorldModel.load(tmp_path / "run" / "world_model")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["gates"]
+
+
+def test_without_held_out_episodes_nothing_is_measured(make_settings, tmp_path):
+    metrics = train_world_model.main(make_settings(held_out=0.0, gates="stop", store_dtype="float16"))
+    assert metrics["gates"] == []
+    VideoWorldModel.load(tmp_path / "run" / "world_model")
+
+
+def test_a_model_of_another_robot_is_refused(world_model, robot, tmp_path):
+    from dataclasses import replace
+
+    world_model.save(tmp_path / "model")
+    config = VideoWorldModelConfig()
+    again = starting_world_model(str(tmp_path / "model"), config, robot, seed=0, device=torch.device("cpu"))
+    assert again.config == world_model.config  # the folder's sizes, not the settings'
+    with pytest.raises(SettingError, match="another robot"):
+        starting_world_model(
+            str(tmp_path / "model"), config, replace(robot, control_hz=10.0), seed=0, device=torch.device("cpu")
+        )
+    with pytest.raises(ArtefactError):
+        starting_world_model(str(tmp_path / "none"), config, robot, seed=0, device=torch.device("cpu"))
+
+
+def test_scratch_weights_depend_on_the_seed_alone(robot, world_model):
+    def weights(seed):
+        torch.rand(3)  # whatever others drew
+        model = starting_world_model("scratch", world_model.config, robot, seed=seed, device=torch.device("cpu"))
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    assert torch.equal(weights(0), weights(0))
+    assert not torch.equal(weights(0), weights(1))
+
+
+def test_held_out_episodes_are_apart_and_stay_so(push_episodes):
+    parts = split_held_out(push_episodes, 0.5, seed=0)
+    assert [len(part) for part in parts] == [4, 2, 2]
+    assert sorted(id(e) for part in parts for e in part) == sorted(id(e) for e in push_episodes)
+    again = split_held_out(push_episodes, 0.5, seed=0)
+    assert [[id(e) for e in part] for part in again] == [[id(e) for e in part] for part in parts]
+    assert [len(part) for part in split_held_out(push_episodes, 0.1, seed=0)] == [8, 0, 0]
+
+
+def test_calibration_sets_the_models_own_threshold(make_world_model, push_simulator, push_episodes):
+    model = make_world_model()
+    before = model.config.success.threshold
+    assert calibrate(model, [], target_precision=0.9, seed=0).threshold == before
+
+    class Judge(push_simulator):
+        config = model.config
+
+    steps = np.array([episode.success for episode in push_episodes])
+    assert steps.any()
+    model.config.success.debounce = 1
+    assert calibrate(Judge(certainty=0.8), push_episodes, target_precision=0.9, seed=0).threshold == 0.5
+    assert model.config.success.threshold == 0.5
+    rule = calibrate(Judge(certainty=0.8, doubt=0.7), push_episodes, target_precision=0.99, seed=0)
+    assert rule.threshold == pytest.approx(0.8)  # 0.7 would believe every failure
+    assert calibrate(Judge(doubt=0.9), push_episodes, target_precision=0.99, seed=0).threshold == 0.99
+
+
+@pytest.mark.parametrize(
+    "over", [{"held_out": 1.5}, {"gates": "maybe"}, {"store_dtype": "int8"}, {"data": []}, {"target_precision": 2}]
+)
+def test_impossible_settings_are_refused(make_settings, over):
+    with pytest.raises(SettingError, match=next(iter(over))):
+        make_settings(**over)
+
+
+def test_the_log_is_where_a_finished_trainings_numbers_come_from(make_settings, tmp_path):
+    from worldrl.jobs.stages import last_numbers
+
+    train_world_model.main(make_settings())
+    with MetricLog(tmp_path / "run", tensorboard=False) as log:
+        assert last_numbers(log, "dynamics")["wm/flow_loss"] > 0
+        assert last_numbers(log, "nothing") == {}

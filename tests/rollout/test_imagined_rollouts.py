@@ -1,0 +1,96 @@
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+
+from worldrl.core.errors import ActionError, SettingError
+from worldrl.core.types import Chunk, PolicyObs
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.imagine import WorldModelVecEnv
+from worldrl.rollout.imagined_rollouts import imagine_rollouts
+from worldrl.rollout.reset_store import ResetStore
+
+
+class Scheduled:
+    """Row with start picture grey ``g`` succeeds in its chunk ``g``; keeps what it was shown."""
+
+    chunk_length = 4
+
+    def __init__(self, plan):
+        self.plan, self.shown, self.temperatures = plan, [], []
+
+    def act(self, obs, *, generators, temperature=1.0):
+        self.shown.append(list(obs.instruction))
+        self.temperatures.append(temperature)
+        now = len(self.shown)
+        action = torch.zeros(len(obs.instruction), 4, 7)
+        action[:, :, 0] = torch.tensor([1.0 if self.plan[word] == now else -1.0 for word in obs.instruction])[:, None]
+        token = torch.stack([torch.randint(5, (4, 7), generator=g) for g in generators])
+        return Chunk(action, token, -torch.ones(len(token), 4, 7))
+
+
+@pytest.fixture
+def make_env(scripted_world, make_record):
+    def make(rows, horizon=12):
+        return WorldModelVecEnv(
+            scripted_world, ResetStore([make_record()]), SuccessRule(0.6, 2), num_envs=rows, horizon=horizon,
+            autoreset_mode=AutoresetMode.DISABLED,
+        )  # fmt: skip
+
+    return make
+
+
+def test_rows_run_until_success_or_horizon_and_are_not_asked_again(make_env, make_record, scripted_world):
+    plan = {"a": 1, "b": 3, "c": 9}
+    starts = [make_record(number, instruction=word) for number, word in enumerate(plan)]
+    policy = Scheduled(plan)
+    result = imagine_rollouts(make_env(6), policy, starts, group_size=2, seed=0, temperature=1.3)
+    assert result.success.tolist() == [True, True, True, True, False, False]
+    assert result.valid.sum(dim=0).tolist() == [1, 1, 3, 3, 3, 3]
+    assert result.valid[:, 0].tolist() == [True, False, False]
+    assert result.group.tolist() == [0, 0, 1, 1, 2, 2]
+    assert result.instruction == ("a", "a", "b", "b", "c", "c")
+    assert policy.shown == [list("aabbcc"), list("bbcc"), list("bbcc")]
+    assert set(policy.temperatures) == {1.3}
+    assert scripted_world.rows_simulated == [6, 4, 4]
+    assert (result.logp[1, :2] == 0).all()
+    assert (result.logp[1, 2:] == -1).all()
+    assert result.token.shape == (3, 6, 4, 7)
+
+
+def test_the_first_picture_is_the_start_and_each_chunk_sees_the_one_before(make_env, make_record):
+    starts = [make_record(7), make_record(9)]
+    env = make_env(4)
+    result = imagine_rollouts(env, Scheduled(dict.fromkeys([starts[0].instruction], 99)), starts, group_size=2, seed=0)
+    assert result.image[0, :, 0, 0, 0].tolist() == [7, 7, 9, 9]
+    np.testing.assert_array_equal(result.command[0], np.stack([starts[0].command] * 4))
+    assert not torch.equal(result.image[0], result.image[1])
+
+
+def test_same_seed_same_rollouts_and_every_row_its_own_draws(make_env, make_record, tiny_policy, same_tree):
+    def play(seed):
+        return vars(imagine_rollouts(make_env(4), tiny_policy(), [make_record(1)], group_size=4, seed=seed))
+
+    one, other = play(0), play(1)
+    same_tree(one, play(0))
+    assert not torch.equal(one["token"], other["token"])
+    assert len({tuple(row.flatten().tolist()) for row in one["token"][0]}) == 4
+
+
+def test_stored_log_probabilities_are_the_policys(make_env, make_record, tiny_policy):
+    policy = tiny_policy()
+    result = imagine_rollouts(make_env(4), policy, [make_record(1)], group_size=4, seed=0, temperature=1.5)
+    for t in range(len(result.valid)):
+        row = result.valid[t]
+        words = [result.instruction[r] for r in row.nonzero()[:, 0]]
+        again = policy.log_prob(
+            PolicyObs(result.image[t, row], result.command[t, row], words), result.token[t, row], temperature=1.5
+        )
+        torch.testing.assert_close(again, result.logp[t, row], atol=1e-5, rtol=0)
+
+
+def test_what_does_not_fit_is_refused(make_env, make_record, tiny_policy):
+    with pytest.raises(SettingError, match="one record per reset row: 6, got 4"):
+        imagine_rollouts(make_env(6), tiny_policy(), [make_record()], group_size=4, seed=0)
+    with pytest.raises(ActionError, match="shape"):
+        imagine_rollouts(make_env(4), tiny_policy(chunk_length=3), [make_record()], group_size=4, seed=0)

@@ -1,0 +1,57 @@
+"""Start states rendered by the real simulator, and recorded actions replayed in it."""
+
+import numpy as np
+import pytest
+
+from worldrl.core.types import Episode
+from worldrl.rollout.actors import ExpertActor
+from worldrl.rollout.real import rollout_episodes
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+from worldrl.rollout.starts import replay_in_simulator, simulator_starts
+
+
+@pytest.fixture(scope="module")
+def expert_episodes() -> list[Episode]:
+    """Two of the scripted expert's, through the same code as collection and evaluation."""
+    specs = [EpisodeSpec("PickRedCube", index, 7, source="expert") for index in range(2)]
+    episodes = rollout_episodes(specs, actor=ExpertActor(), env_options=EnvOptions(image_size=16), workers=0)
+    return sorted((e for e in episodes if isinstance(e, Episode)), key=lambda e: e.meta["index"])
+
+
+def test_starts_are_the_states_of_collection_and_evaluation(expert_episodes):
+    starts = simulator_starts(["PickRedCube", "CloseDrawer"], 2, seed=7, memory_frames=3, image_size=16)
+    assert [record.task for record in starts] == ["PickRedCube"] * 2 + ["CloseDrawer"] * 2
+    for start, episode in zip(starts, expert_episodes, strict=False):
+        np.testing.assert_array_equal(start.reference, episode.frames[0, 0])
+        np.testing.assert_array_equal(start.memory, np.stack([episode.frames[0, 0]] * 3))
+        np.testing.assert_array_equal(start.command, episode.command[0])
+        assert (start.instruction, start.step) == (episode.instruction, 0)
+    again = simulator_starts(["PickRedCube"], 2, seed=7, memory_frames=1, image_size=16)
+    other = simulator_starts(["PickRedCube"], 2, seed=8, memory_frames=1, image_size=16)
+    np.testing.assert_array_equal(again[1].reference, starts[1].reference)
+    assert not np.array_equal(other[1].reference, starts[1].reference)
+    assert starts[1].source == "index 1, seed 7"
+
+
+def test_recorded_actions_succeed_where_they_were_recorded_and_not_elsewhere(expert_episodes):
+    assert [episode.success for episode in expert_episodes] == [True, True]
+    actions = [episode.action for episode in expert_episodes]
+    assert replay_in_simulator("PickRedCube", [(0, 7), (1, 7)], actions, image_size=16).tolist() == [True, True]
+    swapped = replay_in_simulator("PickRedCube", [(1, 7), (0, 7)], actions, image_size=16)
+    assert swapped.tolist() == [False, False]
+
+
+def test_a_success_just_after_the_last_action_counts_if_there_is_time_to_hold(expert_episodes):
+    """Imagined success may come a few steps early; the replay holds still for a moment."""
+    short = [episode.action[: episode.first_success - 2] for episode in expert_episodes]
+    held = replay_in_simulator("PickRedCube", [(0, 7), (1, 7)], short, image_size=16)
+    unheld = replay_in_simulator("PickRedCube", [(0, 7), (1, 7)], short, image_size=16, hold_steps=0)
+    assert unheld.tolist() == [False, False]
+    assert held.sum() >= unheld.sum()
+
+
+def test_actions_beyond_the_tasks_horizon_do_not_count(expert_episodes):
+    episode = expert_episodes[0]
+    idle = np.tile(np.array([0, 0, 0, 0, 0, 0, -1], np.float32), (64 - len(episode) + 3, 1))
+    late = np.concatenate([idle, episode.action])
+    assert not replay_in_simulator("PickRedCube", [(0, 7)], [late], image_size=16).any()

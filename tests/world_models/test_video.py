@@ -1,0 +1,201 @@
+"""VideoWorldModel as a simulator: refusals, row independence, bits, folders."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from worldrl.core.embodiment import integrate_commands
+from worldrl.core.errors import ActionError, ArtefactError, SettingError
+from worldrl.core.rng import row_streams
+from worldrl.world_models.config import DynamicsConfig, VideoWorldModelConfig
+from worldrl.world_models.video import VideoWorldModel
+
+
+@pytest.fixture
+def start(world_model, make_record):
+    """A state of four different rows and their actions."""
+    state = world_model.start([make_record(grey) for grey in (20, 90, 160, 230)])
+    action = torch.rand(4, 4, 7, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    return state, action
+
+
+def streams(rows=4, seed=0):
+    return row_streams(seed, ("test",), rows)
+
+
+def test_shapes_and_exact_commands(world_model, start, robot):
+    state, action = start
+    after, imagined = world_model.imagine(state, action, generators=streams())
+    assert imagined.latent.shape == (4, 2, 4, 2, 2)
+    assert imagined.frame_steps == (2, 4)
+    assert imagined.success_prob.shape == (4, 2)
+    assert ((imagined.success_prob > 0) & (imagined.success_prob < 1)).all()
+    torch.testing.assert_close(imagined.command, integrate_commands(robot, state.command, action))
+    torch.testing.assert_close(after.command, imagined.command[:, -1])
+    torch.testing.assert_close(after.memory, imagined.latent)  # two frames of memory, two frames a chunk
+    torch.testing.assert_close(after.reference, state.reference)
+    picture = world_model.decode_last(after)
+    assert (picture.shape, picture.dtype) == ((4, 16, 16, 3), torch.uint8)
+    torch.testing.assert_close(picture, world_model.decode(imagined.latent)[:, -1])
+
+
+def test_memory_keeps_the_newest_frames(make_world_model, make_record):
+    model = make_world_model(memory_frames=3)
+    picture = np.zeros((3, 16, 16, 3), np.uint8)
+    picture[:] = np.array([10, 120, 240])[:, None, None, None]
+    state = model.start([make_record(5, memory=picture)])
+    after, imagined = model.imagine(state, torch.zeros(1, 4, 7), generators=streams(1))
+    torch.testing.assert_close(after.memory, torch.cat([state.memory[:, -1:], imagined.latent], dim=1))
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_bad_numbers_are_refused_by_name(world_model, start, same_tree, bad):
+    state, action = start
+    before, generators = copy.deepcopy(state.state_dict()), streams()
+    drawn = [g.get_state() for g in generators]
+    action[2, 1, 5] = bad
+    with pytest.raises(ActionError, match=r"action\[2, 1, 5\] is (nan|inf); state unchanged"):
+        world_model.imagine(state, action, generators=generators)
+    same_tree(state.state_dict(), before)
+    assert all(torch.equal(g.get_state(), old) for g, old in zip(generators, drawn, strict=True))
+
+
+def test_bad_shapes_dtypes_and_generators_are_refused(world_model, start):
+    state, action = start
+    for wrong in (action[:3], action[:, :3], action[..., :6], action.double()):
+        with pytest.raises(ActionError, match=r"must be float32 \(4, 4, 7\)"):
+            world_model.imagine(state, wrong, generators=streams())
+    with pytest.raises(ActionError, match="one generator per row: 4, got 3"):
+        world_model.imagine(state, action, generators=streams(3))
+
+
+def test_imagining_leaves_the_old_state_alone(world_model, start, same_tree):
+    state, action = start
+    before = copy.deepcopy(state.state_dict())
+    world_model.imagine(state, action, generators=streams())
+    same_tree(state.state_dict(), before)
+
+
+def test_same_generators_same_bits_other_generators_other_dreams(world_model, start):
+    state, action = start
+    one, two, other = (world_model.imagine(state, action, generators=streams(seed=s))[1].latent for s in (0, 0, 1))
+    assert torch.equal(one, two)
+    assert not torch.allclose(one, other, atol=1e-2)
+
+
+def test_permuted_rows_give_permuted_dreams(world_model, start):
+    state, action = start
+    order = torch.tensor([2, 0, 3, 1])
+    _, plain = world_model.imagine(state, action, generators=streams())
+    generators = [streams()[i] for i in order.tolist()]
+    _, permuted = world_model.imagine(state.select(order), action[order], generators=generators)
+    for name in ("latent", "command", "success_prob"):
+        torch.testing.assert_close(getattr(permuted, name), getattr(plain, name)[order], atol=1e-5, rtol=1e-5)
+
+
+def test_a_neighbour_changes_nothing_and_company_hardly_a_bit(world_model, start):
+    state, action = start
+    _, plain = world_model.imagine(state, action, generators=streams())
+    changed = action.clone()
+    changed[0] = -action[0]
+    _, beside = world_model.imagine(state, changed, generators=[streams(seed=9)[0], *streams()[1:]])
+    assert not torch.allclose(beside.latent[0], plain.latent[0], atol=1e-3)
+    assert torch.equal(beside.latent[1:], plain.latent[1:])  # the same sums in the same order
+    _, alone = world_model.imagine(state.select(torch.tensor([2])), action[2:3], generators=streams()[2:3])
+    torch.testing.assert_close(alone.latent[0], plain.latent[2], atol=1e-5, rtol=1e-5)
+
+
+def test_actions_and_reference_matter_unless_switched_off(make_world_model, make_record):
+    def differences(**switches):
+        model = make_world_model(spread=0.4, **switches)
+        records = [make_record(100), make_record(100, reference=np.full((16, 16, 3), 250, np.uint8))]
+        state = model.start(records)
+        zero = torch.zeros(1, 4, 7)
+        moved = zero.clone()
+        moved[:, 2, 0] = 1
+        first, other = state.select(torch.tensor([0])), state.select(torch.tensor([1]))
+        plain = model.imagine(first, zero, generators=streams(1))[1].latent
+        acted = model.imagine(first, moved, generators=streams(1))[1].latent
+        referred = model.imagine(other, zero, generators=streams(1))[1].latent
+        return (acted - plain).abs().max().item(), (referred - plain).abs().max().item()
+
+    for switches in ({}, {"action_tokens": False}, {"action_modulation": False}):
+        assert min(differences(**switches)) > 1e-3
+    acted, referred = differences(reference=False)
+    assert acted > 1e-3
+    assert referred == 0
+    with pytest.raises(SettingError, match="both are off"):
+        DynamicsConfig(action_tokens=False, action_modulation=False)
+
+
+def test_bfloat16_dreams_stay_close_and_states_stay_float32(make_world_model, make_record):
+    model = make_world_model(spread=0.05)
+    state = model.start([make_record(20), make_record(200)])
+    action = torch.zeros(2, 4, 7)
+    _, full = model.imagine(state, action, generators=streams(2))
+    model.compute_dtype = torch.bfloat16
+    after, half = model.imagine(state, action, generators=streams(2))
+    assert {value.dtype for value in after.state_dict().values()} == {torch.float32}
+    assert 0 < (half.latent - full.latent).abs().max() < 0.1
+    assert model.decode_last(after).dtype == torch.uint8
+
+
+def test_a_state_can_be_saved_and_restored(world_model, start, same_tree):
+    state, action = start
+    after, _ = world_model.imagine(state, action, generators=streams())
+    data = copy.deepcopy(after.state_dict())
+    one = world_model.imagine(after, action, generators=streams(seed=1))[1]
+    two = world_model.imagine(world_model.restore(data), action, generators=streams(seed=1))[1]
+    same_tree(vars(one), vars(two))
+    with pytest.raises(ActionError, match="memory must be"):
+        world_model.restore({**data, "memory": data["memory"][:, :1]})
+
+
+# -- folder ------------------------------------------------------------------------------------------------------
+
+
+def test_saved_and_loaded_is_the_same_model(world_model, start, same_tree, tmp_path):
+    state, action = start
+    world_model.save(tmp_path / "model")
+    loaded = VideoWorldModel.load(tmp_path / "model")
+    assert (loaded.config, loaded.embodiment) == (world_model.config, world_model.embodiment)
+    assert not loaded.training
+    same_tree(dict(loaded.state_dict()), dict(world_model.state_dict()))
+    dreams = [model.imagine(state, action, generators=streams())[1] for model in (world_model, loaded)]
+    same_tree(vars(dreams[0]), vars(dreams[1]))
+
+
+def test_half_precision_on_the_disk(world_model, tmp_path):
+    world_model.save(tmp_path / "full")
+    world_model.save(tmp_path / "half", store_dtype=torch.float16)
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("full", "half")]
+    assert sizes[1] < 0.7 * sizes[0]
+    loaded = VideoWorldModel.load(tmp_path / "half").state_dict()
+    for name, value in world_model.state_dict().items():
+        assert loaded[name].dtype == torch.float32
+        assert torch.equal(loaded[name], value.half().float())
+
+
+def test_folders_of_another_kind_or_shape_are_refused(world_model, tiny_policy, tmp_path, monkeypatch):
+    tiny_policy().save(tmp_path / "policy")
+    with pytest.raises(ArtefactError, match="video-world-model"):
+        VideoWorldModel.load(tmp_path / "policy")
+    with pytest.raises(ArtefactError):
+        VideoWorldModel.load(tmp_path / "nothing")
+    plain = world_model.config.to_json()
+    for change in ({"depth": 2}, {"unheard_of": 1}):
+        config = {**plain, "dynamics": {**plain["dynamics"], **change}}
+        monkeypatch.setattr(VideoWorldModelConfig, "to_json", lambda _, config=config: config)
+        world_model.save(tmp_path / "odd")
+        with pytest.raises(ArtefactError, match="do not fit"):
+            VideoWorldModel.load(tmp_path / "odd")
+        monkeypatch.undo()
+
+
+def test_config_survives_json(world_model):
+    assert VideoWorldModelConfig.from_json(world_model.config.to_json()) == world_model.config
+    for over, text in (({"chunk_length": 5}, "frame_stride"), ({"width": 15}, "heads")):
+        with pytest.raises(SettingError, match=text):
+            DynamicsConfig(**over)
