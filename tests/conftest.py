@@ -131,13 +131,14 @@ class PushSimulator:
         blind: it ignores the actions.
         certainty: success probability where the square is at the right border; elsewhere ``doubt``.
         doubt: see ``certainty``.
+        error: added to every decoded pixel.
     """
 
     chunk_length, memory_frames, frame_stride = 4, 2, 2
     device = torch.device("cpu")
 
-    def __init__(self, *, blind: bool = False, certainty: float = 0.9, doubt: float = 0.1) -> None:
-        self.blind, self.certainty, self.doubt = blind, certainty, doubt
+    def __init__(self, *, blind: bool = False, certainty: float = 0.9, doubt: float = 0.1, error: int = 0) -> None:
+        self.blind, self.certainty, self.doubt, self.error = blind, certainty, doubt, error
 
     def start(self, records: list[ResetRecord]) -> PushState:
         return PushState(np.full((len(records), 2), 0.5), [COLOURS[record.task] for record in records])
@@ -155,7 +156,7 @@ class PushSimulator:
         return PushState(place, state.colour), Imagined(latent, (2, 4), torch.zeros(len(action), 4, 7), success)
 
     def decode(self, latent: torch.Tensor) -> torch.Tensor:
-        return latent
+        return (latent.int() + self.error).clamp(max=255).byte()
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ SMALL = (
     "scratch.expert_episodes=3", "scratch.training.codec_steps=2", "scratch.training.steps=2", "improvement.iterations=1",
     "improvement.starts_per_task=1", "evaluation.episodes_per_task=1", "evaluation.verify=1",
 )  # fmt: skip
+# Groups large enough to be mixed, so that the policy changes.
+LARGER = ("seed=3", "improvement.grpo.group_size=4", "improvement.grpo.keep_low=0", "improvement.grpo.keep_high=1")
 RATE = {"k", "n", "rate", "lo", "hi", "method"}
 
 
@@ -90,13 +92,13 @@ MOMENTS = (
 def test_killed_everywhere_the_loop_ends_with_the_same_bits(run_python, tmp_path):
     """One run is left alone; the other dies thirteen times, at the boundaries of stages and within them."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    ended = run_python(SCRIPT, whole, "none", "seed=3", cwd=tmp_path)
+    ended = run_python(SCRIPT, whole, "none", *LARGER, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     for moment in MOMENTS:
-        ended = run_python(SCRIPT, cut, moment, "seed=3", cwd=tmp_path)
+        ended = run_python(SCRIPT, cut, moment, *LARGER, cwd=tmp_path)
         assert ended.returncode == -9, f"{moment}: {ended.stderr}"
         assert not (cut / "result.json").exists()
-    ended = run_python(SCRIPT, cut, "none", "seed=3", cwd=tmp_path)
+    ended = run_python(SCRIPT, cut, "none", *LARGER, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     metrics = [check_run(run) for run in (whole, cut)]
     assert timeless(metrics[0]) == timeless(metrics[1])

@@ -49,7 +49,7 @@ def decide_by_later_digits() -> None:
     function = imagine.first_success
 
     def wrapper(probability: Any, rule: Any, streak: Any) -> Any:
-        return function((1000 * probability) % 1, rule, streak)
+        return function(((1000 * probability) % 1) ** 4, rule, streak)
 
     imagine.first_success = wrapper
 

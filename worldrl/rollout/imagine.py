@@ -30,6 +30,7 @@ from worldrl.rewards.success import SuccessRule, first_success
 from worldrl.rollout.reset_store import ResetStore
 
 TEXT_LENGTH = 256
+BOUND = 10.0  # metres and radians; far beyond the table, so that every space is finite
 _CHARACTERS = "".join(chr(code) for code in range(32, 127))
 
 
@@ -103,7 +104,7 @@ class WorldModelVecEnv(VectorEnv):
         self.single_observation_space = gymnasium.spaces.Dict(
             {
                 "image": gymnasium.spaces.Box(0, 255, image.shape, np.uint8),
-                "command": gymnasium.spaces.Box(-np.inf, np.inf, (COMMAND_SIZE,), np.float32),
+                "command": gymnasium.spaces.Box(-BOUND, BOUND, (COMMAND_SIZE,), np.float32),
                 "instruction": gymnasium.spaces.Text(TEXT_LENGTH, charset=_CHARACTERS),
             }
         )
