@@ -56,7 +56,9 @@ def test_measured_on_simulators_that_are_wrong(push_simulator, push_episode):
     episodes = [push_episode(n, 34) for n in range(6)]
 
     def failed(**wrong):
-        gates, _ = measure_gates(push_simulator(error=4, **wrong), episodes, SuccessRule(0.5, 1), GateThresholds(), seed=0)
+        gates, _ = measure_gates(
+            push_simulator(error=4, **wrong), episodes, SuccessRule(0.5, 1), GateThresholds(), seed=0
+        )
         return {g.name for g in gates if not g.passed}
 
     assert failed(blind=True) >= {"psnr", "action_swap_ratio", "recall"}

@@ -48,7 +48,8 @@ class Embodiment:
 
 
 def _norm(vector: Tensor) -> Tensor:
-    return vector.square().sum(dim=-1, keepdim=True).sqrt()
+    # The floor keeps the square root's gradient finite at zero rotation.
+    return vector.square().sum(dim=-1, keepdim=True).clamp_min(1e-24).sqrt()
 
 
 def quaternion_from_rotvec(rotvec: Tensor) -> Tensor:

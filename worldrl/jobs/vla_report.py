@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from worldrl.core.artefact import read_artefact
 from worldrl.core.atomic import write_file
 from worldrl.core.log import read_metrics
 from worldrl.core.provenance import package_versions
@@ -30,7 +31,9 @@ from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import save_report_data
 from worldrl.evaluation.report.terminal import show
 from worldrl.evaluation.video import encode_mp4
-from worldrl.jobs.vla_loop import Loop
+from worldrl.jobs.stages import WORLD_MODEL
+from worldrl.jobs.vla_loop import Loop, protocol
+from worldrl.world_models.video import KIND
 
 LIMITS = (
     "Initial states are drawn anew for the evaluation; the interval covers other draws of the same kind, not other scenes.",
@@ -119,7 +122,7 @@ def imagined_beside_real(rounds: Sequence[Mapping[str, Any]], verified: Mapping[
         ImaginedReal(
             f"policy at the start of round {number}",
             imagined=part["improve"]["imagined_before"],
-            real=part["practice"]["success"]["policy"],
+            real=part["practice"]["success"].get("policy"),  # a round may practise without the policy
         )
         for number, part in enumerate(rounds, start=1)
     ]
@@ -168,21 +171,29 @@ def _replays(loop: Loop) -> list[tuple[str, np.ndarray, np.ndarray]]:
         return list(zip(data["names"].tolist(), data["real"], data["imagined"], strict=True))
 
 
+def _frame_stride(loop: Loop) -> int:
+    folder = loop.run.stage(f"round-{loop.settings.rounds}-2-world-model").folder / WORLD_MODEL
+    return read_artefact(folder, kind=KIND).config["dynamics"]["frame_stride"]
+
+
 def filmstrips(loop: Loop) -> list[Filmstrip]:
     """Held-out episodes, real above imagined, the same actions."""
-    strips = []
+    strips, stride = [], _frame_stride(loop)
     for name, real, imagined in _replays(loop):
         every = max(1, len(real) // 12)
         rows = {"real": real[::every], "imagined": imagined[::every]}
-        labels = [f"step {2 * (i + 1)}" for i in range(0, len(real), every)]
+        labels = [f"step {stride * (i + 1)}" for i in range(0, len(real), every)]
         strips.append(Filmstrip(name, "Held-out episode; the model saw the first frame and the actions.", rows, labels))
     return strips
 
 
 def videos(loop: Loop) -> list[Video]:
     """The same episodes as side-by-side videos, and the filmed evaluations."""
+    fps = protocol(loop).control_hz / _frame_stride(loop)
     found = [
-        Video(f"{name}: real | imagined", "Left the simulator, right the world model.", side_by_side(real, imagined))
+        Video(
+            f"{name}: real | imagined", "Left the simulator, right the world model.", side_by_side(real, imagined, fps)
+        )
         for name, real, imagined in _replays(loop)
     ]
     for label, stage in (("before", "03-before"), ("after", "05-after")):
@@ -191,9 +202,9 @@ def videos(loop: Loop) -> list[Video]:
     return found
 
 
-def side_by_side(real: np.ndarray, imagined: np.ndarray) -> bytes:
+def side_by_side(real: np.ndarray, imagined: np.ndarray, fps: float) -> bytes:
     """Encode two clips ``[T, Y, X, 3]`` beside each other at the model's frame rate."""
-    return encode_mp4(np.concatenate([real, imagined], axis=2), fps=10)
+    return encode_mp4(np.concatenate([real, imagined], axis=2), fps=fps)
 
 
 def stage_times(loop: Loop) -> list[Stage]:

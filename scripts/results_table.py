@@ -1,0 +1,64 @@
+"""Print the README's results table from ``result.json`` files of train-vla runs: one row per file.
+
+python scripts/results_table.py docs/results/*.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+HEADINGS = (
+    "file",
+    "seed",
+    "before",
+    "after",
+    "gain (95 %)",
+    "episodes",
+    "confirmed imagined success",
+    "minutes",
+    "peak MB",
+)
+
+
+def percent(rate: dict[str, Any] | None) -> str:
+    """Write a Wilson rate as "45 % [38, 52]"."""
+    if rate is None:
+        return "not measured"
+    return f"{100 * rate['rate']:.0f} % [{100 * rate['lo']:.0f}, {100 * rate['hi']:.0f}]"
+
+
+def row(path: Path) -> list[str]:
+    """Make one row."""
+    result = json.loads(path.read_text())
+    metrics = result["metrics"]
+    pair = metrics["comparison"]["paired"]
+    gain = f"{100 * pair['diff']:+.1f} [{100 * pair['lo']:+.1f}, {100 * pair['hi']:+.1f}]"
+    return [
+        f"`{path}`",
+        str(result["seed"]),
+        percent(metrics["before"]["success"]),
+        percent(metrics["after"]["success"]),
+        gain,
+        str(pair["n"]),
+        percent(metrics["verify"]["precision"]),
+        f"{result['wall_s'] / 60:.0f}",
+        f"{result['peak_rss_mb']:.0f}",
+    ]
+
+
+def main(paths: list[str]) -> int:
+    """Print the table."""
+    if not paths:
+        print(__doc__)
+        return 2
+    rows = [row(Path(path)) for path in paths]
+    for cells in (list(HEADINGS), ["---"] * len(HEADINGS), *rows):
+        print("| " + " | ".join(cells) + " |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
