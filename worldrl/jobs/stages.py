@@ -25,7 +25,7 @@ from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.success import SuccessRule, calibrate_threshold, debounced_score
 from worldrl.world_models.config import VideoWorldModelConfig
-from worldrl.world_models.training import WorldModelTraining, fit_codec, fit_dynamics
+from worldrl.world_models.training import WorldModelTraining, fit_codec, fit_dynamics, fit_success
 from worldrl.world_models.video import VideoWorldModel
 
 BUNDLED, SCRATCH = "bundled", "scratch"
@@ -97,24 +97,22 @@ def learn_world_model(
     log: MetricLog,
     series: str = "dynamics",
 ) -> dict[str, Any]:
-    """Train codec (if asked) and dynamics in place, resumable from ``folder``; return the last logged numbers."""
+    """Train codec, dynamics and success head in place, each if it has steps; return the last logged numbers."""
     numbers: dict[str, Any] = {}
     if training.codec_steps:
         frames = torch.from_numpy(np.concatenate([episode.frames[:, 0] for episode in episodes]))
         fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log)
         numbers |= last_numbers(log, "codec")
-    tasks = sorted({episode.task for episode in episodes})
-    fit_dynamics(
-        model,
-        episodes,
-        training,
-        sentences=task_sentences(tasks),
-        seed=seed,
-        folder=folder / "dynamics",
-        log=log,
-        series=series,
-    )
-    return numbers | last_numbers(log, series)
+    sentences = task_sentences(sorted({episode.task for episode in episodes}))
+    parts = ((fit_dynamics, "dynamics", training.steps), (fit_success, "success", training.head_steps))
+    for fit_part, part, steps in parts:
+        name = series.replace("dynamics", part)
+        if steps:
+            fit_part(
+                model, episodes, training, sentences=sentences, seed=seed, folder=folder / part, log=log, series=name
+            )
+            numbers |= {key: value for key, value in last_numbers(log, name).items() if "/" in key}
+    return numbers
 
 
 def last_numbers(log: MetricLog, series: str) -> dict[str, Any]:

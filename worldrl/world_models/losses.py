@@ -42,7 +42,12 @@ def noisy_memory(memory: Tensor, strength: float, generator: torch.Generator) ->
 
 
 def dynamics_loss(
-    model: VideoWorldModel, batch: WindowBatch, *, generator: torch.Generator, bootstrap: float = 0.0
+    model: VideoWorldModel,
+    batch: WindowBatch,
+    *,
+    generator: torch.Generator,
+    bootstrap: float = 0.0,
+    head_only: bool = False,
 ) -> tuple[Tensor, Logs]:
     """Flow loss on clean latents plus the success head's cross-entropy, for one chunk of each window.
 
@@ -51,6 +56,7 @@ def dynamics_loss(
         batch: windows of ``U`` chunks, cut out of latents (see :func:`worldrl.world_models.training.latent_sampler`).
         generator: CPU generator of this step.
         bootstrap: probability that the batch starts from the model's own imagined frames (needs ``U`` > 1).
+        head_only: train the success head on the features as they are.
 
     Returns:
         Scalar loss and logs.
@@ -65,7 +71,7 @@ def dynamics_loss(
         generator = on_device(generator, model.device)
         state = imagine_ahead(model, state, batch, depth, generator)
         state = _with_noise(state, config.memory_noise if depth == 0 else 0.0, generator)
-    return chunk_loss(model, state, batch, target, depth, generator)
+    return chunk_loss(model, state, batch, target, depth, generator, head_only=head_only)
 
 
 def _with_noise(state: VideoState, strength: float, generator: torch.Generator) -> VideoState:
@@ -105,8 +111,10 @@ def chunk_loss(
     target: Tensor,
     chunk: int,
     generator: torch.Generator,
+    *,
+    head_only: bool = False,
 ) -> tuple[Tensor, Logs]:
-    """Loss of one chunk of the window, from ``state`` just before it."""
+    """Loss of one chunk of the window, from ``state`` just before it; of the success head alone if asked."""
     config = model.config
     frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
     steps = slice(chunk * config.dynamics.chunk_length, (chunk + 1) * config.dynamics.chunk_length)
@@ -119,12 +127,13 @@ def chunk_loss(
     )
     noise = torch.randn(clean.shape, generator=generator, device=model.device)
     condition = model.condition(batch.action[:, steps], batch.commands[:, steps])
-    predicted, features = model.dynamics(
-        add_noise(clean, noise, sigma), sigma, state.reference, state.memory, condition
-    )
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not head_only):
+        predicted, features = model.dynamics(
+            add_noise(clean, noise, sigma), sigma, state.reference, state.memory, condition
+        )
     weight = motion_weight(clean, state.memory[:, -1:], config.dynamics.motion_weight) * valid[:, :, None, None, None]
     flow = (weight * (predicted.float() - clean).square()).mean()
     logit = model.success(features, model.success.embed(batch.instruction))
     head = success_loss(logit.float(), success, valid, sigma, config.success.positive_weight)
     logs = {"wm/flow_loss": flow.detach(), "wm/success_loss": head.detach()}
-    return flow + config.success.loss_weight * head, logs
+    return (head if head_only else flow + config.success.loss_weight * head), logs

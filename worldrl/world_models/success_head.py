@@ -22,6 +22,9 @@ TEXT_WIDTH = 64
 class SuccessHead(nn.Module):
     """One query per predicted frame, made of the instruction, attends over the dynamics' tokens.
 
+    The instruction also gates what was found: without the product, a head trained 3,000 steps still answered "something
+    was lifted" to every instruction.
+
     Args:
         width: feature width ``d`` of the dynamics.
         heads: attention heads.
@@ -35,6 +38,8 @@ class SuccessHead(nn.Module):
         self.frame = nn.Parameter(0.02 * torch.randn(frames, width))
         self.norm = nn.LayerNorm(width)
         self.attention = Attention(width, heads)
+        self.gate = nn.Linear(width, width)
+        self.norm_out = nn.LayerNorm(width)
         self.out = Mlp(width, width, 1)
 
     def embed(self, instruction: Sequence[str]) -> Tensor:
@@ -44,7 +49,9 @@ class SuccessHead(nn.Module):
     def forward(self, features: Tensor, embedded: Tensor) -> Tensor:
         """Return logits ``[B, F]`` from features ``[B, n, d]`` and embedded instructions ``[B, d]``."""
         query = embedded[:, None] + self.frame
-        return self.out(query + self.attention(self.norm(query), features)).squeeze(-1)
+        found = self.attention(self.norm(query), features)
+        gated = self.norm_out(found) * (1 + self.gate(embedded))[:, None]
+        return self.out(query + gated).squeeze(-1)
 
 
 def success_loss(logit: Tensor, success: Tensor, valid: Tensor, sigma: Tensor, positive_weight: float) -> Tensor:

@@ -35,7 +35,10 @@ class WorldModelTraining:
         codec_steps: steps of the codec; 0 keeps the codec as it is.
         codec_batch: frames per codec step.
         codec_learning_rate: peak, warm-up cosine.
-        steps: steps of dynamics and success head.
+        steps: steps of dynamics and success head together; 0 leaves the dynamics as they are.
+        head_steps: further steps of the success head alone, on features that no longer move.
+        head_batch: windows per step of those.
+        head_negative_share: share of swapped instructions in those.
         batch: windows per step.
         learning_rate: peak, warm-up cosine.
         warmup: steps of warm-up.
@@ -57,6 +60,9 @@ class WorldModelTraining:
     codec_batch: int = 48
     codec_learning_rate: float = 6e-4
     steps: int = 600
+    head_steps: int = 0
+    head_batch: int = 64
+    head_negative_share: float = 0.5
     batch: int = 32
     learning_rate: float = 2e-4
     warmup: int = 50
@@ -144,32 +150,74 @@ def fit_dynamics(
 
     ``series`` names the training in the log, so that several rounds keep a curve each.
     """
-    sampler = latent_sampler(model, episodes, config)
-    parameters = [*model.dynamics.parameters(), *model.success.parameters()]
-    optimizer = torch.optim.AdamW(parameters, lr=config.learning_rate, weight_decay=config.weight_decay)
     modules = {"dynamics": model.dynamics, "success": model.success}
-    together = torch.nn.ModuleDict(modules)
-    ema = Ema(together, config.ema_decay) if config.ema_decay else None
     if config.compile:
         model.dynamics.compile()
+    loss = _WindowLoss(model, latent_sampler(model, episodes, config), config, sentences, seed, head_only=False)
+    return _fit_windows(series, model, modules, loss, config.steps, folder, log)
 
-    def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        generator = stream(seed, "dynamics", step)
-        batch = sampler.sample(config.batch, generator)
-        batch = relabel(batch, sentences, config.negative_share, generator).to(model.device)
-        with _autocast(model, config):
-            return dynamics_loss(model, batch, generator=generator, bootstrap=config.bootstrap)
 
+def fit_success(
+    model: VideoWorldModel,
+    episodes: Sequence[Episode],
+    config: WorldModelTraining,
+    *,
+    sentences: Sentences,
+    seed: int,
+    folder: Path | None,
+    log: MetricLog | None,
+    series: str = "success",
+) -> FitReport:
+    """Train the success head alone, in place, on windows from anywhere: fulfilled tasks are no keyframes."""
+    spread = replace(config, event_share=0.0, static_share=0.0)
+    loss = _WindowLoss(model, latent_sampler(model, episodes, spread), config, sentences, seed, head_only=True)
+    return _fit_windows(series, model, {"success": model.success}, loss, config.head_steps, folder, log)
+
+
+@dataclass(frozen=True)
+class _WindowLoss:
+    """The loss of step ``k``, a pure function of weights, seed and ``k``."""
+
+    model: VideoWorldModel
+    sampler: WindowSampler
+    config: WorldModelTraining
+    sentences: Sentences
+    seed: int
+    head_only: bool
+
+    def __call__(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        config, head_only = self.config, self.head_only
+        generator = stream(self.seed, "success" if head_only else "dynamics", step)
+        batch = self.sampler.sample(config.head_batch if head_only else config.batch, generator)
+        negative_share = config.head_negative_share if head_only else config.negative_share
+        batch = relabel(batch, self.sentences, negative_share, generator).to(self.model.device)
+        with _autocast(self.model, config):
+            return dynamics_loss(
+                self.model, batch, generator=generator, bootstrap=config.bootstrap, head_only=head_only
+            )
+
+
+def _fit_windows(
+    series: str,
+    model: VideoWorldModel,
+    modules: dict[str, torch.nn.Module],
+    loss: _WindowLoss,
+    steps: int,
+    folder: Path | None,
+    log: MetricLog | None,
+) -> FitReport:
+    config, together = loss.config, torch.nn.ModuleDict(modules)
+    ema = Ema(together, config.ema_decay) if config.ema_decay else None
     model.train()
     report = fit(
         series,
         modules=modules,
-        optimizer=optimizer,
+        optimizer=torch.optim.AdamW(together.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay),
         loss=loss,
-        steps=config.steps,
+        steps=steps,
         folder=folder,
         every_checkpoint=config.checkpoint_every,
-        schedule=warmup_cosine(config.steps, min(config.warmup, config.steps - 1), final=0.02),
+        schedule=warmup_cosine(steps, min(config.warmup, steps - 1), final=0.02),
         clip_norm=config.clip_norm,
         log=log,
         every_log=10,
