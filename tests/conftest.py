@@ -1,6 +1,7 @@
 """Fixtures that several rooms share: a small pushed-square world, a tiny world model, a scripted one, real processes."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,9 @@ import torch
 from worldrl.core.embodiment import Embodiment, next_command
 from worldrl.core.rng import initial_weights, numpy_stream, row_noise
 from worldrl.core.types import NULL_ACTION, Episode, Imagined, ResetRecord
+
+# A shell that starts the suite in the background has SIGINT ignored, children inherit that, and no Ctrl-C test could pass.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROBOT = Embodiment(0.02, 0.1, (0.34, -0.22, 0.012), (0.66, 0.22, 0.24), 0.5, 20.0)
 HOME = torch.tensor([0.48, 0.0, 0.14, 0.0, 0.0, 0.0, -1.0])

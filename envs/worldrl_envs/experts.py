@@ -63,6 +63,8 @@ class ScriptedExpert:
             metres. After each miss the error is drawn again at half the size.
         speed: Largest position component of the action, in (0, 1]. At 0.6 a pick takes about
             25 steps; at 1 about 15, which is harder to imitate.
+        blind: A pick closes once and lifts, whether or not it holds the object: near misses
+            whose actions do not tell the outcome. Other skills are as always.
     """
 
     def __init__(
@@ -73,14 +75,16 @@ class ScriptedExpert:
         noise: float = 0.0,
         goal_offset: float = 0.0,
         speed: float = 0.6,
+        blind: bool = False,
     ) -> None:
+        self._blind = blind
         self._plan = get_task(task).plan
         self._noise = ActionNoise(noise, generator=generator)
         self._generator, self._goal_offset, self._speed = generator, goal_offset, speed
         self._memory, self._index = self._fresh_memory(), 0
 
     def _fresh_memory(self) -> Memory:
-        return Memory(self._generator, self._goal_offset)
+        return Memory(self._generator, self._goal_offset, blind=self._blind)
 
     def reset(self, env: gymnasium.Env) -> None:
         """Forget the last episode; `env` has just been reset."""

@@ -60,6 +60,9 @@ class Memory:
         offset_std: Standard deviation of the aiming error.
         timer: Control steps spent in the present phase.
         phase: Name of the present phase.
+        blind: A pick closes once and lifts, whether or not it holds the object. A seeing expert
+            lifts only what it holds, so from its episodes a world model learns that lifting
+            proves a grasp, and dreams success for every policy that lifts.
         offset: This attempt's aiming error in the plane.
     """
 
@@ -67,6 +70,7 @@ class Memory:
     offset_std: float = 0.0
     timer: int = 0
     phase: str = ""
+    blind: bool = False
     offset: NDArray[np.float64] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -93,8 +97,8 @@ class Memory:
 
 def pick(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: str) -> Goal:
     """Grasp an object from above and lift it."""
-    if predicates.held(sim, name):
-        memory.enter("")
+    if memory.phase == "lift" or (not memory.blind and predicates.held(sim, name)):
+        memory.enter("lift" if memory.blind else "")
         return _lift(sim, command, name)
     return _grasp(sim, command, memory, np.array([*sim.position(name)[:2], _grasp_height(name)]), _grasp_yaw(sim, name))
 
@@ -109,7 +113,10 @@ def _grasp(
     fingers_open = sim.fingers.sum() > 0.07
     if memory.phase == "close" or (arrived and fingers_open):
         if memory.tick("close") > CLOSING_TIME:
-            memory.missed()
+            if memory.blind:
+                memory.enter("lift")
+            else:
+                memory.missed()
         return Goal(np.array([*target, point[2]]), yaw, CLOSED)
     if not fingers_open and command[2] < point[2] + HOVER:
         return Goal(np.array([*command[:2], point[2] + HOVER + 0.02]), yaw, OPEN)

@@ -122,7 +122,7 @@ def test_own_records_and_their_number(make_env, make_record):
         ({"reset_mask": np.array([1, 0, 2])}, None, "reset_mask must be bool"),
         ({"reset_mask": np.array([True, False, False])}, 3, "seed is one number"),
         ({}, [1, 2, 3], "seed is one number"),
-        ({"records": []}, None, "unknown reset options"),
+        ({"start": []}, None, "unknown reset options"),
     ],
 )
 def test_impossible_resets_are_refused_and_change_nothing(make_env, same_tree, options, seed, text):

@@ -121,7 +121,7 @@ def test_workers_end_with_their_parent(tmp_path, faulty, number):
         assert len(workers) == 2
         assert all(alive(pid) for pid in workers)
         (os.killpg if number == signal.SIGINT else os.kill)(parent.pid, number)
-        _, errors = parent.communicate(timeout=60)
+        _, errors = parent.communicate(timeout=240)
     assert parent.returncode == -number
     deadline = time.monotonic() + 60
     while any(alive(pid) for pid in workers) and time.monotonic() < deadline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,9 @@ class CollectSettings:
     kind: str | None = setting(None, "object, spatial, goal or long; null for all kinds")
     expert_episodes: int = setting(20, "per task, by the scripted expert")
     noisy_episodes: int = setting(0, "per task, by the expert with noise and goal_offset: varied and failed data")
+    blind_episodes: int = setting(
+        0, "per task, by the noisy expert that lifts whether or not it holds: honest near misses"
+    )
     wander_episodes: int = setting(0, "per task, by a random explorer")
     policy_episodes: int = setting(0, "per task, by the policy in folder policy")
     policy: str | None = setting(None, "folder of the policy that records policy_episodes")
@@ -53,7 +56,14 @@ class CollectSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("workers", "expert_episodes", "noisy_episodes", "wander_episodes", "policy_episodes"):
+        for name in (
+            "workers",
+            "expert_episodes",
+            "noisy_episodes",
+            "blind_episodes",
+            "wander_episodes",
+            "policy_episodes",
+        ):
             non_negative(name, getattr(self, name))
         for name in ("noise", "goal_offset", "hold_steps"):
             non_negative(name, getattr(self, name))
@@ -101,6 +111,7 @@ def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> 
     sources: list[tuple[str, AnyActor, int]] = [
         ("expert", ExpertActor(), settings.expert_episodes),
         ("noisy_expert", noisy, settings.noisy_episodes),
+        ("blind_expert", replace(noisy, blind=True), settings.blind_episodes),
         ("wander", WanderActor(), settings.wander_episodes),
     ]
     if settings.policy is not None:

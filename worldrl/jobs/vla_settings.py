@@ -20,17 +20,18 @@ class Practice:
 
     Attributes:
         policy_episodes: per task, by the round's policy, sampled.
-        expert_episodes: per task, by the scripted expert with noise and misplaced goals: near misses and successes.
+        expert_episodes: per task, by the scripted expert with noise and misplaced goals that lifts whether or not it
+            holds: near misses and successes whose actions do not tell the outcome.
         noise: action noise of that expert, as a fraction of the action range.
         goal_offset: error of its goals, standard deviation (m).
         temperature: sampling temperature of the policy.
         hold_steps: steps recorded after the first success.
     """
 
-    policy_episodes: int = 50
-    expert_episodes: int = 30
-    noise: float = 0.3
-    goal_offset: float = 0.02
+    policy_episodes: int = 60
+    expert_episodes: int = 40
+    noise: float = 0.15
+    goal_offset: float = 0.015
     temperature: float = 1.0
     hold_steps: int = 8
 

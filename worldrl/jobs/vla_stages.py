@@ -79,7 +79,7 @@ def practice(loop: Loop, number: int, policy: Path) -> Path:
         expert_episodes = loop.settings.scratch.expert_episodes if scratch else settings.expert_episodes
         sources: list[tuple[str, AnyActor, int]] = [
             ("policy", PolicyActor(str(policy), temperature=settings.temperature), settings.policy_episodes),
-            ("noisy_expert", ExpertActor(settings.noise, settings.goal_offset), expert_episodes),
+            ("blind_expert", ExpertActor(settings.noise, settings.goal_offset, blind=True), expert_episodes),
         ]
         plans = [
             CollectPlan(actor, loop.specs(source, count, loop.seed("practice", number, source)))

@@ -62,11 +62,13 @@ class ExpertActor:
     Attributes:
         noise: standard deviation of the noise on each action component, in action units.
         goal_offset: standard deviation of a per-episode error in where the expert believes its goal to be (m).
+        blind: lift after closing whether or not the object is held, so that actions do not tell the outcome.
     """
 
     kind: ClassVar[str] = "expert"
     noise: float = 0.0
     goal_offset: float = 0.0
+    blind: bool = False
 
     def __post_init__(self) -> None:
         if self.noise < 0 or self.goal_offset < 0:
@@ -151,7 +153,11 @@ class _Scripted:
         generator = numpy_stream(row.spec.seed, "act", self._spec.kind, *row.spec.stream_names)
         if isinstance(self._spec, ExpertActor):
             row.mind = experts.ScriptedExpert(
-                row.spec.task, generator=generator, noise=self._spec.noise, goal_offset=self._spec.goal_offset
+                row.spec.task,
+                generator=generator,
+                noise=self._spec.noise,
+                goal_offset=self._spec.goal_offset,
+                blind=self._spec.blind,
             )
         else:
             row.mind = experts.RandomReach(generator=generator)
