@@ -79,3 +79,12 @@ def test_what_cannot_be_measured_fails(push_simulator, push_episode):
 def test_thresholds_out_of_range_are_refused():
     with pytest.raises(SettingError, match=r"gates\.recall"):
         GateThresholds(recall=80)
+
+
+def test_the_confirmed_gate_judges_the_rate_and_fails_without_one():
+    from worldrl.core.stats import wilson
+    from worldrl.evaluation.gates import confirmed_gate
+
+    assert confirmed_gate(wilson(8, 10), 0.8).passed
+    assert not confirmed_gate(wilson(7, 10), 0.8).passed
+    assert not confirmed_gate(None, 0.8).passed  # nothing was imagined to succeed

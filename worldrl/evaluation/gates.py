@@ -134,6 +134,24 @@ def make_gates(values: dict[str, float], thresholds: GateThresholds) -> list[Gat
     ]
 
 
+def confirmed_gate(precision: Rate | None, threshold: float) -> Gate:
+    """Judge imagined successes of the policy that is about to practise, replayed action by action in the simulator.
+
+    The other gates replay recorded actions, whose later part may tell the model how the earlier ended; here the policy
+    acted on the model's own pictures. Nothing imagined to succeed is not measurable and fails.
+    """
+    value = _rate(precision)
+    return Gate(
+        "confirmed",
+        value,
+        threshold,
+        bool(value >= threshold),
+        "imagined successes of this policy that came true with the same actions in the simulator",
+        "collect more near misses whose actions do not tell the outcome (practice.expert_episodes, "
+        "practice.policy_episodes), train longer",
+    )
+
+
 def require(gates: Sequence[Gate]) -> None:
     """Raise GateError naming each failed gate, its number, its threshold and what to do."""
     failed = [gate for gate in gates if not gate.passed]

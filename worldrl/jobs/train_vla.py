@@ -66,7 +66,7 @@ def run_rounds(loop: Loop, demos: Path, policy: Path) -> tuple[Path, Path]:
     for number in range(1, loop.settings.rounds + 1):
         practices.append(stages.practice(loop, number, policy))
         world = stages.world_model(loop, number, demos, practices, world)
-        checks.gates(loop, number, world, practices)
+        checks.gates(loop, number, policy, world, practices)
         policy = stages.improved_policy(loop, number, policy, world, practices)
     if world is None:
         raise ValueError("rounds must be positive")  # the settings have checked it

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from worldrl.algorithms.improve import imagined_env
 from worldrl.core.artefact import artefact_hash
 from worldrl.core.log import console
-from worldrl.core.stats import wilson
+from worldrl.core.stats import Rate, wilson
 from worldrl.core.types import Episode
 from worldrl.evaluation.evaluate import evaluate_policy
-from worldrl.evaluation.gates import measure_gates, require
+from worldrl.evaluation.gates import confirmed_gate, measure_gates, require
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.world_model import outcome_report, padded_actions, replay
 from worldrl.jobs.evaluate import video_writer
@@ -47,8 +47,8 @@ def evaluate(loop: Loop, name: str, policy: Path) -> EvalResult:
     return EvalResult.load(stage.folder / "evaluation")
 
 
-def gates(loop: Loop, number: int, world: Path, practices: Sequence[Path]) -> dict[str, Any]:
-    """Measure the gates on held-out practice; stop or warn when one fails.
+def gates(loop: Loop, number: int, policy: Path, world: Path, practices: Sequence[Path]) -> dict[str, Any]:
+    """Measure the gates on held-out practice and on the policy's own imagination; stop or warn when one fails.
 
     Raises:
         GateError: a gate failed and ``gates=stop``.
@@ -60,11 +60,14 @@ def gates(loop: Loop, number: int, world: Path, practices: Sequence[Path]) -> di
     _, _, held_out = practice_split(loop, practices)
     seed = loop.seed("gates", number)
     measured, metrics = measure_gates(model, held_out, rule, loop.settings.thresholds, seed=seed)
+    outcome = imagined_outcome(loop, TokenPolicy.load(policy, loop.device), model, rule, name=f"gates-{number}")
+    measured.append(confirmed_gate(outcome["precision"], loop.settings.confirmed))
     show_gates(measured, f"gates of round {number}, {len(held_out)} held-out episodes")
     if loop.settings.gates == "stop":
         require(measured)
     save_replays(stage.folder, model, held_out, seed=seed)
-    loop.finish(stage, {"gates": [asdict(gate) for gate in measured], "held_out": len(held_out), **metrics})
+    summary = {"gates": [asdict(gate) for gate in measured], "held_out": len(held_out), "policy": outcome, **metrics}
+    loop.finish(stage, summary)
     return stage.summary
 
 
@@ -82,31 +85,37 @@ def verify(loop: Loop, policy: Path, world: Path) -> dict[str, Any]:
     stage = loop.run.stage("04-verify")
     if not stage.finished:
         model, rule = load_world_model(loop, world)
-        learner = TokenPolicy.load(policy, loop.device)
-        pairs = [_verify_task(loop, task, learner, model, rule) for task in loop.tasks]
-        predicted, actual = (np.concatenate(part) for part in zip(*pairs, strict=True))
-        report = outcome_report(predicted, actual)
-        rows = {
-            "imagined": wilson(int(predicted.sum()), len(predicted)),
-            "same_actions_real": wilson(int(actual.sum()), len(actual)),
-        }
-        loop.finish(stage, {**report, **rows, "policy": artefact_hash(policy), "world_model": artefact_hash(world)})
-        console().print(f"imagined success confirmed by the simulator: {report['precision']}")
+        outcome = imagined_outcome(loop, TokenPolicy.load(policy, loop.device), model, rule, name="verify")
+        loop.finish(stage, {**outcome, "policy": artefact_hash(policy), "world_model": artefact_hash(world)})
+        console().print(f"imagined success confirmed by the simulator: {outcome['precision']}")
     return stage.summary
 
 
-def _verify_task(
-    loop: Loop, task: str, policy: TokenPolicy, model: VideoWorldModel, rule: SuccessRule
+def imagined_outcome(
+    loop: Loop, policy: TokenPolicy, model: VideoWorldModel, rule: SuccessRule, *, name: str
+) -> dict[str, Rate | None]:
+    """Imagine rollouts from fresh initial states, execute the same actions in the simulator, and compare.
+
+    Returns:
+        Precision, recall and so on of imagined success, the imagined rate and the real one.
+    """
+    pairs = [_imagined_and_real(loop, task, policy, model, rule, loop.seed(name, task)) for task in loop.tasks]
+    predicted, actual = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    return {
+        **outcome_report(predicted, actual),
+        "imagined": wilson(int(predicted.sum()), len(predicted)),
+        "same_actions_real": wilson(int(actual.sum()), len(actual)),
+    }
+
+
+def _imagined_and_real(
+    loop: Loop, task: str, policy: TokenPolicy, model: VideoWorldModel, rule: SuccessRule, seed: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    count, seed = loop.settings.evaluation.verify, loop.seed("verify", task)
-    starts = simulator_starts(
-        [task], count, seed=seed, memory_frames=model.memory_frames, image_size=loop.settings.policy.image_size
-    )
+    count, size = loop.settings.evaluation.verify, loop.settings.policy.image_size
+    starts = simulator_starts([task], count, seed=seed, memory_frames=model.memory_frames, image_size=size)
     env = imagined_env(model, ResetStore(starts), rule, rows=count, horizon=horizons(loop))
     rollouts = imagine_rollouts(env, policy, starts, group_size=1, seed=seed)
     action = policy.decode(rollouts.token.to(policy.device)).cpu().numpy()  # [T, B, L, 7]
     actions = [action[rollouts.valid[:, row].numpy(), row].reshape(-1, 7) for row in range(count)]
-    real = replay_in_simulator(
-        task, [(index, seed) for index in range(count)], actions, image_size=loop.settings.policy.image_size
-    )
+    real = replay_in_simulator(task, [(index, seed) for index in range(count)], actions, image_size=size)
     return rollouts.success.numpy(), real

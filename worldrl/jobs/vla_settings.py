@@ -108,6 +108,9 @@ class TrainVlaSettings:
     training: WorldModelTraining = field(default_factory=lambda: WorldModelTraining(steps=300, learning_rate=1e-4))
     scratch: Scratch = field(default_factory=Scratch)
     thresholds: GateThresholds = field(default_factory=GateThresholds)
+    confirmed: float = setting(
+        0.8, "gate: share of imagined successes that come true with the same actions in the simulator"
+    )
     improvement: Improvement = field(default_factory=lambda: Improvement(grpo=GrpoConfig()))
     evaluation: Evaluation = field(default_factory=Evaluation)
 
@@ -115,6 +118,7 @@ class TrainVlaSettings:
         """Check the ranges."""
         one_of("gates", self.gates, ("stop", "warn"))
         fraction("held_out", self.held_out)
+        fraction("confirmed", self.confirmed)
         fraction("target_precision", self.target_precision)
         for name in ("rounds", "demonstrations", "threads", "workers", "envs_per_worker"):
             positive(name, getattr(self, name))
