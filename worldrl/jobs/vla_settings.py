@@ -53,7 +53,9 @@ class Scratch:
 
     expert_episodes: int = 300
     training: WorldModelTraining = field(
-        default_factory=lambda: WorldModelTraining(codec_steps=4000, steps=14000, learning_rate=4e-4, warmup=200)
+        default_factory=lambda: WorldModelTraining(
+            codec_steps=4000, steps=14000, head_steps=1000, learning_rate=4e-4, warmup=200
+        )
     )
 
 
@@ -105,7 +107,9 @@ class TrainVlaSettings:
     cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(batch_size=96))
     practice: Practice = field(default_factory=Practice)
     world_model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
-    training: WorldModelTraining = field(default_factory=lambda: WorldModelTraining(steps=300, learning_rate=1e-4))
+    training: WorldModelTraining = field(
+        default_factory=lambda: WorldModelTraining(steps=300, head_steps=100, learning_rate=1e-4)
+    )
     scratch: Scratch = field(default_factory=Scratch)
     thresholds: GateThresholds = field(default_factory=GateThresholds)
     confirmed: float = setting(
