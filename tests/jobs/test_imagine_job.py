@@ -4,8 +4,9 @@ import pytest
 
 from worldrl.core.errors import SettingError
 from worldrl.data.dataset import EpisodeDataset
+from worldrl.evaluation.world_model import whole_chunks
 from worldrl.jobs import imagine
-from worldrl.jobs.imagine import ImagineSettings, choose_episodes, whole_chunks
+from worldrl.jobs.imagine import ImagineSettings, choose_episodes
 
 
 def test_dreams_are_filmed_and_measured(push_dataset, world_model, tmp_path):

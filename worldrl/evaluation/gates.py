@@ -22,6 +22,7 @@ from worldrl.evaluation.world_model import (
     padded_actions,
     replay,
     static_psnr,
+    whole_chunks,
 )
 from worldrl.rewards.success import SuccessRule
 from worldrl.world_models.video import VideoWorldModel
@@ -109,7 +110,7 @@ def measure_gates(
     """
     if not episodes:
         raise SettingError("no episode is held out for the gates; raise held_out, or record more episodes")
-    steps = _whole_chunks(max(map(len, episodes)), model.chunk_length)
+    steps = whole_chunks(max(map(len, episodes)), model.chunk_length)
     actions = np.stack([padded_actions(episode, steps) for episode in episodes])
     result = replay(model, episodes, actions, seed=seed)
     actual = np.array([episode.success for episode in episodes])
@@ -166,7 +167,3 @@ def require(gates: Sequence[Gate]) -> None:
 
 def _rate(rate: Rate | None) -> float:
     return float("nan") if rate is None else rate["rate"]
-
-
-def _whole_chunks(steps: int, length: int) -> int:
-    return -(-steps // length) * length

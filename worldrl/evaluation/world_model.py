@@ -46,6 +46,11 @@ class Replay:
     frame_stride: int
 
 
+def whole_chunks(steps: int, length: int) -> int:
+    """Round control steps up to whole chunks of ``length``."""
+    return -(-steps // length) * length
+
+
 def padded_actions(episode: Episode, steps: int) -> NDArray[np.float32]:
     """Return the episode's actions cut or extended to ``steps`` by holding still with the last gripper command."""
     action = np.tile(np.array(NULL_ACTION, np.float32), (steps, 1))

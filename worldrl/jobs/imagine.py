@@ -28,6 +28,7 @@ from worldrl.evaluation.world_model import (
     outcomes,
     padded_actions,
     replay,
+    whole_chunks,
 )
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import BUNDLED, SCRATCH, starting_world_model
@@ -92,11 +93,6 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
         run.write_result(metrics, seed=settings.seed, device=str(device))
         console().print(f"videos and filmstrips of {len(episodes)} episodes in {run.path}; {metrics}")
     return metrics
-
-
-def whole_chunks(steps: int, length: int) -> int:
-    """Round control steps up to whole chunks."""
-    return -(-steps // length) * length
 
 
 def succeeds_within(episode: Episode, steps: int) -> bool:

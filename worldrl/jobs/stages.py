@@ -18,7 +18,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, read_metrics
 from worldrl.core.rng import initial_weights, numpy_stream
 from worldrl.core.types import Episode
-from worldrl.evaluation.world_model import padded_actions, replay
+from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
 from worldrl.jobs.language import task_sentences, training_sentences
 from worldrl.paths import weights_dir
 from worldrl.policies.statistics import PolicyStatistics
@@ -137,7 +137,7 @@ def calibrate(
     """Set the model's success threshold from replayed calibration episodes, and return its rule."""
     head = model.config.success
     if episodes:
-        steps = -(-max(map(len, episodes)) // model.chunk_length) * model.chunk_length
+        steps = whole_chunks(max(map(len, episodes)), model.chunk_length)
         actions = np.stack([padded_actions(episode, steps) for episode in episodes])
         probability = replay(model, episodes, actions, seed=seed).probability
         head.threshold = calibrate_threshold(

@@ -18,7 +18,7 @@ from worldrl.core.types import Episode
 from worldrl.evaluation.evaluate import evaluate_policy
 from worldrl.evaluation.gates import confirmed_gate, measure_gates, require
 from worldrl.evaluation.result import EvalResult
-from worldrl.evaluation.world_model import outcome_report, padded_actions, replay
+from worldrl.evaluation.world_model import outcome_report, padded_actions, replay, whole_chunks
 from worldrl.jobs.evaluate import video_writer
 from worldrl.jobs.train_world_model import show_gates
 from worldrl.jobs.vla_loop import Loop, horizons, load_world_model, practice_split, protocol
@@ -74,7 +74,7 @@ def gates(loop: Loop, number: int, policy: Path, world: Path, practices: Sequenc
 def save_replays(folder: Path, model: VideoWorldModel, episodes: Sequence[Episode], *, seed: int) -> None:
     """Keep a few held-out episodes, real and imagined, for the report: successes first, then failures."""
     chosen = [e for e in episodes if e.success][:2] + [e for e in episodes if not e.success][:2]
-    steps = -(-max(map(len, chosen)) // model.chunk_length) * model.chunk_length
+    steps = whole_chunks(max(map(len, chosen)), model.chunk_length)
     result = replay(model, chosen, np.stack([padded_actions(e, steps) for e in chosen]), seed=seed)
     names = [f"{e.task}, {'success' if e.success else 'failure'}" for e in chosen]
     np.savez_compressed(folder / "replays.npz", real=result.real, imagined=result.imagined, names=np.array(names))
