@@ -15,12 +15,18 @@ from worldrl.world_models.video import VideoWorldModel
 
 SCRIPT = Path(__file__).parent / "vla_script.py"
 SMALL = (
-    "tasks=[PickRedCube]", "demonstrations=1", "cloning.steps=3", "cloning.checkpoint_every=1", "practice.policy_episodes=1",
+    "rounds=2", "tasks=[PickRedCube]", "demonstrations=1", "cloning.steps=3", "cloning.checkpoint_every=1", "practice.policy_episodes=1",
     "scratch.expert_episodes=3", "scratch.training.codec_steps=2", "scratch.training.steps=2", "improvement.iterations=1",
     "improvement.starts_per_task=1", "evaluation.episodes_per_task=1", "evaluation.verify=1",
 )  # fmt: skip
 # Groups large enough to be mixed, so that the policy changes.
-LARGER = ("seed=3", "improvement.grpo.group_size=4", "improvement.grpo.keep_low=0", "improvement.grpo.keep_high=1")
+LARGER = (
+    "seed=3",
+    "rounds=2",
+    "improvement.grpo.group_size=4",
+    "improvement.grpo.keep_low=0",
+    "improvement.grpo.keep_high=1",
+)
 RATE = {"k", "n", "rate", "lo", "hi", "method"}
 
 
@@ -55,6 +61,11 @@ def test_the_whole_loop_from_another_directory(run_python, tmp_path):
     assert run.name.startswith("train-vla-tiny-")
     metrics = check_run(run)
     assert metrics["before"]["success"]["n"] == 1
+    practised = [part["practice"]["success"].keys() for part in metrics["rounds"]]
+    assert [sorted(sources) for sources in practised] == [
+        ["blind_expert", "policy"],
+        ["blind_expert", "dream", "policy"],
+    ]
     assert "report.html" in ended.stderr.splitlines()[-1]
     before = {path: path.read_bytes() for path in (run / "stages").rglob("*") if path.is_file()}
     again = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", *SMALL, cwd=tmp_path)

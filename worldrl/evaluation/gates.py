@@ -118,7 +118,7 @@ def measure_gates(
     psnrs = closed_loop_psnr(result)
     values = {
         "psnr": psnrs.get("closed_loop.psnr@32", float("nan")),
-        "action_swap_ratio": action_swap_ratio(model, episodes, steps, seed=seed),
+        "action_swap_ratio": action_swap_ratio(model, episodes, steps, seed=seed, true=result),
         "static_psnr": static_psnr(model, episodes, 4 * model.chunk_length, seed=seed),
         "recall": _rate(report["recall"]),
         "precision": _rate(report["precision"]),

@@ -119,15 +119,18 @@ def closed_loop_psnr(result: Replay, horizons: Sequence[int] = HORIZONS) -> dict
     return values
 
 
-def action_swap_ratio(model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int) -> float:
+def action_swap_ratio(
+    model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int, true: Replay | None = None
+) -> float:
     """Closed-loop error under the actions of *another* episode over the error under the true ones.
 
-    A model that ignores its actions scores 1; a single episode has no other's actions and scores NaN.
+    A model that ignores its actions scores 1; a single episode has no other's actions and scores NaN. ``true`` is the
+    replay of the true actions with the same ``seed``, where the caller has it already.
     """
     if len(episodes) < 2:
         return float("nan")
     actions = np.stack([padded_actions(episode, steps) for episode in episodes])
-    true = replay(model, episodes, actions, seed=seed)
+    true = true or replay(model, episodes, actions, seed=seed)
     swapped = replay(model, episodes, np.roll(actions, 1, axis=0), seed=seed)
     return float(squared_error(swapped)[true.valid].mean() / squared_error(true)[true.valid].mean())
 

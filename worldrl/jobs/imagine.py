@@ -87,7 +87,7 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
         metrics = {
             "episodes": len(episodes),
             **closed_loop_psnr(result),
-            "action_swap_ratio": action_swap_ratio(model, episodes, steps, seed=settings.seed),
+            "action_swap_ratio": action_swap_ratio(model, episodes, steps, seed=settings.seed, true=result),
             **outcome_report(imagined, np.array([succeeds_within(episode, steps) for episode in episodes])),
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))

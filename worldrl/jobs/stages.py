@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning, train_policy
 from worldrl.core.embodiment import Embodiment
@@ -24,6 +25,7 @@ from worldrl.paths import weights_dir
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.success import SuccessRule, calibrate_threshold, debounced_score
+from worldrl.rollout.dreams import Dreams, execute
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.training import WorldModelTraining, fit_codec, fit_dynamics, fit_success
 from worldrl.world_models.video import VideoWorldModel
@@ -80,11 +82,16 @@ def starting_world_model(
     if start == SCRATCH:
         with initial_weights(seed, "world-model"):
             return VideoWorldModel(config, embodiment).to(device)
-    folder = weights_dir() / WORLD_MODEL if start == BUNDLED else Path(start)
+    folder = weights_folder(start)
     model = VideoWorldModel.load(folder, device)
     if model.embodiment != embodiment:
         raise SettingError(f"start: the world model in {folder} was made for another robot; use start=scratch")
     return model
+
+
+def weights_folder(start: str) -> Path:
+    """Return the world-model folder that ``start`` names: ``bundled``, or the folder itself."""
+    return weights_dir() / WORLD_MODEL if start == BUNDLED else Path(start)
 
 
 def learn_world_model(
@@ -132,18 +139,39 @@ def split_held_out(
 
 
 def calibrate(
-    model: VideoWorldModel, episodes: Sequence[Episode], *, target_precision: float, seed: int
+    model: VideoWorldModel,
+    episodes: Sequence[Episode],
+    dreams: Dreams | None = None,
+    *,
+    target_precision: float,
+    seed: int,
 ) -> SuccessRule:
-    """Set the model's success threshold from replayed calibration episodes, and return its rule."""
+    """Set the model's success threshold and return its rule.
+
+    Args:
+        model: its configuration gets the threshold.
+        episodes: recorded episodes apart from training, whose true actions are replayed in imagination.
+        dreams: a policy's dreams in this model, which are executed in the simulator.
+        target_precision: least share of imagined successes that are real.
+        seed: of the model's noise in the replays.
+    """
     head = model.config.success
-    if episodes:
-        steps = whole_chunks(max(map(len, episodes)), model.chunk_length)
-        actions = np.stack([padded_actions(episode, steps) for episode in episodes])
-        probability = replay(model, episodes, actions, seed=seed).probability
+    parts = [_replayed_scores(model, episodes, seed)] if episodes else []
+    if dreams is not None:
+        parts.append((debounced_score(dreams.probability, head.debounce), execute(dreams) >= 0))
+    if parts:
+        score, actual = (np.concatenate(part) for part in zip(*parts, strict=True))
         head.threshold = calibrate_threshold(
-            debounced_score(probability, head.debounce),
-            np.array([episode.success for episode in episodes]),
-            target_precision=target_precision,
-            default=head.least_threshold,
+            score, actual, target_precision=target_precision, default=head.least_threshold
         )
     return SuccessRule(head.threshold, head.debounce)
+
+
+def _replayed_scores(
+    model: VideoWorldModel, episodes: Sequence[Episode], seed: int
+) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    steps = whole_chunks(max(map(len, episodes)), model.chunk_length)
+    actions = np.stack([padded_actions(episode, steps) for episode in episodes])
+    probability = replay(model, episodes, actions, seed=seed).probability
+    score = debounced_score(probability, model.config.success.debounce)
+    return score, np.array([episode.success for episode in episodes])

@@ -15,6 +15,7 @@ from worldrl.evaluation.compare import compare
 from worldrl.jobs import vla_checks as checks
 from worldrl.jobs import vla_stages as stages
 from worldrl.jobs.opening import choose_tasks, open_run
+from worldrl.jobs.stages import SCRATCH, weights_folder
 from worldrl.jobs.vla_loop import Loop
 from worldrl.jobs.vla_report import write_report
 from worldrl.jobs.vla_settings import TrainVlaSettings
@@ -61,11 +62,12 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
 
 def run_rounds(loop: Loop, demos: Path, policy: Path) -> tuple[Path, Path]:
     """Practise, refine, check and improve, ``rounds`` times; return the last policy and world model."""
-    world: Path | None = None
+    start = loop.settings.start
+    world = None if start == SCRATCH else weights_folder(start)
     practices: list[Path] = []
     for number in range(1, loop.settings.rounds + 1):
-        practices.append(stages.practice(loop, number, policy))
-        world = stages.world_model(loop, number, demos, practices, world)
+        practices.append(stages.practice(loop, number, policy, world))
+        world = stages.world_model(loop, number, demos, practices, policy, world)
         checks.gates(loop, number, policy, world, practices)
         policy = stages.improved_policy(loop, number, policy, world, practices)
     if world is None:

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from worldrl.algorithms.improve import imagined_env
 from worldrl.core.artefact import artefact_hash
 from worldrl.core.log import console
 from worldrl.core.stats import Rate, wilson
@@ -21,12 +19,10 @@ from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.world_model import outcome_report, padded_actions, replay, whole_chunks
 from worldrl.jobs.evaluate import video_writer
 from worldrl.jobs.train_world_model import show_gates
-from worldrl.jobs.vla_loop import Loop, horizons, load_world_model, practice_split, protocol
+from worldrl.jobs.vla_loop import Loop, fresh_dreams, load_world_model, practice_split, protocol
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.imagined_rollouts import imagine_rollouts
-from worldrl.rollout.reset_store import ResetStore
-from worldrl.rollout.starts import replay_in_simulator, simulator_starts
+from worldrl.rollout.dreams import came_true, execute
 from worldrl.world_models.video import VideoWorldModel
 
 
@@ -94,28 +90,16 @@ def verify(loop: Loop, policy: Path, world: Path) -> dict[str, Any]:
 def imagined_outcome(
     loop: Loop, policy: TokenPolicy, model: VideoWorldModel, rule: SuccessRule, *, name: str
 ) -> dict[str, Rate | None]:
-    """Imagine rollouts from fresh initial states, execute the same actions in the simulator, and compare.
+    """Dream from fresh initial states, execute the same actions in the simulator, and compare.
 
     Returns:
         Precision, recall and so on of imagined success, the imagined rate and the real one.
     """
-    pairs = [_imagined_and_real(loop, task, policy, model, rule, loop.seed(name, task)) for task in loop.tasks]
-    predicted, actual = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    dreams = fresh_dreams(loop, policy, model, loop.settings.evaluation.verify, name=name)
+    imagined, real = dreams.success_step(rule), execute(dreams)
+    predicted, actual = imagined >= 0, came_true(imagined, real)
     return {
         **outcome_report(predicted, actual),
         "imagined": wilson(int(predicted.sum()), len(predicted)),
-        "same_actions_real": wilson(int(actual.sum()), len(actual)),
+        "same_actions_real": wilson(int((real >= 0).sum()), len(real)),
     }
-
-
-def _imagined_and_real(
-    loop: Loop, task: str, policy: TokenPolicy, model: VideoWorldModel, rule: SuccessRule, seed: int
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    count, size = loop.settings.evaluation.verify, loop.settings.policy.image_size
-    starts = simulator_starts([task], count, seed=seed, memory_frames=model.memory_frames, image_size=size)
-    env = imagined_env(model, ResetStore(starts), rule, rows=count, horizon=horizons(loop))
-    rollouts = imagine_rollouts(env, policy, starts, group_size=1, seed=seed)
-    action = policy.decode(rollouts.token.to(policy.device)).cpu().numpy()  # [T, B, L, 7]
-    actions = [action[rollouts.valid[:, row].numpy(), row].reshape(-1, 7) for row in range(count)]
-    real = replay_in_simulator(task, [(index, seed) for index in range(count)], actions, image_size=size)
-    return rollouts.success.numpy(), real

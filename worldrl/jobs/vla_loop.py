@@ -19,8 +19,10 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
 from worldrl.jobs.stages import split_held_out
 from worldrl.jobs.vla_settings import TrainVlaSettings
+from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.collect import CollectPlan, collect_dataset
+from worldrl.rollout.dreams import Dreams, dream
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 from worldrl.world_models.video import VideoWorldModel
 
@@ -93,6 +95,20 @@ def protocol(loop: Loop) -> EvalProtocol:
 def horizons(loop: Loop) -> dict[str, int]:
     """Return each task's horizon (control steps)."""
     return dict(protocol(loop).horizon)
+
+
+def fresh_dreams(loop: Loop, policy: TokenPolicy, model: VideoWorldModel, count: int, *, name: str) -> Dreams:
+    """Dream ``count`` rollouts of each task from initial states of their own; ``name`` fixes every draw."""
+    return dream(
+        model,
+        policy,
+        loop.tasks,
+        count,
+        seed=loop.seed(name, "dreams"),
+        horizon=horizons(loop),
+        image_size=loop.settings.policy.image_size,
+        temperature=loop.settings.practice.temperature,
+    )
 
 
 def practice_split(loop: Loop, practices: Sequence[Path]) -> tuple[list[Episode], list[Episode], list[Episode]]:

@@ -22,6 +22,8 @@ class Practice:
         policy_episodes: per task, by the round's policy, sampled.
         expert_episodes: per task, by the scripted expert with noise and misplaced goals that lifts whether or not it
             holds: near misses and successes whose actions do not tell the outcome.
+        dream_episodes: per task, what the round's policy did in the dreams of the world model so far, executed in the
+            simulator: where imagination is about to be believed. None in round 1 of ``start=scratch``.
         noise: action noise of that expert, as a fraction of the action range.
         goal_offset: error of its goals, standard deviation (m).
         temperature: sampling temperature of the policy.
@@ -30,6 +32,7 @@ class Practice:
 
     policy_episodes: int = 60
     expert_episodes: int = 40
+    dream_episodes: int = 60
     noise: float = 0.15
     goal_offset: float = 0.015
     temperature: float = 1.0
@@ -37,7 +40,7 @@ class Practice:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("policy_episodes", "expert_episodes", "noise", "goal_offset", "hold_steps"):
+        for name in ("policy_episodes", "expert_episodes", "dream_episodes", "noise", "goal_offset", "hold_steps"):
             non_negative(f"practice.{name}", getattr(self, name))
         positive("practice.temperature", self.temperature)
 

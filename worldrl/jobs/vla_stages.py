@@ -22,16 +22,18 @@ from worldrl.core.stats import Rate, wilson
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.stages import (
     POLICY,
+    SCRATCH,
     WORLD_MODEL,
     calibrate,
     learn_policy,
     learn_world_model,
     starting_world_model,
 )
-from worldrl.jobs.vla_loop import DATASET, Loop, horizons, load, load_world_model, practice_split
+from worldrl.jobs.vla_loop import DATASET, Loop, fresh_dreams, horizons, load, load_world_model, practice_split
 from worldrl.policies.token_policy import TokenPolicy
-from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
+from worldrl.rollout.actors import AnyActor, DreamActor, ExpertActor, PolicyActor
 from worldrl.rollout.collect import CollectPlan
+from worldrl.rollout.dreams import Dreams
 from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.reset_store import ResetStore, keyframe_records
 from worldrl.rollout.starts import simulator_starts
@@ -70,13 +72,12 @@ def supervised_policy(loop: Loop, demos: Path) -> Path:
 # -- one round -----------------------------------------------------------------------------------------------------
 
 
-def practice(loop: Loop, number: int, policy: Path) -> Path:
-    """Record the policy's own rollouts and the noisy expert's."""
+def practice(loop: Loop, number: int, policy: Path, world: Path | None) -> Path:
+    """Record the policy's own rollouts, the blind expert's, and what the policy did in the dreams of ``world``."""
     stage = loop.run.stage(f"round-{number}-1-practice")
     if not stage.finished:
         settings = loop.settings.practice
-        scratch = loop.settings.start == "scratch" and number == 1
-        expert_episodes = loop.settings.scratch.expert_episodes if scratch else settings.expert_episodes
+        expert_episodes = settings.expert_episodes if world is not None else loop.settings.scratch.expert_episodes
         sources: list[tuple[str, AnyActor, int]] = [
             ("policy", PolicyActor(str(policy), temperature=settings.temperature), settings.policy_episodes),
             ("blind_expert", ExpertActor(settings.noise, settings.goal_offset, blind=True), expert_episodes),
@@ -85,31 +86,47 @@ def practice(loop: Loop, number: int, policy: Path) -> Path:
             CollectPlan(actor, loop.specs(source, count, loop.seed("practice", number, source)))
             for source, actor, count in sources
         ]
+        if world is not None and settings.dream_episodes:
+            plans.append(dream_plan(loop, number, policy, world, stage.folder / "dreams.npz"))
         loop.finish(stage, {"success": loop.collect(stage.folder / DATASET, plans)})
     return stage.folder / DATASET
 
 
-def world_model(loop: Loop, number: int, demos: Path, practices: Sequence[Path], before: Path | None) -> Path:
+def dream_plan(loop: Loop, number: int, policy: Path, world: Path, file: Path) -> CollectPlan:
+    """Let the policy act in the dreams of the world model so far, and plan to execute them."""
+    if not file.exists():
+        model, _ = load_world_model(loop, world)
+        learner = TokenPolicy.load(policy, loop.device)
+        count = loop.settings.practice.dream_episodes
+        fresh_dreams(loop, learner, model, count, name=f"practice-{number}").save(file)
+    return CollectPlan(DreamActor(str(file)), Dreams.load(file).specs("dream"))
+
+
+def world_model(
+    loop: Loop, number: int, demos: Path, practices: Sequence[Path], policy: Path, before: Path | None
+) -> Path:
     """Refine the world model on everything seen so far, then calibrate its success head."""
     stage = loop.run.stage(f"round-{number}-2-world-model")
     if not stage.finished:
         settings, seed = loop.settings, loop.seed("world-model", number)
         embodiment = EpisodeDataset.open(demos).embodiment
-        start = settings.start if before is None else str(before)
+        start = SCRATCH if before is None else str(before)
         model = starting_world_model(start, settings.world_model, embodiment, seed=seed, device=loop.device)
         training, calibration, _ = practice_split(loop, practices)
-        scratch = settings.start == "scratch" and before is None
         numbers = learn_world_model(
             stage.folder,
             model,
             [*load(demos), *training],
-            settings.scratch.training if scratch else settings.training,
+            settings.scratch.training if before is None else settings.training,
             seed=seed,
             log=loop.log,
             series=f"dynamics-{number}",
         )
         model.compute_dtype = resolve_dtype(settings.dtype, loop.device)
-        rule = calibrate(model, calibration, target_precision=settings.target_precision, seed=seed)
+        dreams = fresh_dreams(
+            loop, TokenPolicy.load(policy, loop.device), model, settings.evaluation.verify, name=f"calibrate-{number}"
+        )
+        rule = calibrate(model, calibration, dreams, target_precision=settings.target_precision, seed=seed)
         parents = [] if before is None else [parent(before)]
         model.save(stage.folder / WORLD_MODEL, parents=parents)
         loop.finish(stage, {"training": numbers, "threshold": rule.threshold, "episodes": len(training)})

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -21,6 +22,7 @@ from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import Policy
 from worldrl.core.rng import numpy_stream, stream
 from worldrl.core.types import PolicyObs
+from worldrl.rollout.dreams import Dreams, hold
 from worldrl.rollout.specs import EpisodeSpec
 
 
@@ -120,8 +122,24 @@ class PolicyActor:
         return _PolicyActor(self)
 
 
-AnyActor = ExpertActor | WanderActor | PolicyActor
-_SPECS: dict[str, type[AnyActor]] = {spec.kind: spec for spec in (ExpertActor, WanderActor, PolicyActor)}
+@dataclass(frozen=True)
+class DreamActor:
+    """Executes dreamt actions, whatever happens in reality.
+
+    Attributes:
+        file: written by :meth:`worldrl.rollout.dreams.Dreams.save`; it must hold every episode asked for.
+    """
+
+    file: str
+    kind: ClassVar[str] = "dream"
+
+    def build(self) -> Actor:
+        """Read the file, inside the worker."""
+        return _DreamActor(self)
+
+
+AnyActor = ExpertActor | WanderActor | PolicyActor | DreamActor
+_SPECS: dict[str, type[AnyActor]] = {spec.kind: spec for spec in (ExpertActor, WanderActor, PolicyActor, DreamActor)}
 
 
 def actor_to_json(spec: AnyActor) -> dict[str, Any]:
@@ -186,6 +204,25 @@ class _PolicyActor:
                 stack_obs(rows, self._spec.device), generators=generators, temperature=self._spec.temperature or 1.0
             )
         return chunk.action[:, : self._replan].float().cpu().numpy()
+
+
+class _DreamActor:
+    """Hands out each episode's actions one by one, and holds still after the last."""
+
+    def __init__(self, spec: DreamActor) -> None:
+        dreams = Dreams.load(Path(spec.file))
+        keys = [episode.key for episode in dreams.specs("dream")]
+        self._actions = dict(zip(keys, dreams.action, strict=True))
+        self._file = spec.file
+
+    def begin(self, row: Row) -> None:
+        if row.spec.key not in self._actions:
+            raise SettingError(f"{self._file}: holds no dream of {row.spec.describe()}")
+        action = self._actions[row.spec.key]
+        row.mind = chain(action, repeat(hold(action[-1:])[0]))
+
+    def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        return np.stack([next(row.mind) for row in rows])[:, None]
 
 
 def load_policy(folder: Path, device: str) -> Policy:

@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.core.types import NULL_ACTION, ResetRecord
+from worldrl.core.types import ResetRecord
 from worldrl.rollout.reset_store import initial_record
 
 
 @contextmanager
-def simulator(task: str, image_size: int) -> Iterator[Any]:
-    """Open the embedded environment of a task in this process."""
+def simulator(task: str, **options: Any) -> Iterator[Any]:
+    """Open the embedded environment of a task in this process, with the environment's own ``options``."""
     import gymnasium
 
     import worldrl_envs  # noqa: F401  (registers the ids)
 
-    env = gymnasium.make(f"worldrl/{task}-v0", image_size=image_size)
+    env = gymnasium.make(f"worldrl/{task}-v0", **options)
     try:
         yield env
     finally:
@@ -44,7 +44,7 @@ def simulator_starts(
     """
     records = []
     for task in tasks:
-        with simulator(task, image_size) as env:
+        with simulator(task, image_size=image_size) as env:
             for index in range(count):
                 obs, _ = env.reset(seed=seed, options={"index": index})
                 record = initial_record(
@@ -60,35 +60,27 @@ def simulator_starts(
 
 
 def replay_in_simulator(
-    task: str,
-    starts: Sequence[tuple[int, int]],
-    actions: Sequence[NDArray[np.float32]],
-    *,
-    image_size: int,
-    hold_steps: int = 8,
-) -> NDArray[np.bool_]:
+    task: str, starts: Sequence[tuple[int, int]], actions: Sequence[NDArray[np.float32]]
+) -> NDArray[np.int64]:
     """Execute action sequences open loop from known initial states.
 
     Args:
         task: name.
         starts: ``(index, seed)`` of each row.
-        actions: float32 ``[T_i, 7]`` of each row.
-        image_size: pixels per side.
-        hold_steps: steps of holding still afterwards, so that a lift in motion may end.
+        actions: float32 ``[T_i, 7]`` of each row; what lies beyond the task's horizon is not executed.
 
     Returns:
-        bool ``[E]``: the task was fulfilled at some step.
+        int64 ``[E]``: control step after which the task was first fulfilled, -1 where it never was.
     """
-    success = np.zeros(len(starts), bool)
-    with simulator(task, image_size) as env:
+    step = np.full(len(starts), -1, np.int64)
+    with simulator(task, obs="state") as env:
         for row, ((index, seed), sequence) in enumerate(zip(starts, actions, strict=True)):
             env.reset(seed=seed, options={"index": index})
-            hold = np.tile(np.array(NULL_ACTION, np.float32), (hold_steps, 1))
-            hold[:, 6] = sequence[-1, 6]
-            success[row] = any(env.step(action)[2] for action in _until_over(env, np.concatenate([sequence, hold])))
-    return success
+            fulfilled = (k for k, action in _until_over(env, sequence) if env.step(action)[2])
+            step[row] = next(fulfilled, -1)
+    return step
 
 
-def _until_over(env: Any, actions: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+def _until_over(env: Any, actions: NDArray[np.float32]) -> Iterator[tuple[int, NDArray[np.float32]]]:
     horizon = env.spec.max_episode_steps or len(actions)
-    yield from actions[:horizon]
+    yield from enumerate(actions[:horizon], start=1)

@@ -1,0 +1,138 @@
+"""Dreams: imagined to the horizon, written, executed in the real simulator, and judged."""
+
+import numpy as np
+import pytest
+import torch
+
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.types import Chunk, Episode
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.actors import DreamActor, ExpertActor
+from worldrl.rollout.dreams import Dreams, came_true, dream, dream_rows, execute
+from worldrl.rollout.real import rollout_episodes
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+
+TASK, SEED = "PickRedCube", 7
+
+
+def make_dreams(action, probability=None, **over):
+    rows = len(action)
+    probability = np.zeros((rows, 4), np.float32) if probability is None else np.asarray(probability, np.float32)
+    fields = {"task": (TASK,) * rows, "index": np.arange(rows), "seed": SEED, "frame_stride": 2} | over
+    return Dreams(action=np.asarray(action, np.float32), probability=probability, **fields)
+
+
+@pytest.fixture(scope="module")
+def expert_episodes() -> list[Episode]:
+    specs = [EpisodeSpec(TASK, index, SEED, source="expert") for index in range(2)]
+    return [
+        e for e in rollout_episodes(specs, actor=ExpertActor(), env_options=EnvOptions(image_size=16), workers=0)
+        if isinstance(e, Episode)
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def expert_dreams(expert_episodes) -> Dreams:
+    """Dreams in which the policy did what the expert did; the shorter one waits at its end."""
+    length = max(map(len, expert_episodes))
+    action = np.zeros((2, length, 7), np.float32)
+    for row, episode in enumerate(expert_episodes):
+        action[row, :, 6] = 1
+        action[row, : len(episode)] = episode.action
+    return make_dreams(action)
+
+
+class Drift:
+    """Moves to the right, which half convinces the scripted world; its draw tells the gripper. Keeps what it was shown."""
+
+    chunk_length = 4
+
+    def __init__(self):
+        self.shown = []
+
+    def act(self, obs, *, generators, temperature=1.0):
+        self.shown.append(obs)
+        action = torch.zeros(len(obs.instruction), 4, 7)
+        action[:, :, 0] = 0.5
+        action[:, :, 6] = torch.stack([torch.rand((), generator=g) for g in generators])[:, None]
+        return Chunk(action, action.long(), action)
+
+
+def test_executed_dreams_are_real_episodes_of_the_same_actions(expert_dreams, expert_episodes, tmp_path):
+    expert_dreams.save(tmp_path / "dreams.npz")
+    actor = DreamActor(str(tmp_path / "dreams.npz"))
+    options = EnvOptions(image_size=16)
+    executed = list(rollout_episodes(expert_dreams.specs("dream"), actor=actor, env_options=options, workers=0))
+    for episode, expert in zip(executed, expert_episodes, strict=True):
+        assert isinstance(episode, Episode)
+        assert episode.meta["source"] == "dream"
+        np.testing.assert_array_equal(episode.frames, expert.frames)
+        np.testing.assert_array_equal(episode.action, expert.action)
+    assert execute(expert_dreams).tolist() == [e.first_success for e in expert_episodes]
+    stranger = EpisodeSpec(TASK, 9, SEED)
+    with pytest.raises(SettingError, match=r"dreams\.npz: holds no dream of PickRedCube episode index 9, seed 7"):
+        list(rollout_episodes([stranger], actor=actor, env_options=options, workers=0))
+
+
+def test_a_dream_that_is_over_holds_still(tmp_path, expert_episodes):
+    approach = expert_episodes[0].action[None, :6]
+    make_dreams(approach, np.zeros((1, 3))).save(tmp_path / "dreams.npz")
+    specs = [EpisodeSpec(TASK, 0, SEED)]
+    options = EnvOptions(image_size=16, max_steps={TASK: 12})
+    (episode,) = rollout_episodes(specs, actor=DreamActor(str(tmp_path / "dreams.npz")), env_options=options, workers=0)
+    assert isinstance(episode, Episode)
+    np.testing.assert_array_equal(episode.action[:6], approach[0])
+    assert (episode.action[6:] == [0, 0, 0, 0, 0, 0, approach[0, -1, 6]]).all()
+
+
+def test_saved_dreams_come_back_and_anything_else_is_an_error(tmp_path):
+    dreams = make_dreams(np.random.default_rng(0).uniform(-1, 1, (3, 8, 7)), np.eye(3, 4))
+    dreams.save(tmp_path / "dreams.npz")
+    again = Dreams.load(tmp_path / "dreams.npz")
+    assert (again.task, again.seed, again.frame_stride) == (dreams.task, dreams.seed, dreams.frame_stride)
+    for name in ("index", "action", "probability"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(dreams, name))
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "dreams.npz").read_bytes()[:-40])
+    (tmp_path / "text.npz").write_text("no dreams")
+    np.savez(tmp_path / "other.npz", x=np.zeros(3))
+    for name in ("cut", "text", "other", "missing"):
+        with pytest.raises(ArtefactError, match=rf"{name}\.npz: cannot be read as dreams"):
+            Dreams.load(tmp_path / f"{name}.npz")
+
+
+def test_imagined_success_is_the_debounced_one():
+    rows = [[0.9, 0.1, 0.9, 0.9], [0.9, 0.9, 0, 0], [0.9, 0, 0.9, 0]]
+    assert make_dreams(np.zeros((3, 8, 7)), rows).success_step(SuccessRule(0.5, 2)).tolist() == [8, 4, -1]
+
+
+def test_a_dream_comes_true_in_time_or_not():
+    imagined = np.array([20, 20, 20, -1, -1])
+    real = np.array([28, 29, -1, 60, -1])
+    assert came_true(imagined, real).tolist() == [True, False, False, True, False]
+
+
+def test_dreams_run_to_the_horizon_and_rows_do_not_depend_on_their_neighbours(scripted_world, make_record):
+    policy = Drift()
+    starts = [make_record(number) for number in range(3)]
+    action, probability = dream_rows(scripted_world, policy, starts, 12, seed=3, temperature=1.0)
+    assert action.shape == (3, 12, 7)
+    frames = 12 // scripted_world.frame_stride
+    assert probability.shape == (3, frames)
+    assert len(policy.shown) == 3
+    assert not torch.equal(policy.shown[1].image, policy.shown[0].image)  # it acts on the model's pictures
+    alone, _ = dream_rows(scripted_world, Drift(), starts[:1], 12, seed=3, temperature=1.0)
+    np.testing.assert_array_equal(alone[0], action[0])
+    other, _ = dream_rows(scripted_world, Drift(), starts, 12, seed=4, temperature=1.0)
+    assert not np.array_equal(other, action)
+
+
+def test_beyond_a_tasks_horizon_a_dream_is_over(scripted_world):
+    horizon = {"PickRedCube": 6, "PickYellowBrick": 8}
+    dreams = dream(scripted_world, Drift(), list(horizon), 2, seed=1, horizon=horizon, image_size=16)
+    assert dreams.task == ("PickRedCube",) * 2 + ("PickYellowBrick",) * 2
+    assert dreams.index.tolist() == [0, 1, 0, 1]
+    assert dreams.action.shape == (4, 8, 7)
+    assert (dreams.action[:2, 6:, :6] == 0).all()
+    assert (dreams.action[:2, 6:, 6] == dreams.action[:2, 5:6, 6]).all()
+    assert (dreams.action[2:, :, 0] == 0.5).all()
+    assert dreams.probability.tolist() == [[0.5, 0.5, 0.5, 0.0]] * 2 + [[0.5] * 4] * 2

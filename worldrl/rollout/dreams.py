@@ -1,0 +1,195 @@
+"""Dreams: rollouts imagined to the horizon, whose actions can then be executed in the simulator.
+
+Recorded actions may tell a world model how the recording went: a policy that sees that it missed moves differently.
+A dream's actions cannot, since the policy acted on the model's own pictures. Executing them is therefore the honest
+test of imagination (`rewards`' rule against reality), and the executed episodes are the data a world model needs
+most: they come from where it is about to be believed.
+
+Shapes legend: ``E`` dreams, ``T`` control steps, ``N`` imagined frames, ``L`` control steps per chunk.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from worldrl.core.atomic import write_file
+from worldrl.core.errors import ArtefactError
+from worldrl.core.interfaces import Policy, WorldModel
+from worldrl.core.rng import stream
+from worldrl.core.types import PolicyObs, ResetRecord
+from worldrl.rewards.success import SuccessRule, first_success
+from worldrl.rollout.specs import EpisodeSpec
+from worldrl.rollout.starts import replay_in_simulator, simulator_starts
+
+
+@dataclass(frozen=True)
+class Dreams:
+    """Imagined rollouts from known initial states of the simulator.
+
+    Attributes:
+        task: ``E`` names.
+        index: int64 ``[E]``; with ``seed`` the initial state.
+        seed: of the initial states.
+        action: float32 ``[E, T, 7]``, what the policy did in the dream; beyond a task's horizon it holds still.
+        probability: float32 ``[E, N]`` of success, 0 beyond the task's horizon.
+        frame_stride: control steps between imagined frames.
+    """
+
+    task: tuple[str, ...]
+    index: NDArray[np.int64]
+    seed: int
+    action: NDArray[np.float32]
+    probability: NDArray[np.float32]
+    frame_stride: int
+
+    def __len__(self) -> int:
+        """Return ``E``."""
+        return len(self.task)
+
+    def specs(self, source: str) -> list[EpisodeSpec]:
+        """Name the real episodes that execute these dreams."""
+        return [
+            EpisodeSpec(task, int(index), self.seed, source=source)
+            for task, index in zip(self.task, self.index, strict=True)
+        ]
+
+    def success_step(self, rule: SuccessRule) -> NDArray[np.int64]:
+        """Return the control step of each dream's first imagined success ``[E]``, -1 where there is none."""
+        streak = torch.zeros(len(self), dtype=torch.int64)
+        first, _ = first_success(torch.from_numpy(self.probability), rule, streak)
+        return np.where(first >= 0, (first + 1) * self.frame_stride, -1)
+
+    def save(self, file: Path) -> None:
+        """Write all arrays into one ``.npz`` file, whole or not at all."""
+        data = io.BytesIO()
+        np.savez_compressed(
+            data,
+            task=np.array(self.task),
+            index=self.index,
+            seed=np.int64(self.seed),
+            action=self.action,
+            probability=self.probability,
+            frame_stride=np.int64(self.frame_stride),
+        )
+        write_file(file, data.getvalue())
+
+    @classmethod
+    def load(cls, file: Path) -> Dreams:
+        """Read :meth:`save`'s file.
+
+        Raises:
+            ArtefactError: the file is missing, truncated or something else.
+        """
+        try:
+            with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as data:
+                return cls(
+                    task=tuple(str(name) for name in data["task"]),
+                    index=data["index"],
+                    seed=int(data["seed"]),
+                    action=data["action"],
+                    probability=data["probability"],
+                    frame_stride=int(data["frame_stride"]),
+                )
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ArtefactError(f"{file}: cannot be read as dreams: {error}") from error
+
+
+def dream(
+    model: WorldModel,
+    policy: Policy,
+    tasks: Sequence[str],
+    count: int,
+    *,
+    seed: int,
+    horizon: Mapping[str, int],
+    image_size: int,
+    temperature: float = 1.0,
+) -> Dreams:
+    """Imagine ``count`` rollouts of each task from fresh initial states, to the horizon whatever happens.
+
+    Args:
+        model: imagines.
+        policy: acts on the imagined pictures, by sampling.
+        tasks: names.
+        count: rollouts per task, from initial states 0..count-1 of ``seed``.
+        seed: of the initial states, the policy's and the model's draws.
+        horizon: control steps per task.
+        image_size: pixels per side.
+        temperature: sampling temperature.
+    """
+    steps = max(-(-horizon[task] // model.chunk_length) for task in tasks) * model.chunk_length
+    parts = []
+    for task in tasks:
+        starts = simulator_starts([task], count, seed=seed, memory_frames=model.memory_frames, image_size=image_size)
+        action, probability = dream_rows(model, policy, starts, steps, seed=seed, temperature=temperature)
+        action[:, horizon[task] :] = hold(action[:, horizon[task] - 1])[:, None]
+        probability[:, horizon[task] // model.frame_stride :] = 0
+        parts.append((action, probability))
+    action, probability = (np.concatenate(part) for part in zip(*parts, strict=True))
+    names = tuple(task for task in tasks for _ in range(count))
+    return Dreams(names, np.tile(np.arange(count), len(tasks)), seed, action, probability, model.frame_stride)
+
+
+def hold(action: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the actions that stand still with the same gripper command, float32 ``[E, 7]``."""
+    still = np.zeros_like(action)
+    still[:, 6] = action[:, 6]
+    return still
+
+
+@torch.no_grad()
+def dream_rows(
+    model: WorldModel, policy: Policy, starts: Sequence[ResetRecord], steps: int, *, seed: int, temperature: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Imagine one rollout per start; return its actions ``[E, T, 7]`` and success probabilities ``[E, N]``."""
+    state, actions, probabilities = model.start(starts), [], []
+    image = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))
+    task, instruction = [record.task for record in starts], [record.instruction for record in starts]
+    for chunk in range(steps // model.chunk_length):
+        draws = {
+            name: [stream(seed, "dream", name, task[row], row, chunk) for row in range(len(starts))]
+            for name in ("policy", "noise")
+        }
+        obs = PolicyObs(image, state.state_dict()["command"], instruction)
+        action = policy.act(obs, generators=draws["policy"], temperature=temperature).action
+        state, imagined = model.imagine(state, action, generators=draws["noise"])
+        image = model.decode_last(state)
+        actions.append(action.cpu().numpy())
+        probabilities.append(imagined.success_prob.float().cpu().numpy())
+    return np.concatenate(actions, axis=1), np.concatenate(probabilities, axis=1)
+
+
+def execute(dreams: Dreams) -> NDArray[np.int64]:
+    """Execute every dream in the simulator; return the step of its first real success ``[E]``, -1 for none."""
+    step, task = np.full(len(dreams), -1, np.int64), np.array(dreams.task)
+    for name in dict.fromkeys(dreams.task):
+        rows = np.flatnonzero(task == name)
+        starts = [(int(index), dreams.seed) for index in dreams.index[rows]]
+        step[rows] = replay_in_simulator(name, starts, list(dreams.action[rows]))
+    return step
+
+
+GRACE_STEPS = 8
+"""Control steps that reality may come later than the dream: a lift in motion is seen to succeed a little early."""
+
+
+def came_true(imagined: NDArray[np.int64], real: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Judge each dream by its execution.
+
+    Args:
+        imagined: step of the first imagined success ``[E]``, -1 for none.
+        real: step of the first real one.
+
+    Returns:
+        ``[E]``: reality succeeded, and where a success was imagined, not later than :data:`GRACE_STEPS` after it.
+    """
+    in_time = (imagined < 0) | (real <= imagined + GRACE_STEPS)
+    return (real >= 0) & in_time
