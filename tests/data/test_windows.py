@@ -93,13 +93,16 @@ def test_first_chunks(episodes):
     assert set(batch.episode.tolist()) == set(range(5))
 
 
-def test_event_windows_cover_a_keyframe(episodes):
-    batch = WindowSampler(episodes, first_chunk_share=0, static_share=0, event_share=1).sample(2000, stream(0, "w"))
+@pytest.mark.parametrize("chunk", [0, 1])
+def test_in_event_windows_the_chunk_in_question_meets_a_keyframe_or_what_follows_it(episodes, chunk):
+    sampler = WindowSampler(episodes, unroll=2, first_chunk_share=0, static_share=0, event_share=1)
+    batch = sampler.sample(2000, stream(0, "w"), chunk=chunk)
     events = {0: [9], 2: [30, 31], 3: [1], 4: [15]}
     for e, t in zip(batch.episode.tolist(), batch.start.tolist(), strict=True):
-        assert any(t < step <= t + L for step in events[e])
-    offsets = 9 - batch.start[batch.episode == 0]
-    assert set(offsets.tolist()) == set(range(1, 9))  # the keyframe falls on every action of the chunk
+        at = t + chunk * L
+        assert any(step - L <= at < step + L for step in events[e]) or t == 0
+    offsets = 9 - batch.start[batch.episode == 0] - chunk * L
+    assert set(offsets.tolist()) == set(range(-7, 2 if chunk else 9))  # the second chunk cannot start before frame 8
 
 
 def test_shares_are_kept(episodes):
@@ -108,8 +111,8 @@ def test_shares_are_kept(episodes):
     assert batch.static.float().mean().item() == pytest.approx(0.2, abs=0.015)
     uniform = WindowSampler(episodes, first_chunk_share=0, static_share=0, event_share=0).sample(20000, stream(0, "w"))
     zero = (batch.start[~batch.static] == 0).float().sum() / 20000
-    # 0.1 first chunks, 0.4 of any start, and the share of the events' windows that begin at 0 (episode 3: all).
-    expected = 0.1 + 0.4 * (uniform.start == 0).float().mean() + 0.3 * (1 / 5)
+    # 0.1 first chunks, 0.4 of any start, and one of five events (episode 3) may begin at 0, and at 1..6 as well.
+    expected = 0.1 + 0.4 * (uniform.start == 0).float().mean() + 0.3 * (1 / 5) * (1 / 7)
     assert zero.item() == pytest.approx(expected.item(), abs=0.015)
 
 

@@ -9,6 +9,7 @@ from worldrl.core.rng import stream
 from worldrl.data.windows import WindowSampler
 from worldrl.world_models.losses import (
     chunk_loss,
+    draw_depth,
     dynamics_loss,
     imagine_ahead,
     motion_weight,
@@ -134,12 +135,12 @@ def _record(episodes, batch, row):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("bootstrap", [0.0, 1.0])
-def test_every_weight_is_learned_also_after_imagining_ahead(make_world_model, batch, bootstrap, dtype):
+@pytest.mark.parametrize("depth", [0, 1])
+def test_every_weight_is_learned_also_after_imagining_ahead(make_world_model, batch, depth, dtype):
     """In autocast too, whose cache of half-precision weights must not cut the gradient of a second use."""
     model = make_world_model()
     with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
-        loss, logs = dynamics_loss(model, batch, generator=stream(0, "loss"), bootstrap=bootstrap)
+        loss, logs = dynamics_loss(model, batch, generator=stream(0, "loss"), depth=depth)
     loss.backward()
     for part in (model.dynamics, model.success):
         for name, parameter in part.named_parameters():
@@ -152,16 +153,22 @@ def test_every_weight_is_learned_also_after_imagining_ahead(make_world_model, ba
 
 def test_bootstrap_uses_the_models_own_frames(make_world_model, batch):
     model = make_world_model()
-    plain, ahead = (dynamics_loss(model, batch, generator=stream(0, "loss"), bootstrap=b)[0].item() for b in (0.0, 1.0))
+    plain, ahead = (dynamics_loss(model, batch, generator=stream(0, "loss"), depth=depth)[0].item() for depth in (0, 1))
     assert plain != ahead
     model.config.dynamics.memory_noise = 0.0
     state, target = window_state(batch)
     draw = stream(0, "loss")
-    torch.rand((), generator=draw)
-    torch.randint(1, 2, (), generator=draw)
     state = imagine_ahead(model, state, batch, 1, draw)
     expected, _ = chunk_loss(model, state, batch, target, 1, draw)
     assert expected.item() == pytest.approx(ahead)
+
+
+def test_bootstrap_imagines_every_depth_as_often_as_it_says():
+    depths = [draw_depth(4, 0.6, stream(0, "depth", k)) for k in range(3000)]
+    counts = np.bincount(depths, minlength=4) / 3000
+    np.testing.assert_allclose(counts, [0.4, 0.2, 0.2, 0.2], atol=0.03)
+    assert {draw_depth(1, 1.0, stream(0, "depth", k)) for k in range(9)} == {0}
+    assert {draw_depth(3, 0.0, stream(0, "depth", k)) for k in range(9)} == {0}
 
 
 def test_the_success_head_reads_instruction_frame_and_features():

@@ -9,7 +9,8 @@ length, ``U`` chunks; a chunk has ``F = L/s`` model frames)::
     commands                        t+1  ...      t+UL    commanded pose after each action
 
 Any frame may be ``t`` as long as frame ``t+s`` exists. Four kinds of window are mixed: the first chunk of an
-episode (``t = 0``, memory all reference), an event (the actions cover a keyframe), a static clip, and any frame.
+episode (``t = 0``, memory all reference), an event (the chunk in question covers a keyframe or begins within ``L``
+steps after it: a gripper that closes shows what it holds only when it moves on), a static clip, and any frame.
 
 A *static clip* teaches that nothing moves without an action: frame ``t`` repeats as memory and as future, the
 action is zero motion **with the gripper's current command**. The null action proper commands an open gripper, so
@@ -47,7 +48,7 @@ class WindowSampler:
         unroll: chunks per window ``U``.
         first_chunk_share: share of windows that start an episode.
         static_share: share of static clips (see the module).
-        event_share: share of windows whose actions cover a keyframe; what is left starts at any frame.
+        event_share: share of windows around a keyframe; what is left starts at any frame.
         camera: which camera the model sees.
 
     Raises:
@@ -80,12 +81,13 @@ class WindowSampler:
         self._settled = _settled_rows(self.store, chunk_length)
         self._refuse_empty(shares)
 
-    def sample(self, batch: int, generator: torch.Generator) -> WindowBatch:
+    def sample(self, batch: int, generator: torch.Generator, *, chunk: int = 0) -> WindowBatch:
         """Sample windows; the same generator state gives the same windows.
 
         Args:
             batch: how many rows ``B``.
             generator: a CPU generator; three numbers are drawn per row.
+            chunk: the chunk of the window, 0..U-1, that event windows lay around a keyframe.
 
         Returns:
             The windows.
@@ -96,25 +98,25 @@ class WindowSampler:
         for number, pick in enumerate((self._first_chunks, self._static_clips, self._events, self._anywhere)):
             rows = choice == number
             if rows.any():
-                episode[rows], start[rows] = pick(where[rows], offset[rows])
+                episode[rows], start[rows] = pick(where[rows], offset[rows], chunk)
         return gather_windows(self.store, self.layout, episode, start, choice == 1)
 
-    def _first_chunks(self, where: Draw, _offset: Draw) -> tuple[Index, Index]:
+    def _first_chunks(self, where: Draw, _offset: Draw, _chunk: int) -> tuple[Index, Index]:
         episode = _pick(self._startable, where)
         return episode, np.zeros_like(episode)
 
-    def _static_clips(self, where: Draw, _offset: Draw) -> tuple[Index, Index]:
+    def _static_clips(self, where: Draw, _offset: Draw, _chunk: int) -> tuple[Index, Index]:
         return _locate(self.store, _pick(self._settled, where))
 
-    def _events(self, where: Draw, offset: Draw) -> tuple[Index, Index]:
-        """Choose a keyframe, then any start whose actions t..t+S-1 lead to it: t < keyframe <= t+S."""
-        number = _pick(self._event, where)
+    def _events(self, where: Draw, offset: Draw, chunk: int) -> tuple[Index, Index]:
+        """Choose a keyframe k, then any start t with k-L <= t + chunk·L < k+L, as far as the episode goes."""
+        number, length = _pick(self._event, where), self.layout.chunk_length
         episode, step = self.store.event_episode[number], self.store.event_step[number]
-        low = np.maximum(step - self.layout.steps, 0)
-        high = np.minimum(step - 1, self._last_start[episode])
-        return episode, low + (offset * (high - low + 1)).astype(np.int64)
+        low = np.maximum(step - length - chunk * length, 0)
+        high = np.minimum(step + length - 1 - chunk * length, self._last_start[episode])
+        return episode, low + (offset * (np.maximum(high - low, 0) + 1)).astype(np.int64)
 
-    def _anywhere(self, where: Draw, _offset: Draw) -> tuple[Index, Index]:
+    def _anywhere(self, where: Draw, _offset: Draw, _chunk: int) -> tuple[Index, Index]:
         return _locate(self.store, _pick(self._starts, where))
 
     def _refuse_empty(self, shares: dict[str, float]) -> None:

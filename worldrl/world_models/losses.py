@@ -1,8 +1,8 @@
 """Losses of the video world model over windows of real episodes.
 
-The dynamics loss looks at one chunk of a window. With ``bootstrap`` > 0 that chunk is not always the first: the
-model imagines the chunks before it and is then asked to go on from its own frames, which is what closed-loop
-imagination will ask of it. The target stays the true future.
+The dynamics loss looks at one chunk of a window, at a drawn ``depth``. Where that is not the first chunk, the model
+imagines the chunks before it and is then asked to go on from its own frames, which is what closed-loop imagination
+will ask of it. The target stays the true future.
 """
 
 from __future__ import annotations
@@ -41,12 +41,22 @@ def noisy_memory(memory: Tensor, strength: float, generator: torch.Generator) ->
     return add_noise(memory, noise, level)
 
 
+def draw_depth(unroll: int, bootstrap: float, generator: torch.Generator) -> int:
+    """Draw how many chunks the model imagines before the one in question.
+
+    0, or with probability ``bootstrap`` one of 1..``unroll``-1, all alike.
+    """
+    if unroll < 2 or float(torch.rand((), generator=generator)) >= bootstrap:
+        return 0
+    return int(torch.randint(1, unroll, (), generator=generator))
+
+
 def dynamics_loss(
     model: VideoWorldModel,
     batch: WindowBatch,
     *,
     generator: torch.Generator,
-    bootstrap: float = 0.0,
+    depth: int = 0,
     head_only: bool = False,
 ) -> tuple[Tensor, Logs]:
     """Flow loss on clean latents plus the success head's cross-entropy, for one chunk of each window.
@@ -55,22 +65,17 @@ def dynamics_loss(
         model: the world model; its codec is not trained here.
         batch: windows of ``U`` chunks, cut out of latents (see :func:`worldrl.world_models.training.latent_sampler`).
         generator: CPU generator of this step.
-        bootstrap: probability that the batch starts from the model's own imagined frames (needs ``U`` > 1).
+        depth: chunks that the model imagines before the one in question, from 0 to ``U`` - 1.
         head_only: train the success head on the features as they are.
 
     Returns:
         Scalar loss and logs.
     """
-    config = model.config.dynamics
+    generator = on_device(generator, model.device)
     with torch.no_grad():
         state, target = window_state(batch)
-        chunks = target.shape[1] // config.chunk_frames
-        depth = 0
-        if chunks > 1 and float(torch.rand((), generator=generator)) < bootstrap:
-            depth = int(torch.randint(1, chunks, (), generator=generator))
-        generator = on_device(generator, model.device)
         state = imagine_ahead(model, state, batch, depth, generator)
-        state = _with_noise(state, config.memory_noise if depth == 0 else 0.0, generator)
+        state = _with_noise(state, model.config.dynamics.memory_noise if depth == 0 else 0.0, generator)
     return chunk_loss(model, state, batch, target, depth, generator, head_only=head_only)
 
 

@@ -23,7 +23,7 @@ from worldrl.core.rng import stream
 from worldrl.core.types import Episode
 from worldrl.data.windows import WindowBatch, WindowSampler
 from worldrl.world_models.codec import to_unit
-from worldrl.world_models.losses import dynamics_loss
+from worldrl.world_models.losses import draw_depth, dynamics_loss
 from worldrl.world_models.video import VideoWorldModel
 
 
@@ -188,13 +188,12 @@ class _WindowLoss:
     def __call__(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         config, head_only = self.config, self.head_only
         generator = stream(self.seed, "success" if head_only else "dynamics", step)
-        batch = self.sampler.sample(config.head_batch if head_only else config.batch, generator)
+        depth = draw_depth(config.unroll, config.bootstrap, generator)
+        batch = self.sampler.sample(config.head_batch if head_only else config.batch, generator, chunk=depth)
         negative_share = config.head_negative_share if head_only else config.negative_share
         batch = relabel(batch, self.sentences, negative_share, generator).to(self.model.device)
         with _autocast(self.model, config):
-            return dynamics_loss(
-                self.model, batch, generator=generator, bootstrap=config.bootstrap, head_only=head_only
-            )
+            return dynamics_loss(self.model, batch, generator=generator, depth=depth, head_only=head_only)
 
 
 def _fit_windows(
