@@ -16,10 +16,13 @@ from worldrl.core.rng import stream_seed
 from worldrl.core.stats import wilson
 from worldrl.evaluation.protocol import instruction_of
 from worldrl.jobs.opening import choose_tasks, open_run, rate_interval
+from worldrl.jobs.stages import dream_plan, weights_folder
+from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 from worldrl.settings import non_negative, one_of, positive, setting
+from worldrl.world_models.video import VideoWorldModel
 
 DATASET = "dataset"
 """Folder of the dataset inside the run directory."""
@@ -44,7 +47,11 @@ class CollectSettings:
     )
     wander_episodes: int = setting(0, "per task, by a random explorer")
     policy_episodes: int = setting(0, "per task, by the policy in folder policy")
-    policy: str | None = setting(None, "folder of the policy that records policy_episodes")
+    dream_episodes: int = setting(
+        0, "per task, what the policy did in dreams of world_model, executed in the simulator"
+    )
+    policy: str | None = setting(None, "folder of the policy that records policy_episodes and dreams")
+    world_model: str | None = setting(None, "the policy's dreams are imagined by it: a world-model folder, or bundled")
     temperature: float | None = setting(None, "the policy's sampling temperature; null is greedy")
     noise: float = setting(0.3, "action noise of the noisy expert, as a fraction of the action range")
     goal_offset: float = setting(0.02, "error of the noisy expert's targets, standard deviation (m)")
@@ -63,6 +70,7 @@ class CollectSettings:
             "blind_episodes",
             "wander_episodes",
             "policy_episodes",
+            "dream_episodes",
         ):
             non_negative(name, getattr(self, name))
         for name in ("noise", "goal_offset", "hold_steps"):
@@ -70,8 +78,10 @@ class CollectSettings:
         for name in ("envs_per_worker", "timeout_s", "image_size"):
             positive(name, getattr(self, name))
         one_of("instruction_mode", self.instruction_mode, ("canonical", "paraphrase", "held_out"))
-        if (self.policy_episodes > 0) != (self.policy is not None):
-            raise SettingError("policy and policy_episodes go together: give both, or neither")
+        if (self.policy_episodes + self.dream_episodes > 0) != (self.policy is not None):
+            raise SettingError("policy goes with policy_episodes or dream_episodes: give both, or neither")
+        if (self.dream_episodes > 0) != (self.world_model is not None):
+            raise SettingError("world_model and dream_episodes go together: give both, or neither")
         if not self.styles:
             raise SettingError("styles: must name at least one style, got []; give styles=[default]")
 
@@ -86,8 +96,9 @@ def main(settings: CollectSettings) -> dict[str, Any]:
         The metrics: per task and source, success as k of n, and the number of frames.
     """
     device = str(resolve_device(settings.device))
-    plans = make_plans(settings, choose_tasks(settings.tasks, settings.kind), device)
+    tasks = choose_tasks(settings.tasks, settings.kind)
     with open_run("collect", settings) as run:
+        plans = [*make_plans(settings, tasks, device), *dream_plans(settings, tasks, run.path / "dreams.npz", device)]
         rows = collect_dataset(
             run.path / DATASET,
             plans,
@@ -118,6 +129,24 @@ def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> 
         policy = PolicyActor(folder=settings.policy, temperature=settings.temperature, device=device)
         sources.append(("policy", policy, settings.policy_episodes))
     return [CollectPlan(actor, name_episodes(settings, tasks, source, count)) for source, actor, count in sources]
+
+
+def dream_plans(settings: CollectSettings, tasks: Sequence[str], file: Path, device: str) -> list[CollectPlan]:
+    """Imagine the dreams, unless an earlier start has, and plan to execute them."""
+    if settings.policy is None or settings.world_model is None:
+        return []
+    model = VideoWorldModel.load(weights_folder(settings.world_model), device)
+    plan = dream_plan(
+        file,
+        model,
+        TokenPolicy.load(Path(settings.policy), device),
+        tasks,
+        settings.dream_episodes,
+        seed=stream_seed(settings.seed, "collect", "dream") % 2**31,
+        image_size=settings.image_size,
+        temperature=settings.temperature or 1.0,
+    )
+    return [plan]
 
 
 def name_episodes(settings: CollectSettings, tasks: Sequence[str], source: str, count: int) -> list[EpisodeSpec]:

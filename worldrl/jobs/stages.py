@@ -25,7 +25,10 @@ from worldrl.paths import weights_dir
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.success import SuccessRule, calibrate_threshold, debounced_score
-from worldrl.rollout.dreams import Dreams, execute
+from worldrl.rollout.actors import DreamActor
+from worldrl.rollout.collect import CollectPlan
+from worldrl.rollout.dreams import Dreams, dream, execute
+from worldrl.rollout.starts import task_horizons
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.training import WorldModelTraining, fit_codec, fit_dynamics, fit_success
 from worldrl.world_models.video import VideoWorldModel
@@ -175,3 +178,26 @@ def _replayed_scores(
     probability = replay(model, episodes, actions, seed=seed).probability
     score = debounced_score(probability, model.config.success.debounce)
     return score, np.array([episode.success for episode in episodes])
+
+
+def dream_plan(
+    file: Path,
+    model: VideoWorldModel,
+    policy: TokenPolicy,
+    tasks: Sequence[str],
+    count: int,
+    *,
+    seed: int,
+    image_size: int,
+    temperature: float,
+) -> CollectPlan:
+    """Let the policy act in the model's dreams, ``count`` per task, and plan to execute them in the simulator.
+
+    The dreams are kept in ``file``, which the workers read; where it exists they are not imagined again.
+    """
+    if not file.exists():
+        horizon = task_horizons(tasks)
+        dream(
+            model, policy, tasks, count, seed=seed, horizon=horizon, image_size=image_size, temperature=temperature
+        ).save(file)
+    return CollectPlan(DreamActor(str(file)), Dreams.load(file).specs("dream"))

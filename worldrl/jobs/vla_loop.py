@@ -24,6 +24,7 @@ from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.dreams import Dreams, dream
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+from worldrl.rollout.starts import task_horizons
 from worldrl.world_models.video import VideoWorldModel
 
 DATASET = "dataset"
@@ -92,11 +93,6 @@ def protocol(loop: Loop) -> EvalProtocol:
     )
 
 
-def horizons(loop: Loop) -> dict[str, int]:
-    """Return each task's horizon (control steps)."""
-    return dict(protocol(loop).horizon)
-
-
 def fresh_dreams(loop: Loop, policy: TokenPolicy, model: VideoWorldModel, count: int, *, name: str) -> Dreams:
     """Dream ``count`` rollouts of each task from initial states of their own; ``name`` fixes every draw."""
     return dream(
@@ -105,7 +101,7 @@ def fresh_dreams(loop: Loop, policy: TokenPolicy, model: VideoWorldModel, count:
         loop.tasks,
         count,
         seed=loop.seed(name, "dreams"),
-        horizon=horizons(loop),
+        horizon=task_horizons(loop.tasks),
         image_size=loop.settings.policy.image_size,
         temperature=loop.settings.practice.temperature,
     )

@@ -25,18 +25,18 @@ from worldrl.jobs.stages import (
     SCRATCH,
     WORLD_MODEL,
     calibrate,
+    dream_plan,
     learn_policy,
     learn_world_model,
     starting_world_model,
 )
-from worldrl.jobs.vla_loop import DATASET, Loop, fresh_dreams, horizons, load, load_world_model, practice_split
+from worldrl.jobs.vla_loop import DATASET, Loop, fresh_dreams, load, load_world_model, practice_split
 from worldrl.policies.token_policy import TokenPolicy
-from worldrl.rollout.actors import AnyActor, DreamActor, ExpertActor, PolicyActor
+from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.collect import CollectPlan
-from worldrl.rollout.dreams import Dreams
 from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.reset_store import ResetStore, keyframe_records
-from worldrl.rollout.starts import simulator_starts
+from worldrl.rollout.starts import simulator_starts, task_horizons
 from worldrl.world_models.video import VideoWorldModel
 
 # -- before the rounds ---------------------------------------------------------------------------------------------
@@ -87,19 +87,20 @@ def practice(loop: Loop, number: int, policy: Path, world: Path | None) -> Path:
             for source, actor, count in sources
         ]
         if world is not None and settings.dream_episodes:
-            plans.append(dream_plan(loop, number, policy, world, stage.folder / "dreams.npz"))
+            model, _ = load_world_model(loop, world)
+            plan = dream_plan(
+                stage.folder / "dreams.npz",
+                model,
+                TokenPolicy.load(policy, loop.device),
+                loop.tasks,
+                settings.dream_episodes,
+                seed=loop.seed("practice", number, "dream"),
+                image_size=loop.settings.policy.image_size,
+                temperature=settings.temperature,
+            )
+            plans.append(plan)
         loop.finish(stage, {"success": loop.collect(stage.folder / DATASET, plans)})
     return stage.folder / DATASET
-
-
-def dream_plan(loop: Loop, number: int, policy: Path, world: Path, file: Path) -> CollectPlan:
-    """Let the policy act in the dreams of the world model so far, and plan to execute them."""
-    if not file.exists():
-        model, _ = load_world_model(loop, world)
-        learner = TokenPolicy.load(policy, loop.device)
-        count = loop.settings.practice.dream_episodes
-        fresh_dreams(loop, learner, model, count, name=f"practice-{number}").save(file)
-    return CollectPlan(DreamActor(str(file)), Dreams.load(file).specs("dream"))
 
 
 def world_model(
@@ -141,7 +142,9 @@ def improved_policy(loop: Loop, number: int, policy: Path, world: Path, practice
         learner = TokenPolicy.load(policy, loop.device)
         config = loop.settings.improvement
         store = reset_store(loop, model, practices, number)
-        env = imagined_env(model, store, rule, rows=config.grpo.groups * config.grpo.group_size, horizon=horizons(loop))
+        env = imagined_env(
+            model, store, rule, rows=config.grpo.groups * config.grpo.group_size, horizon=task_horizons(loop.tasks)
+        )
         start = imagined_success(loop, learner, env, seed=loop.seed("imagined-before", number))
         history = improve(
             learner,

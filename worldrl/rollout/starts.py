@@ -27,6 +27,13 @@ def simulator(task: str, **options: Any) -> Iterator[Any]:
         env.close()
 
 
+def task_horizons(tasks: Sequence[str]) -> dict[str, int]:
+    """Return the embedded suite's time limit of each task (control steps)."""
+    from worldrl_envs.tasks import get_task
+
+    return {task: get_task(task).horizon for task in tasks}
+
+
 def simulator_starts(
     tasks: Sequence[str], count: int, *, seed: int, memory_frames: int, image_size: int
 ) -> list[ResetRecord]:
