@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+from worldrl.core import device
 from worldrl.core.device import peak_rss_mb, resolve_device, resolve_dtype, set_threads
 from worldrl.core.errors import SettingError
 
@@ -45,6 +46,14 @@ def test_dtypes(monkeypatch):
         resolve_dtype("bfloat16", torch.device("cuda"))
     fake_cuda(monkeypatch, 1, bf16=True)
     assert resolve_dtype("bfloat16", torch.device("cuda")) == torch.bfloat16
+
+
+@pytest.mark.parametrize(("has", "dtype"), [(True, torch.bfloat16), (False, torch.float32)])
+def test_auto_takes_bfloat16_only_where_the_device_computes_in_it(monkeypatch, has, dtype):
+    fake_cuda(monkeypatch, 1, bf16=has)
+    assert resolve_dtype("auto", torch.device("cuda")) == dtype
+    monkeypatch.setattr(device, "cpu_has_bfloat16", lambda: has)
+    assert resolve_dtype("auto", torch.device("cpu")) == resolve_dtype("auto") == dtype
 
 
 def test_threads():

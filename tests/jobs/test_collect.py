@@ -4,13 +4,16 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
+from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.lerobot_journal import read_journal
 from worldrl.jobs.collect import CollectSettings, main, make_plans
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset
+from worldrl.rollout.dreams import Dreams
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec, spec_of
 
 SETTINGS = {
@@ -109,12 +112,33 @@ def test_no_two_sources_share_an_initial_state(tmp_path):
     assert not {key[3] for key in keys} & {settings.seed}
 
 
+def test_dreams_of_a_policy_in_a_world_model_are_executed_and_imagined_only_once(
+    tmp_path, tiny_policy, make_world_model
+):
+    tiny_policy().save(tmp_path / "policy")
+    make_world_model().save(tmp_path / "world")
+    over = {"policy": str(tmp_path / "policy"), "world_model": str(tmp_path / "world"), "dream_episodes": 2}
+    settings = CollectSettings(
+        str(tmp_path / "run"), workers=0, tasks=["PickRedCube"], expert_episodes=0, image_size=16, **over
+    )
+    metrics = main(settings)
+    assert metrics["tasks"]["PickRedCube"]["dream"]["n"] == 2
+    dreams = Dreams.load(tmp_path / "run" / "dreams.npz")
+    for episode, dream in zip(EpisodeDataset.open(tmp_path / "run" / "dataset").load(), dreams.action, strict=True):
+        np.testing.assert_array_equal(episode.action, dream[: len(episode)])
+    before = (tmp_path / "run" / "dreams.npz").stat().st_mtime_ns
+    assert main(settings) == metrics
+    assert (tmp_path / "run" / "dreams.npz").stat().st_mtime_ns == before
+
+
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
         ({"workers": -1}, "workers"),
         ({"noise": -0.1}, "noise"),
-        ({"policy": "p"}, "policy and policy_episodes go together"),
+        ({"policy": "p"}, "policy goes with policy_episodes or dream_episodes"),
+        ({"policy": "p", "dream_episodes": 1}, "world_model and dream_episodes go together"),
+        ({"policy": "p", "policy_episodes": 1, "world_model": "bundled"}, "world_model and dream_episodes go together"),
         ({"styles": []}, "styles"),
         ({"instruction_mode": "none"}, "instruction_mode"),
     ],

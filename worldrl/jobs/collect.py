@@ -30,7 +30,7 @@ DATASET = "dataset"
 
 @dataclass
 class CollectSettings:
-    """What is recorded: for each task, episodes of up to four sources."""
+    """What is recorded: for each task, episodes of up to six sources."""
 
     run_dir: str = setting("runs/collect", "where everything is written; the dataset goes to run_dir/dataset")
     seed: int = setting(0, "root of every random stream")

@@ -46,7 +46,7 @@ class ImagineSettings:
     run_dir: str = setting("runs/imagine", "where videos, filmstrips and result.json are written")
     seed: int = setting(0, "root of every random stream; also chooses the episodes")
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
-    dtype: str = setting("float32", "number type of imagination: float32 or bfloat16")
+    dtype: str = setting("float32", "number type of imagination: float32, bfloat16 or auto")
     world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
     data: str = setting("runs/collect/dataset", "dataset whose first frames and actions are given to the model")
     episodes: int = setting(8, "episodes to dream, successes and failures in turn")
@@ -56,7 +56,7 @@ class ImagineSettings:
         """Check the ranges."""
         positive("episodes", self.episodes)
         non_negative("steps", self.steps)
-        one_of("dtype", self.dtype, ("float32", "bfloat16"))
+        one_of("dtype", self.dtype, ("float32", "bfloat16", "auto"))
         if self.world_model == SCRATCH:
             raise SettingError("world_model=scratch has learned nothing to dream of; give bundled or a folder")
 

@@ -94,7 +94,7 @@ class TrainVlaSettings:
     run_dir: str = setting("runs/train-vla", "where everything is written")
     seed: int = setting(0, "root of every random stream")
     device: str = setting("cpu", "where the networks live: cpu, cuda, cuda:N or auto")
-    dtype: str = setting("bfloat16", "number type of imagination: float32 or bfloat16")
+    dtype: str = setting("auto", "number type of imagination: float32, bfloat16, or auto for the faster one")
     threads: int = setting(2, "torch threads of the main process")
     workers: int = setting(2, "simulator processes")
     envs_per_worker: int = setting(8, "environments per process, stepped in lock-step")

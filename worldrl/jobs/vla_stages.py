@@ -130,7 +130,9 @@ def world_model(
         rule = calibrate(model, calibration, dreams, target_precision=settings.target_precision, seed=seed)
         parents = [] if before is None else [parent(before)]
         model.save(stage.folder / WORLD_MODEL, parents=parents)
-        loop.finish(stage, {"training": numbers, "threshold": rule.threshold, "episodes": len(training)})
+        dtype = str(model.compute_dtype).removeprefix("torch.")
+        summary = {"training": numbers, "threshold": rule.threshold, "episodes": len(training), "dtype": dtype}
+        loop.finish(stage, summary)
     return stage.folder / WORLD_MODEL
 
 

@@ -51,7 +51,7 @@ class WorldModelTraining:
         static_share: share of static clips.
         event_share: share of windows around gripper changes and contacts.
         negative_share: share of windows whose instruction is swapped for one they certainly do not fulfil.
-        dtype: ``float32``, or ``bfloat16`` for autocast.
+        dtype: ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
         compile: compile the dynamics (worth it on a GPU).
         checkpoint_every: steps between checkpoints.
     """
@@ -75,7 +75,7 @@ class WorldModelTraining:
     static_share: float = 0.05
     event_share: float = 0.4
     negative_share: float = 0.2
-    dtype: str = "bfloat16"
+    dtype: str = "auto"
     compile: bool = False
     checkpoint_every: int = 200
 
