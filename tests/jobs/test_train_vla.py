@@ -8,7 +8,7 @@ import pytest
 
 from worldrl.core.errors import SettingError
 from worldrl.core.log import read_metrics
-from worldrl.jobs.train_vla import TrainVlaSettings
+from worldrl.jobs.train_vla import TrainVlaSettings, main
 from worldrl.jobs.vla_settings import Evaluation, Practice
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.world_models.video import VideoWorldModel
@@ -133,3 +133,10 @@ def test_impossible_settings_are_refused(over):
         Practice(noise=-1)
     with pytest.raises(SettingError, match=r"evaluation\.verify"):
         Evaluation(verify=0)
+
+
+def test_a_practice_of_which_nothing_is_held_out_is_refused_before_anything_is_recorded(tmp_path):
+    settings = TrainVlaSettings(run_dir=str(tmp_path / "run"), practice=Practice(1, 1, 0), held_out=0.2)
+    with pytest.raises(SettingError, match=r"held_out: 0\.2 of 6 practice episodes is not one each"):
+        main(settings)
+    assert not (tmp_path / "run").exists()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from worldrl.core.embodiment import integrate_commands
-from worldrl.core.errors import ActionError, ArtefactError, SettingError
+from worldrl.core.errors import ActionError, ArtefactError, NonFiniteError, SettingError
 from worldrl.core.rng import row_streams
 from worldrl.world_models.config import DynamicsConfig, VideoWorldModelConfig
 from worldrl.world_models.video import VideoWorldModel
@@ -75,6 +75,16 @@ def test_imagining_leaves_the_old_state_alone(world_model, start, same_tree):
     state, action = start
     before = copy.deepcopy(state.state_dict())
     world_model.imagine(state, action, generators=streams())
+    same_tree(state.state_dict(), before)
+
+
+def test_damaged_weights_are_an_error_that_leaves_the_state_alone(make_world_model, start, same_tree):
+    model, (state, action) = make_world_model(), start
+    with torch.no_grad():
+        model.dynamics.tokens_out.weight[0, 0] = torch.nan
+    before = copy.deepcopy(state.state_dict())
+    with pytest.raises(NonFiniteError, match="non-finite latents, first in row 0"):
+        model.imagine(state, action, generators=streams())
     same_tree(state.state_dict(), before)
 
 

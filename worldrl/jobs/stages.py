@@ -136,9 +136,14 @@ def split_held_out(
 ) -> tuple[list[Episode], list[Episode], list[Episode]]:
     """Split episodes into training, calibration and gate sets; the last two get half of ``share`` each."""
     order = numpy_stream(seed, "held-out").permutation(len(episodes))
-    count = int(share * len(episodes)) // 2
+    count = held_out_count(len(episodes), share)
     calibration, gates, training = order[:count], order[count : 2 * count], order[2 * count :]
     return [episodes[i] for i in training], [episodes[i] for i in calibration], [episodes[i] for i in gates]
+
+
+def held_out_count(episodes: int, share: float) -> int:
+    """Return how many of ``episodes`` the calibration gets, and the gates as many."""
+    return int(share * episodes) // 2
 
 
 def calibrate(

@@ -16,7 +16,7 @@ from worldrl.jobs import vla_checks as checks
 from worldrl.jobs import vla_stages as stages
 from worldrl.jobs.opening import choose_tasks, open_run
 from worldrl.jobs.stages import SCRATCH, weights_folder
-from worldrl.jobs.vla_loop import Loop
+from worldrl.jobs.vla_loop import Loop, check_held_out
 from worldrl.jobs.vla_report import write_report
 from worldrl.jobs.vla_settings import TrainVlaSettings
 
@@ -33,11 +33,13 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
         The metrics: before, after, paired comparison, gates and imagined numbers of every round.
 
     Raises:
+        SettingError: nothing of the practice would be held out.
         GateError: the world model is not good enough to practise in, and ``gates=stop``.
     """
     device = resolve_device(settings.device)
     set_threads(settings.threads)
     tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
+    check_held_out(settings, tasks)
     with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
         loop = Loop(settings, run, log, device, tasks)
         demos = stages.demonstrations(loop)

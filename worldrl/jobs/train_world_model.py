@@ -85,6 +85,8 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
         episodes = [episode for dataset in datasets for episode in dataset.load()]
         training, calibration, held_out = split_held_out(episodes, settings.held_out, seed=settings.seed)
         numbers = learn_world_model(run.path, model, training, settings.training, seed=settings.seed, log=log)
+        if settings.store_dtype == "float16":
+            model.half().float()  # gate what is stored
         gates, metrics = _measure(model, calibration, held_out, settings, device)
         parents = [
             {"path": folder, "hash": dataset.fingerprint}

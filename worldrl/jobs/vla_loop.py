@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from worldrl.core.device import resolve_dtype
+from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream_seed
 from worldrl.core.run import RunDirectory, Stage
@@ -17,7 +18,7 @@ from worldrl.core.stats import wilson
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
-from worldrl.jobs.stages import split_held_out
+from worldrl.jobs.stages import SCRATCH, held_out_count, split_held_out
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.success import SuccessRule
@@ -73,6 +74,23 @@ class Loop:
     def specs(self, source: str, count: int, seed: int) -> list[EpisodeSpec]:
         """Name ``count`` episodes of each task."""
         return [EpisodeSpec(task, index, seed, source=source) for task in self.tasks for index in range(count)]
+
+
+def check_held_out(settings: TrainVlaSettings, tasks: Sequence[str]) -> None:
+    """Refuse a practice that would leave no episode for calibration and gates, before anything is recorded.
+
+    Raises:
+        SettingError: it would.
+    """
+    scratch = settings.start == SCRATCH
+    expert = settings.scratch.expert_episodes if scratch else settings.practice.expert_episodes
+    dream = 0 if scratch else settings.practice.dream_episodes
+    episodes = len(tasks) * (settings.practice.policy_episodes + expert + dream)
+    if held_out_count(episodes, settings.held_out) < 1:
+        raise SettingError(
+            f"held_out: {settings.held_out} of {episodes} practice episodes is not one each for calibration and gates; "
+            "raise held_out or the episodes of practice"
+        )
 
 
 def load(folder: Path) -> list[Episode]:

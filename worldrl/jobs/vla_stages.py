@@ -164,7 +164,7 @@ def improved_policy(loop: Loop, number: int, policy: Path, world: Path, practice
 
 
 def reset_store(loop: Loop, model: VideoWorldModel, practices: Sequence[Path], number: int) -> ResetStore:
-    """Collect start states: fresh initial states of the simulator, and keyframes of the practice so far."""
+    """Collect start states: fresh initial states of the simulator, and keyframes of the practice that is trained on."""
     config = loop.settings.improvement
     initial = simulator_starts(
         loop.tasks,
@@ -173,7 +173,7 @@ def reset_store(loop: Loop, model: VideoWorldModel, practices: Sequence[Path], n
         memory_frames=model.memory_frames,
         image_size=loop.settings.policy.image_size,
     )
-    episodes = [episode for folder in practices for episode in load(folder)]
+    episodes, _, _ = practice_split(loop, practices)
     keyframes = keyframe_records(
         episodes,
         margin=config.keyframe_margin,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.embodiment import Embodiment, integrate_commands
-from worldrl.core.errors import ActionError, ArtefactError
+from worldrl.core.errors import ActionError, ArtefactError, NonFiniteError
 from worldrl.core.rng import row_noise
 from worldrl.core.types import ACTION_SIZE, Imagined, ResetRecord
 from worldrl.diffusion.flow import euler_step, sigma_grid
@@ -140,6 +140,7 @@ class VideoWorldModel(nn.Module):
 
         Raises:
             ActionError: wrong shape or non-finite values; ``state`` is untouched.
+            NonFiniteError: the model imagined NaN or infinite latents; ``state`` is untouched.
         """
         self._check(state, action, generators)
         action = action.to(self.device)
@@ -147,6 +148,7 @@ class VideoWorldModel(nn.Module):
         noise = row_noise(generators, (self.config.dynamics.chunk_frames, *self.codec.latent_shape), self.device)
         with self.autocast():
             latent, logit = self.sample(state, self.condition(action, commands), noise)
+        _check_finite(latent)
         memory = torch.cat([state.memory, latent], dim=1)[:, -self.memory_frames :]
         after = replace(state, memory=memory, command=commands[:, -1])
         return after, Imagined(latent, self.frame_steps, commands, torch.sigmoid(logit.float()))
@@ -227,3 +229,12 @@ class VideoWorldModel(nn.Module):
         except (KeyError, TypeError, RuntimeError) as error:
             raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return model.to(device).eval()
+
+
+def _check_finite(latent: Tensor) -> None:
+    finite = torch.isfinite(latent).flatten(1).all(dim=1)
+    if not finite.all():
+        row = int((~finite).nonzero()[0])
+        raise NonFiniteError(
+            f"the world model imagined non-finite latents, first in row {row}; its weights are damaged"
+        )
