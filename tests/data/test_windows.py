@@ -36,6 +36,7 @@ def expect_row(batch, i, episodes, unroll):
         assert np.array_equal(batch.frames[i, j], episode.frames[n, 0])
         assert bool(batch.valid[i, j]) == (t + ahead <= T)
         assert bool(batch.success[i, j]) == (n > 0 and episode.reward[n - 1] > 0)
+        assert batch.opening[i, j].item() == episode.state[n, 6] - episode.state[n, 7]
     for j in range(unroll * L):
         hold = [0, 0, 0, 0, 0, 0, episode.command[t if still else T, 6]]
         expected = episode.action[t + j] if t + j < T and not still else hold

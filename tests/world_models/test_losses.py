@@ -142,12 +142,12 @@ def test_every_weight_is_learned_also_after_imagining_ahead(make_world_model, ba
     with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
         loss, logs = dynamics_loss(model, batch, generator=stream(0, "loss"), depth=depth)
     loss.backward()
-    for part in (model.dynamics, model.success):
+    for part in (model.dynamics, model.success, model.gripper):
         for name, parameter in part.named_parameters():
             assert parameter.grad is not None, name
             assert parameter.grad.abs().sum() > 0, name
     assert all(parameter.grad is None for parameter in model.codec.parameters())
-    assert logs.keys() == {"wm/flow_loss", "wm/success_loss"}
+    assert logs.keys() == {"wm/flow_loss", "wm/success_loss", "wm/gripper_loss"}
     assert not any(value.requires_grad for value in logs.values())
 
 

@@ -22,12 +22,28 @@ def test_offset_features_of_no_offset():
 def test_moving_the_gripper_by_one_token_moves_the_map_by_one_token():
     pose_map = PoseMap(8, 8, frames=1)
     with torch.no_grad():
-        pose_map.project.weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]))
+        pose_map.project.weight.copy_(torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]))
     here = pose_map(torch.zeros(1, 1, 7)).unflatten(1, (8, 8))
     moved = torch.zeros(1, 1, 7)
     moved[..., 0] = 0.25  # one token to the right
     there = pose_map(moved).unflatten(1, (8, 8))
     assert torch.allclose(there[:, :, 1:], here[:, :, :-1], atol=1e-5)
+
+
+def test_a_pinhole_camera_is_represented_exactly():
+    """Any camera before the workspace: image = (r·(p-o), d·(p-o)) / (n·(p-o)) is what the projection computes."""
+    pose_map, draw = PoseMap(2, 2, frames=1), torch.Generator().manual_seed(0)
+    right, down, normal = torch.linalg.qr(torch.randn(3, 3, generator=draw)).Q
+    origin = -3.0 * normal
+    with torch.no_grad():
+        pose_map.project.weight.copy_(torch.stack([right, down, normal]))
+        pose_map.project.bias.copy_(-torch.stack([right @ origin, down @ origin, normal @ origin]))
+    position = 2 * torch.rand(50, 3, generator=draw) - 1
+    ray = position - origin
+    expected = torch.stack([ray @ right, ray @ down], dim=-1) / (ray @ normal)[:, None]
+    torch.testing.assert_close(pose_map.place(position), expected)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(pose_map.place(position), expected)
 
 
 def test_height_rotation_and_gripper_reach_every_token_and_the_projection_learns():

@@ -37,7 +37,8 @@ class Episode:
 
     Attributes:
         frames: uint8 ``[T+1, V, Y, X, 3]``, one per camera of ``cameras``.
-        state: float32 ``[T+1, 8]``, measured: end-effector position (m), axis-angle (rad), two finger positions (m).
+        state: float32 ``[T+1, 8]``, measured: end-effector position (m), axis-angle (rad), two finger positions
+            (m; the right one counts negative, as in LIBERO).
         command: float32 ``[T+1, 7]``, commanded pose: position (m), rotation vector (rad), gripper in [-1, 1].
         action: float32 ``[T, 7]`` in [-1, 1].
         reward: float32 ``[T]``; 1 where frame ``t+1`` fulfils the task, else 0.
@@ -77,6 +78,11 @@ class Episode:
         """Index of the first frame (1..T) that fulfils the task, or None."""
         hits = np.flatnonzero(self.reward > 0)
         return int(hits[0]) + 1 if hits.size else None
+
+    @property
+    def opening(self) -> NDArray[np.float32]:
+        """Measured distance between the fingers (m), ``[T+1]``."""
+        return self.state[:, 6] - self.state[:, 7]
 
     def __repr__(self) -> str:
         """Show shapes, not arrays."""

@@ -31,6 +31,7 @@ class FrameStore:
         action: float32 ``[R, 7]``, taken at this frame.
         command: float32 ``[R, 7]`` at this frame.
         success: bool ``[R]``, this frame fulfils the task.
+        opening: float32 ``[R]``, measured distance between the fingers (m).
         first: int64 ``[E]``, the row of each episode's frame 0.
         length: int64 ``[E]``, each episode's number of actions ``T``.
         event_episode: int64 ``[events]``, the episode of each keyframe.
@@ -43,6 +44,7 @@ class FrameStore:
     action: NDArray[np.float32]
     command: NDArray[np.float32]
     success: NDArray[np.bool_]
+    opening: NDArray[np.float32]
     first: NDArray[np.int64]
     length: NDArray[np.int64]
     event_episode: NDArray[np.int64]
@@ -79,7 +81,7 @@ def build_store(episodes: Sequence[Episode], camera: str = "scene") -> FrameStor
     return FrameStore(*arrays, first, length, event[:, 0], event[:, 1], instruction, task)
 
 
-_Arrays = tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_]]
+_Arrays = tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], NDArray[np.float32]]
 
 
 def _empty_arrays(rows: int, shape: tuple[int, ...]) -> _Arrays:
@@ -88,12 +90,13 @@ def _empty_arrays(rows: int, shape: tuple[int, ...]) -> _Arrays:
         np.empty((rows, ACTION_SIZE), dtype=np.float32),
         np.empty((rows, COMMAND_SIZE), dtype=np.float32),
         np.zeros(rows, dtype=np.bool_),
+        np.empty(rows, dtype=np.float32),
     )
 
 
 def _fill(arrays: _Arrays, first: int, episode: Episode, camera: str, number: int) -> tuple[str, str, list[int]]:
     """Copy one episode to its rows; return its instruction, task and keyframe steps."""
-    frames, action, command, success = (array[first : first + len(episode) + 1] for array in arrays)
+    frames, action, command, success, opening = (array[first : first + len(episode) + 1] for array in arrays)
     view = _camera_view(episode, camera)
     if view.shape != frames.shape:
         raise ArtefactError(f"episode {number}: frames {view.shape}, the first episode's size is {frames.shape[1:]}")
@@ -101,6 +104,7 @@ def _fill(arrays: _Arrays, first: int, episode: Episode, camera: str, number: in
     action[:-1], action[-1] = episode.action, hold_action(episode.command[-1])
     command[:] = episode.command
     success[1:] = episode.reward > 0
+    opening[:] = episode.opening
     return episode.instruction, episode.task, sorted({key.step for key in keyframes(episode)})
 
 

@@ -62,6 +62,7 @@ class WindowBatch:
         command: float32 ``[B, 7]`` at frame ``t``.
         commands: float32 ``[B, S, 7]`` after each action.
         success: bool ``[B, W]``, that future frame fulfils the task.
+        opening: float32 ``[B, W]``, measured distance between the fingers in that future frame (m).
         valid: bool ``[B, W]``, that future frame was recorded.
         static: bool ``[B]``, the row is a static clip.
         episode: int64 ``[B]``, position of the episode in what was given.
@@ -77,6 +78,7 @@ class WindowBatch:
     command: Tensor
     commands: Tensor
     success: Tensor
+    opening: Tensor
     valid: Tensor
     static: Tensor
     episode: Tensor
@@ -124,6 +126,7 @@ def gather_windows(
         command=torch.from_numpy(command),
         commands=torch.from_numpy(store.command[first + np.minimum(now + moving * (step + 1), last)]),
         success=torch.from_numpy(store.success[frame_row]),
+        opening=torch.from_numpy(store.opening[frame_row]),
         valid=torch.from_numpy(now + moving * future <= last),
         static=torch.from_numpy(static),
         episode=torch.from_numpy(episode),

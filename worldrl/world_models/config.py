@@ -117,12 +117,24 @@ class SuccessHeadConfig:
 
 
 @dataclass
+class GripperHeadConfig:
+    """Gripper head, which shapes the features in training and is not read in imagination.
+
+    Attributes:
+        loss_weight: weight of its squared error (in units of 2 cm) beside the flow loss; 0 switches it off.
+    """
+
+    loss_weight: float = 0.3
+
+
+@dataclass
 class VideoWorldModelConfig:
     """Everything that shapes a :class:`~worldrl.world_models.video.VideoWorldModel`."""
 
     codec: CodecConfig = field(default_factory=CodecConfig)
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
     success: SuccessHeadConfig = field(default_factory=SuccessHeadConfig)
+    gripper: GripperHeadConfig = field(default_factory=GripperHeadConfig)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> VideoWorldModelConfig:
@@ -131,6 +143,7 @@ class VideoWorldModelConfig:
             codec=CodecConfig(**data["codec"]),
             dynamics=DynamicsConfig(**data["dynamics"]),
             success=SuccessHeadConfig(**data["success"]),
+            gripper=GripperHeadConfig(**data["gripper"]),
         )
 
     def to_json(self) -> dict[str, Any]:

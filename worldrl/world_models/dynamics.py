@@ -5,9 +5,9 @@ The future frames of a chunk are packed into the channels of one token grid, bes
 that joins the noise level's embedding and modulates every block, and as tokens that every block attends to.
 Each action travels with the commanded pose it leads to, which follows from it exactly.
 
-Where the gripper will be in the picture follows from the pose as well, up to the camera: a learned projection places
-each future pose in the image plane, and every token is told its own offset from it (World-Env draws such a pose map
-in pixels). Drawing the arm then is the same local problem for every token.
+Where the gripper will be in the picture follows from the pose as well, up to the camera: a learned pinhole camera
+places each future pose in the image plane, and every token is told its own offset from it (World-Env draws such a pose
+map in pixels). Drawing the arm then is the same local problem for every token.
 
 The output is the *change* against the newest memory frame: ẑ = z_now + f(·), so an untrained model predicts a
 still image and a small object's motion is not buried under the scene.
@@ -49,6 +49,9 @@ def offset_features(offset: Tensor, octaves: int) -> Tensor:
 OCTAVES = 4
 """The finest wave is a quarter of the image: two tokens of eight."""
 
+NEAREST = 0.2
+"""Least depth of the learned camera, in units of its distance: a bad step must not divide by nothing."""
+
 
 class PoseMap(nn.Module):
     """Tells every token where the gripper of each future frame is, relative to itself.
@@ -64,19 +67,26 @@ class PoseMap(nn.Module):
     def __init__(self, height: int, width: int, frames: int):
         super().__init__()
         self.register_buffer("grid", token_grid(height, width), persistent=False)
-        self.project = nn.Linear(3, 2)
+        self.project = nn.Linear(3, 3)
         self.channels = frames * (2 + 4 * OCTAVES + COMMAND_SIZE - 2)
         with torch.no_grad():
             # A first guess that training corrects: a camera that faces the robot and looks down.
-            self.project.weight.copy_(torch.tensor([[0.0, 0.9, 0.0], [0.8, 0.0, -0.6]]))
-            self.project.bias.zero_()
+            self.project.weight.copy_(torch.tensor([[0.0, 0.9, 0.0], [0.8, 0.0, -0.6], [0.0, 0.0, 0.0]]))
+            self.project.bias.copy_(torch.tensor([0.0, 0.0, 1.0]))
 
     def forward(self, command: Tensor) -> Tensor:
         """Map scaled commanded poses ``[B, F, 7]`` to ``[B, n, channels]``."""
-        place = self.project(command[..., :3])  # [B, F, 2]
+        place = self.place(command[..., :3])  # [B, F, 2]
         offset = self.grid[:, None] - place[:, None]  # [B, n, F, 2]
         shared = command[:, None, :, 2:].expand(-1, len(self.grid), -1, -1)  # height, rotation, gripper
         return torch.cat([offset_features(offset, OCTAVES), shared.to(offset.dtype)], dim=-1).flatten(2)
+
+    def place(self, position: Tensor) -> Tensor:
+        """Project scaled positions ``[..., 3]`` to image coordinates ``[..., 2]`` (right, down) in about [-1, 1]."""
+        # In float32 also under autocast: a bfloat16 image coordinate is off by a quarter of a pixel in 64.
+        with torch.autocast(position.device.type, enabled=False):
+            homogeneous = self.project(position.float())
+        return homogeneous[..., :2] / homogeneous[..., 2:].clamp_min(NEAREST)
 
 
 class DynamicsTransformer(nn.Module):

@@ -14,6 +14,7 @@ from worldrl.core.interfaces import Logs
 from worldrl.core.rng import on_device
 from worldrl.data.windows import WindowBatch
 from worldrl.diffusion.flow import add_noise, draw_sigma
+from worldrl.world_models.gripper_head import opening_loss
 from worldrl.world_models.success_head import success_loss
 from worldrl.world_models.video import VideoState, VideoWorldModel
 
@@ -59,7 +60,7 @@ def dynamics_loss(
     depth: int = 0,
     head_only: bool = False,
 ) -> tuple[Tensor, Logs]:
-    """Flow loss on clean latents plus the success head's cross-entropy, for one chunk of each window.
+    """Flow loss on clean latents plus the losses of both heads, for one chunk of each window.
 
     Args:
         model: the world model; its codec is not trained here.
@@ -141,4 +142,8 @@ def chunk_loss(
     logit = model.success(features, model.success.embed(batch.instruction))
     head = success_loss(logit.float(), success, valid, sigma, config.success.positive_weight)
     logs = {"wm/flow_loss": flow.detach(), "wm/success_loss": head.detach()}
-    return (head if head_only else flow + config.success.loss_weight * head), logs
+    if head_only:
+        return head, logs
+    grip = opening_loss(model.gripper(features).float(), batch.opening[:, frames], valid)
+    total = flow + config.success.loss_weight * head + config.gripper.loss_weight * grip
+    return total, {**logs, "wm/gripper_loss": grip.detach()}

@@ -146,11 +146,11 @@ def fit_dynamics(
     log: MetricLog | None,
     series: str = "dynamics",
 ) -> FitReport:
-    """Train dynamics and success head in place on windows of ``episodes``; the codec stays as it is.
+    """Train dynamics and both heads in place on windows of ``episodes``; the codec stays as it is.
 
     ``series`` names the training in the log, so that several rounds keep a curve each.
     """
-    modules = {"dynamics": model.dynamics, "success": model.success}
+    modules = {"dynamics": model.dynamics, "success": model.success, "gripper": model.gripper}
     if config.compile:
         model.dynamics.compile()
     loss = _WindowLoss(model, latent_sampler(model, episodes, config), config, sentences, seed, head_only=False)

@@ -27,6 +27,7 @@ from worldrl.diffusion.flow import euler_step, sigma_grid
 from worldrl.world_models.codec import PatchCodec, to_uint8, to_unit
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.dynamics import DynamicsTransformer, command_features
+from worldrl.world_models.gripper_head import GripperHead
 from worldrl.world_models.success_head import SuccessHead
 
 KIND = "video-world-model"
@@ -81,7 +82,9 @@ class VideoWorldModel(nn.Module):
         self.compute_dtype = torch.float32
         self.codec = PatchCodec(config.codec)
         self.dynamics = DynamicsTransformer(config.dynamics, self.codec.latent_shape)
-        self.success = SuccessHead(config.dynamics.width, config.dynamics.heads, config.dynamics.chunk_frames)
+        sizes = (config.dynamics.width, config.dynamics.heads, config.dynamics.chunk_frames)
+        self.success = SuccessHead(*sizes)
+        self.gripper = GripperHead(*sizes)
 
     @property
     def chunk_length(self) -> int:
