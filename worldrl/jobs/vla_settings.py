@@ -103,7 +103,7 @@ class TrainVlaSettings:
     start: str = setting("bundled", "world model to begin with: bundled, scratch, or a world-model folder")
     gates: str = setting("stop", "what a failed gate does: stop or warn")
     rounds: int = setting(2, "rounds of practice, world model and improvement (co-evolution)")
-    demonstrations: int = setting(25, "expert demonstrations per task")
+    demonstrations: int = setting(15, "expert demonstrations per task")
     held_out: float = setting(0.2, "share of the practice episodes kept apart for calibration and gates")
     target_precision: float = setting(0.95, "precision at which the success threshold is calibrated")
     policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
