@@ -94,6 +94,13 @@ def test_first_chunks(episodes):
     assert set(batch.episode.tolist()) == set(range(5))
 
 
+def test_the_chunk_in_question_begins_anywhere(episodes):
+    sampler = WindowSampler(episodes, unroll=2, first_chunk_share=0, static_share=0, event_share=0)
+    plain, later = (sampler.sample(500, stream(0, "w"), chunk=chunk) for chunk in (0, 1))
+    assert torch.equal(later.episode, plain.episode)
+    assert torch.equal(later.start, (plain.start - L).clamp_min(0))
+
+
 @pytest.mark.parametrize("chunk", [0, 1])
 def test_in_event_windows_the_chunk_in_question_meets_a_keyframe_or_what_follows_it(episodes, chunk):
     sampler = WindowSampler(episodes, unroll=2, first_chunk_share=0, static_share=0, event_share=1)

@@ -87,7 +87,7 @@ class WindowSampler:
         Args:
             batch: how many rows ``B``.
             generator: a CPU generator; three numbers are drawn per row.
-            chunk: the chunk of the window, 0..U-1, that event windows lay around a keyframe.
+            chunk: the chunk of the window in question, 0..U-1: the one that events and any frame are drawn for.
 
         Returns:
             The windows.
@@ -116,8 +116,10 @@ class WindowSampler:
         high = np.minimum(step + length - 1 - chunk * length, self._last_start[episode])
         return episode, low + (offset * (np.maximum(high - low, 0) + 1)).astype(np.int64)
 
-    def _anywhere(self, where: Draw, _offset: Draw, _chunk: int) -> tuple[Index, Index]:
-        return _locate(self.store, _pick(self._starts, where))
+    def _anywhere(self, where: Draw, _offset: Draw, chunk: int) -> tuple[Index, Index]:
+        """Let the chunk in question begin at any frame, as far as the episode goes back."""
+        episode, step = _locate(self.store, _pick(self._starts, where))
+        return episode, np.maximum(step - chunk * self.layout.chunk_length, 0)
 
     def _refuse_empty(self, shares: dict[str, float]) -> None:
         if not self._startable.size:

@@ -38,6 +38,9 @@ class WorldModelTraining:
         steps: steps of dynamics and success head together; 0 leaves the dynamics as they are.
         head_steps: further steps of the success head alone, on features that no longer move.
         head_batch: windows per step of those.
+        head_unroll: chunks per window of those.
+        head_bootstrap: probability that such a step looks at what the model itself imagined: the head must know how
+            reality went on where the dream looks too good.
         head_negative_share: share of swapped instructions in those.
         batch: windows per step.
         learning_rate: peak, warm-up cosine.
@@ -62,6 +65,8 @@ class WorldModelTraining:
     steps: int = 600
     head_steps: int = 0
     head_batch: int = 64
+    head_unroll: int = 6
+    head_bootstrap: float = 0.9
     head_negative_share: float = 0.5
     batch: int = 32
     learning_rate: float = 2e-4
@@ -81,11 +86,15 @@ class WorldModelTraining:
 
     def __post_init__(self) -> None:
         """Check the ranges that the rooms below do not check."""
-        for name in ("bootstrap", "negative_share"):
+        for name in ("bootstrap", "head_bootstrap", "negative_share", "head_negative_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"world_model.{name} must lie in [0, 1], got {getattr(self, name)}")
-        if self.bootstrap > 0 and self.unroll < 2:
-            raise SettingError(f"world_model.bootstrap needs world_model.unroll of at least 2, got {self.unroll}")
+        for prefix in ("", "head_"):
+            unroll = getattr(self, f"{prefix}unroll")
+            if getattr(self, f"{prefix}bootstrap") > 0 and unroll < 2:
+                raise SettingError(
+                    f"world_model.{prefix}bootstrap needs world_model.{prefix}unroll of at least 2, got {unroll}"
+                )
 
 
 @dataclass(frozen=True)
@@ -168,8 +177,13 @@ def fit_success(
     log: MetricLog | None,
     series: str = "success",
 ) -> FitReport:
-    """Train the success head alone, in place, on windows from anywhere: fulfilled tasks are no keyframes."""
-    spread = replace(config, event_share=0.0, static_share=0.0)
+    """Train the success head alone, in place, on windows from anywhere: fulfilled tasks are no keyframes.
+
+    Mostly on the model's own imagination of true actions, against what really came.
+    """
+    spread = replace(
+        config, event_share=0.0, static_share=0.0, unroll=config.head_unroll, bootstrap=config.head_bootstrap
+    )
     loss = _WindowLoss(model, latent_sampler(model, episodes, spread), config, sentences, seed, head_only=True)
     return _fit_windows(series, model, {"success": model.success}, loss, config.head_steps, folder, log)
 
