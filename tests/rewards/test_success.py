@@ -4,7 +4,14 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.rewards.success import SuccessRule, calibrate_threshold, debounced_score, first_success, precision_recall
+from worldrl.rewards.success import (
+    HIGHEST_THRESHOLD,
+    SuccessRule,
+    calibrate_threshold,
+    debounced_score,
+    first_success,
+    precision_recall,
+)
 
 
 def found(rows, debounce=2, threshold=0.6, streak=None):
@@ -80,13 +87,13 @@ def test_the_lowest_threshold_with_the_precision():
 def test_never_below_the_floor_nor_at_one():
     assert calibrated([0.2, 0.1], [1, 0]) == 0.5
     assert calibrated([1.0, 0.3], [1, 0]) == pytest.approx(0.5)
-    assert calibrated([1.0, 0.995, 0.7], [1, 1, 0]) == pytest.approx(0.99)
+    assert calibrated([1.0, 0.9995, 0.7], [1, 1, 0]) == pytest.approx(HIGHEST_THRESHOLD)
 
 
 def test_unreachable_precision_leaves_almost_nothing():
-    assert calibrated([0.6, 0.9], [1, 0]) == 0.99
+    assert calibrated([0.6, 0.9], [1, 0]) == HIGHEST_THRESHOLD
 
 
 def test_without_successes_the_floor_only_if_nothing_false_reaches_it():
     assert calibrated([0.1, 0.2], [0, 0]) == 0.5
-    assert calibrated([0.1, 0.8], [0, 0]) == 0.99
+    assert calibrated([0.1, 0.8], [0, 0]) == HIGHEST_THRESHOLD

@@ -80,6 +80,10 @@ def debounced_score(probability: NDArray[np.float32], debounce: int) -> NDArray[
     return windows.min(axis=-1).max(axis=-1)
 
 
+HIGHEST_THRESHOLD = 0.999
+"""Calibration goes no higher: a head that is sure of failures too must be trained, not asked for more nines."""
+
+
 def calibrate_threshold(
     score: NDArray[np.float32], actual: NDArray[np.bool_], *, target_precision: float, default: float
 ) -> float:
@@ -93,11 +97,11 @@ def calibrate_threshold(
             easy rollouts cannot open the gate.
 
     Returns:
-        A threshold in (0, 1); 0.99 where none reaches the precision, also when nothing really succeeded: imagined
+        A threshold in (0, 1); the highest where none reaches the precision, also when nothing really succeeded: imagined
         successes that are all false must not lead to the loosest threshold.
     """
-    for threshold in np.unique(np.clip(score, default, 0.99)):
+    for threshold in np.unique(np.clip(score, default, HIGHEST_THRESHOLD)):
         predicted = score >= threshold
         if predicted.any() and actual[predicted].mean() >= target_precision:
             return float(threshold)
-    return 0.99 if (score >= default).any() else default
+    return HIGHEST_THRESHOLD if (score >= default).any() else default
