@@ -90,8 +90,12 @@ def test_never_below_the_floor_nor_at_one():
     assert calibrated([1.0, 0.9995, 0.7], [1, 1, 0]) == pytest.approx(HIGHEST_THRESHOLD)
 
 
-def test_unreachable_precision_leaves_almost_nothing():
-    assert calibrated([0.6, 0.9], [1, 0]) == HIGHEST_THRESHOLD
+def test_where_the_precision_is_out_of_reach_the_surest_threshold_is_taken():
+    assert calibrated([0.6, 0.9], [1, 0]) == pytest.approx(0.6)
+    # 12 of 15 from 0.7 on is surer than 2 of 3 from 0.9 on, and than 13 of 25 over all.
+    score = [0.95, 0.9, 0.9] + [0.7] * 12 + [0.6] * 10
+    actual = [0, 1, 1] + [1] * 10 + [0] * 2 + [1] + [0] * 9
+    assert calibrated(score, actual) == pytest.approx(0.7)
 
 
 def test_without_successes_the_floor_only_if_nothing_false_reaches_it():

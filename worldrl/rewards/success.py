@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
+from worldrl.core.stats import wilson
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,9 @@ def calibrate_threshold(
 ) -> float:
     """Choose the lowest threshold that reaches the target precision on calibration rollouts.
 
+    Where none does, the one whose precision is surest to be high: the largest lower end of its Wilson interval. The
+    highest threshold of all would often leave nothing to learn from.
+
     Args:
         score: ``[B]`` from :func:`debounced_score`.
         actual: ``[B]`` real outcomes of the same action sequences.
@@ -97,11 +101,14 @@ def calibrate_threshold(
             easy rollouts cannot open the gate.
 
     Returns:
-        A threshold in (0, 1); the highest where none reaches the precision, also when nothing really succeeded: imagined
-        successes that are all false must not lead to the loosest threshold.
+        A threshold in (0, 1); :data:`HIGHEST_THRESHOLD` where nothing really succeeded: imagined successes that are all
+        false must not lead to the loosest threshold.
     """
-    for threshold in np.unique(np.clip(score, default, HIGHEST_THRESHOLD)):
-        predicted = score >= threshold
-        if predicted.any() and actual[predicted].mean() >= target_precision:
-            return float(threshold)
-    return HIGHEST_THRESHOLD if (score >= default).any() else default
+    score = np.clip(score, 0, HIGHEST_THRESHOLD)
+    candidates = [float(t) for t in np.unique(np.clip(score, default, None)) if (score >= t).any()]
+    precision = {t: wilson(int(actual[score >= t].sum()), int((score >= t).sum())) for t in candidates}
+    good = [t for t, rate in precision.items() if rate["rate"] >= target_precision]
+    if good or not candidates:
+        return min(good, default=default)
+    surest = max(candidates, key=lambda t: precision[t]["lo"])
+    return surest if precision[surest]["k"] else HIGHEST_THRESHOLD
