@@ -65,8 +65,8 @@ class WorldModelTraining:
     steps: int = 600
     head_steps: int = 0
     head_batch: int = 64
-    head_unroll: int = 6
-    head_bootstrap: float = 0.9
+    head_unroll: int = 3
+    head_bootstrap: float = 0.5
     head_negative_share: float = 0.5
     batch: int = 32
     learning_rate: float = 2e-4
@@ -184,7 +184,7 @@ def fit_success(
     spread = replace(
         config, event_share=0.0, static_share=0.0, unroll=config.head_unroll, bootstrap=config.head_bootstrap
     )
-    loss = _WindowLoss(model, latent_sampler(model, episodes, spread), config, sentences, seed, head_only=True)
+    loss = _WindowLoss(model, latent_sampler(model, episodes, spread), spread, sentences, seed, head_only=True)
     return _fit_windows(series, model, {"success": model.success}, loss, config.head_steps, folder, log)
 
 
