@@ -77,24 +77,24 @@ def test_clipping_by_hand(ratio, advantage, expected, slope):
 @pytest.mark.parametrize("temperature", [1.0, 1.6])
 def test_gradient_by_finite_differences(kl, temperature):
     old, reference, policy = Softmax(1), Softmax(2), Softmax(1)
-    config = GrpoConfig(kl=kl, temperature=temperature)
+    config = GrpoConfig(kl=kl)
     with torch.no_grad():  # ratios on both sides of the clips
         policy.weight += 0.05 * torch.randn(policy.weight.shape, generator=stream(0, "away"), dtype=torch.float64)
     batch = make_batch(old=old, temperature=temperature)
-    loss, _ = grpo_loss(policy, batch, config, reference)
+    loss, _ = grpo_loss(policy, batch, config, reference, temperature=temperature)
     (gradient,) = torch.autograd.grad(loss, policy.weight)
     direction = torch.randn(policy.weight.shape, generator=stream(0, "direction"), dtype=torch.float64)
     values, start, h = [], policy.weight.detach().clone(), 1e-6
     for sign in (1, -1):
         policy.weight.data = start + sign * h * direction
-        values.append(grpo_loss(policy, batch, config, reference)[0].item())
+        values.append(grpo_loss(policy, batch, config, reference, temperature=temperature)[0].item())
     assert (values[0] - values[1]) / (2 * h) == pytest.approx((gradient * direction).sum().item(), rel=1e-5)
 
 
 def test_at_the_acting_policy_the_gradient_is_reinforce():
     policy = Softmax(1)
     batch = make_batch(old=policy)
-    (gradient,) = torch.autograd.grad(grpo_loss(policy, batch, GrpoConfig(), None)[0], policy.weight)
+    (gradient,) = torch.autograd.grad(grpo_loss(policy, batch, GrpoConfig(), None, temperature=1.0)[0], policy.weight)
     logp = policy.logits(batch.obs).log_softmax(dim=-1).gather(-1, batch.token[..., None]).squeeze(-1)
     weight = (batch.weight * batch.advantage)[:, None, None]
     (expected,) = torch.autograd.grad(-(weight * logp).mean(), policy.weight)
@@ -112,7 +112,7 @@ def test_kl_is_zero_at_the_reference_and_positive_elsewhere():
     assert categorical_kl(p.log(), q.log()).item() == pytest.approx(expected, rel=1e-5)
     policy = Softmax(1)
     batch = make_batch(old=policy)
-    _, logs = grpo_loss(policy, batch, GrpoConfig(kl=0.1), copy.deepcopy(policy))
+    _, logs = grpo_loss(policy, batch, GrpoConfig(kl=0.1), copy.deepcopy(policy), temperature=1.0)
     assert logs["grpo/reference_kl"].abs() < 1e-12
     assert logs["grpo/approx_kl"].abs() < 1e-12
 
@@ -189,7 +189,7 @@ def test_uninformative_groups_change_nothing_to_the_bit(make_rollouts, tiny_poli
     optimizer = torch.optim.AdamW(policy.parameters(), lr=0.1, weight_decay=0.1)
     before = {name: value.clone() for name, value in policy.state_dict().items()}
     rollouts = make_rollouts([1, 1, 0, 0], [1, 1, 2, 2], group_size=2, policy=policy)
-    logs = grpo_update(policy, optimizer, rollouts, GrpoConfig(group_size=2), seed=0)
+    logs = grpo_update(policy, optimizer, rollouts, GrpoConfig(group_size=2), seed=0, temperature=1.0)
     assert logs["grpo/kept_rollouts"] == 0
     assert optimizer.state_dict()["state"] == {}
     assert all(torch.equal(before[name], value) for name, value in policy.state_dict().items())
@@ -204,7 +204,7 @@ def test_an_uninformative_group_beside_an_informative_one_changes_nothing(make_r
     )  # fmt: skip
     for rollouts in (both, first):
         policy = tiny_policy()
-        grpo_update(policy, torch.optim.SGD(policy.parameters(), lr=0.1), rollouts, config, seed=0)
+        grpo_update(policy, torch.optim.SGD(policy.parameters(), lr=0.1), rollouts, config, seed=0, temperature=1.0)
         after.append(policy.state_dict())
     assert all(torch.equal(after[0][name], after[1][name]) for name in after[0])
 
@@ -212,7 +212,7 @@ def test_an_uninformative_group_beside_an_informative_one_changes_nothing(make_r
 def test_an_update_makes_the_successful_rollouts_tokens_likelier(make_rollouts, tiny_policy):
     policy, config = tiny_policy(), GrpoConfig(group_size=2, keep_low=0, keep_high=1)
     rollouts = make_rollouts([1, 0], [2, 2], group_size=2, policy=policy)
-    grpo_update(policy, torch.optim.SGD(policy.parameters(), lr=0.5), rollouts, config, seed=0)
+    grpo_update(policy, torch.optim.SGD(policy.parameters(), lr=0.5), rollouts, config, seed=0, temperature=1.0)
     gain = [
         policy.log_prob(
             PolicyObs(rollouts.image[:, r], rollouts.command[:, r], rollouts.instruction[:2]), rollouts.token[:, r]
@@ -230,7 +230,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(make_rollouts, tiny_pol
     before = {name: value.clone() for name, value in policy.state_dict().items()}
     config = GrpoConfig(group_size=2, keep_low=0, keep_high=1)
     with pytest.raises(NonFiniteError, match="grpo: loss nan"):
-        grpo_update(policy, torch.optim.SGD(policy.parameters(), lr=0.5), rollouts, config, seed=0)
+        grpo_update(policy, torch.optim.SGD(policy.parameters(), lr=0.5), rollouts, config, seed=0, temperature=1.0)
     assert all(torch.equal(before[name], value) for name, value in policy.state_dict().items())
 
 

@@ -45,7 +45,7 @@ def test_a_run_leaves_a_model_a_result_and_repeats_itself(make_settings, tmp_pat
     assert len(metrics["gates"]) == 5
     assert metrics["training"].keys() >= {"codec/psnr_db", "wm/flow_loss", "wm/success_loss"}
     model = VideoWorldModel.load(tmp_path / "run" / "world_model")
-    assert model.config.success.threshold == metrics["threshold"]
+    assert model.config.outcome.threshold == metrics["threshold"]
     manifest = json.loads((tmp_path / "run" / "world_model" / "manifest.json").read_text())
     assert manifest["parents"] == [{"path": str(push_dataset), "hash": EpisodeDataset.open(push_dataset).fingerprint}]
     train_world_model.main(make_settings())  # finds everything finished
@@ -104,7 +104,7 @@ def test_held_out_episodes_are_apart_and_stay_so(push_episodes):
 
 def test_calibration_sets_the_models_own_threshold(make_world_model, push_simulator, push_episodes):
     model = make_world_model()
-    before = model.config.success.threshold
+    before = model.config.outcome.threshold
     assert calibrate(model, [], target_precision=0.9, seed=0).threshold == before
 
     class Judge(push_simulator):
@@ -112,9 +112,9 @@ def test_calibration_sets_the_models_own_threshold(make_world_model, push_simula
 
     steps = np.array([episode.success for episode in push_episodes])
     assert steps.any()
-    model.config.success.debounce = 1
+    model.config.outcome.debounce = 1
     assert calibrate(Judge(certainty=0.8), push_episodes, target_precision=0.9, seed=0).threshold == 0.5
-    assert model.config.success.threshold == 0.5
+    assert model.config.outcome.threshold == 0.5
     rule = calibrate(Judge(certainty=0.8, doubt=0.7), push_episodes, target_precision=0.99, seed=0)
     assert rule.threshold == pytest.approx(0.8)  # 0.7 would believe every failure
     # A head that says the same of everything leaves no choice; the gates refuse it.

@@ -6,6 +6,7 @@ import torch
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.types import Chunk, Episode
+from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.actors import DreamActor, ExpertActor
 from worldrl.rollout.dreams import Dreams, came_true, dream, dream_rows, execute
@@ -50,7 +51,7 @@ class Drift:
     def __init__(self):
         self.shown = []
 
-    def act(self, obs, *, generators, temperature=1.0):
+    def act(self, obs, *, generators, temperature=1.0, habit=None):
         self.shown.append(obs)
         action = torch.zeros(len(obs.instruction), 4, 7)
         action[:, :, 0] = 0.5
@@ -114,21 +115,21 @@ def test_a_dream_comes_true_in_time_or_not():
 def test_dreams_run_to_the_horizon_and_rows_do_not_depend_on_their_neighbours(scripted_world, make_record):
     policy = Drift()
     starts = [make_record(number) for number in range(3)]
-    action, probability = dream_rows(scripted_world, policy, starts, 12, seed=3, temperature=1.0)
+    action, probability = dream_rows(scripted_world, policy, starts, 12, seed=3, exploration=Exploration(lasting=0.0))
     assert action.shape == (3, 12, 7)
     frames = 12 // scripted_world.frame_stride
     assert probability.shape == (3, frames)
     assert len(policy.shown) == 3
     assert not torch.equal(policy.shown[1].image, policy.shown[0].image)  # it acts on the model's pictures
-    alone, _ = dream_rows(scripted_world, Drift(), starts[:1], 12, seed=3, temperature=1.0)
+    alone, _ = dream_rows(scripted_world, Drift(), starts[:1], 12, seed=3, exploration=Exploration(lasting=0.0))
     np.testing.assert_array_equal(alone[0], action[0])
-    other, _ = dream_rows(scripted_world, Drift(), starts, 12, seed=4, temperature=1.0)
+    other, _ = dream_rows(scripted_world, Drift(), starts, 12, seed=4, exploration=Exploration(lasting=0.0))
     assert not np.array_equal(other, action)
 
 
 def test_beyond_a_tasks_horizon_a_dream_is_over(scripted_world):
     horizon = {"PickRedCube": 6, "PickYellowBrick": 8}
-    dreams = dream(scripted_world, Drift(), list(horizon), 2, seed=1, horizon=horizon, image_size=16)
+    dreams = dream(scripted_world, Drift(), list(horizon), 2, seed=1, horizon=horizon, image_size=16, exploration=Exploration())
     assert dreams.task == ("PickRedCube",) * 2 + ("PickYellowBrick",) * 2
     assert dreams.index.tolist() == [0, 1, 0, 1]
     assert dreams.action.shape == (4, 8, 7)

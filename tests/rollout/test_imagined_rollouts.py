@@ -5,6 +5,7 @@ from gymnasium.vector import AutoresetMode
 
 from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.types import Chunk, PolicyObs
+from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.imagined_rollouts import imagine_rollouts
@@ -19,7 +20,7 @@ class Scheduled:
     def __init__(self, plan):
         self.plan, self.shown, self.temperatures = plan, [], []
 
-    def act(self, obs, *, generators, temperature=1.0):
+    def act(self, obs, *, generators, temperature=1.0, habit=None):
         self.shown.append(list(obs.instruction))
         self.temperatures.append(temperature)
         now = len(self.shown)
@@ -44,7 +45,7 @@ def test_rows_run_until_success_or_horizon_and_are_not_asked_again(make_env, mak
     plan = {"a": 1, "b": 3, "c": 9}
     starts = [make_record(number, instruction=word) for number, word in enumerate(plan)]
     policy = Scheduled(plan)
-    result = imagine_rollouts(make_env(6), policy, starts, group_size=2, seed=0, temperature=1.3)
+    result = imagine_rollouts(make_env(6), policy, starts, group_size=2, seed=0, exploration=Exploration(1.3))
     assert result.success.tolist() == [True, True, True, True, False, False]
     assert result.valid.sum(dim=0).tolist() == [1, 1, 3, 3, 3, 3]
     assert result.valid[:, 0].tolist() == [True, False, False]
@@ -61,7 +62,7 @@ def test_rows_run_until_success_or_horizon_and_are_not_asked_again(make_env, mak
 def test_the_first_picture_is_the_start_and_each_chunk_sees_the_one_before(make_env, make_record):
     starts = [make_record(7), make_record(9)]
     env = make_env(4)
-    result = imagine_rollouts(env, Scheduled(dict.fromkeys([starts[0].instruction], 99)), starts, group_size=2, seed=0)
+    result = imagine_rollouts(env, Scheduled(dict.fromkeys([starts[0].instruction], 99)), starts, group_size=2, seed=0, exploration=Exploration())
     assert result.image[0, :, 0, 0, 0].tolist() == [7, 7, 9, 9]
     np.testing.assert_array_equal(result.command[0], np.stack([starts[0].command] * 4))
     assert not torch.equal(result.image[0], result.image[1])
@@ -69,7 +70,7 @@ def test_the_first_picture_is_the_start_and_each_chunk_sees_the_one_before(make_
 
 def test_same_seed_same_rollouts_and_every_row_its_own_draws(make_env, make_record, tiny_policy, same_tree):
     def play(seed):
-        return vars(imagine_rollouts(make_env(4), tiny_policy(), [make_record(1)], group_size=4, seed=seed))
+        return vars(imagine_rollouts(make_env(4), tiny_policy(), [make_record(1)], group_size=4, seed=seed, exploration=Exploration()))
 
     one, other = play(0), play(1)
     same_tree(one, play(0))
@@ -79,7 +80,7 @@ def test_same_seed_same_rollouts_and_every_row_its_own_draws(make_env, make_reco
 
 def test_stored_log_probabilities_are_the_policys(make_env, make_record, tiny_policy):
     policy = tiny_policy()
-    result = imagine_rollouts(make_env(4), policy, [make_record(1)], group_size=4, seed=0, temperature=1.5)
+    result = imagine_rollouts(make_env(4), policy, [make_record(1)], group_size=4, seed=0, exploration=Exploration(1.5))
     for t in range(len(result.valid)):
         row = result.valid[t]
         words = [result.instruction[r] for r in row.nonzero()[:, 0]]
@@ -91,6 +92,6 @@ def test_stored_log_probabilities_are_the_policys(make_env, make_record, tiny_po
 
 def test_what_does_not_fit_is_refused(make_env, make_record, tiny_policy):
     with pytest.raises(SettingError, match="one record per reset row: 6, got 4"):
-        imagine_rollouts(make_env(6), tiny_policy(), [make_record()], group_size=4, seed=0)
+        imagine_rollouts(make_env(6), tiny_policy(), [make_record()], group_size=4, seed=0, exploration=Exploration())
     with pytest.raises(ActionError, match="shape"):
-        imagine_rollouts(make_env(4), tiny_policy(chunk_length=3), [make_record()], group_size=4, seed=0)
+        imagine_rollouts(make_env(4), tiny_policy(chunk_length=3), [make_record()], group_size=4, seed=0, exploration=Exploration())

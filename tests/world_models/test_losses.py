@@ -51,7 +51,7 @@ def test_an_untrained_dynamics_predicts_the_newest_frame(make_world_model, push_
     state, target = window_state(latent_sampler(model, push_episodes, CONFIG).sample(6, stream(0, "windows")))
     noise = torch.randn(6, *target.shape[1:], generator=stream(0, "noise"))[:, :2]
     condition = torch.randn(6, 4, 14, generator=stream(0, "condition"))
-    latent, _ = model.sample_latents(state, condition, noise)
+    latent, _ = model.sample(state, condition, noise)
     torch.testing.assert_close(latent, state.memory[:, -1:].expand_as(latent), atol=1e-5, rtol=0)
 
 
@@ -116,7 +116,7 @@ def test_imagining_ahead_is_what_the_simulator_would_do(world_model, push_episod
     noise = torch.randn(12, 2, 4, 2, 2, generator=stream(0, "ahead"))
     condition = world_model.condition(batch.action[:, :4], batch.commands[:, :4])
     with torch.no_grad():
-        latent, _ = world_model.sample_latents(state, condition, noise)
+        latent, _ = world_model.sample(state, condition, noise)
     torch.testing.assert_close(ahead.memory, latent)
     assert torch.equal(ahead.command, batch.commands[:, 3])
     _, imagined = world_model.imagine(

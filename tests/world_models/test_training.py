@@ -13,7 +13,6 @@ from worldrl.world_models.training import (
     WorldModelTraining,
     fit_codec,
     fit_dynamics,
-    fit_success,
     latent_sampler,
     relabel,
 )
@@ -91,26 +90,6 @@ def test_averaged_weights_are_the_ones_kept(make_world_model, push_episodes):
         fit_dynamics(model, push_episodes, config, sentences=SENTENCES, seed=0, folder=None, log=None)
         results.append((torch.cat([p.detach().flatten() for p in model.dynamics.parameters()]) - start).norm().item())
     assert results[0] > results[1] >= results[2]
-
-
-@pytest.mark.parametrize(("bootstrap", "depths"), [(0.0, {0}), (1.0, {1, 2, 3})])
-def test_the_success_head_learns_as_deep_in_imagination_as_its_own_settings_say(
-    make_world_model, push_episodes, monkeypatch, bootstrap, depths
-):
-    model, seen, loss = make_world_model(), set(), training.dynamics_loss
-    before = [p.detach().clone() for p in model.dynamics.parameters()]
-
-    def spy(*args, depth, **over):
-        seen.add(depth)
-        return loss(*args, depth=depth, **over)
-
-    monkeypatch.setattr(training, "dynamics_loss", spy)
-    config = WorldModelTraining(
-        **SMALL, bootstrap=0.5, head_steps=24, head_batch=2, head_unroll=4, head_bootstrap=bootstrap
-    )
-    fit_success(model, push_episodes, config, sentences=SENTENCES, seed=0, folder=None, log=None)
-    assert seen == depths
-    assert all(torch.equal(a, b) for a, b in zip(before, model.dynamics.parameters(), strict=True))
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------

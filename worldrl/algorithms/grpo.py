@@ -34,7 +34,6 @@ class GrpoConfig:
     Attributes:
         groups: start states ``N`` per iteration.
         group_size: rollouts ``G`` per start state.
-        temperature: sampling temperature in imagination.
         learning_rate: AdamW.
         weight_decay: AdamW.
         epochs: passes over each batch.
@@ -51,7 +50,6 @@ class GrpoConfig:
 
     groups: int = 16
     group_size: int = 8
-    temperature: float = 1.0
     learning_rate: float = 1e-4
     weight_decay: float = 0.0
     epochs: int = 1
@@ -164,10 +162,10 @@ def grpo_batch(rollouts: ImaginedRollouts, config: GrpoConfig) -> tuple[GrpoBatc
 
 
 def grpo_loss(
-    policy: TokenPolicy, batch: GrpoBatch, config: GrpoConfig, reference: TokenPolicy | None
+    policy: TokenPolicy, batch: GrpoBatch, config: GrpoConfig, reference: TokenPolicy | None, *, temperature: float
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Negative GRPO objective of some chunks, plus β·KL to ``reference`` when both are given."""
-    logits = policy.logits(batch.obs) / config.temperature
+    logits = policy.logits(batch.obs) / temperature
     logp = F.log_softmax(logits, dim=-1).gather(-1, batch.token[..., None]).squeeze(-1)
     objective = clipped_objective(
         logp,
@@ -182,7 +180,7 @@ def grpo_loss(
     logs = {"grpo/loss": loss.detach(), "grpo/approx_kl": (log_ratio.exp() - 1 - log_ratio).sum(dim=(1, 2)).mean()}
     if config.kl > 0 and reference is not None:
         with torch.no_grad():
-            target = reference.logits(batch.obs) / config.temperature
+            target = reference.logits(batch.obs) / temperature
         kl = categorical_kl(logits, target).mean()
         loss, logs["grpo/reference_kl"] = loss + config.kl * kl, kl.detach()
     return loss, logs
@@ -203,6 +201,7 @@ def grpo_update(
     config: GrpoConfig,
     *,
     seed: int,
+    temperature: float,
     reference: TokenPolicy | None = None,
 ) -> dict[str, Tensor]:
     """Improve the policy on one batch of rollouts; a batch without an informative group changes nothing.
@@ -213,6 +212,7 @@ def grpo_update(
         rollouts: imagined by this very policy.
         config: settings.
         seed: of this iteration, for the minibatch order.
+        temperature: at which the rollouts were sampled.
         reference: the supervised policy of the KL term.
 
     Returns:
@@ -223,7 +223,7 @@ def grpo_update(
     """
     batch, logs = grpo_batch(rollouts, config)
     for part in minibatches(batch, config, seed) if len(batch) else ():
-        loss, part_logs = grpo_loss(policy, part.to(policy.device), config, reference)
+        loss, part_logs = grpo_loss(policy, part.to(policy.device), config, reference, temperature=temperature)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(policy.parameters(), config.clip_norm)

@@ -18,6 +18,7 @@ from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import stream, stream_seed
+from worldrl.policies.exploration import Exploration
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagine import WorldModelVecEnv
@@ -36,6 +37,7 @@ class Improvement:
         keyframe_margin: control steps before the keyframe.
         starts_per_task: initial states rendered per task.
         checkpoint_every: iterations between checkpoints.
+        exploration: how the policy's actions are drawn in imagination.
         grpo: the update.
     """
 
@@ -44,6 +46,7 @@ class Improvement:
     keyframe_margin: int = 8
     starts_per_task: int = 128
     checkpoint_every: int = 5
+    exploration: Exploration = field(default_factory=Exploration)
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
 
     def __post_init__(self) -> None:
@@ -101,7 +104,13 @@ def improve(
         for k in range(first, config.iterations):
             rollouts = imagine_batch(env, policy, config, seed=stream_seed(seed, "improve", k))
             logs = grpo_update(
-                policy, optimizer, rollouts, config.grpo, seed=stream_seed(seed, "update", k), reference=reference
+                policy,
+                optimizer,
+                rollouts,
+                config.grpo,
+                seed=stream_seed(seed, "update", k),
+                temperature=config.exploration.temperature,
+                reference=reference,
             )
             history.append(float(logs["grpo/imagined_success"]))
             log.write(series, k, logs)
@@ -116,5 +125,5 @@ def imagine_batch(env: WorldModelVecEnv, policy: TokenPolicy, config: Improvemen
     """Imagine one batch of groups."""
     starts = env.store.sample(config.grpo.groups, config.p_keyframe, generator=stream(seed, "starts"))
     return imagine_rollouts(
-        env, policy, starts, group_size=config.grpo.group_size, seed=seed, temperature=config.grpo.temperature
+        env, policy, starts, group_size=config.grpo.group_size, seed=seed, exploration=config.exploration
     )

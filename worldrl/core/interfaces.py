@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worldrl.core.types import Chunk, Imagined, PolicyObs, ResetRecord
+from worldrl.core.types import Chunk, Habit, Imagined, PolicyObs, ResetRecord
 
 Logs = dict[str, Tensor]
 """Detached scalars, named ``room/quantity``; they become floats only in the logger."""
@@ -27,8 +27,15 @@ class Policy(Protocol):
 
     chunk_length: int
 
-    def act(self, obs: PolicyObs, *, generators: Sequence[torch.Generator] | None, temperature: float = 1.0) -> Chunk:
-        """Choose a chunk for each row; ``generators=None`` means greedy (the most probable tokens)."""
+    def act(
+        self,
+        obs: PolicyObs,
+        *,
+        generators: Sequence[torch.Generator] | None,
+        temperature: float = 1.0,
+        habit: Habit | None = None,
+    ) -> Chunk:
+        """Choose a chunk for each row; ``generators=None`` means greedy, ``habit`` is what lasts of the exploration."""
         ...
 
     def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:

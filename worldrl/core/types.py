@@ -106,6 +106,23 @@ class PolicyObs:
 
 
 @dataclass(frozen=True)
+class Habit:
+    """The part of each rollout's exploration that stays the same at every step (``policies.exploration``).
+
+    Attributes:
+        value: standard normal draws ``[B, 7]``.
+        share: of the variance that lasts, in (0, 1].
+    """
+
+    value: torch.Tensor
+    share: float
+
+    def select(self, index: torch.Tensor) -> Habit:
+        """Keep the rows of ``index``."""
+        return Habit(self.value[index], self.share)
+
+
+@dataclass(frozen=True)
 class Chunk:
     """A policy's answer to one observation.
 

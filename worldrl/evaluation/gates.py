@@ -86,7 +86,7 @@ ADVICE = {
     "action_swap_ratio": "the model ignores its actions: train longer, or raise world_model.event_share",
     "static_psnr": "raise world_model.static_share",
     "recall": "collect more episodes that succeed (practice.expert_episodes), raise world_model.event_share, train longer",
-    "precision": "collect more near misses (practice.policy_episodes), raise success.threshold or success.debounce",
+    "precision": "collect more near misses (practice.policy_episodes), raise outcome.threshold or outcome.debounce",
 }
 
 

@@ -17,6 +17,7 @@ from worldrl.core.stats import wilson
 from worldrl.evaluation.protocol import instruction_of
 from worldrl.jobs.opening import choose_tasks, open_run, rate_interval
 from worldrl.jobs.stages import dream_plan, weights_folder
+from worldrl.policies.exploration import Exploration
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset
@@ -53,6 +54,7 @@ class CollectSettings:
     policy: str | None = setting(None, "folder of the policy that records policy_episodes and dreams")
     world_model: str | None = setting(None, "the policy's dreams are imagined by it: a world-model folder, or bundled")
     temperature: float | None = setting(None, "the policy's sampling temperature; null is greedy")
+    lasting: float = setting(0.0, "share of the policy's randomness that stays the same over an episode")
     noise: float = setting(0.3, "action noise of the noisy expert, as a fraction of the action range")
     goal_offset: float = setting(0.02, "error of the noisy expert's targets, standard deviation (m)")
     hold_steps: int = setting(8, "steps recorded after the first success")
@@ -126,7 +128,7 @@ def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> 
         ("wander", WanderActor(), settings.wander_episodes),
     ]
     if settings.policy is not None:
-        policy = PolicyActor(folder=settings.policy, temperature=settings.temperature, device=device)
+        policy = PolicyActor(folder=settings.policy, temperature=settings.temperature, lasting=settings.lasting, device=device)
         sources.append(("policy", policy, settings.policy_episodes))
     return [CollectPlan(actor, name_episodes(settings, tasks, source, count)) for source, actor, count in sources]
 
@@ -144,7 +146,7 @@ def dream_plans(settings: CollectSettings, tasks: Sequence[str], file: Path, dev
         settings.dream_episodes,
         seed=stream_seed(settings.seed, "collect", "dream") % 2**31,
         image_size=settings.image_size,
-        temperature=settings.temperature or 1.0,
+        exploration=Exploration(settings.temperature or 1.0, settings.lasting),
     )
     return [plan]
 

@@ -81,7 +81,7 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
         steps = whole_chunks(settings.steps or max(map(len, episodes)), model.chunk_length)
         actions = np.stack([padded_actions(episode, steps) for episode in episodes])
         result = replay(model, episodes, actions, seed=settings.seed)
-        rule = SuccessRule(model.config.success.threshold, model.config.success.debounce)
+        rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
         imagined = outcomes(result, rule)
         write_pictures(run.path, episodes, result, imagined, fps=dataset.fps / model.frame_stride)
         metrics = {

@@ -22,6 +22,7 @@ from worldrl.core.types import Episode
 from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
 from worldrl.jobs.language import task_sentences, training_sentences
 from worldrl.paths import weights_dir
+from worldrl.policies.exploration import Exploration
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.success import SuccessRule, calibrate_threshold, debounced_score
@@ -30,7 +31,8 @@ from worldrl.rollout.collect import CollectPlan
 from worldrl.rollout.dreams import Dreams, dream, execute
 from worldrl.rollout.starts import task_horizons
 from worldrl.world_models.config import VideoWorldModelConfig
-from worldrl.world_models.training import WorldModelTraining, fit_codec, fit_dynamics, fit_success
+from worldrl.world_models.outcome_training import fit_outcome
+from worldrl.world_models.training import WorldModelTraining, fit_codec, fit_dynamics
 from worldrl.world_models.video import VideoWorldModel
 
 BUNDLED, SCRATCH = "bundled", "scratch"
@@ -107,14 +109,14 @@ def learn_world_model(
     log: MetricLog,
     series: str = "dynamics",
 ) -> dict[str, Any]:
-    """Train codec, dynamics and success head in place, each if it has steps; return the last logged numbers."""
+    """Train codec, dynamics and outcome head in place, each if it has steps; return the last logged numbers."""
     numbers: dict[str, Any] = {}
     if training.codec_steps:
         frames = torch.from_numpy(np.concatenate([episode.frames[:, 0] for episode in episodes]))
         fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log)
         numbers |= last_numbers(log, "codec")
     sentences = task_sentences(sorted({episode.task for episode in episodes}))
-    parts = ((fit_dynamics, "dynamics", training.steps), (fit_success, "success", training.head_steps))
+    parts = ((fit_dynamics, "dynamics", training.steps), (fit_outcome, "outcome", training.outcome_steps))
     for fit_part, part, steps in parts:
         name = series.replace("dynamics", part)
         if steps:
@@ -163,7 +165,7 @@ def calibrate(
         target_precision: least share of imagined successes that are real.
         seed: of the model's noise in the replays.
     """
-    head = model.config.success
+    head = model.config.outcome
     parts = [_replayed_scores(model, episodes, seed)] if episodes else []
     if dreams is not None:
         parts.append((debounced_score(dreams.probability, head.debounce), execute(dreams) >= 0))
@@ -181,7 +183,7 @@ def _replayed_scores(
     steps = whole_chunks(max(map(len, episodes)), model.chunk_length)
     actions = np.stack([padded_actions(episode, steps) for episode in episodes])
     probability = replay(model, episodes, actions, seed=seed).probability
-    score = debounced_score(probability, model.config.success.debounce)
+    score = debounced_score(probability, model.config.outcome.debounce)
     return score, np.array([episode.success for episode in episodes])
 
 
@@ -194,7 +196,7 @@ def dream_plan(
     *,
     seed: int,
     image_size: int,
-    temperature: float,
+    exploration: Exploration,
 ) -> CollectPlan:
     """Let the policy act in the model's dreams, ``count`` per task, and plan to execute them in the simulator.
 
@@ -203,6 +205,6 @@ def dream_plan(
     if not file.exists():
         horizon = task_horizons(tasks)
         dream(
-            model, policy, tasks, count, seed=seed, horizon=horizon, image_size=image_size, temperature=temperature
+            model, policy, tasks, count, seed=seed, horizon=horizon, image_size=image_size, exploration=exploration
         ).save(file)
     return CollectPlan(DreamActor(str(file)), Dreams.load(file).specs("dream"))

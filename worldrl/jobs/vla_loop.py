@@ -121,7 +121,7 @@ def fresh_dreams(loop: Loop, policy: TokenPolicy, model: VideoWorldModel, count:
         seed=loop.seed(name, "dreams"),
         horizon=task_horizons(loop.tasks),
         image_size=loop.settings.policy.image_size,
-        temperature=loop.settings.practice.temperature,
+        exploration=loop.settings.improvement.exploration,
     )
 
 
@@ -139,4 +139,4 @@ def load_world_model(loop: Loop, folder: Path) -> tuple[VideoWorldModel, Success
     """Load a world model ready to imagine, with its rule of success."""
     model = VideoWorldModel.load(folder, loop.device)
     model.compute_dtype = resolve_dtype(loop.settings.dtype, loop.device)
-    return model, SuccessRule(model.config.success.threshold, model.config.success.debounce)
+    return model, SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)

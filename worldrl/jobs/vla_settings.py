@@ -26,7 +26,6 @@ class Practice:
             simulator: where imagination is about to be believed. None in round 1 of ``start=scratch``.
         noise: action noise of that expert, as a fraction of the action range.
         goal_offset: error of its goals, standard deviation (m).
-        temperature: sampling temperature of the policy.
         hold_steps: steps recorded after the first success.
     """
 
@@ -35,14 +34,12 @@ class Practice:
     dream_episodes: int = 60
     noise: float = 0.15
     goal_offset: float = 0.015
-    temperature: float = 1.0
     hold_steps: int = 8
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         for name in ("policy_episodes", "expert_episodes", "dream_episodes", "noise", "goal_offset", "hold_steps"):
             non_negative(f"practice.{name}", getattr(self, name))
-        positive("practice.temperature", self.temperature)
 
 
 @dataclass
@@ -57,7 +54,7 @@ class Scratch:
     expert_episodes: int = 300
     training: WorldModelTraining = field(
         default_factory=lambda: WorldModelTraining(
-            codec_steps=4000, steps=14000, head_steps=1000, learning_rate=4e-4, warmup=200
+            codec_steps=4000, steps=14000, outcome_steps=1000, learning_rate=4e-4, warmup=200
         )
     )
 
@@ -111,7 +108,7 @@ class TrainVlaSettings:
     practice: Practice = field(default_factory=Practice)
     world_model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
     training: WorldModelTraining = field(
-        default_factory=lambda: WorldModelTraining(steps=300, head_steps=100, learning_rate=1e-4)
+        default_factory=lambda: WorldModelTraining(steps=300, outcome_steps=200, learning_rate=1e-4)
     )
     scratch: Scratch = field(default_factory=Scratch)
     thresholds: GateThresholds = field(default_factory=GateThresholds)

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from worldrl.algorithms.improve import imagine_batch, imagined_env, improve
@@ -76,10 +76,10 @@ def practice(loop: Loop, number: int, policy: Path, world: Path | None) -> Path:
     """Record the policy's own rollouts, the blind expert's, and what the policy did in the dreams of ``world``."""
     stage = loop.run.stage(f"round-{number}-1-practice")
     if not stage.finished:
-        settings = loop.settings.practice
+        settings, exploration = loop.settings.practice, loop.settings.improvement.exploration
         expert_episodes = settings.expert_episodes if world is not None else loop.settings.scratch.expert_episodes
         sources: list[tuple[str, AnyActor, int]] = [
-            ("policy", PolicyActor(str(policy), temperature=settings.temperature), settings.policy_episodes),
+            ("policy", PolicyActor(str(policy), **asdict(exploration)), settings.policy_episodes),
             ("blind_expert", ExpertActor(settings.noise, settings.goal_offset, blind=True), expert_episodes),
         ]
         plans = [
@@ -96,7 +96,7 @@ def practice(loop: Loop, number: int, policy: Path, world: Path | None) -> Path:
                 settings.dream_episodes,
                 seed=loop.seed("practice", number, "dream"),
                 image_size=loop.settings.policy.image_size,
-                temperature=settings.temperature,
+                exploration=exploration,
             )
             plans.append(plan)
         loop.finish(stage, {"success": loop.collect(stage.folder / DATASET, plans)})

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE, Chunk, PolicyObs
+from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE, Chunk, Habit, PolicyObs
 from worldrl.nn.text import InstructionEncoder
 from worldrl.nn.vision import ImageEncoder
+from worldrl.policies.exploration import uniform_draws
 from worldrl.policies.observation import check_obs
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.tokens import allowed_bins, decode
@@ -153,13 +154,21 @@ class TokenPolicy(nn.Module):
         return (self.logits(obs, command_seen=command_seen) / temperature).log_softmax(dim=-1)
 
     @torch.no_grad()
-    def act(self, obs: PolicyObs, *, generators: Sequence[torch.Generator] | None, temperature: float = 1.0) -> Chunk:
+    def act(
+        self,
+        obs: PolicyObs,
+        *,
+        generators: Sequence[torch.Generator] | None,
+        temperature: float = 1.0,
+        habit: Habit | None = None,
+    ) -> Chunk:
         """Choose a chunk for each row.
 
         Args:
             obs: ``B`` observations.
             generators: one CPU stream per row, each giving ``L × A`` uniform draws; None is greedy.
             temperature: divides the logits; ``logp`` is that of the divided ones.
+            habit: the rows' lasting part of the exploration; None draws every token apart.
 
         Returns:
             The chunk, on the policy's device.
@@ -169,7 +178,7 @@ class TokenPolicy(nn.Module):
             SettingError: the number of generators is not ``B``, or the temperature is not above 0.
         """
         logp = self.log_softmax(obs, temperature=temperature)
-        token = logp.argmax(dim=-1) if generators is None else self._sample(logp, generators)
+        token = logp.argmax(dim=-1) if generators is None else self._sample(logp, generators, habit)
         chosen = logp.gather(-1, token[..., None]).squeeze(-1)
         return Chunk(action=self.decode(token), token=token, logp=chosen)
 
@@ -240,11 +249,11 @@ class TokenPolicy(nn.Module):
         shown = scaled.new_ones(len(scaled), 1) if seen is None else seen.to(scaled)[:, None]
         return torch.cat([scaled * shown, shown], dim=1)
 
-    def _sample(self, logp: Tensor, generators: Sequence[torch.Generator]) -> Tensor:
+    def _sample(self, logp: Tensor, generators: Sequence[torch.Generator], habit: Habit | None) -> Tensor:
         rows, length, size, _ = logp.shape
         if len(generators) != rows:
             raise SettingError(f"generators: one per row, so {rows}, received {len(generators)}")
-        uniform = torch.stack([torch.rand(length, size, generator=g) for g in generators])
+        uniform = uniform_draws(generators, length, size, habit)
         return inverse_cdf(logp.double().exp(), uniform.to(logp.device))
 
     def _check_token(self, token: Tensor, rows: int) -> None:

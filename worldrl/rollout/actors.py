@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import Policy
 from worldrl.core.rng import numpy_stream, stream
-from worldrl.core.types import PolicyObs
+from worldrl.core.types import ACTION_SIZE, Habit, PolicyObs
+from worldrl.policies.exploration import Exploration
 from worldrl.rollout.dreams import Dreams, hold
 from worldrl.rollout.specs import EpisodeSpec
 
@@ -101,6 +102,7 @@ class PolicyActor:
     Attributes:
         folder: the policy's folder.
         temperature: sampling temperature; None acts greedily (the most probable tokens).
+        lasting: share of the draws' variance that stays the same over an episode.
         replan: actions executed of each chunk; None executes all.
         device: torch device that the policy runs on, inside each worker.
     """
@@ -108,12 +110,13 @@ class PolicyActor:
     folder: str
     kind: ClassVar[str] = "policy"
     temperature: float | None = None
+    lasting: float = 0.0
     replan: int | None = None
     device: str = "cpu"
 
     def __post_init__(self) -> None:
-        if self.temperature is not None and self.temperature <= 0:
-            raise SettingError(f"PolicyActor.temperature: must be > 0, or None for greedy, received {self.temperature}")
+        if self.temperature is not None:
+            Exploration(self.temperature, self.lasting)
         if self.replan is not None and self.replan < 1:
             raise SettingError(f"PolicyActor.replan: must be >= 1, or None for the whole chunk, received {self.replan}")
 
@@ -185,6 +188,19 @@ class _Scripted:
         return np.stack([np.asarray(row.mind.act(row.env), np.float32) for row in rows])[:, None]
 
 
+@dataclass(frozen=True)
+class _Mood:
+    """One episode's draws: its stream and what lasts of them."""
+
+    generator: torch.Generator
+    lasting: torch.Tensor | None
+
+
+def _habit(moods: Sequence[_Mood], share: float) -> Habit | None:
+    lasting = [mood.lasting for mood in moods if mood.lasting is not None]
+    return Habit(torch.stack(lasting), share) if lasting else None
+
+
 class _PolicyActor:
     """Batched policy inference, once per chunk."""
 
@@ -194,15 +210,22 @@ class _PolicyActor:
         self._replan = check_replan(spec.replan, self._policy.chunk_length)
 
     def begin(self, row: Row) -> None:
-        row.mind = stream(row.spec.seed, "act", "policy", *row.spec.stream_names)
+        generator = stream(row.spec.seed, "act", "policy", *row.spec.stream_names)
+        row.mind = _Mood(generator, torch.randn(ACTION_SIZE, generator=generator) if self._spec.lasting else None)
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        greedy = self._spec.temperature is None
-        generators = None if greedy else [row.mind for row in rows]
+        obs = stack_obs(rows, self._spec.device)
         with torch.inference_mode():
-            chunk = self._policy.act(
-                stack_obs(rows, self._spec.device), generators=generators, temperature=self._spec.temperature or 1.0
-            )
+            if self._spec.temperature is None:
+                chunk = self._policy.act(obs, generators=None)
+            else:
+                moods: list[_Mood] = [row.mind for row in rows]
+                chunk = self._policy.act(
+                    obs,
+                    generators=[mood.generator for mood in moods],
+                    temperature=self._spec.temperature,
+                    habit=_habit(moods, self._spec.lasting),
+                )
         return chunk.action[:, : self._replan].float().cpu().numpy()
 
 

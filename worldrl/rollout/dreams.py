@@ -25,6 +25,7 @@ from worldrl.core.errors import ArtefactError
 from worldrl.core.interfaces import Policy, WorldModel
 from worldrl.core.rng import stream
 from worldrl.core.types import PolicyObs, ResetRecord
+from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule, first_success
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.rollout.starts import replay_in_simulator, simulator_starts
@@ -111,7 +112,7 @@ def dream(
     seed: int,
     horizon: Mapping[str, int],
     image_size: int,
-    temperature: float = 1.0,
+    exploration: Exploration,
 ) -> Dreams:
     """Imagine ``count`` rollouts of each task from fresh initial states, to the horizon whatever happens.
 
@@ -123,13 +124,13 @@ def dream(
         seed: of the initial states, the policy's and the model's draws.
         horizon: control steps per task.
         image_size: pixels per side.
-        temperature: sampling temperature.
+        exploration: how the policy's actions are drawn.
     """
     steps = max(-(-horizon[task] // model.chunk_length) for task in tasks) * model.chunk_length
     parts = []
     for task in tasks:
         starts = simulator_starts([task], count, seed=seed, memory_frames=model.memory_frames, image_size=image_size)
-        action, probability = dream_rows(model, policy, starts, steps, seed=seed, temperature=temperature)
+        action, probability = dream_rows(model, policy, starts, steps, seed=seed, exploration=exploration)
         action[:, horizon[task] :] = hold(action[:, horizon[task] - 1])[:, None]
         probability[:, horizon[task] // model.frame_stride :] = 0
         parts.append((action, probability))
@@ -147,19 +148,22 @@ def hold(action: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @torch.no_grad()
 def dream_rows(
-    model: WorldModel, policy: Policy, starts: Sequence[ResetRecord], steps: int, *, seed: int, temperature: float
+    model: WorldModel, policy: Policy, starts: Sequence[ResetRecord], steps: int, *, seed: int, exploration: Exploration
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Imagine one rollout per start; return its actions ``[E, T, 7]`` and success probabilities ``[E, N]``."""
     state, actions, probabilities = model.start(starts), [], []
     image = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))
     task, instruction = [record.task for record in starts], [record.instruction for record in starts]
+    habit = exploration.habit([stream(seed, "habit", task[row], row) for row in range(len(starts))])
     for chunk in range(steps // model.chunk_length):
         draws = {
             name: [stream(seed, "dream", name, task[row], row, chunk) for row in range(len(starts))]
             for name in ("policy", "noise")
         }
         obs = PolicyObs(image, state.state_dict()["command"], instruction)
-        action = policy.act(obs, generators=draws["policy"], temperature=temperature).action
+        action = policy.act(
+            obs, generators=draws["policy"], temperature=exploration.temperature, habit=habit
+        ).action
         state, imagined = model.imagine(state, action, generators=draws["noise"])
         image = model.decode_last(state)
         actions.append(action.cpu().numpy())

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from worldrl.core.interfaces import Policy
-from worldrl.core.rng import stream
+from worldrl.core.rng import row_streams, stream
 from worldrl.core.types import Chunk, PolicyObs, ResetRecord
+from worldrl.policies.exploration import Exploration
 from worldrl.rollout.imagine import WorldModelVecEnv
 
 
@@ -61,7 +62,7 @@ def imagine_rollouts(
     *,
     group_size: int,
     seed: int,
-    temperature: float = 1.0,
+    exploration: Exploration,
 ) -> ImaginedRollouts:
     """Let the policy act in imagination until every row succeeded or ran out of time.
 
@@ -71,7 +72,7 @@ def imagine_rollouts(
         starts: one start state per group.
         group_size: rollouts per start.
         seed: root of the policy's and the model's draws for this batch.
-        temperature: sampling temperature.
+        exploration: how the policy's actions are drawn.
 
     Returns:
         The batch.
@@ -81,11 +82,18 @@ def imagine_rollouts(
     running = np.ones(env.num_envs, bool)
     success = np.zeros(env.num_envs, bool)
     chunks: list[tuple[Tensor, Tensor, Chunk, np.ndarray]] = []
+    habit = exploration.habit(row_streams(seed, ["habit"], env.num_envs))
     while running.any():
         rows = np.flatnonzero(running)
         generators = [stream(seed, "policy", int(row), len(chunks)) for row in rows]
         with torch.no_grad():
-            chunk = _on_cpu(policy.act(observation(obs, rows), generators=generators, temperature=temperature))
+            chunk = policy.act(
+                observation(obs, rows),
+                generators=generators,
+                temperature=exploration.temperature,
+                habit=habit and habit.select(torch.from_numpy(rows)),
+            )
+        chunk = _on_cpu(chunk)
         chunks.append((torch.from_numpy(obs["image"]), torch.from_numpy(obs["command"]), chunk, rows))
         action = np.zeros((env.num_envs, *chunk.action.shape[1:]), np.float32)
         action[rows] = chunk.action.numpy()

@@ -94,7 +94,7 @@ def make_vec(
     return WorldModelVecEnv(
         model,
         store,
-        SuccessRule(model.config.success.threshold, model.config.success.debounce),
+        SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce),
         num_envs=num_envs,
         horizon=lengths if horizon is None else horizon,
         group_size=group_size,

@@ -101,30 +101,41 @@ class SuccessHeadConfig:
     """Joint success head.
 
     Attributes:
-        threshold: probability from which a frame counts as success; calibrated on held-out rollouts.
-        least_threshold: calibration never goes below this.
-        debounce: consecutive frames over the threshold that make a success.
         loss_weight: weight of its cross-entropy beside the flow loss.
         positive_weight: weight of frames of success; below 1 favours precision, since false success is what
             reinforcement learning exploits.
     """
 
-    threshold: float = 0.7
-    least_threshold: float = 0.5
-    debounce: int = 2
     loss_weight: float = 0.1
     positive_weight: float = 1.0
 
 
 @dataclass
 class GripperHeadConfig:
-    """Gripper head, which shapes the features in training and is not read in imagination.
+    """Gripper head.
 
     Attributes:
         loss_weight: weight of its squared error (in units of 2 cm) beside the flow loss; 0 switches it off.
     """
 
     loss_weight: float = 0.3
+
+
+@dataclass
+class OutcomeHeadConfig:
+    """Outcome head, and when its probability counts as success.
+
+    Attributes:
+        width: of its belief.
+        threshold: probability from which a frame counts as success; calibrated on held-out rollouts.
+        least_threshold: calibration never goes below this.
+        debounce: consecutive frames over the threshold that make a success.
+    """
+
+    width: int = 128
+    threshold: float = 0.7
+    least_threshold: float = 0.5
+    debounce: int = 2
 
 
 @dataclass
@@ -135,6 +146,7 @@ class VideoWorldModelConfig:
     dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
     success: SuccessHeadConfig = field(default_factory=SuccessHeadConfig)
     gripper: GripperHeadConfig = field(default_factory=GripperHeadConfig)
+    outcome: OutcomeHeadConfig = field(default_factory=OutcomeHeadConfig)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> VideoWorldModelConfig:
@@ -144,6 +156,7 @@ class VideoWorldModelConfig:
             dynamics=DynamicsConfig(**data["dynamics"]),
             success=SuccessHeadConfig(**data["success"]),
             gripper=GripperHeadConfig(**data["gripper"]),
+            outcome=OutcomeHeadConfig(**data["outcome"]),
         )
 
     def to_json(self) -> dict[str, Any]:

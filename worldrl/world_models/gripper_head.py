@@ -2,8 +2,8 @@
 
 The commanded gripper follows from the actions; the measured one tells whether something is held, in the very chunk
 in which the fingers close, long before a lift shows it in the picture. In pixels that bit is a handful of tokens among
-thousands of numbers, and a model trained on pixels alone lifted what it had not grasped. The head is read in training
-only: its gradient makes the shared features know the grasp. Any robot with a gripper measures it.
+thousands of numbers, and a model trained on pixels alone lifted what it had not grasped. The head's gradient makes the
+shared features know the grasp; in imagination its findings go to the outcome head. Any robot with a gripper measures it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,14 @@ class GripperHead(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.out = Mlp(width, width, 1)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Return the opening ``[B, F]`` in units of :data:`OPENING_UNIT` from features ``[B, n, d]``."""
+    def find(self, features: Tensor) -> Tensor:
+        """Return findings ``[B, F, d]`` from features ``[B, n, d]``."""
         query = self.frame.expand(len(features), -1, -1)
-        return self.out(self.norm(query + self.attention(query, features))).squeeze(-1)
+        return self.norm(query + self.attention(query, features))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the opening ``[B, F]`` in units of :data:`OPENING_UNIT`."""
+        return self.out(self.find(features)).squeeze(-1)
 
 
 def opening_loss(predicted: Tensor, opening: Tensor, valid: Tensor) -> Tensor:

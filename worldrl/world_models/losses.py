@@ -7,6 +7,8 @@ will ask of it. The target stays the true future.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -58,16 +60,14 @@ def dynamics_loss(
     *,
     generator: torch.Generator,
     depth: int = 0,
-    head_only: bool = False,
 ) -> tuple[Tensor, Logs]:
-    """Flow loss on clean latents plus the losses of both heads, for one chunk of each window.
+    """Flow loss on clean latents plus the losses of success and gripper head, for one chunk of each window.
 
     Args:
         model: the world model; its codec is not trained here.
         batch: windows of ``U`` chunks, cut out of latents (see :func:`worldrl.world_models.training.latent_sampler`).
         generator: CPU generator of this step.
         depth: chunks that the model imagines before the one in question, from 0 to ``U`` - 1.
-        head_only: train the success head on the features as they are.
 
     Returns:
         Scalar loss and logs.
@@ -77,37 +77,39 @@ def dynamics_loss(
         state, target = window_state(batch)
         state = imagine_ahead(model, state, batch, depth, generator)
         state = _with_noise(state, model.config.dynamics.memory_noise if depth == 0 else 0.0, generator)
-    return chunk_loss(model, state, batch, target, depth, generator, head_only=head_only)
+    return chunk_loss(model, state, batch, target, depth, generator)
 
 
 def _with_noise(state: VideoState, strength: float, generator: torch.Generator) -> VideoState:
-    if strength == 0:
-        return state
-    return VideoState(
-        state.reference, noisy_memory(state.memory, strength, generator), state.command, state.instruction
-    )
+    return replace(state, memory=noisy_memory(state.memory, strength, generator)) if strength else state
 
 
 def window_state(batch: WindowBatch) -> tuple[VideoState, Tensor]:
-    """Split a window of latents into its starting state (instruction left empty) and all future latents ``[B, U·F, ...]``."""
+    """Split a window of latents into its start (without instruction and belief) and all future latents ``[B, U·F, ...]``."""
     reference, memory, future = (x.float() for x in (batch.reference, batch.memory, batch.frames))
-    return VideoState(reference, memory, batch.command, reference.new_zeros(len(reference), 0)), future
+    nothing = reference.new_zeros(len(reference), 0)
+    return VideoState(reference, memory, batch.command, nothing, nothing), future
 
 
 def imagine_ahead(
     model: VideoWorldModel, state: VideoState, batch: WindowBatch, depth: int, generator: torch.Generator
 ) -> VideoState:
     """Let the model imagine the first ``depth`` chunks of the window from their true actions."""
-    length = model.chunk_length
     for chunk in range(depth):
-        span = slice(chunk * length, (chunk + 1) * length)
-        condition = model.condition(batch.action[:, span], batch.commands[:, span])
-        shape = (state.rows, model.config.dynamics.chunk_frames, *model.codec.latent_shape)
-        noise = torch.randn(shape, generator=generator, device=model.device)
-        latent, _ = model.sample_latents(state, condition, noise)
-        memory = torch.cat([state.memory, latent], dim=1)[:, -model.memory_frames :]
-        state = VideoState(state.reference, memory, batch.commands[:, span][:, -1], state.instruction)
+        state, _ = imagine_chunk(model, state, batch, chunk, generator)
     return state
+
+
+def imagine_chunk(
+    model: VideoWorldModel, state: VideoState, batch: WindowBatch, chunk: int, generator: torch.Generator
+) -> tuple[VideoState, Tensor]:
+    """Imagine a window's ``chunk``-th chunk from its true actions; return the state after it and the features."""
+    span = slice(chunk * model.chunk_length, (chunk + 1) * model.chunk_length)
+    condition = model.condition(batch.action[:, span], batch.commands[:, span])
+    shape = (state.rows, model.config.dynamics.chunk_frames, *model.codec.latent_shape)
+    noise = torch.randn(shape, generator=generator, device=model.device)
+    latent, features = model.sample(state, condition, noise)
+    return model.remember(state, latent, batch.commands[:, span]), features
 
 
 def chunk_loss(
@@ -117,10 +119,8 @@ def chunk_loss(
     target: Tensor,
     chunk: int,
     generator: torch.Generator,
-    *,
-    head_only: bool = False,
 ) -> tuple[Tensor, Logs]:
-    """Loss of one chunk of the window, from ``state`` just before it; of the success head alone if asked."""
+    """Loss of one chunk of the window, from ``state`` just before it."""
     config = model.config
     frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
     steps = slice(chunk * config.dynamics.chunk_length, (chunk + 1) * config.dynamics.chunk_length)
@@ -133,17 +133,12 @@ def chunk_loss(
     )
     noise = torch.randn(clean.shape, generator=generator, device=model.device)
     condition = model.condition(batch.action[:, steps], batch.commands[:, steps])
-    with torch.set_grad_enabled(torch.is_grad_enabled() and not head_only):
-        predicted, features = model.dynamics(
-            add_noise(clean, noise, sigma), sigma, state.reference, state.memory, condition
-        )
+    predicted, features = model.dynamics(add_noise(clean, noise, sigma), sigma, state.reference, state.memory, condition)
     weight = motion_weight(clean, state.memory[:, -1:], config.dynamics.motion_weight) * valid[:, :, None, None, None]
     flow = (weight * (predicted.float() - clean).square()).mean()
     logit = model.success(features, model.success.embed(batch.instruction))
     head = success_loss(logit.float(), success, valid, sigma, config.success.positive_weight)
-    logs = {"wm/flow_loss": flow.detach(), "wm/success_loss": head.detach()}
-    if head_only:
-        return head, logs
     grip = opening_loss(model.gripper(features).float(), batch.opening[:, frames], valid)
     total = flow + config.success.loss_weight * head + config.gripper.loss_weight * grip
-    return total, {**logs, "wm/gripper_loss": grip.detach()}
+    logs = {"wm/flow_loss": flow.detach(), "wm/success_loss": head.detach(), "wm/gripper_loss": grip.detach()}
+    return total, logs

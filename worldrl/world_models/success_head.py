@@ -1,7 +1,8 @@
-"""Joint success head: does this imagined frame fulfil the instruction?
+"""Joint success head: does this frame fulfil the instruction, as far as its chunk tells?
 
 It reads the dynamics transformer's features at the noise level in hand, so one forward pass gives frames and
-their success together (World-VLA-Loop's r̂ = φ(z)). The instruction reaches the model here and nowhere else.
+their success together (World-VLA-Loop's r̂ = φ(z)). The instruction reaches the model here and nowhere else. Its loss
+shapes the dynamics' features; in imagination its findings go to the outcome head, which decides.
 """
 
 from __future__ import annotations
@@ -46,12 +47,16 @@ class SuccessHead(nn.Module):
         """Encode ``B`` sentences as ``[B, d]``; constant over a rollout, so callers keep it."""
         return self.instruction_out(self.instruction(instruction))
 
-    def forward(self, features: Tensor, embedded: Tensor) -> Tensor:
-        """Return logits ``[B, F]`` from features ``[B, n, d]`` and embedded instructions ``[B, d]``."""
+    def find(self, features: Tensor, embedded: Tensor) -> Tensor:
+        """Return findings ``[B, F, d]`` from features ``[B, n, d]`` and embedded instructions ``[B, d]``."""
         query = embedded[:, None] + self.frame
         found = self.attention(self.norm(query), features)
         gated = self.norm_out(found) * (1 + self.gate(embedded))[:, None]
-        return self.out(query + gated).squeeze(-1)
+        return query + gated
+
+    def forward(self, features: Tensor, embedded: Tensor) -> Tensor:
+        """Return logits ``[B, F]``."""
+        return self.out(self.find(features, embedded)).squeeze(-1)
 
 
 def success_loss(logit: Tensor, success: Tensor, valid: Tensor, sigma: Tensor, positive_weight: float) -> Tensor:

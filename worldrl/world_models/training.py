@@ -1,4 +1,6 @@
-"""Training of the video world model: the codec on frames, then dynamics and success head on its latents.
+"""Training of the video world model: the codec on frames, then the dynamics with two heads on its latents.
+
+The outcome head comes last, on whole episodes (``outcome_training``).
 
 The codec is frozen while the dynamics learn, so every frame is encoded once and windows are cut out of latents:
 on two cores that saves a third of each step.
@@ -21,6 +23,7 @@ from worldrl.core.fit import FitReport, fit, warmup_cosine
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream
 from worldrl.core.types import Episode
+from worldrl.data.frame_store import FrameStore, build_store
 from worldrl.data.windows import WindowBatch, WindowSampler
 from worldrl.world_models.codec import to_unit
 from worldrl.world_models.losses import draw_depth, dynamics_loss
@@ -29,19 +32,13 @@ from worldrl.world_models.video import VideoWorldModel
 
 @dataclass
 class WorldModelTraining:
-    """Settings of :func:`fit_codec` and :func:`fit_dynamics`.
+    """Settings of :func:`fit_codec`, :func:`fit_dynamics` and ``outcome_training.fit_outcome``.
 
     Attributes:
         codec_steps: steps of the codec; 0 keeps the codec as it is.
         codec_batch: frames per codec step.
         codec_learning_rate: peak, warm-up cosine.
-        steps: steps of dynamics and success head together; 0 leaves the dynamics as they are.
-        head_steps: further steps of the success head alone, on features that no longer move.
-        head_batch: windows per step of those.
-        head_unroll: chunks per window of those.
-        head_bootstrap: probability that such a step looks at what the model itself imagined: the head must know how
-            reality went on where the dream looks too good.
-        head_negative_share: share of swapped instructions in those.
+        steps: steps of dynamics, success and gripper head together; 0 leaves them as they are.
         batch: windows per step.
         learning_rate: peak, warm-up cosine.
         warmup: steps of warm-up.
@@ -54,6 +51,10 @@ class WorldModelTraining:
         static_share: share of static clips.
         event_share: share of windows around gripper changes and contacts.
         negative_share: share of windows whose instruction is swapped for one they certainly do not fulfil.
+        outcome_steps: steps of the outcome head, after the dynamics; 0 leaves it as it is.
+        outcome_batch: episodes per step of those.
+        outcome_learning_rate: peak, warm-up cosine.
+        outcome_dropout: share of the findings hidden in each episode.
         dtype: ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
         compile: compile the dynamics (worth it on a GPU).
         checkpoint_every: steps between checkpoints.
@@ -63,11 +64,6 @@ class WorldModelTraining:
     codec_batch: int = 48
     codec_learning_rate: float = 6e-4
     steps: int = 600
-    head_steps: int = 0
-    head_batch: int = 64
-    head_unroll: int = 3
-    head_bootstrap: float = 0.5
-    head_negative_share: float = 0.5
     batch: int = 32
     learning_rate: float = 2e-4
     warmup: int = 50
@@ -80,21 +76,23 @@ class WorldModelTraining:
     static_share: float = 0.05
     event_share: float = 0.4
     negative_share: float = 0.2
+    outcome_steps: int = 400
+    outcome_batch: int = 64
+    outcome_learning_rate: float = 2e-3
+    outcome_dropout: float = 0.1
     dtype: str = "auto"
     compile: bool = False
     checkpoint_every: int = 200
 
     def __post_init__(self) -> None:
         """Check the ranges that the rooms below do not check."""
-        for name in ("bootstrap", "head_bootstrap", "negative_share", "head_negative_share"):
+        for name in ("bootstrap", "negative_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"world_model.{name} must lie in [0, 1], got {getattr(self, name)}")
-        for prefix in ("", "head_"):
-            unroll = getattr(self, f"{prefix}unroll")
-            if getattr(self, f"{prefix}bootstrap") > 0 and unroll < 2:
-                raise SettingError(
-                    f"world_model.{prefix}bootstrap needs world_model.{prefix}unroll of at least 2, got {unroll}"
-                )
+        if not 0 <= self.outcome_dropout < 1:
+            raise SettingError(f"world_model.outcome_dropout must lie in [0, 1), got {self.outcome_dropout}")
+        if self.bootstrap > 0 and self.unroll < 2:
+            raise SettingError(f"world_model.bootstrap needs world_model.unroll of at least 2, got {self.unroll}")
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def fit_codec(
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
         generator = stream(seed, "codec", step)
         rows = torch.randint(len(frames), (config.codec_batch,), generator=generator)
-        with _autocast(model, config):
+        with autocast(model, config):
             return codec.loss(frames[rows.to(frames.device)].to(model.device), generator=generator)
 
     return fit(
@@ -162,30 +160,8 @@ def fit_dynamics(
     modules = {"dynamics": model.dynamics, "success": model.success, "gripper": model.gripper}
     if config.compile:
         model.dynamics.compile()
-    loss = _WindowLoss(model, latent_sampler(model, episodes, config), config, sentences, seed, head_only=False)
-    return _fit_windows(series, model, modules, loss, config.steps, folder, log)
-
-
-def fit_success(
-    model: VideoWorldModel,
-    episodes: Sequence[Episode],
-    config: WorldModelTraining,
-    *,
-    sentences: Sentences,
-    seed: int,
-    folder: Path | None,
-    log: MetricLog | None,
-    series: str = "success",
-) -> FitReport:
-    """Train the success head alone, in place, on windows from anywhere: fulfilled tasks are no keyframes.
-
-    Mostly on the model's own imagination of true actions, against what really came.
-    """
-    spread = replace(
-        config, event_share=0.0, static_share=0.0, unroll=config.head_unroll, bootstrap=config.head_bootstrap
-    )
-    loss = _WindowLoss(model, latent_sampler(model, episodes, spread), spread, sentences, seed, head_only=True)
-    return _fit_windows(series, model, {"success": model.success}, loss, config.head_steps, folder, log)
+    loss = _WindowLoss(model, latent_sampler(model, episodes, config), config, sentences, seed)
+    return _fit_windows(series, model, modules, loss, folder, log)
 
 
 @dataclass(frozen=True)
@@ -197,17 +173,15 @@ class _WindowLoss:
     config: WorldModelTraining
     sentences: Sentences
     seed: int
-    head_only: bool
 
     def __call__(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        config, head_only = self.config, self.head_only
-        generator = stream(self.seed, "success" if head_only else "dynamics", step)
+        config = self.config
+        generator = stream(self.seed, "dynamics", step)
         depth = draw_depth(config.unroll, config.bootstrap, generator)
-        batch = self.sampler.sample(config.head_batch if head_only else config.batch, generator, chunk=depth)
-        negative_share = config.head_negative_share if head_only else config.negative_share
-        batch = relabel(batch, self.sentences, negative_share, generator).to(self.model.device)
-        with _autocast(self.model, config):
-            return dynamics_loss(self.model, batch, generator=generator, depth=depth, head_only=head_only)
+        batch = self.sampler.sample(config.batch, generator, chunk=depth)
+        batch = relabel(batch, self.sentences, config.negative_share, generator).to(self.model.device)
+        with autocast(self.model, config):
+            return dynamics_loss(self.model, batch, generator=generator, depth=depth)
 
 
 def _fit_windows(
@@ -215,11 +189,11 @@ def _fit_windows(
     model: VideoWorldModel,
     modules: dict[str, torch.nn.Module],
     loss: _WindowLoss,
-    steps: int,
     folder: Path | None,
     log: MetricLog | None,
 ) -> FitReport:
     config, together = loss.config, torch.nn.ModuleDict(modules)
+    steps = config.steps
     ema = Ema(together, config.ema_decay) if config.ema_decay else None
     model.train()
     report = fit(
@@ -256,9 +230,18 @@ def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: 
         static_share=config.static_share,
         event_share=config.event_share,
     )
-    frames = np.asarray(sampler.store.frames)
-    sampler.store = replace(sampler.store, frames=encode_frames(model, frames, config))
+    sampler.store = encoded(model, sampler.store, config)
     return sampler
+
+
+def latent_store(model: VideoWorldModel, episodes: Sequence[Episode], config: WorldModelTraining) -> FrameStore:
+    """Put all episodes into one store whose frames are latents ``[c, h, w]``."""
+    return encoded(model, build_store(episodes), config)
+
+
+def encoded(model: VideoWorldModel, store: FrameStore, config: WorldModelTraining) -> FrameStore:
+    """Replace a store's frames by their latents."""
+    return replace(store, frames=encode_frames(model, np.asarray(store.frames), config))
 
 
 @torch.no_grad()
@@ -272,7 +255,7 @@ def encode_frames(
     latent = torch.empty((len(frames), *model.codec.latent_shape), dtype=torch.float16, device=model.device)
     for first in range(0, len(frames), batch):
         part = to_unit(torch.from_numpy(frames[first : first + batch]).to(model.device))
-        with _autocast(model, config):
+        with autocast(model, config):
             latent[first : first + batch] = model.codec.encode(part[:, None])[:, 0].half()
     return latent
 
@@ -294,6 +277,7 @@ def relabel(batch: WindowBatch, sentences: Sentences, negative_share: float, gen
     return replace(batch, instruction=instruction, success=success)
 
 
-def _autocast(model: VideoWorldModel, config: WorldModelTraining) -> torch.autocast:
+def autocast(model: VideoWorldModel, config: WorldModelTraining) -> torch.autocast:
+    """Compute in the training's number type; weights stay float32."""
     dtype = resolve_dtype(config.dtype, model.device)
     return torch.autocast(model.device.type, dtype=dtype, enabled=dtype != torch.float32)

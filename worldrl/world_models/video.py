@@ -1,4 +1,4 @@
-"""The video world model: codec, dynamics, success head and sampler behind one surface.
+"""The video world model: codec, dynamics, heads and sampler behind one surface.
 
 A rollout stays in latent space: the state keeps the reference latent and the ``K`` newest latents of each row,
 and only the frame that the policy must see is decoded.
@@ -9,7 +9,7 @@ Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` ac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from worldrl.world_models.codec import PatchCodec, to_uint8, to_unit
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.dynamics import DynamicsTransformer, command_features
 from worldrl.world_models.gripper_head import GripperHead
+from worldrl.world_models.outcome_head import OutcomeHead
 from worldrl.world_models.success_head import SuccessHead
 
 KIND = "video-world-model"
@@ -42,12 +43,14 @@ class VideoState:
         memory: newest latents ``[B, K, c, h, w]``.
         command: commanded pose ``[B, 7]``.
         instruction: embedded instructions ``[B, d]``.
+        belief: of the outcome head ``[B, b]``.
     """
 
     reference: Tensor
     memory: Tensor
     command: Tensor
     instruction: Tensor
+    belief: Tensor
 
     @property
     def rows(self) -> int:
@@ -57,11 +60,11 @@ class VideoState:
     def select(self, index: Tensor) -> VideoState:
         """Keep the rows of ``index``."""
         index = index.to(self.reference.device)
-        return VideoState(self.reference[index], self.memory[index], self.command[index], self.instruction[index])
+        return VideoState(**{name: value[index] for name, value in self.state_dict().items()})
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Tensor]:
         """Tensors that restore the state exactly."""
-        return {name: getattr(self, name) for name in ("reference", "memory", "command", "instruction")}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 class VideoWorldModel(nn.Module):
@@ -85,6 +88,7 @@ class VideoWorldModel(nn.Module):
         sizes = (config.dynamics.width, config.dynamics.heads, config.dynamics.chunk_frames)
         self.success = SuccessHead(*sizes)
         self.gripper = GripperHead(*sizes)
+        self.outcome = OutcomeHead(2 * config.dynamics.width, config.outcome.width)
 
     @property
     def chunk_length(self) -> int:
@@ -125,7 +129,7 @@ class VideoWorldModel(nn.Module):
             latent = self.codec.encode(to_unit(torch.from_numpy(frames).to(self.device))).float()  # [B, 1+K, c, h, w]
             instruction = self.success.embed([r.instruction for r in records]).float()
         command = torch.from_numpy(np.stack([r.command for r in records])).to(self.device)
-        return VideoState(latent[:, 0], latent[:, 1:], command, instruction)
+        return VideoState(latent[:, 0], latent[:, 1:], command, instruction, self.outcome.blank(len(records)))
 
     @torch.no_grad()
     def imagine(
@@ -150,22 +154,26 @@ class VideoWorldModel(nn.Module):
         commands = integrate_commands(self.embodiment, state.command, action)
         noise = row_noise(generators, (self.config.dynamics.chunk_frames, *self.codec.latent_shape), self.device)
         with self.autocast():
-            latent, logit = self.sample(state, self.condition(action, commands), noise)
+            latent, features = self.sample(state, self.condition(action, commands), noise)
+            logit, belief = self.outcome(self.find(features, state.instruction), state.belief)
         _check_finite(latent)
+        after = replace(self.remember(state, latent, commands), belief=belief)
+        return after, Imagined(latent, self.frame_steps, commands, torch.sigmoid(logit))
+
+    def remember(self, state: VideoState, latent: Tensor, commands: Tensor) -> VideoState:
+        """Move on to after a chunk's latents ``[B, F, c, h, w]`` and commands ``[B, L, 7]``."""
         memory = torch.cat([state.memory, latent], dim=1)[:, -self.memory_frames :]
-        after = replace(state, memory=memory, command=commands[:, -1])
-        return after, Imagined(latent, self.frame_steps, commands, torch.sigmoid(logit.float()))
+        return replace(state, memory=memory, command=commands[:, -1])
+
+    def find(self, features: Tensor, instruction: Tensor) -> Tensor:
+        """Return what both heads find in features ``[B, n, d]``, frame by frame: ``[B, F, 2d]``."""
+        return torch.cat([self.success.find(features, instruction), self.gripper.find(features)], dim=-1)
 
     def sample(self, state: VideoState, condition: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Integrate the flow from ``noise`` ``[B, F, c, h, w]``; return latents and success logits ``[B, F]``.
+        """Integrate the flow from ``noise`` ``[B, F, c, h, w]``; return latents and features ``[B, n, d]``.
 
-        The success head is read at the last evaluation, whose features have seen the nearly clean frames.
+        The features are the last evaluation's, which has seen the nearly clean frames.
         """
-        latent, features = self.sample_latents(state, condition, noise)
-        return latent, self.success(features, state.instruction)
-
-    def sample_latents(self, state: VideoState, condition: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Integrate the flow; return latents and the last evaluation's features ``[B, n, d]``."""
         x = noise
         grid = sigma_grid(self.config.dynamics.sampling_steps, self.config.dynamics.shift).to(noise.device)
         features = noise.new_zeros(0)

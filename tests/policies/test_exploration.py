@@ -1,0 +1,53 @@
+"""Lasting exploration: each token keeps its distribution, a rollout leans one way."""
+
+import pytest
+import torch
+
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import row_streams
+from worldrl.core.types import Habit
+from worldrl.policies.exploration import Exploration, uniform_draws
+
+ROWS = 4000
+
+
+def draws(share, steps=3):
+    habit = Exploration(lasting=share).habit(row_streams(0, ["habit"], ROWS))
+    return uniform_draws(row_streams(0, ["own"], ROWS), steps, 7, habit)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_each_draw_is_uniform_whatever_lasts(share):
+    ordered = draws(share)[:, 1, 4].double().sort().values
+    grid = (torch.arange(ROWS) + 0.5) / ROWS
+    assert (ordered - grid).abs().max() < 1.63 / ROWS**0.5  # Kolmogorov-Smirnov, 1 %
+    assert ordered.min() >= 0
+    assert ordered.max() < 1
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.8])
+def test_steps_go_together_by_the_share_and_dimensions_do_not(share):
+    normal = torch.special.ndtri(draws(share).double().clamp(1e-9, 1 - 1e-9))
+    correlation = torch.corrcoef(torch.stack([normal[:, 0, 2], normal[:, 2, 2], normal[:, 0, 5]]))
+    assert correlation[0, 1].item() == pytest.approx(share, abs=0.05)
+    assert abs(correlation[0, 2].item()) < 0.05
+
+
+def test_all_of_it_lasting_means_the_same_draw_at_every_step():
+    uniform = draws(1.0)
+    assert torch.equal(uniform[:, 0], uniform[:, 2])
+
+
+def test_a_row_keeps_its_habit_when_others_leave():
+    habit = Exploration().habit(row_streams(0, ["habit"], 5))
+    index = torch.tensor([3, 1])
+    part = uniform_draws([row_streams(1, ["own"], 5)[i] for i in index], 2, 7, habit.select(index))
+    assert torch.equal(part, uniform_draws(row_streams(1, ["own"], 5), 2, 7, habit)[index])
+    far = Habit(torch.full((1, 7), 40.0), 0.5)  # off the end of any table of the normal distribution
+    assert uniform_draws(row_streams(0, ["own"], 1), 2, 7, far).max() < 1
+
+
+@pytest.mark.parametrize("over", [{"temperature": 0.0}, {"lasting": -0.1}, {"lasting": 1.1}])
+def test_what_cannot_be_is_refused(over):
+    with pytest.raises(SettingError, match=f"exploration.{next(iter(over))}"):
+        Exploration(**over)

@@ -1,0 +1,171 @@
+"""Training of the outcome head: whole episodes are imagined once from their true actions, the head learns on what
+was found in them.
+
+Each episode is told twice: with a sentence for its task against what really came, and with one that it certainly does
+not fulfil, against failure throughout.
+
+Shapes legend: ``E`` episodes, ``T`` frames, padded to whole chunks of the longest, ``d`` width of the dynamics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.fit import FitReport, fit, warmup_cosine
+from worldrl.core.log import MetricLog, Progress
+from worldrl.core.rng import on_device, stream
+from worldrl.core.types import Episode
+from worldrl.data.frame_store import FrameStore
+from worldrl.data.window_batch import WindowBatch, WindowLayout, gather_windows
+from worldrl.world_models.losses import imagine_chunk, window_state
+from worldrl.world_models.outcome_head import outcome_loss
+from worldrl.world_models.training import Sentences, WorldModelTraining, autocast, latent_store, relabel
+from worldrl.world_models.video import VideoWorldModel
+
+
+@dataclass(frozen=True)
+class Told:
+    """Episodes as the model imagines them, told with a sentence each.
+
+    Attributes:
+        findings: float16 ``[E, T, 2d]``.
+        success: bool ``[E, T]``, the frame really fulfilled the sentence.
+        valid: bool ``[E, T]``, the frame was recorded.
+    """
+
+    findings: Tensor
+    success: Tensor
+    valid: Tensor
+
+    def __len__(self) -> int:
+        """Return ``E``."""
+        return len(self.success)
+
+    def select(self, index: Tensor) -> Told:
+        """Take the episodes of ``index``, up to the longest one's last frame."""
+        index = index.to(self.valid.device)
+        last = int(self.valid[index].any(dim=0).nonzero().max()) + 1
+        return Told(self.findings[index, :last], self.success[index, :last], self.valid[index, :last])
+
+
+def fit_outcome(
+    model: VideoWorldModel,
+    episodes: Sequence[Episode],
+    config: WorldModelTraining,
+    *,
+    sentences: Sentences,
+    seed: int,
+    folder: Path | None,
+    log: MetricLog | None,
+    series: str = "outcome",
+) -> FitReport:
+    """Train the outcome head in place; everything else stays as it is."""
+    told = imagine_episodes(model, episodes, config, sentences, seed=seed, series=series)
+    width = told.findings.shape[-1]
+
+    def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        generator = stream(seed, "outcome", step)
+        part = told.select(torch.randint(len(told), (config.outcome_batch,), generator=generator))
+        seen = torch.rand(config.outcome_batch, 1, width, generator=generator) >= config.outcome_dropout
+        findings = part.findings.float() * seen.to(part.findings.device) / (1 - config.outcome_dropout)
+        logit, _ = model.outcome(findings, model.outcome.blank(len(part)))
+        value = outcome_loss(logit, part.success, part.valid)
+        return value, {"wm/outcome_loss": value.detach()}
+
+    steps = config.outcome_steps
+    model.train()
+    report = fit(
+        series,
+        modules={"outcome": model.outcome},
+        optimizer=torch.optim.AdamW(model.outcome.parameters(), lr=config.outcome_learning_rate, weight_decay=0.05),
+        loss=loss,
+        steps=steps,
+        folder=folder,
+        every_checkpoint=config.checkpoint_every,
+        schedule=warmup_cosine(steps, min(config.warmup, steps - 1), final=0.02),
+        clip_norm=config.clip_norm,
+        log=log,
+        every_log=10,
+    )
+    model.eval()
+    return report
+
+
+@torch.no_grad()
+def imagine_episodes(
+    model: VideoWorldModel,
+    episodes: Sequence[Episode],
+    config: WorldModelTraining,
+    sentences: Sentences,
+    *,
+    seed: int,
+    series: str = "outcome",
+    batch: int = 128,
+) -> Told:
+    """Imagine every episode from its true actions and tell it both ways; ``2E`` rows, fewer where nothing is untrue."""
+    store = latent_store(model, episodes, config)
+    order = np.argsort(store.length, kind="stable")  # neighbours of like length waste the least
+    parts: list[Told] = []
+    with Progress(f"{series}: imagining", len(order), unit="episodes") as progress:
+        for first in range(0, len(order), batch):
+            rows = order[first : first + batch]
+            parts += _imagine_rows(model, store, rows, config, sentences, stream(seed, "imagine-episodes", first))
+            progress.advance(len(rows))
+    return _join(parts)
+
+
+def _imagine_rows(
+    model: VideoWorldModel,
+    store: FrameStore,
+    rows: np.ndarray,
+    config: WorldModelTraining,
+    sentences: Sentences,
+    generator: torch.Generator,
+) -> list[Told]:
+    chunks = -(-int(store.length[rows].max()) // model.chunk_length)
+    layout = WindowLayout(model.chunk_length, model.memory_frames, model.frame_stride, chunks)
+    start = np.zeros(len(rows), np.int64)
+    batch = gather_windows(store, layout, rows, start, np.zeros(len(rows), np.bool_)).to(model.device)
+    # Half of the episodes tell everything about a lie: the others must not become rare.
+    versions = [relabel(batch, sentences, share, generator) for share in (0.0, 1.0)]
+    findings = _findings(model, batch, versions, chunks, config, on_device(generator, model.device))
+    told = [Told(f, v.success, v.valid) for f, v in zip(findings, versions, strict=True)]
+    untrue = torch.tensor([bool(sentences.other.get(task)) for task in batch.task])
+    return [told[0], told[1].select(untrue.nonzero().squeeze(1))] if untrue.any() else told[:1]
+
+
+def _findings(
+    model: VideoWorldModel,
+    batch: WindowBatch,
+    versions: Sequence[WindowBatch],
+    chunks: int,
+    config: WorldModelTraining,
+    generator: torch.Generator,
+) -> list[Tensor]:
+    """Imagine once; return each version's findings ``[B, T, 2d]``."""
+    state, _ = window_state(batch)
+    found: list[list[Tensor]] = [[] for _ in versions]
+    with autocast(model, config):
+        told = [model.success.embed(version.instruction) for version in versions]
+        for chunk in range(chunks):
+            state, features = imagine_chunk(model, state, batch, chunk, generator)
+            for sentence, frames in zip(told, found, strict=True):
+                frames.append(model.find(features, sentence).half())
+    return [torch.cat(frames, dim=1) for frames in found]
+
+
+def _join(parts: Sequence[Told]) -> Told:
+    longest = max(part.valid.shape[1] for part in parts)
+
+    def padded(value: Tensor) -> Tensor:
+        full = value.new_zeros((value.shape[0], longest, *value.shape[2:]))
+        full[:, : value.shape[1]] = value
+        return full
+
+    return Told(*(torch.cat([padded(getattr(p, name)) for p in parts]) for name in ("findings", "success", "valid")))
