@@ -1,6 +1,6 @@
 """Improves a tiny policy in a tiny video world model; killed where it is told.
 
-python improve_script.py FOLDER MOMENT    MOMENT: iteration in whose imagination the process kills itself; -1 never
+python improve_script.py ALGORITHM FOLDER MOMENT    MOMENT: batch in whose imagination the process kills itself; -1 never
 """
 
 import json
@@ -12,13 +12,16 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from worldrl.algorithms import improve as module
+from worldrl.algorithms import imagination
+from worldrl.algorithms.behaviour_cloning import BehaviourCloning
 from worldrl.algorithms.grpo import GrpoConfig
-from worldrl.algorithms.improve import Improvement, imagined_env, improve
+from worldrl.algorithms.improve import Improvement, improve
+from worldrl.algorithms.self_training import SelfTraining
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.log import MetricLog
-from worldrl.core.rng import initial_weights
+from worldrl.core.rng import initial_weights, stream
 from worldrl.core.types import ResetRecord
+from worldrl.policies.samples import Samples
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.success import SuccessRule
@@ -53,15 +56,26 @@ def policy() -> TokenPolicy:
         return TokenPolicy(config, PolicyStatistics(-ones, ones, 0 * ones, ones))
 
 
+def demonstrations() -> Samples:
+    draw = stream(0, "demonstrations")
+    image = torch.randint(256, (5, 16, 16, 3), generator=draw, dtype=torch.uint8)
+    words = ("pick up the red cube",) * 5
+    return Samples(image, torch.zeros(5, 7), 2 * torch.rand(5, 4, 7, generator=draw) - 1, words, ("PickRedCube",) * 5)
+
+
 def main() -> None:
     torch.set_num_threads(1)
-    folder, moment = Path(sys.argv[1]), int(sys.argv[2])
-    grpo = GrpoConfig(groups=2, group_size=4, minibatch=8, learning_rate=1e-2, keep_low=0, keep_high=1, kl=0.1)
-    config = Improvement(iterations=7, p_keyframe=0, checkpoint_every=3, grpo=grpo)
+    algorithm, folder, moment = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    grpo = GrpoConfig(
+        iterations=7, checkpoint_every=3, groups=2, group_size=4, minibatch=8, learning_rate=1e-2, keep_low=0, keep_high=1, kl=0.1
+    )
+    cloning = BehaviourCloning(steps=6, batch_size=8, warmup_steps=1, learning_rate=1e-2, checkpoint_every=4)
+    training = SelfTraining(cycles=2, rollouts=28, rows=8, cloning=cloning)
+    config = Improvement(algorithm=algorithm, p_keyframe=0, self_training=training, grpo=grpo)
     store = ResetStore([record(grey) for grey in (20, 120, 220)])
     rule = SuccessRule(0.1, 2)  # a level that some of this untrained world's dreams reach
-    env = imagined_env(world_model(), store, rule, rows=8, horizon={"PickRedCube": 8})
-    calls, imagine = 0, module.imagine_rollouts
+    env = imagination.imagined_env(world_model(), store, rule, rows=8, horizon={"PickRedCube": 8})
+    calls, imagine = 0, imagination.imagine_rollouts
 
     def counted(*args: object, **kwargs: object) -> object:
         nonlocal calls
@@ -70,10 +84,19 @@ def main() -> None:
         calls += 1
         return imagine(*args, **kwargs)
 
-    module.imagine_rollouts = counted
+    imagination.imagine_rollouts = counted
     learner = policy()
     with MetricLog(folder, tensorboard=False) as log:
-        history = improve(learner, env, config, seed=1, folder=folder / "checkpoints", log=log)
+        history = improve(
+            learner,
+            env,
+            config,
+            demonstrations=demonstrations(),
+            paraphrases={},
+            seed=1,
+            folder=folder / "checkpoints",
+            log=log,
+        )
     learner.save(folder / "policy")
     (folder / "history.json").write_text(json.dumps(history))
 

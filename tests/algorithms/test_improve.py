@@ -2,50 +2,139 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from worldrl.algorithms.behaviour_cloning import BehaviourCloning
 from worldrl.algorithms.grpo import GrpoConfig
-from worldrl.algorithms.improve import Improvement, imagined_env, improve
+from worldrl.algorithms.imagination import imagined_env
+from worldrl.algorithms.improve import ALGORITHMS, Improvement, improve
+from worldrl.algorithms.self_training import SelfTraining, imagined_successes, load_samples, save_samples
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, read_metrics
+from worldrl.policies.exploration import Exploration
+from worldrl.policies.samples import Samples
 from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.imagined_rollouts import imagine_rollouts
 from worldrl.rollout.reset_store import ResetStore
 
 SCRIPT = Path(__file__).parent / "improve_script.py"
+GRPO = GrpoConfig(
+    iterations=25, checkpoint_every=25, groups=4, group_size=8, learning_rate=1e-2, keep_low=0, keep_high=1, epochs=2
+)
+CLONING = BehaviourCloning(
+    steps=80, batch_size=32, warmup_steps=5, learning_rate=1e-2, shift_pixels=0, jitter=0.0, label_width=0.0
+)
+SELF_TRAINING = SelfTraining(cycles=4, rollouts=96, rows=32, imagined_share=1.0, cloning=CLONING)
 
 
-def test_a_bandit_is_won(scripted_world, make_record, tiny_policy, tmp_path):
+@pytest.fixture
+def no_demonstrations(tiny_policy):
+    """Samples that ask for nothing that succeeds."""
+    length = tiny_policy().chunk_length
+    image = torch.zeros(4, 16, 16, 3, dtype=torch.uint8)
+    return Samples(image, torch.zeros(4, 7), torch.zeros(4, length, 7), ("pick up",) * 4, ("PickRedCube",) * 4)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("lasting", [0.0, 0.3])
+def test_a_bandit_is_won(scripted_world, make_record, tiny_policy, tmp_path, no_demonstrations, algorithm, lasting):
     """Success is a high first action at the chunk's two frames: 4 of 25 by chance, all once it is learned."""
     store = ResetStore([make_record(grey) for grey in (20, 120, 220)])
     env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=32, horizon={"PickRedCube": 4})
-    grpo = GrpoConfig(groups=4, group_size=8, learning_rate=1e-2, keep_low=0, keep_high=1, epochs=2)
-    config = Improvement(iterations=25, p_keyframe=0, checkpoint_every=25, grpo=grpo)
+    exploration = Exploration(lasting=lasting)
+    config = Improvement(algorithm, p_keyframe=0, exploration=exploration, grpo=GRPO, self_training=SELF_TRAINING)
+    assert config.rows == 32
     with MetricLog(tmp_path, tensorboard=False) as log:
-        history = improve(tiny_policy(), env, config, seed=0, folder=tmp_path / "checkpoints", log=log)
+        history = improve(
+            tiny_policy(),
+            env,
+            config,
+            demonstrations=no_demonstrations,
+            paraphrases={},
+            seed=0,
+            folder=tmp_path / "checkpoints",
+            log=log,
+        )
     assert sum(history[:3]) / 3 < 0.5
     assert sum(history[-3:]) / 3 > 0.9
-    lines = read_metrics(tmp_path)
-    assert [line["values"]["grpo/imagined_success"] for line in lines] == pytest.approx(history)
+    lines = [line["values"] for line in read_metrics(tmp_path) if line["series"] == "improve"]
+    assert [values[f"{algorithm}/imagined_success"] for values in lines] == pytest.approx(history)
 
 
-def test_a_killed_improvement_goes_on_bit_for_bit(run_python, tmp_path):
-    """Killed in iteration 4 (checkpoint at 3), then in the third one of the next session, then left alone."""
+@pytest.mark.parametrize(("algorithm", "moments"), [("grpo", (4, 2)), ("self_training", (2, 4))])
+def test_a_killed_improvement_goes_on_bit_for_bit(run_python, tmp_path, algorithm, moments):
+    """GRPO: killed in iteration 4 (checkpoint at 3), then in the third one of the next session, then left alone.
+
+    Self-training: killed in batch 2 of cycle 0, then in batch 2 of cycle 1, after its policy was trained once.
+    """
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    for folder, moment, code in ((whole, -1, 0), (cut, 4, -9), (cut, 2, -9), (cut, -1, 0)):
+    for folder, moment, code in ((whole, -1, 0), (cut, moments[0], -9), (cut, moments[1], -9), (cut, -1, 0)):
         folder.mkdir(exist_ok=True)
-        ended = run_python(SCRIPT, folder, moment, cwd=tmp_path)
+        ended = run_python(SCRIPT, algorithm, folder, moment, cwd=tmp_path)
         assert ended.returncode == code, ended.stderr
     history = json.loads((whole / "history.json").read_text())
-    assert len(history) == 7
+    assert len(history) == {"grpo": 7, "self_training": 8}[algorithm]
     assert len(set(history)) > 1  # something was learned from
     assert json.loads((cut / "history.json").read_text()) == history
     weights = [(folder / "policy" / "model.safetensors").read_bytes() for folder in (whole, cut)]
     assert weights[0] == weights[1]
-    lines = [[(line["step"], line["values"]) for line in read_metrics(folder)] for folder in (whole, cut)]
-    assert lines[0] == lines[1]
-    assert any(values["grpo/kept_rollouts"] > 0 for _, values in lines[0])
+    lines = [[(x["series"], x["step"], x["values"]) for x in read_metrics(folder)] for folder in (whole, cut)]
+    assert sorted(lines[0], key=str) == sorted(lines[1], key=str)
+    name = {"grpo": "grpo/kept_rollouts", "self_training": "self_training/samples"}[algorithm]
+    assert any(values.get(name, 0) > 0 for _, _, values in lines[0])
 
 
-@pytest.mark.parametrize("over", [{"p_keyframe": 1.5}, {"iterations": 0}, {"checkpoint_every": 0}])
-def test_impossible_settings_are_refused(over):
+def test_only_successes_are_imitated_and_only_up_to_the_first(scripted_world, make_record, tiny_policy, tmp_path):
+    store = ResetStore([make_record(grey) for grey in (20, 120, 220)])
+    env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=24, horizon={"PickRedCube": 12})
+    policy, starts = tiny_policy(), [make_record(20)] * 24
+    rollouts = imagine_rollouts(env, policy, starts, group_size=1, seed=0, exploration=Exploration())
+    kept = imagined_successes(rollouts, policy)
+    expected = [
+        (int(t), int(b)) for t, b in rollouts.valid.nonzero() if rollouts.success[b]
+    ]
+    assert 0 < len(expected) < int(rollouts.valid.sum())
+    assert len(kept) == len(expected)
+    for k, (t, b) in enumerate(expected):
+        assert torch.equal(kept.image[k], rollouts.image[t, b])
+        assert torch.equal(kept.command[k], rollouts.command[t, b])
+        torch.testing.assert_close(kept.chunk[k], policy.decode(rollouts.token[t, b]))
+        assert (kept.task[k], kept.instruction[k]) == (rollouts.task[b], rollouts.instruction[b])
+    for part in (kept, kept.select(torch.arange(0))):  # a batch without a success is kept too
+        save_samples(tmp_path / "batch", part, 0.25)
+        again, rate = load_samples(tmp_path / "batch")
+        assert rate == 0.25
+        assert all(torch.equal(getattr(again, n), getattr(part, n)) for n in ("image", "command", "chunk"))
+        assert (again.instruction, again.task) == (part.instruction, part.task)
+
+
+def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
+    scripted_world, make_record, tiny_policy, tmp_path, no_demonstrations
+):
+    env = imagined_env(
+        scripted_world, ResetStore([make_record(20)]), SuccessRule(0.99, 2), rows=8, horizon={"PickRedCube": 4}
+    )
+    cloning = BehaviourCloning(steps=3, batch_size=8, warmup_steps=1)
+    config = Improvement(p_keyframe=0, self_training=SelfTraining(rollouts=8, rows=8, cloning=cloning))
+    with MetricLog(tmp_path, tensorboard=False) as log:
+        history = improve(
+            tiny_policy(), env, config, demonstrations=no_demonstrations, paraphrases={}, seed=0, folder=tmp_path, log=log
+        )
+    assert history == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "over"),
+    [
+        (Improvement, {"p_keyframe": 1.5}),
+        (Improvement, {"algorithm": "grop"}),
+        (Improvement, {"starts_per_task": 0}),
+        (GrpoConfig, {"iterations": 0}),
+        (GrpoConfig, {"checkpoint_every": 0}),
+        (SelfTraining, {"cycles": 0}),
+        (SelfTraining, {"imagined_share": 0.0}),
+    ],
+)
+def test_impossible_settings_are_refused(make, over):
     with pytest.raises(SettingError, match=next(iter(over))):
-        Improvement(**over)
+        make(**over)

@@ -6,7 +6,7 @@ python vla_script.py RUN_DIR MOMENT [key=value ...]    MOMENT: one of the names 
     episode:N                   before the N-th recorded episode is written
     step:TRAINING:N             before step N of a training
     finish:STAGE / finished:STAGE   just before, or just after, a stage is marked as finished
-    iteration:N                 before iteration N of the improvement is imagined
+    batch:N                     before batch N of the improvement is imagined
     result                      before result.json is written
 
 An untrained success head says about the same of every frame. Here its later digits decide, so that groups are mixed,
@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import worldrl.algorithms.improve
+import worldrl.algorithms.imagination
 import worldrl.core.fit
 from worldrl.cli import main
 from worldrl.core.run import RunDirectory, Stage
@@ -81,9 +81,9 @@ def arm(moment: str) -> None:
             before(Stage, "finish", lambda _, self, *rest: self.name == stage)
         case ["finished", stage]:
             after_finish(stage)
-        case ["iteration", number]:
+        case ["batch", number]:
             # The first call measures imagined success before the improvement, only in a session that gets that far.
-            before(worldrl.algorithms.improve, "imagine_rollouts", lambda call, *_: call == int(number) + 2)
+            before(worldrl.algorithms.imagination, "imagine_rollouts", lambda call, *_: call == int(number) + 2)
         case ["result"]:
             before(RunDirectory, "write_result", lambda *_: True)
         case _:

@@ -166,9 +166,8 @@ def train_policy(
         raise SettingError(f"episodes: none of {len(episodes)} succeeded; record demonstrations that fulfil the task")
     train, held_out = split_episodes(successful, config.held_out_fraction, seed=seed)
     samples = make_samples(train, policy.chunk_length)
-    policy.to(device).train()
-    _fit(policy, _Batches(samples, config, seed, _check_paraphrases(paraphrases)), folder, log)
-    policy.eval()
+    source = Source(samples, config.batch_size)
+    clone(policy.to(device), [source], config=config, seed=seed, folder=folder, log=log, paraphrases=paraphrases)
     return BehaviourCloningReport(
         episodes=len(train),
         held_out_episodes=len(held_out),
@@ -177,6 +176,31 @@ def train_policy(
         train=measure(policy, samples, config, limit=1024),
         held_out=measure(policy, make_samples(held_out, policy.chunk_length), config) if held_out else {},
     )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Samples, and how many of each batch's rows come from them."""
+
+    samples: Samples
+    rows: int
+
+
+def clone(
+    policy: TokenPolicy,
+    sources: Sequence[Source],
+    *,
+    config: BehaviourCloning,
+    seed: int,
+    folder: Path,
+    log: MetricLog | None,
+    paraphrases: Mapping[str, Sequence[str]] | None = None,
+    series: str = "behaviour-cloning",
+) -> None:
+    """Train a policy in place on samples, where it is, as in :func:`train_policy`; it ends in evaluation mode."""
+    policy.train()
+    _fit(policy, _Batches(sources, config, seed, _check_paraphrases(paraphrases)), folder, log, series)
+    policy.eval()
 
 
 @torch.no_grad()
@@ -219,7 +243,7 @@ def _measure_rows(policy: TokenPolicy, samples: Samples, index: Tensor, config: 
 class _Batches:
     """The batch of step ``k``, a pure function of the seed and ``k``."""
 
-    samples: Samples
+    sources: Sequence[Source]
     config: BehaviourCloning
     seed: int
     paraphrases: Mapping[str, Sequence[str]]
@@ -227,24 +251,26 @@ class _Batches:
     def __call__(self, step: int) -> tuple[PolicyObs, Tensor, Tensor]:
         """Return observations, chunks ``[B, L, A]`` and whether the command is seen ``[B]``."""
         generator = stream(self.seed, "behaviour-cloning", step)
-        config, rows = self.config, self.config.batch_size
-        index = torch.randint(len(self.samples), (rows,), generator=generator)
+        config = self.config
+        drawn = [s.samples.select(torch.randint(len(s.samples), (s.rows,), generator=generator)) for s in self.sources]
+        samples = Samples.join(drawn)
+        rows = len(samples)
         wording = torch.rand(rows, generator=generator).tolist()
         seen = torch.rand(rows, generator=generator) >= config.command_dropout
-        image = self.samples.image[index]
+        image = samples.image
         if config.shift_pixels:
             image = random_shift(image, pixels=config.shift_pixels, generator=generator)
         if config.jitter:
             image = colour_jitter(image, strength=config.jitter, generator=generator)
-        sentences = [self._sentence(i, u) for i, u in zip(index.tolist(), wording, strict=True)]
-        return PolicyObs(image, self.samples.command[index], sentences), self.samples.chunk[index], seen
+        words = zip(samples.task, samples.instruction, wording, strict=True)
+        return PolicyObs(image, samples.command, [self._sentence(*word) for word in words]), samples.chunk, seen
 
-    def _sentence(self, index: int, uniform: float) -> str:
-        choices = self.paraphrases.get(self.samples.task[index])
-        return choices[int(uniform * len(choices))] if choices else self.samples.instruction[index]
+    def _sentence(self, task: str, recorded: str, uniform: float) -> str:
+        choices = self.paraphrases.get(task)
+        return choices[int(uniform * len(choices))] if choices else recorded
 
 
-def _fit(policy: TokenPolicy, batches: _Batches, folder: Path, log: MetricLog | None) -> None:
+def _fit(policy: TokenPolicy, batches: _Batches, folder: Path, log: MetricLog | None, series: str) -> None:
     config = batches.config
     weights = torch.tensor(config.dimension_weights)
     ema = Ema(policy, config.ema_decay) if config.ema_decay else None
@@ -256,7 +282,7 @@ def _fit(policy: TokenPolicy, batches: _Batches, folder: Path, log: MetricLog | 
         return value, {"policy/loss": value.detach()}
 
     fit(
-        "behaviour-cloning",
+        series,
         modules={"policy": policy},
         optimizer=torch.optim.AdamW(policy.parameters(), config.learning_rate, weight_decay=config.weight_decay),
         loss=loss,

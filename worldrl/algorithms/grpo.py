@@ -32,6 +32,8 @@ class GrpoConfig:
     """Settings of GRPO.
 
     Attributes:
+        iterations: batches of imagined groups.
+        checkpoint_every: iterations between checkpoints.
         groups: start states ``N`` per iteration.
         group_size: rollouts ``G`` per start state.
         learning_rate: AdamW.
@@ -48,6 +50,8 @@ class GrpoConfig:
         length_normalise: weigh each rollout, not each chunk, equally.
     """
 
+    iterations: int = 60
+    checkpoint_every: int = 5
     groups: int = 16
     group_size: int = 8
     learning_rate: float = 1e-4
@@ -65,6 +69,9 @@ class GrpoConfig:
 
     def __post_init__(self) -> None:
         """Reject settings under which nothing could be learned."""
+        for name in ("iterations", "checkpoint_every", "groups"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"grpo.{name} must be at least 1, got {getattr(self, name)}")
         if self.group_size < 2:
             raise SettingError(
                 f"grpo.group_size must be at least 2, got {self.group_size}: a group of one has no signal"

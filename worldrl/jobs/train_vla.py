@@ -71,7 +71,7 @@ def run_rounds(loop: Loop, demos: Path, policy: Path) -> tuple[Path, Path]:
         practices.append(stages.practice(loop, number, policy, world))
         world = stages.world_model(loop, number, demos, practices, policy, world)
         checks.gates(loop, number, policy, world, practices)
-        policy = stages.improved_policy(loop, number, policy, world, practices)
+        policy = stages.improved_policy(loop, number, demos, policy, world, practices)
     if world is None:
         raise ValueError("rounds must be positive")  # the settings have checked it
     return policy, world

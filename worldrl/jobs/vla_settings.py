@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning
-from worldrl.algorithms.grpo import GrpoConfig
 from worldrl.algorithms.improve import Improvement
 from worldrl.evaluation.gates import GateThresholds
 from worldrl.policies.token_policy import TokenPolicyConfig
@@ -115,7 +114,7 @@ class TrainVlaSettings:
     confirmed: float = setting(
         0.8, "gate: share of imagined successes that come true with the same actions in the simulator"
     )
-    improvement: Improvement = field(default_factory=lambda: Improvement(grpo=GrpoConfig()))
+    improvement: Improvement = field(default_factory=Improvement)
     evaluation: Evaluation = field(default_factory=Evaluation)
 
     def __post_init__(self) -> None:

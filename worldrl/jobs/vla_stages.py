@@ -12,14 +12,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
-from worldrl.algorithms.improve import imagine_batch, imagined_env, improve
+from worldrl.algorithms.imagination import imagine_batch, imagined_env
+from worldrl.algorithms.improve import improve
 from worldrl.core.artefact import parent
 from worldrl.core.device import resolve_dtype
 from worldrl.core.stats import Rate, wilson
 from worldrl.data.dataset import EpisodeDataset
+from worldrl.jobs.language import training_sentences
 from worldrl.jobs.stages import (
     POLICY,
     SCRATCH,
@@ -31,6 +33,7 @@ from worldrl.jobs.stages import (
     starting_world_model,
 )
 from worldrl.jobs.vla_loop import DATASET, Loop, fresh_dreams, load, load_world_model, practice_split
+from worldrl.policies.samples import make_samples
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.collect import CollectPlan
@@ -136,7 +139,9 @@ def world_model(
     return stage.folder / WORLD_MODEL
 
 
-def improved_policy(loop: Loop, number: int, policy: Path, world: Path, practices: Sequence[Path]) -> Path:
+def improved_policy(
+    loop: Loop, number: int, demos: Path, policy: Path, world: Path, practices: Sequence[Path]
+) -> Path:
     """Improve the policy in imagination."""
     stage = loop.run.stage(f"round-{number}-4-improve")
     if not stage.finished:
@@ -144,14 +149,14 @@ def improved_policy(loop: Loop, number: int, policy: Path, world: Path, practice
         learner = TokenPolicy.load(policy, loop.device)
         config = loop.settings.improvement
         store = reset_store(loop, model, practices, number)
-        env = imagined_env(
-            model, store, rule, rows=config.grpo.groups * config.grpo.group_size, horizon=task_horizons(loop.tasks)
-        )
+        env = imagined_env(model, store, rule, rows=config.rows, horizon=task_horizons(loop.tasks))
         start = imagined_success(loop, learner, env, seed=loop.seed("imagined-before", number))
         history = improve(
             learner,
             env,
             config,
+            demonstrations=make_samples(load(demos), learner.chunk_length),
+            paraphrases={task: training_sentences(task) for task in loop.tasks},
             seed=loop.seed("improve", number),
             folder=stage.folder / "checkpoints",
             log=loop.log,
@@ -185,6 +190,6 @@ def reset_store(loop: Loop, model: VideoWorldModel, practices: Sequence[Path], n
 
 def imagined_success(loop: Loop, policy: TokenPolicy, env: WorldModelVecEnv, *, seed: int) -> Rate:
     """Rate of imagined success from initial states alone, sampled as in training."""
-    config = replace(loop.settings.improvement, p_keyframe=0.0)
-    success = imagine_batch(env, policy, config, seed=seed).success
+    exploration = loop.settings.improvement.exploration
+    success = imagine_batch(env, policy, exploration, group_size=1, p_keyframe=0.0, seed=seed).success
     return wilson(int(success.sum()), len(success))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -45,6 +46,18 @@ class Samples:
     def __len__(self) -> int:
         """Return ``M``."""
         return len(self.instruction)
+
+    @staticmethod
+    def join(parts: Sequence[Samples]) -> Samples:
+        """Put samples one after another."""
+        image, command, chunk = (torch.cat([getattr(p, name) for p in parts]) for name in ("image", "command", "chunk"))
+        instruction, task = (tuple(chain.from_iterable(getattr(p, n) for p in parts)) for n in ("instruction", "task"))
+        return Samples(image, command, chunk, instruction, task)
+
+    def select(self, index: Tensor) -> Samples:
+        """Take the samples of ``index``."""
+        instruction, task = (tuple(words[i] for i in index.tolist()) for words in (self.instruction, self.task))
+        return Samples(self.image[index], self.command[index], self.chunk[index], instruction, task)
 
 
 def action_chunks(action: NDArray[np.float32], length: int) -> NDArray[np.float32]:

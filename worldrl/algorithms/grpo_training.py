@@ -1,0 +1,80 @@
+"""GRPO's loop: imagined groups, update, again. Resumable, and counter-based like every loop.
+
+Iteration ``k`` draws its start states, the model's noise and the policy's tokens from streams named by ``k``, so a
+killed run continues bit for bit from its newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import torch
+
+from worldrl.algorithms.grpo import GrpoConfig, grpo_update
+from worldrl.algorithms.imagination import imagine_batch
+from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
+from worldrl.core.log import MetricLog, Progress
+from worldrl.core.rng import stream_seed
+from worldrl.policies.exploration import Exploration
+from worldrl.policies.token_policy import TokenPolicy
+from worldrl.rollout.imagine import WorldModelVecEnv
+
+
+def train_grpo(
+    policy: TokenPolicy,
+    env: WorldModelVecEnv,
+    config: GrpoConfig,
+    *,
+    exploration: Exploration,
+    p_keyframe: float,
+    seed: int,
+    folder: Path,
+    log: MetricLog,
+    series: str,
+) -> list[float]:
+    """Improve ``policy`` in place.
+
+    Args:
+        policy: the supervised policy, or an earlier round's.
+        env: imagined, with ``groups × group_size`` rows.
+        config: settings.
+        exploration: how actions are drawn in imagination.
+        p_keyframe: probability that a group starts at a keyframe.
+        seed: root of every draw.
+        folder: checkpoints.
+        log: receives each iteration's numbers.
+        series: name in the log.
+
+    Returns:
+        Imagined success rate of each iteration.
+    """
+    reference = copy.deepcopy(policy).eval() if config.kl > 0 else None
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    state = {"modules": {"policy": policy}, "optimizers": {"optimizer": optimizer}}
+    found = load_checkpoint(folder, **state)
+    first, history = (found.step, list(found.extra["history"])) if found else (0, [])
+    log.truncate(series, first)
+    policy.eval()
+    with Progress(series, config.iterations, start=first, unit="iterations") as progress:
+        for k in range(first, config.iterations):
+            draw = stream_seed(seed, "improve", k)
+            rollouts = imagine_batch(
+                env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=draw
+            )
+            logs = grpo_update(
+                policy,
+                optimizer,
+                rollouts,
+                config,
+                seed=stream_seed(seed, "update", k),
+                temperature=exploration.temperature,
+                reference=reference,
+            )
+            history.append(float(logs["grpo/imagined_success"]))
+            log.write(series, k, logs)
+            if (k + 1) % config.checkpoint_every == 0 or k + 1 == config.iterations:
+                log.flush()
+                save_checkpoint(folder, k + 1, **state, extra={"history": history})
+            progress.advance(note=f"imagined success {history[-1]:.2f}")
+    return history

@@ -1,0 +1,165 @@
+"""Self-training in imagination (ReST: Gulcehre et al. 2023, "Reinforced Self-Training for Language Modeling").
+
+::
+
+    grow:     policy ──► imagined rollouts ──► those imagined to succeed ──┐
+    improve:  policy ◄── token cross-entropy ◄── demonstrations ───────────┘
+
+With success as the only reward, imitating one's own successes is a policy gradient with the baseline 0, taken to
+convergence: each rollout is used for hundreds of gradient steps instead of one or two, which is what a small machine
+needs. Failures teach nothing here; a lasting exploration (``policies.exploration``) sees to it that there are
+successes worth imitating. Learning like a demonstration, a success is also shown shifted, recoloured and in other words.
+
+Shapes legend: ``M`` kept chunks, ``L`` control steps per chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from worldrl.algorithms.behaviour_cloning import BehaviourCloning, Source, clone
+from worldrl.algorithms.imagination import imagine_batch
+from worldrl.core.artefact import read_artefact, write_artefact
+from worldrl.core.errors import SettingError
+from worldrl.core.log import MetricLog, Progress
+from worldrl.core.rng import stream_seed
+from worldrl.policies.exploration import Exploration
+from worldrl.policies.samples import Samples
+from worldrl.policies.token_policy import TokenPolicy
+from worldrl.rollout.imagine import WorldModelVecEnv
+from worldrl.rollout.imagined_rollouts import ImaginedRollouts
+
+KIND = "imagined-successes"
+
+
+@dataclass
+class SelfTraining:
+    """Settings of :func:`self_train`.
+
+    Attributes:
+        cycles: how often to grow and improve; what earlier cycles grew is kept.
+        rollouts: imagined in each cycle.
+        rows: of those at once.
+        imagined_share: share of each gradient step's samples that is imagined; the rest are demonstrations.
+        cloning: the improve step.
+    """
+
+    cycles: int = 1
+    rollouts: int = 3072
+    rows: int = 128
+    imagined_share: float = 0.7
+    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(batch_size=96))
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("cycles", "rollouts", "rows"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"self_training.{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.imagined_share <= 1:
+            raise SettingError(f"self_training.imagined_share must lie in (0, 1], got {self.imagined_share}")
+
+    @property
+    def batches(self) -> int:
+        """Batches of ``rows`` rollouts per cycle."""
+        return -(-self.rollouts // self.rows)
+
+
+def imagined_successes(rollouts: ImaginedRollouts, policy: TokenPolicy) -> Samples:
+    """Keep the chunks of successful rollouts up to and including the first success."""
+    chunk, row = (rollouts.valid & rollouts.success).nonzero(as_tuple=True)
+    rows = row.tolist()
+    return Samples(
+        image=rollouts.image[chunk, row],
+        command=rollouts.command[chunk, row],
+        chunk=policy.decode(rollouts.token[chunk, row].to(policy.device)).cpu(),
+        instruction=tuple(rollouts.instruction[r] for r in rows),
+        task=tuple(rollouts.task[r] for r in rows),
+    )
+
+
+def self_train(
+    policy: TokenPolicy,
+    env: WorldModelVecEnv,
+    demonstrations: Samples,
+    config: SelfTraining,
+    *,
+    exploration: Exploration,
+    p_keyframe: float,
+    paraphrases: Mapping[str, Sequence[str]],
+    seed: int,
+    folder: Path,
+    log: MetricLog,
+    series: str,
+) -> list[float]:
+    """Improve ``policy`` in place; a killed training goes on bit for bit.
+
+    Args:
+        policy: the supervised policy, or an earlier round's.
+        env: imagined, with ``config.rows`` rows.
+        demonstrations: mixed into every gradient step.
+        config: settings.
+        exploration: how actions are drawn in imagination.
+        p_keyframe: probability that a rollout starts at a keyframe.
+        paraphrases: task to training sentences.
+        seed: root of every draw.
+        folder: imagined successes and checkpoints.
+        log: receives each batch's and each gradient step's numbers.
+        series: name in the log.
+
+    Returns:
+        Imagined success rate of each batch.
+    """
+    history: list[float] = []
+    grown: list[Samples] = []
+    log.truncate(series, 0)
+    for cycle in range(config.cycles):
+        policy.eval()
+        with Progress(f"{series}: imagining", config.batches, unit="batches") as progress:
+            for k in range(cycle * config.batches, (cycle + 1) * config.batches):
+                file, draw = folder / f"batch-{k:05d}", stream_seed(seed, "grow", k)
+                if not file.exists():
+                    rollouts = imagine_batch(env, policy, exploration, group_size=1, p_keyframe=p_keyframe, seed=draw)
+                    rate = float(rollouts.success.float().mean())
+                    save_samples(file, imagined_successes(rollouts, policy), rate)
+                samples, rate = load_samples(file)
+                grown.append(samples)
+                history.append(rate)
+                log.write(series, k, {"self_training/imagined_success": rate, "self_training/samples": len(samples)})
+                progress.advance(note=f"imagined success {rate:.2f}")
+        clone(
+            policy,
+            _sources(demonstrations, Samples.join(grown), config),
+            config=config.cloning,
+            seed=stream_seed(seed, "improve", cycle),
+            folder=folder / f"cycle-{cycle}",
+            log=log,
+            paraphrases=paraphrases,
+            series=f"{series}-cloning-{cycle}",
+        )
+    return history
+
+
+def _sources(demonstrations: Samples, imagined: Samples, config: SelfTraining) -> list[Source]:
+    """Share each batch out; where nothing was imagined to succeed, the demonstrations are all there is."""
+    rows = round(config.imagined_share * config.cloning.batch_size) if len(imagined) else 0
+    sources = [Source(demonstrations, config.cloning.batch_size - rows), Source(imagined, rows)]
+    return [source for source in sources if source.rows]
+
+
+def save_samples(folder: Path, samples: Samples, rate: float) -> None:
+    """Write a batch's successes and its rate of success, whole or not at all."""
+    tensors = {"image": samples.image, "command": samples.command, "chunk": samples.chunk}
+    config = {"instruction": list(samples.instruction), "task": list(samples.task), "imagined_success": rate}
+    write_artefact(folder, kind=KIND, config=config, tensors={k: v.contiguous() for k, v in tensors.items()})
+
+
+def load_samples(folder: Path) -> tuple[Samples, float]:
+    """Read :func:`save_samples`' folder; ArtefactError where it is damaged."""
+    artefact = read_artefact(folder, kind=KIND)
+    config = artefact.config
+    samples = Samples(**artefact.tensors, instruction=tuple(config["instruction"]), task=tuple(config["task"]))
+    return samples, float(config["imagined_success"])
