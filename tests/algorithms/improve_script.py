@@ -67,7 +67,15 @@ def main() -> None:
     torch.set_num_threads(1)
     algorithm, folder, moment = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     grpo = GrpoConfig(
-        iterations=7, checkpoint_every=3, groups=2, group_size=4, minibatch=8, learning_rate=1e-2, keep_low=0, keep_high=1, kl=0.1
+        iterations=7,
+        checkpoint_every=3,
+        groups=2,
+        group_size=4,
+        minibatch=8,
+        learning_rate=1e-2,
+        keep_low=0,
+        keep_high=1,
+        kl=0.1,
     )
     cloning = BehaviourCloning(steps=6, batch_size=8, warmup_steps=1, learning_rate=1e-2, checkpoint_every=4)
     training = SelfTraining(cycles=2, rollouts=28, rows=8, cloning=cloning)

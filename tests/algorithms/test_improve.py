@@ -90,9 +90,7 @@ def test_only_successes_are_imitated_and_only_up_to_the_first(scripted_world, ma
     policy, starts = tiny_policy(), [make_record(20)] * 24
     rollouts = imagine_rollouts(env, policy, starts, group_size=1, seed=0, exploration=Exploration())
     kept = imagined_successes(rollouts, policy)
-    expected = [
-        (int(t), int(b)) for t, b in rollouts.valid.nonzero() if rollouts.success[b]
-    ]
+    expected = [(int(t), int(b)) for t, b in rollouts.valid.nonzero() if rollouts.success[b]]
     assert 0 < len(expected) < int(rollouts.valid.sum())
     assert len(kept) == len(expected)
     for k, (t, b) in enumerate(expected):
@@ -118,7 +116,14 @@ def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
     config = Improvement(p_keyframe=0, self_training=SelfTraining(rollouts=8, rows=8, cloning=cloning))
     with MetricLog(tmp_path, tensorboard=False) as log:
         history = improve(
-            tiny_policy(), env, config, demonstrations=no_demonstrations, paraphrases={}, seed=0, folder=tmp_path, log=log
+            tiny_policy(),
+            env,
+            config,
+            demonstrations=no_demonstrations,
+            paraphrases={},
+            seed=0,
+            folder=tmp_path,
+            log=log,
         )
     assert history == [0.0]
 

@@ -129,7 +129,9 @@ def test_dreams_run_to_the_horizon_and_rows_do_not_depend_on_their_neighbours(sc
 
 def test_beyond_a_tasks_horizon_a_dream_is_over(scripted_world):
     horizon = {"PickRedCube": 6, "PickYellowBrick": 8}
-    dreams = dream(scripted_world, Drift(), list(horizon), 2, seed=1, horizon=horizon, image_size=16, exploration=Exploration())
+    dreams = dream(
+        scripted_world, Drift(), list(horizon), 2, seed=1, horizon=horizon, image_size=16, exploration=Exploration()
+    )
     assert dreams.task == ("PickRedCube",) * 2 + ("PickYellowBrick",) * 2
     assert dreams.index.tolist() == [0, 1, 0, 1]
     assert dreams.action.shape == (4, 8, 7)

@@ -62,7 +62,14 @@ def test_rows_run_until_success_or_horizon_and_are_not_asked_again(make_env, mak
 def test_the_first_picture_is_the_start_and_each_chunk_sees_the_one_before(make_env, make_record):
     starts = [make_record(7), make_record(9)]
     env = make_env(4)
-    result = imagine_rollouts(env, Scheduled(dict.fromkeys([starts[0].instruction], 99)), starts, group_size=2, seed=0, exploration=Exploration())
+    result = imagine_rollouts(
+        env,
+        Scheduled(dict.fromkeys([starts[0].instruction], 99)),
+        starts,
+        group_size=2,
+        seed=0,
+        exploration=Exploration(),
+    )
     assert result.image[0, :, 0, 0, 0].tolist() == [7, 7, 9, 9]
     np.testing.assert_array_equal(result.command[0], np.stack([starts[0].command] * 4))
     assert not torch.equal(result.image[0], result.image[1])
@@ -70,7 +77,11 @@ def test_the_first_picture_is_the_start_and_each_chunk_sees_the_one_before(make_
 
 def test_same_seed_same_rollouts_and_every_row_its_own_draws(make_env, make_record, tiny_policy, same_tree):
     def play(seed):
-        return vars(imagine_rollouts(make_env(4), tiny_policy(), [make_record(1)], group_size=4, seed=seed, exploration=Exploration()))
+        return vars(
+            imagine_rollouts(
+                make_env(4), tiny_policy(), [make_record(1)], group_size=4, seed=seed, exploration=Exploration()
+            )
+        )
 
     one, other = play(0), play(1)
     same_tree(one, play(0))
@@ -94,4 +105,6 @@ def test_what_does_not_fit_is_refused(make_env, make_record, tiny_policy):
     with pytest.raises(SettingError, match="one record per reset row: 6, got 4"):
         imagine_rollouts(make_env(6), tiny_policy(), [make_record()], group_size=4, seed=0, exploration=Exploration())
     with pytest.raises(ActionError, match="shape"):
-        imagine_rollouts(make_env(4), tiny_policy(chunk_length=3), [make_record()], group_size=4, seed=0, exploration=Exploration())
+        imagine_rollouts(
+            make_env(4), tiny_policy(chunk_length=3), [make_record()], group_size=4, seed=0, exploration=Exploration()
+        )

@@ -38,8 +38,9 @@ def test_draws_differ_between_episodes(specs, options):
     assert not np.array_equal(first.frames[0], second.frames[0])
 
 
-def test_sampled_policy_is_independent_of_batch_and_order(specs, options, policy_folder):
-    actor = PolicyActor(str(policy_folder), temperature=1.0)
+@pytest.mark.parametrize("lasting", [0.0, 0.5])
+def test_sampled_policy_is_independent_of_batch_and_order(specs, options, policy_folder, lasting):
+    actor = PolicyActor(str(policy_folder), temperature=1.0, lasting=lasting)
     together = run(specs, options, actor, envs_per_worker=3)
     alone = run(specs[::-1], options, actor)[::-1]
     for first, second in zip(together, alone, strict=True):
@@ -52,7 +53,7 @@ def test_a_policys_draws_are_named_after_the_episode(specs, policy_folder, chang
     rows = [Row(spec, None, {}, "") for spec in (specs[0], specs[0], dataclasses.replace(specs[0], **change))]
     for row in rows:
         actor.begin(row)
-    first, again, other = (row.mind.initial_seed() for row in rows)
+    first, again, other = (row.mind.generator.initial_seed() for row in rows)
     assert first == again != other
 
 

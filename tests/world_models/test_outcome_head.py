@@ -81,7 +81,9 @@ def test_the_head_learns_on_what_imagination_reads(world_model, push_episodes):
     episode = push_episodes[0]
     told = imagine_episodes(world_model, [episode], CONFIG, Sentences({}, {}), seed=0)
     logit, _ = world_model.outcome(told.findings.float(), world_model.outcome.blank(1))
-    record = record_at(episode, 0, memory_frames=world_model.memory_frames, frame_stride=world_model.frame_stride, source="")
+    record = record_at(
+        episode, 0, memory_frames=world_model.memory_frames, frame_stride=world_model.frame_stride, source=""
+    )
     length, frames = world_model.chunk_length, world_model.config.dynamics.chunk_frames
     state, generator = world_model.start([record]), stream(0, "imagine-episodes", 0)
     torch.rand(1, 2, generator=generator), torch.rand(1, 2, generator=generator)  # the two tellings

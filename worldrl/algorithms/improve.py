@@ -44,7 +44,9 @@ class Improvement:
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.algorithm not in ALGORITHMS:
-            raise SettingError(f"improvement.algorithm: unknown {self.algorithm!r}{nearest(self.algorithm, ALGORITHMS)}")
+            raise SettingError(
+                f"improvement.algorithm: unknown {self.algorithm!r}{nearest(self.algorithm, ALGORITHMS)}"
+            )
         if not 0 <= self.p_keyframe <= 1:
             raise SettingError(f"improvement.p_keyframe must lie in [0, 1], got {self.p_keyframe}")
         if self.starts_per_task < 1:

@@ -19,8 +19,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
-
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning, Source, clone
 from worldrl.algorithms.imagination import imagine_batch
 from worldrl.core.artefact import read_artefact, write_artefact

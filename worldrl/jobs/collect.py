@@ -128,7 +128,9 @@ def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> 
         ("wander", WanderActor(), settings.wander_episodes),
     ]
     if settings.policy is not None:
-        policy = PolicyActor(folder=settings.policy, temperature=settings.temperature, lasting=settings.lasting, device=device)
+        policy = PolicyActor(
+            folder=settings.policy, temperature=settings.temperature, lasting=settings.lasting, device=device
+        )
         sources.append(("policy", policy, settings.policy_episodes))
     return [CollectPlan(actor, name_episodes(settings, tasks, source, count)) for source, actor, count in sources]
 

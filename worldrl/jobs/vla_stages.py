@@ -139,9 +139,7 @@ def world_model(
     return stage.folder / WORLD_MODEL
 
 
-def improved_policy(
-    loop: Loop, number: int, demos: Path, policy: Path, world: Path, practices: Sequence[Path]
-) -> Path:
+def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: Path, practices: Sequence[Path]) -> Path:
     """Improve the policy in imagination."""
     stage = loop.run.stage(f"round-{number}-4-improve")
     if not stage.finished:

@@ -20,9 +20,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.types import ACTION_SIZE, Habit
 
 
-def uniform_draws(
-    generators: Sequence[torch.Generator], length: int, size: int, habit: Habit | None = None
-) -> Tensor:
+def uniform_draws(generators: Sequence[torch.Generator], length: int, size: int, habit: Habit | None = None) -> Tensor:
     """Draw one uniform number for each token.
 
     Args:

@@ -161,9 +161,7 @@ def dream_rows(
             for name in ("policy", "noise")
         }
         obs = PolicyObs(image, state.state_dict()["command"], instruction)
-        action = policy.act(
-            obs, generators=draws["policy"], temperature=exploration.temperature, habit=habit
-        ).action
+        action = policy.act(obs, generators=draws["policy"], temperature=exploration.temperature, habit=habit).action
         state, imagined = model.imagine(state, action, generators=draws["noise"])
         image = model.decode_last(state)
         actions.append(action.cpu().numpy())

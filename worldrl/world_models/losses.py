@@ -133,7 +133,9 @@ def chunk_loss(
     )
     noise = torch.randn(clean.shape, generator=generator, device=model.device)
     condition = model.condition(batch.action[:, steps], batch.commands[:, steps])
-    predicted, features = model.dynamics(add_noise(clean, noise, sigma), sigma, state.reference, state.memory, condition)
+    predicted, features = model.dynamics(
+        add_noise(clean, noise, sigma), sigma, state.reference, state.memory, condition
+    )
     weight = motion_weight(clean, state.memory[:, -1:], config.dynamics.motion_weight) * valid[:, :, None, None, None]
     flow = (weight * (predicted.float() - clean).square()).mean()
     logit = model.success(features, model.success.embed(batch.instruction))

@@ -1,5 +1,4 @@
-"""Training of the outcome head: whole episodes are imagined once from their true actions, the head learns on what
-was found in them.
+"""Training of the outcome head on whole episodes, imagined once from their true actions.
 
 Each episode is told twice: with a sentence for its task against what really came, and with one that it certainly does
 not fulfil, against failure throughout.
@@ -10,7 +9,7 @@ Shapes legend: ``E`` episodes, ``T`` frames, padded to whole chunks of the longe
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
