@@ -19,7 +19,7 @@ from torch import Tensor
 
 from worldrl.core.ema import Ema
 from worldrl.core.errors import SettingError
-from worldrl.core.fit import fit, warmup_cosine
+from worldrl.core.fit import adamw, fit, warmup_cosine
 from worldrl.core.interfaces import Logs
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream
@@ -284,7 +284,7 @@ def _fit(policy: TokenPolicy, batches: _Batches, folder: Path, log: MetricLog | 
     fit(
         series,
         modules={"policy": policy},
-        optimizer=torch.optim.AdamW(policy.parameters(), config.learning_rate, weight_decay=config.weight_decay),
+        optimizer=adamw(policy, config.learning_rate, config.weight_decay),
         loss=loss,
         steps=config.steps,
         folder=folder,

@@ -9,11 +9,10 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-import torch
-
 from worldrl.algorithms.grpo import GrpoConfig, grpo_update
 from worldrl.algorithms.imagination import imagine_batch
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
+from worldrl.core.fit import adamw
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import stream_seed
 from worldrl.policies.exploration import Exploration
@@ -50,7 +49,7 @@ def train_grpo(
         Imagined success rate of each iteration.
     """
     reference = copy.deepcopy(policy).eval() if config.kl > 0 else None
-    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay)
+    optimizer = adamw(policy, config.learning_rate, config.weight_decay)
     state = {"modules": {"policy": policy}, "optimizers": {"optimizer": optimizer}}
     found = load_checkpoint(folder, **state)
     first, history = (found.step, list(found.extra["history"])) if found else (0, [])

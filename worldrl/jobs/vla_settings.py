@@ -103,7 +103,7 @@ class TrainVlaSettings:
     held_out: float = setting(0.2, "share of the practice episodes kept apart for calibration and gates")
     target_precision: float = setting(0.95, "precision at which the success threshold is calibrated")
     policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
-    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(batch_size=96))
+    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=3000, batch_size=96))
     practice: Practice = field(default_factory=Practice)
     world_model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
     training: WorldModelTraining = field(

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldrl.core.fit import FitReport, fit, warmup_cosine
+from worldrl.core.fit import FitReport, adamw, fit, warmup_cosine
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import on_device, stream
 from worldrl.core.types import Episode
@@ -82,7 +82,7 @@ def fit_outcome(
     report = fit(
         series,
         modules={"outcome": model.outcome},
-        optimizer=torch.optim.AdamW(model.outcome.parameters(), lr=config.outcome_learning_rate, weight_decay=0.05),
+        optimizer=adamw(model.outcome, config.outcome_learning_rate, config.outcome_weight_decay),
         loss=loss,
         steps=steps,
         folder=folder,

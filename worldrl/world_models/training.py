@@ -19,7 +19,7 @@ from torch import Tensor
 from worldrl.core.device import resolve_dtype
 from worldrl.core.ema import Ema
 from worldrl.core.errors import SettingError
-from worldrl.core.fit import FitReport, fit, warmup_cosine
+from worldrl.core.fit import FitReport, adamw, fit, warmup_cosine
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream
 from worldrl.core.types import Episode
@@ -54,6 +54,7 @@ class WorldModelTraining:
         outcome_steps: steps of the outcome head, after the dynamics; 0 leaves it as it is.
         outcome_batch: episodes per step of those.
         outcome_learning_rate: peak, warm-up cosine.
+        outcome_weight_decay: AdamW.
         outcome_dropout: share of the findings hidden in each episode.
         dtype: ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
         compile: compile the dynamics (worth it on a GPU).
@@ -79,6 +80,7 @@ class WorldModelTraining:
     outcome_steps: int = 400
     outcome_batch: int = 64
     outcome_learning_rate: float = 2e-3
+    outcome_weight_decay: float = 0.05
     outcome_dropout: float = 0.1
     dtype: str = "auto"
     compile: bool = False
@@ -119,7 +121,7 @@ def fit_codec(
 ) -> FitReport:
     """Train the codec in place on uint8 frames ``[R, Y, X, 3]`` held in memory."""
     codec = model.codec
-    optimizer = torch.optim.AdamW(codec.parameters(), lr=config.codec_learning_rate, weight_decay=config.weight_decay)
+    optimizer = adamw(codec, config.codec_learning_rate, config.weight_decay)
 
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
         generator = stream(seed, "codec", step)
@@ -199,7 +201,7 @@ def _fit_windows(
     report = fit(
         series,
         modules=modules,
-        optimizer=torch.optim.AdamW(together.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay),
+        optimizer=adamw(together, config.learning_rate, config.weight_decay),
         loss=loss,
         steps=steps,
         folder=folder,
