@@ -107,7 +107,9 @@ class TrainVlaSettings:
     practice: Practice = field(default_factory=Practice)
     world_model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
     training: WorldModelTraining = field(
-        default_factory=lambda: WorldModelTraining(steps=300, outcome_steps=200, learning_rate=1e-4)
+        default_factory=lambda: WorldModelTraining(
+            steps=300, learning_rate=1e-4, outcome_steps=150, outcome_learning_rate=5e-4
+        )
     )
     scratch: Scratch = field(default_factory=Scratch)
     thresholds: GateThresholds = field(default_factory=GateThresholds)

@@ -20,12 +20,12 @@ from worldrl.core.fit import FitReport, adamw, fit, warmup_cosine
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import on_device, stream
 from worldrl.core.types import Episode
-from worldrl.data.frame_store import FrameStore
+from worldrl.data.frame_store import FrameStore, build_store
 from worldrl.data.window_batch import WindowBatch, WindowLayout, gather_windows
-from worldrl.world_models.losses import imagine_chunk, window_state
+from worldrl.world_models.losses import imagine_chunk
 from worldrl.world_models.outcome_head import outcome_loss
-from worldrl.world_models.training import Sentences, WorldModelTraining, autocast, latent_store, relabel
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.training import Sentences, WorldModelTraining, autocast, encode_frames, relabel
+from worldrl.world_models.video import VideoState, VideoWorldModel
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def imagine_episodes(
     batch: int = 128,
 ) -> Told:
     """Imagine every episode from its true actions and tell it both ways; ``2E`` rows, fewer where nothing is untrue."""
-    store = latent_store(model, episodes, config)
+    store = build_store(episodes)
     order = np.argsort(store.length, kind="stable")  # neighbours of like length waste the least
     parts: list[Told] = []
     with Progress(f"{series}: imagining", len(order), unit="episodes") as progress:
@@ -148,7 +148,7 @@ def _findings(
     generator: torch.Generator,
 ) -> list[Tensor]:
     """Imagine once; return each version's findings ``[B, T, 2d]``."""
-    state, _ = window_state(batch)
+    state = _first_state(model, batch, config)
     found: list[list[Tensor]] = [[] for _ in versions]
     with autocast(model, config):
         told = [model.success.embed(version.instruction) for version in versions]
@@ -157,6 +157,14 @@ def _findings(
             for sentence, frames in zip(told, found, strict=True):
                 frames.append(model.find(features, sentence).half())
     return [torch.cat(frames, dim=1) for frames in found]
+
+
+def _first_state(model: VideoWorldModel, batch: WindowBatch, config: WorldModelTraining) -> VideoState:
+    """Start where the episodes start; of all their frames only the first is looked at."""
+    first = encode_frames(model, batch.reference.cpu().numpy(), config).float()
+    memory = first[:, None].repeat(1, model.memory_frames, 1, 1, 1)
+    nothing = first.new_zeros(len(first), 0)
+    return VideoState(first, memory, batch.command, nothing, nothing)
 
 
 def _join(parts: Sequence[Told]) -> Told:

@@ -23,7 +23,6 @@ from worldrl.core.fit import FitReport, adamw, fit, warmup_cosine
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream
 from worldrl.core.types import Episode
-from worldrl.data.frame_store import FrameStore, build_store
 from worldrl.data.windows import WindowBatch, WindowSampler
 from worldrl.world_models.codec import to_unit
 from worldrl.world_models.losses import draw_depth, dynamics_loss
@@ -232,18 +231,9 @@ def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: 
         static_share=config.static_share,
         event_share=config.event_share,
     )
-    sampler.store = encoded(model, sampler.store, config)
+    frames = np.asarray(sampler.store.frames)
+    sampler.store = replace(sampler.store, frames=encode_frames(model, frames, config))
     return sampler
-
-
-def latent_store(model: VideoWorldModel, episodes: Sequence[Episode], config: WorldModelTraining) -> FrameStore:
-    """Put all episodes into one store whose frames are latents ``[c, h, w]``."""
-    return encoded(model, build_store(episodes), config)
-
-
-def encoded(model: VideoWorldModel, store: FrameStore, config: WorldModelTraining) -> FrameStore:
-    """Replace a store's frames by their latents."""
-    return replace(store, frames=encode_frames(model, np.asarray(store.frames), config))
 
 
 @torch.no_grad()
