@@ -43,8 +43,8 @@ class GateThresholds:
     psnr: float = 22.0
     action_swap_ratio: float = 1.5
     static_psnr: float = 24.0
-    recall: float = 0.8
-    precision: float = 0.9
+    recall: float = 0.6
+    precision: float = 0.8
 
     def __post_init__(self) -> None:
         """Reject rates that no model can reach."""

@@ -101,7 +101,7 @@ class TrainVlaSettings:
     rounds: int = setting(2, "rounds of practice, world model and improvement (co-evolution)")
     demonstrations: int = setting(15, "expert demonstrations per task")
     held_out: float = setting(0.2, "share of the practice episodes kept apart for calibration and gates")
-    target_precision: float = setting(0.95, "precision at which the success threshold is calibrated")
+    target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
     policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
     cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=3000, batch_size=96))
     practice: Practice = field(default_factory=Practice)
@@ -114,7 +114,7 @@ class TrainVlaSettings:
     scratch: Scratch = field(default_factory=Scratch)
     thresholds: GateThresholds = field(default_factory=GateThresholds)
     confirmed: float = setting(
-        0.8, "gate: share of imagined successes that come true with the same actions in the simulator"
+        0.7, "gate: share of imagined successes that come true with the same actions in the simulator"
     )
     improvement: Improvement = field(default_factory=Improvement)
     evaluation: Evaluation = field(default_factory=Evaluation)
