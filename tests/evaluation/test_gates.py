@@ -30,7 +30,7 @@ def test_a_gate_passes_at_its_threshold_and_fails_below_and_without_a_number(nam
 
 
 def test_the_error_names_every_failed_number_its_threshold_and_what_to_do():
-    gates = make_gates(GOOD | {"recall": 0.4567, "precision": math.nan}, GateThresholds(recall=0.75))
+    gates = make_gates(GOOD | {"recall": 0.4567, "precision": math.nan}, GateThresholds(recall=0.75, precision=0.9))
     with pytest.raises(GateError) as caught:
         require(gates)
     text = str(caught.value)
