@@ -118,12 +118,8 @@ def self_train(
         policy.eval()
         with Progress(f"{series}: imagining", config.batches, unit="batches") as progress:
             for k in range(cycle * config.batches, (cycle + 1) * config.batches):
-                file, draw = folder / f"batch-{k:05d}", stream_seed(seed, "grow", k)
-                if not file.exists():
-                    rollouts = imagine_batch(env, policy, exploration, group_size=1, p_keyframe=p_keyframe, seed=draw)
-                    rate = float(rollouts.success.float().mean())
-                    save_samples(file, imagined_successes(rollouts, policy), rate)
-                samples, rate = load_samples(file)
+                draw = stream_seed(seed, "grow", k)
+                samples, rate = _grow(folder / f"batch-{k:05d}", env, policy, exploration, p_keyframe, draw)
                 grown.append(samples)
                 history.append(rate)
                 log.write(series, k, {"self_training/imagined_success": rate, "self_training/samples": len(samples)})
@@ -139,6 +135,16 @@ def self_train(
             series=f"{series}-cloning-{cycle}",
         )
     return history
+
+
+def _grow(
+    folder: Path, env: WorldModelVecEnv, policy: TokenPolicy, exploration: Exploration, p_keyframe: float, seed: int
+) -> tuple[Samples, float]:
+    """Imagine one batch, or read it where an earlier session imagined it; return its successes and their rate."""
+    if not folder.exists():
+        rollouts = imagine_batch(env, policy, exploration, group_size=1, p_keyframe=p_keyframe, seed=seed)
+        save_samples(folder, imagined_successes(rollouts, policy), float(rollouts.success.float().mean()))
+    return load_samples(folder)
 
 
 def _sources(demonstrations: Samples, imagined: Samples, config: SelfTraining) -> list[Source]:
