@@ -35,6 +35,9 @@ T = TypeVar("T")
 COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())
 """What was typed after ``worldrl``; empty when a job is called from Python."""
 
+MAY_CHANGE = ("run_dir", "gates")
+"""Settings that change nothing that is computed: a run may be moved, and go on after a gate has stopped it."""
+
 
 class Preset(StrEnum):
     """Size of a run; every command has all three."""

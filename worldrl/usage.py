@@ -119,7 +119,8 @@ commands:
 {rows}
 
 The same command line continues where it stopped. Without run_dir it writes to runs/COMMAND, followed by -PRESET
-unless the preset is cpu, and by -HASH if other settings were given (HASH is six hex digits of those settings).
+unless the preset is cpu, and by -HASH if other settings were given (HASH is six hex digits of those settings; gates
+is not one of them: a run that a gate has stopped goes on with gates=warn).
 Text and paths are taken as typed; lists are written 'key=[a,b]', and nothing at all is null.
 
 exit codes: 0 ok; 1 a bug, with traceback; 2 a wrong setting, file or machine; 3 a gate failed; 130 interrupted

@@ -48,6 +48,10 @@ def check_run(run: Path) -> dict:
 
 
 def test_the_whole_loop_from_another_directory(run_python, tmp_path):
+    """A gate stops it, as it must with an untrained model; told to go on, the same run does."""
+    stopped = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", "gates=stop", *SMALL, cwd=tmp_path)
+    assert stopped.returncode == 3, stopped.stderr
+    assert "go on with gates=warn" in stopped.stderr
     ended = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", *SMALL, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert [folder.name for folder in tmp_path.iterdir()] == ["runs"]

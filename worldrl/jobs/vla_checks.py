@@ -62,7 +62,8 @@ def gates(loop: Loop, number: int, policy: Path, world: Path, practices: Sequenc
     if loop.settings.gates == "stop":
         require(measured)
     save_replays(stage.folder, model, held_out, seed=seed)
-    summary = {"gates": [asdict(gate) for gate in measured], "held_out": len(held_out), "policy": outcome, **metrics}
+    summary = {"gates": [asdict(gate) for gate in measured], "on_failure": loop.settings.gates}
+    summary |= {"held_out": len(held_out), "policy": outcome, **metrics}
     loop.finish(stage, summary)
     return stage.summary
 

@@ -114,7 +114,7 @@ class TrainVlaSettings:
     scratch: Scratch = field(default_factory=Scratch)
     thresholds: GateThresholds = field(default_factory=GateThresholds)
     confirmed: float = setting(
-        0.7, "gate: share of imagined successes that come true with the same actions in the simulator"
+        0.6, "gate: share of imagined successes that come true with the same actions in the simulator"
     )
     improvement: Improvement = field(default_factory=Improvement)
     evaluation: Evaluation = field(default_factory=Evaluation)
