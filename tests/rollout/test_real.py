@@ -147,3 +147,16 @@ def test_refusals(specs, options):
     with pytest.raises(SettingError, match="one for each of the 4 specs"):
         run(specs, options, [ExpertActor()])
     assert run([], options, workers=2) == []
+
+
+@pytest.mark.parametrize(
+    ("over", "name"),
+    [
+        ({"temperature": 0.0}, "temperature"),
+        ({"lasting": 0.3}, "lasting"),
+        ({"temperature": 1.0, "lasting": 2.0}, "lasting"),
+    ],
+)
+def test_a_policy_that_could_not_be_sampled_so_is_refused(over, name):
+    with pytest.raises(SettingError, match=name):
+        PolicyActor("policy", **over)

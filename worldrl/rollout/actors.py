@@ -117,6 +117,8 @@ class PolicyActor:
     def __post_init__(self) -> None:
         if self.temperature is not None:
             Exploration(self.temperature, self.lasting)
+        elif self.lasting:
+            raise SettingError("PolicyActor.lasting: greedy actions explore nothing; give a temperature with it")
         if self.replan is not None and self.replan < 1:
             raise SettingError(f"PolicyActor.replan: must be >= 1, or None for the whole chunk, received {self.replan}")
 
