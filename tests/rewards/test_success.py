@@ -51,7 +51,7 @@ def test_nan_is_no_success():
 
 @pytest.mark.parametrize(("threshold", "debounce"), [(0.0, 2), (1.0, 2), (float("nan"), 2), (0.5, 0)])
 def test_rules_that_accept_everything_or_nothing_are_refused(threshold, debounce):
-    with pytest.raises(SettingError, match=r"success\."):
+    with pytest.raises(SettingError, match=r"outcome\."):
         SuccessRule(threshold, debounce)
 
 
