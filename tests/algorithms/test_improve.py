@@ -132,7 +132,7 @@ def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
     ("make", "over"),
     [
         (Improvement, {"p_keyframe": 1.5}),
-        (Improvement, {"algorithm": "grop"}),
+        (Improvement, {"algorithm": "another"}),
         (Improvement, {"starts_per_task": 0}),
         (GrpoConfig, {"iterations": 0}),
         (GrpoConfig, {"checkpoint_every": 0}),
