@@ -16,7 +16,7 @@ def gate(name, **values):
 
 def test_every_gate_has_its_threshold_meaning_and_advice():
     gates = make_gates(GOOD, GateThresholds())
-    assert {g.name for g in gates} == GOOD.keys() == MEANING.keys() == ADVICE.keys()
+    assert {g.name for g in gates} == GOOD.keys() == MEANING.keys() - {"confirmed"} == ADVICE.keys() - {"confirmed"}
     assert all(g.passed for g in gates)
     require(gates)
 
@@ -85,6 +85,19 @@ def test_the_confirmed_gate_judges_the_rate_and_fails_without_one():
     from worldrl.core.stats import wilson
     from worldrl.evaluation.gates import confirmed_gate
 
-    assert confirmed_gate(wilson(8, 10), 0.8).passed
-    assert not confirmed_gate(wilson(7, 10), 0.8).passed
-    assert not confirmed_gate(None, 0.8).passed  # nothing was imagined to succeed
+    assert confirmed_gate(wilson(5, 10), 0.75).passed  # [0.24, 0.76]: could be
+    assert not confirmed_gate(wilson(50, 100), 0.75).passed  # [0.40, 0.60]: is not
+    assert not confirmed_gate(None, 0.75).passed  # nothing was imagined to succeed
+
+
+def test_a_rate_fails_when_its_whole_interval_lies_below_and_shows_it():
+    from worldrl.core.stats import wilson
+
+    rate = wilson(7, 9)
+    found = gate("precision", precision=rate)
+    assert (found.value, found.lo, found.hi) == (rate["rate"], rate["lo"], rate["hi"])
+    assert found.passed == (rate["hi"] >= GateThresholds().precision)
+    assert str(found) == "0.778 [0.45, 0.94]"
+    short = make_gates(GOOD | {"precision": wilson(60, 90)}, GateThresholds())
+    with pytest.raises(GateError, match=r"precision is 0\.667 \[0\.56, 0\.76\], needs 0\.85"):
+        require(short)

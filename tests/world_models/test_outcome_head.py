@@ -59,39 +59,62 @@ def test_the_loss_counts_valid_frames():
     assert outcome_loss(logit, success, torch.zeros_like(valid)).item() == 0
 
 
-def test_episodes_are_imagined_whole_and_told_both_ways(world_model, push_episodes):
+def test_episodes_are_imagined_to_their_ends_and_told_both_ways(world_model, push_episodes):
     told = imagine_episodes(world_model, push_episodes, CONFIG, SENTENCES, seed=0, batch=3)
     red = [e for e in push_episodes if e.task == "PickRedCube"]
-    assert len(told) == len(push_episodes) + len(red)  # of the other task nothing untrue is known
-    stride = world_model.frame_stride
-    lengths = sorted(len(e) // stride for e in (*push_episodes, *red))
-    assert sorted(told.valid.sum(dim=1).tolist()) == lengths
-    frames = [sum(bool(e.reward[k - 1] > 0) for k in range(stride, len(e) + 1, stride)) for e in push_episodes]
-    assert int((told.success & told.valid).sum()) == sum(frames) > 0  # a lie is never fulfilled
+    rows = [*push_episodes, *red]  # of the other task nothing untrue is known
+    assert len(told) == 2 * len(rows)
+    stride, valid = world_model.frame_stride, told.valid.sum(dim=1).tolist()
+    for length in (len(e) // stride for e in rows):
+        valid.remove(length)  # each from its beginning
+    assert max(valid) < max(len(e) // stride for e in rows)  # and each from its middle
+    assert min(valid) >= world_model.chunk_length // stride
     again = imagine_episodes(world_model, push_episodes, CONFIG, SENTENCES, seed=0, batch=3)
     assert torch.equal(again.findings, told.findings)
     other = imagine_episodes(world_model, push_episodes, CONFIG, SENTENCES, seed=1, batch=3)
     assert not torch.equal(other.findings, told.findings)
 
 
-def test_the_head_learns_on_what_imagination_reads(world_model, push_episodes):
-    """One episode's findings, read from its beginning, give the probabilities of ``imagine`` under the same noise."""
+@pytest.mark.parametrize("start", [0, 5])
+def test_success_is_what_came_and_a_lie_is_never_fulfilled(world_model, push_episodes, monkeypatch, start):
+    monkeypatch.setattr(
+        outcome_training, "_middle", lambda length, chunk, generator: np.full(len(length), start, dtype=np.int64)
+    )
+    told = imagine_episodes(world_model, push_episodes, CONFIG, SENTENCES, seed=0)
+    stride = world_model.frame_stride
+    real = sum(
+        bool(e.reward[k - 1] > 0)
+        for first in (0, start)
+        for e in push_episodes
+        for k in range(first + stride, len(e) + 1, stride)
+    )
+    assert int((told.success & told.valid).sum()) == real > 0
+
+
+@pytest.mark.parametrize("step", [0, 6])
+def test_the_head_learns_on_what_imagination_reads(world_model, push_episodes, monkeypatch, step):
+    """Findings, read from where an episode was entered, give the probabilities of ``imagine`` under the same noise."""
     from worldrl.rollout.reset_store import record_at
 
+    monkeypatch.setattr(outcome_training, "_middle", lambda *_: np.array([step]))
     episode = push_episodes[0]
     told = imagine_episodes(world_model, [episode], CONFIG, Sentences({}, {}), seed=0)
-    logit, _ = world_model.outcome(told.findings.float(), world_model.outcome.blank(1))
-    record = record_at(
-        episode, 0, memory_frames=world_model.memory_frames, frame_stride=world_model.frame_stride, source=""
-    )
     length, frames = world_model.chunk_length, world_model.config.dynamics.chunk_frames
-    state, generator = world_model.start([record]), stream(0, "imagine-episodes", 0)
-    torch.rand(1, 2, generator=generator), torch.rand(1, 2, generator=generator)  # the two tellings
-    for chunk in range(len(episode) // length):
-        action = torch.from_numpy(episode.action[None, chunk * length : (chunk + 1) * length])
-        state, imagined = world_model.imagine(state, action, generators=[generator])
-        here = torch.sigmoid(logit[:, chunk * frames : (chunk + 1) * frames])
-        torch.testing.assert_close(imagined.success_prob, here, atol=5e-3, rtol=0)
+    generator = stream(0, "imagine-episodes", 0)
+    for row, first in enumerate((0, step)):
+        logit, _ = world_model.outcome(told.findings[row, None].float(), world_model.outcome.blank(1))
+        record = record_at(
+            episode, first, memory_frames=world_model.memory_frames, frame_stride=world_model.frame_stride, source=""
+        )
+        state = world_model.start([record])
+        torch.rand(1, 2, generator=generator), torch.rand(1, 2, generator=generator)  # the two tellings
+        for chunk in range((len(episode) - first) // length):
+            span = slice(first + chunk * length, first + (chunk + 1) * length)
+            state, imagined = world_model.imagine(
+                state, torch.from_numpy(episode.action[None, span]), generators=[generator]
+            )
+            here = torch.sigmoid(logit[:, chunk * frames : (chunk + 1) * frames])
+            torch.testing.assert_close(imagined.success_prob, here, atol=5e-3, rtol=0)
 
 
 class StopError(Exception):

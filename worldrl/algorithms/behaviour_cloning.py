@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from worldrl.core.device import resolve_dtype
 from worldrl.core.ema import Ema
 from worldrl.core.errors import SettingError
 from worldrl.core.fit import adamw, fit, warmup_cosine
@@ -48,6 +49,8 @@ class BehaviourCloning:
         jitter: strength of the brightness and colour jitter.
         ema_decay: decay of the averaged weights that are returned; 0 returns the last weights.
         held_out_fraction: share of the episodes kept for the held-out loss.
+        dtype: number type of the image encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``:
+            bfloat16 where the device has units for it. The policy acts in float32.
         checkpoint_every: steps between checkpoints.
     """
 
@@ -64,6 +67,7 @@ class BehaviourCloning:
     jitter: float = 0.1
     ema_decay: float = 0.0
     held_out_fraction: float = 0.1
+    dtype: str = "auto"
     checkpoint_every: int = 250
 
     def __post_init__(self) -> None:
@@ -199,7 +203,9 @@ def clone(
 ) -> None:
     """Train a policy in place on samples, where it is, as in :func:`train_policy`; it ends in evaluation mode."""
     policy.train()
+    policy.image_encoder.compute_dtype = resolve_dtype(config.dtype, policy.device)
     _fit(policy, _Batches(sources, config, seed, _check_paraphrases(paraphrases)), folder, log, series)
+    policy.image_encoder.compute_dtype = torch.float32
     policy.eval()
 
 

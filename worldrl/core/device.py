@@ -87,6 +87,13 @@ def resolve_dtype(name: str, device: torch.device | None = None) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[name]
 
 
+def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
+    """Compute in ``dtype`` on ``device``; weights, and what is kept, stay float32."""
+    import torch
+
+    return torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32)
+
+
 BFLOAT16_UNITS = frozenset({"amx_bf16", "avx512_bf16"})
 """Processor flags under which a matrix product in bfloat16 is several times faster than in float32."""
 

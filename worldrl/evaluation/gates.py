@@ -1,11 +1,14 @@
 """Validation gates: numbers a world model must reach before a policy may practise in it.
 
-Reinforcement learning finds every error of its simulator, so a model that fails here is not worth a minute of it.
+Reinforcement learning finds every error of its simulator, so a model that fails here is not worth a minute of it. A
+gate on a rate fails when the rate's whole 95 % interval lies below what is needed: from a handful of episodes a good
+model and a fair one look alike, and a gate that fails by chance only teaches its users to switch it off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,7 +33,7 @@ from worldrl.world_models.video import VideoWorldModel
 
 @dataclass
 class GateThresholds:
-    """Least values.
+    """Least values; the rates (recall, precision) must lie below with their whole interval to fail.
 
     Attributes:
         psnr: closed-loop PSNR (dB) after 32 control steps.
@@ -43,8 +46,8 @@ class GateThresholds:
     psnr: float = 22.0
     action_swap_ratio: float = 1.5
     static_psnr: float = 24.0
-    recall: float = 0.6
-    precision: float = 0.8
+    recall: float = 0.8
+    precision: float = 0.85
 
     def __post_init__(self) -> None:
         """Reject rates that no model can reach."""
@@ -59,11 +62,13 @@ class Gate:
 
     Attributes:
         name: for example ``"recall"``.
-        value: measured.
+        value: measured; NaN where it could not be.
         threshold: least value that passes.
-        passed: ``value >= threshold``.
+        passed: ``value >= threshold``, of a rate ``hi >= threshold``; NaN fails.
         meaning: what the number says.
         advice: what to do when it fails.
+        lo: lower end of a rate's 95 % interval.
+        hi: its upper end.
     """
 
     name: str
@@ -72,6 +77,13 @@ class Gate:
     passed: bool
     meaning: str
     advice: str
+    lo: float | None = None
+    hi: float | None = None
+
+    def __str__(self) -> str:
+        """Return the value, of a rate with its interval."""
+        interval = "" if self.lo is None or self.hi is None else f" [{self.lo:.2f}, {self.hi:.2f}]"
+        return f"{self.value:.3g}{interval}"
 
 
 MEANING = {
@@ -80,6 +92,7 @@ MEANING = {
     "static_psnr": "similarity (dB) to the first frame after 32 steps of holding still",
     "recall": "really successful episodes whose true actions the model imagines to succeed",
     "precision": "imagined successes that were real, true actions replayed",
+    "confirmed": "imagined successes of this policy that came true with the same actions in the simulator",
 }
 ADVICE = {
     "psnr": "train longer (world_model.steps) or on more rollouts",
@@ -87,6 +100,8 @@ ADVICE = {
     "static_psnr": "raise world_model.static_share",
     "recall": "collect more episodes that succeed (practice.expert_episodes), raise world_model.event_share, train longer",
     "precision": "collect more near misses (practice.policy_episodes), raise outcome.threshold or outcome.debounce",
+    "confirmed": "collect more near misses whose actions do not tell the outcome (practice.expert_episodes, "
+    "practice.policy_episodes), train longer",
 }
 
 
@@ -120,19 +135,23 @@ def measure_gates(
         "psnr": psnrs.get("closed_loop.psnr@32", float("nan")),
         "action_swap_ratio": action_swap_ratio(model, episodes, steps, seed=seed, true=result),
         "static_psnr": static_psnr(model, episodes, 4 * model.chunk_length, seed=seed),
-        "recall": _rate(report["recall"]),
-        "precision": _rate(report["precision"]),
     }
-    return make_gates(values, thresholds), {**values, **psnrs, **report}
+    rates = {name: report[name] for name in ("recall", "precision")}
+    return make_gates(values | rates, thresholds), {**values, **psnrs, **report}
 
 
-def make_gates(values: dict[str, float], thresholds: GateThresholds) -> list[Gate]:
-    """Compare values with thresholds; a value that could not be measured (NaN) fails."""
-    return [
-        Gate(name, value, limit, bool(value >= limit), MEANING[name], ADVICE[name])
-        for name, limit in asdict(thresholds).items()
-        for value in [values[name]]
-    ]
+def make_gates(measured: Mapping[str, float | Rate | None], thresholds: GateThresholds) -> list[Gate]:
+    """Compare what was measured with thresholds."""
+    return [judge(name, measured[name], limit) for name, limit in asdict(thresholds).items()]
+
+
+def judge(name: str, measured: float | Rate | None, threshold: float) -> Gate:
+    """Compare a number or a rate with a threshold; what could not be measured (NaN, None) fails."""
+    if measured is None or isinstance(measured, (int, float)):
+        value = math.nan if measured is None else measured
+        return Gate(name, value, threshold, value >= threshold, MEANING[name], ADVICE[name])
+    value, lo, hi = (measured[key] for key in ("rate", "lo", "hi"))
+    return Gate(name, value, threshold, hi >= threshold, MEANING[name], ADVICE[name], lo, hi)
 
 
 def confirmed_gate(precision: Rate | None, threshold: float) -> Gate:
@@ -141,29 +160,16 @@ def confirmed_gate(precision: Rate | None, threshold: float) -> Gate:
     The other gates replay recorded actions, whose later part may tell the model how the earlier ended; here the policy
     acted on the model's own pictures. Nothing imagined to succeed is not measurable and fails.
     """
-    value = _rate(precision)
-    return Gate(
-        "confirmed",
-        value,
-        threshold,
-        bool(value >= threshold),
-        "imagined successes of this policy that came true with the same actions in the simulator",
-        "collect more near misses whose actions do not tell the outcome (practice.expert_episodes, "
-        "practice.policy_episodes), train longer",
-    )
+    return judge("confirmed", precision, threshold)
 
 
 def require(gates: Sequence[Gate]) -> None:
     """Raise GateError naming each failed gate, its number, its threshold and what to do."""
     failed = [gate for gate in gates if not gate.passed]
     if failed:
-        lines = [f"{g.name} is {g.value:.3g}, needs {g.threshold:.3g} ({g.meaning}): {g.advice}" for g in failed]
+        lines = [f"{g.name} is {g}, needs {g.threshold:.3g} ({g.meaning}): {g.advice}" for g in failed]
         raise GateError(
             "the world model is not good enough to practise in:\n  "
             + "\n  ".join(lines)
             + "\n  or go on with gates=warn"
         )
-
-
-def _rate(rate: Rate | None) -> float:
-    return float("nan") if rate is None else rate["rate"]

@@ -133,5 +133,5 @@ def show_gates(gates: list[Gate], title: str) -> None:
         table.add_column(heading)
     for gate in gates:
         verdict = "passed" if gate.passed else "[bold]failed[/bold]"
-        table.add_row(gate.name, f"{gate.value:.3g}", f"{gate.threshold:.3g}", verdict, gate.meaning)
+        table.add_row(gate.name, str(gate), f"{gate.threshold:.3g}", verdict, gate.meaning)
     console().print(table)

@@ -114,7 +114,9 @@ class TrainVlaSettings:
     scratch: Scratch = field(default_factory=Scratch)
     thresholds: GateThresholds = field(default_factory=GateThresholds)
     confirmed: float = setting(
-        0.6, "gate: share of imagined successes that come true with the same actions in the simulator"
+        0.75,
+        "gate: share of imagined successes that come true with the same actions in the simulator; fails when its whole "
+        "95 % interval lies below",
     )
     improvement: Improvement = field(default_factory=Improvement)
     evaluation: Evaluation = field(default_factory=Evaluation)

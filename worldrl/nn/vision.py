@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from worldrl.core.device import autocast
 from worldrl.core.errors import SettingError
 
 STRIDE = 4
@@ -97,12 +98,16 @@ class ImageEncoder(nn.Module):
         blocks: residual blocks.
         keypoints: how many points are looked for.
         value_width: features read at each point.
+
+    Attributes:
+        compute_dtype: number type of the convolutions; training may set bfloat16, acting keeps float32.
     """
 
     def __init__(
         self, text_width: int, *, width: int = 48, blocks: int = 2, keypoints: int = 16, value_width: int = 16
     ) -> None:
         super().__init__()
+        self.compute_dtype = torch.float32
         self.keypoints, self.value_width = keypoints, value_width
         self.out_width = keypoints * (2 + value_width)
         # 8×8 windows every 4 pixels: neighbours overlap by half, so that edges are seen whole somewhere.
@@ -137,10 +142,12 @@ class ImageEncoder(nn.Module):
 
     def features(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cells' features ``[B, N, C]`` and their places ``[N, 2]``."""
-        x = self.stem(image_to_float(image, self.stem.weight.dtype))
-        height, width = x.shape[2:]
-        place = cell_coordinates(height, width, device=x.device, dtype=x.dtype)
-        x = x + self.place(place).T.unflatten(1, (height, width))
-        for block in self.blocks:
-            x = block(x, text)
-        return functional.relu(x).flatten(2).transpose(1, 2), place
+        pixels = image_to_float(image, self.stem.weight.dtype)
+        size = [side // STRIDE for side in image.shape[1:3]]
+        place = cell_coordinates(*size, device=pixels.device, dtype=pixels.dtype)
+        with autocast(image.device, self.compute_dtype):
+            x = self.stem(pixels) + self.place(place).T.unflatten(1, size)
+            for block in self.blocks:
+                x = block(x, text)
+        # Back in the weights' type: a bfloat16 coordinate is off by a quarter of a pixel in 64.
+        return functional.relu(x).to(pixels.dtype).flatten(2).transpose(1, 2), place

@@ -1,9 +1,10 @@
-"""Training of the outcome head on whole episodes, imagined once from their true actions.
+"""Training of the outcome head on episodes to their ends, imagined once from their true actions.
 
-Each episode is told twice: with a sentence for its task against what really came, and with one that it certainly does
-not fulfil, against failure throughout.
+Each episode is imagined from its beginning and from somewhere in its middle, as a rollout from a keyframe will be: with
+nothing remembered. Each of those is told twice: with a sentence for its task against what really came, and with one that
+it certainly does not fulfil, against failure throughout.
 
-Shapes legend: ``E`` episodes, ``T`` frames, padded to whole chunks of the longest, ``d`` width of the dynamics.
+Shapes legend: ``E`` imagined episodes, ``T`` frames, padded to whole chunks of the longest, ``d`` width of the dynamics.
 """
 
 from __future__ import annotations
@@ -107,29 +108,37 @@ def imagine_episodes(
     series: str = "outcome",
     batch: int = 128,
 ) -> Told:
-    """Imagine every episode from its true actions and tell it both ways; ``2E`` rows, fewer where nothing is untrue."""
+    """Imagine every episode twice from its true actions and tell it both ways; four rows each, two without a lie."""
     store = build_store(episodes)
     order = np.argsort(store.length, kind="stable")  # neighbours of like length waste the least
     parts: list[Told] = []
     with Progress(f"{series}: imagining", len(order), unit="episodes") as progress:
         for first in range(0, len(order), batch):
             rows = order[first : first + batch]
-            parts += _imagine_rows(model, store, rows, config, sentences, stream(seed, "imagine-episodes", first))
+            generator = stream(seed, "imagine-episodes", first)
+            for start in (np.zeros(len(rows), np.int64), _middle(store.length[rows], model.chunk_length, generator)):
+                parts += _imagine_rows(model, store, rows, start, config, sentences, generator)
             progress.advance(len(rows))
     return _join(parts)
+
+
+def _middle(length: np.ndarray, chunk_length: int, generator: torch.Generator) -> np.ndarray:
+    """Draw a frame to start from, a chunk or more before each episode's end."""
+    where = torch.rand(len(length), generator=generator, dtype=torch.float64).numpy()
+    return (where * np.maximum(length - chunk_length + 1, 1)).astype(np.int64)
 
 
 def _imagine_rows(
     model: VideoWorldModel,
     store: FrameStore,
     rows: np.ndarray,
+    start: np.ndarray,
     config: WorldModelTraining,
     sentences: Sentences,
     generator: torch.Generator,
 ) -> list[Told]:
-    chunks = -(-int(store.length[rows].max()) // model.chunk_length)
+    chunks = -(-int((store.length[rows] - start).max()) // model.chunk_length)
     layout = WindowLayout(model.chunk_length, model.memory_frames, model.frame_stride, chunks)
-    start = np.zeros(len(rows), np.int64)
     batch = gather_windows(store, layout, rows, start, np.zeros(len(rows), np.bool_)).to(model.device)
     # Half of the episodes tell everything about a lie: the others must not become rare.
     versions = [relabel(batch, sentences, share, generator) for share in (0.0, 1.0)]
@@ -160,11 +169,11 @@ def _findings(
 
 
 def _first_state(model: VideoWorldModel, batch: WindowBatch, config: WorldModelTraining) -> VideoState:
-    """Start where the episodes start; of all their frames only the first is looked at."""
-    first = encode_frames(model, batch.reference.cpu().numpy(), config).float()
-    memory = first[:, None].repeat(1, model.memory_frames, 1, 1, 1)
-    nothing = first.new_zeros(len(first), 0)
-    return VideoState(first, memory, batch.command, nothing, nothing)
+    """Start where the windows start, with nothing remembered but the memory frames."""
+    frames = torch.cat([batch.reference[:, None], batch.memory], dim=1)
+    latent = encode_frames(model, frames.flatten(0, 1).cpu().numpy(), config).float().unflatten(0, frames.shape[:2])
+    nothing = latent.new_zeros(len(latent), 0)
+    return VideoState(latent[:, 0], latent[:, 1:], batch.command, nothing, nothing)
 
 
 def _join(parts: Sequence[Told]) -> Told:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from worldrl.core.device import autocast as device_autocast
 from worldrl.core.device import resolve_dtype
 from worldrl.core.ema import Ema
 from worldrl.core.errors import SettingError
@@ -271,5 +272,4 @@ def relabel(batch: WindowBatch, sentences: Sentences, negative_share: float, gen
 
 def autocast(model: VideoWorldModel, config: WorldModelTraining) -> torch.autocast:
     """Compute in the training's number type; weights stay float32."""
-    dtype = resolve_dtype(config.dtype, model.device)
-    return torch.autocast(model.device.type, dtype=dtype, enabled=dtype != torch.float32)
+    return device_autocast(model.device, resolve_dtype(config.dtype, model.device))

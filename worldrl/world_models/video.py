@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from worldrl.core.artefact import read_artefact, write_artefact
+from worldrl.core.device import autocast
 from worldrl.core.embodiment import Embodiment, integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError, NonFiniteError
 from worldrl.core.rng import row_noise
@@ -117,7 +118,7 @@ class VideoWorldModel(nn.Module):
 
     def autocast(self) -> torch.autocast:
         """Compute in ``compute_dtype``; weights and states stay float32."""
-        return torch.autocast(self.device.type, dtype=self.compute_dtype, enabled=self.compute_dtype != torch.float32)
+        return autocast(self.device, self.compute_dtype)
 
     # -- rollout ---------------------------------------------------------------------------------------------
 

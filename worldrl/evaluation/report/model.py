@@ -132,6 +132,8 @@ class Gate:
         meaning: one sentence, what the number says.
         advice: what to do when it fails.
         direction: ``"at_least"`` or ``"at_most"``.
+        lo: lower end of the value's 95 % interval, where it is a rate.
+        hi: its upper end.
     """
 
     name: str
@@ -141,6 +143,8 @@ class Gate:
     meaning: str = ""
     advice: str = ""
     direction: Literal["at_least", "at_most"] = "at_least"
+    lo: float | None = None
+    hi: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse an unknown direction."""

@@ -201,7 +201,13 @@ def _gate_cells(gate: Gate) -> list[Child]:
     outcome = {True: ("✓ passed", "pass"), False: ("✗ failed", "fail"), None: ("not measured", "missing")}[gate.passed]
     needs = f"{'at least' if gate.direction == 'at_least' else 'at most'} {number(gate.threshold)}"
     advice = small(gate.meaning, f"What to do: {gate.advice}") if gate.passed is False and gate.advice else gate.meaning
-    return [gate.name, element("b", outcome[0], class_=outcome[1]), number(gate.value), needs, advice]
+    return [gate.name, element("b", outcome[0], class_=outcome[1]), _gate_value(gate), needs, advice]
+
+
+def _gate_value(gate: Gate) -> str:
+    if gate.lo is None or gate.hi is None:
+        return number(gate.value)
+    return f"{number(gate.value)} [{gate.lo:.2f}, {gate.hi:.2f}]"
 
 
 def imagined_real(data: ReportData) -> Html:
