@@ -34,7 +34,7 @@ class Improvement:
     """
 
     algorithm: str = "self_training"
-    p_keyframe: float = 0.25
+    p_keyframe: float = 0.0
     keyframe_margin: int = 8
     starts_per_task: int = 512
     exploration: Exploration = field(default_factory=Exploration)

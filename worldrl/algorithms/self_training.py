@@ -47,10 +47,10 @@ class SelfTraining:
     """
 
     cycles: int = 1
-    rollouts: int = 2048
+    rollouts: int = 3072
     rows: int = 128
     imagined_share: float = 0.7
-    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1000, batch_size=96))
+    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1500, batch_size=96))
 
     def __post_init__(self) -> None:
         """Check the ranges."""

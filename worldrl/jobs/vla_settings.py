@@ -99,16 +99,16 @@ class TrainVlaSettings:
     start: str = setting("bundled", "world model to begin with: bundled, scratch, or a world-model folder")
     gates: str = setting("stop", "what a failed gate does: stop or warn")
     rounds: int = setting(2, "rounds of practice, world model and improvement (co-evolution)")
-    demonstrations: int = setting(15, "expert demonstrations per task")
+    demonstrations: int = setting(20, "expert demonstrations per task")
     held_out: float = setting(0.2, "share of the practice episodes kept apart for calibration and gates")
     target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
     policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
-    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=3000, batch_size=96))
+    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=4000, batch_size=96))
     practice: Practice = field(default_factory=Practice)
     world_model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
     training: WorldModelTraining = field(
         default_factory=lambda: WorldModelTraining(
-            steps=300, learning_rate=1e-4, outcome_steps=150, outcome_learning_rate=5e-4
+            steps=150, learning_rate=1e-4, outcome_steps=150, outcome_learning_rate=5e-4
         )
     )
     scratch: Scratch = field(default_factory=Scratch)
