@@ -55,6 +55,11 @@ COMMANDS = {
     command.name: command
     for command in (
         Command("collect", "record episodes in the simulator as a LeRobotDataset v3", ("", "preset=tiny")),
+        Command(
+            "restyle",
+            "show recorded episodes in other looks, the same motion",
+            ("data=runs/collect/dataset", "data=runs/collect/dataset by=image"),
+        ),
         Command("train-policy", "clone the demonstrations into a language-conditioned policy", ("preset=tiny",)),
         Command("train-world-model", "learn the video simulator and its success head", ("preset=tiny",)),
         Command("imagine", "watch the world model dream beside the real rollout", ("preset=tiny",)),

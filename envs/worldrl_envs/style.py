@@ -4,7 +4,7 @@ A style writes visual fields of a compiled model only, so the same actions give 
 physics under every style (a test asserts it).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import mujoco
 import numpy as np
@@ -13,6 +13,7 @@ from worldrl_envs.errors import check_name
 from worldrl_envs.scene import N_PROPS
 
 TEXTURES = ("plain", "checker", "speckle", "spots")
+SAMPLED = "sampled"
 
 
 @dataclass(frozen=True)
@@ -78,15 +79,19 @@ STYLES = {
 
 
 def get_style(style: "Style | str | None") -> Style:
-    """A style from itself, its preset's name, or None for the default.
+    """A style from itself, its preset's name, ``sampled-<number>`` (see `sample_style`), or None for the default.
 
     Raises:
         UnknownNameError: no such preset; names the nearest.
     """
     if isinstance(style, Style):
         return style
-    check_name("style", style or "default", STYLES)
-    return STYLES[style or "default"]
+    name = style or "default"
+    prefix, _, number = name.partition("-")
+    if prefix == SAMPLED and number.isdecimal():
+        return replace(sample_style(generator=np.random.default_rng(int(number))), name=name)
+    check_name("style", name, STYLES)
+    return STYLES[name]
 
 
 def _triple(generator: np.random.Generator, low: float, high: float) -> tuple[float, float, float]:
@@ -99,7 +104,7 @@ def sample_style(*, generator: np.random.Generator) -> Style:
     light = float(generator.uniform(0.7, 1.2))
     right, forward = (float(v) for v in generator.uniform(-0.6, 0.6, 2))
     return Style(
-        name="sampled",
+        name=SAMPLED,
         light=light,
         light_direction=(right, forward, -1.0),
         warmth=float(generator.uniform(-0.5, 0.5)),

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from worldrl_envs.style import STYLES, Style, sample_style
+from worldrl_envs.style import STYLES, Style, get_style, sample_style
 
 HOLD = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
 
@@ -51,3 +51,10 @@ def test_objects_are_at_least_eight_pixels_wide(make):
         image = env.reset(seed=0, options={"index": index})[0]["image"].astype(int)
         red = (image[..., 0] > 110) & (image[..., 1] < 60) & (image[..., 2] < 60)
         assert red.any(0).sum() >= 8
+
+
+def test_a_sampled_style_has_a_name_that_finds_it_again(make):
+    assert get_style("sampled-4") == get_style("sampled-4") != get_style("sampled-5")
+    assert get_style("sampled-4").name == "sampled-4"
+    with pytest.raises(ValueError, match="style"):
+        get_style("sampled-x")

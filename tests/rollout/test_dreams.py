@@ -71,7 +71,7 @@ def test_executed_dreams_are_real_episodes_of_the_same_actions(expert_dreams, ex
         np.testing.assert_array_equal(episode.action, expert.action)
     assert execute(expert_dreams).tolist() == [e.first_success for e in expert_episodes]
     stranger = EpisodeSpec(TASK, 9, SEED)
-    with pytest.raises(SettingError, match=r"dreams\.npz: holds no dream of PickRedCube episode index 9, seed 7"):
+    with pytest.raises(SettingError, match=r"dreams\.npz: holds nothing of PickRedCube episode index 9, seed 7"):
         list(rollout_episodes([stranger], actor=actor, env_options=options, workers=0))
 
 

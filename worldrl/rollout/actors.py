@@ -8,7 +8,7 @@ An actor answers with ``chunk_length`` actions per row; only a policy uses more 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain, repeat
 from pathlib import Path
@@ -22,9 +22,10 @@ from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import Policy
 from worldrl.core.rng import numpy_stream, stream
 from worldrl.core.types import ACTION_SIZE, Habit, PolicyObs
+from worldrl.data.dataset import EpisodeDataset
 from worldrl.policies.exploration import Exploration
 from worldrl.rollout.dreams import Dreams, hold
-from worldrl.rollout.specs import EpisodeSpec
+from worldrl.rollout.specs import EpisodeSpec, spec_of
 
 
 @dataclass
@@ -140,11 +141,29 @@ class DreamActor:
 
     def build(self) -> Actor:
         """Read the file, inside the worker."""
-        return _DreamActor(self)
+        return _GivenActions(_dreamt_actions(self))
 
 
-AnyActor = ExpertActor | WanderActor | PolicyActor | DreamActor
-_SPECS: dict[str, type[AnyActor]] = {spec.kind: spec for spec in (ExpertActor, WanderActor, PolicyActor, DreamActor)}
+@dataclass(frozen=True)
+class ReplayActor:
+    """Repeats the actions of recorded episodes.
+
+    Attributes:
+        dataset: folder; it must hold every episode asked for.
+    """
+
+    dataset: str
+    kind: ClassVar[str] = "replay"
+
+    def build(self) -> Actor:
+        """Open the dataset, inside the worker."""
+        return _GivenActions(_recorded_actions(self))
+
+
+AnyActor = ExpertActor | WanderActor | PolicyActor | DreamActor | ReplayActor
+_SPECS: dict[str, type[AnyActor]] = {
+    spec.kind: spec for spec in (ExpertActor, WanderActor, PolicyActor, DreamActor, ReplayActor)
+}
 
 
 def actor_to_json(spec: AnyActor) -> dict[str, Any]:
@@ -231,23 +250,36 @@ class _PolicyActor:
         return chunk.action[:, : self._replan].float().cpu().numpy()
 
 
-class _DreamActor:
+class _GivenActions:
     """Hands out each episode's actions one by one, and holds still after the last."""
 
-    def __init__(self, spec: DreamActor) -> None:
-        dreams = Dreams.load(Path(spec.file))
-        keys = [episode.key for episode in dreams.specs("dream")]
-        self._actions = dict(zip(keys, dreams.action, strict=True))
-        self._file = spec.file
+    def __init__(self, actions: Callable[[EpisodeSpec], NDArray[np.float32]]) -> None:
+        self._actions = actions
 
     def begin(self, row: Row) -> None:
-        if row.spec.key not in self._actions:
-            raise SettingError(f"{self._file}: holds no dream of {row.spec.describe()}")
-        action = self._actions[row.spec.key]
+        action = self._actions(row.spec)
         row.mind = chain(action, repeat(hold(action[-1:])[0]))
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         return np.stack([next(row.mind) for row in rows])[:, None]
+
+
+def _dreamt_actions(spec: DreamActor) -> Callable[[EpisodeSpec], NDArray[np.float32]]:
+    dreams = Dreams.load(Path(spec.file))
+    number = {episode.key: n for n, episode in enumerate(dreams.specs("dream"))}
+    return lambda episode: dreams.action[_find(number, episode, spec.file)]
+
+
+def _recorded_actions(spec: ReplayActor) -> Callable[[EpisodeSpec], NDArray[np.float32]]:
+    dataset = EpisodeDataset.open(spec.dataset)
+    number = {spec_of(record.meta).key: n for n, record in enumerate(dataset.records)}
+    return lambda episode: dataset[_find(number, episode, spec.dataset)].action
+
+
+def _find(number: Mapping[tuple[str, int, int, int], int], episode: EpisodeSpec, where: str) -> int:
+    if episode.key not in number:
+        raise SettingError(f"{where}: holds nothing of {episode.describe()}")
+    return number[episode.key]
 
 
 def load_policy(folder: Path, device: str) -> Policy:
