@@ -1,7 +1,8 @@
 """Keyframes: the moments of an episode that decide it, found without labels.
 
 Two kinds, both read off the recording: the commanded gripper opens or closes, and the fingers come to touch a
-task object. They are where world models fail first, so training windows and imagined rollouts start near them.
+task object. They are where world models fail first, so training windows and imagined rollouts start near them. A third
+kind, where success and failure part, takes several episodes to see (``parting``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.types import Episode
 
-Kind = Literal["gripper", "contact"]
+Kind = Literal["gripper", "contact", "parting"]
 
 
 @dataclass(frozen=True, order=True)
@@ -23,7 +24,7 @@ class Keyframe:
 
     Attributes:
         step: the first frame (1..T) that shows the change; action ``step - 1`` produced it.
-        kind: ``"gripper"`` (the commanded gripper changed sides) or ``"contact"`` (contact began).
+        kind: ``"gripper"`` (the commanded gripper changed sides), ``"contact"`` (contact began) or ``"parting"``.
     """
 
     step: int

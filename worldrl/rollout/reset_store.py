@@ -6,14 +6,15 @@ there; their horizon is shorter by the steps already spent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode, ResetRecord
-from worldrl.data.keyframes import keyframes
+from worldrl.data.keyframes import Keyframe, keyframes
+from worldrl.data.parting import first_closing, partings
 
 
 def record_at(episode: Episode, step: int, *, memory_frames: int, frame_stride: int, source: str) -> ResetRecord:
@@ -57,12 +58,13 @@ def keyframe_records(
         frame_stride: control steps between them.
 
     Returns:
-        One record per keyframe that lies at least ``margin`` steps into its episode and before its success.
+        One record per keyframe that lies at least ``margin`` steps into its episode and before its success; where
+        success and failure of its task part counts as one.
     """
-    records = []
+    records, offsets = [], partings(episodes)
     for number, episode in enumerate(episodes):
         end = episode.first_success or len(episode)
-        for keyframe in keyframes(episode):
+        for keyframe in [*keyframes(episode), *_parting(episode, offsets)]:
             step = keyframe.step - margin
             if 0 < step < end:
                 source = f"episode {number}, {margin} steps before {keyframe.kind} at {keyframe.step}"
@@ -70,6 +72,13 @@ def keyframe_records(
                     record_at(episode, step, memory_frames=memory_frames, frame_stride=frame_stride, source=source)
                 )
     return records
+
+
+def _parting(episode: Episode, offsets: Mapping[str, int]) -> list[Keyframe]:
+    closing = first_closing(episode)
+    if closing is None or episode.task not in offsets:
+        return []
+    return [Keyframe(closing + offsets[episode.task], "parting")]
 
 
 class ResetStore:
