@@ -7,10 +7,11 @@ import torch
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning
 from worldrl.algorithms.grpo import GrpoConfig
 from worldrl.algorithms.imagination import imagined_env
-from worldrl.algorithms.improve import ALGORITHMS, Improvement, improve
+from worldrl.algorithms.improve import ALGORITHMS, Improvement, improve, keyframe_probability
 from worldrl.algorithms.self_training import SelfTraining, imagined_successes, load_samples, save_samples
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, read_metrics
+from worldrl.core.stats import wilson
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.rewards.success import SuccessRule
@@ -133,6 +134,7 @@ def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
     [
         (Improvement, {"p_keyframe": 1.5}),
         (Improvement, {"algorithm": "another"}),
+        (Improvement, {"keyframe_schedule": "often"}),
         (Improvement, {"starts_per_task": 0}),
         (GrpoConfig, {"iterations": 0}),
         (GrpoConfig, {"checkpoint_every": 0}),
@@ -143,3 +145,16 @@ def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
 def test_impossible_settings_are_refused(make, over):
     with pytest.raises(SettingError, match=next(iter(over))):
         make(**over)
+
+
+def test_keyframes_are_started_from_as_often_as_they_are_trusted():
+    fixed = Improvement(p_keyframe=0.4)
+    scheduled = Improvement(p_keyframe=0.8, keyframe_schedule="hallucination")
+    lies = {share: wilson(round(100 * (1 - share)), 100) for share in (0.0, 0.1, 0.3)}
+    assert keyframe_probability(fixed, lies[0.3], lies[0.1]) == 0.4
+    assert keyframe_probability(scheduled, lies[0.3], lies[0.1]) == pytest.approx(0.75)
+    assert keyframe_probability(scheduled, lies[0.1], lies[0.3]) == pytest.approx(0.25)
+    assert keyframe_probability(scheduled, lies[0.3], lies[0.0]) == 0.8  # never more than asked
+    assert keyframe_probability(scheduled, lies[0.0], lies[0.3]) == 0
+    assert keyframe_probability(scheduled, lies[0.0], lies[0.0]) == 0.5
+    assert keyframe_probability(scheduled, lies[0.3], None) == pytest.approx(0.3 / 1.3)

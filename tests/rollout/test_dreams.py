@@ -9,9 +9,9 @@ from worldrl.core.types import Chunk, Episode
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.actors import DreamActor, ExpertActor
-from worldrl.rollout.dreams import Dreams, came_true, dream, dream_rows, execute
+from worldrl.rollout.dreams import Dreams, came_true, dream, dream_on, dream_rows, execute, join_dreams
 from worldrl.rollout.real import rollout_episodes
-from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec, spec_of
 
 TASK, SEED = "PickRedCube", 7
 
@@ -19,7 +19,7 @@ TASK, SEED = "PickRedCube", 7
 def make_dreams(action, probability=None, **over):
     rows = len(action)
     probability = np.zeros((rows, 4), np.float32) if probability is None else np.asarray(probability, np.float32)
-    fields = {"task": (TASK,) * rows, "index": np.arange(rows), "seed": SEED, "frame_stride": 2} | over
+    fields = {"task": (TASK,) * rows, "index": np.arange(rows), "seed": np.full(rows, SEED), "frame_stride": 2} | over
     return Dreams(action=np.asarray(action, np.float32), probability=probability, **fields)
 
 
@@ -90,8 +90,8 @@ def test_saved_dreams_come_back_and_anything_else_is_an_error(tmp_path):
     dreams = make_dreams(np.random.default_rng(0).uniform(-1, 1, (3, 8, 7)), np.eye(3, 4))
     dreams.save(tmp_path / "dreams.npz")
     again = Dreams.load(tmp_path / "dreams.npz")
-    assert (again.task, again.seed, again.frame_stride) == (dreams.task, dreams.seed, dreams.frame_stride)
-    for name in ("index", "action", "probability"):
+    assert (again.task, again.frame_stride) == (dreams.task, dreams.frame_stride)
+    for name in ("index", "seed", "action", "probability"):
         np.testing.assert_array_equal(getattr(again, name), getattr(dreams, name))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "dreams.npz").read_bytes()[:-40])
     (tmp_path / "text.npz").write_text("no dreams")
@@ -139,3 +139,49 @@ def test_beyond_a_tasks_horizon_a_dream_is_over(scripted_world):
     assert (dreams.action[:2, 6:, 6] == dreams.action[:2, 5:6, 6]).all()
     assert (dreams.action[2:, :, 0] == 0.5).all()
     assert dreams.probability.tolist() == [[0.5, 0.5, 0.5, 0.0]] * 2 + [[0.5] * 4] * 2
+
+
+def test_a_recorded_episode_is_dreamt_on_from_one_of_its_frames(scripted_world, expert_episodes):
+    episode, other = expert_episodes
+    horizon = {TASK: len(episode) + 6}
+    starts = [(episode, 7), (other, 2)]
+    dreams = dream_on(scripted_world, Drift(), starts, seed=1, horizon=horizon, exploration=Exploration())
+    assert dreams.action.shape == (2, horizon[TASK], 7)
+    np.testing.assert_array_equal(dreams.action[0, :6], episode.action[:6])  # 7 is no model frame, 6 is
+    np.testing.assert_array_equal(dreams.action[1, :2], other.action[:2])
+    assert (dreams.action[0, 6:, 0] == 0.5).all()
+    assert dreams.probability.shape == (2, horizon[TASK] // 2)
+    assert (dreams.probability[0, :3] == 0).all()
+    assert (dreams.probability[0, 3:] == 0.5).all()
+    assert [spec.key for spec in dreams.specs("x")] == [spec_of(e.meta).key for e, _ in starts]
+
+
+def test_recorded_actions_lead_the_simulator_to_where_the_dream_goes_on(scripted_world, expert_episodes):
+    class Expert(Drift):
+        """Goes on as the expert did after frame 8."""
+
+        def act(self, obs, **_):
+            here = 8 + 4 * len(self.shown)
+            self.shown.append(obs)
+            chunk = np.tile(hold_still, (1, 4, 1))
+            rest = expert_episodes[0].action[here : here + 4]
+            chunk[0, : len(rest)] = rest
+            return Chunk(torch.from_numpy(chunk), torch.zeros(1, 4, 7).long(), torch.zeros(1, 4, 7))
+
+    hold_still = np.array([0, 0, 0, 0, 0, 0, 1], np.float32)
+    horizon = {TASK: len(expert_episodes[0]) + 8}
+    starts = [(expert_episodes[0], 8)]
+    dreams = dream_on(scripted_world, Expert(), starts, seed=1, horizon=horizon, exploration=Exploration())
+    assert execute(dreams).tolist() == [expert_episodes[0].first_success]
+
+
+def test_joined_dreams_keep_their_rows_and_stand_still_at_their_end():
+    short = make_dreams(np.ones((1, 4, 7)), np.full((1, 2), 0.9))
+    long = make_dreams(np.full((2, 8, 7), 0.5), np.full((2, 4), 0.3), seed=np.array([1, 2]))
+    joined = join_dreams([short, long])
+    assert len(joined) == 3
+    assert joined.seed.tolist() == [SEED, 1, 2]
+    assert joined.action[0, :4].min() == 1
+    assert joined.action[0, 4:].tolist() == [[0, 0, 0, 0, 0, 0, 1]] * 4
+    np.testing.assert_array_equal(joined.probability[0], np.array([0.9, 0.9, 0, 0], np.float32))
+    np.testing.assert_array_equal(joined.action[1:], long.action)

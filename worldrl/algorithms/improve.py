@@ -11,12 +11,14 @@ from worldrl.algorithms.grpo_training import train_grpo
 from worldrl.algorithms.self_training import SelfTraining, self_train
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.log import MetricLog
+from worldrl.core.stats import Rate
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rollout.imagine import WorldModelVecEnv
 
 ALGORITHMS = ("self_training", "grpo")
+SCHEDULES = ("fixed", "hallucination")
 
 
 @dataclass
@@ -26,6 +28,8 @@ class Improvement:
     Attributes:
         algorithm: ``self_training`` or ``grpo``.
         p_keyframe: probability that a rollout or a group starts at a keyframe instead of an initial state.
+        keyframe_schedule: ``fixed``, or ``hallucination``: the less a dream from a keyframe is wrong than one from the
+            beginning, the more often, up to ``p_keyframe`` (:func:`keyframe_probability`).
         keyframe_margin: control steps before the keyframe.
         starts_per_task: initial states rendered per task.
         exploration: how the policy's actions are drawn, in imagination and in practice.
@@ -35,6 +39,7 @@ class Improvement:
 
     algorithm: str = "self_training"
     p_keyframe: float = 0.0
+    keyframe_schedule: str = "fixed"
     keyframe_margin: int = 8
     starts_per_task: int = 512
     exploration: Exploration = field(default_factory=Exploration)
@@ -47,6 +52,11 @@ class Improvement:
             raise SettingError(
                 f"improvement.algorithm: unknown {self.algorithm!r}{nearest(self.algorithm, ALGORITHMS)}"
             )
+        if self.keyframe_schedule not in SCHEDULES:
+            raise SettingError(
+                f"improvement.keyframe_schedule: unknown {self.keyframe_schedule!r}"
+                f"{nearest(self.keyframe_schedule, SCHEDULES)}"
+            )
         if not 0 <= self.p_keyframe <= 1:
             raise SettingError(f"improvement.p_keyframe must lie in [0, 1], got {self.p_keyframe}")
         if self.starts_per_task < 1:
@@ -57,6 +67,20 @@ class Improvement:
         """Rollouts imagined at once."""
         grpo = self.grpo
         return grpo.groups * grpo.group_size if self.algorithm == "grpo" else self.self_training.rows
+
+
+def keyframe_probability(config: Improvement, beginning: Rate | None, keyframe: Rate | None) -> float:
+    """Share the starts out by measured hallucination: h₀ / (h₀ + h₁), at most ``config.p_keyframe``.
+
+    Args:
+        config: settings; a fixed schedule returns ``p_keyframe``.
+        beginning: imagined successes from initial states that came true; 1 minus its rate is h₀.
+        keyframe: the same from keyframes, h₁. What could not be measured counts as all wrong.
+    """
+    if config.keyframe_schedule == "fixed":
+        return config.p_keyframe
+    h0, h1 = (1.0 if rate is None else 1 - rate["rate"] for rate in (beginning, keyframe))
+    return min(config.p_keyframe, h0 / (h0 + h1) if h0 + h1 else 0.5)
 
 
 def improve(

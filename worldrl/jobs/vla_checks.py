@@ -19,10 +19,10 @@ from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.world_model import outcome_report, padded_actions, replay, whole_chunks
 from worldrl.jobs.evaluate import video_writer
 from worldrl.jobs.train_world_model import show_gates
-from worldrl.jobs.vla_loop import Loop, fresh_dreams, load_world_model, practice_split, protocol
+from worldrl.jobs.vla_loop import Loop, fresh_dreams, keyframe_dreams, load_world_model, practice_split, protocol
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.dreams import came_true, execute
+from worldrl.rollout.dreams import Dreams, came_true, execute
 from worldrl.world_models.video import VideoWorldModel
 
 
@@ -53,10 +53,12 @@ def gates(loop: Loop, number: int, policy: Path, world: Path, practices: Sequenc
     if stage.finished:  # the thresholds are part of the run's configuration: it passed, or was told to go on
         return stage.summary
     model, rule = load_world_model(loop, world)
-    _, _, held_out = practice_split(loop, practices)
+    trained_on, _, held_out = practice_split(loop, practices)
     seed = loop.seed("gates", number)
     measured, metrics = measure_gates(model, held_out, rule, loop.settings.thresholds, seed=seed)
-    outcome = imagined_outcome(loop, TokenPolicy.load(policy, loop.device), model, rule, name=f"gates-{number}")
+    learner, count, name = TokenPolicy.load(policy, loop.device), loop.settings.evaluation.verify, f"gates-{number}"
+    outcome = imagined_outcome(fresh_dreams(loop, learner, model, count, name=name), rule)
+    midway = keyframe_dreams(loop, learner, model, trained_on, count, name=name)
     measured.append(confirmed_gate(outcome["precision"], loop.settings.confirmed))
     show_gates(measured, f"gates of round {number}, {len(held_out)} held-out episodes")
     if loop.settings.gates == "stop":
@@ -64,6 +66,7 @@ def gates(loop: Loop, number: int, policy: Path, world: Path, practices: Sequenc
     save_replays(stage.folder, model, held_out, seed=seed)
     summary = {"gates": [asdict(gate) for gate in measured], "on_failure": loop.settings.gates}
     summary |= {"held_out": len(held_out), "policy": outcome, **metrics}
+    summary["keyframes"] = imagined_outcome(midway, rule) if midway else None
     loop.finish(stage, summary)
     return stage.summary
 
@@ -82,21 +85,21 @@ def verify(loop: Loop, policy: Path, world: Path) -> dict[str, Any]:
     stage = loop.run.stage("04-verify")
     if not stage.finished:
         model, rule = load_world_model(loop, world)
-        outcome = imagined_outcome(loop, TokenPolicy.load(policy, loop.device), model, rule, name="verify")
+        dreams = fresh_dreams(
+            loop, TokenPolicy.load(policy, loop.device), model, loop.settings.evaluation.verify, name="verify"
+        )
+        outcome = imagined_outcome(dreams, rule)
         loop.finish(stage, {**outcome, "policy": artefact_hash(policy), "world_model": artefact_hash(world)})
         console().print(f"imagined success confirmed by the simulator: {outcome['precision']}")
     return stage.summary
 
 
-def imagined_outcome(
-    loop: Loop, policy: TokenPolicy, model: VideoWorldModel, rule: SuccessRule, *, name: str
-) -> dict[str, Rate | None]:
-    """Dream from fresh initial states, execute the same actions in the simulator, and compare.
+def imagined_outcome(dreams: Dreams, rule: SuccessRule) -> dict[str, Rate | None]:
+    """Execute dreams in the simulator, and compare.
 
     Returns:
         Precision, recall and so on of imagined success, the imagined rate and the real one.
     """
-    dreams = fresh_dreams(loop, policy, model, loop.settings.evaluation.verify, name=name)
     imagined, real = dreams.success_step(rule), execute(dreams)
     predicted, actual = imagined >= 0, came_true(imagined, real)
     return {

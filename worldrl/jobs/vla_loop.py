@@ -12,7 +12,7 @@ import torch
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog
-from worldrl.core.rng import stream_seed
+from worldrl.core.rng import numpy_stream, stream_seed
 from worldrl.core.run import RunDirectory, Stage
 from worldrl.core.stats import wilson
 from worldrl.core.types import Episode
@@ -23,7 +23,8 @@ from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.collect import CollectPlan, collect_dataset
-from worldrl.rollout.dreams import Dreams, dream
+from worldrl.rollout.dreams import Dreams, dream, dream_on
+from worldrl.rollout.reset_store import keyframe_starts
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 from worldrl.rollout.starts import task_horizons
 from worldrl.world_models.video import VideoWorldModel
@@ -122,6 +123,33 @@ def fresh_dreams(loop: Loop, policy: TokenPolicy, model: VideoWorldModel, count:
         horizon=task_horizons(loop.tasks),
         image_size=loop.settings.policy.image_size,
         exploration=loop.settings.improvement.exploration,
+    )
+
+
+def keyframe_dreams(
+    loop: Loop, policy: TokenPolicy, model: VideoWorldModel, episodes: Sequence[Episode], count: int, *, name: str
+) -> Dreams | None:
+    """Dream recorded episodes on from up to ``count`` keyframes of each task; None where rollouts start at none."""
+    config = loop.settings.improvement
+    if not config.p_keyframe:
+        return None
+    starts = [(episodes[number], step) for number, step, _ in keyframe_starts(episodes, margin=config.keyframe_margin)]
+    draw = numpy_stream(loop.seed(name, "keyframes"))
+    chosen = [
+        of_task[i]
+        for task in loop.tasks
+        for of_task in [[start for start in starts if start[0].task == task]]
+        for i in draw.permutation(len(of_task))[:count]
+    ]
+    if not chosen:
+        return None
+    return dream_on(
+        model,
+        policy,
+        chosen,
+        seed=loop.seed(name, "keyframe-dreams"),
+        horizon=task_horizons(loop.tasks),
+        exploration=config.exploration,
     )
 
 

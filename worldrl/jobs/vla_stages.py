@@ -12,11 +12,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from worldrl.algorithms.imagination import imagine_batch, imagined_env
-from worldrl.algorithms.improve import improve
+from worldrl.algorithms.improve import Improvement, improve, keyframe_probability
 from worldrl.core.artefact import parent
 from worldrl.core.device import resolve_dtype
 from worldrl.core.stats import Rate, wilson
@@ -32,11 +32,12 @@ from worldrl.jobs.stages import (
     learn_world_model,
     starting_world_model,
 )
-from worldrl.jobs.vla_loop import DATASET, Loop, fresh_dreams, load, load_world_model, practice_split
+from worldrl.jobs.vla_loop import DATASET, Loop, fresh_dreams, keyframe_dreams, load, load_world_model, practice_split
 from worldrl.policies.samples import make_samples
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.collect import CollectPlan
+from worldrl.rollout.dreams import join_dreams
 from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.reset_store import ResetStore, keyframe_records
 from worldrl.rollout.starts import simulator_starts, task_horizons
@@ -127,10 +128,13 @@ def world_model(
             series=f"dynamics-{number}",
         )
         model.compute_dtype = resolve_dtype(settings.dtype, loop.device)
-        dreams = fresh_dreams(
-            loop, TokenPolicy.load(policy, loop.device), model, settings.evaluation.verify, name=f"calibrate-{number}"
-        )
-        rule = calibrate(model, calibration, dreams, target_precision=settings.target_precision, seed=seed)
+        learner, name = TokenPolicy.load(policy, loop.device), f"calibrate-{number}"
+        dreams = [
+            fresh_dreams(loop, learner, model, settings.evaluation.verify, name=name),
+            keyframe_dreams(loop, learner, model, training, settings.evaluation.verify, name=name),
+        ]
+        dreamt = join_dreams([part for part in dreams if part is not None])
+        rule = calibrate(model, calibration, dreamt, target_precision=settings.target_precision, seed=seed)
         parents = [] if before is None else [parent(before)]
         model.save(stage.folder / WORLD_MODEL, parents=parents)
         dtype = str(model.compute_dtype).removeprefix("torch.")
@@ -145,7 +149,7 @@ def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: P
     if not stage.finished:
         model, rule = load_world_model(loop, world)
         learner = TokenPolicy.load(policy, loop.device)
-        config = loop.settings.improvement
+        config = scheduled(loop, number)
         store = reset_store(loop, model, practices, number)
         env = imagined_env(model, store, rule, rows=config.rows, horizon=task_horizons(loop.tasks))
         start = imagined_success(loop, learner, env, seed=loop.seed("imagined-before", number))
@@ -162,8 +166,16 @@ def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: P
         )
         end = imagined_success(loop, learner, env, seed=loop.seed("imagined-after", number))
         learner.save(stage.folder / POLICY, parents=[parent(policy), parent(world)])
-        loop.finish(stage, {"imagined_before": start, "imagined_after": end, "history": history, "starts": len(store)})
+        summary = {"imagined_before": start, "imagined_after": end, "history": history, "starts": len(store)}
+        loop.finish(stage, {**summary, "p_keyframe": config.p_keyframe})
     return stage.folder / POLICY
+
+
+def scheduled(loop: Loop, number: int) -> Improvement:
+    """Return the round's settings, with keyframes as often as the gates found them trustworthy."""
+    config, measured = loop.settings.improvement, loop.run.stage(f"round-{number}-3-gates").summary
+    keyframe = measured["keyframes"] and measured["keyframes"]["precision"]
+    return replace(config, p_keyframe=keyframe_probability(config, measured["policy"]["precision"], keyframe))
 
 
 def reset_store(loop: Loop, model: VideoWorldModel, practices: Sequence[Path], number: int) -> ResetStore:

@@ -3,7 +3,8 @@
 Recorded actions may tell a world model how the recording went: a policy that sees that it missed moves differently.
 A dream's actions cannot, since the policy acted on the model's own pictures. Executing them is therefore the honest
 test of imagination (`rewards`' rule against reality), and the executed episodes are the data a world model needs
-most: they come from where it is about to be believed.
+most: they come from where it is about to be believed. A dream may also go on from the middle of a recorded episode; its
+actions then begin with the recorded ones.
 
 Shapes legend: ``E`` dreams, ``T`` control steps, ``N`` imagined frames, ``L`` control steps per chunk.
 """
@@ -24,10 +25,11 @@ from worldrl.core.atomic import write_file
 from worldrl.core.errors import ArtefactError
 from worldrl.core.interfaces import Policy, WorldModel
 from worldrl.core.rng import stream
-from worldrl.core.types import PolicyObs, ResetRecord
+from worldrl.core.types import Episode, PolicyObs, ResetRecord
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule, first_success
-from worldrl.rollout.specs import EpisodeSpec
+from worldrl.rollout.reset_store import record_at
+from worldrl.rollout.specs import EpisodeSpec, spec_of
 from worldrl.rollout.starts import replay_in_simulator, simulator_starts
 
 
@@ -38,7 +40,7 @@ class Dreams:
     Attributes:
         task: ``E`` names.
         index: int64 ``[E]``; with ``seed`` the initial state.
-        seed: of the initial states.
+        seed: int64 ``[E]``, of the initial states.
         action: float32 ``[E, T, 7]``, what the policy did in the dream; beyond a task's horizon it holds still.
         probability: float32 ``[E, N]`` of success, 0 beyond the task's horizon.
         frame_stride: control steps between imagined frames.
@@ -46,7 +48,7 @@ class Dreams:
 
     task: tuple[str, ...]
     index: NDArray[np.int64]
-    seed: int
+    seed: NDArray[np.int64]
     action: NDArray[np.float32]
     probability: NDArray[np.float32]
     frame_stride: int
@@ -58,8 +60,8 @@ class Dreams:
     def specs(self, source: str) -> list[EpisodeSpec]:
         """Name the real episodes that execute these dreams."""
         return [
-            EpisodeSpec(task, int(index), self.seed, source=source)
-            for task, index in zip(self.task, self.index, strict=True)
+            EpisodeSpec(task, int(index), int(seed), source=source)
+            for task, index, seed in zip(self.task, self.index, self.seed, strict=True)
         ]
 
     def success_step(self, rule: SuccessRule) -> NDArray[np.int64]:
@@ -75,7 +77,7 @@ class Dreams:
             data,
             task=np.array(self.task),
             index=self.index,
-            seed=np.int64(self.seed),
+            seed=self.seed,
             action=self.action,
             probability=self.probability,
             frame_stride=np.int64(self.frame_stride),
@@ -94,7 +96,7 @@ class Dreams:
                 return cls(
                     task=tuple(str(name) for name in data["task"]),
                     index=data["index"],
-                    seed=int(data["seed"]),
+                    seed=data["seed"],
                     action=data["action"],
                     probability=data["probability"],
                     frame_stride=int(data["frame_stride"]),
@@ -136,7 +138,81 @@ def dream(
         parts.append((action, probability))
     action, probability = (np.concatenate(part) for part in zip(*parts, strict=True))
     names = tuple(task for task in tasks for _ in range(count))
-    return Dreams(names, np.tile(np.arange(count), len(tasks)), seed, action, probability, model.frame_stride)
+    index, seeds = np.tile(np.arange(count), len(tasks)), np.full(len(names), seed, np.int64)
+    return Dreams(names, index, seeds, action, probability, model.frame_stride)
+
+
+def dream_on(
+    model: WorldModel,
+    policy: Policy,
+    starts: Sequence[tuple[Episode, int]],
+    *,
+    seed: int,
+    horizon: Mapping[str, int],
+    exploration: Exploration,
+) -> Dreams:
+    """Dream recorded episodes on, from one of their frames to the horizon.
+
+    Args:
+        model: imagines.
+        policy: acts on the imagined pictures, by sampling.
+        starts: episodes recorded from sampled initial states, and a frame of each; it moves back to a model frame.
+        seed: of the policy's and the model's draws.
+        horizon: control steps per task.
+        exploration: how the policy's actions are drawn.
+
+    Returns:
+        Dreams whose first actions are the recorded ones, with probability 0 so far: executed from the initial state,
+        they lead to that frame and on.
+    """
+    stride, length = model.frame_stride, max(horizon.values())
+    at = [step - step % stride for _, step in starts]
+    records = [
+        record_at(e, step, memory_frames=model.memory_frames, frame_stride=stride, source="dreamt on")
+        for (e, _), step in zip(starts, at, strict=True)
+    ]
+    steps = -(-(length - min(at)) // model.chunk_length) * model.chunk_length
+    action, probability = dream_rows(model, policy, records, steps, seed=seed, exploration=exploration)
+    joined = [_joined(e, step, a, horizon[e.task], length) for (e, _), step, a in zip(starts, at, action, strict=True)]
+    later = [
+        _later(p, step // stride, horizon[e.task] // stride, length // stride)
+        for (e, _), step, p in zip(starts, at, probability, strict=True)
+    ]
+    specs = [spec_of(episode.meta) for episode, _ in starts]
+    index, seeds = (np.array([getattr(spec, name) for spec in specs], np.int64) for name in ("index", "seed"))
+    return Dreams(tuple(spec.task for spec in specs), index, seeds, np.stack(joined), np.stack(later), stride)
+
+
+def _joined(episode: Episode, step: int, action: NDArray[np.float32], horizon: int, length: int) -> NDArray[np.float32]:
+    """Put the recorded actions before the dreamt ones; stand still from the horizon to ``length``."""
+    whole = np.concatenate([episode.action[:step], action])[:horizon]
+    return np.concatenate([whole, np.repeat(hold(whole[-1:]), length - horizon, axis=0)])
+
+
+def _later(probability: NDArray[np.float32], first: int, horizon: int, length: int) -> NDArray[np.float32]:
+    """Shift frame probabilities to ``first`` frames later; nothing succeeds before and beyond the horizon."""
+    later = np.zeros(length, np.float32)
+    later[first:horizon] = probability[: horizon - first]
+    return later
+
+
+def join_dreams(parts: Sequence[Dreams]) -> Dreams:
+    """Put dreams of one world model under each other; shorter ones stand still at their end."""
+    steps, frames = (max(getattr(part, name).shape[1] for part in parts) for name in ("action", "probability"))
+    return Dreams(
+        task=tuple(task for part in parts for task in part.task),
+        index=np.concatenate([part.index for part in parts]),
+        seed=np.concatenate([part.seed for part in parts]),
+        action=np.concatenate([_padded_actions(part.action, steps) for part in parts]),
+        probability=np.concatenate(
+            [np.pad(part.probability, ((0, 0), (0, frames - part.probability.shape[1]))) for part in parts]
+        ),
+        frame_stride=parts[0].frame_stride,
+    )
+
+
+def _padded_actions(action: NDArray[np.float32], steps: int) -> NDArray[np.float32]:
+    return np.concatenate([action, np.repeat(hold(action[:, -1])[:, None], steps - action.shape[1], axis=1)], axis=1)
 
 
 def hold(action: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -174,7 +250,7 @@ def execute(dreams: Dreams) -> NDArray[np.int64]:
     step, task = np.full(len(dreams), -1, np.int64), np.array(dreams.task)
     for name in dict.fromkeys(dreams.task):
         rows = np.flatnonzero(task == name)
-        starts = [(int(index), dreams.seed) for index in dreams.index[rows]]
+        starts = [(int(index), int(seed)) for index, seed in zip(dreams.index[rows], dreams.seed[rows], strict=True)]
         step[rows] = replay_in_simulator(name, starts, list(dreams.action[rows]))
     return step
 

@@ -58,20 +58,35 @@ def keyframe_records(
         frame_stride: control steps between them.
 
     Returns:
-        One record per keyframe that lies at least ``margin`` steps into its episode and before its success; where
-        success and failure of its task part counts as one.
+        One record per :func:`keyframe_starts`.
     """
-    records, offsets = [], partings(episodes)
+    return [
+        record_at(
+            episodes[number],
+            step,
+            memory_frames=memory_frames,
+            frame_stride=frame_stride,
+            source=f"episode {number}, {what}",
+        )
+        for number, step, what in keyframe_starts(episodes, margin=margin)
+    ]
+
+
+def keyframe_starts(episodes: Sequence[Episode], *, margin: int) -> list[tuple[int, int, str]]:
+    """Find where rollouts may start that begin near a keyframe.
+
+    Returns:
+        Episode, frame and description for each keyframe that lies at least ``margin`` steps into its episode and before
+        its success; where success and failure of its task part counts as one.
+    """
+    starts, offsets = [], partings(episodes)
     for number, episode in enumerate(episodes):
         end = episode.first_success or len(episode)
         for keyframe in [*keyframes(episode), *_parting(episode, offsets)]:
             step = keyframe.step - margin
             if 0 < step < end:
-                source = f"episode {number}, {margin} steps before {keyframe.kind} at {keyframe.step}"
-                records.append(
-                    record_at(episode, step, memory_frames=memory_frames, frame_stride=frame_stride, source=source)
-                )
-    return records
+                starts.append((number, step, f"{margin} steps before {keyframe.kind} at {keyframe.step}"))
+    return starts
 
 
 def _parting(episode: Episode, offsets: Mapping[str, int]) -> list[Keyframe]:
