@@ -62,16 +62,18 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     return metrics
 
 
-def run_rounds(loop: Loop, demos: Path, policy: Path) -> tuple[Path, Path]:
+def run_rounds(loop: Loop, demos: Path, supervised: Path) -> tuple[Path, Path]:
     """Practise, refine, check and improve, ``rounds`` times; return the last policy and world model."""
-    start = loop.settings.start
+    start, policy = loop.settings.start, supervised
     world = None if start == SCRATCH else weights_folder(start)
     practices: list[Path] = []
     for number in range(1, loop.settings.rounds + 1):
         practices.append(stages.practice(loop, number, policy, world))
         world = stages.world_model(loop, number, demos, practices, policy, world)
         checks.gates(loop, number, policy, world, practices)
-        policy = stages.improved_policy(loop, number, demos, policy, world, practices)
+        # WoVR goes on from the latest policy, World-VLA-Loop from the supervised one each time.
+        learner = supervised if loop.settings.improve_from == "supervised" else policy
+        policy = stages.improved_policy(loop, number, demos, learner, world, practices)
     if world is None:
         raise ValueError("rounds must be positive")  # the settings have checked it
     return policy, world

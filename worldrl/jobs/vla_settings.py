@@ -99,6 +99,10 @@ class TrainVlaSettings:
     start: str = setting("bundled", "world model to begin with: bundled, scratch, or a world-model folder")
     gates: str = setting("stop", "what a failed gate does: stop or warn")
     rounds: int = setting(2, "rounds of practice, world model and improvement (co-evolution)")
+    improve_from: str = setting(
+        "latest",
+        "policy that each round's improvement begins with: latest, or supervised (safer against inherited exploits)",
+    )
     demonstrations: int = setting(20, "expert demonstrations per task")
     held_out: float = setting(0.2, "share of the practice episodes kept apart for calibration and gates")
     target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
@@ -124,6 +128,7 @@ class TrainVlaSettings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         one_of("gates", self.gates, ("stop", "warn"))
+        one_of("improve_from", self.improve_from, ("latest", "supervised"))
         fraction("held_out", self.held_out)
         fraction("confirmed", self.confirmed)
         fraction("target_precision", self.target_precision)
