@@ -39,14 +39,15 @@ class GateThresholds:
         psnr: closed-loop PSNR (dB) after 32 control steps.
         action_swap_ratio: error with another episode's actions over the error with the true ones.
         static_psnr: PSNR (dB) between the first frame and the picture after 32 steps of holding still.
-        recall: share of really successful episodes whose true actions are imagined to succeed.
+        recall: share of really successful episodes whose true actions are imagined to succeed. Modest, because a strict
+            threshold only costs rollouts, while a lax one teaches what is false.
         precision: share of imagined successes that were real.
     """
 
     psnr: float = 22.0
     action_swap_ratio: float = 1.5
     static_psnr: float = 24.0
-    recall: float = 0.8
+    recall: float = 0.5
     precision: float = 0.85
 
     def __post_init__(self) -> None:
