@@ -22,11 +22,12 @@ from worldrl.core.ema import Ema
 from worldrl.core.errors import SettingError
 from worldrl.core.fit import FitReport, adamw, fit, warmup_cosine
 from worldrl.core.log import MetricLog
-from worldrl.core.rng import stream
+from worldrl.core.rng import on_device, stream
 from worldrl.core.types import Episode
 from worldrl.data.windows import WindowBatch, WindowSampler
+from worldrl.world_models.bootstrapping import LatentRollouts
 from worldrl.world_models.codec import to_unit
-from worldrl.world_models.losses import draw_depth, dynamics_loss
+from worldrl.world_models.losses import chunk_loss, draw_depth, dynamics_loss
 from worldrl.world_models.video import VideoWorldModel
 
 
@@ -47,6 +48,8 @@ class WorldModelTraining:
         ema_decay: of the averaged weights that are kept; 0 keeps the last ones.
         unroll: chunks per window.
         bootstrap: probability that a step continues from the model's own imagined frames.
+        bootstrap_rows: size of the buffer of latent rollouts that such steps continue, to any depth
+            (``bootstrapping``); 0 imagines ahead within the window instead.
         first_chunk_share: share of windows that start an episode.
         static_share: share of static clips.
         event_share: share of windows around gripper changes and contacts.
@@ -73,6 +76,7 @@ class WorldModelTraining:
     ema_decay: float = 0.995
     unroll: int = 3
     bootstrap: float = 0.5
+    bootstrap_rows: int = 0
     first_chunk_share: float = 0.1
     static_share: float = 0.05
     event_share: float = 0.4
@@ -93,8 +97,12 @@ class WorldModelTraining:
                 raise SettingError(f"world_model.{name} must lie in [0, 1], got {getattr(self, name)}")
         if not 0 <= self.outcome_dropout < 1:
             raise SettingError(f"world_model.outcome_dropout must lie in [0, 1), got {self.outcome_dropout}")
-        if self.bootstrap > 0 and self.unroll < 2:
-            raise SettingError(f"world_model.bootstrap needs world_model.unroll of at least 2, got {self.unroll}")
+        if self.bootstrap_rows < 0:
+            raise SettingError(f"world_model.bootstrap_rows must not be negative, got {self.bootstrap_rows}")
+        if self.bootstrap > 0 and self.unroll < 2 and not self.bootstrap_rows:
+            raise SettingError(
+                f"world_model.bootstrap needs world_model.unroll of at least 2 or bootstrap_rows, got {self.unroll} and 0"
+            )
 
 
 @dataclass(frozen=True)
@@ -162,28 +170,49 @@ def fit_dynamics(
     modules = {"dynamics": model.dynamics, "success": model.success, "gripper": model.gripper}
     if config.compile:
         model.dynamics.compile()
-    loss = _WindowLoss(model, latent_sampler(model, episodes, config), config, sentences, seed)
+    sampler = latent_sampler(model, episodes, config)
+    rollouts = None
+    if config.bootstrap_rows:
+        latent_shape = model.codec.latent_shape
+        rollouts = LatentRollouts(sampler.store, sampler.layout, config.bootstrap_rows, latent_shape).to(model.device)
+    loss = _WindowLoss(model, sampler, config, sentences, seed, rollouts)
     return _fit_windows(series, model, modules, loss, folder, log)
 
 
 @dataclass(frozen=True)
 class _WindowLoss:
-    """The loss of step ``k``, a pure function of weights, seed and ``k``."""
+    """The loss of step ``k``, a pure function of weights, seed and ``k``, and of the latent rollouts where there are any."""
 
     model: VideoWorldModel
     sampler: WindowSampler
     config: WorldModelTraining
     sentences: Sentences
     seed: int
+    rollouts: LatentRollouts | None
 
     def __call__(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         config = self.config
         generator = stream(self.seed, "dynamics", step)
-        depth = draw_depth(config.unroll, config.bootstrap, generator)
+        if self.rollouts is not None:
+            if float(torch.rand((), generator=generator)) < config.bootstrap:
+                return self._continued(self.rollouts, generator)
+            depth = 0
+        else:
+            depth = draw_depth(config.unroll, config.bootstrap, generator)
         batch = self.sampler.sample(config.batch, generator, chunk=depth)
         batch = relabel(batch, self.sentences, config.negative_share, generator).to(self.model.device)
         with autocast(self.model, config):
             return dynamics_loss(self.model, batch, generator=generator, depth=depth)
+
+    def _continued(self, rollouts: LatentRollouts, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        """Learn from rows of the buffer, then let them go on."""
+        context = rollouts.draw(self.config.batch, generator)
+        batch = relabel(context.batch, self.sentences, self.config.negative_share, generator)
+        drawn = on_device(generator, self.model.device)
+        with autocast(self.model, self.config):
+            found = chunk_loss(self.model, context.state, batch, context.target, 0, drawn)
+            rollouts.advance(self.model, context, drawn)
+        return found
 
 
 def _fit_windows(
@@ -198,9 +227,10 @@ def _fit_windows(
     steps = config.steps
     ema = Ema(together, config.ema_decay) if config.ema_decay else None
     model.train()
+    kept = {} if loss.rollouts is None else {"rollouts": loss.rollouts}
     report = fit(
         series,
-        modules=modules,
+        modules={**modules, **kept},
         optimizer=adamw(together, config.learning_rate, config.weight_decay),
         loss=loss,
         steps=steps,

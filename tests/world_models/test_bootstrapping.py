@@ -1,0 +1,126 @@
+"""Latent rollouts: rows walk recorded episodes on the model's own latents, and training on them resumes bit for bit."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import stream
+from worldrl.evaluation.world_model import padded_actions, replay
+from worldrl.world_models import training
+from worldrl.world_models.bootstrapping import LatentRollouts
+from worldrl.world_models.training import Sentences, WorldModelTraining, fit_dynamics, latent_sampler
+
+CONFIG = WorldModelTraining(
+    dtype="float32", unroll=1, steps=6, batch=3, warmup=2, checkpoint_every=2, bootstrap=0.7, bootstrap_rows=5
+)
+
+
+@pytest.fixture
+def make_rollouts(world_model):
+    def make(episodes, rows):
+        sampler = latent_sampler(world_model, episodes, CONFIG)
+        return LatentRollouts(sampler.store, sampler.layout, rows, world_model.codec.latent_shape)
+
+    return make
+
+
+def walk(rollouts, model, steps, rows=3, seed=0):
+    seen = []
+    for step in range(steps):
+        generator = stream(seed, "walk", step)
+        context = rollouts.draw(rows, generator)
+        seen.append((context.rows.tolist(), rollouts.step[context.rows].tolist(), context))
+        rollouts.advance(model, context, generator)
+    return seen
+
+
+def test_a_row_walks_its_episode_to_the_end_and_begins_another(make_rollouts, world_model, push_episode):
+    episodes = [push_episode(n, 12) for n in range(3)]
+    rollouts, steps = make_rollouts(episodes, 1), []
+    for _, (step,), context in walk(rollouts, world_model, 12, rows=1):
+        steps.append(step)
+        assert context.batch.start.tolist() == [step]
+        assert context.batch.episode.tolist() == [int(rollouts.episode[0])] or not rollouts.begun[0]
+    assert 0 in steps
+    length, last = world_model.chunk_length, 12 - world_model.frame_stride
+    for before, after in pairwise(steps):
+        assert after == before + length or before + length > last  # on, or the episode was over
+    assert max(steps) <= last
+
+
+def test_a_row_sees_what_imagination_sees(make_rollouts, world_model, push_episode):
+    """Three chunks on its own latents are those of a closed-loop replay under the same noise."""
+    episode = push_episode(0, 12)
+    rollouts, record = make_rollouts([episode], 1), []
+    rollouts.begun[:] = True
+    rollouts.memory[:] = rollouts.store.frames[0]
+    for chunk in range(3):
+        context = rollouts.draw(1, stream(0, "draw", chunk))
+        record.append(context.state.memory)
+        rollouts.advance(world_model, context, stream(0, "replay", 0, chunk))
+    result = replay(world_model, [episode], padded_actions(episode, 12)[None], seed=0)
+    for chunk in (1, 2):
+        newest = world_model.decode(record[chunk][:, -1:])[0, 0].numpy().astype(int)
+        there = result.imagined[0, chunk * world_model.config.dynamics.chunk_frames - 1]
+        assert np.abs(newest - there).max() <= 1  # the buffer keeps half precision
+
+
+def test_memory_does_not_grow_with_depth_and_rows_are_drawn_once(make_rollouts, world_model, push_episodes):
+    rollouts = make_rollouts(push_episodes, 6)
+    size = sum(buffer.numel() for buffer in rollouts.buffers())
+    for rows, _, _ in walk(rollouts, world_model, 8, rows=4):
+        assert len(set(rows)) == 4
+    assert sum(buffer.numel() for buffer in rollouts.buffers()) == size
+    assert len(rollouts.draw(100, stream(0, "all")).rows) == 6
+    with pytest.raises(SettingError, match="bootstrap_rows"):
+        make_rollouts(push_episodes, 0)
+
+
+def test_the_same_draws_walk_the_same_way(make_rollouts, world_model, push_episodes, same_tree):
+    first, second, other = (make_rollouts(push_episodes, 5) for _ in range(3))
+    for rollouts, seed in ((first, 0), (second, 0), (other, 1)):
+        walk(rollouts, world_model, 6, seed=seed)
+    same_tree(dict(first.state_dict()), dict(second.state_dict()))
+    assert not torch.equal(first.memory, other.memory)
+
+
+class StopError(Exception):
+    """Raised in the middle of a training."""
+
+
+@pytest.mark.parametrize("stop", [1, 4])
+def test_a_bootstrapped_training_cut_short_goes_on_to_the_same_bits(
+    make_world_model, push_episodes, monkeypatch, tmp_path, same_tree, stop
+):
+    true_loss, calls = training.chunk_loss, []
+    sentences = Sentences({}, {})
+
+    def run(folder, at=None, config=CONFIG):
+        def loss(*args, **kwargs):
+            calls.append(len(calls))
+            if at is not None and len(calls) == at + 1:
+                raise StopError
+            return true_loss(*args, **kwargs)
+
+        calls.clear()
+        monkeypatch.setattr(training, "chunk_loss", loss)
+        model = make_world_model()
+        fit_dynamics(model, push_episodes, config, sentences=sentences, seed=3, folder=folder, log=None)
+        return dict(model.state_dict())
+
+    whole = run(tmp_path / "whole")
+    assert len(calls) > stop
+    with pytest.raises(StopError):
+        run(tmp_path / "cut", at=stop)
+    same_tree(run(tmp_path / "cut"), whole)
+
+
+def test_impossible_settings_are_refused():
+    with pytest.raises(SettingError, match="bootstrap_rows"):
+        WorldModelTraining(bootstrap_rows=-1)
+    with pytest.raises(SettingError, match="bootstrap"):
+        WorldModelTraining(unroll=1, bootstrap=0.5)
+    WorldModelTraining(unroll=1, bootstrap=0.5, bootstrap_rows=8)

@@ -1,0 +1,110 @@
+"""Dynamic latent bootstrapping (Sword): training on contexts that the model imagined itself, as deep as episodes go.
+
+A bounded buffer of rollouts runs beside the training. Each row follows a recorded episode and its true actions, but on
+the model's own latents. At a bootstrapped step a batch of rows is the context and the recorded chunk after it the target;
+then the rows imagine that chunk and move on, and a row whose episode is over begins another. The cost is one sampled
+chunk, the memory that of the rows' latents, however long a rollout grows; what is old in a row was imagined by the
+weights of a few steps ago.
+
+Sword keeps one cached prediction per position of a clip; rows that walk keep a whole rollout's errors together.
+
+Shapes legend: ``N`` rows of the buffer, ``B`` rows of a batch, ``K`` memory frames, ``c h w`` latent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.errors import SettingError
+from worldrl.data.frame_store import FrameStore
+from worldrl.data.window_batch import WindowBatch, WindowLayout, gather_windows
+from worldrl.world_models.losses import imagine_chunk, window_state
+from worldrl.world_models.video import VideoState, VideoWorldModel
+
+
+@dataclass(frozen=True)
+class Context:
+    """Rows of the buffer, ready to be learned from.
+
+    Attributes:
+        rows: int64 ``[B]``, which.
+        batch: the recorded windows of one chunk.
+        state: where the rows are: the model's own memory, the recorded one where a row has just begun.
+        target: recorded future latents ``[B, F, c, h, w]``.
+    """
+
+    rows: Tensor
+    batch: WindowBatch
+    state: VideoState
+    target: Tensor
+
+
+class LatentRollouts(nn.Module):
+    """The buffer; a module so that checkpoints hold it.
+
+    Args:
+        store: recorded episodes, their frames as latents.
+        layout: one chunk per window.
+        rows: ``N``.
+        latent_shape: ``(c, h, w)``.
+
+    Raises:
+        SettingError: no row.
+    """
+
+    episode: Tensor
+    step: Tensor
+    begun: Tensor
+    memory: Tensor
+
+    def __init__(self, store: FrameStore, layout: WindowLayout, rows: int, latent_shape: tuple[int, int, int]):
+        super().__init__()
+        if rows < 1:
+            raise SettingError(f"world_model.bootstrap_rows must be at least 1, got {rows}")
+        self.store, self.layout = store, replace(layout, unroll=1)
+        self.register_buffer("episode", torch.zeros(rows, dtype=torch.int64))
+        self.register_buffer("step", torch.zeros(rows, dtype=torch.int64))
+        self.register_buffer("begun", torch.zeros(rows, dtype=torch.bool))  # false: the row needs an episode
+        self.register_buffer("memory", torch.zeros(rows, layout.memory_frames, *latent_shape, dtype=torch.float16))
+
+    def __len__(self) -> int:
+        """Return ``N``."""
+        return len(self.begun)
+
+    @torch.no_grad()
+    def draw(self, batch: int, generator: torch.Generator) -> Context:
+        """Draw ``batch`` different rows (all where there are fewer); rows without an episode begin one."""
+        rows = torch.randperm(len(self), generator=generator)[:batch]
+        self._begin(rows[~self.begun.cpu()[rows]], generator)
+        episode, step = (value.cpu()[rows].numpy() for value in (self.episode, self.step))
+        window = gather_windows(self.store, self.layout, episode, step, np.zeros(len(rows), np.bool_))
+        window = window.to(self.memory.device)
+        state, target = window_state(window)
+        return Context(rows, window, replace(state, memory=self.memory[rows].float()), target)
+
+    def _begin(self, rows: Tensor, generator: torch.Generator) -> None:
+        """Give rows an episode: half of them from its beginning, half from anywhere, on recorded frames."""
+        where, start = torch.rand(2, len(rows), generator=generator, dtype=torch.float64).numpy()
+        lasting = np.flatnonzero(self.store.length >= self.layout.frame_stride)
+        episode = lasting[(where * len(lasting)).astype(np.int64)]
+        last = self.store.length[episode] - self.layout.frame_stride
+        step = (np.maximum(2 * start - 1, 0) * (last + 1)).astype(np.int64)
+        memory = gather_windows(self.store, self.layout, episode, step, np.zeros(len(rows), np.bool_)).memory
+        for name, value in (("episode", torch.from_numpy(episode)), ("step", torch.from_numpy(step))):
+            getattr(self, name)[rows] = value.to(self.memory.device)
+        self.memory[rows] = memory.to(self.memory)
+        self.begun[rows] = True
+
+    @torch.no_grad()
+    def advance(self, model: VideoWorldModel, context: Context, generator: torch.Generator) -> None:
+        """Let the drawn rows imagine their chunk from its true actions; rows at their episode's end are free again."""
+        after, _ = imagine_chunk(model, context.state, context.batch, 0, generator)
+        rows = context.rows.to(self.memory.device)
+        self.memory[rows] = after.memory.to(self.memory)
+        self.step[rows] += self.layout.chunk_length
+        length = torch.from_numpy(self.store.length)[self.episode.cpu()[context.rows]].to(self.step.device)
+        self.begun[rows] = self.step[rows] + self.layout.frame_stride <= length
