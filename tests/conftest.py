@@ -94,14 +94,23 @@ def push_episodes() -> list[Episode]:
 @pytest.fixture(scope="session")
 def make_world_model() -> Callable[..., Any]:
     """Build a tiny video world model; ``spread`` > 0 shakes its weights, so that noise and actions matter."""
-    from worldrl.world_models.config import CodecConfig, DynamicsConfig, SuccessHeadConfig, VideoWorldModelConfig
+    from worldrl.world_models.config import (
+        CodecConfig,
+        DynamicsConfig,
+        SuccessHeadConfig,
+        UNetConfig,
+        VideoWorldModelConfig,
+    )
     from worldrl.world_models.video import VideoWorldModel
 
     def make(*, size: int = 16, spread: float = 0.2, seed: int = 0, codec: dict | None = None, **dynamics: Any) -> Any:
         small = {"width": 16, "depth": 1, "heads": 2}
+        unet = UNetConfig(channels=8, levels=2, blocks=1, condition=16, heads=2)
         config = VideoWorldModelConfig(
             CodecConfig(**({"image_size": size, "patch": 8, "channels": 4} | small | (codec or {}))),
-            DynamicsConfig(**({"chunk_length": 4, "frame_stride": 2, "memory_frames": 2} | small | dynamics)),
+            DynamicsConfig(
+                **({"chunk_length": 4, "frame_stride": 2, "memory_frames": 2, "unet": unet} | small | dynamics)
+            ),
             SuccessHeadConfig(),
         )
         with initial_weights(seed, "world-model"):

@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from worldrl.core.rng import stream
-from worldrl.diffusion.flow import add_noise, draw_sigma, euler_step, shift_sigma, sigma_grid, velocity
+from worldrl.diffusion.flow import (
+    add_noise,
+    draw_refinement,
+    draw_sigma,
+    euler_step,
+    refinement_grid,
+    shift_sigma,
+    sigma_grid,
+    velocity,
+)
 
 
 @pytest.fixture
@@ -81,3 +90,30 @@ def test_training_levels_shift_and_follow_their_generator():
     torch.testing.assert_close(draw(3.0), shift_sigma(draw(1.0), 3.0))
     assert torch.equal(draw(1.0), draw(1.0))
     assert not torch.equal(draw(1.0), draw(1.0, seed=1))
+
+
+# --- refinement ----------------------------------------------------------------------------------------------------
+
+
+def test_refinement_levels_fall_by_equal_factors_to_the_smallest():
+    assert refinement_grid(0, 0.02).tolist() == []
+    assert refinement_grid(1, 0.02).tolist() == pytest.approx([0.02])
+    assert refinement_grid(3, 0.008).tolist() == pytest.approx([0.2, 0.04, 0.008])
+
+
+def test_small_levels_are_drawn_in_training_but_seldom():
+    """No refinement level is left out; below σ lie (1 - pure noise share)·σ of the rows."""
+    sigma = draw_sigma(200_000, pure_noise_share=0.5, shift=1.0, generator=stream(0, "sigma"))
+    for level in (0.02, 0.1, 0.4):
+        assert (sigma <= level).float().mean().item() == pytest.approx(0.5 * level, rel=0.05)
+
+
+def test_a_share_of_the_rows_learns_to_refine_at_every_level_alike():
+    sigma = draw_sigma(60_000, pure_noise_share=0.5, shift=1.0, generator=stream(0, "sigma"))
+    levels = refinement_grid(3, 0.008)
+    drawn = draw_refinement(sigma, levels, 0.3, stream(0, "refine"))
+    for level in levels:
+        assert (drawn == level).float().mean().item() == pytest.approx(0.1, abs=0.005)
+    kept = ~torch.isin(drawn, levels)
+    assert torch.equal(drawn[kept], sigma[kept])
+    assert torch.equal(draw_refinement(sigma, levels, 0.0, stream(0, "refine")), sigma)

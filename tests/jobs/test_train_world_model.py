@@ -8,10 +8,12 @@ from worldrl.core.errors import ArtefactError, GateError, SettingError
 from worldrl.core.log import MetricLog
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.gates import GateThresholds
-from worldrl.jobs import train_world_model
+from worldrl.jobs import imagine, train_world_model
+from worldrl.jobs.imagine import ImagineSettings
 from worldrl.jobs.stages import calibrate, split_held_out, starting_world_model
 from worldrl.jobs.train_world_model import TrainWorldModelSettings
-from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.settings import compose
+from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.training import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
 
@@ -53,6 +55,34 @@ def test_a_run_leaves_a_model_a_result_and_repeats_itself(make_settings, tmp_pat
     assert again["metrics"] == result["metrics"]
     other = train_world_model.main(make_settings(run_dir=str(tmp_path / "other")))
     assert other["hash"] == metrics["hash"]
+
+
+def test_the_other_backend_trains_is_saved_loads_and_dreams(push_dataset, tmp_path):
+    """What ``train-world-model preset=tiny model.dynamics.kind=edm_unet`` does, on pictures of 16 pixels."""
+    given = {
+        "preset": "tiny",
+        "model.dynamics.kind": "edm_unet",
+        "model.codec.image_size": "16",
+        "data": f"['{push_dataset}']",
+        "run_dir": str(tmp_path / "run"),
+    }
+    metrics = train_world_model.main(compose("train-world-model", TrainWorldModelSettings, given))
+    assert metrics["training"].keys() >= {"wm/edm_loss", "wm/success_loss", "wm/gripper_loss"}
+    assert "codec/psnr_db" not in metrics["training"]  # pixels: the preset's codec steps have nothing to learn
+    folder = tmp_path / "run" / "world_model"
+    model = VideoWorldModel.load(folder)
+    assert (model.config.dynamics.kind, model.codec.latent_shape) == (DynamicsKind.edm_unet, (3, 16, 16))
+    settings = {"data": str(push_dataset), "episodes": 2, "steps": 8}
+    dreams = imagine.main(ImagineSettings(run_dir=str(tmp_path / "dreams"), world_model=str(folder), **settings))
+    assert 0 < dreams["closed_loop.psnr@8"] < 100
+
+
+def test_weights_of_the_other_backend_are_refused(make_settings, world_model, tmp_path):
+    world_model.save(tmp_path / "model")
+    settings = make_settings(start=str(tmp_path / "model"))
+    settings.model.dynamics.kind = DynamicsKind.edm_unet
+    with pytest.raises(SettingError, match=r"are flow_transformer, dynamics\.kind is edm_unet; use start=scratch"):
+        train_world_model.main(settings)
 
 
 def test_a_failed_gate_stops_but_the_model_is_there(make_settings, tmp_path):

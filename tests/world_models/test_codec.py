@@ -3,7 +3,7 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.world_models.codec import PatchCodec, salience_weight, to_uint8, to_unit
+from worldrl.world_models.codec import IdentityCodec, PatchCodec, quantise, salience_weight, to_uint8, to_unit
 from worldrl.world_models.config import CodecConfig
 from worldrl.world_models.training import WorldModelTraining, fit_codec
 
@@ -15,6 +15,23 @@ def test_bytes_survive_the_unit_range():
     assert (unit.min().item(), unit.max().item()) == (-1, 1)
     assert torch.equal(to_uint8(unit), frames)
     assert to_uint8(torch.tensor([-7.0, 7.0, 0.0]).reshape(3, 1, 1)).flatten().tolist() == [0, 255, 128]
+
+
+def test_quantising_is_a_trip_through_bytes():
+    frames = torch.randn(2, 3, 8, 8, generator=stream(0, "frames"))
+    once = quantise(frames)
+    assert torch.equal(once, to_unit(to_uint8(frames)))
+    assert torch.equal(quantise(once), once)
+    assert (once - frames.clamp(-1, 1)).abs().max() <= 0.5 / 127.5 + 1e-6
+    assert torch.isnan(quantise(torch.tensor(torch.nan)))  # damage stays visible
+
+
+def test_pixels_pass_the_identity_codec_unchanged():
+    codec = IdentityCodec(CodecConfig(image_size=8))
+    frames = torch.rand(2, 5, 3, 8, 8, generator=stream(0, "frames")) * 2 - 1
+    assert codec.latent_shape == frames.shape[2:]
+    assert torch.equal(codec.decode(codec.encode(frames)), frames)
+    assert list(codec.parameters()) == []
 
 
 def test_latents_have_unit_size_per_token_in_both_precisions(world_model):

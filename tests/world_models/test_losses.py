@@ -7,12 +7,12 @@ import torch.nn.functional as F
 
 from worldrl.core.rng import stream
 from worldrl.data.windows import WindowSampler
+from worldrl.world_models.dynamics import motion_weight
 from worldrl.world_models.losses import (
     chunk_loss,
     draw_depth,
     dynamics_loss,
     imagine_ahead,
-    motion_weight,
     noisy_memory,
     window_state,
 )
@@ -77,15 +77,16 @@ def test_memory_noise_has_one_level_per_row_up_to_its_strength():
 
 
 def test_success_loss_by_hand():
-    logit, sigma = torch.tensor([[2.0, -1.0], [0.5, 9.0]]), torch.tensor([1.0, 0.0])
+    logit, level = torch.tensor([[2.0, -1.0], [0.5, 9.0]]), torch.tensor([[1.0], [0.0]])
     success, valid = torch.tensor([[True, False], [False, True]]), torch.tensor([[True, True], [True, False]])
     entropy = F.softplus(torch.tensor([-2.0, -1.0, 0.5]))  # of the three valid frames
-    weight = torch.tensor([0.5 * 3, 0.5, 1.0])  # 1 - σ/2, and 3 for a success
+    weight = torch.tensor([0.5 * 3, 0.5, 1.0])  # 1 - level/2, and 3 for a success
     expected = (weight * entropy).sum() / weight.sum()
-    torch.testing.assert_close(success_loss(logit, success, valid, sigma, 3.0), expected)
+    torch.testing.assert_close(success_loss(logit, success, valid, level, 3.0), expected)
     wild = torch.where(valid, logit, 1e6)
-    torch.testing.assert_close(success_loss(wild, success, valid, sigma, 3.0), expected)
-    assert success_loss(logit, success, torch.zeros_like(valid), sigma, 1.0) == 0
+    torch.testing.assert_close(success_loss(wild, success, valid, level, 3.0), expected)
+    torch.testing.assert_close(success_loss(logit, success, valid, level.expand(2, 2), 3.0), expected)
+    assert success_loss(logit, success, torch.zeros_like(valid), level, 1.0) == 0
 
 
 def test_frames_beyond_the_end_are_not_learned_from(make_world_model, push_episodes):
@@ -107,13 +108,15 @@ def test_frames_beyond_the_end_are_not_learned_from(make_world_model, push_episo
     torch.testing.assert_close(results[0], results[1])
 
 
-def test_imagining_ahead_is_what_the_simulator_would_do(world_model, push_episodes, batch):
+def test_imagining_ahead_is_what_the_simulator_would_do(make_world_model, push_episodes, kind):
     """The same noise through ``imagine`` and through the training's rollout gives the same memory and command."""
+    world_model = make_world_model(kind=kind)
+    batch = latent_sampler(world_model, push_episodes, CONFIG).sample(12, stream(0, "windows"))
     keep = batch.static.logical_not() & batch.valid.all(dim=1)
     index = keep.nonzero()[:, 0]
     state, _ = window_state(batch)
     ahead = imagine_ahead(world_model, state, batch, 1, stream(0, "ahead"))
-    noise = torch.randn(12, 2, 4, 2, 2, generator=stream(0, "ahead"))
+    noise = torch.randn(12, *world_model.noise_shape, generator=stream(0, "ahead"))
     condition = world_model.condition(batch.action[:, :4], batch.commands[:, :4])
     with torch.no_grad():
         latent, _ = world_model.sample(state, condition, noise)
@@ -136,9 +139,10 @@ def _record(episodes, batch, row):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("depth", [0, 1])
-def test_every_weight_is_learned_also_after_imagining_ahead(make_world_model, batch, depth, dtype):
+def test_every_weight_is_learned_also_after_imagining_ahead(make_world_model, push_episodes, kind, depth, dtype):
     """In autocast too, whose cache of half-precision weights must not cut the gradient of a second use."""
-    model = make_world_model()
+    model = make_world_model(kind=kind)
+    batch = latent_sampler(model, push_episodes, CONFIG).sample(12, stream(0, "windows"))
     with torch.autocast("cpu", dtype=dtype, enabled=dtype != torch.float32):
         loss, logs = dynamics_loss(model, batch, generator=stream(0, "loss"), depth=depth)
     loss.backward()
@@ -147,12 +151,14 @@ def test_every_weight_is_learned_also_after_imagining_ahead(make_world_model, ba
             assert parameter.grad is not None, name
             assert parameter.grad.abs().sum() > 0, name
     assert all(parameter.grad is None for parameter in model.codec.parameters())
-    assert logs.keys() == {"wm/flow_loss", "wm/success_loss", "wm/gripper_loss"}
+    own = {"flow_transformer": "wm/flow_loss", "edm_unet": "wm/edm_loss"}[kind]
+    assert logs.keys() == {own, "wm/success_loss", "wm/gripper_loss"}
     assert not any(value.requires_grad for value in logs.values())
 
 
-def test_bootstrap_uses_the_models_own_frames(make_world_model, batch):
-    model = make_world_model()
+def test_bootstrap_uses_the_models_own_frames(make_world_model, push_episodes, kind):
+    model = make_world_model(kind=kind)
+    batch = latent_sampler(model, push_episodes, CONFIG).sample(12, stream(0, "windows"))
     plain, ahead = (dynamics_loss(model, batch, generator=stream(0, "loss"), depth=depth)[0].item() for depth in (0, 1))
     assert plain != ahead
     model.config.dynamics.memory_noise = 0.0

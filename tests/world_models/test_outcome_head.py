@@ -17,6 +17,12 @@ SENTENCES = Sentences(
 CONFIG = WorldModelTraining(dtype="float32", outcome_steps=6, outcome_batch=3, warmup=2, checkpoint_every=2)
 
 
+@pytest.fixture
+def world_model(make_world_model, kind):
+    """A tiny world model of either backend."""
+    return make_world_model(kind=kind)
+
+
 def test_chunk_by_chunk_is_all_at_once():
     head, findings = OutcomeHead(6, 8), torch.randn(3, 12, 6, generator=stream(0, "findings"))
     whole, last = head(findings, head.blank(3))

@@ -28,10 +28,12 @@ class StopError(Exception):
     """Raised in the middle of a training."""
 
 
-@pytest.mark.parametrize("ema_decay", [0.0, 0.9])
-@pytest.mark.parametrize("stop", [0, 1, 3, 5])
+@pytest.mark.parametrize(
+    ("kind", "ema_decay", "stop"),
+    [*(("flow_transformer", ema, stop) for ema in (0.0, 0.9) for stop in (0, 1, 3, 5)), ("edm_unet", 0.9, 3)],
+)
 def test_dynamics_cut_short_go_on_to_the_same_bits(
-    make_world_model, push_episodes, monkeypatch, tmp_path, same_tree, stop, ema_decay
+    make_world_model, push_episodes, monkeypatch, tmp_path, same_tree, kind, ema_decay, stop
 ):
     config = WorldModelTraining(**SMALL, ema_decay=ema_decay)
     true_loss, calls = training.dynamics_loss, []
@@ -45,7 +47,7 @@ def test_dynamics_cut_short_go_on_to_the_same_bits(
 
         calls.clear()
         monkeypatch.setattr(training, "dynamics_loss", loss)
-        model = make_world_model()
+        model = make_world_model(kind=kind)
         report = fit_dynamics(model, push_episodes, config, sentences=SENTENCES, seed=3, folder=folder, log=None)
         return dict(model.state_dict()), report
 
@@ -79,6 +81,12 @@ def test_the_codec_stays_while_dynamics_learn_and_only_it_learns_before(make_wor
     same_tree(after_codec[0], parts()[0])
     assert not all(torch.equal(after_codec[1][name], parts()[1][name]) for name in start[1])
     assert not model.training
+
+
+def test_pixels_need_no_codec_training(make_world_model, push_episodes):
+    frames = torch.from_numpy(push_episodes[0].frames[:, 0])
+    with pytest.raises(SettingError, match="codec_steps=0"):
+        fit_codec(make_world_model(kind="edm_unet"), frames, WorldModelTraining(**SMALL, codec_steps=3), seed=0, folder=None, log=None)  # fmt: skip
 
 
 def test_averaged_weights_are_the_ones_kept(make_world_model, push_episodes):

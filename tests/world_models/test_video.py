@@ -1,4 +1,4 @@
-"""VideoWorldModel as a simulator: refusals, row independence, bits, folders."""
+"""VideoWorldModel as a simulator, with either backend: refusals, row independence, bits, folders."""
 
 import copy
 
@@ -9,8 +9,17 @@ import torch
 from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError, NonFiniteError, SettingError
 from worldrl.core.rng import row_streams
-from worldrl.world_models.config import DynamicsConfig, VideoWorldModelConfig
+from worldrl.world_models.codec import IdentityCodec, PatchCodec
+from worldrl.world_models.config import CodecConfig, DynamicsConfig, DynamicsKind, UNetConfig, VideoWorldModelConfig
+from worldrl.world_models.flow_transformer import FlowTransformer
+from worldrl.world_models.unet import EdmUNet
 from worldrl.world_models.video import VideoWorldModel
+
+
+@pytest.fixture
+def world_model(make_world_model, kind):
+    """A tiny world model of either backend."""
+    return make_world_model(kind=kind)
 
 
 @pytest.fixture
@@ -28,7 +37,7 @@ def streams(rows=4, seed=0):
 def test_shapes_and_exact_commands(world_model, start, robot):
     state, action = start
     after, imagined = world_model.imagine(state, action, generators=streams())
-    assert imagined.latent.shape == (4, 2, 4, 2, 2)
+    assert imagined.latent.shape == (4, 2, *world_model.codec.latent_shape)
     assert imagined.frame_steps == (2, 4)
     assert imagined.success_prob.shape == (4, 2)
     assert ((imagined.success_prob > 0) & (imagined.success_prob < 1)).all()
@@ -41,8 +50,8 @@ def test_shapes_and_exact_commands(world_model, start, robot):
     torch.testing.assert_close(picture, world_model.decode(imagined.latent)[:, -1])
 
 
-def test_memory_keeps_the_newest_frames(make_world_model, make_record):
-    model = make_world_model(memory_frames=3)
+def test_memory_keeps_the_newest_frames(make_world_model, make_record, kind):
+    model = make_world_model(memory_frames=3, kind=kind)
     picture = np.zeros((3, 16, 16, 3), np.uint8)
     picture[:] = np.array([10, 120, 240])[:, None, None, None]
     state = model.start([make_record(5, memory=picture)])
@@ -78,10 +87,11 @@ def test_imagining_leaves_the_old_state_alone(world_model, start, same_tree):
     same_tree(state.state_dict(), before)
 
 
-def test_damaged_weights_are_an_error_that_leaves_the_state_alone(make_world_model, start, same_tree):
-    model, (state, action) = make_world_model(), start
+def test_damaged_weights_are_an_error_that_leaves_the_state_alone(make_world_model, kind, start, same_tree):
+    model, (state, action) = make_world_model(kind=kind), start
     with torch.no_grad():
-        model.dynamics.tokens_out.weight[0, 0] = torch.nan
+        for name in ("tokens_out.weight", "conv_out.weight"):
+            dict(model.dynamics.named_parameters()).get(name, torch.empty(1)).fill_(torch.nan)
     before = copy.deepcopy(state.state_dict())
     with pytest.raises(NonFiniteError, match="non-finite latents, first in row 0"):
         model.imagine(state, action, generators=streams())
@@ -113,13 +123,15 @@ def test_a_neighbour_changes_nothing_and_company_hardly_a_bit(world_model, start
     _, beside = world_model.imagine(state, changed, generators=[streams(seed=9)[0], *streams()[1:]])
     assert not torch.allclose(beside.latent[0], plain.latent[0], atol=1e-3)
     assert torch.equal(beside.latent[1:], plain.latent[1:])  # the same sums in the same order
+    world_model.dynamics.pixels = False  # rounding to 8 bits may turn a last bit into a whole level
+    _, plain = world_model.imagine(state, action, generators=streams())
     _, alone = world_model.imagine(state.select(torch.tensor([2])), action[2:3], generators=streams()[2:3])
     torch.testing.assert_close(alone.latent[0], plain.latent[2], atol=1e-5, rtol=1e-5)
 
 
-def test_actions_and_reference_matter_unless_switched_off(make_world_model, make_record):
+def test_actions_and_reference_matter_unless_switched_off(make_world_model, make_record, kind):
     def differences(**switches):
-        model = make_world_model(spread=0.4, **switches)
+        model = make_world_model(spread=0.4, kind=kind, **switches)
         records = [make_record(100), make_record(100, reference=np.full((16, 16, 3), 250, np.uint8))]
         state = model.start(records)
         zero = torch.zeros(1, 4, 7)
@@ -131,17 +143,16 @@ def test_actions_and_reference_matter_unless_switched_off(make_world_model, make
         referred = model.imagine(other, zero, generators=streams(1))[1].latent
         return (acted - plain).abs().max().item(), (referred - plain).abs().max().item()
 
-    for switches in ({}, {"action_tokens": False}, {"action_modulation": False}):
+    ablations = [{"action_tokens": False}, {"action_modulation": False}] if kind == "flow_transformer" else []
+    for switches in ({}, *ablations):
         assert min(differences(**switches)) > 1e-3
     acted, referred = differences(reference=False)
     assert acted > 1e-3
     assert referred == 0
-    with pytest.raises(SettingError, match="both are off"):
-        DynamicsConfig(action_tokens=False, action_modulation=False)
 
 
-def test_bfloat16_dreams_stay_close_and_states_stay_float32(make_world_model, make_record):
-    model = make_world_model(spread=0.05)
+def test_bfloat16_dreams_stay_close_and_states_stay_float32(make_world_model, make_record, kind):
+    model = make_world_model(spread=0.05, kind=kind)
     state = model.start([make_record(20), make_record(200)])
     action = torch.zeros(2, 4, 7)
     _, full = model.imagine(state, action, generators=streams(2))
@@ -195,7 +206,7 @@ def test_folders_of_another_kind_or_shape_are_refused(world_model, tiny_policy, 
     with pytest.raises(ArtefactError):
         VideoWorldModel.load(tmp_path / "nothing")
     plain = world_model.config.to_json()
-    for change in ({"depth": 2}, {"unheard_of": 1}):
+    for change in ({"memory_frames": 3}, {"unheard_of": 1}):
         config = {**plain, "dynamics": {**plain["dynamics"], **change}}
         monkeypatch.setattr(VideoWorldModelConfig, "to_json", lambda _, config=config: config)
         world_model.save(tmp_path / "odd")
@@ -206,6 +217,51 @@ def test_folders_of_another_kind_or_shape_are_refused(world_model, tiny_policy, 
 
 def test_config_survives_json(world_model):
     assert VideoWorldModelConfig.from_json(world_model.config.to_json()) == world_model.config
-    for over, text in (({"chunk_length": 5}, "frame_stride"), ({"width": 15}, "heads")):
-        with pytest.raises(SettingError, match=text):
-            DynamicsConfig(**over)
+
+
+def test_a_folder_older_than_the_backends_holds_the_flow_transformer():
+    """The bundled weights are one: no kind, no U-Net, no refinement."""
+    plain = VideoWorldModelConfig(dynamics=DynamicsConfig(width=96)).to_json()
+    del plain["codec"]["kind"]
+    for name in ("kind", "unet", "refinement_steps", "refinement_sigma", "refinement_share"):
+        del plain["dynamics"][name]
+    config = VideoWorldModelConfig.from_json(plain)
+    assert (config.dynamics.kind, config.dynamics.width) == (DynamicsKind.flow_transformer, 96)
+    assert config.dynamics.refinement_steps == 0
+
+
+def test_a_kind_brings_its_codec_unless_another_is_asked_for(make_world_model):
+    def parts(**over):
+        model = make_world_model(**over)
+        return type(model.dynamics), type(model.codec)
+
+    assert parts() == (FlowTransformer, PatchCodec)
+    assert parts(kind="edm_unet") == (EdmUNet, IdentityCodec)
+    assert parts(kind="edm_unet", codec={"kind": "patch"}) == (EdmUNet, PatchCodec)
+    assert parts(codec={"kind": "identity"}) == (FlowTransformer, IdentityCodec)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: DynamicsConfig(chunk_length=5), "frame_stride"),
+        (lambda: DynamicsConfig(width=15), "heads"),
+        (lambda: DynamicsConfig(action_tokens=False, action_modulation=False), "both are off"),
+        (lambda: DynamicsConfig(kind="edm_unit"), "did you mean 'edm_unet'"),
+        (lambda: DynamicsConfig(refinement_steps=-1), "refinement_steps"),
+        (lambda: DynamicsConfig(refinement_sigma=0.0), "refinement_sigma"),
+        (lambda: DynamicsConfig(refinement_share=1.5), "refinement_share"),
+        (lambda: DynamicsConfig(kind="edm_unet", refinement_steps=2), "refinement_steps is the flow transformer's"),
+        (lambda: DynamicsConfig(kind="edm_unet", pose_map=False), "pose_map is the flow transformer's"),
+        (lambda: CodecConfig(kind="pixel"), "codec.kind"),
+        (lambda: UNetConfig(channels=48), "multiple of 32"),
+        (lambda: UNetConfig(channels=30), "unet.heads"),
+        (lambda: UNetConfig(levels=0), "unet.levels"),
+        (lambda: UNetConfig(sigma_low=5.0), "sigma_low"),
+        (lambda: UNetConfig(order=3), "unet.order"),
+        (lambda: VideoWorldModelConfig(CodecConfig(image_size=20, patch=4), DynamicsConfig(kind="edm_unet")), "levels"),
+    ],
+)
+def test_impossible_configurations_are_refused_by_name(make, text):
+    with pytest.raises(SettingError, match=text):
+        make()

@@ -53,7 +53,7 @@ class FrameCodec(Protocol):
     latent_shape: tuple[int, int, int]
 
     def encode(self, frames: Tensor) -> Tensor:
-        """Map float ``[B, T, 3, Y, X]`` in [-1, 1] to ``[B, T, c, h, w]``, roughly unit variance."""
+        """Map float ``[B, T, 3, Y, X]`` in [-1, 1] to ``[B, T, c, h, w]``, of a scale that the dynamics expect."""
         ...
 
     def decode(self, latent: Tensor) -> Tensor:

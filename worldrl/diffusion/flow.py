@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 
-def _expand(sigma: Tensor, like: Tensor) -> Tensor:
+def expand_sigma(sigma: Tensor, like: Tensor) -> Tensor:
+    """Give levels ``[B]`` the axes of rows ``[B, ...]``."""
     return sigma.view(-1, *[1] * (like.ndim - 1))
 
 
@@ -22,18 +23,18 @@ def shift_sigma(sigma: Tensor, shift: float) -> Tensor:
 
 def add_noise(clean: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
     """Return x_σ for rows ``[B, ...]`` at levels ``sigma`` ``[B]``."""
-    sigma = _expand(sigma, clean)
+    sigma = expand_sigma(sigma, clean)
     return (1 - sigma) * clean + sigma * noise
 
 
 def velocity(x: Tensor, clean: Tensor, sigma: Tensor) -> Tensor:
     """Velocity that carries ``x`` at level ``sigma`` ``[B]`` (> 0) straight to ``clean``."""
-    return (x - clean) / _expand(sigma, x)
+    return (x - clean) / expand_sigma(sigma, x)
 
 
 def euler_step(x: Tensor, clean: Tensor, sigma: Tensor, sigma_next: Tensor) -> Tensor:
     """Step from level ``sigma`` to ``sigma_next`` (``[B]`` each); at ``sigma_next = 0`` it lands on ``clean``."""
-    return x + _expand(sigma_next - sigma, x) * velocity(x, clean, sigma)
+    return x + expand_sigma(sigma_next - sigma, x) * velocity(x, clean, sigma)
 
 
 def sigma_grid(steps: int, shift: float = 1.0) -> Tensor:
@@ -49,3 +50,27 @@ def draw_sigma(rows: int, *, pure_noise_share: float, shift: float, generator: t
     uniform = torch.rand(rows, generator=generator, device=generator.device).clamp_min(1e-3)
     pure = torch.rand(rows, generator=generator, device=generator.device) < pure_noise_share
     return torch.where(pure, 1.0, shift_sigma(uniform, shift))
+
+
+# --- refinement ----------------------------------------------------------------------------------------------------
+
+
+def refinement_grid(steps: int, smallest: float) -> Tensor:
+    """Levels ``[steps]`` at which a finished sample is made noisy and cleaned again: σ_k = σ_min^(k/K), k = 1..K.
+
+    PDE-Refiner (Lippe et al. 2023): each pass hides what is smaller than its level, so the network attends to ever
+    fainter detail instead of to what dominates the squared error.
+    """
+    exponent = torch.arange(1, steps + 1, dtype=torch.float64) / max(steps, 1)
+    return (smallest**exponent).float()
+
+
+def draw_refinement(sigma: Tensor, levels: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Put a ``share`` of the training levels ``sigma`` ``[rows]`` on one of ``levels``, each as often as the others.
+
+    :func:`draw_sigma` leaves none of them out, but its uniform part comes below a small σ in σ rows of one only.
+    """
+    rows = len(sigma)
+    which = torch.randint(len(levels), (rows,), generator=generator, device=generator.device)
+    chosen = torch.rand(rows, generator=generator, device=generator.device) < share
+    return torch.where(chosen, levels.to(sigma.device)[which], sigma)

@@ -34,7 +34,6 @@ from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import BUNDLED, SCRATCH, starting_world_model
 from worldrl.rewards.success import SuccessRule
 from worldrl.settings import non_negative, one_of, positive, setting
-from worldrl.world_models.config import VideoWorldModelConfig
 
 FRAMES_PER_STRIP = 12
 
@@ -74,7 +73,7 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
     dataset = EpisodeDataset.open(settings.data)
     with open_run("imagine", settings) as run:
         model = starting_world_model(
-            settings.world_model, VideoWorldModelConfig(), dataset.embodiment, seed=settings.seed, device=device
+            settings.world_model, None, dataset.embodiment, seed=settings.seed, device=device
         ).eval()
         model.compute_dtype = resolve_dtype(settings.dtype, device)
         episodes = choose_episodes(dataset, settings.episodes, seed=settings.seed)

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning, train_policy
+from worldrl.core.artefact import read_artefact
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, read_metrics
@@ -30,10 +31,10 @@ from worldrl.rollout.actors import DreamActor
 from worldrl.rollout.collect import CollectPlan
 from worldrl.rollout.dreams import Dreams, dream, execute
 from worldrl.rollout.starts import task_horizons
-from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
 from worldrl.world_models.outcome_training import fit_outcome
 from worldrl.world_models.training import WorldModelTraining, fit_codec, fit_dynamics
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.video import KIND, VideoWorldModel
 
 BUNDLED, SCRATCH = "bundled", "scratch"
 POLICY, WORLD_MODEL = "policy", "world_model"
@@ -68,25 +69,42 @@ def learn_policy(
     return report.to_json()
 
 
+def require_kind(start: str, config: VideoWorldModelConfig) -> None:
+    """Refuse weights of another dynamics backend than the settings ask for.
+
+    Raises:
+        ArtefactError: no world model in that folder.
+        SettingError: the kinds differ.
+    """
+    if start == SCRATCH:
+        return
+    folder, asked = weights_folder(start), config.dynamics.kind
+    held = VideoWorldModelConfig.from_json(read_artefact(folder, kind=KIND).config).dynamics.kind
+    if held is not asked:
+        raise SettingError(f"start: the dynamics in {folder} are {held}, dynamics.kind is {asked}; use start=scratch")
+
+
 def starting_world_model(
-    start: str, config: VideoWorldModelConfig, embodiment: Embodiment, *, seed: int, device: torch.device
+    start: str, config: VideoWorldModelConfig | None, embodiment: Embodiment, *, seed: int, device: torch.device
 ) -> VideoWorldModel:
     """Return the world model that training begins with.
 
     Args:
         start: ``bundled`` (the weights that come with worldrl), ``scratch``, or a world-model folder.
-        config: sizes, used from scratch.
+        config: sizes, used from scratch, and the backend that is asked for; None takes whatever a folder holds.
         embodiment: constants of the data's robot.
         seed: of the initial weights.
         device: where it goes.
 
     Raises:
         ArtefactError: no world model in that folder.
-        SettingError: its robot is not the data's.
+        SettingError: its robot is not the data's, or its backend not the one that is asked for.
     """
-    if start == SCRATCH:
-        with initial_weights(seed, "world-model"):
-            return VideoWorldModel(config, embodiment).to(device)
+    if config is not None:
+        require_kind(start, config)
+        if start == SCRATCH:
+            with initial_weights(seed, "world-model"):
+                return VideoWorldModel(config, embodiment).to(device)
     folder = weights_folder(start)
     model = VideoWorldModel.load(folder, device)
     if model.embodiment != embodiment:
@@ -111,7 +129,7 @@ def learn_world_model(
 ) -> dict[str, Any]:
     """Train codec, dynamics and outcome head in place, each if it has steps; return the last logged numbers."""
     numbers: dict[str, Any] = {}
-    if training.codec_steps:
+    if training.codec_steps and model.config.codec_kind is CodecKind.patch:
         frames = torch.from_numpy(np.concatenate([episode.frames[:, 0] for episode in episodes]))
         fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log)
         numbers |= last_numbers(log, "codec")

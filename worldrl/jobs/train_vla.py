@@ -15,7 +15,7 @@ from worldrl.evaluation.compare import compare
 from worldrl.jobs import vla_checks as checks
 from worldrl.jobs import vla_stages as stages
 from worldrl.jobs.opening import choose_tasks, open_run
-from worldrl.jobs.stages import SCRATCH, weights_folder
+from worldrl.jobs.stages import SCRATCH, require_kind, weights_folder
 from worldrl.jobs.vla_loop import Loop, check_held_out
 from worldrl.jobs.vla_report import write_report
 from worldrl.jobs.vla_settings import TrainVlaSettings
@@ -40,6 +40,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     set_threads(settings.threads)
     tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
     check_held_out(settings, tasks)
+    require_kind(settings.start, settings.world_model)
     with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
         loop = Loop(settings, run, log, device, tasks)
         demos = stages.demonstrations(loop)

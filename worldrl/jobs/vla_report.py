@@ -146,10 +146,13 @@ def training_curves(lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
     """Losses of the supervised trainings; one line per round of the world model."""
     cloning = {"token cross-entropy": _points(lines, "behaviour-cloning", "loss")}
     rounds = sorted({line["series"] for line in lines if line["series"].startswith("dynamics-")})
-    flow = {name.replace("dynamics-", "round "): _points(lines, name, "wm/flow_loss") for name in rounds}
+    losses = {
+        name.replace("dynamics-", "round "): _points(lines, name, "wm/flow_loss") or _points(lines, name, "wm/edm_loss")
+        for name in rounds
+    }
     return [
         Curve("Behaviour cloning", "step", "nats per token", cloning),
-        Curve("World model: flow loss", "step", "weighted squared error", flow),
+        Curve("World model: dynamics", "step", "weighted squared error", losses),
     ]
 
 

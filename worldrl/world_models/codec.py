@@ -1,7 +1,8 @@
-"""Frame codec: 64×64 RGB to an 8×8 grid of latent vectors and back, one frame at a time.
+"""Frame codecs: a frame to its latent and back, one frame at a time.
 
-Latents are normalised to unit root-mean-square per token, so they need no stored statistics and have the scale
-that the flow's unit noise expects.
+The patch codec makes an 8×8 grid of latent vectors of 64×64 RGB. Its latents are normalised to unit root-mean-square per
+token, so they need no stored statistics and have the scale that the flow's unit noise expects. The identity codec leaves
+the pixels what they are.
 
 Shapes legend: ``B`` rows, ``T`` frames, ``c`` latent channels, ``h w`` latent grid, ``n = h w`` tokens.
 """
@@ -26,6 +27,11 @@ def to_unit(frames: Tensor) -> Tensor:
 def to_uint8(frames: Tensor) -> Tensor:
     """Map float ``[..., 3, Y, X]`` in [-1, 1] to uint8 ``[..., Y, X, 3]``."""
     return ((frames.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).movedim(-3, -1)
+
+
+def quantise(frames: Tensor) -> Tensor:
+    """Round floats in [-1, 1] to the 256 levels of a picture, as :func:`to_uint8` and :func:`to_unit` would."""
+    return ((frames.clamp(-1, 1) + 1) * 127.5).round() / 127.5 - 1
 
 
 def salience_weight(frames: Tensor, salience: float) -> Tensor:
@@ -96,3 +102,24 @@ class PatchCodec(nn.Module):
         loss = (weight * (squared + 0.1 * error.abs())).mean()
         psnr = 10 * torch.log10(4 / squared.mean().detach().clamp_min(1e-10))
         return loss, {"codec/loss": loss.detach(), "codec/psnr_db": psnr}
+
+
+class IdentityCodec(nn.Module):
+    """Latents are pixels in [-1, 1]; nothing is learned."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.config = config
+
+    @property
+    def latent_shape(self) -> tuple[int, int, int]:
+        """``(3, Y, X)`` of one frame."""
+        return 3, self.config.image_size, self.config.image_size
+
+    def encode(self, frames: Tensor) -> Tensor:
+        """Return float ``[B, T, 3, Y, X]`` in [-1, 1] as it is."""
+        return frames
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Return ``[B, T, 3, Y, X]`` as it is."""
+        return latent

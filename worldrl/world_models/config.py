@@ -3,16 +3,41 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, nearest
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+
+class CodecKind(StrEnum):
+    """What a frame becomes; ``auto`` is what the dynamics were made for."""
+
+    auto = "auto"
+    patch = "patch"
+    identity = "identity"
+
+
+class DynamicsKind(StrEnum):
+    """Implementations of :class:`~worldrl.world_models.dynamics.Dynamics`."""
+
+    flow_transformer = "flow_transformer"
+    edm_unet = "edm_unet"
+
+
+NATURAL_CODEC = {DynamicsKind.flow_transformer: CodecKind.patch, DynamicsKind.edm_unet: CodecKind.identity}
 
 
 @dataclass
 class CodecConfig:
     """Frame codec: square patches, linear layers and small attention blocks (matrix products suit a CPU).
 
+    The identity codec has nothing but the size of its frames.
+
     Attributes:
+        kind: ``patch`` (latents), ``identity`` (pixels), or ``auto``: latents for the flow transformer, pixels for the
+            U-Net.
         image_size: pixels of a square frame.
         patch: pixels of a patch, also the spatial compression.
         channels: latent channels ``c``.
@@ -24,6 +49,7 @@ class CodecConfig:
             in table.
     """
 
+    kind: CodecKind = CodecKind.auto
     image_size: int = 64
     patch: int = 8
     channels: int = 16
@@ -35,6 +61,7 @@ class CodecConfig:
 
     def __post_init__(self) -> None:
         """Reject sizes that do not divide."""
+        self.kind = _kind("codec.kind", CodecKind, self.kind)
         if self.image_size % self.patch:
             raise SettingError(f"codec.patch must divide image_size {self.image_size}, got {self.patch}")
         if self.width % self.heads:
@@ -42,45 +69,115 @@ class CodecConfig:
 
 
 @dataclass
-class DynamicsConfig:
-    """Action-conditioned transformer over one chunk.
+class UNetConfig:
+    """EDM U-Net; the defaults are DIAMOND's.
 
     Attributes:
-        width: token width.
-        depth: modulated blocks.
-        heads: attention heads.
+        channels: of every level.
+        levels: resolutions, each half of the one before.
+        blocks: residual blocks per level on the way down; one more on the way up.
+        condition: width of what noise level and actions become.
+        heads: attention heads at the lowest resolution, and of the success and gripper head.
+        sigma_data: standard deviation of the latents; 0.5 for pixels in [-1, 1], about 1 for the patch codec's.
+        offset_noise: standard deviation of the noise that all places of a channel share, in training.
+        log_sigma_mean: mean of the training levels' logarithm.
+        log_sigma_std: its standard deviation.
+        sigma_low: lowest level, in training and of the sampler.
+        sigma_high: highest level in training.
+        sigma_start: level at which sampling starts.
+        rho: how much the sampler's levels crowd at the lower end.
+        sampling_steps: steps of the sampler for each frame.
+        order: 1 for Euler's steps, 2 for Heun's: one evaluation more for every step but the last.
+    """
+
+    channels: int = 64
+    levels: int = 4
+    blocks: int = 2
+    condition: int = 256
+    heads: int = 8
+    sigma_data: float = 0.5
+    offset_noise: float = 0.3
+    log_sigma_mean: float = -0.4
+    log_sigma_std: float = 1.2
+    sigma_low: float = 2e-3
+    sigma_high: float = 20.0
+    sigma_start: float = 5.0
+    rho: float = 7.0
+    sampling_steps: int = 3
+    order: int = 1
+
+    def __post_init__(self) -> None:
+        """Reject sizes that do not divide and levels in the wrong order."""
+        if self.channels > 32 and self.channels % 32:
+            raise SettingError(f"dynamics.unet.channels above 32 must be a multiple of 32, got {self.channels}")
+        if self.channels % self.heads:
+            raise SettingError(f"dynamics.unet.heads must divide channels {self.channels}, got {self.heads}")
+        for name in ("levels", "blocks", "sampling_steps"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"dynamics.unet.{name} must be at least 1, got {getattr(self, name)}")
+        if not (0 < self.sigma_low < self.sigma_start and self.sigma_low < self.sigma_high):
+            raise SettingError(
+                "dynamics.unet.sigma_low must be above 0 and below sigma_start and sigma_high, got "
+                f"{self.sigma_low}, {self.sigma_start}, {self.sigma_high}"
+            )
+        if self.order not in (1, 2):
+            raise SettingError(f"dynamics.unet.order must be 1 (Euler) or 2 (Heun), got {self.order}")
+
+
+@dataclass
+class DynamicsConfig:
+    """Action-conditioned prediction of one chunk.
+
+    Both backends read what stands up to ``reference``; the rest is the flow transformer's, and ``unet`` the U-Net's.
+
+    Attributes:
+        kind: ``flow_transformer`` (all frames of a chunk at once, in latents) or ``edm_unet`` (DIAMOND: one frame after
+            the other, in pixels).
         chunk_length: control steps ``L`` per chunk, the policy's chunk.
         frame_stride: control steps per predicted frame.
         memory_frames: newest frames ``K`` the model sees, besides the episode's first one.
         memory_noise: largest noise level of the memory frames in training (uniform from 0).
+        motion_weight: extra loss weight on places that change within the chunk.
+        reference: whether the first frame anchors the prediction (off only for ablations).
+        width: token width.
+        depth: modulated blocks.
+        heads: attention heads.
         pure_noise_share: share of training rows at σ = 1.
         shift: schedule shift.
         sampling_steps: Euler steps of the sampler.
-        motion_weight: extra loss weight on tokens that change within the chunk.
-        reference: whether the first frame anchors the prediction (off only for ablations).
+        refinement_steps: times that a finished sample is made a little noisy and cleaned again.
+        refinement_sigma: level of the last of them; the k-th of K has this to the power of k/K.
+        refinement_share: share of training rows at those levels, if there are any.
         action_modulation: whether actions modulate the blocks (off only for ablations).
         action_tokens: whether actions are attended to as tokens (off only for ablations).
         pose_map: whether tokens are told where each future gripper pose is in the picture.
+        unet: sizes and levels of the U-Net.
     """
 
-    width: int = 192
-    depth: int = 6
-    heads: int = 6
+    kind: DynamicsKind = DynamicsKind.flow_transformer
     chunk_length: int = 8
     frame_stride: int = 2
     memory_frames: int = 4
     memory_noise: float = 0.15
+    motion_weight: float = 4.0
+    reference: bool = True
+    width: int = 192
+    depth: int = 6
+    heads: int = 6
     pure_noise_share: float = 0.5
     shift: float = 1.0
     sampling_steps: int = 2
-    motion_weight: float = 4.0
-    reference: bool = True
+    refinement_steps: int = 0
+    refinement_sigma: float = 0.02
+    refinement_share: float = 0.25
     action_modulation: bool = True
     action_tokens: bool = True
     pose_map: bool = True
+    unet: UNetConfig = field(default_factory=UNetConfig)
 
     def __post_init__(self) -> None:
-        """Reject a chunk that does not hold whole frames."""
+        """Reject a chunk that does not hold whole frames, and switches of the backend that is not asked for."""
+        self.kind = _kind("dynamics.kind", DynamicsKind, self.kind)
         if self.chunk_length % self.frame_stride:
             raise SettingError(
                 f"dynamics.frame_stride must divide chunk_length {self.chunk_length}, got {self.frame_stride}"
@@ -89,6 +186,23 @@ class DynamicsConfig:
             raise SettingError(f"dynamics.heads must divide width {self.width}, got {self.heads}")
         if not (self.action_modulation or self.action_tokens):
             raise SettingError("dynamics needs action_modulation or action_tokens; both are off")
+        self._check_refinement()
+        if self.kind is DynamicsKind.edm_unet:
+            self._refuse_flow_switches()
+
+    def _check_refinement(self) -> None:
+        if self.refinement_steps < 0:
+            raise SettingError(f"dynamics.refinement_steps must be zero or more, got {self.refinement_steps}")
+        if not 0 < self.refinement_sigma < 1:
+            raise SettingError(f"dynamics.refinement_sigma must lie in (0, 1), got {self.refinement_sigma}")
+        if not 0 <= self.refinement_share <= 1:
+            raise SettingError(f"dynamics.refinement_share must lie in [0, 1], got {self.refinement_share}")
+
+    def _refuse_flow_switches(self) -> None:
+        off = [name for name in ("action_modulation", "action_tokens", "pose_map") if not getattr(self, name)]
+        if off or self.refinement_steps:
+            name = off[0] if off else "refinement_steps"
+            raise SettingError(f"dynamics.{name} is the flow transformer's; leave it alone with kind=edm_unet")
 
     @property
     def chunk_frames(self) -> int:
@@ -148,12 +262,32 @@ class VideoWorldModelConfig:
     gripper: GripperHeadConfig = field(default_factory=GripperHeadConfig)
     outcome: OutcomeHeadConfig = field(default_factory=OutcomeHeadConfig)
 
+    def __post_init__(self) -> None:
+        """Reject a U-Net that halves its grid more often than that can be halved."""
+        halvings = 2 ** (self.dynamics.unet.levels - 1)
+        if self.dynamics.kind is DynamicsKind.edm_unet and self.latent_size % halvings:
+            raise SettingError(
+                f"dynamics.unet.levels {self.dynamics.unet.levels} needs latents whose side {halvings} divides, "
+                f"got {self.latent_size}; use fewer levels"
+            )
+
+    @property
+    def codec_kind(self) -> CodecKind:
+        """The codec that is meant, never ``auto``."""
+        return NATURAL_CODEC[self.dynamics.kind] if self.codec.kind is CodecKind.auto else self.codec.kind
+
+    @property
+    def latent_size(self) -> int:
+        """Side of a latent frame."""
+        return self.codec.image_size // (self.codec.patch if self.codec_kind is CodecKind.patch else 1)
+
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> VideoWorldModelConfig:
-        """Rebuild from :meth:`to_json`; unknown keys raise TypeError."""
+        """Rebuild from :meth:`to_json`; unknown keys raise TypeError, and keys younger than the file take their defaults."""
+        unet = UNetConfig(**data["dynamics"].get("unet", {}))
         return cls(
             codec=CodecConfig(**data["codec"]),
-            dynamics=DynamicsConfig(**data["dynamics"]),
+            dynamics=DynamicsConfig(**{**data["dynamics"], "unet": unet}),
             success=SuccessHeadConfig(**data["success"]),
             gripper=GripperHeadConfig(**data["gripper"]),
             outcome=OutcomeHeadConfig(**data["outcome"]),
@@ -162,3 +296,11 @@ class VideoWorldModelConfig:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return asdict(self)
+
+
+def _kind(name: str, kinds: type[Kind], value: str) -> Kind:
+    """Read a kind that JSON or the command line has written as text."""
+    try:
+        return kinds(value)
+    except ValueError:
+        raise SettingError(f"{name}: unknown value {value!r}{nearest(value, list(kinds))}") from None

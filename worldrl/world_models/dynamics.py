@@ -1,164 +1,100 @@
-"""Dynamics transformer: one chunk of future latents from the reference, the memory and the actions.
+"""What a dynamics backend is: it samples the frames of one chunk, and says how wrong it is about recorded ones.
 
-The future frames of a chunk are packed into the channels of one token grid, beside the reference latent and the
-``K`` memory latents: 64 tokens in all, which two cores can afford. Actions enter twice, as in WoVR: as a vector
-that joins the noise level's embedding and modulates every block, and as tokens that every block attends to.
-Each action travels with the commanded pose it leads to, which follows from it exactly.
+A backend owns its network, its noise levels and its sampler, because those belong together: the rectified flow of
+``flow_transformer`` and the EDM of ``edm_unet`` share no level and no step. What surrounds it does not know which one it
+is: :class:`~worldrl.world_models.video.VideoWorldModel` keeps the rows, the heads read the features, the training
+cuts the windows and lets the model imagine ahead.
 
-Where the gripper will be in the picture follows from the pose as well, up to the camera: a learned pinhole camera
-places each future pose in the image plane, and every token is told its own offset from it (World-Env draws such a pose
-map in pixels). Drawing the arm then is the same local problem for every token.
-
-The output is the *change* against the newest memory frame: ẑ = z_now + f(·), so an untrained model predicts a
-still image and a small object's motion is not buried under the scene.
-
-Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``c h w`` latent, ``n = h w``.
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``c h w`` latent, ``n`` tokens,
+``d`` width.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE
-from worldrl.nn.blocks import Mlp, ModulatedBlock
-from worldrl.nn.embed import sinusoidal
-from worldrl.world_models.config import DynamicsConfig
+from worldrl.core.interfaces import Logs
 
 
-def command_features(command: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Scale a commanded pose ``[..., 7]`` to about [-1, 1]: position by the workspace box, the rest as it is."""
-    position = 2 * (command[..., :3] - low) / (high - low) - 1
-    return torch.cat([position, command[..., 3:]], dim=-1)
+@dataclass(frozen=True)
+class ChunkLoss:
+    """What a backend says of one recorded chunk.
 
-
-def token_grid(height: int, width: int) -> Tensor:
-    """Centres of the tokens in image coordinates, ``[n, 2]`` as (right, down) in [-1, 1]."""
-    down, right = torch.meshgrid(
-        (2 * torch.arange(height) + 1) / height - 1, (2 * torch.arange(width) + 1) / width - 1, indexing="ij"
-    )
-    return torch.stack([right, down], dim=-1).flatten(0, 1)
-
-
-def offset_features(offset: Tensor, octaves: int) -> Tensor:
-    """Embed offsets ``[..., 2]`` as themselves and sines and cosines of ``octaves`` doubling frequencies."""
-    angle = offset[..., None] * (0.5 * torch.pi * 2.0 ** torch.arange(octaves, device=offset.device))
-    return torch.cat([offset, angle.sin().flatten(-2), angle.cos().flatten(-2)], dim=-1)
-
-
-OCTAVES = 4
-"""The finest wave is a quarter of the image: two tokens of eight."""
-
-NEAREST = 0.2
-"""Least depth of the learned camera, in units of its distance: a bad step must not divide by nothing."""
-
-
-class PoseMap(nn.Module):
-    """Tells every token where the gripper of each future frame is, relative to itself.
-
-    Args:
-        height: rows of tokens.
-        width: columns of tokens.
-        frames: future frames ``F``.
+    Attributes:
+        loss: scalar.
+        features: ``[B, n, d]`` for the heads, from the evaluations that gave the loss.
+        level: how much of the signal those evaluations did not see, in [0, 1]: ``[B, F]``, or ``[B, 1]`` where all
+            frames of a row are alike.
+        logs: detached scalars.
     """
 
-    grid: Tensor
-
-    def __init__(self, height: int, width: int, frames: int):
-        super().__init__()
-        self.register_buffer("grid", token_grid(height, width), persistent=False)
-        self.project = nn.Linear(3, 3)
-        self.channels = frames * (2 + 4 * OCTAVES + COMMAND_SIZE - 2)
-        with torch.no_grad():
-            # A first guess that training corrects: a camera that faces the robot and looks down.
-            self.project.weight.copy_(torch.tensor([[0.0, 0.9, 0.0], [0.8, 0.0, -0.6], [0.0, 0.0, 0.0]]))
-            self.project.bias.copy_(torch.tensor([0.0, 0.0, 1.0]))
-
-    def forward(self, command: Tensor) -> Tensor:
-        """Map scaled commanded poses ``[B, F, 7]`` to ``[B, n, channels]``."""
-        place = self.place(command[..., :3])  # [B, F, 2]
-        offset = self.grid[:, None] - place[:, None]  # [B, n, F, 2]
-        shared = command[:, None, :, 2:].expand(-1, len(self.grid), -1, -1)  # height, rotation, gripper
-        return torch.cat([offset_features(offset, OCTAVES), shared.to(offset.dtype)], dim=-1).flatten(2)
-
-    def place(self, position: Tensor) -> Tensor:
-        """Project scaled positions ``[..., 3]`` to image coordinates ``[..., 2]`` (right, down) in about [-1, 1]."""
-        # In float32 also under autocast: a bfloat16 image coordinate is off by a quarter of a pixel in 64.
-        with torch.autocast(position.device.type, enabled=False):
-            homogeneous = self.project(position.float())
-        return homogeneous[..., :2] / homogeneous[..., 2:].clamp_min(NEAREST)
+    loss: Tensor
+    features: Tensor
+    level: Tensor
+    logs: Logs
 
 
-class DynamicsTransformer(nn.Module):
-    """Predicts the clean latents of a chunk from noisy ones.
+class Dynamics(Protocol):
+    """One chunk of future latents from the reference, the memory and the actions.
 
-    Args:
-        config: sizes and ablation switches.
-        latent_shape: ``(c, h, w)`` of one frame.
+    Implementations are modules, deterministic given the noise, and never mix rows.
+
+    Attributes:
+        width: ``d`` of the features.
+        heads: attention heads that ``d`` is divided into.
     """
 
-    def __init__(self, config: DynamicsConfig, latent_shape: tuple[int, int, int]):
-        super().__init__()
-        self.config = config
-        self.latent_shape = latent_shape
-        channels, height, width = latent_shape
-        frames = config.chunk_frames
-        action = ACTION_SIZE + COMMAND_SIZE
-        d = config.width
-        self.pose_map = PoseMap(height, width, frames) if config.pose_map else None
-        extra = self.pose_map.channels if self.pose_map is not None else 0
-        self.tokens_in = nn.Linear(channels * (frames + config.memory_frames + 1) + extra, d)
-        self.position = nn.Parameter(0.02 * torch.randn(height * width, d))
-        self.time_in = Mlp(d, d)
-        self.action_vector = Mlp(config.chunk_length * action, 2 * d, d)
-        self.action_token = Mlp(action, d, d)
-        self.action_position = nn.Parameter(0.02 * torch.randn(config.chunk_length, d))
-        self.modulation = nn.Linear(d, 6 * d)
-        self.blocks = nn.ModuleList([ModulatedBlock(d, config.heads) for _ in range(config.depth)])
-        self.norm_out = nn.LayerNorm(d, eps=1e-6)
-        self.tokens_out = nn.Linear(d, channels * frames)
-        self._initialise()
+    width: int
+    heads: int
 
-    def _initialise(self) -> None:
-        # Training starts from a still image, unmodulated by actions.
-        for layer in (self.tokens_out, self.action_vector[-1]):
-            for parameter in layer.parameters():
-                nn.init.zeros_(parameter)
+    @property
+    def noise_frames(self) -> int:
+        """Frames of standard normal noise that :meth:`sample` takes per row."""
+        ...
 
-    def forward(
-        self, x: Tensor, sigma: Tensor, reference: Tensor, memory: Tensor, action: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Predict.
+    def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample.
 
         Args:
-            x: noisy future latents ``[B, F, c, h, w]`` at level ``sigma``.
-            sigma: ``[B]`` in (0, 1].
+            noise: ``[B, noise_frames, c, h, w]``.
             reference: latent of the episode's first frame ``[B, c, h, w]``.
             memory: newest latents ``[B, K, c, h, w]``, the last one is now.
             action: ``[B, L, 14]``, each action with the scaled commanded pose it leads to.
 
         Returns:
-            The clean latents ``[B, F, c, h, w]`` and the token features ``[B, n, d]`` for the success head.
+            Float32 latents ``[B, F, c, h, w]`` and the features ``[B, n, d]`` of the evaluations that gave them.
         """
-        if not self.config.reference:
-            reference = torch.zeros_like(reference)
-        tokens = torch.cat([x.flatten(1, 2), reference, memory.flatten(1, 2)], dim=1)  # [B, channels, h, w]
-        tokens = tokens.flatten(2).transpose(1, 2)  # [B, n, channels]
-        if self.pose_map is not None:
-            shown = action[:, self.config.frame_stride - 1 :: self.config.frame_stride, ACTION_SIZE:]
-            tokens = torch.cat([tokens, self.pose_map(shown).to(tokens.dtype)], dim=-1)
-        tokens = self.tokens_in(tokens) + self.position
-        modulation, context = self._condition(sigma, action)
-        for block in self.blocks:
-            tokens = block(tokens, modulation, context)
-        features = self.norm_out(tokens)
-        change = self.tokens_out(features).transpose(1, 2).reshape(x.shape)
-        return memory[:, -1:] + change, features
+        ...
 
-    def _condition(self, sigma: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        embedding = self.time_in(sinusoidal(1000 * sigma, self.config.width).to(action.dtype))
-        if self.config.action_modulation:
-            embedding = embedding + self.action_vector(action.flatten(1))
-        modulation = self.modulation(nn.functional.silu(embedding)).unflatten(-1, (6, -1))
-        context = self.action_token(action) + self.action_position
-        return modulation, context if self.config.action_tokens else torch.zeros_like(context)
+    def loss(
+        self,
+        clean: Tensor,
+        valid: Tensor,
+        reference: Tensor,
+        memory: Tensor,
+        action: Tensor,
+        *,
+        generator: torch.Generator,
+    ) -> ChunkLoss:
+        """Compare with recorded latents ``clean`` ``[B, F, c, h, w]`` where ``valid`` ``[B, F]``, at drawn levels."""
+        ...
+
+
+def motion_weight(target: Tensor, now: Tensor, strength: float) -> Tensor:
+    """Weight places by how much they change within the chunk.
+
+    Args:
+        target: future latents ``[B, F, c, h, w]``.
+        now: newest memory latent ``[B, 1, c, h, w]``.
+        strength: weight of a place that changed by its own scale, on top of 1.
+
+    Returns:
+        ``[B, F, 1, h, w]``, mean 1 over the batch.
+    """
+    change = (target - now).square().mean(dim=2, keepdim=True).clamp(max=1)
+    weight = 1 + strength * change
+    return weight / weight.mean()

@@ -15,26 +15,10 @@ from torch import Tensor
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import on_device
 from worldrl.data.windows import WindowBatch
-from worldrl.diffusion.flow import add_noise, draw_sigma
+from worldrl.diffusion.flow import add_noise
 from worldrl.world_models.gripper_head import opening_loss
 from worldrl.world_models.success_head import success_loss
 from worldrl.world_models.video import VideoState, VideoWorldModel
-
-
-def motion_weight(target: Tensor, now: Tensor, strength: float) -> Tensor:
-    """Weight tokens by how much they change within the chunk.
-
-    Args:
-        target: future latents ``[B, F, c, h, w]``.
-        now: newest memory latent ``[B, 1, c, h, w]``.
-        strength: weight of a token that changed by its own scale, on top of 1.
-
-    Returns:
-        ``[B, F, 1, h, w]``, mean 1 over the batch.
-    """
-    change = (target - now).square().mean(dim=2, keepdim=True).clamp(max=1)
-    weight = 1 + strength * change
-    return weight / weight.mean()
 
 
 def noisy_memory(memory: Tensor, strength: float, generator: torch.Generator) -> Tensor:
@@ -61,7 +45,7 @@ def dynamics_loss(
     generator: torch.Generator,
     depth: int = 0,
 ) -> tuple[Tensor, Logs]:
-    """Flow loss on clean latents plus the losses of success and gripper head, for one chunk of each window.
+    """The backend's loss on clean latents plus the losses of success and gripper head, for one chunk of each window.
 
     Args:
         model: the world model; its codec is not trained here.
@@ -106,8 +90,7 @@ def imagine_chunk(
     """Imagine a window's ``chunk``-th chunk from its true actions; return the state after it and the features."""
     span = slice(chunk * model.chunk_length, (chunk + 1) * model.chunk_length)
     condition = model.condition(batch.action[:, span], batch.commands[:, span])
-    shape = (state.rows, model.config.dynamics.chunk_frames, *model.codec.latent_shape)
-    noise = torch.randn(shape, generator=generator, device=model.device)
+    noise = torch.randn((state.rows, *model.noise_shape), generator=generator, device=model.device)
     latent, features = model.sample(state, condition, noise)
     return model.remember(state, latent, batch.commands[:, span]), features
 
@@ -125,22 +108,10 @@ def chunk_loss(
     frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
     steps = slice(chunk * config.dynamics.chunk_length, (chunk + 1) * config.dynamics.chunk_length)
     clean, valid, success = target[:, frames], batch.valid[:, frames], batch.success[:, frames]
-    sigma = draw_sigma(
-        state.rows,
-        pure_noise_share=config.dynamics.pure_noise_share,
-        shift=config.dynamics.shift,
-        generator=generator,
-    )
-    noise = torch.randn(clean.shape, generator=generator, device=model.device)
     condition = model.condition(batch.action[:, steps], batch.commands[:, steps])
-    predicted, features = model.dynamics(
-        add_noise(clean, noise, sigma), sigma, state.reference, state.memory, condition
-    )
-    weight = motion_weight(clean, state.memory[:, -1:], config.dynamics.motion_weight) * valid[:, :, None, None, None]
-    flow = (weight * (predicted.float() - clean).square()).mean()
-    logit = model.success(features, model.success.embed(batch.instruction))
-    head = success_loss(logit.float(), success, valid, sigma, config.success.positive_weight)
-    grip = opening_loss(model.gripper(features).float(), batch.opening[:, frames], valid)
-    total = flow + config.success.loss_weight * head + config.gripper.loss_weight * grip
-    logs = {"wm/flow_loss": flow.detach(), "wm/success_loss": head.detach(), "wm/gripper_loss": grip.detach()}
-    return total, logs
+    told = model.dynamics.loss(clean, valid, state.reference, state.memory, condition, generator=generator)
+    logit = model.success(told.features, model.success.embed(batch.instruction))
+    head = success_loss(logit.float(), success, valid, told.level, config.success.positive_weight)
+    grip = opening_loss(model.gripper(told.features).float(), batch.opening[:, frames], valid)
+    total = told.loss + config.success.loss_weight * head + config.gripper.loss_weight * grip
+    return total, {**told.logs, "wm/success_loss": head.detach(), "wm/gripper_loss": grip.detach()}

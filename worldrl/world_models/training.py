@@ -26,7 +26,7 @@ from worldrl.core.rng import on_device, stream
 from worldrl.core.types import Episode
 from worldrl.data.windows import WindowBatch, WindowSampler
 from worldrl.world_models.bootstrapping import LatentRollouts
-from worldrl.world_models.codec import to_unit
+from worldrl.world_models.codec import IdentityCodec, to_unit
 from worldrl.world_models.losses import chunk_loss, draw_depth, dynamics_loss
 from worldrl.world_models.video import VideoWorldModel
 
@@ -36,7 +36,7 @@ class WorldModelTraining:
     """Settings of :func:`fit_codec`, :func:`fit_dynamics` and ``outcome_training.fit_outcome``.
 
     Attributes:
-        codec_steps: steps of the codec; 0 keeps the codec as it is.
+        codec_steps: steps of the codec; 0 keeps the codec as it is, and pixels need none.
         codec_batch: frames per codec step.
         codec_learning_rate: peak, warm-up cosine.
         steps: steps of dynamics, success and gripper head together; 0 leaves them as they are.
@@ -127,8 +127,10 @@ def fit_codec(
     folder: Path | None,
     log: MetricLog | None,
 ) -> FitReport:
-    """Train the codec in place on uint8 frames ``[R, Y, X, 3]`` held in memory."""
+    """Train the codec in place on uint8 frames ``[R, Y, X, 3]`` held in memory; SettingError when it is the identity."""
     codec = model.codec
+    if isinstance(codec, IdentityCodec):
+        raise SettingError("codec.kind=identity has nothing to learn; give codec_steps=0, or codec.kind=patch")
     optimizer = adamw(codec, config.codec_learning_rate, config.weight_decay)
 
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""The video world model: codec, dynamics, heads and sampler behind one surface.
+"""The video world model: codec, dynamics and heads behind one surface.
 
 A rollout stays in latent space: the state keeps the reference latent and the ``K`` newest latents of each row,
 and only the frame that the policy must see is decoded.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +23,21 @@ from worldrl.core.embodiment import Embodiment, integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError, NonFiniteError
 from worldrl.core.rng import row_noise
 from worldrl.core.types import ACTION_SIZE, Imagined, ResetRecord
-from worldrl.diffusion.flow import euler_step, sigma_grid
-from worldrl.world_models.codec import PatchCodec, to_uint8, to_unit
-from worldrl.world_models.config import VideoWorldModelConfig
-from worldrl.world_models.dynamics import DynamicsTransformer, command_features
+from worldrl.world_models.codec import IdentityCodec, PatchCodec, to_uint8, to_unit
+from worldrl.world_models.config import CodecKind, DynamicsKind, VideoWorldModelConfig
+from worldrl.world_models.flow_transformer import FlowTransformer
 from worldrl.world_models.gripper_head import GripperHead
 from worldrl.world_models.outcome_head import OutcomeHead
 from worldrl.world_models.success_head import SuccessHead
+from worldrl.world_models.unet import EdmUNet
 
 KIND = "video-world-model"
+
+
+def command_features(command: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Scale a commanded pose ``[..., 7]`` to about [-1, 1]: position by the workspace box, the rest as it is."""
+    position = 2 * (command[..., :3] - low) / (high - low) - 1
+    return torch.cat([position, command[..., 3:]], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -84,12 +89,12 @@ class VideoWorldModel(nn.Module):
         self.config = config
         self.embodiment = embodiment
         self.compute_dtype = torch.float32
-        self.codec = PatchCodec(config.codec)
-        self.dynamics = DynamicsTransformer(config.dynamics, self.codec.latent_shape)
-        sizes = (config.dynamics.width, config.dynamics.heads, config.dynamics.chunk_frames)
+        self.codec = make_codec(config)
+        self.dynamics = make_dynamics(config, self.codec.latent_shape)
+        sizes = (self.dynamics.width, self.dynamics.heads, config.dynamics.chunk_frames)
         self.success = SuccessHead(*sizes)
         self.gripper = GripperHead(*sizes)
-        self.outcome = OutcomeHead(2 * config.dynamics.width, config.outcome.width)
+        self.outcome = OutcomeHead(2 * self.dynamics.width, config.outcome.width)
 
     @property
     def chunk_length(self) -> int:
@@ -114,7 +119,12 @@ class VideoWorldModel(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.codec.encode_position.device
+        return self.outcome.out.weight.device
+
+    @property
+    def noise_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the standard normal noise that one row's chunk is made of."""
+        return self.dynamics.noise_frames, *self.codec.latent_shape
 
     def autocast(self) -> torch.autocast:
         """Compute in ``compute_dtype``; weights and states stay float32."""
@@ -153,7 +163,7 @@ class VideoWorldModel(nn.Module):
         self._check(state, action, generators)
         action = action.to(self.device)
         commands = integrate_commands(self.embodiment, state.command, action)
-        noise = row_noise(generators, (self.config.dynamics.chunk_frames, *self.codec.latent_shape), self.device)
+        noise = row_noise(generators, self.noise_shape, self.device)
         with self.autocast():
             latent, features = self.sample(state, self.condition(action, commands), noise)
             logit, belief = self.outcome(self.find(features, state.instruction), state.belief)
@@ -171,18 +181,8 @@ class VideoWorldModel(nn.Module):
         return torch.cat([self.success.find(features, instruction), self.gripper.find(features)], dim=-1)
 
     def sample(self, state: VideoState, condition: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Integrate the flow from ``noise`` ``[B, F, c, h, w]``; return latents and features ``[B, n, d]``.
-
-        The features are the last evaluation's, which has seen the nearly clean frames.
-        """
-        x = noise
-        grid = sigma_grid(self.config.dynamics.sampling_steps, self.config.dynamics.shift).to(noise.device)
-        features = noise.new_zeros(0)
-        for sigma, sigma_next in pairwise(grid):
-            level = sigma.expand(x.shape[0])
-            clean, features = self.dynamics(x, level, state.reference, state.memory, condition)
-            x = euler_step(x, clean.float(), level, sigma_next.expand(x.shape[0]))
-        return x, features
+        """Make a chunk of ``noise`` ``[B, *noise_shape]``; return latents ``[B, F, c, h, w]`` and features ``[B, n, d]``."""
+        return self.dynamics.sample(noise, state.reference, state.memory, condition)
 
     def condition(self, action: Tensor, commands: Tensor) -> Tensor:
         """Join actions ``[B, L, 7]`` with the scaled poses they lead to: ``[B, L, 14]``."""
@@ -241,6 +241,18 @@ class VideoWorldModel(nn.Module):
         except (KeyError, TypeError, RuntimeError) as error:
             raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return model.to(device).eval()
+
+
+def make_codec(config: VideoWorldModelConfig) -> PatchCodec | IdentityCodec:
+    """Make the codec that a configuration means."""
+    return (PatchCodec if config.codec_kind is CodecKind.patch else IdentityCodec)(config.codec)
+
+
+def make_dynamics(config: VideoWorldModelConfig, latent_shape: tuple[int, int, int]) -> FlowTransformer | EdmUNet:
+    """Make the backend that a configuration names, for frames of ``latent_shape`` ``(c, h, w)``."""
+    if config.dynamics.kind is DynamicsKind.flow_transformer:
+        return FlowTransformer(config.dynamics, latent_shape)
+    return EdmUNet(config.dynamics, latent_shape, pixels=config.codec_kind is CodecKind.identity)
 
 
 def _check_finite(latent: Tensor) -> None:

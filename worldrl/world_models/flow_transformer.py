@@ -1,0 +1,215 @@
+"""Flow transformer: one chunk of future latents from the reference, the memory and the actions.
+
+The future frames of a chunk are packed into the channels of one token grid, beside the reference latent and the
+``K`` memory latents: 64 tokens in all, which two cores can afford. Actions enter twice, as in WoVR: as a vector
+that joins the noise level's embedding and modulates every block, and as tokens that every block attends to.
+Each action travels with the commanded pose it leads to, which follows from it exactly.
+
+Where the gripper will be in the picture follows from the pose as well, up to the camera: a learned pinhole camera
+places each future pose in the image plane, and every token is told its own offset from it (World-Env draws such a pose
+map in pixels). Drawing the arm then is the same local problem for every token.
+
+The output is the *change* against the newest memory frame: ẑ = z_now + f(·), so an untrained model predicts a
+still image and a small object's motion is not buried under the scene.
+
+Levels and steps are those of the rectified flow (``worldrl.diffusion.flow``); a finished sample can be refined
+(PDE-Refiner, Lippe et al. 2023).
+
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``c h w`` latent, ``n = h w``.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE
+from worldrl.diffusion.flow import add_noise, draw_refinement, draw_sigma, euler_step, refinement_grid, sigma_grid
+from worldrl.nn.blocks import Mlp, ModulatedBlock
+from worldrl.nn.embed import sinusoidal
+from worldrl.world_models.config import DynamicsConfig
+from worldrl.world_models.dynamics import ChunkLoss, motion_weight
+
+
+def token_grid(height: int, width: int) -> Tensor:
+    """Centres of the tokens in image coordinates, ``[n, 2]`` as (right, down) in [-1, 1]."""
+    down, right = torch.meshgrid(
+        (2 * torch.arange(height) + 1) / height - 1, (2 * torch.arange(width) + 1) / width - 1, indexing="ij"
+    )
+    return torch.stack([right, down], dim=-1).flatten(0, 1)
+
+
+def offset_features(offset: Tensor, octaves: int) -> Tensor:
+    """Embed offsets ``[..., 2]`` as themselves and sines and cosines of ``octaves`` doubling frequencies."""
+    angle = offset[..., None] * (0.5 * torch.pi * 2.0 ** torch.arange(octaves, device=offset.device))
+    return torch.cat([offset, angle.sin().flatten(-2), angle.cos().flatten(-2)], dim=-1)
+
+
+OCTAVES = 4
+"""The finest wave is a quarter of the image: two tokens of eight."""
+
+NEAREST = 0.2
+"""Least depth of the learned camera, in units of its distance: a bad step must not divide by nothing."""
+
+
+class PoseMap(nn.Module):
+    """Tells every token where the gripper of each future frame is, relative to itself.
+
+    Args:
+        height: rows of tokens.
+        width: columns of tokens.
+        frames: future frames ``F``.
+    """
+
+    grid: Tensor
+
+    def __init__(self, height: int, width: int, frames: int):
+        super().__init__()
+        self.register_buffer("grid", token_grid(height, width), persistent=False)
+        self.project = nn.Linear(3, 3)
+        self.channels = frames * (2 + 4 * OCTAVES + COMMAND_SIZE - 2)
+        with torch.no_grad():
+            # A first guess that training corrects: a camera that faces the robot and looks down.
+            self.project.weight.copy_(torch.tensor([[0.0, 0.9, 0.0], [0.8, 0.0, -0.6], [0.0, 0.0, 0.0]]))
+            self.project.bias.copy_(torch.tensor([0.0, 0.0, 1.0]))
+
+    def forward(self, command: Tensor) -> Tensor:
+        """Map scaled commanded poses ``[B, F, 7]`` to ``[B, n, channels]``."""
+        place = self.place(command[..., :3])  # [B, F, 2]
+        offset = self.grid[:, None] - place[:, None]  # [B, n, F, 2]
+        shared = command[:, None, :, 2:].expand(-1, len(self.grid), -1, -1)  # height, rotation, gripper
+        return torch.cat([offset_features(offset, OCTAVES), shared.to(offset.dtype)], dim=-1).flatten(2)
+
+    def place(self, position: Tensor) -> Tensor:
+        """Project scaled positions ``[..., 3]`` to image coordinates ``[..., 2]`` (right, down) in about [-1, 1]."""
+        # In float32 also under autocast: a bfloat16 image coordinate is off by a quarter of a pixel in 64.
+        with torch.autocast(position.device.type, enabled=False):
+            homogeneous = self.project(position.float())
+        return homogeneous[..., :2] / homogeneous[..., 2:].clamp_min(NEAREST)
+
+
+class FlowTransformer(nn.Module):
+    """Predicts the clean latents of a chunk from noisy ones, all frames at once.
+
+    Args:
+        config: sizes and ablation switches.
+        latent_shape: ``(c, h, w)`` of one frame.
+    """
+
+    def __init__(self, config: DynamicsConfig, latent_shape: tuple[int, int, int]):
+        super().__init__()
+        self.config = config
+        self.width, self.heads = config.width, config.heads
+        channels, height, width = latent_shape
+        frames = config.chunk_frames
+        action = ACTION_SIZE + COMMAND_SIZE
+        d = config.width
+        self.pose_map = PoseMap(height, width, frames) if config.pose_map else None
+        extra = self.pose_map.channels if self.pose_map is not None else 0
+        self.tokens_in = nn.Linear(channels * (frames + config.memory_frames + 1) + extra, d)
+        self.position = nn.Parameter(0.02 * torch.randn(height * width, d))
+        self.time_in = Mlp(d, d)
+        self.action_vector = Mlp(config.chunk_length * action, 2 * d, d)
+        self.action_token = Mlp(action, d, d)
+        self.action_position = nn.Parameter(0.02 * torch.randn(config.chunk_length, d))
+        self.modulation = nn.Linear(d, 6 * d)
+        self.blocks = nn.ModuleList([ModulatedBlock(d, config.heads) for _ in range(config.depth)])
+        self.norm_out = nn.LayerNorm(d, eps=1e-6)
+        self.tokens_out = nn.Linear(d, channels * frames)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        # Training starts from a still image, unmodulated by actions.
+        for layer in (self.tokens_out, self.action_vector[-1]):
+            for parameter in layer.parameters():
+                nn.init.zeros_(parameter)
+
+    def forward(
+        self, x: Tensor, sigma: Tensor, reference: Tensor, memory: Tensor, action: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Predict.
+
+        Args:
+            x: noisy future latents ``[B, F, c, h, w]`` at level ``sigma``.
+            sigma: ``[B]`` in (0, 1].
+            reference: latent of the episode's first frame ``[B, c, h, w]``.
+            memory: newest latents ``[B, K, c, h, w]``, the last one is now.
+            action: ``[B, L, 14]``, each action with the scaled commanded pose it leads to.
+
+        Returns:
+            The clean latents ``[B, F, c, h, w]`` and the token features ``[B, n, d]`` for the heads.
+        """
+        if not self.config.reference:
+            reference = torch.zeros_like(reference)
+        tokens = torch.cat([x.flatten(1, 2), reference, memory.flatten(1, 2)], dim=1)  # [B, channels, h, w]
+        tokens = tokens.flatten(2).transpose(1, 2)  # [B, n, channels]
+        if self.pose_map is not None:
+            shown = action[:, self.config.frame_stride - 1 :: self.config.frame_stride, ACTION_SIZE:]
+            tokens = torch.cat([tokens, self.pose_map(shown).to(tokens.dtype)], dim=-1)
+        tokens = self.tokens_in(tokens) + self.position
+        modulation, context = self._condition(sigma, action)
+        for block in self.blocks:
+            tokens = block(tokens, modulation, context)
+        features = self.norm_out(tokens)
+        change = self.tokens_out(features).transpose(1, 2).reshape(x.shape)
+        return memory[:, -1:] + change, features
+
+    def _condition(self, sigma: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        embedding = self.time_in(sinusoidal(1000 * sigma, self.config.width).to(action.dtype))
+        if self.config.action_modulation:
+            embedding = embedding + self.action_vector(action.flatten(1))
+        modulation = self.modulation(nn.functional.silu(embedding)).unflatten(-1, (6, -1))
+        context = self.action_token(action) + self.action_position
+        return modulation, context if self.config.action_tokens else torch.zeros_like(context)
+
+    @property
+    def noise_frames(self) -> int:
+        """One chunk to begin with, and one for each refinement."""
+        return self.config.chunk_frames * (1 + self.config.refinement_steps)
+
+    def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Integrate the flow from noise, then refine; see :meth:`Dynamics.sample`.
+
+        The features are the last evaluation's, which has seen the nearly clean frames.
+        """
+        x, *fresh = noise.split(self.config.chunk_frames, dim=1)
+        features = noise.new_zeros(0)
+        for sigma, sigma_next in pairwise(sigma_grid(self.config.sampling_steps, self.config.shift).to(noise.device)):
+            level = sigma.expand(x.shape[0])
+            clean, features = self(x, level, reference, memory, action)
+            x = euler_step(x, clean.float(), level, sigma_next.expand(x.shape[0]))
+        for sigma, again in zip(self._refinement().to(noise.device), fresh, strict=True):
+            level = sigma.expand(x.shape[0])
+            clean, features = self(add_noise(x, again, level), level, reference, memory, action)
+            x = clean.float()
+        return x, features
+
+    def loss(
+        self,
+        clean: Tensor,
+        valid: Tensor,
+        reference: Tensor,
+        memory: Tensor,
+        action: Tensor,
+        *,
+        generator: torch.Generator,
+    ) -> ChunkLoss:
+        """Squared error of the predicted latents at drawn levels; see :meth:`Dynamics.loss`."""
+        sigma = self._draw_sigma(clean.shape[0], generator)
+        noise = torch.randn(clean.shape, generator=generator, device=clean.device)
+        predicted, features = self(add_noise(clean, noise, sigma), sigma, reference, memory, action)
+        weight = motion_weight(clean, memory[:, -1:], self.config.motion_weight) * valid[:, :, None, None, None]
+        loss = (weight * (predicted.float() - clean).square()).mean()
+        return ChunkLoss(loss, features, sigma[:, None], {"wm/flow_loss": loss.detach()})
+
+    def _refinement(self) -> Tensor:
+        return refinement_grid(self.config.refinement_steps, self.config.refinement_sigma)
+
+    def _draw_sigma(self, rows: int, generator: torch.Generator) -> Tensor:
+        config = self.config
+        sigma = draw_sigma(rows, pure_noise_share=config.pure_noise_share, shift=config.shift, generator=generator)
+        if not config.refinement_steps:
+            return sigma
+        return draw_refinement(sigma, self._refinement(), config.refinement_share, generator)
