@@ -32,6 +32,7 @@ from worldrl.rollout.collect import CollectPlan
 from worldrl.rollout.dreams import Dreams, dream, execute
 from worldrl.rollout.starts import task_horizons
 from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
+from worldrl.world_models.distillation import fit_distilled
 from worldrl.world_models.outcome_training import fit_outcome
 from worldrl.world_models.training import WorldModelTraining, fit_codec, fit_dynamics
 from worldrl.world_models.video import KIND, VideoWorldModel
@@ -127,14 +128,18 @@ def learn_world_model(
     log: MetricLog,
     series: str = "dynamics",
 ) -> dict[str, Any]:
-    """Train codec, dynamics and outcome head in place, each if it has steps; return the last logged numbers."""
+    """Train codec, dynamics, distilled sampler and outcome head in place, each if it has steps; return the last numbers."""
     numbers: dict[str, Any] = {}
     if training.codec_steps and model.config.codec_kind is CodecKind.patch:
         frames = torch.from_numpy(np.concatenate([episode.frames[:, 0] for episode in episodes]))
         fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log)
         numbers |= last_numbers(log, "codec")
     sentences = task_sentences(sorted({episode.task for episode in episodes}))
-    parts = ((fit_dynamics, "dynamics", training.steps), (fit_outcome, "outcome", training.outcome_steps))
+    parts = (
+        (fit_dynamics, "dynamics", training.steps),
+        (fit_distilled, "distillation", training.distill_steps),
+        (fit_outcome, "outcome", training.outcome_steps),
+    )
     for fit_part, part, steps in parts:
         name = series.replace("dynamics", part)
         if steps:

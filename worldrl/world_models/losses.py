@@ -7,6 +7,7 @@ will ask of it. The target stays the true future.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -16,9 +17,13 @@ from worldrl.core.interfaces import Logs
 from worldrl.core.rng import on_device
 from worldrl.data.windows import WindowBatch
 from worldrl.diffusion.flow import add_noise
+from worldrl.world_models.dynamics import ChunkLoss
 from worldrl.world_models.gripper_head import opening_loss
 from worldrl.world_models.success_head import success_loss
 from worldrl.world_models.video import VideoState, VideoWorldModel
+
+Denoise = Callable[..., ChunkLoss]
+"""A backend's ``loss``, or what takes its place (:meth:`worldrl.world_models.dynamics.Dynamics.loss`)."""
 
 
 def noisy_memory(memory: Tensor, strength: float, generator: torch.Generator) -> Tensor:
@@ -44,6 +49,7 @@ def dynamics_loss(
     *,
     generator: torch.Generator,
     depth: int = 0,
+    denoise: Denoise | None = None,
 ) -> tuple[Tensor, Logs]:
     """The backend's loss on clean latents plus the losses of success and gripper head, for one chunk of each window.
 
@@ -52,6 +58,7 @@ def dynamics_loss(
         batch: windows of ``U`` chunks, cut out of latents (see :func:`worldrl.world_models.training.latent_sampler`).
         generator: CPU generator of this step.
         depth: chunks that the model imagines before the one in question, from 0 to ``U`` - 1.
+        denoise: in place of the backend's own loss of a chunk.
 
     Returns:
         Scalar loss and logs.
@@ -61,7 +68,7 @@ def dynamics_loss(
         state, target = window_state(batch)
         state = imagine_ahead(model, state, batch, depth, generator)
         state = _with_noise(state, model.config.dynamics.memory_noise if depth == 0 else 0.0, generator)
-    return chunk_loss(model, state, batch, target, depth, generator)
+    return chunk_loss(model, state, batch, target, depth, generator, denoise)
 
 
 def _with_noise(state: VideoState, strength: float, generator: torch.Generator) -> VideoState:
@@ -102,14 +109,15 @@ def chunk_loss(
     target: Tensor,
     chunk: int,
     generator: torch.Generator,
+    denoise: Denoise | None = None,
 ) -> tuple[Tensor, Logs]:
-    """Loss of one chunk of the window, from ``state`` just before it."""
+    """Loss of one chunk of the window, from ``state`` just before it; ``denoise`` replaces the backend's own part."""
     config = model.config
     frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
     steps = slice(chunk * config.dynamics.chunk_length, (chunk + 1) * config.dynamics.chunk_length)
     clean, valid, success = target[:, frames], batch.valid[:, frames], batch.success[:, frames]
     condition = model.condition(batch.action[:, steps], batch.commands[:, steps])
-    told = model.dynamics.loss(clean, valid, state.reference, state.memory, condition, generator=generator)
+    told = (denoise or model.dynamics.loss)(clean, valid, state.reference, state.memory, condition, generator=generator)
     logit = model.success(told.features, model.success.embed(batch.instruction))
     head = success_loss(logit.float(), success, valid, told.level, config.success.positive_weight)
     grip = opening_loss(model.gripper(told.features).float(), batch.opening[:, frames], valid)

@@ -1,6 +1,7 @@
 """Training of the video world model: the codec on frames, then the dynamics with two heads on its latents.
 
-The outcome head comes last, on whole episodes (``outcome_training``).
+The sampler may then be distilled to fewer steps (``distillation``). The outcome head comes last, on whole episodes
+(``outcome_training``).
 
 The codec is frozen while the dynamics learn, so every frame is encoded once and windows are cut out of latents:
 on two cores that saves a third of each step.
@@ -27,7 +28,7 @@ from worldrl.core.types import Episode
 from worldrl.data.windows import WindowBatch, WindowSampler
 from worldrl.world_models.bootstrapping import LatentRollouts
 from worldrl.world_models.codec import IdentityCodec, to_unit
-from worldrl.world_models.losses import chunk_loss, draw_depth, dynamics_loss
+from worldrl.world_models.losses import Denoise, chunk_loss, draw_depth, dynamics_loss
 from worldrl.world_models.video import VideoWorldModel
 
 
@@ -59,6 +60,9 @@ class WorldModelTraining:
         outcome_learning_rate: peak, warm-up cosine.
         outcome_weight_decay: AdamW.
         outcome_dropout: share of the findings hidden in each episode.
+        distill_steps: steps of distillation, between dynamics and outcome head; 0 leaves the sampler as it is.
+        distill_teacher_steps: of the sampler that is distilled.
+        distill_sampling_steps: of the distilled sampler.
         dtype: ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
         compile: compile the dynamics (worth it on a GPU).
         checkpoint_every: steps between checkpoints.
@@ -86,6 +90,9 @@ class WorldModelTraining:
     outcome_learning_rate: float = 2e-3
     outcome_weight_decay: float = 0.05
     outcome_dropout: float = 0.1
+    distill_steps: int = 0
+    distill_teacher_steps: int = 8
+    distill_sampling_steps: int = 1
     dtype: str = "auto"
     compile: bool = False
     checkpoint_every: int = 200
@@ -95,6 +102,9 @@ class WorldModelTraining:
         for name in ("bootstrap", "negative_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"world_model.{name} must lie in [0, 1], got {getattr(self, name)}")
+        for name in ("distill_teacher_steps", "distill_sampling_steps"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"world_model.{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.outcome_dropout < 1:
             raise SettingError(f"world_model.outcome_dropout must lie in [0, 1), got {self.outcome_dropout}")
         if self.bootstrap_rows < 0:
@@ -169,16 +179,12 @@ def fit_dynamics(
 
     ``series`` names the training in the log, so that several rounds keep a curve each.
     """
-    modules = {"dynamics": model.dynamics, "success": model.success, "gripper": model.gripper}
     if config.compile:
         model.dynamics.compile()
     sampler = latent_sampler(model, episodes, config)
-    rollouts = None
-    if config.bootstrap_rows:
-        latent_shape = model.codec.latent_shape
-        rollouts = LatentRollouts(sampler.store, sampler.layout, config.bootstrap_rows, latent_shape).to(model.device)
-    loss = _WindowLoss(model, sampler, config, sentences, seed, rollouts)
-    return _fit_windows(series, model, modules, loss, folder, log)
+    return fit_windows(
+        series, model, sampler, config, sentences=sentences, seed=seed, folder=folder, log=log, steps=config.steps
+    )
 
 
 @dataclass(frozen=True)
@@ -191,6 +197,7 @@ class _WindowLoss:
     sentences: Sentences
     seed: int
     rollouts: LatentRollouts | None
+    denoise: Denoise | None
 
     def __call__(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
         config = self.config
@@ -204,7 +211,7 @@ class _WindowLoss:
         batch = self.sampler.sample(config.batch, generator, chunk=depth)
         batch = relabel(batch, self.sentences, config.negative_share, generator).to(self.model.device)
         with autocast(self.model, config):
-            return dynamics_loss(self.model, batch, generator=generator, depth=depth)
+            return dynamics_loss(self.model, batch, generator=generator, depth=depth, denoise=self.denoise)
 
     def _continued(self, rollouts: LatentRollouts, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """Learn from rows of the buffer, then let them go on."""
@@ -212,29 +219,35 @@ class _WindowLoss:
         batch = relabel(context.batch, self.sentences, self.config.negative_share, generator)
         drawn = on_device(generator, self.model.device)
         with autocast(self.model, self.config):
-            found = chunk_loss(self.model, context.state, batch, context.target, 0, drawn)
+            found = chunk_loss(self.model, context.state, batch, context.target, 0, drawn, self.denoise)
             rollouts.advance(self.model, context, drawn)
         return found
 
 
-def _fit_windows(
+def fit_windows(
     series: str,
     model: VideoWorldModel,
-    modules: dict[str, torch.nn.Module],
-    loss: _WindowLoss,
+    sampler: WindowSampler,
+    config: WorldModelTraining,
+    *,
+    sentences: Sentences,
+    seed: int,
     folder: Path | None,
     log: MetricLog | None,
+    steps: int,
+    denoise: Denoise | None = None,
 ) -> FitReport:
-    config, together = loss.config, torch.nn.ModuleDict(modules)
-    steps = config.steps
+    """Train dynamics, success and gripper head in place on windows; ``denoise`` replaces the backend's own loss."""
+    modules = {"dynamics": model.dynamics, "success": model.success, "gripper": model.gripper}
+    together = torch.nn.ModuleDict(modules)
     ema = Ema(together, config.ema_decay) if config.ema_decay else None
+    rollouts = latent_rollouts(model, sampler, config)
     model.train()
-    kept = {} if loss.rollouts is None else {"rollouts": loss.rollouts}
     report = fit(
         series,
-        modules={**modules, **kept},
+        modules={**modules, **({} if rollouts is None else {"rollouts": rollouts})},
         optimizer=adamw(together, config.learning_rate, config.weight_decay),
-        loss=loss,
+        loss=_WindowLoss(model, sampler, config, sentences, seed, rollouts, denoise),
         steps=steps,
         folder=folder,
         every_checkpoint=config.checkpoint_every,
@@ -249,6 +262,16 @@ def _fit_windows(
             module.load_state_dict(ema.module.get_submodule(name).state_dict())
     model.eval()
     return report
+
+
+def latent_rollouts(
+    model: VideoWorldModel, sampler: WindowSampler, config: WorldModelTraining
+) -> LatentRollouts | None:
+    """Make the buffer that bootstrapped steps continue, where there is one."""
+    if not config.bootstrap_rows:
+        return None
+    rollouts = LatentRollouts(sampler.store, sampler.layout, config.bootstrap_rows, model.codec.latent_shape)
+    return rollouts.to(model.device)
 
 
 def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: WorldModelTraining) -> WindowSampler:
