@@ -68,6 +68,15 @@ COMMANDS = {
             "measure one policy in the physics simulator",
             ("policy=runs/train-policy/policy", "policy=runs/train-policy/policy seed=1 run_dir=runs/before"),
         ),
+        Command(
+            "evaluate-world-model",
+            "measure one world model on episodes it has not seen",
+            (
+                "data=[runs/collect/dataset]",
+                "world_model=runs/train-world-model/world_model data=[runs/unseen/dataset] episodes=30",
+                "preset=tiny",
+            ),
+        ),
         Command("compare", "compare two evaluations episode by episode", ("a=runs/before b=runs/after",)),
         Command("train-vla", "the whole loop: clone, imagine, improve, check in physics", ("", "preset=tiny")),
         Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),

@@ -107,7 +107,7 @@ def general_help(commands: Mapping[str, str]) -> str:
     Args:
         commands: each command's one-line summary.
     """
-    rows = "\n".join(f"  {name:<18} {summary}" for name, summary in commands.items())
+    rows = "\n".join(f"  {name:<20} {summary}" for name, summary in commands.items())
     return f"""worldrl {__version__}: improve robot policies inside learned video simulators, check every gain in physics.
 
 usage: worldrl COMMAND [preset=tiny|cpu|gpu] [run_dir=FOLDER] [seed=N] [key=value ...]

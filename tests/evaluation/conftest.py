@@ -1,10 +1,12 @@
-"""Fixtures of the evaluation tests: a small protocol, and outcomes made by hand."""
+"""Fixtures of the evaluation tests: a small protocol, outcomes made by hand, and pushed squares as true runs."""
 
+import numpy as np
 import pytest
 
 from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.result import EvalResult
-from worldrl.rollout.specs import EpisodeOutcome
+from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.true_runs import TrueRun
 
 
 @pytest.fixture
@@ -43,3 +45,39 @@ def make_result():
         return EvalResult(protocol, policy, f"hash of {policy}", tuple(outcomes))
 
     return make
+
+
+def square_centre(frame):
+    """Centre (x, y) of the square in a picture of the pushed-square world, in pixels; NaN where there is none."""
+    rows, columns = np.nonzero((frame != 90).any(axis=-1))
+    return np.array([columns.mean(), rows.mean()]) if len(rows) else np.array([np.nan, np.nan])
+
+
+class SquareReader:
+    """Reads the pushed square's place from a picture: x and y in pixels taken as metres, z = 0."""
+
+    names = ("gripper", "red_cube", "green_cylinder")
+
+    def read(self, frames, task):
+        place = np.stack([np.append(square_centre(frame), 0) for frame in frames])
+        return np.repeat(place[:, None], len(self.names), axis=1).astype(np.float32)
+
+
+@pytest.fixture(scope="session")
+def square_reader():
+    return SquareReader()
+
+
+@pytest.fixture(scope="session")
+def push_runs(push_episode):
+    """Eight true runs of 40 steps, of which 24 and more were recorded; two tasks in turn, one square each."""
+
+    def run(number):
+        task, square = (("PickRedCube", "red_cube"), ("PickGreenCylinder", "green_cylinder"))[number % 2]
+        spec = EpisodeSpec(task, number, seed=0, source="test")
+        episode = push_episode(number, 40, task=task, meta={**spec.to_json(), "restarted": False})
+        centre = np.stack([np.append(square_centre(frame[0]), 0) for frame in episode.frames])
+        point = np.repeat(centre[:, None], 2, axis=1).astype(np.float32)
+        return TrueRun(episode, 24 + number, point, ("gripper", square), repeated=number != 5)
+
+    return [run(number) for number in range(8)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from worldrl.core.rng import stream
 from worldrl.core.stats import Rate, wilson
@@ -67,10 +67,14 @@ def replay(
     *,
     seed: int,
     batch: int = 64,
+    row: int = 0,
 ) -> Replay:
-    """Imagine ``actions`` ``[E, K·L, 7]`` from each episode's first frame, ``batch`` episodes at a time."""
+    """Imagine ``actions`` ``[E, K·L, 7]`` from each episode's first frame, ``batch`` episodes at a time.
+
+    ``row`` is the first episode's number in a longer list, so that each part of the list draws noise of its own.
+    """
     parts = [
-        _replay_rows(model, episodes[i : i + batch], actions[i : i + batch], seed, i)
+        _replay_rows(model, episodes[i : i + batch], actions[i : i + batch], seed, row + i)
         for i in range(0, len(episodes), batch)
     ]
     frames = parts[0][0].shape[1]
@@ -104,9 +108,14 @@ def squared_error(result: Replay) -> NDArray[np.float64]:
     return np.square(difference).mean(axis=(2, 3, 4), dtype=np.float64)
 
 
+def decibels(error: ArrayLike) -> NDArray[np.float64]:
+    """Peak signal-to-noise ratio in dB of mean squared errors on the [0, 1] scale; 100 dB at most."""
+    return -10 * np.log10(np.maximum(error, 1e-10))
+
+
 def psnr(error: float) -> float:
-    """Peak signal-to-noise ratio in dB of a mean squared error on the [0, 1] scale."""
-    return float(-10 * np.log10(max(error, 1e-10)))
+    """Peak signal-to-noise ratio in dB of one mean squared error on the [0, 1] scale."""
+    return float(decibels(error))
 
 
 def closed_loop_psnr(result: Replay, horizons: Sequence[int] = HORIZONS) -> dict[str, float]:
@@ -135,12 +144,20 @@ def action_swap_ratio(
     return float(squared_error(swapped)[true.valid].mean() / squared_error(true)[true.valid].mean())
 
 
-def static_psnr(model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int) -> float:
-    """PSNR between the first frame and what the model shows after ``steps`` of holding still."""
+def static_error(
+    model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int, row: int = 0
+) -> NDArray[np.float64]:
+    """Mean squared error ``[E]`` between the first frame and what the model shows after ``steps`` of holding still."""
     still = np.tile(np.array(NULL_ACTION, np.float32), (len(episodes), steps, 1))
-    result = replay(model, episodes, still, seed=seed)
+    result = replay(model, episodes, still, seed=seed, row=row)
     first = np.stack([episode.frames[0, 0] for episode in episodes]).astype(np.float32)
-    return psnr(float(np.square((result.imagined[:, -1].astype(np.float32) - first) / 255).mean()))
+    difference = (result.imagined[:, -1].astype(np.float32) - first) / 255
+    return np.square(difference).mean(axis=(1, 2, 3), dtype=np.float64)
+
+
+def static_psnr(model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int) -> float:
+    """PSNR of :func:`static_error` over all episodes."""
+    return psnr(float(static_error(model, episodes, steps, seed=seed).mean()))
 
 
 def outcomes(result: Replay, rule: SuccessRule) -> NDArray[np.bool_]:

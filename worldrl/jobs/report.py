@@ -12,7 +12,7 @@ from worldrl.core.log import console
 from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import from_run_dir
 from worldrl.evaluation.report.terminal import show
-from worldrl.evaluation.report.words import verdict
+from worldrl.evaluation.report.words import statement
 from worldrl.settings import setting
 
 
@@ -43,5 +43,5 @@ def main(settings: ReportSettings) -> dict[str, Any]:
     path = Path(settings.output) if settings.output else run_dir / "report.html"
     write_file(path, page, error=ArtefactError)
     show(data, console())
-    found = verdict(data.overall)
+    found = statement(data)
     return {"report": str(path), "verdict": found.kind, "sentence": found.sentence, "bytes": len(page)}

@@ -9,9 +9,10 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
+from worldrl.core.errors import ArtefactError
 from worldrl.evaluation.report.markup import VOID, breakable, element, text
 from worldrl.evaluation.report.media import MAX_VIDEO, MAX_VIDEOS
-from worldrl.evaluation.report.model import Curve, ImaginedReal, Number, ReportData, Video
+from worldrl.evaluation.report.model import Curve, ImaginedReal, Number, ReportData, Table, Video
 from worldrl.evaluation.report.page import render_report
 
 OPTIONAL = [field.name for field in dataclasses.fields(ReportData) if field.name != "title"]
@@ -293,3 +294,35 @@ def test_long_curves_are_averaged_and_say_so():
     assert "neighbouring points averaged" in visible(html)
     heights = {float(pair.split(",")[1]) for pair in drawn}
     assert heights == {101.0}  # 0.5, the mean of 0 and 1, half-way between the pixels of 0 (192) and 1 (10)
+
+
+def test_a_page_about_a_world_model_has_its_own_sentence_and_sections():
+    table = Table("Closed loop", ("After", "8 steps"), [("PSNR (dB)", "27.1 [26.4, 28.1]")], "Beyond <its> recording.")
+    data = ReportData(
+        "evaluate-world-model", sentence="Outcome told right in 9 of 10.", sections=("measurements", "notes"),
+        tables=[table], notes=["One seed."],
+    )  # fmt: skip
+    page = Page(render_report(data))
+    assert page.text_of("h1") == ["Outcome told right in 9 of 10."]
+    assert page.text_of("h2") == ["Measurements", "Limits and notes"]
+    assert page.text_of("h3") == ["Closed loop"]
+    assert page.cells("8 steps") == ["27.1 [26.4, 28.1]"]
+    assert page.text_of("p", "note") == ["Beyond <its> recording."]
+    assert page.text_of("span", "measured") == ["• Measured"]
+    assert "before and after" not in visible(render_report(data))
+    assert "#measurements" in [attrs["href"] for attrs in page.all("a")]
+
+
+def test_a_policys_page_has_no_table_section_unless_asked(data):
+    keys = [attrs["id"] for attrs in Page(render_report(data)).all("section")]
+    assert keys[0] == "success"
+    assert "measurements" not in keys
+    empty = render_report(dataclasses.replace(data, sections=("measurements",)))
+    assert "Not measured: nothing was tabulated." in visible(empty)
+
+
+def test_unknown_sections_and_ragged_tables_are_refused(data):
+    with pytest.raises(ArtefactError, match="did you mean 'curves'"):
+        render_report(dataclasses.replace(data, sections=("curvs",)))
+    with pytest.raises(ArtefactError, match="needs 2 cells"):
+        Table("t", ("a", "b"), [("1", "2"), ("3",)])

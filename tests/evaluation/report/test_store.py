@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError
-from worldrl.evaluation.report.model import Curve, Filmstrip, Gate, ReportData
+from worldrl.evaluation.report.model import Curve, Filmstrip, Gate, ReportData, Table
 from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import from_run_dir, load_report_data, save_report_data
 
@@ -33,6 +33,20 @@ def test_the_page_of_the_saved_data_is_the_same_page(data, tmp_path):
         for name in strip.rows:
             assert np.array_equal(strip.rows[name], again.rows[name])
     assert loaded.videos[0].mp4 == data.videos[0].mp4
+
+
+def test_tables_sections_and_the_sentence_round_trip(data, tmp_path):
+    given = dataclasses.replace(
+        data,
+        sentence="Measured.",
+        sections=("measurements", "curves"),
+        tables=[Table("t", ("a", "b"), [("1", "2"), ("3", "4")], "note")],
+    )
+    save_report_data(given, tmp_path)
+    assert render_report(load_report_data(tmp_path)) == render_report(given)
+    edit(tmp_path, lambda raw: raw["data"]["tables"][0]["rows"][1].pop())
+    with pytest.raises(ArtefactError, match="one per header"):
+        load_report_data(tmp_path)
 
 
 def test_nothing_at_all_round_trips(tmp_path):

@@ -154,6 +154,28 @@ class Gate:
             )
 
 
+@dataclass(frozen=True)
+class Table:
+    """One table of ready texts, for measurements that have no section of their own.
+
+    Attributes:
+        title: heading.
+        headers: one per column.
+        rows: cells; the first names its row.
+        note: one sentence under the heading.
+    """
+
+    title: str
+    headers: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse rows of another width than the headers."""
+        if any(len(row) != len(self.headers) for row in self.rows):
+            raise ArtefactError(f"table {self.title!r}: every row needs {len(self.headers)} cells, one per header")
+
+
 @dataclass(frozen=True, eq=False)
 class Filmstrip:
     """Rows of frames aligned in time, usually real above imagined.
@@ -225,11 +247,14 @@ class ReportData:
 
     Attributes:
         title: name of the run.
+        sentence: the page's first sentence where no policies were compared; empty generates the verdict.
+        sections: keys of the page's sections, in order (``page.SECTIONS``); empty takes those of a policy's page.
         overall: real success over all tasks; the verdict is generated from its paired interval alone.
         tasks: real success per task.
         per_seed: real success per training seed, where several runs are reported together.
         headline: further numbers for the first screen.
         imagined_real: imagined beside real success, in the order of training.
+        tables: further measurements.
         curves: charts of lines.
         gates: validation gates.
         filmstrips: rows of frames.
@@ -244,11 +269,14 @@ class ReportData:
     """
 
     title: str
+    sentence: str = ""
+    sections: Sequence[str] = ()
     overall: SuccessRow | None = None
     tasks: Sequence[SuccessRow] = ()
     per_seed: Sequence[SuccessRow] = ()
     headline: Sequence[Number] = ()
     imagined_real: Sequence[ImaginedReal] = ()
+    tables: Sequence[Table] = ()
     curves: Sequence[Curve] = ()
     gates: Sequence[Gate] = ()
     filmstrips: Sequence[Filmstrip] = ()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from worldrl.evaluation.report.charts import is_thinned, label, line_chart
 from worldrl.evaluation.report.checks import Rate, is_number
 from worldrl.evaluation.report.markup import Child, Html, breakable, element, join
-from worldrl.evaluation.report.model import Curve, Gate, ImaginedReal, Number, ReportData, SuccessRow
+from worldrl.evaluation.report.model import Curve, Gate, ImaginedReal, Number, ReportData, SuccessRow, Table
 from worldrl.evaluation.report.rates import bars_axis, before_after_bars, imagined_real_scatter
 from worldrl.evaluation.report.tables import settings_table, small, table, value_with_unit
 from worldrl.evaluation.report.words import (
@@ -21,11 +21,11 @@ from worldrl.evaluation.report.words import (
     p_value,
     percent,
     points,
-    verdict,
+    statement,
 )
 
 IMAGINED = element("span", "imagined", class_="tag")
-MARKS = {"gain": "▲", "loss": "▼", "none": "–", "unmeasured": "?"}
+MARKS = {"gain": "▲", "loss": "▼", "none": "–", "unmeasured": "?", "measured": "•"}
 
 
 def missing(what: str, kind: str = "measured") -> Html:
@@ -35,7 +35,7 @@ def missing(what: str, kind: str = "measured") -> Html:
 
 def header(data: ReportData, contents: Sequence[tuple[str, str]]) -> Html:
     """The first screen: verdict, the two rates and the gain, failed gates, headline numbers."""
-    found = verdict(data.overall)
+    found = statement(data)
     badge = element("span", f"{MARKS[found.kind]} {BADGES[found.kind]}", class_=f"badge {found.kind}")
     seeds = f"seed{'s' if len(data.seeds) != 1 else ''} {', '.join(map(str, data.seeds))}" if data.seeds else None
     return element(
@@ -167,6 +167,18 @@ def _rate_cell(rate: Rate | None) -> Child:
 def _episodes(row: SuccessRow) -> str:
     known = [str(rate["n"]) for rate in (row.before, row.after) if rate]
     return " and ".join(known) + ", not paired" if known else "none"
+
+
+def measurements(data: ReportData) -> Html:
+    """Every table in a card."""
+    if not data.tables:
+        return missing("nothing was tabulated")
+    return join(_table_card(given) for given in data.tables)
+
+
+def _table_card(given: Table) -> Html:
+    note = element("p", given.note, class_="note") if given.note else None
+    return element("div", element("h3", given.title), note, table(given.headers, given.rows), class_="card")
 
 
 def curves(data: ReportData) -> Html:

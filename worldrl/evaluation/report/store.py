@@ -40,6 +40,7 @@ from worldrl.evaluation.report.model import (
     ReportData,
     Stage,
     SuccessRow,
+    Table,
     Video,
 )
 
@@ -52,6 +53,7 @@ RECORDS: dict[str, type] = {
     "per_seed": SuccessRow,
     "headline": Number,
     "imagined_real": ImaginedReal,
+    "tables": Table,
     "curves": Curve,
     "gates": Gate,
     "stages": Stage,
@@ -113,8 +115,8 @@ def from_run_dir(run_dir: Path) -> ReportData:
         raise ArtefactError(f"run_dir: {run_dir} is not a directory; give the run directory of a finished command")
     if not (run_dir / FILE).is_file():
         raise ArtefactError(
-            f"run_dir: {run_dir} holds no {FILE}; it is written by the last stage of worldrl train-vla: run that "
-            "command again with this run_dir, it continues where it stopped"
+            f"run_dir: {run_dir} holds no {FILE}; it is written by the last stage of worldrl train-vla and by "
+            "worldrl evaluate-world-model: run that command again with this run_dir, it continues where it stopped"
         )
     return load_report_data(run_dir)
 

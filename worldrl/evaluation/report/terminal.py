@@ -8,11 +8,11 @@ from rich.text import Text
 
 from worldrl.evaluation.report.checks import Rate
 from worldrl.evaluation.report.model import ReportData, SuccessRow
-from worldrl.evaluation.report.words import count, gain_interval, gain_kind, points, verdict
+from worldrl.evaluation.report.words import count, gain_interval, gain_kind, points, statement
 
 WIDE = 110
 """Columns from which a number and its interval share a line."""
-STYLES = {"gain": "bold green", "loss": "bold red", "none": "", "unmeasured": "dim"}
+STYLES = {"gain": "bold green", "loss": "bold red", "none": "", "unmeasured": "dim", "measured": ""}
 
 
 def show(data: ReportData, console: Console) -> None:
@@ -27,7 +27,7 @@ def show(data: ReportData, console: Console) -> None:
     if failed:
         gates = count(len(data.gates), "gate")
         console.print(Text(f"{len(failed)} of {gates} failed: {', '.join(failed)}", style="bold yellow"))
-    found = verdict(data.overall)
+    found = statement(data)
     console.print(Text(found.sentence, style=STYLES[found.kind]))
 
 

@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from worldrl.evaluation.report.checks import Paired, Rate, is_number
-from worldrl.evaluation.report.model import SuccessRow
+from worldrl.evaluation.report.model import ReportData, SuccessRow
 
 NBSP = "\u00a0"
 MINUS = "\u2212"
 MAX_DECIMALS = 3
 
-VerdictKind = Literal["gain", "loss", "none", "unmeasured"]
+VerdictKind = Literal["gain", "loss", "none", "unmeasured", "measured"]
 BADGES: dict[VerdictKind, str] = {
     "gain": "Gain shown",
     "loss": "Loss shown",
     "none": "No gain shown",
     "unmeasured": "Not measured",
+    "measured": "Measured",
 }
 
 
@@ -92,6 +93,11 @@ def gain_kind(paired: Paired) -> VerdictKind:
     if paired["lo"] > 0:
         return "gain"
     return "loss" if paired["hi"] < 0 else "none"
+
+
+def statement(data: ReportData) -> Verdict:
+    """Return the page's first sentence: the verdict on two policies, or what a run without policies has measured."""
+    return Verdict("measured", data.sentence) if data.sentence else verdict(data.overall)
 
 
 def verdict(overall: SuccessRow | None) -> Verdict:

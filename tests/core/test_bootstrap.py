@@ -1,0 +1,56 @@
+"""Unit under test: ``worldrl.core.bootstrap``."""
+
+import numpy as np
+import pytest
+
+from worldrl.core.bootstrap import bootstrap, bootstrap_band
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import numpy_stream
+
+
+def mean(values):
+    return values.mean(axis=0)
+
+
+def test_the_value_is_that_of_all_episodes_and_lies_inside():
+    values = numpy_stream(0, "test").normal(3, 1, 40)
+    found = bootstrap(values, np.median, generator=numpy_stream(0, "b"))
+    assert found["value"] == np.median(values)
+    assert found["lo"] < found["value"] < found["hi"]
+    assert (found["n"], found["method"]) == (40, "bootstrap")
+
+
+def test_equal_values_leave_no_doubt_and_one_value_no_interval():
+    same = bootstrap(np.full(5, 2.5), mean, generator=numpy_stream(0))
+    assert (same["lo"], same["value"], same["hi"]) == (2.5, 2.5, 2.5)
+    alone = bootstrap(np.array([2.5]), mean, generator=numpy_stream(0))
+    assert alone["value"] == 2.5
+    assert np.isnan([alone["lo"], alone["hi"]]).all()
+
+
+def test_a_band_is_each_columns_interval_with_the_same_draws():
+    values = numpy_stream(1).normal(size=(12, 3))
+    _, lo, hi = bootstrap_band(values, mean, generator=numpy_stream(2))
+    for column in range(3):
+        found = bootstrap(values[:, column], mean, generator=numpy_stream(2))
+        assert (found["lo"], found["hi"]) == (lo[column], hi[column])
+
+
+def test_infinite_values_stay_infinite():
+    found = bootstrap(np.full(4, np.inf), mean, generator=numpy_stream(0))
+    assert (found["lo"], found["value"], found["hi"]) == (np.inf, np.inf, np.inf)
+
+
+@pytest.mark.parametrize(("n", "low", "high"), [(8, 0.83, 0.94), (40, 0.91, 0.98)])
+def test_how_often_the_interval_of_a_mean_holds_the_truth(n, low, high):
+    draws = numpy_stream(3, n)
+    found = [bootstrap(draws.normal(size=n), mean, generator=draws, resamples=200) for _ in range(300)]
+    held = np.mean([interval["lo"] <= 0 <= interval["hi"] for interval in found])
+    assert low < held < high
+
+
+def test_nothing_to_draw_is_refused():
+    with pytest.raises(SettingError, match="needs an episode"):
+        bootstrap(np.zeros(0), mean, generator=numpy_stream(0))
+    with pytest.raises(SettingError, match="resample"):
+        bootstrap(np.zeros(3), mean, generator=numpy_stream(0), resamples=0)

@@ -1,0 +1,16 @@
+import pytest
+
+from worldrl.evaluation.throughput import imagined_frames_per_s
+
+
+def test_frames_of_all_rows_over_the_median_time_without_the_first_chunk(push_simulator, make_record):
+    # Per chunk the clock is read before, between imagining and decoding, and after: 2 s and 1 s, the first one slower.
+    readings = iter([0, 50, 90, 100, 102, 103, 200, 202, 203, 300, 309, 320])
+    found = imagined_frames_per_s(push_simulator(), make_record(), 5, chunks=3, clock=lambda: float(next(readings)))
+    assert found == {"latent": pytest.approx(5 * 2 / 2), "decoded": pytest.approx(5 * 2 / 3)}
+    assert next(readings, None) is None
+
+
+def test_a_real_model_is_timed(world_model, make_record):
+    found = imagined_frames_per_s(world_model, make_record(), 2, chunks=1)
+    assert found["latent"] > found["decoded"] > 0

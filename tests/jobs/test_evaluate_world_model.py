@@ -1,0 +1,243 @@
+"""Unit under test: ``worldrl evaluate-world-model``, on episodes that the real simulator recorded and repeats."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
+from worldrl.core.tensorfile import save_tensors
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.evaluation.lpips import expected_shapes
+from worldrl.evaluation.probe import ProbeSettings
+from worldrl.evaluation.report.store import load_report_data
+from worldrl.jobs import collect, evaluate_world_model
+from worldrl.jobs.collect import CollectSettings
+from worldrl.jobs.evaluate_world_model import EvaluateWorldModelSettings
+from worldrl.jobs.report import ReportSettings
+from worldrl.jobs.report import main as rebuild
+from worldrl.jobs.unseen_episodes import continue_all, draw_scripts
+
+PROBE = ProbeSettings(horizon=24, steps=4, batch=4, width=8, blocks=1, keypoints=2, hidden=8, checkpoint_every=2)
+TIMED = ("imagined_frames_per_s", "peak_rss_mb")
+
+
+@pytest.fixture(scope="module")
+def unseen(tmp_path_factory):
+    """Four episodes of each of two tasks, 32 pixels, successes and failures."""
+    folder = tmp_path_factory.mktemp("unseen")
+    fsync, os.fsync = os.fsync, lambda _descriptor: None
+    try:
+        settings = {"expert_episodes": 2, "wander_episodes": 2, "image_size": 32, "workers": 0, "hold_steps": 2}
+        tasks = ["PickRedCube", "CloseDrawer"]
+        collect.main(CollectSettings(run_dir=str(folder), tasks=tasks, envs_per_worker=2, **settings))
+    finally:
+        os.fsync = fsync
+    return folder / "dataset"
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory, make_world_model):
+    folder = tmp_path_factory.mktemp("model") / "world_model"
+    make_world_model(size=32).save(folder, parents=[{"path": "elsewhere", "hash": "0" * 64}])
+    return folder
+
+
+@pytest.fixture
+def make_settings(unseen, model_folder, tmp_path):
+    def make(**over):
+        return EvaluateWorldModelSettings(
+            **{
+                "run_dir": str(tmp_path / "run"),
+                "dtype": "float32",
+                "threads": 1,
+                "world_model": str(model_folder),
+                "data": [str(unseen)],
+                "episodes": 2,
+                "horizons": [8, 32, 80],
+                "batch": 3,
+                "probe": PROBE,
+                "speed_rows": [1, 2],
+                "speed_chunks": 1,
+                "strips": 1,
+                **over,
+            }
+        )
+
+    return make
+
+
+def untimed(metrics):
+    return {name: value for name, value in metrics.items() if name not in TIMED}
+
+
+def test_a_run_leaves_numbers_with_intervals_a_page_and_repeats_itself(make_settings, tmp_path, model_folder, unseen):
+    metrics = evaluate_world_model.main(make_settings())
+    run = tmp_path / "run"
+    result = json.loads((run / "result.json").read_text())
+    assert (result["schema"], result["command"]) == (1, "evaluate-world-model")
+    for name in ("closed_loop.psnr", "closed_loop.ssim", "probe_error_cm", "probe_error_cm_real"):
+        for horizon in (8, 32, 80):
+            found = result["metrics"][f"{name}@{horizon}"]
+            assert found.keys() == {"n", "value", "lo", "hi", "method"}
+            assert found["lo"] <= found["value"] <= found["hi"]
+            assert found["n"] == 4
+    assert result["metrics"].keys() >= {"probe_error_cm@real", "action_swap_ratio", "static_psnr", *TIMED}
+    for name in ("outcome_alignment", "false_success_rate", "precision", "recall"):
+        rate = metrics[name]
+        assert rate is None or rate["method"] == "wilson"
+    assert metrics["outcome_alignment"]["n"] == 4
+    assert metrics["repeated"]["rate"] == 1  # the simulator does what was recorded
+    assert metrics["not_computed"].keys() == {"lpips", "fvd"}
+    assert metrics["imagined_frames_per_s"].keys() == {"1", "2"}
+    assert len(metrics["drift"]["psnr"]["step"]) == len(metrics["drift"]["probe_error_cm"]["lo"]) == 40
+    assert metrics["data"]["hash"] == EpisodeDataset.open(unseen).fingerprint
+    page = (run / "report.html").read_text()
+    for text in (
+        "Outcome told right",
+        "Horizon continuation",
+        "False success",
+        "Not computed: fvd",
+        "PSNR over control steps",
+    ):
+        assert text in page
+    assert "Success per task" not in page
+    data = load_report_data(run)
+    assert len(data.filmstrips) >= 2
+    assert all(strip.rows.keys() == {"real", "imagined"} for strip in data.filmstrips)
+    assert [curve.title.split(" over")[0] for curve in data.curves] == ["PSNR", "SSIM", "Position error"]
+    rebuilt = rebuild(ReportSettings(run_dir=str(run), output=str(tmp_path / "again.html")))
+    assert (tmp_path / "again.html").read_text() == page
+    assert rebuilt["verdict"] == "measured"
+    assert untimed(evaluate_world_model.main(make_settings())) == untimed(metrics)
+
+
+def test_a_killed_run_goes_on_to_the_same_numbers(make_settings, tmp_path):
+    settings = make_settings(run_dir=str(tmp_path / "whole"))
+    whole = evaluate_world_model.main(settings)
+    shutil.copytree(tmp_path / "whole", tmp_path / "killed")
+    stages = tmp_path / "killed" / "stages"
+    kept = np.load(stages / "02-replays" / "00000.npz")["error"]
+    for file in ("01-probe/stage.json", "02-replays/00003.npz", "02-replays/stage.json"):
+        (stages / file).unlink()
+    for checkpoint in (stages / "01-probe" / "checkpoints").glob("*4*"):
+        shutil.rmtree(checkpoint)
+    again = evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "killed")))
+    assert untimed(again) == untimed(whole)
+    np.testing.assert_array_equal(np.load(stages / "02-replays" / "00000.npz")["error"], kept)
+
+
+def test_without_a_probe_and_with_lpips(make_settings, tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    weights = {name: 0.05 * torch.randn(shape, generator=generator).abs() for name, shape in expected_shapes().items()}
+    save_tensors(tmp_path / "alex.safetensors", weights)
+    settings = make_settings(
+        probe=ProbeSettings(steps=0),
+        lpips=str(tmp_path / "alex.safetensors"),
+        episodes=1,
+        horizons=[8],
+        continuation="hold",
+    )
+    metrics = evaluate_world_model.main(settings)
+    assert metrics["closed_loop.lpips@8"]["value"] > 0
+    assert metrics["not_computed"].keys() == {"probe_error_cm", "fvd"}
+    assert not [name for name in metrics if name.startswith("probe_error_cm")]
+    assert metrics["continuation"]["kind"] == "hold"
+    assert "LPIPS over control steps" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_data_that_the_model_was_trained_on_is_refused(make_settings, make_world_model, unseen, tmp_path):
+    seen = {"path": str(unseen), "hash": EpisodeDataset.open(unseen).fingerprint}
+    make_world_model(size=32).save(tmp_path / "trained", parents=[seen])
+    with pytest.raises(SettingError, match="was trained on"):
+        evaluate_world_model.main(make_settings(world_model=str(tmp_path / "trained")))
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_model_in_the_same_folder_does_not_continue_the_run(make_settings, make_world_model, tmp_path):
+    make_world_model(size=32).save(tmp_path / "model")
+    settings = make_settings(
+        world_model=str(tmp_path / "model"), episodes=1, horizons=[8], probe=ProbeSettings(steps=0)
+    )
+    evaluate_world_model.main(settings)
+    make_world_model(size=32, seed=1).save(tmp_path / "model")
+    with pytest.raises(RunDirectoryError, match=r"begun with other content: world_model\.hash"):
+        evaluate_world_model.main(settings)
+
+
+def test_what_does_not_fit_is_refused(make_settings, make_world_model, push_dataset, tmp_path):
+    with pytest.raises(SettingError, match="multiples of the model's 2 control steps"):
+        evaluate_world_model.main(make_settings(horizons=[7]))
+    make_world_model(size=16).save(tmp_path / "small")
+    with pytest.raises(SettingError, match="record with image_size=16"):
+        evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "b"), world_model=str(tmp_path / "small")))
+    with pytest.raises(SettingError, match="leaves none to train the probe"):
+        evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "c"), episodes=20))
+    with pytest.raises(ArtefactError, match="its identity is unknown"):
+        evaluate_world_model.main(
+            make_settings(run_dir=str(tmp_path / "d"), data=[str(push_dataset)], world_model=str(tmp_path / "small"))
+        )
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        ({"fvd": "i3d.pt"}, "fvd=i3d.pt: not implemented"),
+        ({"world_model": "scratch"}, "world_model=scratch"),
+        ({"horizons": []}, "horizons"),
+        ({"horizons": [8, 8]}, "horizons"),
+        ({"speed_rows": [0]}, "speed_rows"),
+        ({"continuation": "loop"}, "continuation"),
+        ({"episodes": 0}, "episodes"),
+        ({"data": []}, "data"),
+        ({"dtype": "int8"}, "dtype"),
+        ({"strips": -1}, "strips"),
+    ],
+)
+def test_impossible_settings_are_refused(make_settings, over, message):
+    with pytest.raises(SettingError, match=message):
+        make_settings(**over)
+
+
+def test_episodes_are_drawn_by_the_seed_and_kept_apart(unseen):
+    data = EpisodeDataset.open(unseen)
+
+    def drawn(seed, count=2):
+        return [[script.spec.key for script in part] for part in draw_scripts(data, count, 10, seed=seed)]
+
+    chosen, others = drawn(0)
+    assert [len(chosen), len(others)] == [4, 4]
+    assert not set(chosen) & set(others)
+    assert drawn(0) == [chosen, others]
+    assert any(drawn(seed) != [chosen, others] for seed in range(1, 5))
+    twice = data.concatenate(data)  # the same initial states again are no other episodes
+    for seed in range(5):
+        chosen, others = ([s.spec.key for s in part] for part in draw_scripts(twice, 2, 10, seed=seed))
+        assert not set(chosen) & set(others)
+
+
+def test_continuations_depend_on_the_episode_and_the_seed_alone(unseen, robot):
+    scripts, _ = draw_scripts(EpisodeDataset.open(unseen), 4, 0, seed=0)
+    settings = {"continuation": "retrace", "embodiment": robot, "seed": 0}
+    actions = continue_all(scripts, 120, **settings)
+    assert all(action.shape == (120, 7) and np.abs(action).max() <= 1 for action in actions)
+    for action, script in zip(actions, scripts, strict=True):
+        np.testing.assert_array_equal(action[: len(script)], script.action)
+    reordered = continue_all(scripts, 120, **settings)
+    for a, b in zip(actions, reordered, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.slow
+def test_the_tiny_preset_runs_as_typed(tmp_path):
+    """From nothing, as a user would: collect, then measure the bundled model."""
+    for command in ("collect", "evaluate-world-model"):
+        line = [sys.executable, "-m", "worldrl.cli", command, "preset=tiny"]
+        run = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+    assert (tmp_path / "runs" / "evaluate-world-model-tiny" / "report.html").is_file()

@@ -1,0 +1,79 @@
+"""Intervals for statistics that have no formula of their own: PSNR of a mean error, a ratio of means, a median.
+
+Percentile bootstrap: B. Efron, Annals of Statistics 7 (1979). Whole episodes are drawn again, since the frames of one
+episode are not independent. With few episodes the interval is too narrow: of means of 8 values it holds the truth in
+about 89 % of cases instead of 95 % (measured in ``tests/core/test_bootstrap.py``).
+
+Shapes legend: ``E`` episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.errors import SettingError
+
+RESAMPLES = 1000
+
+Statistic = Callable[[NDArray[np.float64]], Any]
+"""Maps ``[E, ...]`` to a number or to an array without the first axis."""
+
+
+class Bootstrap(TypedDict):
+    """A statistic of ``n`` episodes with its 95 % bootstrap interval; NaN ends where there is one episode only."""
+
+    n: int
+    value: float
+    lo: float
+    hi: float
+    method: Literal["bootstrap"]
+
+
+def bootstrap(
+    values: NDArray[np.float64],
+    statistic: Statistic,
+    *,
+    generator: np.random.Generator,
+    resamples: int = RESAMPLES,
+) -> Bootstrap:
+    """Return a scalar statistic with its interval; arguments and errors as :func:`bootstrap_band`."""
+    value, lo, hi = bootstrap_band(values, statistic, generator=generator, resamples=resamples)
+    return {"n": len(values), "value": float(value), "lo": float(lo), "hi": float(hi), "method": "bootstrap"}
+
+
+def bootstrap_band(
+    values: NDArray[np.float64],
+    statistic: Statistic,
+    *,
+    generator: np.random.Generator,
+    resamples: int = RESAMPLES,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return a statistic and the ends of its 95 % interval, for every further axis it keeps.
+
+    Args:
+        values: ``[E, ...]``, one entry per episode; infinite ones are allowed.
+        statistic: of some episodes.
+        generator: of the resampling.
+        resamples: how often ``E`` episodes are drawn with replacement.
+
+    Returns:
+        The statistic of all episodes, the lower end and the upper end; both ends NaN for a single episode.
+
+    Raises:
+        SettingError: no episode, or no resample.
+    """
+    if len(values) < 1 or resamples < 1:
+        raise SettingError(f"bootstrap: needs an episode and a resample, received {len(values)} and {resamples}")
+    value = np.asarray(statistic(values), np.float64)
+    if len(values) == 1:
+        unknown = np.full_like(value, np.nan)
+        return value, unknown, unknown.copy()
+    draws = generator.integers(len(values), size=(resamples, len(values)))
+    redrawn: NDArray[np.float64] = np.stack([np.asarray(statistic(values[row]), np.float64) for row in draws])
+    # Without interpolation, so that infinite values stay what they are.
+    lo, hi = np.quantile(redrawn, [0.025, 0.975], axis=0, method="inverted_cdf")
+    return value, np.asarray(lo), np.asarray(hi)

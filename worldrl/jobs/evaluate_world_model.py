@@ -1,0 +1,267 @@
+"""``worldrl evaluate-world-model``: one world model against the simulator, on episodes that it has never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from worldrl.core.artefact import artefact_hash
+from worldrl.core.device import peak_rss_mb, resolve_device, resolve_dtype, set_threads
+from worldrl.core.errors import RunDirectoryError, SettingError
+from worldrl.core.jsonfile import difference, read_json, write_json
+from worldrl.core.log import MetricLog, Progress
+from worldrl.core.run import RunDirectory
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.evaluation.battery import HORIZONS, check_horizons, drifts, summarise
+from worldrl.evaluation.lpips import Lpips
+from worldrl.evaluation.measures import Instruments, Measures, measure
+from worldrl.evaluation.probe import PositionProbe, ProbeFrames, ProbeSettings, fit_probe, new_probe
+from worldrl.evaluation.throughput import imagined_frames_per_s
+from worldrl.evaluation.world_model import whole_chunks
+from worldrl.jobs.opening import open_run
+from worldrl.jobs.stages import BUNDLED, SCRATCH, starting_world_model, weights_folder
+from worldrl.jobs.unseen_episodes import continue_all, draw_scripts, open_unseen
+from worldrl.jobs.world_model_report import show, write_report
+from worldrl.jobs.world_model_tables import Findings
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.reset_store import record_at
+from worldrl.rollout.true_runs import CONTINUATIONS, HOLD_STEPS, Script, true_runs
+from worldrl.settings import non_negative, one_of, positive, setting
+from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.video import VideoWorldModel
+
+NO_LPIPS = "no weights given; lpips=FILE computes it (docs/metrics.md says which file)"
+NO_FVD = (
+    "not implemented: its published feature network is a TorchScript program, and worldrl runs no downloaded program"
+)
+NO_PROBE = "probe.steps=0 trains no probe"
+
+
+@dataclass
+class EvaluateWorldModelSettings:
+    """Which world model, and on which episodes."""
+
+    run_dir: str = setting("runs/evaluate-world-model", "where everything is written")
+    seed: int = setting(0, "root of every random stream; also chooses the episodes")
+    device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
+    dtype: str = setting("auto", "number type of imagination: float32, bfloat16, or auto for the faster one")
+    threads: int = setting(2, "torch threads")
+    world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
+    data: list[str] = setting(["runs/collect/dataset"], "dataset folders, with episodes that it was not trained on")
+    episodes: int = setting(
+        20, "episodes evaluated per task at most, drawn by the seed; of the others the probe learns"
+    )
+    horizons: list[int] = setting(list(HORIZONS), "control steps at which closed-loop numbers are reported")
+    continuation: str = setting(
+        "retrace", "what follows an episode's recorded actions: retrace (back, then another episode's) or hold (still)"
+    )
+    batch: int = setting(16, "episodes imagined at once, and measured between two saves")
+    probe: ProbeSettings = field(default_factory=ProbeSettings)
+    speed_rows: list[int] = setting([1, 16, 64], "batches of rows whose imagined frames per second are timed")
+    speed_chunks: int = setting(5, "chunks timed of each; the median counts")
+    strips: int = setting(3, "filmstrips each of the worst episodes, the best ones and false successes")
+    lpips: str | None = setting(None, "safetensors file with the weights of LPIPS (AlexNet); null: not computed")
+    fvd: str | None = setting(None, "must be null: FVD is not implemented")
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("threads", "episodes", "batch", "speed_chunks"):
+            positive(name, getattr(self, name))
+        non_negative("strips", self.strips)
+        one_of("dtype", self.dtype, ("float32", "bfloat16", "auto"))
+        one_of("continuation", self.continuation, CONTINUATIONS)
+        for name in ("horizons", "speed_rows"):
+            values = getattr(self, name)
+            if not values or min(values) < 1 or len(set(values)) < len(values):
+                raise SettingError(f"{name}: needs positive numbers, each once, got {values}; give '{name}=[8,32]'")
+        if not self.data:
+            raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
+        if self.world_model == SCRATCH:
+            raise SettingError("world_model=scratch has learned nothing to measure; give bundled or a folder")
+        if self.fvd is not None:
+            raise SettingError(f"fvd={self.fvd}: {NO_FVD}; give fvd=null")
+
+
+def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
+    """Measure, write ``result.json`` and ``report.html``, print the closing table.
+
+    Args:
+        settings: which world model, on which episodes.
+
+    Returns:
+        The metrics, see ``docs/metrics.md``.
+    """
+    device = resolve_device(settings.device)
+    set_threads(settings.threads)
+    data = open_unseen(settings.data, weights_folder(settings.world_model))
+    with open_run("evaluate-world-model", settings) as run, MetricLog(run.path) as log:
+        inputs = claim_inputs(run, settings, data)
+        model = load_model(settings, data, device)
+        chosen, others = draw_scripts(data, settings.episodes, spare(settings), seed=settings.seed)
+        probe = trained_probe(run, settings, model, others, log)
+        measures = measured(run, settings, model, chosen, probe)
+        drift = drifts(measures, frame_stride=model.frame_stride, seed=settings.seed)
+        names = () if probe is None else probe.names
+        metrics = {
+            **summarise(measures, drift, settings.horizons, names=names, seed=settings.seed),
+            **circumstances(settings, model, data),
+            **inputs,
+        }
+        run.write_result(metrics, seed=settings.seed, device=str(device))
+        findings = Findings(metrics, measures, drift, settings.horizons, model.frame_stride, settings.strips)
+        write_report(run, findings, seed=settings.seed, device=str(device))
+        show(findings, run.path)
+    return metrics
+
+
+def claim_inputs(run: RunDirectory, settings: EvaluateWorldModelSettings, data: EpisodeDataset) -> dict[str, Any]:
+    """Note what exactly is measured, so that a continued run never mixes two world models or datasets.
+
+    Raises:
+        RunDirectoryError: the run was begun with other content in the same folders.
+    """
+    folder = weights_folder(settings.world_model)
+    inputs = {
+        "world_model": {"path": settings.world_model, "hash": artefact_hash(folder)},
+        "data": {"path": list(settings.data), "hash": data.fingerprint},
+    }
+    file = run.path / "inputs.json"
+    if file.exists() and (changed := difference(read_json(file), inputs)):
+        raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")
+    write_json(file, inputs)
+    return inputs
+
+
+def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, device: torch.device) -> VideoWorldModel:
+    """Load the world model, and check that data and horizons fit it.
+
+    Raises:
+        SettingError: another robot or image size, or a horizon between two of its frames.
+    """
+    model = starting_world_model(
+        settings.world_model, VideoWorldModelConfig(), data.embodiment, seed=settings.seed, device=device
+    ).eval()
+    size = model.config.codec.image_size
+    if data.image_size != (size, size):
+        raise SettingError(
+            f"data: its pictures have {data.image_size} pixels, the world model's {size}; record with image_size={size}"
+        )
+    check_horizons(settings.horizons, model.frame_stride)
+    model.compute_dtype = resolve_dtype(settings.dtype, device)
+    return model
+
+
+def spare(settings: EvaluateWorldModelSettings) -> int:
+    """How many episodes per task the probe may learn from."""
+    return settings.probe.episodes if settings.probe.steps else 0
+
+
+def trained_probe(
+    run: RunDirectory,
+    settings: EvaluateWorldModelSettings,
+    model: VideoWorldModel,
+    scripts: Sequence[Script],
+    log: MetricLog,
+) -> PositionProbe | None:
+    """Train the probe on real frames of other episodes, or find it trained; None where ``probe.steps=0``."""
+    config, seed = settings.probe, settings.seed
+    if not config.steps:
+        return None
+    stage = run.stage("01-probe")
+    if not stage.finished:
+        frames = probe_frames(settings, model, scripts)
+        probe = new_probe(config, frames, seed=seed).to(model.device)
+        report = fit_probe(probe, frames, seed=seed, folder=stage.folder / "checkpoints", log=log)
+        probe.save(stage.folder / "probe")
+        stage.finish({"episodes": len(scripts), "frames": len(frames.frame), **report.logs})
+    return PositionProbe.load(stage.folder / "probe", model.device)
+
+
+def probe_frames(
+    settings: EvaluateWorldModelSettings, model: VideoWorldModel, scripts: Sequence[Script]
+) -> ProbeFrames:
+    """Execute episodes again and keep frames with the positions in them."""
+    actions = _continued(settings, model, scripts, settings.probe.horizon)
+    runs = []
+    with Progress("probe: real frames", total=len(scripts), unit="episodes") as progress:
+        for run in true_runs(scripts, actions, image_size=model.config.codec.image_size):
+            runs.append(run)
+            progress.advance()
+    return ProbeFrames.of(runs, settings.probe.every)
+
+
+def measured(
+    run: RunDirectory,
+    settings: EvaluateWorldModelSettings,
+    model: VideoWorldModel,
+    scripts: Sequence[Script],
+    probe: PositionProbe | None,
+) -> Measures:
+    """Measure batch after batch; a batch that an earlier start has measured is read."""
+    stage, files = run.stage("02-replays"), []
+    recorded = max(map(len, scripts))
+    steps = whole_chunks(max(*settings.horizons, recorded + HOLD_STEPS), model.chunk_length)
+    actions = _continued(settings, model, scripts, steps)
+    swapped = np.roll(np.stack(actions)[:, : whole_chunks(recorded, model.chunk_length)], 1, axis=0)
+    instruments = make_instruments(settings, model, probe)
+    with Progress("closed loop", total=len(scripts), unit="episodes") as progress:
+        for first in range(0, len(scripts), settings.batch):
+            rows = slice(first, first + settings.batch)
+            files.append(stage.folder / f"{first:05d}.npz")
+            if not files[-1].exists():
+                size = model.config.codec.image_size
+                runs = list(true_runs(scripts[rows], actions[rows], image_size=size))
+                measure(model, runs, swapped[rows], instruments, row=first).save(files[-1])
+            progress.advance(len(scripts[rows]))
+    if not stage.finished:
+        stage.finish({"episodes": len(scripts), "control_steps": steps})
+    return Measures.join([Measures.load(file) for file in files])
+
+
+def make_instruments(
+    settings: EvaluateWorldModelSettings, model: VideoWorldModel, probe: PositionProbe | None
+) -> Instruments:
+    """What measures an episode."""
+    outcome = model.config.outcome
+    return Instruments(
+        rule=SuccessRule(outcome.threshold, outcome.debounce),
+        probe=probe,
+        lpips=None if settings.lpips is None else Lpips.load(Path(settings.lpips), model.device),
+        seed=settings.seed,
+    )
+
+
+def _continued(
+    settings: EvaluateWorldModelSettings, model: VideoWorldModel, scripts: Sequence[Script], steps: int
+) -> list[NDArray[np.float32]]:
+    return continue_all(
+        scripts, steps, continuation=settings.continuation, embodiment=model.embodiment, seed=settings.seed
+    )
+
+
+def circumstances(settings: EvaluateWorldModelSettings, model: VideoWorldModel, data: EpisodeDataset) -> dict[str, Any]:
+    """Speed and memory, how long horizons were reached, and what was not computed."""
+    record = record_at(
+        data[0], 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="throughput"
+    )
+    reasons = {
+        "lpips": NO_LPIPS if settings.lpips is None else None,
+        "fvd": NO_FVD,
+        "probe_error_cm": None if settings.probe.steps else NO_PROBE,
+    }
+    return {
+        "imagined_frames_per_s": {
+            str(rows): imagined_frames_per_s(model, record, rows, chunks=settings.speed_chunks)
+            for rows in settings.speed_rows
+        },
+        "peak_rss_mb": peak_rss_mb(),
+        "dtype": str(model.compute_dtype).removeprefix("torch."),
+        "continuation": {"kind": settings.continuation, "hold_steps": HOLD_STEPS},
+        "not_computed": {name: reason for name, reason in reasons.items() if reason is not None},
+    }

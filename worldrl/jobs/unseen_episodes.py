@@ -1,0 +1,98 @@
+"""Episodes that a world model has not seen: which are evaluated, which train the probe, and what continues them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.artefact import read_manifest
+from worldrl.core.embodiment import Embodiment
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.rng import numpy_stream
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.rollout.specs import spec_of
+from worldrl.rollout.true_runs import Script, continued
+
+
+def open_unseen(folders: Sequence[str], world_model: Path) -> EpisodeDataset:
+    """Open datasets as one, unless the world model was trained on one of them.
+
+    Args:
+        folders: the datasets.
+        world_model: folder of the world model; its manifest names what it was made from.
+
+    Raises:
+        SettingError: it was trained on one of them, there is no episode, or a task is not the embedded suite's.
+        ArtefactError: a dataset is missing or damaged, or two do not fit together.
+    """
+    from worldrl_envs.tasks import task_names
+
+    datasets = [EpisodeDataset.open(folder) for folder in folders]
+    seen = {parent["hash"] for parent in read_manifest(world_model)["parents"]}
+    for folder, dataset in zip(folders, datasets, strict=True):
+        if dataset.fingerprint in seen:
+            raise SettingError(
+                f"data: the world model in {world_model} was trained on {folder}; record episodes with another seed"
+            )
+    data = datasets[0].concatenate(*datasets[1:])
+    if not len(data):
+        raise SettingError(f"data: {', '.join(folders)} holds no episode; record some with worldrl collect")
+    for task in data.tasks():
+        if task not in task_names():
+            raise SettingError(f"data: task {task!r} is not of the embedded suite{nearest(task, task_names())}")
+    return data
+
+
+def draw_scripts(data: EpisodeDataset, count: int, spare: int, *, seed: int) -> tuple[list[Script], list[Script]]:
+    """Draw the episodes to evaluate, and others beside them, task by task; no initial state is on both sides.
+
+    Args:
+        data: the episodes.
+        count: to evaluate, per task at most.
+        spare: others, per task at most; 0 takes none.
+        seed: draws.
+
+    Raises:
+        SettingError: others are asked for and a task has none left.
+        ArtefactError: an episode's initial state is unknown.
+    """
+    chosen: list[int] = []
+    others: list[int] = []
+    for task in data.tasks():
+        rows = [row for row, record in enumerate(data.records) if record.task == task]
+        order = [rows[place] for place in numpy_stream(seed, "unseen", task).permutation(len(rows))]
+        keys = {spec_of(data.records[row].meta).key for row in order[:count]}
+        rest = [row for row in order[count:] if spec_of(data.records[row].meta).key not in keys]
+        if spare and not rest:
+            raise SettingError(
+                f"episodes: all {len(rows)} of {task} are evaluated, which leaves none to train the probe on; lower "
+                "episodes, record more, or switch the probe off with probe.steps=0"
+            )
+        chosen += order[:count]
+        others += rest[:spare]
+    return [Script.of(data[row]) for row in chosen], [Script.of(data[row]) for row in others]
+
+
+def continue_all(
+    scripts: Sequence[Script], steps: int, *, continuation: str, embodiment: Embodiment, seed: int
+) -> list[NDArray[np.float32]]:
+    """Continue every script to ``steps`` control steps, with the actions of the scripts of its task.
+
+    Returns:
+        float32 ``[steps, 7]`` of each.
+    """
+    same = {task: [s for s in scripts if s.spec.task == task] for task in {s.spec.task for s in scripts}}
+    return [
+        continued(
+            script,
+            same[script.spec.task],
+            steps,
+            continuation=continuation,
+            embodiment=embodiment,
+            generator=numpy_stream(seed, "continuation", *script.spec.key),
+        )
+        for script in scripts
+    ]

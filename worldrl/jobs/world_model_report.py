@@ -1,0 +1,202 @@
+"""What the report page of ``worldrl evaluate-world-model`` shows, and its closing table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table as TerminalTable
+
+from worldrl.core.atomic import write_file
+from worldrl.core.log import console
+from worldrl.core.provenance import package_versions
+from worldrl.core.run import RunDirectory
+from worldrl.evaluation.battery import Drift
+from worldrl.evaluation.measures import picture_frames
+from worldrl.evaluation.report.checks import is_number
+from worldrl.evaluation.report.model import Curve, Filmstrip, Number, ReportData
+from worldrl.evaluation.report.page import render_report
+from worldrl.evaluation.report.store import save_report_data
+from worldrl.evaluation.report.words import count, interval, percent
+from worldrl.evaluation.world_model import psnr
+from worldrl.jobs.world_model_tables import QUANTITY, Findings, tables
+from worldrl.rollout.true_runs import HOLD_STEPS
+
+PAGE = ("measurements", "curves", "filmstrips", "notes", "configuration")
+CONTINUATIONS = {
+    "retrace": "the arm holds still for {hold} steps, retraces its path to where it began, executes the recorded actions of "
+    "another episode of the task, and so on: commanded poses are those of recordings, but letting go of a held object on "
+    "the way back is in no recording of a picking task",
+    "hold": "the arm holds still",
+}
+LIMITS = (
+    "Every frame called real is rendered by the simulator, which executes the same actions from the same initial state.",
+    "Intervals of numbers that are not rates are bootstrapped over episodes: with few episodes they are too narrow.",
+    "The probe errs too: read the position error beside its error on real frames. Blurred pictures may mislead it further.",
+)
+
+
+def write_report(run: RunDirectory, findings: Findings, *, seed: int, device: str) -> Path:
+    """Save ``report.json`` with its pictures and render ``report.html``."""
+    data = gather(run, findings, seed=seed, device=device)
+    save_report_data(data, run.path)
+    page = run.path / "report.html"
+    write_file(page, render_report(data).encode())
+    return page
+
+
+def gather(run: RunDirectory, findings: Findings, *, seed: int, device: str) -> ReportData:
+    """Make the page's data."""
+    metrics = findings.metrics
+    return ReportData(
+        title=f"evaluate-world-model on {', '.join(metrics['tasks'])}",
+        sentence=sentence(findings),
+        sections=PAGE,
+        headline=headline(findings),
+        tables=tables(findings),
+        curves=curves(findings.drift),
+        filmstrips=filmstrips(findings),
+        seeds=[seed],
+        configuration=run.config,
+        versions=package_versions(),
+        provenance={
+            "command": run.resume_command,
+            "config hash": run.config_hash[:16],
+            "world model": f"{metrics['world_model']['path']} ({metrics['world_model']['hash'][:16]})",
+            "episodes": f"{', '.join(metrics['data']['path'])} ({metrics['data']['hash'][:16]})",
+            "device": f"{device}, {metrics['dtype']}",
+        },
+        notes=notes(findings),
+    )
+
+
+# --- the first screen -----------------------------------------------------------------------------------------------
+
+
+def sentence(findings: Findings) -> str:
+    """What was found, in one sentence made of numbers alone."""
+    metrics, steps = findings.metrics, findings.headline
+    outcome = metrics["outcome_alignment"]
+    position = metrics.get(f"probe_error_cm@{steps}")
+    objects = f" and positions {position['value']:.2g} cm off" if position else ""
+    return (
+        f"Outcome told right in {percent(outcome['rate'])} of {count(outcome['n'], 'unseen episode')} (95 % interval "
+        f"{interval(outcome)}); after {steps} control steps pictures are at "
+        f"{metrics[f'closed_loop.psnr@{steps}']['value']:.1f} dB{objects}."
+    )
+
+
+def headline(findings: Findings) -> list[Number]:
+    """The numbers of the first screen."""
+    metrics, steps = findings.metrics, findings.headline
+    numbers = [
+        _tile(f"{QUANTITY[name][0]} at {steps} steps", findings.drift[name].at(steps), QUANTITY[name][1])
+        for name in ("psnr", "ssim", "lpips", "probe_error_cm")
+        if name in findings.drift
+    ]
+    rows, speed = list(metrics["imagined_frames_per_s"].items())[-1]
+    return [
+        *numbers,
+        _tile("Action-swap ratio", metrics["action_swap_ratio"]),
+        _tile("Static test", metrics["static_psnr"], "dB"),
+        Number("Imagined frames per second", round(speed["decoded"]), note=f"{rows} rows at once, decoded"),
+        Number("Peak memory", round(metrics["peak_rss_mb"]), "MB"),
+    ]
+
+
+def _tile(name: str, found: Mapping[str, Any], unit: str = "") -> Number:
+    value = float(f"{found['value']:.3g}") if is_number(found["value"]) else None
+    return Number(name, value, unit, note=f"95 % interval {_range(found)}")
+
+
+def _range(found: Mapping[str, Any]) -> str:
+    known = is_number(found["lo"]) and is_number(found["hi"])
+    return f"{found['lo']:.3g} to {found['hi']:.3g}" if known else "unknown: one episode"
+
+
+# --- pictures -------------------------------------------------------------------------------------------------------
+
+
+def curves(drift: Mapping[str, Drift]) -> list[Curve]:
+    """One chart per quantity; the probe's own error beside what it reads in imagined frames."""
+    found = []
+    for name in ("psnr", "ssim", "lpips", "probe_error_cm"):
+        if name in drift:
+            shown = {"imagined": drift[name]}
+            if name == "probe_error_cm":
+                shown["real frames"] = drift["probe_error_cm_real"]
+            title, unit = QUANTITY[name]
+            found.append(_chart(title, unit, shown))
+    return found
+
+
+def _chart(title: str, unit: str, shown: Mapping[str, Drift]) -> Curve:
+    series = {name: list(zip(d.step.tolist(), d.value.tolist(), strict=True)) for name, d in shown.items()}
+    bands = {name: list(zip(d.step.tolist(), d.lo.tolist(), d.hi.tolist(), strict=True)) for name, d in shown.items()}
+    return Curve(f"{title} over control steps", "control step", unit or title, series, bands, imagined=("imagined",))
+
+
+def filmstrips(findings: Findings) -> list[Filmstrip]:
+    """The worst episodes, the best ones, and the false successes, real above imagined."""
+    measures, most = findings.measures, findings.strips
+    error = measures.error.mean(axis=1)
+    order = np.argsort(error)
+    false = np.flatnonzero(measures.predicted & ~measures.actual)
+    return [
+        *(_whole_strip(findings, int(row), f"Worst {place}") for place, row in enumerate(order[::-1][:most], 1)),
+        *(_whole_strip(findings, int(row), f"Best {place}") for place, row in enumerate(order[:most], 1)),
+        *(_outcome_strip(findings, int(row), f"False success {place}") for place, row in enumerate(false[:most], 1)),
+    ]
+
+
+def _whole_strip(findings: Findings, row: int, name: str) -> Filmstrip:
+    measures = findings.measures
+    caption = (
+        f"{psnr(float(measures.error[row].mean())):.1f} dB over all frames; recorded until step "
+        f"{measures.recorded[row]}, then continued."
+    )
+    rows = {"real": measures.real[row], "imagined": measures.imagined[row]}
+    labels = _labels(measures.error.shape[1], findings.frame_stride)
+    return Filmstrip(f"{name}: {measures.name[row]}", caption, rows, labels)
+
+
+def _outcome_strip(findings: Findings, row: int, name: str) -> Filmstrip:
+    measures = findings.measures
+    rows = {"real": measures.real_outcome[row], "imagined": measures.imagined_outcome[row]}
+    frames = int(measures.recorded[row] + HOLD_STEPS) // findings.frame_stride
+    caption = "Imagined to succeed; the same actions fail in the simulator."
+    return Filmstrip(f"{name}: {measures.name[row]}", caption, rows, _labels(frames, findings.frame_stride))
+
+
+def _labels(frames: int, stride: int) -> list[str]:
+    at: NDArray[np.int64] = picture_frames(frames)
+    return [f"step {stride * (frame + 1)}" for frame in at.tolist()]
+
+
+def notes(findings: Findings) -> list[str]:
+    """How the horizons were reached, what was not computed, and limits."""
+    metrics = findings.metrics
+    continuation = metrics["continuation"]
+    how = CONTINUATIONS[continuation["kind"]].format(hold=continuation["hold_steps"])
+    missing = [
+        f"Not computed: {name}. {reason[0].upper()}{reason[1:]}." for name, reason in metrics["not_computed"].items()
+    ]
+    return [f"Horizon continuation: beyond its recorded actions {how}.", *LIMITS, *missing]
+
+
+# --- the terminal ---------------------------------------------------------------------------------------------------
+
+
+def show(findings: Findings, run_dir: Path) -> None:
+    """Print the closing tables."""
+    for given in tables(findings)[:3]:
+        table = TerminalTable(title=given.title)
+        for heading in given.headers:
+            table.add_column(heading)
+        for row in given.rows:
+            table.add_row(*row)
+        console().print(table)
+    console().print(f"{sentence(findings)}\nreport: {run_dir / 'report.html'}")

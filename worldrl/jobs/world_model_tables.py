@@ -1,0 +1,141 @@
+"""The tables of ``worldrl evaluate-world-model``, for its report page and for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from worldrl.evaluation.battery import Drift
+from worldrl.evaluation.measures import Measures
+from worldrl.evaluation.report.checks import is_number
+from worldrl.evaluation.report.model import Table
+from worldrl.evaluation.report.words import percent
+from worldrl.rollout.true_runs import HOLD_STEPS
+
+HEADLINE = 64
+"""Control steps of the first screen's numbers: the time limit of a picking task; the nearest horizon below is taken."""
+QUANTITY = {
+    "psnr": ("PSNR", "dB"),
+    "ssim": ("SSIM", ""),
+    "lpips": ("LPIPS", ""),
+    "probe_error_cm": ("Position error", "cm"),
+    "probe_error_cm_real": ("Position error, real frames", "cm"),
+}
+"""Name and unit of each drift, for people."""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What the page is made from.
+
+    Attributes:
+        metrics: as in ``result.json``.
+        measures: raw numbers and pictures of each episode.
+        drift: each quantity over the predicted frames.
+        horizons: control steps.
+        frame_stride: control steps between frames.
+        strips: filmstrips of each kind.
+    """
+
+    metrics: Mapping[str, Any]
+    measures: Measures
+    drift: Mapping[str, Drift]
+    horizons: Sequence[int]
+    frame_stride: int
+    strips: int
+
+    @property
+    def headline(self) -> int:
+        """The horizon of the first screen."""
+        return max((h for h in self.horizons if h <= HEADLINE), default=min(self.horizons))
+
+
+def tables(findings: Findings) -> list[Table]:
+    """Every number with its interval."""
+    metrics = findings.metrics
+    found = [drift_table(findings), test_table(metrics), outcome_table(metrics)]
+    if "probe_error_cm_by_point" in metrics:
+        found.append(point_table(metrics["probe_error_cm_by_point"]))
+    found.append(speed_table(metrics["imagined_frames_per_s"]))
+    if metrics["not_computed"]:
+        rows = [(name, reason) for name, reason in metrics["not_computed"].items()]
+        found.append(Table("Not computed", ("Quantity", "Why"), rows))
+    return found
+
+
+def drift_table(findings: Findings) -> Table:
+    """The closed loop at each horizon."""
+    rows = [
+        (_named(*QUANTITY[name]), *(with_interval(curve.at(h)) for h in findings.horizons))
+        for name, curve in findings.drift.items()
+    ]
+    recorded = findings.metrics["recorded"]
+    rows.append(("Episodes still in their recording", *(str(recorded[str(h)]) for h in findings.horizons)))
+    note = (
+        "The model sees the first frame and the actions, and goes on from its own frames. 95 % intervals over episodes."
+    )
+    return Table("Closed loop", ("After", *(f"{h} steps" for h in findings.horizons)), rows, note)
+
+
+def test_table(metrics: Mapping[str, Any]) -> Table:
+    """The tests of the whole model."""
+    rows = [
+        ("Action-swap ratio", with_interval(metrics["action_swap_ratio"]), "error under another episode's actions over the error under the true ones; 1 ignores them"),
+        ("Static test (dB)", with_interval(metrics["static_psnr"]), "first frame against the picture after holding still"),
+        ("Replays as recorded", with_rate(metrics["repeated"]), "episodes that the simulator repeated as they were recorded"),
+    ]  # fmt: skip
+    if "probe_error_cm@real" in metrics:
+        words = "median error on all real frames of these episodes, which it did not learn from"
+        rows.append(("Probe's own error (cm)", with_interval(metrics["probe_error_cm@real"]), words))
+    return Table("Tests", ("Test", "Measured", "What it says"), rows)
+
+
+def outcome_table(metrics: Mapping[str, Any]) -> Table:
+    """Imagined against real outcomes of the same actions, task by task."""
+    headers = ("Task", "Imagined and real", "Imagined only: false success", "Real only: missed", "Neither")
+    rates = ("outcome_alignment", "precision", "recall", "false_success_rate")
+    groups = {**metrics["tasks"], "all": metrics}
+    rows = [
+        (
+            task,
+            *(str(group["confusion"][key]) for key in ("tp", "fp", "fn", "tn")),
+            *(with_rate(group[r]) for r in rates),
+        )
+        for task, group in groups.items()
+    ]
+    note = f"Recorded actions and {HOLD_STEPS} steps of holding still, in the model and in the simulator."
+    return Table("Outcomes", (*headers, "Told right", "Precision", "Recall", "False successes"), rows, note)
+
+
+def point_table(points: Mapping[str, Mapping[str, float]]) -> Table:
+    """Position error point by point."""
+    rows = [(name, f"{found['imagined']:.2g}", f"{found['real']:.2g}") for name, found in points.items()]
+    note = "Median over all frames of all episodes (cm)."
+    return Table("Positions", ("Point", "Imagined frames", "Real frames"), rows, note)
+
+
+def speed_table(speeds: Mapping[str, Mapping[str, float]]) -> Table:
+    """Imagined frames per second by batch."""
+    rows = [(number, f"{found['latent']:.0f}", f"{found['decoded']:.0f}") for number, found in speeds.items()]
+    headers = ("Rows at once", "Frames per second, not decoded", "Frames per second, decoded")
+    return Table("Speed", headers, rows, "All rows together.")
+
+
+def with_interval(found: Mapping[str, Any]) -> str:
+    """Write a number with its bootstrap interval."""
+    if not is_number(found["value"]):
+        return "not measurable"
+    known = is_number(found["lo"]) and is_number(found["hi"])
+    return f"{found['value']:.3g} [{found['lo']:.3g}, {found['hi']:.3g}]" if known else f"{found['value']:.3g}"
+
+
+def with_rate(rate: Mapping[str, Any] | None) -> str:
+    """Write a rate with its Wilson interval and counts."""
+    if rate is None:
+        return "nothing to count"
+    return f"{percent(rate['rate'], 0)} [{100 * rate['lo']:.0f}, {100 * rate['hi']:.0f}] ({rate['k']}/{rate['n']})"
+
+
+def _named(name: str, unit: str) -> str:
+    return f"{name} ({unit})" if unit else name
