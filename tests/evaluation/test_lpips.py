@@ -66,7 +66,7 @@ def test_identical_pictures_are_at_distance_zero_and_order_does_not_matter(weigh
 
 
 def test_read_from_a_file_and_further_tensors_ignored(weights, tmp_path):
-    save_tensors(tmp_path / "alex.safetensors", {**weights, "lins.0.model.1.weight": torch.zeros(1)})
+    save_tensors(tmp_path / "alex.safetensors", {**weights, "another": torch.zeros(1)})
     a, b = pictures(5), pictures(6)
     read = Lpips.load(tmp_path / "alex.safetensors")
     np.testing.assert_array_equal(read.distance(a, b), Lpips(weights).distance(a, b))

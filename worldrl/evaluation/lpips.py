@@ -15,8 +15,8 @@ own names, all float32 (further tensors are ignored)::
     net.slice5.10  weight [256, 256, 3, 3] bias [256]
     lin0.model.1.weight [1, 64, 1, 1], lin1 192, lin2 384, lin3 256, lin4 256 channels
 
-which ``safetensors.torch.save_file({k: v.contiguous() for k, v in net.state_dict().items() if "lins" not in k}, file)``
-writes, with ``net = lpips.LPIPS(net="alex")``.
+which ``safetensors.torch.save_file({k: v.clone() for k, v in net.state_dict().items()}, file)`` writes, with
+``net = lpips.LPIPS(net="alex")``.
 
 Shapes legend: ``B`` pictures, ``C`` channels, ``h w`` cells.
 """
