@@ -63,6 +63,7 @@ def test_the_other_backend_trains_is_saved_loads_and_dreams(push_dataset, tmp_pa
         "preset": "tiny",
         "model.dynamics.kind": "edm_unet",
         "model.codec.image_size": "16",
+        "training.outcome_steps": "2",
         "data": f"['{push_dataset}']",
         "run_dir": str(tmp_path / "run"),
     }

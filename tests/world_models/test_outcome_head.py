@@ -17,12 +17,6 @@ SENTENCES = Sentences(
 CONFIG = WorldModelTraining(dtype="float32", outcome_steps=6, outcome_batch=3, warmup=2, checkpoint_every=2)
 
 
-@pytest.fixture
-def world_model(make_world_model, kind):
-    """A tiny world model of either backend."""
-    return make_world_model(kind=kind)
-
-
 def test_chunk_by_chunk_is_all_at_once():
     head, findings = OutcomeHead(6, 8), torch.randn(3, 12, 6, generator=stream(0, "findings"))
     whole, last = head(findings, head.blank(3))
@@ -98,9 +92,11 @@ def test_success_is_what_came_and_a_lie_is_never_fulfilled(world_model, push_epi
 
 
 @pytest.mark.parametrize("step", [0, 6])
-def test_the_head_learns_on_what_imagination_reads(world_model, push_episodes, monkeypatch, step):
+def test_the_head_learns_on_what_imagination_reads(make_world_model, kind, push_episodes, monkeypatch, step):
     """Findings, read from where an episode was entered, give the probabilities of ``imagine`` under the same noise."""
     from worldrl.rollout.reset_store import record_at
+
+    world_model = make_world_model(kind=kind)
 
     monkeypatch.setattr(outcome_training, "_middle", lambda *_: np.array([step]))
     episode = push_episodes[0]

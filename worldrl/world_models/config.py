@@ -303,4 +303,6 @@ def _kind(name: str, kinds: type[Kind], value: str) -> Kind:
     try:
         return kinds(value)
     except ValueError:
-        raise SettingError(f"{name}: unknown value {value!r}{nearest(value, list(kinds))}") from None
+        raise SettingError(
+            f"{name}: unknown value {value!r}{nearest(str(value), [kind.value for kind in kinds])}"
+        ) from None

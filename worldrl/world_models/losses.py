@@ -17,7 +17,7 @@ from worldrl.core.interfaces import Logs
 from worldrl.core.rng import on_device
 from worldrl.data.windows import WindowBatch
 from worldrl.diffusion.flow import add_noise
-from worldrl.world_models.dynamics import ChunkLoss
+from worldrl.world_models.dynamics import ChunkLoss, Dynamics
 from worldrl.world_models.gripper_head import opening_loss
 from worldrl.world_models.success_head import success_loss
 from worldrl.world_models.video import VideoState, VideoWorldModel
@@ -117,7 +117,8 @@ def chunk_loss(
     steps = slice(chunk * config.dynamics.chunk_length, (chunk + 1) * config.dynamics.chunk_length)
     clean, valid, success = target[:, frames], batch.valid[:, frames], batch.success[:, frames]
     condition = model.condition(batch.action[:, steps], batch.commands[:, steps])
-    told = (denoise or model.dynamics.loss)(clean, valid, state.reference, state.memory, condition, generator=generator)
+    dynamics: Dynamics = model.dynamics
+    told = (denoise or dynamics.loss)(clean, valid, state.reference, state.memory, condition, generator=generator)
     logit = model.success(told.features, model.success.embed(batch.instruction))
     head = success_loss(logit.float(), success, valid, told.level, config.success.positive_weight)
     grip = opening_loss(model.gripper(told.features).float(), batch.opening[:, frames], valid)
