@@ -21,7 +21,7 @@ from worldrl.core.stats import Rate, wilson
 from worldrl.core.types import NULL_ACTION, Episode
 from worldrl.rewards.success import SuccessRule, first_success, precision_recall
 from worldrl.rollout.reset_store import record_at
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel
 
 HORIZONS = (8, 32, 64)
 """Control steps at which the closed-loop error is reported."""
@@ -61,7 +61,7 @@ def padded_actions(episode: Episode, steps: int) -> NDArray[np.float32]:
 
 
 def replay(
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     episodes: Sequence[Episode],
     actions: NDArray[np.float32],
     *,
@@ -82,9 +82,7 @@ def replay(
     return Replay(real, imagined, step[None] <= last[:, None], probability, model.frame_stride)
 
 
-def _replay_rows(
-    model: VideoWorldModel, episodes: Sequence[Episode], actions: NDArray[np.float32], seed: int, row: int
-):
+def _replay_rows(model: AnyVideoModel, episodes: Sequence[Episode], actions: NDArray[np.float32], seed: int, row: int):
     records = [
         record_at(e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="replay")
         for e in episodes
@@ -120,7 +118,7 @@ def closed_loop_psnr(result: Replay, horizons: Sequence[int] = HORIZONS) -> dict
 
 
 def action_swap_ratio(
-    model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int, true: Replay | None = None
+    model: AnyVideoModel, episodes: Sequence[Episode], steps: int, *, seed: int, true: Replay | None = None
 ) -> float:
     """Closed-loop error under the actions of *another* episode over the error under the true ones.
 
@@ -135,7 +133,7 @@ def action_swap_ratio(
     return float(squared_error(swapped)[true.valid].mean() / squared_error(true)[true.valid].mean())
 
 
-def static_psnr(model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int) -> float:
+def static_psnr(model: AnyVideoModel, episodes: Sequence[Episode], steps: int, *, seed: int) -> float:
     """PSNR between the first frame and what the model shows after ``steps`` of holding still."""
     still = np.tile(np.array(NULL_ACTION, np.float32), (len(episodes), steps, 1))
     result = replay(model, episodes, still, seed=seed)

@@ -26,7 +26,7 @@ from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.dreams import Dreams, dream
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 from worldrl.rollout.starts import task_horizons
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel, open_world_model
 
 DATASET = "dataset"
 
@@ -111,7 +111,7 @@ def protocol(loop: Loop) -> EvalProtocol:
     )
 
 
-def fresh_dreams(loop: Loop, policy: TokenPolicy, model: VideoWorldModel, count: int, *, name: str) -> Dreams:
+def fresh_dreams(loop: Loop, policy: TokenPolicy, model: AnyVideoModel, count: int, *, name: str) -> Dreams:
     """Dream ``count`` rollouts of each task from initial states of their own; ``name`` fixes every draw."""
     return dream(
         model,
@@ -135,8 +135,8 @@ def practice_split(loop: Loop, practices: Sequence[Path]) -> tuple[list[Episode]
     return training, calibration, gates
 
 
-def load_world_model(loop: Loop, folder: Path) -> tuple[VideoWorldModel, SuccessRule]:
+def load_world_model(loop: Loop, folder: Path) -> tuple[AnyVideoModel, SuccessRule]:
     """Load a world model ready to imagine, with its rule of success."""
-    model = VideoWorldModel.load(folder, loop.device)
+    model = open_world_model(folder, loop.device)
     model.compute_dtype = resolve_dtype(loop.settings.dtype, loop.device)
     return model, SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)

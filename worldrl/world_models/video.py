@@ -21,10 +21,11 @@ from torch import Tensor, nn
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import Embodiment, integrate_commands
-from worldrl.core.errors import ActionError, ArtefactError, NonFiniteError
+from worldrl.core.errors import ActionError, ArtefactError
 from worldrl.core.rng import row_noise
-from worldrl.core.types import ACTION_SIZE, Imagined, ResetRecord
+from worldrl.core.types import Imagined, ResetRecord
 from worldrl.diffusion.flow import euler_step, sigma_grid
+from worldrl.world_models.checks import check_chunk, check_imagined
 from worldrl.world_models.codec import PatchCodec, to_uint8, to_unit
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.dynamics import DynamicsTransformer, command_features
@@ -150,14 +151,14 @@ class VideoWorldModel(nn.Module):
             ActionError: wrong shape or non-finite values; ``state`` is untouched.
             NonFiniteError: the model imagined NaN or infinite latents; ``state`` is untouched.
         """
-        self._check(state, action, generators)
+        check_chunk(action, state.rows, self.chunk_length, generators)
         action = action.to(self.device)
         commands = integrate_commands(self.embodiment, state.command, action)
         noise = row_noise(generators, (self.config.dynamics.chunk_frames, *self.codec.latent_shape), self.device)
         with self.autocast():
             latent, features = self.sample(state, self.condition(action, commands), noise)
             logit, belief = self.outcome(self.find(features, state.instruction), state.belief)
-        _check_finite(latent)
+        check_imagined(latent)
         after = replace(self.remember(state, latent, commands), belief=belief)
         return after, Imagined(latent, self.frame_steps, commands, torch.sigmoid(logit))
 
@@ -202,17 +203,6 @@ class VideoWorldModel(nn.Module):
             frames = self.codec.decode(latent)
         return to_uint8(frames.float())
 
-    def _check(self, state: VideoState, action: Tensor, generators: Sequence[torch.Generator]) -> None:
-        expected = (state.rows, self.chunk_length, ACTION_SIZE)
-        if tuple(action.shape) != expected or action.dtype != torch.float32:
-            raise ActionError(f"action must be float32 {expected}, got {action.dtype} {tuple(action.shape)}")
-        if len(generators) != state.rows:
-            raise ActionError(f"imagine needs one generator per row: {state.rows}, got {len(generators)}")
-        finite = torch.isfinite(action)
-        if not finite.all():
-            row, step, field = (int(i) for i in (~finite).nonzero()[0])
-            raise ActionError(f"action[{row}, {step}, {field}] is {action[row, step, field].item()}; state unchanged")
-
     def restore(self, data: dict[str, Tensor]) -> VideoState:
         """Rebuild a state from :meth:`VideoState.state_dict`; ActionError when it is not one of this model."""
         if tuple(data["memory"].shape[1:]) != (self.memory_frames, *self.codec.latent_shape):
@@ -241,12 +231,3 @@ class VideoWorldModel(nn.Module):
         except (KeyError, TypeError, RuntimeError) as error:
             raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return model.to(device).eval()
-
-
-def _check_finite(latent: Tensor) -> None:
-    finite = torch.isfinite(latent).flatten(1).all(dim=1)
-    if not finite.all():
-        row = int((~finite).nonzero()[0])
-        raise NonFiniteError(
-            f"the world model imagined non-finite latents, first in row {row}; its weights are damaged"
-        )
