@@ -82,9 +82,15 @@ def open_base(folder: Path | str) -> WanBase:
     Raises:
         ArtefactError: a file is missing, cut short, of another class or not safetensors; the message names the file
             and the command that downloads it.
+        SettingError: no folder is named.
     """
+    if not str(folder):
+        place = Path("weights") / PUBLISHED[0].split("/")[1]
+        raise SettingError(
+            f"wan.folder: give the folder of published Wan weights, for example from: {download_command(place)}"
+        )
     folder = Path(folder)
-    if not str(folder).strip(". ") or not folder.is_dir():
+    if not folder.is_dir():
         raise _missing(folder, folder, "no such folder")
     configs, files = {}, []
     for part, expected in CLASSES.items():
