@@ -126,7 +126,7 @@ ROWS = {
 
 def show(results: dict[str, dict[str, float]]) -> None:
     """Print one column per geometry."""
-    print(f"{f'256 pixels, 1 + 4 + 8 frames':<58}" + "".join(f"{name:>20}" for name in results))
+    print(f"{'256 pixels, 1 + 4 + 8 frames':<58}" + "".join(f"{name:>20}" for name in results))
     for key, (label, unit, suffix) in ROWS.items():
         values = "".join(f"{f'{result[key] / unit:.4g} {suffix}'.strip():>20}" for result in results.values())
         print(f"{label:<58}{values}")

@@ -67,6 +67,7 @@ def test_a_run_leaves_a_model_that_other_jobs_take(make_settings, tmp_path, push
         world_model=folder,
         data=push_dataset,
         p_keyframe=1.0,
+        keyframe_margin=4,
     )
     env.reset(seed=0)
     obs, *_ = env.unwrapped.chunk_step(np.zeros((2, 4, 7), np.float32))

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from worldrl.core.artefact import PICKLES
 from worldrl.core.errors import ArtefactError, SettingError
@@ -215,11 +216,10 @@ def _check_file(folder: Path, path: Path) -> None:
         found = f"missing (found {pickles[0]}, but only .safetensors is read)" if pickles else "missing"
         raise _missing(folder, path, found)
     if path.suffix == ".safetensors":
-        safetensors = require("safetensors", extra=EXTRA)
         try:
-            with safetensors.safe_open(str(path), framework="pt"):
+            with safe_open(str(path), framework="pt"):
                 pass  # opening compares the header with the file's length
-        except (safetensors.SafetensorError, OSError) as reason:
+        except (SafetensorError, OSError) as reason:
             raise _missing(folder, path, f"not a whole safetensors file ({reason})") from reason
 
 
