@@ -1,6 +1,7 @@
 """Training of the Wan world model through Accelerate: what moves, resume, accumulation, overfitting, many processes."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from worldrl.core.log import MetricLog, read_metrics
 from worldrl.world_models import wan_fit
 from worldrl.world_models.training import Sentences
 from worldrl.world_models.wan_adapter import is_published, is_trained
-from worldrl.world_models.wan_fit import finished_weights, fit_wan, is_sharded, parameter_groups
+from worldrl.world_models.wan_fit import finished_weights, fit_wan, parameter_groups
 from worldrl.world_models.wan_losses import WanLoss
 from worldrl.world_models.wan_training import ClipSource, WanTraining
 
@@ -214,31 +215,46 @@ def test_number_types_must_fit(make_wan, fit):
             WanTraining(**over)
 
 
-def test_bfloat16_training_keeps_float32_weights(make_wan, run_python, wan_base, tmp_path):
+def test_bfloat16_training_keeps_float32_weights(run_python, wan_base, tmp_path):
     """In a process of its own: Accelerate keeps one number type per process."""
-    done = run_python(SCRIPT, wan_base, tmp_path, "bfloat16", "bfloat16", cwd=tmp_path)
+    done = run_python(SCRIPT, wan_base, tmp_path, "bfloat16", "bfloat16", "lora", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "result-0.json").read_text())
     assert result["trained"] == ["torch.float32"]
     assert "torch.bfloat16" in result["kept"]
 
 
+FSDP = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["ddp", "fsdp"])
-def test_two_processes_learn_one_model_and_resume_alone(make_wan, run_python, wan_base, tmp_path, how):
-    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    env = {"ddp": {}, "fsdp": {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP"}}[how]  # fmt: skip
-    done = run_python(*launch, SCRIPT, wan_base, tmp_path, "float32", "float32", cwd=tmp_path, **env)
-    assert done.returncode == 0, done.stderr
-    results = [json.loads((tmp_path / f"result-{rank}.json").read_text()) for rank in (0, 1)]
-    assert [result["sharded"] for result in results] == [how == "fsdp"] * 2
+@pytest.mark.parametrize(
+    ("env", "dtype", "adapter"), [({}, "float32", "lora"), (FSDP, "float32", "lora"), (FSDP, "bfloat16", "full")]
+)
+def test_two_processes_learn_one_model_and_anyone_resumes_it(
+    make_wan, run_python, wan_base, tmp_path, same_tree, env, dtype, adapter
+):
+    def run(*launch):
+        done = run_python(*launch, SCRIPT, wan_base, tmp_path, dtype, "float32", adapter, cwd=tmp_path, **env)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(path.read_text()) for path in sorted(tmp_path.glob("result-*.json"))]
+
+    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    results = run(*two)
+    assert [result["sharded"] for result in results] == [bool(env)] * 2
     assert results[0]["loss"] == results[1]["loss"]
     weights = finished_weights(tmp_path / "wan")
-    model = make_wan(spread=0.0)
+    model = make_wan(spread=0.0, adapter=adapter, lora_alpha=32.0)
     start = state(model)
     model.load_trained(weights)
-    assert not is_sharded(model)
     assert sum(not torch.equal(start[name], value) for name, value in weights.items()) > 0.9 * len(weights)
-    alone = run_python(SCRIPT, wan_base, tmp_path, "float32", "float32", cwd=tmp_path)
-    assert alone.returncode == 0, alone.stderr
-    assert json.loads((tmp_path / "result-0.json").read_text())["resumed_from"] == 4
+    shutil.rmtree(tmp_path / "wan" / "step-00000004")
+    assert [result["resumed_from"] for result in run(*two)] == [2, 2]
+    same_tree(finished_weights(tmp_path / "wan"), weights)
+    shutil.rmtree(tmp_path / "wan" / "step-00000004")
+    assert run()[0]["resumed_from"] == 2

@@ -1,6 +1,7 @@
-"""Trains a tiny Wan world model: ``wan_script.py BASE FOLDER DTYPE BASE_DTYPE``, alone or under torchrun."""
+"""Trains a tiny Wan world model: ``wan_script.py BASE FOLDER DTYPE BASE_DTYPE ADAPTER``, alone or under torchrun."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -36,14 +37,33 @@ def episode(number: int) -> Episode:
     )
 
 
-def main(base: str, folder: str, dtype: str, base_dtype: str) -> None:
+def shard_on_the_cpu() -> None:
+    """Make Accelerate take its FSDP path, which it keeps for GPUs, with gloo."""
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+
+    found = PartialState.__init__
+
+    def pretend(self, *args, **kwargs):
+        found(self, *args, **kwargs)
+        if self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.MULTI_GPU
+
+    PartialState.__init__ = pretend
+
+
+def main(base: str, folder: str, dtype: str, base_dtype: str, adapter: str) -> None:
+    if "ACCELERATE_USE_FSDP" in os.environ:
+        shard_on_the_cpu()
     config = WanConfig(
         WanCodecConfig(image_size=16),
-        WanDynamicsConfig(chunk_length=4, lora_rank=2, lora_alpha=4.0, base_dtype=base_dtype),
+        WanDynamicsConfig(chunk_length=4, adapter=adapter, lora_rank=2, base_dtype=base_dtype),
         WanSuccessConfig(width=16, heads=2),
     )
     model = WanWorldModel.from_base(base, config, ROBOT, seed=0)
-    training = WanTraining(steps=4, batch=2, warmup=1, checkpoint_every=2, dtype=dtype, event_share=0, static_share=0)
+    training = WanTraining(
+        steps=4, batch=2, accumulate=2, warmup=1, checkpoint_every=2, dtype=dtype, event_share=0, static_share=0
+    )
     report = fit_wan(
         model,
         [episode(number) for number in range(4)],

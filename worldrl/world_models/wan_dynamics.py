@@ -42,6 +42,24 @@ def grouped_actions(action: Tensor, size: int) -> Tensor:
     return torch.cat([first, action], dim=1).unflatten(1, (-1, size)).flatten(2)
 
 
+class InputTypeNorm(nn.RMSNorm):
+    """A published norm of queries or keys with its weight in the input's type.
+
+    Under autocast the input is bfloat16 and the weight float32, for which torch has no fused kernel and warns.
+
+    Args:
+        norm: whose weight is taken over, under the same name.
+    """
+
+    def __init__(self, norm: nn.RMSNorm):
+        super().__init__(norm.normalized_shape, eps=norm.eps, device="meta")
+        self.weight = norm.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise over the last axis."""
+        return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
 class ActionConditioning(nn.Module):
     """Takes the place of the transformer's ``condition_embedder``: its time layers, and actions instead of text.
 
@@ -128,6 +146,8 @@ class WanDynamics(nn.Module):
         transformer.condition_embedder = ActionConditioning(transformer.condition_embedder, config)
         for block in transformer.blocks:
             block.attn2.add_k_proj = block.attn2.add_v_proj = block.attn2.norm_added_k = None
+            for attention in (block.attn1, block.attn2):
+                attention.norm_q, attention.norm_k = map(InputTypeNorm, (attention.norm_q, attention.norm_k))
         self.transformer = transformer
 
     @property
