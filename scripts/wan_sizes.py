@@ -82,9 +82,10 @@ def measure(geometry: dict[str, Any], config: WanDynamicsConfig) -> dict[str, fl
         whole = count(model)
         latents, frames = config.context_latents + config.future_latents, 1 + config.memory_frames + config.chunk_frames
         clip, action = torch.empty(1, latents, *shape), torch.empty(1, config.clip_actions, 7)
-        context = torch.empty(1, 3, 1 + config.memory_frames, IMAGE_SIZE, IMAGE_SIZE)
+        video = torch.empty(1, 3, frames, IMAGE_SIZE, IMAGE_SIZE)
         forward = flops(lambda: model(clip, torch.empty(1), action))
-        encode = flops(lambda: vae.encode(context))
+        encode = flops(lambda: vae.encode(video[:, :, : 1 + config.memory_frames]))
+        encode_clip = flops(lambda: vae.encode(video))
         decode = flops(lambda: vae.decode(clip.transpose(1, 2)))
         add_adapter(model.transformer, config)
     trained = sum(p.numel() for name, p in model.named_parameters() if is_trained(f"dynamics.{name}", config))
@@ -98,6 +99,7 @@ def measure(geometry: dict[str, Any], config: WanDynamicsConfig) -> dict[str, fl
         "chunk_tflop": config.sampling_steps * forward / 1e12,
         "encode_tflop": encode / 1e12,
         "decode_tflop": decode / 1e12,
+        "training_tflop": (encode_clip + 4 * forward) / 1e12,
         "frames_per_chunk": GROUP * config.future_latents,
         "weights_gb_bfloat16": 2 * whole / 1e9,
         "weights_gb_float32": 4 * whole / 1e9,
@@ -117,6 +119,7 @@ ROWS = {
     "chunk_tflop": ("a chunk's 5 evaluations", 1, "TFLOP"),
     "encode_tflop": ("a chunk's encoding of 1 + 4 frames", 1, "TFLOP"),
     "decode_tflop": ("a chunk's decoding of 13 frames, 8 of them new", 1, "TFLOP"),
+    "training_tflop": ("a training clip: encoding, forward, again forward, backward", 1, "TFLOP"),
     "weights_gb_bfloat16": ("transformer in bfloat16", 1, "GB"),
     "weights_gb_float32": ("transformer in float32", 1, "GB"),
     "lora_state_gb": ("training state, adapter=lora (base in float32)", 1, "GB"),

@@ -26,7 +26,7 @@ def rank_device(device: torch.device) -> torch.device:
     """Give each process of a machine its own GPU, where the setting says no more than ``cuda``."""
     import torch
 
-    if world_size() > 1 and device.type == "cuda" and device.index is None:
+    if world_size() > 1 and str(device) == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     return device
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,7 +88,8 @@ def _replay_rows(model: AnyVideoModel, episodes: Sequence[Episode], actions: NDA
         record_at(e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="replay")
         for e in episodes
     ]
-    state, frames, probabilities = model.start(records), [], []
+    state: Any = model.start(records)
+    frames, probabilities = [], []
     for k, chunk in enumerate(torch.from_numpy(actions).to(model.device).split(model.chunk_length, dim=1)):
         generators = [stream(seed, "replay", row + i, k) for i in range(len(episodes))]
         state, imagined = model.imagine(state, chunk.contiguous(), generators=generators)

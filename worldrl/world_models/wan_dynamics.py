@@ -52,7 +52,7 @@ class InputTypeNorm(nn.RMSNorm):
     """
 
     def __init__(self, norm: nn.RMSNorm):
-        super().__init__(norm.normalized_shape, eps=norm.eps, device="meta")
+        super().__init__(list(norm.normalized_shape), eps=norm.eps, device="meta")
         self.weight = norm.weight
 
     def forward(self, x: Tensor) -> Tensor:

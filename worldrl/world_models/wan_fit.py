@@ -254,7 +254,7 @@ def _newest(folder: Path) -> Checkpoint | None:
     return load_checkpoint(folder, modules={}, optimizers={})
 
 
-def _options(**more: bool) -> Any:
+def _options(**more: Any) -> Any:
     from torch.distributed.checkpoint.state_dict import StateDictOptions
 
     return StateDictOptions(full_state_dict=True, cpu_offload=True, ignore_frozen_params=True, **more)
