@@ -309,3 +309,114 @@ def same_tree() -> Callable[[Any, Any], None]:
             assert a == b, where
 
     return check
+
+
+# -- published Wan weights, tiny ---------------------------------------------------------------------------------------
+
+WAN_TRANSFORMER = {
+    "patch_size": (1, 2, 2),
+    "num_attention_heads": 2,
+    "attention_head_dim": 12,
+    "in_channels": 4,
+    "out_channels": 4,
+    "text_dim": 16,
+    "freq_dim": 16,
+    "ffn_dim": 32,
+    "num_layers": 2,
+    "cross_attn_norm": True,
+    "qk_norm": "rms_norm_across_heads",
+    "eps": 1e-6,
+}
+WAN_VAE = {
+    "base_dim": 8,
+    "z_dim": 4,
+    "dim_mult": [1, 2, 2],  # two halvings instead of three, so that 16 pixels become 4 by 4 latents
+    "num_res_blocks": 1,
+    "attn_scales": [],
+    "temperal_downsample": [True, True],
+    "latents_mean": [0.1, -0.2, 0.0, 0.3],
+    "latents_std": [0.5, 0.6, 0.4, 0.5],
+}
+
+
+def _publish_wan(folder: Path, *, transformer: dict[str, Any], vae: dict[str, Any], seed: int) -> Path:
+    import diffusers
+
+    with initial_weights(seed, "published wan"):
+        dit = diffusers.WanTransformer3DModel(**(WAN_TRANSFORMER | transformer))
+        autoencoder = diffusers.AutoencoderKLWan(**(WAN_VAE | vae))
+    half = sum(p.numel() * p.element_size() for p in dit.parameters()) * 6 // 10
+    dit.save_pretrained(folder / "transformer", max_shard_size=half)
+    autoencoder.save_pretrained(folder / "vae")
+    scheduler = diffusers.UniPCMultistepScheduler(
+        prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=5.0
+    )
+    scheduler.save_pretrained(folder / "scheduler")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def publish_wan() -> Callable[..., Path]:
+    """Write tiny random Wan weights in the published layout into a new folder."""
+    pytest.importorskip("diffusers")
+
+    def publish(folder: Path, *, transformer: Any = None, vae: Any = None, seed: int = 0) -> Path:
+        return _publish_wan(folder, transformer=transformer or {}, vae=vae or {}, seed=seed)
+
+    return publish
+
+
+@pytest.fixture(scope="session")
+def wan_base(publish_wan: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tiny published weights that nobody may change."""
+    return publish_wan(tmp_path_factory.mktemp("published") / "Wan2.2-TI2V-5B-Diffusers")
+
+
+@pytest.fixture(scope="session")
+def wan_config() -> Callable[..., Any]:
+    """Make a Wan configuration for 16-pixel pictures and chunks of four."""
+    from worldrl.world_models.wan_config import WanCodecConfig, WanConfig, WanDynamicsConfig, WanSuccessConfig
+
+    def make(*, size: int = 16, **dynamics: Any) -> WanConfig:
+        small = {"chunk_length": 4, "sampling_steps": 2, "lora_rank": 2, "lora_alpha": 4.0}
+        return WanConfig(
+            WanCodecConfig(image_size=size, rows=3),
+            WanDynamicsConfig(**(small | dynamics)),
+            WanSuccessConfig(width=16, heads=2),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_wan(wan_base: Path, wan_config: Callable[..., Any]) -> Callable[..., Any]:
+    """Build a tiny Wan world model; ``spread`` shakes what is trained, so that no channel is zero."""
+    pytest.importorskip("peft")
+    from worldrl.world_models.wan import WanWorldModel
+
+    def make(*, spread: float = 0.2, base: Path | None = None, seed: int = 0, **over: Any) -> WanWorldModel:
+        model = WanWorldModel.from_base(base or wan_base, wan_config(**over), ROBOT, seed=seed)
+        with initial_weights(seed, "spread"), torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.add_(spread * torch.randn_like(parameter))
+        return model
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def wan_model(make_wan: Callable[..., Any]) -> Any:
+    """A tiny Wan world model that nobody may change."""
+    return make_wan()
+
+
+@pytest.fixture(scope="session")
+def wan_record(make_record: Callable[..., ResetRecord]) -> Callable[..., ResetRecord]:
+    """Make a start state with four pictures of memory."""
+
+    def make(grey: int = 10, **over: Any) -> ResetRecord:
+        picture = np.full((16, 16, 3), grey, np.uint8)
+        return make_record(grey, **({"memory": np.repeat(picture[None], 4, axis=0)} | over))
+
+    return make

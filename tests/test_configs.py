@@ -202,7 +202,7 @@ def test_instances_share_no_default() -> None:
         (["fast=perhaps"], "^fast must be bool, got 'perhaps'$"),
         (["tasks=lift"], "^tasks must be list of str, got 'lift'$"),
         (["weight.lift=heavy"], "^weight.lift must be str to float, got 'heavy'$"),
-        (["preset=big"], "preset: unknown value 'big'; valid names: cpu, gpu, tiny"),
+        (["preset=big"], "preset: unknown value 'big'; valid names: cpu, gpu, tiny, wan"),
         (["rate=2"], "rate must be between 0 and 1, got 2.0"),
         (["rate=nan"], "rate must be between 0 and 1, got nan"),
         (["rate=1", "rate=0"], "rate is given twice: '1' and '0'"),
@@ -246,7 +246,7 @@ def test_description_covers_nested_fields_with_the_parents_defaults() -> None:
     assert rows["rl.steps"].meaning == "how many updates."
     assert rows["rl.sizes"].type_text == "list of int"
     assert rows["note"].type_text == "str or null"
-    assert rows["preset"].type_text == "tiny|cpu|gpu"
+    assert rows["preset"].type_text == "tiny|cpu|gpu|wan"
     assert rows["weight"].type_text == "str to float"
     assert rows["where"].type_text == "path"
     assert rows["episodes"].default == REQUIRED

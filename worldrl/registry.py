@@ -94,6 +94,7 @@ ALGORITHMS: Registry[Any] = Registry("algorithm", "worldrl.algorithms")
 BENCHMARKS: Registry[Any] = Registry("benchmark", "worldrl.benchmarks")
 
 WORLD_MODELS.register("video", "worldrl.world_models.video:VideoWorldModel")
+WORLD_MODELS.register("wan", "worldrl.world_models.wan:WanWorldModel")
 POLICIES.register("token", "worldrl.policies.token_policy:TokenPolicy")
 REWARDS.register("success", "worldrl.rewards.success:SuccessRule")
 ALGORITHMS.register("behaviour_cloning", "worldrl.algorithms.behaviour_cloning:train_policy")

@@ -40,11 +40,12 @@ MAY_CHANGE = ("run_dir", "gates")
 
 
 class Preset(StrEnum):
-    """Size of a run; every command has all three."""
+    """Size of a run; every command has them all."""
 
     tiny = "tiny"
     cpu = "cpu"
     gpu = "gpu"
+    wan = "wan"
 
 
 # --- declaring -----------------------------------------------------------------------------------------------------

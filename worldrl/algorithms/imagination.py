@@ -11,11 +11,11 @@ from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.imagined_rollouts import ImaginedRollouts, imagine_rollouts
 from worldrl.rollout.reset_store import ResetStore
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel
 
 
 def imagined_env(
-    world_model: VideoWorldModel, store: ResetStore, rule: SuccessRule, *, rows: int, horizon: dict[str, int]
+    world_model: AnyVideoModel, store: ResetStore, rule: SuccessRule, *, rows: int, horizon: dict[str, int]
 ) -> WorldModelVecEnv:
     """Make the environment of training: rows wait, once over, until all are."""
     return WorldModelVecEnv(

@@ -140,7 +140,7 @@ def fit(
     state = _State(name, dict(modules), optimizer, ema, folder, log)
     first, skipped = state.resume()
     began, logs = time.monotonic(), dict[str, float]()
-    with Progress(name, steps, start=first) as progress, _interrupts() as interrupted:
+    with Progress(name, steps, start=first) as progress, interrupts() as interrupted:
         for step in range(first, steps):
             logged = (step + 1) % every_log == 0 or step + 1 == steps
             scalars = _train_step(state, loss, step, schedule(step), clip_norm)
@@ -250,7 +250,7 @@ def _first_nonfinite(state: _State) -> str:
 
 
 @contextmanager
-def _interrupts() -> Generator[Callable[[], bool]]:
+def interrupts() -> Generator[Callable[[], bool]]:
     """Hold Ctrl-C back until a step is complete, since a half-taken optimizer step cannot be saved.
 
     A second Ctrl-C interrupts at once. Outside the main thread Python delivers no signals: nothing to hold back.

@@ -167,6 +167,8 @@ class ResetRecord:
         task: name of the task.
         step: control steps already spent (0 for an initial state), taken off the horizon.
         source: where it comes from, for example ``"demonstrations/12"``.
+        memory_action: float32 ``[M, 7]``, the actions that led to the memory's frames, ``frame_stride`` each, null
+            actions before the episode's start; None where that is all of them.
     """
 
     reference: NDArray[np.uint8]
@@ -176,3 +178,4 @@ class ResetRecord:
     task: str
     step: int
     source: str
+    memory_action: NDArray[np.float32] | None = None

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
+from worldrl.core.types import NULL_ACTION
 from worldrl.data.frame_store import FrameStore
 
 Index = NDArray[np.int64]
@@ -140,3 +141,22 @@ def _take(frames: NDArray[np.uint8] | Tensor, rows: Index) -> Tensor:
     if isinstance(frames, Tensor):
         return frames[torch.from_numpy(rows).to(frames.device)]
     return torch.from_numpy(np.take(frames, rows, axis=0))
+
+
+def actions_before(action: NDArray[np.float32], step: int, count: int) -> NDArray[np.float32]:
+    """Return the last ``count`` actions of ``[T, 7]`` before frame ``step``; before the start there are null actions."""
+    null = np.tile(np.array(NULL_ACTION, np.float32), (count, 1))
+    return np.concatenate([null, action[:step]])[-count:]
+
+
+def memory_actions(store: FrameStore, layout: WindowLayout, batch: WindowBatch) -> Tensor:
+    """Gather the actions that led to each window's memory frames, float32 ``[B, K·s, 7]``.
+
+    A static clip has always held still, as in its future.
+    """
+    count, rows = layout.memory_frames * layout.frame_stride, []
+    for episode, start in zip(batch.episode.tolist(), batch.start.tolist(), strict=True):
+        rows.append(actions_before(store.action[store.first[episode] :][:start], start, count))
+    action = torch.from_numpy(np.stack(rows))
+    action[batch.static] = batch.action[batch.static, :1].expand(-1, count, -1)
+    return action

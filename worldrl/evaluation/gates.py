@@ -28,7 +28,7 @@ from worldrl.evaluation.world_model import (
     whole_chunks,
 )
 from worldrl.rewards.success import SuccessRule
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel
 
 
 @dataclass
@@ -107,7 +107,7 @@ ADVICE = {
 
 
 def measure_gates(
-    model: VideoWorldModel, episodes: Sequence[Episode], rule: SuccessRule, thresholds: GateThresholds, *, seed: int
+    model: AnyVideoModel, episodes: Sequence[Episode], rule: SuccessRule, thresholds: GateThresholds, *, seed: int
 ) -> tuple[list[Gate], dict[str, Any]]:
     """Measure every gate on held-out episodes.
 

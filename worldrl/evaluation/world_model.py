@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +22,7 @@ from worldrl.core.stats import Rate, wilson
 from worldrl.core.types import NULL_ACTION, Episode
 from worldrl.rewards.success import SuccessRule, first_success, precision_recall
 from worldrl.rollout.reset_store import record_at
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel
 
 HORIZONS = (8, 32, 64)
 """Control steps at which the closed-loop error is reported."""
@@ -61,7 +62,7 @@ def padded_actions(episode: Episode, steps: int) -> NDArray[np.float32]:
 
 
 def replay(
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     episodes: Sequence[Episode],
     actions: NDArray[np.float32],
     *,
@@ -86,14 +87,13 @@ def replay(
     return Replay(real, imagined, step[None] <= last[:, None], probability, model.frame_stride)
 
 
-def _replay_rows(
-    model: VideoWorldModel, episodes: Sequence[Episode], actions: NDArray[np.float32], seed: int, row: int
-):
+def _replay_rows(model: AnyVideoModel, episodes: Sequence[Episode], actions: NDArray[np.float32], seed: int, row: int):
     records = [
         record_at(e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="replay")
         for e in episodes
     ]
-    state, frames, probabilities = model.start(records), [], []
+    state: Any = model.start(records)
+    frames, probabilities = [], []
     for k, chunk in enumerate(torch.from_numpy(actions).to(model.device).split(model.chunk_length, dim=1)):
         generators = [stream(seed, "replay", row + i, k) for i in range(len(episodes))]
         state, imagined = model.imagine(state, chunk.contiguous(), generators=generators)
@@ -129,7 +129,7 @@ def closed_loop_psnr(result: Replay, horizons: Sequence[int] = HORIZONS) -> dict
 
 
 def action_swap_ratio(
-    model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int, true: Replay | None = None
+    model: AnyVideoModel, episodes: Sequence[Episode], steps: int, *, seed: int, true: Replay | None = None
 ) -> float:
     """Closed-loop error under the actions of *another* episode over the error under the true ones.
 
@@ -145,7 +145,7 @@ def action_swap_ratio(
 
 
 def static_error(
-    model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int, row: int = 0
+    model: AnyVideoModel, episodes: Sequence[Episode], steps: int, *, seed: int, row: int = 0
 ) -> NDArray[np.float64]:
     """Mean squared error ``[E]`` between the first frame and what the model shows after ``steps`` of holding still."""
     still = np.tile(np.array(NULL_ACTION, np.float32), (len(episodes), steps, 1))
@@ -155,7 +155,7 @@ def static_error(
     return np.square(difference).mean(axis=(1, 2, 3), dtype=np.float64)
 
 
-def static_psnr(model: VideoWorldModel, episodes: Sequence[Episode], steps: int, *, seed: int) -> float:
+def static_psnr(model: AnyVideoModel, episodes: Sequence[Episode], steps: int, *, seed: int) -> float:
     """PSNR of :func:`static_error` over all episodes."""
     return psnr(float(static_error(model, episodes, steps, seed=seed).mean()))
 

@@ -23,7 +23,7 @@ from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, WanderAct
 from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 from worldrl.settings import non_negative, one_of, positive, setting
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import open_world_model
 
 DATASET = "dataset"
 """Folder of the dataset inside the run directory."""
@@ -139,7 +139,7 @@ def dream_plans(settings: CollectSettings, tasks: Sequence[str], file: Path, dev
     """Imagine the dreams, unless an earlier start has, and plan to execute them."""
     if settings.policy is None or settings.world_model is None:
         return []
-    model = VideoWorldModel.load(weights_folder(settings.world_model), device)
+    model = open_world_model(weights_folder(settings.world_model), device)
     plan = dream_plan(
         file,
         model,

@@ -229,13 +229,13 @@ def check_weights() -> str:
 
 def check_extras() -> str:
     """Optional packages."""
-    wanted = {"stable_baselines3": "sb3", "diffusers": "diffusers"}
-    missing = [extra for module, extra in wanted.items() if find_spec(module) is None]
+    wanted = {"stable_baselines3": "sb3", "diffusers": "wan", "peft": "wan", "accelerate": "wan"}
+    missing = list(dict.fromkeys(extra for module, extra in wanted.items() if find_spec(module) is None))
     if missing:
         raise Failure(
             f"not installed: {', '.join(missing)}", f"pip install -c constraints.txt -e '.[{','.join(missing)}]'"
         )
-    return ", ".join(wanted)
+    return ", ".join(dict.fromkeys(wanted.values()))
 
 
 def examine(name: str, required: bool, check: Callable[[], str]) -> Finding:

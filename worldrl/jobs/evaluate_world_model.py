@@ -33,7 +33,6 @@ from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.reset_store import record_at
 from worldrl.rollout.true_runs import CONTINUATIONS, HOLD_STEPS, Script, true_runs
 from worldrl.settings import non_negative, one_of, positive, setting
-from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.video import VideoWorldModel
 
 NO_LPIPS = "no weights given; lpips=FILE computes it (docs/metrics.md says which file)"
@@ -144,9 +143,12 @@ def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, devic
     Raises:
         SettingError: another robot or image size, or a horizon between two of its frames.
     """
-    model = starting_world_model(
-        settings.world_model, VideoWorldModelConfig(), data.embodiment, seed=settings.seed, device=device
-    ).eval()
+    model = starting_world_model(settings.world_model, None, data.embodiment, seed=settings.seed, device=device)
+    if not isinstance(model, VideoWorldModel):
+        raise SettingError(
+            f"world_model: {settings.world_model} holds a Wan world model, which is not measured here yet"
+        )
+    model.eval()
     size = model.config.codec.image_size
     if data.image_size != (size, size):
         raise SettingError(

@@ -22,6 +22,7 @@ from worldrl.core.rng import initial_weights, numpy_stream
 from worldrl.core.types import Episode
 from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
 from worldrl.jobs.language import task_sentences, training_sentences
+from worldrl.jobs.wan_settings import WanSettings
 from worldrl.paths import weights_dir
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.statistics import PolicyStatistics
@@ -33,13 +34,18 @@ from worldrl.rollout.dreams import Dreams, dream, execute
 from worldrl.rollout.starts import task_horizons
 from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
 from worldrl.world_models.distillation import fit_distilled
+from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.outcome_training import fit_outcome
-from worldrl.world_models.training import WorldModelTraining, fit_codec, fit_dynamics
+from worldrl.world_models.training import Sentences, WorldModelTraining, fit_codec, fit_dynamics
 from worldrl.world_models.video import KIND, VideoWorldModel
+from worldrl.world_models.wan import WanWorldModel
+from worldrl.world_models.wan_training import WanTraining
 
 BUNDLED, SCRATCH = "bundled", "scratch"
 POLICY, WORLD_MODEL = "policy", "world_model"
 """Folder names of the artefacts inside a stage."""
+DYNAMICS = "dynamics"
+"""Folder of a training's checkpoints."""
 
 
 def learn_policy(
@@ -86,28 +92,37 @@ def require_kind(start: str, config: VideoWorldModelConfig) -> None:
 
 
 def starting_world_model(
-    start: str, config: VideoWorldModelConfig | None, embodiment: Embodiment, *, seed: int, device: torch.device
-) -> VideoWorldModel:
+    start: str,
+    config: VideoWorldModelConfig | WanSettings | None,
+    embodiment: Embodiment,
+    *,
+    seed: int,
+    device: torch.device,
+) -> AnyVideoModel:
     """Return the world model that training begins with.
 
     Args:
-        start: ``bundled`` (the weights that come with worldrl), ``scratch``, or a world-model folder.
+        start: ``bundled`` (the weights that come with worldrl), ``scratch`` (with Wan, published weights and action
+            channels of one's own), or a world-model folder.
         config: sizes, used from scratch, and the backend that is asked for; None takes whatever a folder holds.
         embodiment: constants of the data's robot.
         seed: of the initial weights.
         device: where it goes.
 
     Raises:
-        ArtefactError: no world model in that folder.
+        ArtefactError: no world model in that folder, or no published weights in ``config.folder``.
         SettingError: its robot is not the data's, or its backend not the one that is asked for.
     """
-    if config is not None:
+    if isinstance(config, WanSettings):
+        if start == SCRATCH:
+            return WanWorldModel.from_base(config.folder, config.model, embodiment, seed=seed).to(device)
+    elif config is not None:
         require_kind(start, config)
         if start == SCRATCH:
             with initial_weights(seed, "world-model"):
                 return VideoWorldModel(config, embodiment).to(device)
     folder = weights_folder(start)
-    model = VideoWorldModel.load(folder, device)
+    model = open_world_model(folder, device)
     if model.embodiment != embodiment:
         raise SettingError(f"start: the world model in {folder} was made for another robot; use start=scratch")
     return model
@@ -120,13 +135,70 @@ def weights_folder(start: str) -> Path:
 
 def learn_world_model(
     folder: Path,
+    model: AnyVideoModel,
+    episodes: Sequence[Episode],
+    training: WorldModelTraining | WanTraining,
+    *,
+    seed: int,
+    log: MetricLog | None,
+    series: str = "dynamics",
+) -> dict[str, Any]:
+    """Train in place what has steps; return the last logged numbers.
+
+    Raises:
+        SettingError: the settings are another backbone's than the model.
+    """
+    sentences = task_sentences(sorted({episode.task for episode in episodes}))
+    if isinstance(model, WanWorldModel) and isinstance(training, WanTraining):
+        return learn_wan(folder, model, episodes, training, sentences, seed=seed, log=log, series=series)
+    if isinstance(model, VideoWorldModel) and isinstance(training, WorldModelTraining):
+        return _learn_video(folder, model, episodes, training, sentences, seed=seed, log=log, series=series)
+    own, other = ("wan", "video") if isinstance(model, WanWorldModel) else ("video", "wan")
+    raise SettingError(
+        f"start: those weights are a {own!r} world model's, but backbone={other} was asked for; give backbone={own}, or "
+        "start=scratch"
+    )
+
+
+def learn_wan(
+    folder: Path,
+    model: WanWorldModel,
+    episodes: Sequence[Episode],
+    training: WanTraining,
+    sentences: Sentences,
+    *,
+    seed: int,
+    log: MetricLog | None,
+    series: str = "dynamics",
+) -> dict[str, Any]:
+    """Train a Wan world model in place, in all processes at once; return the last logged numbers."""
+    from worldrl.world_models.wan_fit import fit_wan  # it brings torch.distributed
+
+    if training.steps:
+        fit_wan(
+            model,
+            episodes,
+            training,
+            sentences=sentences,
+            seed=seed,
+            device=model.device,
+            folder=folder / DYNAMICS,
+            log=log,
+            series=series,
+        )
+    return {key: value for key, value in last_numbers(log, series).items() if "/" in key}
+
+
+def _learn_video(
+    folder: Path,
     model: VideoWorldModel,
     episodes: Sequence[Episode],
     training: WorldModelTraining,
+    sentences: Sentences,
     *,
     seed: int,
-    log: MetricLog,
-    series: str = "dynamics",
+    log: MetricLog | None,
+    series: str,
 ) -> dict[str, Any]:
     """Train codec, dynamics, distilled sampler and outcome head in place, each if it has steps; return the last numbers."""
     numbers: dict[str, Any] = {}
@@ -134,9 +206,8 @@ def learn_world_model(
         frames = torch.from_numpy(np.concatenate([episode.frames[:, 0] for episode in episodes]))
         fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log)
         numbers |= last_numbers(log, "codec")
-    sentences = task_sentences(sorted({episode.task for episode in episodes}))
     parts = (
-        (fit_dynamics, "dynamics", training.steps),
+        (fit_dynamics, DYNAMICS, training.steps),
         (fit_distilled, "distillation", training.distill_steps),
         (fit_outcome, "outcome", training.outcome_steps),
     )
@@ -150,8 +221,10 @@ def learn_world_model(
     return numbers
 
 
-def last_numbers(log: MetricLog, series: str) -> dict[str, Any]:
+def last_numbers(log: MetricLog | None, series: str) -> dict[str, Any]:
     """Return a training's last logged numbers: from the log, since a session that finds it finished has none."""
+    if log is None:
+        return {}
     lines = [line for line in read_metrics(log.path.parent) if line["series"] == series]
     return lines[-1]["values"] if lines else {}
 
@@ -172,7 +245,7 @@ def held_out_count(episodes: int, share: float) -> int:
 
 
 def calibrate(
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     episodes: Sequence[Episode],
     dreams: Dreams | None = None,
     *,
@@ -201,7 +274,7 @@ def calibrate(
 
 
 def _replayed_scores(
-    model: VideoWorldModel, episodes: Sequence[Episode], seed: int
+    model: AnyVideoModel, episodes: Sequence[Episode], seed: int
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
     steps = whole_chunks(max(map(len, episodes)), model.chunk_length)
     actions = np.stack([padded_actions(episode, steps) for episode in episodes])
@@ -212,7 +285,7 @@ def _replayed_scores(
 
 def dream_plan(
     file: Path,
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     policy: TokenPolicy,
     tasks: Sequence[str],
     count: int,

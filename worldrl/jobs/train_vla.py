@@ -11,6 +11,7 @@ from typing import Any
 
 from worldrl.core.device import resolve_device, set_threads
 from worldrl.core.log import MetricLog, console
+from worldrl.core.ranks import refuse_many
 from worldrl.evaluation.compare import compare
 from worldrl.jobs import vla_checks as checks
 from worldrl.jobs import vla_stages as stages
@@ -36,6 +37,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
         SettingError: nothing of the practice would be held out.
         GateError: the world model is not good enough to practise in, and ``gates=stop``.
     """
+    refuse_many("train-vla")
     device = resolve_device(settings.device)
     set_threads(settings.threads)
     tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from worldrl.core.artefact import artefact_hash
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, console
+from worldrl.core.ranks import keep_silent, rank, rank_device, refuse_many
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
@@ -19,18 +21,21 @@ from worldrl.evaluation.gates import Gate, GateThresholds, measure_gates, requir
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import (
     BUNDLED,
+    DYNAMICS,
     WORLD_MODEL,
     calibrate,
     learn_world_model,
     split_held_out,
     starting_world_model,
 )
+from worldrl.jobs.wan_settings import WanSettings
 from worldrl.settings import fraction, one_of, setting
 from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.loading import BACKBONES, VIDEO, WAN, AnyVideoModel
 from worldrl.world_models.training import WorldModelTraining
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.wan import WanWorldModel
 
-DTYPES = {"float32": None, "float16": torch.float16}
+DTYPES = {"float32": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass
@@ -43,22 +48,29 @@ class TrainWorldModelSettings:
     seed: int = setting(0, "root of every random stream")
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
     data: list[str] = setting(["runs/collect/dataset"], "dataset folders; episodes of all are pooled")
-    start: str = setting(BUNDLED, "weights to begin with: bundled, scratch, or a world-model folder")
+    backbone: str = setting(VIDEO, "what learns: video (worldrl's own transformer) or wan (published Wan weights)")
+    start: str = setting(
+        BUNDLED,
+        "weights to begin with: bundled (of video), scratch (of wan: the published ones in wan.folder), or a world-model "
+        "folder",
+    )
     model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
     training: WorldModelTraining = field(default_factory=WorldModelTraining)
+    wan: WanSettings = field(default_factory=WanSettings)
     held_out: float = setting(
         0.1, "share of the episodes kept apart, half to calibrate the success head, half for the gates"
     )
     target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
     gates: str = setting("stop", "what a failed gate does: stop or warn")
     thresholds: GateThresholds = field(default_factory=GateThresholds)
-    store_dtype: str = setting("float32", "number type of the stored weights: float32 or float16")
+    store_dtype: str = setting("float32", "number type of the stored weights: float32, float16 or bfloat16")
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         fraction("held_out", self.held_out)
         fraction("target_precision", self.target_precision)
         one_of("gates", self.gates, ("stop", "warn"))
+        one_of("backbone", self.backbone, BACKBONES)
         one_of("store_dtype", self.store_dtype, tuple(DTYPES))
         if not self.data:
             raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
@@ -76,28 +88,68 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
     Raises:
         GateError: a gate failed and ``gates=stop``; the model is saved all the same.
     """
-    device = resolve_device(settings.device)
+    if settings.backbone != WAN:
+        refuse_many(f"backbone={settings.backbone}")
+    device = rank_device(resolve_device(settings.device))
     datasets = [EpisodeDataset.open(folder) for folder in settings.data]
+    if rank() > 0:
+        return _help(settings, datasets, device)
     with open_run("train-world-model", settings) as run, MetricLog(run.path) as log:
-        model = starting_world_model(
-            settings.start, settings.model, datasets[0].embodiment, seed=settings.seed, device=device
-        )
-        episodes = [episode for dataset in datasets for episode in dataset.load()]
-        training, calibration, held_out = split_held_out(episodes, settings.held_out, seed=settings.seed)
-        numbers = learn_world_model(run.path, model, training, settings.training, seed=settings.seed, log=log)
-        if settings.store_dtype == "float16":
-            model.half().float()  # gate what is stored
+        model, training, calibration, held_out = _begin(settings, datasets, device)
+        part = settings.wan.training if settings.backbone == WAN else settings.training
+        numbers = learn_world_model(run.path, model, training, part, seed=settings.seed, log=log)
+        model = _whole(model, settings, run.path, device)
+        if (stored := DTYPES[settings.store_dtype]) is not None:
+            _round(model, stored)  # gate what is stored
         gates, metrics = _measure(model, calibration, held_out, settings, device)
         parents = [
             {"path": folder, "hash": dataset.fingerprint}
             for folder, dataset in zip(settings.data, datasets, strict=True)
         ]
-        model.save(run.path / WORLD_MODEL, store_dtype=DTYPES[settings.store_dtype], parents=parents)
+        model.save(run.path / WORLD_MODEL, store_dtype=stored, parents=parents)
         return _finish(run, settings, gates, {"training": numbers, "episodes": len(training), **metrics}, device)
 
 
+def _begin(
+    settings: TrainWorldModelSettings, datasets: list[EpisodeDataset], device: torch.device
+) -> tuple[AnyVideoModel, list[Episode], list[Episode], list[Episode]]:
+    """Return the model to train, and the episodes for training, calibration and gates."""
+    config = settings.wan if settings.backbone == WAN else settings.model
+    model = starting_world_model(settings.start, config, datasets[0].embodiment, seed=settings.seed, device=device)
+    episodes = [episode for dataset in datasets for episode in dataset.load()]
+    return model, *split_held_out(episodes, settings.held_out, seed=settings.seed)
+
+
+def _help(settings: TrainWorldModelSettings, datasets: list[EpisodeDataset], device: torch.device) -> dict[str, Any]:
+    """Train along in another process than the first, which alone writes, measures and saves."""
+    keep_silent()
+    model, training, _, _ = _begin(settings, datasets, device)
+    learn_world_model(Path(settings.run_dir), model, training, settings.wan.training, seed=settings.seed, log=None)
+    return {}
+
+
+def _whole(
+    model: AnyVideoModel, settings: TrainWorldModelSettings, folder: Path, device: torch.device
+) -> AnyVideoModel:
+    """Return the model with all of its parameters in this process."""
+    from worldrl.world_models.wan_fit import finished_weights, is_sharded
+
+    if not isinstance(model, WanWorldModel) or not is_sharded(model):
+        return model
+    fresh = WanWorldModel.from_base(model.base.folder, model.config, model.embodiment, seed=settings.seed)
+    fresh.load_trained(finished_weights(folder / DYNAMICS))
+    return fresh.to(device)
+
+
+def _round(model: AnyVideoModel, dtype: torch.dtype) -> None:
+    if isinstance(model, WanWorldModel):
+        model.round_trained(dtype)
+    else:
+        model.to(dtype).float()
+
+
 def _measure(
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     calibration: list[Episode],
     held_out: list[Episode],
     settings: TrainWorldModelSettings,
@@ -105,7 +157,8 @@ def _measure(
 ) -> tuple[list[Gate], dict[str, Any]]:
     if not held_out:
         return [], {}
-    model.compute_dtype = resolve_dtype(settings.training.dtype, device)
+    part = settings.wan.training if settings.backbone == WAN else settings.training
+    model.compute_dtype = resolve_dtype(part.dtype, device)
     rule = calibrate(model, calibration, target_precision=settings.target_precision, seed=settings.seed)
     gates, metrics = measure_gates(model, held_out, rule, settings.thresholds, seed=settings.seed)
     return gates, {"held_out_episodes": len(held_out), "threshold": rule.threshold, **metrics}

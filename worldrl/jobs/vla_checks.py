@@ -23,7 +23,7 @@ from worldrl.jobs.vla_loop import Loop, fresh_dreams, keyframe_dreams, load_worl
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.dreams import Dreams, came_true, execute
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel
 
 
 def evaluate(loop: Loop, name: str, policy: Path) -> EvalResult:
@@ -71,7 +71,7 @@ def gates(loop: Loop, number: int, policy: Path, world: Path, practices: Sequenc
     return stage.summary
 
 
-def save_replays(folder: Path, model: VideoWorldModel, episodes: Sequence[Episode], *, seed: int) -> None:
+def save_replays(folder: Path, model: AnyVideoModel, episodes: Sequence[Episode], *, seed: int) -> None:
     """Keep a few held-out episodes, real and imagined, for the report: successes first, then failures."""
     chosen = [e for e in episodes if e.success][:2] + [e for e in episodes if not e.success][:2]
     steps = whole_chunks(max(map(len, chosen)), model.chunk_length)

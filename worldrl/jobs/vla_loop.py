@@ -27,7 +27,7 @@ from worldrl.rollout.dreams import Dreams, dream, dream_on
 from worldrl.rollout.reset_store import keyframe_starts
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 from worldrl.rollout.starts import task_horizons
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel, open_world_model
 
 DATASET = "dataset"
 
@@ -112,7 +112,7 @@ def protocol(loop: Loop) -> EvalProtocol:
     )
 
 
-def fresh_dreams(loop: Loop, policy: TokenPolicy, model: VideoWorldModel, count: int, *, name: str) -> Dreams:
+def fresh_dreams(loop: Loop, policy: TokenPolicy, model: AnyVideoModel, count: int, *, name: str) -> Dreams:
     """Dream ``count`` rollouts of each task from initial states of their own; ``name`` fixes every draw."""
     return dream(
         model,
@@ -127,7 +127,7 @@ def fresh_dreams(loop: Loop, policy: TokenPolicy, model: VideoWorldModel, count:
 
 
 def keyframe_dreams(
-    loop: Loop, policy: TokenPolicy, model: VideoWorldModel, episodes: Sequence[Episode], count: int, *, name: str
+    loop: Loop, policy: TokenPolicy, model: AnyVideoModel, episodes: Sequence[Episode], count: int, *, name: str
 ) -> Dreams | None:
     """Dream recorded episodes on from up to ``count`` keyframes of each task; None where rollouts start at none."""
     config = loop.settings.improvement
@@ -163,8 +163,8 @@ def practice_split(loop: Loop, practices: Sequence[Path]) -> tuple[list[Episode]
     return training, calibration, gates
 
 
-def load_world_model(loop: Loop, folder: Path) -> tuple[VideoWorldModel, SuccessRule]:
+def load_world_model(loop: Loop, folder: Path) -> tuple[AnyVideoModel, SuccessRule]:
     """Load a world model ready to imagine, with its rule of success."""
-    model = VideoWorldModel.load(folder, loop.device)
+    model = open_world_model(folder, loop.device)
     model.compute_dtype = resolve_dtype(loop.settings.dtype, loop.device)
     return model, SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)

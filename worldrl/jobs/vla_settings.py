@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning
 from worldrl.algorithms.improve import Improvement
 from worldrl.evaluation.gates import GateThresholds
+from worldrl.jobs.wan_settings import WanSettings
 from worldrl.policies.token_policy import TokenPolicyConfig
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.loading import BACKBONES, VIDEO
 from worldrl.world_models.training import WorldModelTraining
 
 
@@ -96,7 +98,14 @@ class TrainVlaSettings:
     envs_per_worker: int = setting(8, "environments per process, stepped in lock-step")
     tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind")
     kind: str | None = setting("object", "object, spatial, goal or long; null with empty tasks for all kinds")
-    start: str = setting("bundled", "world model to begin with: bundled, scratch, or a world-model folder")
+    backbone: str = setting(
+        VIDEO, "what learns to imagine: video (worldrl's own transformer) or wan (published Wan weights)"
+    )
+    start: str = setting(
+        "bundled",
+        "world model to begin with: bundled (of video), scratch (of wan: the published weights in wan.folder), or a "
+        "world-model folder",
+    )
     gates: str = setting("stop", "what a failed gate does: stop or warn")
     rounds: int = setting(2, "rounds of practice, world model and improvement (co-evolution)")
     improve_from: str = setting(
@@ -116,6 +125,7 @@ class TrainVlaSettings:
         )
     )
     scratch: Scratch = field(default_factory=Scratch)
+    wan: WanSettings = field(default_factory=WanSettings)
     thresholds: GateThresholds = field(default_factory=GateThresholds)
     confirmed: float = setting(
         0.75,
@@ -129,6 +139,7 @@ class TrainVlaSettings:
         """Check the ranges."""
         one_of("gates", self.gates, ("stop", "warn"))
         one_of("improve_from", self.improve_from, ("latest", "supervised"))
+        one_of("backbone", self.backbone, BACKBONES)
         fraction("held_out", self.held_out)
         fraction("confirmed", self.confirmed)
         fraction("target_precision", self.target_precision)

@@ -33,6 +33,8 @@ from worldrl.jobs.stages import (
     starting_world_model,
 )
 from worldrl.jobs.vla_loop import DATASET, Loop, fresh_dreams, keyframe_dreams, load, load_world_model, practice_split
+from worldrl.jobs.vla_settings import TrainVlaSettings
+from worldrl.jobs.wan_settings import WanSettings
 from worldrl.policies.samples import make_samples
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
@@ -41,7 +43,10 @@ from worldrl.rollout.dreams import join_dreams
 from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.reset_store import ResetStore, keyframe_records
 from worldrl.rollout.starts import simulator_starts, task_horizons
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.loading import WAN, AnyVideoModel
+from worldrl.world_models.training import WorldModelTraining
+from worldrl.world_models.wan_training import WanTraining
 
 # -- before the rounds ---------------------------------------------------------------------------------------------
 
@@ -116,13 +121,14 @@ def world_model(
         settings, seed = loop.settings, loop.seed("world-model", number)
         embodiment = EpisodeDataset.open(demos).embodiment
         start = SCRATCH if before is None else str(before)
-        model = starting_world_model(start, settings.world_model, embodiment, seed=seed, device=loop.device)
+        config, learning = backbone(settings, scratch=before is None)
+        model = starting_world_model(start, config, embodiment, seed=seed, device=loop.device)
         training, calibration, _ = practice_split(loop, practices)
         numbers = learn_world_model(
             stage.folder,
             model,
             [*load(demos), *training],
-            settings.scratch.training if before is None else settings.training,
+            learning,
             seed=seed,
             log=loop.log,
             series=f"dynamics-{number}",
@@ -141,6 +147,15 @@ def world_model(
         summary = {"training": numbers, "threshold": rule.threshold, "episodes": len(training), "dtype": dtype}
         loop.finish(stage, summary)
     return stage.folder / WORLD_MODEL
+
+
+def backbone(
+    settings: TrainVlaSettings, *, scratch: bool
+) -> tuple[VideoWorldModelConfig | WanSettings, WorldModelTraining | WanTraining]:
+    """Return sizes and training of the world model that the settings ask for."""
+    if settings.backbone == WAN:
+        return settings.wan, settings.wan.training
+    return settings.world_model, settings.scratch.training if scratch else settings.training
 
 
 def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: Path, practices: Sequence[Path]) -> Path:
@@ -178,7 +193,7 @@ def scheduled(loop: Loop, number: int) -> Improvement:
     return replace(config, p_keyframe=keyframe_probability(config, measured["policy"]["precision"], keyframe))
 
 
-def reset_store(loop: Loop, model: VideoWorldModel, practices: Sequence[Path], number: int) -> ResetStore:
+def reset_store(loop: Loop, model: AnyVideoModel, practices: Sequence[Path], number: int) -> ResetStore:
     """Collect start states: fresh initial states of the simulator, and keyframes of the practice that is trained on."""
     config = loop.settings.improvement
     initial = simulator_starts(

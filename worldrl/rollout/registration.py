@@ -24,12 +24,12 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.reset_store import ResetStore, keyframe_records, record_at
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel, open_world_model
 
 ENV_ID = "worldrl/Imagined-v0"
 
 
-def dataset_store(data: Path | str, model: VideoWorldModel, *, margin: int) -> tuple[ResetStore, dict[str, int]]:
+def dataset_store(data: Path | str, model: AnyVideoModel, *, margin: int) -> tuple[ResetStore, dict[str, int]]:
     """Collect a dataset's start states, and the length of each task's longest episode.
 
     Args:
@@ -89,7 +89,7 @@ def make_vec(
         ArtefactError: a folder is missing or damaged.
         SettingError: a value out of range, or a dataset that does not fit the model.
     """
-    model = VideoWorldModel.load(Path(world_model), device)
+    model = open_world_model(Path(world_model), device)
     store, lengths = dataset_store(data, model, margin=keyframe_margin)
     return WorldModelVecEnv(
         model,

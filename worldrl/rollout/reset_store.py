@@ -15,6 +15,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode, ResetRecord
 from worldrl.data.keyframes import Keyframe, keyframes
 from worldrl.data.parting import first_closing, partings
+from worldrl.data.window_batch import actions_before
 
 
 def record_at(episode: Episode, step: int, *, memory_frames: int, frame_stride: int, source: str) -> ResetRecord:
@@ -28,6 +29,7 @@ def record_at(episode: Episode, step: int, *, memory_frames: int, frame_stride: 
         task=episode.task,
         step=step,
         source=source,
+        memory_action=actions_before(episode.action, step, memory_frames * frame_stride),
     )
 
 

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import Embodiment, integrate_commands
-from worldrl.core.errors import ActionError, ArtefactError, NonFiniteError
+from worldrl.core.errors import ActionError, ArtefactError
 from worldrl.core.rng import row_noise
-from worldrl.core.types import ACTION_SIZE, Imagined, ResetRecord
+from worldrl.core.types import Imagined, ResetRecord
+from worldrl.world_models.checks import check_chunk, check_imagined
 from worldrl.world_models.codec import IdentityCodec, PatchCodec, to_uint8, to_unit
 from worldrl.world_models.config import CodecKind, DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.flow_transformer import FlowTransformer
@@ -160,14 +161,14 @@ class VideoWorldModel(nn.Module):
             ActionError: wrong shape or non-finite values; ``state`` is untouched.
             NonFiniteError: the model imagined NaN or infinite latents; ``state`` is untouched.
         """
-        self._check(state, action, generators)
+        check_chunk(action, state.rows, self.chunk_length, generators)
         action = action.to(self.device)
         commands = integrate_commands(self.embodiment, state.command, action)
         noise = row_noise(generators, self.noise_shape, self.device)
         with self.autocast():
             latent, features = self.sample(state, self.condition(action, commands), noise)
             logit, belief = self.outcome(self.find(features, state.instruction), state.belief)
-        _check_finite(latent)
+        check_imagined(latent)
         after = replace(self.remember(state, latent, commands), belief=belief)
         return after, Imagined(latent, self.frame_steps, commands, torch.sigmoid(logit))
 
@@ -201,17 +202,6 @@ class VideoWorldModel(nn.Module):
         with self.autocast():
             frames = self.codec.decode(latent)
         return to_uint8(frames.float())
-
-    def _check(self, state: VideoState, action: Tensor, generators: Sequence[torch.Generator]) -> None:
-        expected = (state.rows, self.chunk_length, ACTION_SIZE)
-        if tuple(action.shape) != expected or action.dtype != torch.float32:
-            raise ActionError(f"action must be float32 {expected}, got {action.dtype} {tuple(action.shape)}")
-        if len(generators) != state.rows:
-            raise ActionError(f"imagine needs one generator per row: {state.rows}, got {len(generators)}")
-        finite = torch.isfinite(action)
-        if not finite.all():
-            row, step, field = (int(i) for i in (~finite).nonzero()[0])
-            raise ActionError(f"action[{row}, {step}, {field}] is {action[row, step, field].item()}; state unchanged")
 
     def restore(self, data: dict[str, Tensor]) -> VideoState:
         """Rebuild a state from :meth:`VideoState.state_dict`; ActionError when it is not one of this model."""
@@ -253,12 +243,3 @@ def make_dynamics(config: VideoWorldModelConfig, latent_shape: tuple[int, int, i
     if config.dynamics.kind is DynamicsKind.flow_transformer:
         return FlowTransformer(config.dynamics, latent_shape)
     return EdmUNet(config.dynamics, latent_shape, pixels=config.codec_kind is CodecKind.identity)
-
-
-def _check_finite(latent: Tensor) -> None:
-    finite = torch.isfinite(latent).flatten(1).all(dim=1)
-    if not finite.all():
-        row = int((~finite).nonzero()[0])
-        raise NonFiniteError(
-            f"the world model imagined non-finite latents, first in row {row}; its weights are damaged"
-        )

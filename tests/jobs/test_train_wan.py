@@ -1,0 +1,129 @@
+"""The Wan backbone through the jobs: trained, gated, saved, dreamed in, chosen by words."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from worldrl.core.errors import SettingError
+from worldrl.jobs import imagine, train_world_model
+from worldrl.jobs.imagine import ImagineSettings
+from worldrl.jobs.stages import learn_world_model, starting_world_model
+from worldrl.jobs.train_vla import TrainVlaSettings
+from worldrl.jobs.train_world_model import TrainWorldModelSettings
+from worldrl.jobs.vla_stages import backbone
+from worldrl.jobs.wan_settings import WanSettings
+from worldrl.settings import compose
+from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.training import WorldModelTraining
+from worldrl.world_models.wan import WanWorldModel
+from worldrl.world_models.wan_training import WanTraining
+
+pytest.importorskip("diffusers")
+pytest.importorskip("peft")
+pytest.importorskip("accelerate")
+
+CPU = torch.device("cpu")
+SMALL = {"steps": 2, "batch": 2, "warmup": 1, "checkpoint_every": 1, "dtype": "float32"}
+
+
+@pytest.fixture
+def make_settings(push_dataset, wan_base, wan_config, tmp_path):
+    def make(**over):
+        wan = WanSettings(str(wan_base), wan_config(), WanTraining(**SMALL))
+        return TrainWorldModelSettings(
+            **{
+                "run_dir": str(tmp_path / "run"),
+                "data": [str(push_dataset)],
+                "backbone": "wan",
+                "start": "scratch",
+                "wan": wan,
+                "held_out": 0.5,
+                "gates": "warn",
+                **over,
+            }
+        )
+
+    return make
+
+
+def test_a_run_leaves_a_model_that_other_jobs_take(make_settings, tmp_path, push_dataset, wan_base):
+    metrics = train_world_model.main(make_settings(store_dtype="bfloat16"))
+    assert len(metrics["gates"]) == 5
+    assert metrics["training"].keys() >= {"wm/flow_loss", "wm/success_loss"}
+    folder = tmp_path / "run" / "world_model"
+    model = WanWorldModel.load(folder)
+    assert model.config.outcome.threshold == metrics["threshold"]
+    parents = [parent["path"] for parent in json.loads((folder / "manifest.json").read_text())["parents"]]
+    assert parents == [str(push_dataset), str(wan_base)]
+    again = train_world_model.main(make_settings(store_dtype="bfloat16"))  # finds everything finished
+    assert again == metrics
+    env = gymnasium.make_vec(
+        "worldrl.rollout.registration:worldrl/Imagined-v0",
+        num_envs=2,
+        vectorization_mode="vector_entry_point",
+        world_model=folder,
+        data=push_dataset,
+        p_keyframe=1.0,
+        keyframe_margin=4,
+    )
+    env.reset(seed=0)
+    obs, *_ = env.unwrapped.chunk_step(np.zeros((2, 4, 7), np.float32))
+    assert obs["image"].shape == (2, 16, 16, 3)
+    seen = imagine.main(
+        ImagineSettings(
+            run_dir=str(tmp_path / "imagine"), world_model=str(folder), data=str(push_dataset), episodes=2, steps=8
+        )
+    )
+    assert "action_swap_ratio" in seen
+    assert len(list((tmp_path / "imagine" / "videos").iterdir())) == 2
+
+
+def test_a_saved_model_is_trained_on(make_settings, tmp_path):
+    train_world_model.main(make_settings(held_out=0.0))
+    start = str(tmp_path / "run" / "world_model")
+    train_world_model.main(make_settings(run_dir=str(tmp_path / "more"), start=start, held_out=0.0))
+    one, two = (WanWorldModel.load(tmp_path / name / "world_model").trained() for name in ("run", "more"))
+    assert not all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_missing_folder_is_told_before_anything_is_learned(make_settings, tmp_path):
+    from worldrl.core.errors import ArtefactError
+
+    missing = WanSettings(str(tmp_path / "none"))
+    with pytest.raises(ArtefactError, match="hf download Wan-AI/Wan2"):
+        train_world_model.main(make_settings(wan=missing))
+    with pytest.raises(SettingError, match=r"wan\.folder: give the folder"):
+        train_world_model.main(make_settings(run_dir=str(tmp_path / "b"), wan=WanSettings()))
+
+
+def test_weights_of_the_other_backbone_are_refused(wan_model, world_model, push_episodes, tmp_path, robot):
+    world_model.save(tmp_path / "video")
+    start = {"embodiment": robot, "seed": 0, "device": CPU}
+    video = starting_world_model(str(tmp_path / "video"), WanSettings(), **start)
+    for model, training, word in ((video, WanTraining(), "video"), (wan_model, WorldModelTraining(), "wan")):
+        with pytest.raises(SettingError, match=f"give backbone={word}, or start=scratch"):
+            learn_world_model(tmp_path, model, push_episodes, training, seed=0, log=None)
+
+
+def test_several_processes_are_for_wan_alone(make_settings, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SettingError, match="backbone=video runs in one process, 2 were launched"):
+        train_world_model.main(make_settings(backbone="video"))
+
+
+def test_words_choose_the_backbone_in_both_jobs():
+    chosen = compose("train-world-model", TrainWorldModelSettings, {"preset": "wan", "wan.training.batch": "3"})
+    assert (chosen.backbone, chosen.start, chosen.wan.training.batch) == ("wan", "scratch", 3)
+    loop = compose("train-vla", TrainVlaSettings, {"preset": "wan", "wan.model.dynamics.adapter": "full"})
+    config, training = backbone(loop, scratch=True)
+    assert isinstance(config, WanSettings)
+    assert isinstance(training, WanTraining)
+    assert config.model.dynamics.adapter == "full"
+    assert loop.policy.image_size == config.model.codec.image_size
+    plain = compose("train-vla", TrainVlaSettings, {})
+    assert isinstance(backbone(plain, scratch=False)[0], VideoWorldModelConfig)
+    with pytest.raises(SettingError, match="did you mean 'wan'"):
+        compose("train-vla", TrainVlaSettings, {"backbone": "wann"})

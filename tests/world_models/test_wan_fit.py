@@ -1,0 +1,260 @@
+"""Training of the Wan world model through Accelerate: what moves, resume, accumulation, overfitting, many processes."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from worldrl.core.errors import NonFiniteError, SettingError
+from worldrl.core.log import MetricLog, read_metrics
+from worldrl.world_models import wan_fit
+from worldrl.world_models.training import Sentences
+from worldrl.world_models.wan_adapter import is_published, is_trained
+from worldrl.world_models.wan_fit import finished_weights, fit_wan, parameter_groups
+from worldrl.world_models.wan_losses import WanLoss
+from worldrl.world_models.wan_training import ClipSource, WanTraining
+
+pytest.importorskip("diffusers")
+pytest.importorskip("peft")
+pytest.importorskip("accelerate")
+
+CPU = torch.device("cpu")
+SENTENCES = Sentences(same={"PickRedCube": ("pick up the red cube", "lift the red block")}, other={})
+SMALL = {"steps": 4, "batch": 2, "warmup": 1, "checkpoint_every": 2, "dtype": "float32", "new_learning_rate": 1e-3}
+SCRIPT = Path(__file__).parent / "wan_script.py"
+
+
+class StopError(Exception):
+    """Raised in the middle of a training."""
+
+
+@pytest.fixture
+def fit(make_wan, push_episodes):
+    def run(folder=None, *, model=None, log=None, adapter="lora", **over):
+        model = make_wan(adapter=adapter) if model is None else model
+        config = WanTraining(**(SMALL | over))
+        report = fit_wan(model, push_episodes, config, sentences=SENTENCES, seed=3, device=CPU, folder=folder, log=log)
+        return model, report
+
+    return run
+
+
+def state(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("adapter", ["lora", "full"])
+def test_only_what_is_trained_moves(make_wan, fit, adapter):
+    model = make_wan(adapter=adapter)
+    before = state(model)
+    fit(model=model)
+    after, config = state(model), model.config.dynamics
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    trained = {name for name in before if is_trained(name, config)}
+    assert moved <= trained
+    assert len(moved) > 0.9 * len(trained)
+    kept = set(before) - trained
+    assert all(name.startswith("codec.") for name in kept) == (adapter == "full")
+    assert not model.training
+    assert not model.dynamics.transformer.gradient_checkpointing
+
+
+@pytest.mark.parametrize(("adapter", "stop"), [("lora", 0), ("lora", 3), ("full", 2)])
+def test_cut_short_it_goes_on_to_the_same_bits(fit, monkeypatch, tmp_path, same_tree, adapter, stop):
+    true_forward = WanLoss.forward
+
+    def run(folder, at=None):
+        calls = []
+
+        def forward(self, clip):
+            calls.append(clip)
+            if at is not None and len(calls) == at + 1:
+                raise StopError
+            return true_forward(self, clip)
+
+        monkeypatch.setattr(WanLoss, "forward", forward)
+        model, report = fit(folder, adapter=adapter)
+        return state(model), report, len(calls)
+
+    whole, _, _ = run(tmp_path / "whole")
+    with pytest.raises(StopError):
+        run(tmp_path / "cut", at=stop)
+    again, report, _ = run(tmp_path / "cut")
+    assert report.resumed_from == stop // 2 * 2
+    same_tree(again, whole)
+    finished, report, calls = run(tmp_path / "cut")
+    assert (report.resumed_from, calls) == (4, 0)
+    same_tree(finished, whole)
+    weights = finished_weights(tmp_path / "cut")
+    same_tree({name: value for name, value in whole.items() if name in weights}, {n: weights[n] for n in whole if n in weights})  # fmt: skip
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".pt", ".bin", ".distcp", ".pkl")]
+
+
+def test_accumulated_passes_are_one_larger_step(make_wan, push_episodes, fit):
+    """AdamW's first step, by hand, from the mean gradient of both passes."""
+    config = WanTraining(**(SMALL | {"steps": 1, "warmup": 0, "accumulate": 2, "weight_decay": 0.0}))
+    model = make_wan()
+    start = state(model)
+    part = WanLoss(model).train()
+    source = ClipSource(model, push_episodes, config, SENTENCES, seed=3)
+    for number in range(2):
+        (part(source.draw(0, number))[0] / 2).backward()
+    parameters = {name: p for name, p in model.named_parameters() if p.grad is not None}
+    norm = torch.nn.utils.clip_grad_norm_(parameters.values(), config.clip_norm)
+    rate = config.new_learning_rate
+    expected = {name: start[name] - rate * p.grad / (p.grad.abs() + 1e-8) for name, p in parameters.items()}
+    trained, report = fit(steps=1, warmup=0, accumulate=2, weight_decay=0.0)
+    assert report.logs["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
+    assert report.logs["lr"] == pytest.approx(rate)
+    for name, value in trained.named_parameters():
+        if name in expected and parameters[name].grad.abs().min() > 1e-6:
+            torch.testing.assert_close(value.detach(), expected[name], atol=1e-6, rtol=1e-5)
+
+
+def test_published_weights_learn_at_their_own_rate(make_wan):
+    config = WanTraining(learning_rate=1e-5, new_learning_rate=1e-3)
+    sizes = {}
+    for adapter in ("lora", "full"):
+        groups = parameter_groups(WanLoss(make_wan(adapter=adapter)), config)
+        sizes[adapter] = {group["lr"]: sum(p.numel() for p in group["params"]) for group in groups}
+    assert sizes["lora"].keys() == {1e-3}
+    assert sizes["full"].keys() == {1e-5, 1e-3}
+    assert is_published("dynamics.transformer.blocks.0.ffn.net.2.weight")
+    assert not is_published("dynamics.transformer.condition_embedder.action_position")
+    assert not is_published("success.head.frame")
+
+
+def test_one_clip_is_learned_by_heart(make_wan, push_episodes):
+    """The same clip with the same noise, a few hundred steps: the velocity comes out, so every path is connected."""
+    model = make_wan(adapter="full", spread=0.0, bell_weight=False, memory_noise=0.0)
+    source = ClipSource(model, push_episodes, WanTraining(**(SMALL | {"batch": 1})), SENTENCES, seed=0)
+    clip = replace(source.draw(0, 0), sigma=torch.tensor([0.7]))
+    part = WanLoss(model).train()
+    optimizer = torch.optim.AdamW(part.parameters(), lr=1e-2)
+    losses = []
+    for _ in range(150):
+        optimizer.zero_grad()
+        loss, logs = part(clip)
+        loss.backward()
+        optimizer.step()
+        losses.append(float(logs["wm/flow_loss"]))
+    assert losses[-1] < 0.05 * losses[0]
+
+
+def test_clips_carry_the_actions_that_led_to_their_frames(wan_model, push_episodes):
+    config = WanTraining(**(SMALL | {"batch": 40, "first_chunk_share": 0.3, "static_share": 0.3, "event_share": 0.2}))
+    source = ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0)
+    windows = []
+    sample = source.sampler.sample
+    source.sampler.sample = lambda *given: windows.append(sample(*given)) or windows[-1]
+    clip = source.draw(0, 0)
+    batch = windows[0]
+    assert clip.latent.shape == (40, 3, 4, 4, 4)
+    null = torch.tensor([0, 0, 0, 0, 0, 0, -1.0])
+    assert (clip.action[:, 0] == null).all()
+    for row in range(40):
+        episode, start = push_episodes[int(batch.episode[row])], int(batch.start[row])
+        known = episode.action[max(start - 4, 0) : start]
+        past = clip.action[row, 1:5]
+        if batch.static[row]:
+            assert (past[:, :6] == 0).all()
+            assert (clip.action[row, 1:, 6] == episode.command[start, 6]).all()
+        else:
+            assert (past[: 4 - len(known)] == null).all()
+            assert np.array_equal(past[4 - len(known) :].numpy(), known)
+    assert torch.equal(clip.action[:, 5:], batch.action)
+    again = ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0)
+    for other, same in ((again.draw(0, 0), True), (again.draw(1, 0), False), (again.draw(0, 1), False)):
+        assert torch.equal(other.latent, clip.latent) == same
+        assert torch.equal(other.noise, clip.noise) == same
+
+
+def test_static_clips_have_still_latents(wan_model, push_episodes):
+    config = WanTraining(**(SMALL | {"static_share": 1.0, "event_share": 0.0, "first_chunk_share": 0.0}))
+    source = ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0)
+    batch = source.sampler.sample(4, torch.Generator().manual_seed(0))
+    assert batch.static.all()
+    assert torch.equal(batch.frames, batch.memory[:, -1:].expand_as(batch.frames))
+
+
+def test_processes_share_the_episodes(wan_model, push_episodes):
+    config = WanTraining(**SMALL)
+    parts = [ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0, process=p, processes=3) for p in range(3)]
+    assert sum(len(part.sampler.store.length) for part in parts) == len(push_episodes)
+    assert not torch.equal(parts[0].draw(0, 0).noise, parts[1].draw(0, 0).noise)
+    with pytest.raises(SettingError, match="do not give one to each of 99 processes"):
+        ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0, process=0, processes=99)
+
+
+def test_what_is_logged(fit, tmp_path):
+    with MetricLog(tmp_path, tensorboard=False) as log:
+        fit(tmp_path / "wan", log=log)
+    (line,) = read_metrics(tmp_path)
+    assert (line["series"], line["step"]) == ("wan", 3)
+    assert line["values"].keys() == {"loss", "wm/flow_loss", "wm/success_loss", "grad_norm", "lr"}
+
+
+def test_damaged_gradients_stop_it_before_the_weights(make_wan, fit, monkeypatch):
+    model = make_wan()
+    before = state(model)
+    monkeypatch.setattr(wan_fit.WanLoss, "forward", lambda self, clip: (sum(p.sum() for p in self.parameters() if p.requires_grad) * torch.nan, {}))  # fmt: skip
+    with pytest.raises(NonFiniteError, match="gradient norm is nan at step 0"):
+        fit(model=model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_number_types_must_fit(make_wan, fit):
+    with pytest.raises(SettingError, match="dtype must be bfloat16 beside"):
+        fit(model=make_wan(base_dtype="bfloat16"))
+    for over in ({"batch": 0}, {"accumulate": 0}, {"negative_share": 2.0}):
+        with pytest.raises(SettingError, match=next(iter(over))):
+            WanTraining(**over)
+
+
+def test_bfloat16_training_keeps_float32_weights(run_python, wan_base, tmp_path):
+    """In a process of its own: Accelerate keeps one number type per process."""
+    done = run_python(SCRIPT, wan_base, tmp_path, "bfloat16", "bfloat16", "lora", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "result-0.json").read_text())
+    assert result["trained"] == ["torch.float32"]
+    assert "torch.bfloat16" in result["kept"]
+
+
+FSDP = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+    "FSDP_CPU_RAM_EFFICIENT_LOADING": "true",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env", "dtype", "adapter"), [({}, "float32", "lora"), (FSDP, "float32", "lora"), (FSDP, "bfloat16", "full")]
+)
+def test_two_processes_learn_one_model_and_anyone_resumes_it(
+    make_wan, run_python, wan_base, tmp_path, same_tree, env, dtype, adapter
+):
+    def run(*launch):
+        done = run_python(*launch, SCRIPT, wan_base, tmp_path, dtype, "float32", adapter, cwd=tmp_path, **env)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(path.read_text()) for path in sorted(tmp_path.glob("result-*.json"))]
+
+    two = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    results = run(*two)
+    assert [result["sharded"] for result in results] == [bool(env)] * 2
+    assert results[0]["loss"] == results[1]["loss"]
+    weights = finished_weights(tmp_path / "wan")
+    model = make_wan(spread=0.0, adapter=adapter, lora_alpha=32.0)
+    start = state(model)
+    model.load_trained(weights)
+    assert sum(not torch.equal(start[name], value) for name, value in weights.items()) > 0.9 * len(weights)
+    shutil.rmtree(tmp_path / "wan" / "step-00000004")
+    assert [result["resumed_from"] for result in run(*two)] == [2, 2]
+    same_tree(finished_weights(tmp_path / "wan"), weights)
+    shutil.rmtree(tmp_path / "wan" / "step-00000004")
+    assert run()[0]["resumed_from"] == 2

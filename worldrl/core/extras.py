@@ -1,0 +1,32 @@
+"""Optional packages, imported where they are needed, or one error that names the extra which brings them."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from worldrl.core.errors import MissingExtraError
+
+
+def require(module: str, *, extra: str) -> Any:
+    """Import an optional module.
+
+    Args:
+        module: dotted name, for example ``"diffusers"``.
+        extra: the extra of worldrl that brings it.
+
+    Returns:
+        The module; ``Any``, since type checkers may run without it.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").split(".")[0] != module.split(".")[0]:
+            raise  # it is there and broken: its own message says more
+        package = module.split(".")[0]
+        raise MissingExtraError(
+            f"{package} is not installed; the extra {extra!r} brings it: pip install -c constraints.txt -e '.[{extra}]'"
+        ) from error

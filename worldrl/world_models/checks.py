@@ -1,0 +1,42 @@
+"""What every world model checks before and after it imagines a chunk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import ActionError, NonFiniteError
+from worldrl.core.types import ACTION_SIZE
+
+
+def check_chunk(action: Tensor, rows: int, chunk_length: int, generators: Sequence[torch.Generator]) -> None:
+    """Refuse actions of a wrong shape or type, non-finite ones, and a wrong number of generators.
+
+    Raises:
+        ActionError: naming the first bad number.
+    """
+    expected = (rows, chunk_length, ACTION_SIZE)
+    if tuple(action.shape) != expected or action.dtype != torch.float32:
+        raise ActionError(f"action must be float32 {expected}, got {action.dtype} {tuple(action.shape)}")
+    if len(generators) != rows:
+        raise ActionError(f"imagine needs one generator per row: {rows}, got {len(generators)}")
+    finite = torch.isfinite(action)
+    if not finite.all():
+        row, step, field = (int(i) for i in (~finite).nonzero()[0])
+        raise ActionError(f"action[{row}, {step}, {field}] is {action[row, step, field].item()}; state unchanged")
+
+
+def check_imagined(latent: Tensor) -> None:
+    """Refuse non-finite latents ``[B, ...]``.
+
+    Raises:
+        NonFiniteError: naming the first bad row.
+    """
+    finite = torch.isfinite(latent).flatten(1).all(dim=1)
+    if not finite.all():
+        row = int((~finite).nonzero()[0])
+        raise NonFiniteError(
+            f"the world model imagined non-finite latents, first in row {row}; its weights are damaged"
+        )

@@ -1,0 +1,29 @@
+"""World models by name and by folder: whoever only wants to imagine need not know which one it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from worldrl.core.artefact import read_manifest
+from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.wan import KIND as WAN_KIND
+from worldrl.world_models.wan import WanWorldModel
+
+AnyVideoModel = VideoWorldModel | WanWorldModel
+
+VIDEO, WAN = "video", "wan"
+BACKBONES = (VIDEO, WAN)
+"""Values of the setting ``backbone``: worldrl's own transformer, or published Wan weights."""
+
+
+def open_world_model(folder: Path | str, device: torch.device | str = "cpu") -> AnyVideoModel:
+    """Load whatever world model an artefact folder holds.
+
+    Raises:
+        ArtefactError: it is missing, damaged, or holds something else.
+    """
+    if read_manifest(Path(folder))["kind"] == WAN_KIND:
+        return WanWorldModel.load(Path(folder), device)
+    return VideoWorldModel.load(Path(folder), device)

@@ -1,0 +1,91 @@
+"""The rows of a Wan world model between chunks, and how they begin.
+
+Shapes legend: as in ``wan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+from worldrl.core.types import NULL_ACTION, ResetRecord
+from worldrl.world_models.wan_config import WanConfig
+
+
+@dataclass(frozen=True)
+class WanState:
+    """Rows between chunks.
+
+    Attributes:
+        reference: uint8 ``[B, Y, X, 3]``, each row's first frame.
+        memory: uint8 ``[B, K, Y, X, 3]``, the newest frames.
+        memory_action: float32 ``[B, M, 7]``, the actions that led to them.
+        command: commanded pose ``[B, 7]``.
+        instruction: embedded instructions ``[B, d]``.
+    """
+
+    reference: Tensor
+    memory: Tensor
+    memory_action: Tensor
+    command: Tensor
+    instruction: Tensor
+
+    @property
+    def rows(self) -> int:
+        """How many rollouts."""
+        return self.reference.shape[0]
+
+    def select(self, index: Tensor) -> WanState:
+        """Keep the rows of ``index``."""
+        index = index.to(self.reference.device)
+        return WanState(**{name: value[index] for name, value in self.state_dict().items()})
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors that restore the state exactly."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def clip_action(memory_action: Tensor, action: Tensor) -> Tensor:
+    """Lay out a clip's actions ``[B, 1 + M + L, 7]``: the reference's null action, the memory's, the future's."""
+    null = action.new_tensor(NULL_ACTION).expand(len(action), 1, -1)
+    return torch.cat([null, memory_action, action], dim=1)
+
+
+def start_arrays(records: Sequence[ResetRecord], config: WanConfig) -> dict[str, NDArray[Any]]:
+    """Stack what a state keeps of its records, by name of its attribute.
+
+    Raises:
+        SettingError: a record's pictures or actions have another size.
+    """
+    return {
+        "reference": np.stack([record.reference for record in records]),
+        "memory": np.stack([_memory(record, config) for record in records]),
+        "memory_action": np.stack([_memory_action(record, config) for record in records]),
+        "command": np.stack([record.command for record in records]),
+    }
+
+
+def _memory(record: ResetRecord, config: WanConfig) -> NDArray[np.uint8]:
+    size, frames = config.codec.image_size, config.dynamics.memory_frames
+    if record.memory.shape != (frames, size, size, 3) or record.reference.shape != (size, size, 3):
+        raise SettingError(
+            f"{record.source}: needs a reference and {frames} memory pictures of {size} by {size}, got "
+            f"{list(record.reference.shape)} and {list(record.memory.shape)}; record them at the model's image_size"
+        )
+    return record.memory
+
+
+def _memory_action(record: ResetRecord, config: WanConfig) -> NDArray[np.float32]:
+    steps, action = config.dynamics.memory_actions, record.memory_action
+    if action is None:
+        return np.tile(np.array(NULL_ACTION, np.float32), (steps, 1))
+    if action.shape != (steps, len(NULL_ACTION)):
+        raise SettingError(f"{record.source}: memory_action must be [{steps}, 7], got {list(action.shape)}")
+    return action.astype(np.float32)

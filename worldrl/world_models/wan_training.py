@@ -1,0 +1,134 @@
+"""Training of the Wan world model: its settings, and the clips of a step.
+
+A clip is encoded as a whole by the causal autoencoder, so latents cannot be made once and cut into windows, as those of
+worldrl's own codec are: every step encodes its clips anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import on_device, stream
+from worldrl.core.types import Episode
+from worldrl.data.window_batch import memory_actions
+from worldrl.data.windows import WindowSampler
+from worldrl.world_models.training import Sentences, relabel
+from worldrl.world_models.wan import WanWorldModel
+from worldrl.world_models.wan_losses import WanClip, draw_clip
+from worldrl.world_models.wan_state import clip_action
+
+
+@dataclass
+class WanTraining:
+    """Settings of :func:`worldrl.world_models.wan_fit.fit_wan`.
+
+    Attributes:
+        steps: optimiser steps; 0 leaves the model as it is.
+        batch: clips per process and pass.
+        accumulate: passes per optimiser step.
+        learning_rate: peak rate of published weights (``adapter=full``); warm-up cosine. WoVR's.
+        new_learning_rate: peak rate of what begins here: low-rank additions, action channels, success head.
+        warmup: steps of warm-up.
+        final_rate: share of the peak rate at the end.
+        weight_decay: AdamW.
+        clip_norm: largest gradient norm.
+        first_chunk_share: share of clips that start an episode.
+        static_share: share of static clips.
+        event_share: share of clips around gripper changes and contacts.
+        negative_share: share of clips whose instruction is swapped for one they certainly do not fulfil.
+        dtype: ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
+        gradient_checkpointing: recompute each block in the backward pass: less memory, a third more time.
+        compile: compile the transformer's blocks.
+        checkpoint_every: steps between checkpoints.
+    """
+
+    steps: int = 10_000
+    batch: int = 8
+    accumulate: int = 1
+    learning_rate: float = 1e-5
+    new_learning_rate: float = 1e-4
+    warmup: int = 200
+    final_rate: float = 0.1
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    first_chunk_share: float = 0.05
+    static_share: float = 0.05
+    event_share: float = 0.3
+    negative_share: float = 0.2
+    dtype: str = "auto"
+    gradient_checkpointing: bool = True
+    compile: bool = False
+    checkpoint_every: int = 500
+
+    def __post_init__(self) -> None:
+        """Check the ranges that the rooms below do not check."""
+        for name in ("batch", "accumulate", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"wan.training.{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.negative_share <= 1:
+            raise SettingError(f"wan.training.negative_share must lie in [0, 1], got {self.negative_share}")
+
+
+class ClipSource:
+    """Draws the clips of each pass: a pure function of seed, step, pass and process.
+
+    Args:
+        model: its codec encodes, on its device.
+        episodes: of all processes; each process keeps every ``processes``-th in memory.
+        config: shares and batch.
+        sentences: what can be said about each task.
+        seed: of all draws.
+        process: which process this is.
+        processes: how many there are.
+
+    Raises:
+        SettingError: there are fewer episodes than processes, or none of the kind that a share asks for.
+    """
+
+    def __init__(
+        self,
+        model: WanWorldModel,
+        episodes: Sequence[Episode],
+        config: WanTraining,
+        sentences: Sentences,
+        *,
+        seed: int,
+        process: int = 0,
+        processes: int = 1,
+    ):
+        if len(episodes) < processes:
+            raise SettingError(f"{len(episodes)} episodes do not give one to each of {processes} processes")
+        dynamics = model.config.dynamics
+        self.model, self.config, self.sentences = model, config, sentences
+        self.seed, self.process = seed, process
+        self.sampler = WindowSampler(
+            [episodes[i] for i in range(process, len(episodes), processes)],
+            chunk_length=dynamics.chunk_length,
+            memory_frames=dynamics.memory_frames,
+            frame_stride=dynamics.frame_stride,
+            first_chunk_share=config.first_chunk_share,
+            static_share=config.static_share,
+            event_share=config.event_share,
+        )
+
+    def draw(self, step: int, number: int) -> WanClip:
+        """Draw the clips of a step's ``number``-th pass, encoded and with their noise, on the codec's device."""
+        generator = stream(self.seed, "wan", step, number, self.process)
+        batch = self.sampler.sample(self.config.batch, generator)
+        batch = relabel(batch, self.sentences, self.config.negative_share, generator)
+        taken = memory_actions(self.sampler.store, self.sampler.layout, batch)
+        frames = torch.cat([batch.reference[:, None], batch.memory, batch.frames], dim=1)
+        latent = self.model.codec.encode(frames)
+        return draw_clip(
+            latent,
+            clip_action(taken, batch.action).to(latent.device),
+            self.model.config,
+            success=batch.success.to(latent.device),
+            valid=batch.valid.to(latent.device),
+            instruction=batch.instruction,
+            generator=on_device(generator, latent.device),
+        )
