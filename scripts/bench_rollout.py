@@ -116,7 +116,7 @@ def world_model(kind: DynamicsKind) -> VideoWorldModel:
         model = VideoWorldModel(VideoWorldModelConfig(dynamics=DynamicsConfig(kind=kind)), ROBOT).eval()
         for parameter in model.parameters():
             parameter.add_(0.02 * torch.randn_like(parameter))
-    return model
+    return model.requires_grad_(False)  # the FLOP counter trips over parameters with gradient
 
 
 def rollout(model: VideoWorldModel, dtype: str, batch: int) -> Callable[[], object]:
@@ -168,6 +168,7 @@ def wan_peer() -> tuple[str, Callable[[int], Callable[[], object]], int]:
             ffn_dim=4 * d.width,
             num_layers=d.depth,
         ).eval()
+    net.requires_grad_(False)
 
     def make(batch: int) -> Callable[[], object]:
         draw = stream(0, "peer")
@@ -203,6 +204,7 @@ def unet_peer() -> tuple[str, Callable[[int], Callable[[], object]], int]:
             up_block_types=("UpBlock2D",) * unet.levels,
             layers_per_block=unet.blocks,
         ).eval()
+    net.requires_grad_(False)
 
     def make(batch: int) -> Callable[[], object]:
         draw = stream(0, "peer")
@@ -225,8 +227,7 @@ def peer_rows(batches: list[int]) -> list[Row]:
     """Both peers, samplers only: no heads, no codec, no rounding."""
     rows: list[Row] = []
     for name, make, frames in (wan_peer(), unet_peer()):
-        with torch.no_grad():
-            gflop = count_gflop(make(1))
+        gflop = count_gflop(make(1))
         for batch in batches:
             rows += [Row(name, d, batch, batch * frames, batch * gflop, _cast(make(batch), d)) for d in DTYPES]
     return rows

@@ -5,6 +5,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from worldrl.core.rng import initial_weights, stream
+from worldrl.world_models import unet as unet_module
 from worldrl.world_models.codec import quantise, to_uint8, to_unit
 from worldrl.world_models.config import DynamicsConfig, UNetConfig
 from worldrl.world_models.flow_transformer import FlowTransformer
@@ -224,3 +225,17 @@ def test_heuns_steps_cost_one_evaluation_more_but_the_last_and_sample_otherwise(
     assert counts[0][:3] == pytest.approx([5, 0.2831, 2e-3], rel=1e-3)
     assert counts[1][:5] == pytest.approx([5, 0.2831, 0.2831, 2e-3, 2e-3], rel=1e-3)
     assert not torch.equal(*samples)
+
+
+def test_a_few_rows_at_a_time_are_all_rows(unet, monkeypatch):
+    """On a CPU rows are sampled in parts that fit its cache; that is a matter of speed alone."""
+    unet.pixels = False
+    parts = given(unet, "edm_unet", rows=5)
+    monkeypatch.setattr(unet_module, "CACHE", 2 * 4 * 16 * 8 * 8)
+    counts, true = [], unet.forward
+    monkeypatch.setattr(unet, "forward", lambda x, *rest: (counts.append(len(x)), true(x, *rest))[1])
+    in_parts = unet.sample(*parts)
+    assert counts == [2] * 12 + [2] * 12 + [1] * 12
+    monkeypatch.setattr(unet_module, "CACHE", 2**30)
+    torch.testing.assert_close(unet.sample(*parts), in_parts, atol=1e-5, rtol=1e-5)
+    assert counts[36:] == [5] * 12

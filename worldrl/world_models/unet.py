@@ -30,6 +30,13 @@ from worldrl.world_models.codec import quantise
 from worldrl.world_models.config import DynamicsConfig
 from worldrl.world_models.dynamics import ChunkLoss, motion_weight
 
+CACHE = 2**22
+"""Bytes of one layer's activations up to which rows are sampled together on a CPU: about what stays in its cache.
+
+At 64 pixels these are four rows. 32 rows in parts of four take half the time of all at once in float32, two thirds
+in bfloat16 (one core, 1 MB of second-level cache).
+"""
+
 
 class EdmUNet(nn.Module):
     """Denoises the next frame.
@@ -87,7 +94,19 @@ class EdmUNet(nn.Module):
         return self.config.chunk_frames
 
     def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Sample frame after frame, each from those before; see :meth:`Dynamics.sample`."""
+        """Sample frame after frame, each from those before, a few rows at a time; see :meth:`Dynamics.sample`."""
+        rows = self._rows_together(noise)
+        parts = zip(*(given.split(rows) for given in (noise, reference, memory, action)), strict=True)
+        frames, features = zip(*(self._sample_rows(*part) for part in parts), strict=True)
+        return torch.cat(frames), torch.cat(features)
+
+    def _rows_together(self, noise: Tensor) -> int:
+        if noise.device.type != "cpu":
+            return max(1, len(noise))
+        height, width = noise.shape[-2:]
+        return max(1, CACHE // (4 * self.width * height * width))
+
+    def _sample_rows(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         frames: list[Tensor] = []
         features: list[Tensor] = []
         for start, steps in zip(noise.unbind(1), self._steps(action), strict=True):
