@@ -20,6 +20,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, read_metrics
 from worldrl.core.rng import initial_weights, numpy_stream
 from worldrl.core.types import Episode
+from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
 from worldrl.jobs.language import task_sentences, training_sentences
 from worldrl.jobs.wan_settings import WanSettings
@@ -148,7 +149,8 @@ def learn_world_model(
     Raises:
         SettingError: the settings are another backbone's than the model.
     """
-    sentences = task_sentences(sorted({episode.task for episode in episodes}))
+    known = episodes.tasks() if isinstance(episodes, EpisodeDataset) else {episode.task for episode in episodes}
+    sentences = task_sentences(sorted(known))
     if isinstance(model, WanWorldModel) and isinstance(training, WanTraining):
         return learn_wan(folder, model, episodes, training, sentences, seed=seed, log=log, series=series)
     if isinstance(model, VideoWorldModel) and isinstance(training, WorldModelTraining):
@@ -231,12 +233,16 @@ def last_numbers(log: MetricLog | None, series: str) -> dict[str, Any]:
 
 def split_held_out(
     episodes: Sequence[Episode], share: float, *, seed: int
-) -> tuple[list[Episode], list[Episode], list[Episode]]:
-    """Split episodes into training, calibration and gate sets; the last two get half of ``share`` each."""
+) -> tuple[Sequence[Episode], list[Episode], list[Episode]]:
+    """Split episodes into training, calibration and gate sets; the last two get half of ``share`` each.
+
+    The training episodes of a dataset that is not loaded stay undecoded.
+    """
     order = numpy_stream(seed, "held-out").permutation(len(episodes))
     count = held_out_count(len(episodes), share)
     calibration, gates, training = order[:count], order[count : 2 * count], order[2 * count :]
-    return [episodes[i] for i in training], [episodes[i] for i in calibration], [episodes[i] for i in gates]
+    kept = episodes.subset(training) if isinstance(episodes, EpisodeDataset) else [episodes[i] for i in training]
+    return kept, [episodes[int(i)] for i in calibration], [episodes[int(i)] for i in gates]
 
 
 def held_out_count(episodes: int, share: float) -> int:

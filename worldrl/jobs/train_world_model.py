@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,11 +113,15 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
 
 def _begin(
     settings: TrainWorldModelSettings, datasets: list[EpisodeDataset], device: torch.device
-) -> tuple[AnyVideoModel, list[Episode], list[Episode], list[Episode]]:
+) -> tuple[AnyVideoModel, Sequence[Episode], list[Episode], list[Episode]]:
     """Return the model to train, and the episodes for training, calibration and gates."""
     config = settings.wan if settings.backbone == WAN else settings.model
     model = starting_world_model(settings.start, config, datasets[0].embodiment, seed=settings.seed, device=device)
-    episodes = [episode for dataset in datasets for episode in dataset.load()]
+    if settings.backbone == WAN:
+        # Its frames are large and its processes many: each decodes its own share, where clips are drawn.
+        episodes = datasets[0].concatenate(*datasets[1:])
+    else:
+        episodes = [episode for dataset in datasets for episode in dataset.load()]
     return model, *split_held_out(episodes, settings.held_out, seed=settings.seed)
 
 

@@ -14,6 +14,7 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import on_device, stream
 from worldrl.core.types import Episode
+from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.window_batch import memory_actions
 from worldrl.data.windows import WindowSampler
 from worldrl.world_models.training import Sentences, relabel
@@ -106,7 +107,7 @@ class ClipSource:
         self.model, self.config, self.sentences = model, config, sentences
         self.seed, self.process = seed, process
         self.sampler = WindowSampler(
-            [episodes[i] for i in range(process, len(episodes), processes)],
+            _share(episodes, range(process, len(episodes), processes)),
             chunk_length=dynamics.chunk_length,
             memory_frames=dynamics.memory_frames,
             frame_stride=dynamics.frame_stride,
@@ -132,3 +133,8 @@ class ClipSource:
             instruction=batch.instruction,
             generator=on_device(generator, latent.device),
         )
+
+
+def _share(episodes: Sequence[Episode], positions: range) -> Sequence[Episode]:
+    """Take some episodes; those of a dataset that is not loaded are decoded later, straight into the sampler's store."""
+    return episodes.subset(positions) if isinstance(episodes, EpisodeDataset) else [episodes[i] for i in positions]
