@@ -5,6 +5,7 @@ import pytest
 
 from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.result import EvalResult
+from worldrl.rollout.camera import Camera
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.true_runs import TrueRun
 
@@ -47,20 +48,26 @@ def make_result():
     return make
 
 
-def square_centre(frame):
-    """Centre (x, y) of the square in a picture of the pushed-square world, in pixels; NaN where there is none."""
+OVERHEAD = Camera(np.array([0.0, 0.0, 2.0]), np.eye(3), half_width=0.04)
+"""Looks straight down from two metres: a picture of 16 pixels shows 16 cm of the ground."""
+
+
+def square_sight(frame):
+    """Sight of the square in a picture of the pushed-square world, on the ground; NaN where there is none."""
     rows, columns = np.nonzero((frame != 90).any(axis=-1))
-    return np.array([columns.mean(), rows.mean()]) if len(rows) else np.array([np.nan, np.nan])
+    if not len(rows):
+        return np.full(3, np.nan)
+    return np.array([(columns.mean() + 0.5) / 8 - 1, (rows.mean() + 0.5) / 8 - 1, 2.0])
 
 
 class SquareReader:
-    """Reads the pushed square's place from a picture: x and y in pixels taken as metres, z = 0."""
+    """Reads where the pushed square is in a picture, for every point alike."""
 
     names = ("gripper", "red_cube", "green_cylinder")
 
     def read(self, frames, task):
-        place = np.stack([np.append(square_centre(frame), 0) for frame in frames])
-        return np.repeat(place[:, None], len(self.names), axis=1).astype(np.float32)
+        sight = np.stack([square_sight(frame) for frame in frames])
+        return np.repeat(sight[:, None], len(self.names), axis=1).astype(np.float32)
 
 
 @pytest.fixture(scope="session")
@@ -76,8 +83,8 @@ def push_runs(push_episode):
         task, square = (("PickRedCube", "red_cube"), ("PickGreenCylinder", "green_cylinder"))[number % 2]
         spec = EpisodeSpec(task, number, seed=0, source="test")
         episode = push_episode(number, 40, task=task, meta={**spec.to_json(), "restarted": False})
-        centre = np.stack([np.append(square_centre(frame[0]), 0) for frame in episode.frames])
+        centre = OVERHEAD.unproject(np.stack([square_sight(frame[0]) for frame in episode.frames]))
         point = np.repeat(centre[:, None], 2, axis=1).astype(np.float32)
-        return TrueRun(episode, 24 + number, point, ("gripper", square), repeated=number != 5)
+        return TrueRun(episode, 24 + number, point, ("gripper", square), OVERHEAD, repeated=number != 5)
 
     return [run(number) for number in range(8)]

@@ -53,7 +53,8 @@ def test_the_true_simulator_scores_the_limit(push_simulator, push_runs, instrume
         ssim = metrics[f"closed_loop.ssim@{horizon}"]
         assert (ssim["lo"], ssim["value"], ssim["hi"]) == pytest.approx((1, 1, 1), abs=1e-12)
         assert metrics[f"closed_loop.lpips@{horizon}"]["value"] == 0
-        assert metrics[f"probe_error_cm@{horizon}"]["value"] == metrics[f"probe_error_cm_real@{horizon}"]["value"] == 0
+        for name in ("probe_error_cm", "probe_error_cm_real", "probe_across_cm", "probe_across_cm_real"):
+            assert metrics[f"{name}@{horizon}"]["value"] == pytest.approx(0, abs=1e-4)
     assert metrics["action_swap_ratio"]["value"] == np.inf
     assert metrics["static_psnr"]["value"] == 100
     assert metrics["outcome_alignment"] == wilson(8, 8)
@@ -62,7 +63,13 @@ def test_the_true_simulator_scores_the_limit(push_simulator, push_runs, instrume
     assert 0 < metrics["precision"]["n"] < 8
     assert metrics["repeated"] == wilson(7, 8)
     assert metrics["recorded"] == {"8": 8, "16": 8, "40": 0}
-    assert metrics["probe_error_cm_by_point"]["red_cube"] == {"real": 0, "imagined": 0}
+    assert metrics["probe_error_cm@real"]["value"] == pytest.approx(0, abs=1e-4)
+    assert metrics["probe_error_cm_by_point"]["red_cube"].keys() == {
+        "imagined",
+        "imagined_across",
+        "real",
+        "real_across",
+    }
 
 
 def test_a_blind_simulator_fails_everywhere(push_simulator, push_runs, instruments):
@@ -70,8 +77,10 @@ def test_a_blind_simulator_fails_everywhere(push_simulator, push_runs, instrumen
     assert metrics["action_swap_ratio"]["value"] == 1
     assert metrics["closed_loop.psnr@16"]["hi"] < 25
     assert metrics["closed_loop.ssim@16"]["hi"] < 0.99
-    assert metrics["probe_error_cm@16"]["lo"] > 50  # pixels taken as metres: more than half a pixel
-    assert metrics["probe_error_cm_real@16"]["value"] == 0
+    assert metrics["probe_error_cm@16"]["lo"] > 0.5  # half a pixel
+    # Seen from straight above, what moves over the ground moves across the line of sight.
+    assert metrics["probe_across_cm@16"]["value"] == pytest.approx(metrics["probe_error_cm@16"]["value"], rel=1e-2)
+    assert metrics["probe_error_cm_real@16"]["value"] == pytest.approx(0, abs=1e-4)
     assert metrics["static_psnr"]["value"] == 100  # holding still is all it can
     assert metrics["recall"]["k"] == 0
     assert metrics["precision"] is None

@@ -7,14 +7,16 @@ import pytest
 import torch
 
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.rng import stream
 from worldrl.evaluation.probe import (
     PositionProbe,
     ProbeFrames,
     ProbeSettings,
-    distance_cm,
     fit_probe,
     new_probe,
+    position_errors,
     probe_loss,
+    shifted,
     spread,
 )
 
@@ -24,9 +26,7 @@ NAMES = ("gripper", "red_cube", "green_cylinder")
 
 @pytest.fixture
 def frames(push_runs):
-    """Pixels taken as centimetres, so that errors look like a robot's."""
-    runs = [replace(run, point=run.point / 100) for run in push_runs]
-    return ProbeFrames.of(runs, every=2)
+    return ProbeFrames.of(push_runs, every=2)
 
 
 def test_points_that_a_scene_lacks_or_that_fell_are_nan(push_runs):
@@ -48,23 +48,27 @@ def test_frames_keep_their_task_and_points(push_runs):
     assert frames.frame.shape == (8 * 6, 16, 16, 3)
     assert frames.task.tolist() == ([1] * 6 + [0] * 6) * 4
     np.testing.assert_array_equal(frames.frame[7], push_runs[1].episode.frames[8, 0])
-    np.testing.assert_array_equal(frames.point[7], spread(push_runs[1], NAMES)[8])
+    np.testing.assert_allclose(frames.sight[7], push_runs[1].camera.project(spread(push_runs[1], NAMES)[8]), atol=1e-6)
+    assert frames.half_width == pytest.approx(0.08)  # two metres deep, 16 cm wide
 
 
-def test_distance_in_centimetres():
-    read, true = np.zeros((2, 2, 3), np.float32), np.zeros((2, 2, 3), np.float32)
-    read[0, 0] = (0.03, 0.04, 0)
+def test_errors_in_centimetres_in_space_and_across_the_line_of_sight(push_runs):
+    run = push_runs[0]
+    true = np.zeros((2, 2, 3), np.float32)  # straight below the camera
     true[1, 1] = np.nan
-    found = distance_cm(read, true)
-    assert found[0] == pytest.approx([5, 0])
-    assert found[1, 0] == 0
-    assert np.isnan(found[1, 1])
+    read = np.tile(np.array([0, 0, 2], np.float32), (2, 2, 1))
+    read[0, 0] = (0.03 / (2.04 * 0.04), 0, 2.04)  # 3 cm to the right, 4 cm too deep
+    whole, across = position_errors(read, true, run)
+    assert whole[0] == pytest.approx([5, 0], abs=1e-5)
+    assert across[0] == pytest.approx([3, 0], abs=1e-5)
+    assert whole[1, 0] == 0
+    assert np.isnan([whole[1, 1], across[1, 1]]).all()
 
 
 def test_loss_by_hand_and_blind_to_what_does_not_exist():
     read = torch.zeros(1, 2, 3, requires_grad=True)
-    true = torch.tensor([[[0.03, 0.0, 0.005], [float("nan")] * 3]])
-    loss = probe_loss(read, true)  # 3 cm: 3 - 0.5; 0.5 cm: 0.5 * 0.25
+    true = torch.tensor([[[0.3, 0.0, 0.005], [float("nan")] * 3]])
+    loss = probe_loss(read, true, half_width=0.1)  # 3 cm across: 3 - 0.5; 0.5 cm deep: 0.5 * 0.25
     assert loss.item() == pytest.approx((2.5 + 0.125) / 3)
     torch.autograd.backward(loss)
     assert read.grad is not None
@@ -72,24 +76,36 @@ def test_loss_by_hand_and_blind_to_what_does_not_exist():
     assert not read.grad[0, 1].any()
 
 
+def test_a_shift_moves_the_picture_and_its_sights_alike(frames, square_reader):
+    inner = np.abs(frames.sight[:, 0, :2]).max(axis=1) < 0.4  # those stay whole
+    frame, sight = torch.from_numpy(frames.frame[inner]), torch.from_numpy(frames.sight[inner])
+    moved, sights = shifted(frame, sight, 0.15, stream(0))
+    read = square_reader.read(moved.numpy(), "PickRedCube")
+    np.testing.assert_allclose(read[:, 0], sights[:, 0], atol=1e-6)
+    assert ((sights - sight)[:, 0, :2] * 8).round().unique().tolist() == [-2, -1, 0, 1, 2]
+    torch.testing.assert_close(sights[:, 0, 2], sight[:, 0, 2])
+    still, same = shifted(frame, sight, 0, stream(0))
+    assert torch.equal(still, frame)
+    assert torch.equal(same[:, 0], sight[:, 0])
+
+
 def test_an_untrained_probe_answers_near_the_mean(frames):
     probe = new_probe(SMALL, frames, seed=0)
     read = probe.read(frames.frame[:5], "PickRedCube")
-    mean, deviation = np.nanmean(frames.point, axis=0), np.nanstd(frames.point, axis=0)
+    mean, deviation = np.nanmean(frames.sight, axis=0), np.nanstd(frames.sight, axis=0)
     assert (np.abs(read - mean) < np.maximum(3 * deviation, 0.01)).all()
     again = new_probe(SMALL, frames, seed=0).read(frames.frame[:5], "PickRedCube")
     np.testing.assert_array_equal(read, again)
 
 
-def test_it_learns_where_the_square_is_and_survives_a_save(frames, tmp_path):
+def test_it_learns_where_the_square_is_and_survives_a_save(push_runs, frames, tmp_path):
     probe = new_probe(SMALL, frames, seed=0)
     fit_probe(probe, frames, seed=0, folder=None, log=None)
-    error = {
-        task: distance_cm(probe.read(frames.frame[own], task), frames.point[own])
-        for number, task in enumerate(frames.tasks)
-        for own in [frames.task == number]
-    }
-    assert all(np.nanmedian(distance) < 0.5 for distance in error.values())  # half a pixel; they spread over 12
+    for run in push_runs[:2]:
+        read = probe.read(run.episode.frames[:, 0], run.episode.task)
+        whole, across = position_errors(read, spread(run, NAMES), run)
+        assert np.nanmedian(whole) < 1  # one pixel; the square moves over 12
+        assert (across <= whole + 1e-6)[np.isfinite(whole)].all()
     probe.save(tmp_path / "probe")
     again = PositionProbe.load(tmp_path / "probe", "cpu")
     assert again.names == NAMES
@@ -105,7 +121,7 @@ def test_a_task_it_does_not_know_is_refused(frames):
         new_probe(SMALL, frames, seed=0).read(frames.frame[:1], "OpenDrawer")
 
 
-@pytest.mark.parametrize("over", [{"episodes": 0}, {"every": 0}, {"steps": -1}, {"jitter": -0.1}])
+@pytest.mark.parametrize("over", [{"episodes": 0}, {"every": 0}, {"steps": -1}, {"jitter": -0.1}, {"shift": 0.5}])
 def test_impossible_settings_are_refused(over):
     with pytest.raises(SettingError, match=f"probe.*{next(iter(over))}"):
         ProbeSettings(**over)

@@ -130,7 +130,12 @@ def test_the_page_shows_drift_tables_and_filmstrips_and_can_be_rebuilt(whole, tm
     data = load_report_data(run)
     assert len(data.filmstrips) >= 2
     assert all(strip.rows.keys() == {"real", "imagined"} for strip in data.filmstrips)
-    assert [curve.title.split(" over")[0] for curve in data.curves] == ["PSNR", "SSIM", "Position error"]
+    assert [curve.title.split(" over")[0] for curve in data.curves] == [
+        "PSNR",
+        "SSIM",
+        "Position error",
+        "Across the line of sight",
+    ]
     rebuilt = rebuild(ReportSettings(run_dir=str(run), output=str(tmp_path / "again.html")))
     assert (tmp_path / "again.html").read_text() == page
     assert rebuilt["verdict"] == "measured"

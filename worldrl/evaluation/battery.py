@@ -97,6 +97,8 @@ QUANTITIES: Mapping[str, tuple[str, str, Statistic]] = {
     "lpips": ("closed_loop.lpips", "lpips", mean),
     "probe_error_cm": ("probe_error_cm", "probe_cm", median_of_points),
     "probe_error_cm_real": ("probe_error_cm_real", "real_cm", median_of_points),
+    "probe_across_cm": ("probe_across_cm", "across_cm", median_of_points),
+    "probe_across_cm_real": ("probe_across_cm_real", "real_across_cm", median_of_points),
 }
 """Name of the drift, of the numbers at the horizons, the field of :class:`Measures`, and its statistic."""
 
@@ -170,15 +172,21 @@ def probe_numbers(measures: Measures, names: Sequence[str], *, seed: int) -> dic
     """The probe's own error on the real frames of the evaluated episodes, over all points and point by point."""
     if 0 in measures.real_cm.shape:
         return {}
-    whole = bootstrap(measures.real_cm, _median_of_frames, generator=numpy_stream(seed, "probe", "real"))
+    own = {"probe_error_cm@real": measures.real_cm, "probe_across_cm@real": measures.real_across_cm}
+    parts = {
+        "imagined": measures.probe_cm,
+        "imagined_across": measures.across_cm,
+        "real": measures.real_cm,
+        "real_across": measures.real_across_cm,
+    }
     points = {
-        name: {
-            where: float(_median_of_frames(values[:, :, number : number + 1]))
-            for where, values in (("real", measures.real_cm), ("imagined", measures.probe_cm))
-        }
+        name: {where: float(_median_of_frames(values[:, :, [number]])) for where, values in parts.items()}
         for number, name in enumerate(names)
     }
-    return {"probe_error_cm@real": whole, "probe_error_cm_by_point": points}
+    return {
+        **{key: bootstrap(values, _median_of_frames, generator=numpy_stream(seed, key)) for key, values in own.items()},
+        "probe_error_cm_by_point": points,
+    }
 
 
 def _median_of_frames(distance: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from worldrl.core.atomic import write_file
 from worldrl.core.errors import ArtefactError
 from worldrl.evaluation.lpips import Lpips
-from worldrl.evaluation.probe import Reader, distance_cm, spread
+from worldrl.evaluation.probe import Reader, position_errors, spread
 from worldrl.evaluation.similarity import ssim
 from worldrl.evaluation.world_model import Replay, outcomes, replay, squared_error, static_error
 from worldrl.rewards.success import SuccessRule
@@ -66,7 +66,9 @@ class Measures:
         lpips: ``[E, F]``, or ``[E, 0]`` where it is not computed.
         probe_cm: position error ``[E, F, P]`` in imagined frames (cm); NaN for points a scene lacks; ``[E, F, 0]``
             where it is not computed.
-        real_cm: the same in the real frames: the probe's own error.
+        across_cm: the part of it across the line of sight.
+        real_cm: position error in the real frames: the probe's own.
+        real_across_cm: the part of it across the line of sight.
         swapped: ``[E, 2]``, errors under another episode's actions and under the true ones, summed over the recorded
             frames.
         static: mean squared error ``[E]`` after holding still.
@@ -87,7 +89,9 @@ class Measures:
     ssim: NDArray[np.float64]
     lpips: NDArray[np.float64]
     probe_cm: NDArray[np.float64]
+    across_cm: NDArray[np.float64]
     real_cm: NDArray[np.float64]
+    real_across_cm: NDArray[np.float64]
     swapped: NDArray[np.float64]
     static: NDArray[np.float64]
     predicted: NDArray[np.bool_]
@@ -150,7 +154,7 @@ def measure(
     episodes, seed = [run.episode for run in runs], instruments.seed
     result = replay(model, episodes, np.stack([e.action for e in episodes]), seed=seed, batch=len(runs), row=row)
     error, window = squared_error(result), outcome_window(result, runs)
-    probe_cm, real_cm = _positions(result, runs, instruments.probe)
+    positions = _positions(result, runs, instruments.probe)
     swapped = replay(model, episodes, swapped_actions, seed=seed, batch=len(runs), row=row)
     judged = replace(result, probability=np.where(window, result.probability, 0))
     return Measures(
@@ -161,8 +165,10 @@ def measure(
         error=error,
         ssim=np.stack([ssim(*pair) for pair in zip(result.real, result.imagined, strict=True)]),
         lpips=_perceptual(result, instruments.lpips),
-        probe_cm=probe_cm,
-        real_cm=real_cm,
+        probe_cm=positions[0],
+        across_cm=positions[1],
+        real_cm=positions[2],
+        real_across_cm=positions[3],
         swapped=_swapped_sums(squared_error(swapped), error, _frame_steps(result), runs),
         static=static_error(model, episodes, STATIC_CHUNKS * model.chunk_length, seed=seed, row=row),
         predicted=outcomes(judged, instruments.rule),
@@ -203,19 +209,17 @@ def _perceptual(result: Replay, lpips: Lpips | None) -> NDArray[np.float64]:
     return np.stack([lpips.distance(*pair) for pair in zip(result.real, result.imagined, strict=True)])
 
 
-def _positions(
-    result: Replay, runs: Sequence[TrueRun], probe: Reader | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _positions(result: Replay, runs: Sequence[TrueRun], probe: Reader | None) -> list[NDArray[np.float64]]:
+    """Position errors ``[E, F, P]``: imagined frames, the part across the line of sight, and both in real frames."""
     if probe is None:
-        empty = np.zeros((*result.real.shape[:2], 0))
-        return empty, empty
-    steps = _frame_steps(result)
-    true = [spread(run, probe.names)[steps] for run in runs]
-    pairs = []
+        return [np.zeros((*result.real.shape[:2], 0))] * 4
+    steps, found = _frame_steps(result), []
     for frames in (result.imagined, result.real):
         read = [probe.read(frames[row], run.episode.task) for row, run in enumerate(runs)]
-        pairs.append(np.stack([distance_cm(*pair) for pair in zip(read, true, strict=True)]))
-    return pairs[0], pairs[1]
+        true = [spread(run, probe.names)[steps] for run in runs]
+        errors = [position_errors(*entry) for entry in zip(read, true, runs, strict=True)]
+        found += [np.stack(part) for part in zip(*errors, strict=True)]
+    return found
 
 
 def _swapped_sums(

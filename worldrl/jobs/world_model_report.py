@@ -22,10 +22,11 @@ from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import save_report_data
 from worldrl.evaluation.report.words import count, interval, percent
 from worldrl.evaluation.world_model import psnr
-from worldrl.jobs.world_model_tables import QUANTITY, Findings, tables
+from worldrl.jobs.world_model_tables import QUANTITY, Findings, columns, tables
 from worldrl.rollout.true_runs import HOLD_STEPS
 
 PAGE = ("measurements", "curves", "filmstrips", "notes", "configuration")
+CHARTS = ("psnr", "ssim", "lpips", "probe_error_cm", "probe_across_cm")
 CONTINUATIONS = {
     "retrace": "the arm holds still for {hold} steps, retraces its path to where it began, executes the recorded actions of "
     "another episode of the task, and so on: commanded poses are those of recordings, but letting go of a held object on "
@@ -35,7 +36,8 @@ CONTINUATIONS = {
 LIMITS = (
     "Every frame called real is rendered by the simulator, which executes the same actions from the same initial state.",
     "Intervals of numbers that are not rates are bootstrapped over episodes: with few episodes they are too narrow.",
-    "The probe errs too: read the position error beside its error on real frames. Blurred pictures may mislead it further.",
+    "The probe errs too: read position errors beside its errors on real frames. Blurred pictures may mislead it further. "
+    "Along the line of sight one picture tells little, which is why the error across it stands beside the whole.",
 )
 
 
@@ -80,12 +82,14 @@ def sentence(findings: Findings) -> str:
     """What was found, in one sentence made of numbers alone."""
     metrics, steps = findings.metrics, findings.headline
     outcome = metrics["outcome_alignment"]
-    position = metrics.get(f"probe_error_cm@{steps}")
-    objects = f" and positions {position['value']:.2g} cm off" if position else ""
+    read, own = (metrics.get(f"probe_error_cm{which}@{steps}") for which in ("", "_real"))
+    positions = (
+        f" and positions in them {read['value']:.2g} cm off ({own['value']:.2g} in real ones)" if read and own else ""
+    )
     return (
         f"Outcome told right in {percent(outcome['rate'])} of {count(outcome['n'], 'unseen episode')} (95 % interval "
-        f"{interval(outcome)}); after {steps} control steps pictures are at "
-        f"{metrics[f'closed_loop.psnr@{steps}']['value']:.1f} dB{objects}."
+        f"{interval(outcome)}); after {steps} control steps imagined pictures are at "
+        f"{metrics[f'closed_loop.psnr@{steps}']['value']:.1f} dB{positions}."
     )
 
 
@@ -94,7 +98,7 @@ def headline(findings: Findings) -> list[Number]:
     metrics, steps = findings.metrics, findings.headline
     numbers = [
         _tile(f"{QUANTITY[name][0]} at {steps} steps", findings.drift[name].at(steps), QUANTITY[name][1])
-        for name in ("psnr", "ssim", "lpips", "probe_error_cm")
+        for name in CHARTS
         if name in findings.drift
     ]
     rows, speed = list(metrics["imagined_frames_per_s"].items())[-1]
@@ -123,13 +127,10 @@ def _range(found: Mapping[str, Any]) -> str:
 def curves(drift: Mapping[str, Drift]) -> list[Curve]:
     """One chart per quantity; the probe's own error beside what it reads in imagined frames."""
     found = []
-    for name in ("psnr", "ssim", "lpips", "probe_error_cm"):
+    for name in CHARTS:
         if name in drift:
-            shown = {"imagined": drift[name]}
-            if name == "probe_error_cm":
-                shown["real frames"] = drift["probe_error_cm_real"]
-            title, unit = QUANTITY[name]
-            found.append(_chart(title, unit, shown))
+            own = {"real frames": drift[f"{name}_real"]} if f"{name}_real" in drift else {}
+            found.append(_chart(*QUANTITY[name], {"imagined": drift[name], **own}))
     return found
 
 
@@ -192,10 +193,11 @@ def notes(findings: Findings) -> list[str]:
 
 def show(findings: Findings, run_dir: Path) -> None:
     """Print the closing tables."""
-    for given in tables(findings)[:3]:
+    closed_loop, tests, outcomes = tables(findings)[:3]
+    for given in (closed_loop, columns(tests, (0, 1)), columns(outcomes, (0, 5, 6, 7, 8))):
         table = TerminalTable(title=given.title)
         for heading in given.headers:
-            table.add_column(heading)
+            table.add_column(heading, overflow="fold")
         for row in given.rows:
             table.add_row(*row)
         console().print(table)

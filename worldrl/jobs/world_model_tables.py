@@ -20,7 +20,9 @@ QUANTITY = {
     "ssim": ("SSIM", ""),
     "lpips": ("LPIPS", ""),
     "probe_error_cm": ("Position error", "cm"),
-    "probe_error_cm_real": ("Position error, real frames", "cm"),
+    "probe_error_cm_real": ("Position error in real frames", "cm"),
+    "probe_across_cm": ("Across the line of sight", "cm"),
+    "probe_across_cm_real": ("Across it, in real frames", "cm"),
 }
 """Name and unit of each drift, for people."""
 
@@ -65,17 +67,18 @@ def tables(findings: Findings) -> list[Table]:
 
 
 def drift_table(findings: Findings) -> Table:
-    """The closed loop at each horizon."""
-    rows = [
-        (_named(*QUANTITY[name]), *(with_interval(curve.at(h)) for h in findings.horizons))
-        for name, curve in findings.drift.items()
-    ]
+    """The closed loop, one row per horizon."""
     recorded = findings.metrics["recorded"]
-    rows.append(("Episodes still in their recording", *(str(recorded[str(h)]) for h in findings.horizons)))
+    rows = [
+        (f"{h} steps", *(with_interval(curve.at(h)) for curve in findings.drift.values()), str(recorded[str(h)]))
+        for h in findings.horizons
+    ]
     note = (
-        "The model sees the first frame and the actions, and goes on from its own frames. 95 % intervals over episodes."
+        "The model sees the first frame and the actions, and goes on from its own frames. 95 % intervals over episodes. "
+        "Position errors are read by a probe, whose own error is that in real frames."
     )
-    return Table("Closed loop", ("After", *(f"{h} steps" for h in findings.horizons)), rows, note)
+    headers = ("After", *(_named(*QUANTITY[name]) for name in findings.drift), "Episodes still recorded")
+    return Table("Closed loop", headers, rows, note)
 
 
 def test_table(metrics: Mapping[str, Any]) -> Table:
@@ -85,9 +88,10 @@ def test_table(metrics: Mapping[str, Any]) -> Table:
         ("Static test (dB)", with_interval(metrics["static_psnr"]), "first frame against the picture after holding still"),
         ("Replays as recorded", with_rate(metrics["repeated"]), "episodes that the simulator repeated as they were recorded"),
     ]  # fmt: skip
-    if "probe_error_cm@real" in metrics:
-        words = "median error on all real frames of these episodes, which it did not learn from"
-        rows.append(("Probe's own error (cm)", with_interval(metrics["probe_error_cm@real"]), words))
+    words = "median on all real frames of these episodes, which it did not learn from"
+    for name, key in (("Probe's own error (cm)", "error"), ("Across the line of sight (cm)", "across")):
+        if f"probe_{key}_cm@real" in metrics:
+            rows.append((name, with_interval(metrics[f"probe_{key}_cm@real"]), words))
     return Table("Tests", ("Test", "Measured", "What it says"), rows)
 
 
@@ -110,9 +114,10 @@ def outcome_table(metrics: Mapping[str, Any]) -> Table:
 
 def point_table(points: Mapping[str, Mapping[str, float]]) -> Table:
     """Position error point by point."""
-    rows = [(name, f"{found['imagined']:.2g}", f"{found['real']:.2g}") for name, found in points.items()]
-    note = "Median over all frames of all episodes (cm)."
-    return Table("Positions", ("Point", "Imagined frames", "Real frames"), rows, note)
+    keys = ("imagined", "real", "imagined_across", "real_across")
+    rows = [(name, *(f"{found[key]:.2g}" for key in keys)) for name, found in points.items()]
+    headers = ("Point", "Imagined", "Real", "Across the line of sight, imagined", "Across, real")
+    return Table("Positions", headers, rows, "Median error over all frames of all episodes (cm).")
 
 
 def speed_table(speeds: Mapping[str, Mapping[str, float]]) -> Table:
@@ -120,6 +125,12 @@ def speed_table(speeds: Mapping[str, Mapping[str, float]]) -> Table:
     rows = [(number, f"{found['latent']:.0f}", f"{found['decoded']:.0f}") for number, found in speeds.items()]
     headers = ("Rows at once", "Frames per second, not decoded", "Frames per second, decoded")
     return Table("Speed", headers, rows, "All rows together.")
+
+
+def columns(given: Table, kept: Sequence[int]) -> Table:
+    """Keep some columns of a table, for a narrow terminal."""
+    rows = [[row[column] for column in kept] for row in given.rows]
+    return Table(given.title, [given.headers[column] for column in kept], rows, given.note)
 
 
 def with_interval(found: Mapping[str, Any]) -> str:

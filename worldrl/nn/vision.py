@@ -38,8 +38,13 @@ def random_shift(image: Tensor, *, pixels: int, generator: torch.Generator) -> T
     Returns:
         A new tensor like ``image``.
     """
+    offset = torch.randint(-pixels, pixels + 1, (len(image), 2), generator=generator)
+    return shift(image, offset.to(image.device))
+
+
+def shift(image: Tensor, offset: Tensor) -> Tensor:
+    """Let each image ``[B, Y, X, 3]`` begin ``offset`` ``[B, 2]`` pixels (down, right) further, repeating the border."""
     rows, height, width = image.shape[:3]
-    offset = torch.randint(-pixels, pixels + 1, (rows, 2), generator=generator).to(image.device)
     y = (torch.arange(height, device=image.device) + offset[:, :1]).clamp(0, height - 1)  # [B, Y]
     x = (torch.arange(width, device=image.device) + offset[:, 1:]).clamp(0, width - 1)  # [B, X]
     row = torch.arange(rows, device=image.device)

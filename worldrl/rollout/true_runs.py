@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from worldrl.core.embodiment import Embodiment, integrate_commands, quaternion_from_rotvec, quaternion_product
 from worldrl.core.embodiment import rotvec_from_quaternion as rotvec
 from worldrl.core.types import NULL_ACTION, Episode
+from worldrl.rollout.camera import Camera, scene_camera
 from worldrl.rollout.recording import Recording
 from worldrl.rollout.share import EnvSlot
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec, spec_of
@@ -79,6 +80,7 @@ class TrueRun:
         recorded: how many of its actions were recorded; the others continue it.
         point: float32 ``[T+1, P, 3]``, positions in the world (m).
         names: of the points, the gripper first.
+        camera: the scene camera.
         repeated: whether the recorded part went as recorded.
     """
 
@@ -86,6 +88,7 @@ class TrueRun:
     recorded: int
     point: NDArray[np.float32]
     names: tuple[str, ...]
+    camera: Camera
     repeated: bool
 
     def succeeds_within(self, steps: int) -> bool:
@@ -200,7 +203,7 @@ def _execute(slot: EnvSlot, options: EnvOptions, script: Script, action: NDArray
         recording.step(step, obs, info, env_ended=terminated | truncated)
         points.append(_points(names, obs, info))
     episode = recording.episode(info["instruction"])
-    return TrueRun(episode, len(script), np.stack(points), names, _repeated(script, episode))
+    return TrueRun(episode, len(script), np.stack(points), names, scene_camera(env), _repeated(script, episode))
 
 
 def point_names(task: str) -> tuple[str, ...]:

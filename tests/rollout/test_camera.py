@@ -1,0 +1,51 @@
+"""Unit under test: the pinhole camera, alone and against pictures of the real simulator."""
+
+import numpy as np
+import pytest
+
+from worldrl.core.rng import numpy_stream
+from worldrl.rollout.camera import Camera, scene_camera
+from worldrl.rollout.share import EnvSlot
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+
+DOWN = Camera(np.array([0.0, 0.0, 2.0]), np.eye(3), half_width=0.5)
+
+
+def test_straight_down_in_closed_form():
+    assert DOWN.project(np.zeros(3)).tolist() == [0, 0, 2]
+    assert DOWN.project(np.array([0.25, 0.5, 1.0])).tolist() == [0.5, -1, 1]  # to the right, at the upper edge
+    assert DOWN.unproject(np.array([0.5, -1, 1])).tolist() == [0.25, 0.5, 1]
+
+
+def test_unproject_undoes_project_from_any_place():
+    draws = numpy_stream(0, "camera")
+    rotation = np.linalg.qr(draws.normal(size=(3, 3)))[0]
+    camera = Camera(draws.normal(size=3), rotation, 0.3)
+    points = camera.position + draws.normal(size=(5, 4, 3)) - 4 * rotation[:, 2]
+    np.testing.assert_allclose(camera.unproject(camera.project(points)), points, atol=1e-12)
+
+
+def test_across_is_what_the_picture_shows():
+    draws = numpy_stream(1, "camera")
+    points, error = draws.normal(size=(2, 20, 3)) * 0.1
+    across = DOWN.across(error, points)
+    ray = points - DOWN.position
+    np.testing.assert_allclose((across * ray).sum(axis=-1), 0, atol=1e-12)
+    assert (np.linalg.norm(across, axis=-1) <= np.linalg.norm(error, axis=-1) + 1e-12).all()
+    along = DOWN.across(0.1 * ray, points)
+    np.testing.assert_allclose(along, 0, atol=1e-12)
+
+
+@pytest.mark.parametrize("style", ["default", "shifted_camera"])
+def test_the_scenes_camera_shows_the_red_cube_where_it_says(style):
+    slot = EnvSlot(EnvOptions(image_size=64), "pixels")
+    try:
+        for index in range(3):
+            env, obs, info = slot.reset(EpisodeSpec("PlaceCubeInBin", index, 0, style=style))
+            red = (obs["image"][..., 0] > 150) & (obs["image"][..., 1:].max(axis=-1) < 60)
+            rows, columns = np.nonzero(red)
+            u, v, depth = scene_camera(env).project(info["privileged"]["red_cube"][:3])
+            assert [(columns.mean() + 0.5) / 32 - 1, (rows.mean() + 0.5) / 32 - 1] == pytest.approx([u, v], abs=0.05)
+            assert 1 < depth < 2
+    finally:
+        slot.close()

@@ -1,0 +1,60 @@
+"""The scene camera as a pinhole: where a point of the world is in the picture, and back.
+
+In the camera's frame x points right, y up, and it looks along -z, as in MuJoCo. A *sight* is where a picture shows a
+point: (u, v, depth), u to the right and v downwards in half picture widths from the centre, so that the picture spans
+[-1, 1], and the depth along the viewing direction in metres.
+
+Shapes legend: leading axes are free.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, eq=False)
+class Camera:
+    """One camera that does not move.
+
+    Attributes:
+        position: float64 ``[3]`` in the world (m).
+        rotation: float64 ``[3, 3]``; its columns are the camera's axes in the world.
+        half_width: half the picture's width at a depth of one metre (m): the tangent of half the field of view.
+    """
+
+    position: NDArray[np.float64]
+    rotation: NDArray[np.float64]
+    half_width: float
+
+    def project(self, point: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the sight ``[..., 3]`` of points ``[..., 3]`` in the world (m)."""
+        x, y, z = np.moveaxis((point - self.position) @ self.rotation, -1, 0)
+        depth = -z
+        return np.stack([x / (depth * self.half_width), -y / (depth * self.half_width), depth], axis=-1)
+
+    def unproject(self, sight: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the points ``[..., 3]`` in the world (m) that have these sights."""
+        u, v, depth = np.moveaxis(np.asarray(sight, np.float64), -1, 0)
+        own = np.stack([u * depth * self.half_width, -v * depth * self.half_width, -depth], axis=-1)
+        return own @ self.rotation.T + self.position
+
+    def across(self, error: NDArray[np.floating], point: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return the part ``[..., 3]`` of an error (m) at a true point that a picture can show: across the line of sight."""
+        ray = np.asarray(point, np.float64) - self.position
+        ray /= np.linalg.norm(ray, axis=-1, keepdims=True)
+        return error - (error * ray).sum(axis=-1, keepdims=True) * ray
+
+
+def scene_camera(env: Any) -> Camera:
+    """Read the scene camera of the embedded suite's environment, as its style has placed it."""
+    sim = env.unwrapped.sim
+    number = sim.model.camera("scene").id
+    return Camera(
+        sim.data.cam_xpos[number].copy(),
+        sim.data.cam_xmat[number].reshape(3, 3).copy(),
+        float(np.tan(np.deg2rad(sim.model.cam_fovy[number]) / 2)),
+    )
