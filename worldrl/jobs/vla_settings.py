@@ -52,10 +52,16 @@ class Scratch:
         training: of codec and dynamics.
     """
 
-    expert_episodes: int = 300
+    expert_episodes: int = 400
     training: WorldModelTraining = field(
         default_factory=lambda: WorldModelTraining(
-            codec_steps=4000, steps=14000, outcome_steps=1000, learning_rate=4e-4, warmup=200
+            codec_steps=3000,
+            steps=10000,
+            outcome_steps=1000,
+            learning_rate=5e-4,
+            warmup=200,
+            ema_decay=0.998,
+            bootstrap=0.3,
         )
     )
 
