@@ -6,7 +6,7 @@ import torch
 
 from worldrl.core.rng import stream
 from worldrl.world_models import outcome_training
-from worldrl.world_models.outcome_head import OutcomeHead, outcome_loss
+from worldrl.world_models.outcome_head import OutcomeHead, OutcomeJury, named_as_jury, outcome_loss, verdict
 from worldrl.world_models.outcome_training import fit_outcome, imagine_episodes
 from worldrl.world_models.training import Sentences, WorldModelTraining
 
@@ -26,6 +26,34 @@ def test_chunk_by_chunk_is_all_at_once():
         parts.append(logit)
     torch.testing.assert_close(torch.cat(parts, dim=1), whole)
     torch.testing.assert_close(belief, last)
+
+
+def test_a_jury_hears_the_same_and_remembers_apart():
+    jury, findings = OutcomeJury(6, 8, jury=3), torch.randn(2, 12, 6, generator=stream(0, "findings"))
+    votes, belief = jury(findings, jury.blank(2))
+    assert votes.shape == (3, 2, 12)
+    assert belief.shape == (2, 24)
+    for number, juror in enumerate(jury.members):
+        alone, last = juror(findings, juror.blank(2))
+        torch.testing.assert_close(votes[number], alone)
+        torch.testing.assert_close(belief[:, 8 * number : 8 * (number + 1)], last)
+    assert not torch.equal(votes[0], votes[1])
+
+
+def test_a_verdict_is_the_mean_of_probabilities_and_doubt_their_spread():
+    votes = torch.logit(torch.tensor([[[0.2, 0.5]], [[0.8, 0.5]]], dtype=torch.float64))
+    probability, doubt = verdict(votes)
+    torch.testing.assert_close(probability, torch.tensor([[0.5, 0.5]], dtype=torch.float64))
+    torch.testing.assert_close(doubt, torch.tensor([[0.3, 0.0]], dtype=torch.float64))
+
+
+def test_weights_of_a_single_head_are_a_jury_of_one():
+    single, jury = OutcomeHead(6, 8), OutcomeJury(6, 8, jury=1)
+    found = named_as_jury({f"outcome.{name}": value for name, value in single.state_dict().items()})
+    jury.load_state_dict({name.removeprefix("outcome."): value for name, value in found.items()})
+    assert named_as_jury(found).keys() == found.keys()
+    findings = torch.randn(2, 4, 6, generator=stream(0, "findings"))
+    assert torch.equal(jury(findings, jury.blank(2))[0][0], single(findings, single.blank(2))[0])
 
 
 def test_it_remembers_what_only_the_first_frames_told():
@@ -104,7 +132,7 @@ def test_the_head_learns_on_what_imagination_reads(make_world_model, kind, push_
     length, frames = world_model.chunk_length, world_model.config.dynamics.chunk_frames
     generator = stream(0, "imagine-episodes", 0)
     for row, first in enumerate((0, step)):
-        logit, _ = world_model.outcome(told.findings[row, None].float(), world_model.outcome.blank(1))
+        (logit,), _ = world_model.outcome(told.findings[row, None].float(), world_model.outcome.blank(1))
         record = record_at(
             episode, first, memory_frames=world_model.memory_frames, frame_stride=world_model.frame_stride, source=""
         )

@@ -145,13 +145,16 @@ class Imagined:
         latent: float32 ``[B, F, c, h, w]``, the chunk's predicted latent frames.
         frame_steps: control step (1..L) that each latent frame shows.
         command: float32 ``[B, L, 7]``, integrated exactly from the actions.
-        success_prob: float32 ``[B, F]``, from the joint success head.
+        success_prob: float32 ``[B, F]``, of its best judge.
+        doubt: float32 ``[B, F]``, how far its jurors are apart (standard deviation of their probabilities); None
+            where a model has but one judge.
     """
 
     latent: torch.Tensor
     frame_steps: tuple[int, ...]
     command: torch.Tensor
     success_prob: torch.Tensor
+    doubt: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -240,16 +240,23 @@ class OutcomeHeadConfig:
     """Outcome head, and when its probability counts as success.
 
     Attributes:
-        width: of its belief.
+        width: of a juror's belief.
+        jury: heads that judge together; their mean probability counts, their spread is doubt.
         threshold: probability from which a frame counts as success; calibrated on held-out rollouts.
         least_threshold: calibration never goes below this.
         debounce: consecutive frames over the threshold that make a success.
     """
 
     width: int = 128
+    jury: int = 1
     threshold: float = 0.7
     least_threshold: float = 0.5
     debounce: int = 2
+
+    def __post_init__(self) -> None:
+        """Reject a jury of none."""
+        if self.jury < 1:
+            raise SettingError(f"outcome.jury must be at least 1, got {self.jury}")
 
 
 @dataclass

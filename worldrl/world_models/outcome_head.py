@@ -9,6 +9,10 @@ came; so it also learns where this model errs. Its probability is the one that c
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from typing import cast
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -48,6 +52,47 @@ class OutcomeHead(nn.Module):
             seen = self.into(findings.float())
             remembered, last = self.memory(seen, belief[None])
             return self.out(seen + remembered).squeeze(-1), last[0]
+
+
+class OutcomeJury(nn.Module):
+    """Several outcome heads that judge the same findings, each with a belief of its own.
+
+    Args:
+        width: width of one frame's findings.
+        hidden: width ``b`` of each belief.
+        jury: heads ``J``.
+    """
+
+    def __init__(self, width: int, hidden: int, jury: int):
+        super().__init__()
+        self.jurors = nn.ModuleList([OutcomeHead(width, hidden) for _ in range(jury)])
+
+    @property
+    def members(self) -> list[OutcomeHead]:
+        """The jurors, typed."""
+        return cast("list[OutcomeHead]", list(self.jurors))
+
+    def blank(self, rows: int) -> Tensor:
+        """Return the beliefs before the first frame ``[B, J b]``, side by side."""
+        return torch.cat([juror.blank(rows) for juror in self.members], dim=-1)
+
+    def forward(self, findings: Tensor, belief: Tensor) -> tuple[Tensor, Tensor]:
+        """Read some frames; return each juror's logits ``[J, B, F]`` and the beliefs after them."""
+        parts = belief.chunk(len(self.jurors), dim=-1)
+        heard = [juror(findings, part.contiguous()) for juror, part in zip(self.members, parts, strict=True)]
+        return torch.stack([vote for vote, _ in heard]), torch.cat([after for _, after in heard], dim=-1)
+
+
+def verdict(votes: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the jury's mean probability ``[B, F]`` and the jurors' standard deviation; from logits ``[J, B, F]``."""
+    probability = torch.sigmoid(votes)
+    return probability.mean(dim=0), probability.std(dim=0, correction=0)
+
+
+def named_as_jury(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a world model's weights with the names of a jury of one, where a folder holds a single outcome head."""
+    single = re.compile(r"^outcome\.(?=into\.|memory\.|out\.)")
+    return {single.sub("outcome.jurors.0.", name): value for name, value in tensors.items()}
 
 
 def outcome_loss(logit: Tensor, success: Tensor, valid: Tensor) -> Tensor:

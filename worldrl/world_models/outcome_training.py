@@ -24,7 +24,7 @@ from worldrl.core.types import Episode
 from worldrl.data.frame_store import FrameStore, build_store
 from worldrl.data.window_batch import WindowBatch, WindowLayout, gather_windows
 from worldrl.world_models.losses import imagine_chunk
-from worldrl.world_models.outcome_head import outcome_loss
+from worldrl.world_models.outcome_head import OutcomeHead, outcome_loss
 from worldrl.world_models.training import Sentences, WorldModelTraining, autocast, encode_frames, relabel
 from worldrl.world_models.video import VideoState, VideoWorldModel
 
@@ -65,18 +65,21 @@ def fit_outcome(
     log: MetricLog | None,
     series: str = "outcome",
 ) -> FitReport:
-    """Train the outcome head in place; everything else stays as it is."""
+    """Train the outcome jury in place, each juror on batches of its own; everything else stays as it is."""
     told = imagine_episodes(model, episodes, config, sentences, seed=seed, series=series)
-    width = told.findings.shape[-1]
+    width, jurors = told.findings.shape[-1], model.outcome.members
 
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
-        generator = stream(seed, "outcome", step)
+        value = torch.stack([juror_loss(juror, step, number) for number, juror in enumerate(jurors)]).sum()
+        return value, {"wm/outcome_loss": value.detach() / len(jurors)}
+
+    def juror_loss(juror: OutcomeHead, step: int, number: int) -> Tensor:
+        generator = stream(seed, "outcome", step, number)
         part = told.select(torch.randint(len(told), (config.outcome_batch,), generator=generator))
         seen = torch.rand(config.outcome_batch, 1, width, generator=generator) >= config.outcome_dropout
         findings = part.findings.float() * seen.to(part.findings.device) / (1 - config.outcome_dropout)
-        logit, _ = model.outcome(findings, model.outcome.blank(len(part)))
-        value = outcome_loss(logit, part.success, part.valid)
-        return value, {"wm/outcome_loss": value.detach()}
+        logit, _ = juror(findings, juror.blank(len(part)))
+        return outcome_loss(logit, part.success, part.valid)
 
     steps = config.outcome_steps
     model.train()

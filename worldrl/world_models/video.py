@@ -28,7 +28,7 @@ from worldrl.world_models.codec import IdentityCodec, PatchCodec, to_uint8, to_u
 from worldrl.world_models.config import CodecKind, DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.flow_transformer import FlowTransformer
 from worldrl.world_models.gripper_head import GripperHead
-from worldrl.world_models.outcome_head import OutcomeHead
+from worldrl.world_models.outcome_head import OutcomeJury, named_as_jury, verdict
 from worldrl.world_models.success_head import SuccessHead
 from worldrl.world_models.unet import EdmUNet
 
@@ -50,7 +50,7 @@ class VideoState:
         memory: newest latents ``[B, K, c, h, w]``.
         command: commanded pose ``[B, 7]``.
         instruction: embedded instructions ``[B, d]``.
-        belief: of the outcome head ``[B, b]``.
+        belief: of the outcome jury ``[B, J b]``.
     """
 
     reference: Tensor
@@ -95,7 +95,7 @@ class VideoWorldModel(nn.Module):
         sizes = (self.dynamics.width, self.dynamics.heads, config.dynamics.chunk_frames)
         self.success = SuccessHead(*sizes)
         self.gripper = GripperHead(*sizes)
-        self.outcome = OutcomeHead(2 * self.dynamics.width, config.outcome.width)
+        self.outcome = OutcomeJury(2 * self.dynamics.width, config.outcome.width, config.outcome.jury)
 
     @property
     def chunk_length(self) -> int:
@@ -120,7 +120,7 @@ class VideoWorldModel(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self.outcome.out.weight.device
+        return self.success.frame.device
 
     @property
     def noise_shape(self) -> tuple[int, int, int, int]:
@@ -167,10 +167,10 @@ class VideoWorldModel(nn.Module):
         noise = row_noise(generators, self.noise_shape, self.device)
         with self.autocast():
             latent, features = self.sample(state, self.condition(action, commands), noise)
-            logit, belief = self.outcome(self.find(features, state.instruction), state.belief)
+            votes, belief = self.outcome(self.find(features, state.instruction), state.belief)
         check_imagined(latent)
         after = replace(self.remember(state, latent, commands), belief=belief)
-        return after, Imagined(latent, self.frame_steps, commands, torch.sigmoid(logit))
+        return after, Imagined(latent, self.frame_steps, commands, *verdict(votes))
 
     def remember(self, state: VideoState, latent: Tensor, commands: Tensor) -> VideoState:
         """Move on to after a chunk's latents ``[B, F, c, h, w]`` and commands ``[B, L, 7]``."""
@@ -227,7 +227,7 @@ class VideoWorldModel(nn.Module):
         try:
             config = VideoWorldModelConfig.from_json(artefact.config)
             model = cls(config, Embodiment.from_json(artefact.config["embodiment"]))
-            model.load_state_dict(artefact.tensors)
+            model.load_state_dict(named_as_jury(artefact.tensors))
         except (KeyError, TypeError, RuntimeError) as error:
             raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return model.to(device).eval()
