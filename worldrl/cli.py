@@ -60,6 +60,11 @@ COMMANDS = {
             "show recorded episodes in other looks, the same motion",
             ("data=runs/collect/dataset", "data=runs/collect/dataset by=image"),
         ),
+        Command(
+            "prolong",
+            "continue recorded episodes beyond the time limit, for world models that carry further",
+            ("data=runs/collect/dataset steps=256",),
+        ),
         Command("train-policy", "clone the demonstrations into a language-conditioned policy", ("preset=tiny",)),
         Command("train-world-model", "learn the video simulator and its success head", ("preset=tiny",)),
         Command("imagine", "watch the world model dream beside the real rollout", ("preset=tiny",)),

@@ -11,17 +11,21 @@ import pytest
 import torch
 
 from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
+from worldrl.core.rng import initial_weights
 from worldrl.core.tensorfile import save_tensors
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.lpips import expected_shapes
 from worldrl.evaluation.probe import ProbeSettings
 from worldrl.evaluation.report.store import load_report_data
-from worldrl.jobs import collect, evaluate_world_model
+from worldrl.jobs import collect, evaluate_world_model, policy_dreams
 from worldrl.jobs.collect import CollectSettings
 from worldrl.jobs.evaluate_world_model import EvaluateWorldModelSettings
+from worldrl.jobs.policy_dreams import PolicyDreams
 from worldrl.jobs.report import ReportSettings
 from worldrl.jobs.report import main as rebuild
 from worldrl.jobs.unseen_episodes import continue_all, draw_scripts
+from worldrl.policies.statistics import PolicyStatistics
+from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 
 PROBE = ProbeSettings(horizon=24, steps=4, batch=4, width=8, blocks=1, keypoints=2, hidden=8, checkpoint_every=2)
 TIMED = ("imagined_frames_per_s", "peak_rss_mb")
@@ -262,3 +266,29 @@ def test_the_tiny_preset_runs_as_typed(tmp_path):
         run = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stderr
     assert (tmp_path / "runs" / "evaluate-world-model-tiny" / "report.html").is_file()
+
+
+def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settings_in, tmp_path, monkeypatch):
+    folders = []
+    for number in range(2):
+        with initial_weights(number, "policy"):
+            config = TokenPolicyConfig(
+                image_size=32, chunk_length=4, width=8, blocks=1, keypoints=4, text_width=8, hidden=16
+            )
+            policy = TokenPolicy(config, PolicyStatistics(-torch.ones(7), torch.ones(7), torch.zeros(7), torch.ones(7)))
+        folders.append(tmp_path / f"policy-{number}")
+        policy.save(folders[-1])
+    over = {"policies": PolicyDreams([str(f) for f in folders], dreams=2, workers=0, envs_per_worker=2)}
+    settings = settings_in(tmp_path / "run", probe=ProbeSettings(steps=0), **over)
+    metrics = evaluate_world_model.main(settings)
+    assert [one["path"] for one in metrics["policies"]] == [str(f) for f in folders]
+    for one in metrics["policies"]:
+        assert one["imagined"]["n"] == one["real"]["n"] == 4  # two dreams of two tasks
+        assert one["same_actions"]["outcome_alignment"]["n"] == 4
+    assert metrics["imagined_real_pearson"] is None  # of two policies
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Imagined successes that came true" in page
+    monkeypatch.setattr(policy_dreams, "dream", None)
+    monkeypatch.setattr(policy_dreams, "further_opinions", None)
+    monkeypatch.setattr(policy_dreams, "collect_dataset", None)
+    assert untimed(evaluate_world_model.main(settings)) == untimed(metrics)

@@ -25,6 +25,7 @@ from worldrl.evaluation.probe import PositionProbe, ProbeFrames, ProbeSettings, 
 from worldrl.evaluation.throughput import imagined_frames_per_s
 from worldrl.evaluation.world_model import whole_chunks
 from worldrl.jobs.opening import open_run
+from worldrl.jobs.policy_dreams import PolicyDreams, policies_beside_reality
 from worldrl.jobs.stages import BUNDLED, SCRATCH, starting_world_model, weights_folder
 from worldrl.jobs.unseen_episodes import continue_all, draw_scripts, open_unseen
 from worldrl.jobs.world_model_report import show, write_report
@@ -62,6 +63,7 @@ class EvaluateWorldModelSettings:
     )
     batch: int = setting(16, "episodes imagined at once, and measured between two saves")
     probe: ProbeSettings = field(default_factory=ProbeSettings)
+    policies: PolicyDreams = field(default_factory=PolicyDreams)
     speed_rows: list[int] = setting([1, 16, 64], "batches of rows whose imagined frames per second are timed")
     speed_chunks: int = setting(5, "chunks timed of each; the median counts")
     strips: int = setting(3, "filmstrips each of the worst episodes, the best ones and false successes")
@@ -109,6 +111,7 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
         names = () if probe is None else probe.names
         metrics = {
             **summarise(measures, drift, settings.horizons, names=names, seed=settings.seed),
+            **policies_beside_reality(run, settings.policies, model, data.tasks(), seed=settings.seed),
             **circumstances(settings, model, data),
             **inputs,
         }
@@ -126,10 +129,13 @@ def claim_inputs(run: RunDirectory, settings: EvaluateWorldModelSettings, data: 
         RunDirectoryError: the run was begun with other content in the same folders.
     """
     folder = weights_folder(settings.world_model)
-    inputs = {
+    policies = settings.policies.folders
+    inputs: dict[str, Any] = {
         "world_model": {"path": settings.world_model, "hash": artefact_hash(folder)},
         "data": {"path": list(settings.data), "hash": data.fingerprint},
     }
+    if policies:
+        inputs["policy"] = {"path": policies, "hash": [artefact_hash(Path(policy)) for policy in policies]}
     file = run.path / "inputs.json"
     if file.exists() and (changed := difference(read_json(file), inputs)):
         raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")

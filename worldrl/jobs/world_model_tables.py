@@ -11,6 +11,7 @@ from worldrl.evaluation.measures import Measures
 from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.model import Table
 from worldrl.evaluation.report.words import percent
+from worldrl.evaluation.trust import SIGNS
 from worldrl.rollout.true_runs import HOLD_STEPS
 
 HEADLINE = 64
@@ -59,6 +60,8 @@ def tables(findings: Findings) -> list[Table]:
     found = [drift_table(findings), test_table(metrics), outcome_table(metrics)]
     if "probe_error_cm_by_point" in metrics:
         found.append(point_table(metrics["probe_error_cm_by_point"]))
+    if "policies" in metrics:
+        found += [policy_table(metrics), trust_table(metrics["trust"])]
     found.append(speed_table(metrics["imagined_frames_per_s"]))
     if metrics["not_computed"]:
         rows = [(name, reason) for name, reason in metrics["not_computed"].items()]
@@ -118,6 +121,37 @@ def point_table(points: Mapping[str, Mapping[str, float]]) -> Table:
     rows = [(name, *(f"{found[key]:.2g}" for key in keys)) for name, found in points.items()]
     headers = ("Point", "Imagined", "Real", "Across the line of sight, imagined", "Across, real")
     return Table("Positions", headers, rows, "Median error over all frames of all episodes (cm).")
+
+
+def policy_table(metrics: Mapping[str, Any]) -> Table:
+    """Each policy's imagined success beside its real one."""
+    rows = [
+        (
+            one["path"],
+            with_rate(one["imagined"]),
+            with_rate(one["real"]),
+            with_rate(one["same_actions"]["precision"]),
+            with_rate(one["same_actions"]["outcome_alignment"]),
+        )
+        for one in metrics["policies"]
+    ]
+    r = metrics["imagined_real_pearson"]
+    over = f"Pearson r of imagined and real success over {len(rows)} policies: "
+    note = over + (
+        f"{r['r']:.2f} [{r['lo']:.2f}, {r['hi']:.2f}]." if r else "not computed: fewer than 4, or all alike."
+    )
+    headers = ("Policy", "Imagined success", "Real success", "Imagined successes that came true", "Outcome told right")
+    return Table("Policies", headers, rows, note)
+
+
+def trust_table(trust: Mapping[str, Any]) -> Table:
+    """What each sign of trust is worth."""
+    rows = [(SIGNS[name], with_interval(found)) for name, found in trust["auroc"].items()]
+    note = (
+        f"Area under the ROC curve among dreams that were imagined to succeed, of which {with_rate(trust['imagined_successes'])} "
+        "came true with the same actions; 0.5 knows nothing. 95 % intervals over dreams."
+    )
+    return Table("Trust", ("Sign", "Worth"), rows, note)
 
 
 def speed_table(speeds: Mapping[str, Mapping[str, float]]) -> Table:

@@ -1,0 +1,172 @@
+"""What policies dream in a world model, beside what the simulator says: part of ``worldrl evaluate-world-model``.
+
+Each policy dreams from initial states of its own; its dreams are executed in the simulator with the same actions, and it
+also acts there freely from the same initial states. Together the policies tell whether imagined success follows real
+success; together their dreams tell which sign of trust knows the false ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from worldrl.core.artefact import artefact_hash
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import stream_seed
+from worldrl.core.run import RunDirectory, Stage
+from worldrl.core.stats import Rate, pearson, wilson
+from worldrl.evaluation.trust import signs_of_trust, worth
+from worldrl.evaluation.world_model import outcome_report
+from worldrl.policies.exploration import Exploration
+from worldrl.policies.token_policy import TokenPolicy
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.actors import PolicyActor
+from worldrl.rollout.collect import CollectPlan, collect_dataset
+from worldrl.rollout.dreams import Dreams, came_true, dream, execute
+from worldrl.rollout.redreams import Opinions, further_opinions
+from worldrl.rollout.specs import EnvOptions
+from worldrl.rollout.starts import simulator_starts, task_horizons
+from worldrl.settings import non_negative, positive, setting
+from worldrl.world_models.video import VideoWorldModel
+
+LEAST_POLICIES = 4
+"""A correlation of fewer pairs has no interval."""
+
+
+@dataclass
+class PolicyDreams:
+    """Which policies dream, and how much.
+
+    Attributes:
+        folders: policies; none leaves this part out.
+        dreams: per task and policy.
+        opinions: further imaginations of each dream's actions, at least 2.
+        workers: simulator processes of the policies' free rollouts; 0 runs in this process.
+        envs_per_worker: environments per process.
+        exploration: how the policies' actions are drawn, in dreams and in the simulator.
+    """
+
+    folders: list[str] = setting([], "policies whose dreams are executed and compared with their real success")
+    dreams: int = 30
+    opinions: int = 2
+    workers: int = 2
+    envs_per_worker: int = 8
+    exploration: Exploration = field(default_factory=Exploration)
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        positive("policies.dreams", self.dreams)
+        positive("policies.envs_per_worker", self.envs_per_worker)
+        non_negative("policies.workers", self.workers)
+        if self.opinions < 2:
+            raise SettingError(f"policies.opinions must be at least 2 (one has no spread), got {self.opinions}")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One policy's dreams and what became of them.
+
+    Attributes:
+        metrics: as in ``result.json``.
+        imagined: bool ``[E]``, imagined to succeed.
+        came_true: bool ``[E]``, and really did with the same actions.
+        signs: each sign of trust ``[E]``.
+    """
+
+    metrics: dict[str, Any]
+    imagined: NDArray[np.bool_]
+    came_true: NDArray[np.bool_]
+    signs: dict[str, NDArray[np.float64]]
+
+
+def policies_beside_reality(
+    run: RunDirectory, config: PolicyDreams, model: VideoWorldModel, tasks: Sequence[str], *, seed: int
+) -> dict[str, Any]:
+    """Measure every policy; return what ``result.json`` says of them, nothing when there is none."""
+    judged = [
+        judge_policy(run.stage(f"03-policy-{number}"), config, Path(folder), model, tasks, seed=stream_seed(seed, "policy", number) % 2**31)
+        for number, folder in enumerate(config.folders, start=1)
+    ]  # fmt: skip
+    if not judged:
+        return {}
+    return {
+        "policies": [one.metrics for one in judged],
+        "imagined_real_pearson": correlation([one.metrics for one in judged]),
+        "trust": trust(judged, seed=seed),
+    }
+
+
+def judge_policy(
+    stage: Stage, config: PolicyDreams, folder: Path, model: VideoWorldModel, tasks: Sequence[str], *, seed: int
+) -> Judged:
+    """Let one policy dream and act; what an earlier session did is read."""
+    policy, rule = TokenPolicy.load(folder, model.device), SuccessRule(*_rule(model))
+    horizon, size = task_horizons(tasks), model.config.codec.image_size
+    files = {name: stage.folder / f"{name}.npz" for name in ("dreams", "opinions")}
+    if not files["dreams"].exists():
+        dream(
+            model, policy, tasks, config.dreams, seed=seed, horizon=horizon, image_size=size, exploration=config.exploration
+        ).save(files["dreams"])  # fmt: skip
+    dreams = Dreams.load(files["dreams"])
+    if not files["opinions"].exists():
+        starts = simulator_starts(tasks, config.dreams, seed=seed, memory_frames=model.memory_frames, image_size=size)
+        action = torch.from_numpy(dreams.action)
+        further_opinions(model, starts, action, config.opinions, seed=seed).save(files["opinions"])
+    if not stage.finished:
+        free = _act_freely(stage.folder / "dataset", config, folder, dreams, size)
+        stage.finish({"real_step": execute(dreams).tolist(), "real": free})
+    real_step, imagined_step = np.array(stage.summary["real_step"]), dreams.success_step(rule)
+    predicted, actual = imagined_step >= 0, came_true(imagined_step, real_step)
+    metrics = {
+        "path": str(folder),
+        "hash": artefact_hash(folder),
+        "imagined": wilson(int(predicted.sum()), len(dreams)),
+        "real": stage.summary["real"],
+        "same_actions": outcome_report(predicted, actual),
+    }
+    signs = signs_of_trust(dreams.probability, Opinions.load(files["opinions"]), rule.debounce)
+    return Judged(metrics, predicted, actual, signs)
+
+
+def _rule(model: VideoWorldModel) -> tuple[float, int]:
+    return model.config.outcome.threshold, model.config.outcome.debounce
+
+
+def _act_freely(data: Path, config: PolicyDreams, policy: Path, dreams: Dreams, image_size: int) -> Rate:
+    """Let the policy act in the simulator, drawing its actions alike, from the initial states it dreamt from."""
+    plan = CollectPlan(PolicyActor(str(policy), **asdict(config.exploration)), dreams.specs("policy"))
+    rows = collect_dataset(
+        data,
+        [plan],
+        env_options=EnvOptions(image_size=image_size),
+        workers=config.workers,
+        envs_per_worker=config.envs_per_worker,
+    )
+    return wilson(sum(bool(row["success"]) for row in rows), len(rows))
+
+
+def correlation(policies: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Pearson's r of imagined and real success over policies; None where it is undefined."""
+    imagined, real = ([one[name]["rate"] for one in policies] for name in ("imagined", "real"))
+    if len(policies) < LEAST_POLICIES or not (np.ptp(imagined) and np.ptp(real)):
+        return None
+    return {**pearson(imagined, real)}
+
+
+def trust(judged: Sequence[Judged], *, seed: int) -> dict[str, Any]:
+    """What each sign of trust is worth among all dreams that were imagined to succeed."""
+    believed = np.concatenate([one.imagined for one in judged])
+    true = np.concatenate([one.came_true for one in judged])[believed]
+    signs = {name: np.concatenate([one.signs[name] for one in judged])[believed] for name in judged[0].signs}
+    if not len(true):
+        return {"imagined_successes": None, "auroc": {}}
+    return {
+        "imagined_successes": wilson(int(true.sum()), len(true)),
+        "auroc": {name: worth(sign, true, seed=seed, name=name) for name, sign in signs.items()},
+    }
