@@ -137,7 +137,12 @@ def improvement_curves(rounds: Sequence[Mapping[str, Any]]) -> list[Curve]:
     series = {f"round {n}": list(enumerate(part["improve"]["history"])) for n, part in enumerate(rounds, start=1)}
     return [
         Curve(
-            "Imagined success during improvement", "iteration", "success", series, imagined=tuple(series), percent=True
+            "Imagined success during improvement",
+            "batch of rollouts",
+            "success",
+            series,
+            imagined=tuple(series),
+            percent=True,
         )
     ]
 
@@ -150,10 +155,11 @@ def training_curves(lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
         name.replace("dynamics-", "round "): _points(lines, name, "wm/flow_loss") or _points(lines, name, "wm/edm_loss")
         for name in rounds
     }
-    return [
+    curves = [
         Curve("Behaviour cloning", "step", "nats per token", cloning),
         Curve("World model: dynamics", "step", "weighted squared error", losses),
     ]
+    return [curve for curve in curves if any(curve.series.values())]  # a policy that was given was not cloned here
 
 
 def _points(lines: Sequence[Mapping[str, Any]], series: str, key: str) -> list[tuple[float, float]]:

@@ -112,6 +112,9 @@ class TrainVlaSettings:
         "world model to begin with: bundled (of video), scratch (of wan: the published weights in wan.folder), or a "
         "world-model folder",
     )
+    supervised: str | None = setting(
+        None, "folder of a policy to improve, of the sizes in policy.*; null clones the demonstrations"
+    )
     gates: str = setting("stop", "what a failed gate does: stop or warn")
     rounds: int = setting(2, "rounds of practice, world model and improvement (co-evolution)")
     improve_from: str = setting(

@@ -2,7 +2,7 @@
 
 ::
 
-    01-demonstrations ─► 02-policy ─► 03-before
+    01-demonstrations ─► 02-policy ─► 03-before          (02 clones, or takes settings.supervised)
                              │
              round r:  r-1-practice ─► r-2-world-model ─► r-3-gates ─► r-4-improve ─► next round
                                                                             │
@@ -19,6 +19,8 @@ from worldrl.algorithms.imagination import imagine_batch, imagined_env
 from worldrl.algorithms.improve import Improvement, improve, keyframe_probability
 from worldrl.core.artefact import parent
 from worldrl.core.device import resolve_dtype
+from worldrl.core.errors import SettingError
+from worldrl.core.jsonfile import difference
 from worldrl.core.stats import Rate, wilson
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.language import training_sentences
@@ -36,7 +38,7 @@ from worldrl.jobs.vla_loop import DATASET, Loop, fresh_dreams, keyframe_dreams, 
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.policies.samples import make_samples
-from worldrl.policies.token_policy import TokenPolicy
+from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.collect import CollectPlan
 from worldrl.rollout.dreams import join_dreams
@@ -62,8 +64,12 @@ def demonstrations(loop: Loop) -> Path:
 
 
 def supervised_policy(loop: Loop, demos: Path) -> Path:
-    """Clone the demonstrations."""
+    """Clone the demonstrations, or take the policy that is given."""
     stage = loop.run.stage("02-policy")
+    if not stage.finished and loop.settings.supervised is not None:
+        given = given_policy(Path(loop.settings.supervised), loop.settings.policy)
+        given.save(stage.folder / POLICY, parents=[parent(Path(loop.settings.supervised))])
+        loop.finish(stage, {"given": loop.settings.supervised})
     if not stage.finished:
         report = learn_policy(
             stage.folder,
@@ -76,6 +82,21 @@ def supervised_policy(loop: Loop, demos: Path) -> Path:
         )
         loop.finish(stage, report)
     return stage.folder / POLICY
+
+
+def given_policy(folder: Path, config: TokenPolicyConfig) -> TokenPolicy:
+    """Load a policy whose sizes are those of the settings: pictures and chunks of the loop are made for them.
+
+    Raises:
+        SettingError: they are not.
+        ArtefactError: there is no policy in that folder.
+    """
+    policy = TokenPolicy.load(folder, "cpu")
+    if differing := difference(asdict(config), asdict(policy.config)):
+        raise SettingError(
+            f"supervised: the policy in {folder} has other sizes than policy.*: {differing}; give its own"
+        )
+    return policy
 
 
 # -- one round -----------------------------------------------------------------------------------------------------
