@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from worldrl.algorithms.advantages import group_advantage, group_mean, group_sum, informative
+from worldrl.algorithms.advantages import group_advantage, group_mean, group_sum, informative, mates_mean
 from worldrl.core.rng import stream
 
 
@@ -9,6 +9,11 @@ def test_sums_and_means_scatter_by_group():
     value, group = torch.tensor([1.0, 2, 3, 4, 5]), torch.tensor([0, 2, 0, 1, 2])
     assert group_sum(value, group).tolist() == [4, 4, 7]
     assert group_mean(value, group).tolist() == [2, 4, 3.5]
+
+
+def test_mates_leave_oneself_out():
+    value, group = torch.tensor([1.0, 2, 3, 4, 6]), torch.tensor([0, 0, 0, 1, 2])
+    assert mates_mean(value, group).tolist() == [2.5, 2, 1.5, 0, 0]
 
 
 def test_closed_form_with_the_sample_deviation():

@@ -4,13 +4,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from worldrl.algorithms.behaviour_cloning import BehaviourCloning
+from worldrl.algorithms.behaviour_cloning import BehaviourCloning, Source
 from worldrl.algorithms.grpo import GrpoConfig
 from worldrl.algorithms.imagination import imagined_env
 from worldrl.algorithms.improve import ALGORITHMS, Improvement, improve, keyframe_probability
-from worldrl.algorithms.self_training import SelfTraining, imagined_successes, load_samples, save_samples
+from worldrl.algorithms.self_training import Grown, SelfTraining, grown, load_grown, rarity, save_grown
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, read_metrics
+from worldrl.core.rng import stream
 from worldrl.core.stats import wilson
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
@@ -90,7 +91,8 @@ def test_only_successes_are_imitated_and_only_up_to_the_first(scripted_world, ma
     env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=24, horizon={"PickRedCube": 12})
     policy, starts = tiny_policy(), [make_record(20)] * 24
     rollouts = imagine_rollouts(env, policy, starts, group_size=1, seed=0, exploration=Exploration())
-    kept = imagined_successes(rollouts, policy)
+    batch = grown(rollouts, policy)
+    kept = batch.samples
     expected = [(int(t), int(b)) for t, b in rollouts.valid.nonzero() if rollouts.success[b]]
     assert 0 < len(expected) < int(rollouts.valid.sum())
     assert len(kept) == len(expected)
@@ -99,12 +101,45 @@ def test_only_successes_are_imitated_and_only_up_to_the_first(scripted_world, ma
         assert torch.equal(kept.command[k], rollouts.command[t, b])
         torch.testing.assert_close(kept.chunk[k], policy.decode(rollouts.token[t, b]))
         assert (kept.task[k], kept.instruction[k]) == (rollouts.task[b], rollouts.instruction[b])
-    for part in (kept, kept.select(torch.arange(0))):  # a batch without a success is kept too
-        save_samples(tmp_path / "batch", part, 0.25)
-        again, rate = load_samples(tmp_path / "batch")
-        assert rate == 0.25
-        assert all(torch.equal(getattr(again, n), getattr(part, n)) for n in ("image", "command", "chunk"))
-        assert (again.instruction, again.task) == (part.instruction, part.task)
+    assert batch.weight.tolist() == [1.0] * len(kept)  # each alone in its group
+    assert batch.rate == pytest.approx(rollouts.success.float().mean().item())
+    for index in (torch.arange(len(kept)), torch.arange(0)):  # a batch without a success is kept too
+        part = Grown(kept.select(index), batch.weight[index] / 4, 0.25)
+        save_grown(tmp_path / "batch", part)
+        again = load_grown(tmp_path / "batch")
+        assert again.rate == 0.25
+        assert torch.equal(again.weight, part.weight)
+        for name in ("image", "command", "chunk"):
+            assert torch.equal(getattr(again.samples, name), getattr(part.samples, name))
+        assert (again.samples.instruction, again.samples.task) == (part.samples.instruction, part.samples.task)
+
+
+def test_a_success_counts_as_much_as_its_mates_fail():
+    success = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 1])
+    group = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3])
+    weight = rarity(success, group)
+    torch.testing.assert_close(weight[[0, 4, 8, 9, 12]], torch.tensor([1.0, 0.0, 2 / 3, 2 / 3, 1.0]))
+
+
+def test_rollouts_of_one_start_share_it_and_their_weights_are_their_mates(scripted_world, make_record, tiny_policy):
+    env = imagined_env(
+        scripted_world, ResetStore([make_record(20)]), SuccessRule(0.4, 2), rows=24, horizon={"PickRedCube": 8}
+    )
+    policy, starts = tiny_policy(), [make_record(20 + 30 * k) for k in range(6)]
+    rollouts = imagine_rollouts(env, policy, starts, group_size=4, seed=0, exploration=Exploration())
+    batch = grown(rollouts, policy)
+    rate = rollouts.success.float().view(6, 4).mean(dim=1)
+    expected = [1 - (4 * float(rate[b // 4]) - 1) / 3 for _, b in rollouts.valid.nonzero() if rollouts.success[b]]
+    assert batch.weight.tolist() == pytest.approx(expected)
+    assert len(set(batch.weight.tolist())) > 1
+
+
+def test_samples_are_drawn_by_their_weight(no_demonstrations):
+    source = Source(no_demonstrations, 4000, torch.tensor([0.0, 1.0, 3.0, 0.0]))
+    marked = Samples(**{**vars(no_demonstrations), "command": torch.arange(4.0)[:, None].expand(4, 7)})
+    drawn = Source(marked, source.rows, source.weight).draw(stream(0, "draw")).command[:, 0]
+    assert set(drawn.tolist()) == {1.0, 2.0}
+    assert (drawn == 2).float().mean().item() == pytest.approx(0.75, abs=0.03)
 
 
 def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
@@ -140,6 +175,7 @@ def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
         (GrpoConfig, {"checkpoint_every": 0}),
         (SelfTraining, {"cycles": 0}),
         (SelfTraining, {"imagined_share": 0.0}),
+        (SelfTraining, {"group_size": 3}),
     ],
 )
 def test_impossible_settings_are_refused(make, over):

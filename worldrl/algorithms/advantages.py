@@ -41,6 +41,12 @@ def group_advantage(value: Tensor, group: Tensor, *, eps: float = 1e-6, scale: b
     return centred / (variance.sqrt() + eps)[group]
 
 
+def mates_mean(value: Tensor, group: Tensor) -> Tensor:
+    """Mean of ``value`` ``[B]`` over each rollout's group mates, itself left out (RLOO's baseline); 0 for one alone."""
+    count = group_sum(torch.ones_like(value), group)[group]
+    return (group_sum(value, group)[group] - value) / (count - 1).clamp_min(1)
+
+
 def informative(success: Tensor, group: Tensor, *, low: float, high: float) -> Tensor:
     """Mark rollouts of groups whose success rate lies within [low, high] and is neither 0 nor 1 (DAPO's filter).
 

@@ -184,10 +184,23 @@ def train_policy(
 
 @dataclass(frozen=True)
 class Source:
-    """Samples, and how many of each batch's rows come from them."""
+    """Samples, and how many of each batch's rows come from them.
+
+    Attributes:
+        samples: ``M`` of them.
+        rows: drawn for each batch.
+        weight: float ``[M]``, how often each is drawn against the others; None draws all alike.
+    """
 
     samples: Samples
     rows: int
+    weight: Tensor | None = None
+
+    def draw(self, generator: torch.Generator) -> Samples:
+        """Draw a batch's rows, with replacement."""
+        if self.weight is None:
+            return self.samples.select(torch.randint(len(self.samples), (self.rows,), generator=generator))
+        return self.samples.select(torch.multinomial(self.weight, self.rows, replacement=True, generator=generator))
 
 
 def clone(
@@ -258,8 +271,7 @@ class _Batches:
         """Return observations, chunks ``[B, L, A]`` and whether the command is seen ``[B]``."""
         generator = stream(self.seed, "behaviour-cloning", step)
         config = self.config
-        drawn = [s.samples.select(torch.randint(len(s.samples), (s.rows,), generator=generator)) for s in self.sources]
-        samples = Samples.join(drawn)
+        samples = Samples.join([source.draw(generator) for source in self.sources])
         rows = len(samples)
         wording = torch.rand(rows, generator=generator).tolist()
         seen = torch.rand(rows, generator=generator) >= config.command_dropout

@@ -7,10 +7,11 @@
 
 With success as the only reward, imitating one's own successes is a policy gradient with the baseline 0, taken to
 convergence: each rollout is used for hundreds of gradient steps instead of one or two, which is what a small machine
-needs. Failures teach nothing here; a lasting exploration (``policies.exploration``) sees to it that there are
+needs. With several rollouts from each start the baseline is the mates' rate of success (leave one out, as in RLOO): a
+success counts 1 - that rate, so that what always succeeds anyway is not learned again. Failures teach nothing here; a lasting exploration (``policies.exploration``) sees to it that there are
 successes worth imitating. Learning like a demonstration, a success is also shown shifted, recoloured and in other words.
 
-Shapes legend: ``M`` kept chunks, ``L`` control steps per chunk.
+Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from worldrl.algorithms.advantages import mates_mean
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning, Source, clone
 from worldrl.algorithms.imagination import imagine_batch
 from worldrl.core.artefact import read_artefact, write_artefact
@@ -42,6 +47,7 @@ class SelfTraining:
         cycles: how often to grow and improve; what earlier cycles grew is kept.
         rollouts: imagined in each cycle.
         rows: of those at once.
+        group_size: rollouts from each start.
         imagined_share: share of each gradient step's samples that is imagined; the rest are demonstrations.
         cloning: the improve step.
     """
@@ -49,14 +55,17 @@ class SelfTraining:
     cycles: int = 1
     rollouts: int = 3072
     rows: int = 128
+    group_size: int = 1
     imagined_share: float = 0.7
     cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1500, batch_size=96))
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("cycles", "rollouts", "rows"):
+        for name in ("cycles", "rollouts", "rows", "group_size"):
             if getattr(self, name) < 1:
                 raise SettingError(f"self_training.{name} must be at least 1, got {getattr(self, name)}")
+        if self.rows % self.group_size:
+            raise SettingError(f"self_training.group_size must divide rows {self.rows}, got {self.group_size}")
         if not 0 < self.imagined_share <= 1:
             raise SettingError(f"self_training.imagined_share must lie in (0, 1], got {self.imagined_share}")
 
@@ -66,17 +75,39 @@ class SelfTraining:
         return -(-self.rollouts // self.rows)
 
 
-def imagined_successes(rollouts: ImaginedRollouts, policy: TokenPolicy) -> Samples:
-    """Keep the chunks of successful rollouts up to and including the first success."""
+@dataclass(frozen=True)
+class Grown:
+    """What one batch of rollouts leaves to learn.
+
+    Attributes:
+        samples: ``M`` chunks of imagined successes.
+        weight: float32 ``[M]``, how much each counts.
+        rate: of imagined success.
+    """
+
+    samples: Samples
+    weight: Tensor
+    rate: float
+
+
+def grown(rollouts: ImaginedRollouts, policy: TokenPolicy) -> Grown:
+    """Keep the chunks of successful rollouts up to and including the first success, weighted by :func:`rarity`."""
     chunk, row = (rollouts.valid & rollouts.success).nonzero(as_tuple=True)
     rows = row.tolist()
-    return Samples(
+    samples = Samples(
         image=rollouts.image[chunk, row],
         command=rollouts.command[chunk, row],
         chunk=policy.decode(rollouts.token[chunk, row].to(policy.device)).cpu(),
         instruction=tuple(rollouts.instruction[r] for r in rows),
         task=tuple(rollouts.task[r] for r in rows),
     )
+    success = rollouts.success.float()
+    return Grown(samples, rarity(success, rollouts.group)[row], float(success.mean()))
+
+
+def rarity(success: Tensor, group: Tensor) -> Tensor:
+    """1 - the rate of success of each rollout's group mates, ``[B]``; 1 for one alone."""
+    return 1 - mates_mean(success, group)
 
 
 def self_train(
@@ -112,21 +143,22 @@ def self_train(
         Imagined success rate of each batch.
     """
     history: list[float] = []
-    grown: list[Samples] = []
+    harvest: list[Grown] = []
     log.truncate(series, 0)
     for cycle in range(config.cycles):
         policy.eval()
         with Progress(f"{series}: imagining", config.batches, unit="batches") as progress:
             for k in range(cycle * config.batches, (cycle + 1) * config.batches):
                 draw = stream_seed(seed, "grow", k)
-                samples, rate = _grow(folder / f"batch-{k:05d}", env, policy, exploration, p_keyframe, draw)
-                grown.append(samples)
-                history.append(rate)
-                log.write(series, k, {"self_training/imagined_success": rate, "self_training/samples": len(samples)})
-                progress.advance(note=f"imagined success {rate:.2f}")
+                batch = _grow(folder / f"batch-{k:05d}", env, policy, exploration, p_keyframe, config.group_size, draw)
+                harvest.append(batch)
+                history.append(batch.rate)
+                kept = {"self_training/samples": len(batch.samples), "self_training/weight": float(batch.weight.sum())}
+                log.write(series, k, {"self_training/imagined_success": batch.rate, **kept})
+                progress.advance(note=f"imagined success {batch.rate:.2f}")
         clone(
             policy,
-            _sources(demonstrations, Samples.join(grown), config),
+            _sources(demonstrations, harvest, config),
             config=config.cloning,
             seed=stream_seed(seed, "improve", cycle),
             folder=folder / f"cycle-{cycle}",
@@ -138,32 +170,42 @@ def self_train(
 
 
 def _grow(
-    folder: Path, env: WorldModelVecEnv, policy: TokenPolicy, exploration: Exploration, p_keyframe: float, seed: int
-) -> tuple[Samples, float]:
-    """Imagine one batch, or read it where an earlier session imagined it; return its successes and their rate."""
+    folder: Path,
+    env: WorldModelVecEnv,
+    policy: TokenPolicy,
+    exploration: Exploration,
+    p_keyframe: float,
+    group_size: int,
+    seed: int,
+) -> Grown:
+    """Imagine one batch, or read it where an earlier session imagined it."""
     if not folder.exists():
-        rollouts = imagine_batch(env, policy, exploration, group_size=1, p_keyframe=p_keyframe, seed=seed)
-        save_samples(folder, imagined_successes(rollouts, policy), float(rollouts.success.float().mean()))
-    return load_samples(folder)
+        rollouts = imagine_batch(env, policy, exploration, group_size=group_size, p_keyframe=p_keyframe, seed=seed)
+        save_grown(folder, grown(rollouts, policy))
+    return load_grown(folder)
 
 
-def _sources(demonstrations: Samples, imagined: Samples, config: SelfTraining) -> list[Source]:
-    """Share each batch out; where nothing was imagined to succeed, the demonstrations are all there is."""
-    rows = round(config.imagined_share * config.cloning.batch_size) if len(imagined) else 0
-    sources = [Source(demonstrations, config.cloning.batch_size - rows), Source(imagined, rows)]
+def _sources(demonstrations: Samples, harvest: Sequence[Grown], config: SelfTraining) -> list[Source]:
+    """Share each batch out; where nothing imagined counts, the demonstrations are all there is."""
+    imagined = Samples.join([batch.samples for batch in harvest])
+    weight = torch.cat([batch.weight for batch in harvest])
+    rows = round(config.imagined_share * config.cloning.batch_size) if (weight > 0).any() else 0
+    sources = [Source(demonstrations, config.cloning.batch_size - rows), Source(imagined, rows, weight)]
     return [source for source in sources if source.rows]
 
 
-def save_samples(folder: Path, samples: Samples, rate: float) -> None:
-    """Write a batch's successes and its rate of success, whole or not at all."""
-    tensors = {"image": samples.image, "command": samples.command, "chunk": samples.chunk}
-    config = {"instruction": list(samples.instruction), "task": list(samples.task), "imagined_success": rate}
+def save_grown(folder: Path, batch: Grown) -> None:
+    """Write what a batch leaves to learn, whole or not at all."""
+    samples = batch.samples
+    tensors = {"image": samples.image, "command": samples.command, "chunk": samples.chunk, "weight": batch.weight}
+    config = {"instruction": list(samples.instruction), "task": list(samples.task), "imagined_success": batch.rate}
     write_artefact(folder, kind=KIND, config=config, tensors={k: v.contiguous() for k, v in tensors.items()})
 
 
-def load_samples(folder: Path) -> tuple[Samples, float]:
-    """Read :func:`save_samples`' folder; ArtefactError where it is damaged."""
+def load_grown(folder: Path) -> Grown:
+    """Read :func:`save_grown`'s folder; ArtefactError where it is damaged."""
     artefact = read_artefact(folder, kind=KIND)
-    config = artefact.config
-    samples = Samples(**artefact.tensors, instruction=tuple(config["instruction"]), task=tuple(config["task"]))
-    return samples, float(config["imagined_success"])
+    tensors, config = dict(artefact.tensors), artefact.config
+    weight = tensors.pop("weight")
+    samples = Samples(**tensors, instruction=tuple(config["instruction"]), task=tuple(config["task"]))
+    return Grown(samples, weight, float(config["imagined_success"]))
