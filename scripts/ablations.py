@@ -1,7 +1,8 @@
 """What each mechanism is worth: one train-vla run per row, its world model's drift, and its effect on real success.
 
-python scripts/ablations.py supervised=runs/x/stages/02-policy/policy unseen=runs/unseen/dataset [rows=full,no_anchor] \\
-    [seed=100] [out=runs/ablations] [any train-vla setting of all rows, as key=value]
+python scripts/ablations.py supervised=runs/x/stages/02-policy/policy unseen=runs/unseen/dataset
+
+Further: rows=full,no_anchor (all), seed=100, out=runs/ablations, and any setting of train-vla for all rows.
 
 Every row begins with the same supervised policy, initial states and seed. ``world`` rows train a world model from scratch
 (shorter than a real run does), ``loop`` rows begin with the bundled one. A stopped script goes on with the same command.
