@@ -14,4 +14,4 @@ spell:
 	codespell
 
 test:
-	python -m pytest -q
+	python -m pytest -q -n 2

@@ -17,6 +17,10 @@ from worldrl.core.embodiment import Embodiment, next_command
 from worldrl.core.rng import initial_weights, numpy_stream, row_noise
 from worldrl.core.types import NULL_ACTION, Episode, Imagined, ResetRecord
 
+# One process per core runs the suite (-n 2), and what it starts inherits this: more threads would only wait for each other.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+
 # A shell that starts the suite in the background has SIGINT ignored, children inherit that, and no Ctrl-C test could pass.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

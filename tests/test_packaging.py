@@ -146,7 +146,7 @@ def test_incomplete_installation_says_what_to_do(tmp_path: Path, monkeypatch: py
         paths.config_dir()
 
 
-CHECKS = ("ruff check .", "ruff format --check .", "pyright", "codespell", "python -m pytest -q")
+CHECKS = ("ruff check .", "ruff format --check .", "pyright", "codespell", "python -m pytest -q -n 2")
 
 
 @pytest.mark.parametrize("command", CHECKS)
@@ -156,7 +156,7 @@ def test_make_and_ci_run_the_same_commands(command: str) -> None:
 
 
 def test_readme_and_contributing_name_the_commands_that_ci_runs() -> None:
-    assert "python -m pytest -q" in (ROOT / "README.md").read_text()
+    assert "python -m pytest -q -n 2" in (ROOT / "README.md").read_text()
     install = "pip install -c constraints.txt -e '.[dev]'"
     for name in ("README.md", "CONTRIBUTING.md"):
         assert install in (ROOT / name).read_text()
