@@ -8,7 +8,8 @@
 With success as the only reward, imitating one's own successes is a policy gradient with the baseline 0, taken to
 convergence: each rollout is used for hundreds of gradient steps instead of one or two, which is what a small machine
 needs. With several rollouts from each start the baseline is the mates' rate of success (leave one out, as in RLOO): a
-success counts 1 - that rate, so that what always succeeds anyway is not learned again. Failures teach nothing here; a lasting exploration (``policies.exploration``) sees to it that there are
+success counts 1 - that rate, so that what always succeeds anyway is not learned again. With further opinions a success
+counts less, too, where the same actions fail in another imagination (trust). Failures teach nothing here; a lasting exploration (``policies.exploration``) sees to it that there are
 successes worth imitating. Learning like a demonstration, a success is also shown shifted, recoloured and in other words.
 
 Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
@@ -33,8 +34,10 @@ from worldrl.core.rng import stream_seed
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.policies.token_policy import TokenPolicy
+from worldrl.rewards.success import debounced_score
 from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.imagined_rollouts import ImaginedRollouts
+from worldrl.rollout.redreams import further_opinions
 
 KIND = "imagined-successes"
 
@@ -48,6 +51,7 @@ class SelfTraining:
         rollouts: imagined in each cycle.
         rows: of those at once.
         group_size: rollouts from each start.
+        opinions: further imaginations of each success's actions, whose least score it is weighted with; 0 asks none.
         imagined_share: share of each gradient step's samples that is imagined; the rest are demonstrations.
         cloning: the improve step.
     """
@@ -56,6 +60,7 @@ class SelfTraining:
     rollouts: int = 3072
     rows: int = 128
     group_size: int = 1
+    opinions: int = 0
     imagined_share: float = 0.7
     cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1500, batch_size=96))
 
@@ -66,6 +71,8 @@ class SelfTraining:
                 raise SettingError(f"self_training.{name} must be at least 1, got {getattr(self, name)}")
         if self.rows % self.group_size:
             raise SettingError(f"self_training.group_size must divide rows {self.rows}, got {self.group_size}")
+        if self.opinions < 0 or self.opinions == 1:
+            raise SettingError(f"self_training.opinions must be 0 or at least 2, got {self.opinions}")
         if not 0 < self.imagined_share <= 1:
             raise SettingError(f"self_training.imagined_share must lie in (0, 1], got {self.imagined_share}")
 
@@ -90,8 +97,14 @@ class Grown:
     rate: float
 
 
-def grown(rollouts: ImaginedRollouts, policy: TokenPolicy) -> Grown:
-    """Keep the chunks of successful rollouts up to and including the first success, weighted by :func:`rarity`."""
+def grown(rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Tensor | None = None) -> Grown:
+    """Keep the chunks of successful rollouts up to and including the first success.
+
+    Args:
+        rollouts: ``B`` of them.
+        policy: which chose the tokens.
+        trust: ``[B]``, by which each success's :func:`rarity` is multiplied; None trusts all.
+    """
     chunk, row = (rollouts.valid & rollouts.success).nonzero(as_tuple=True)
     rows = row.tolist()
     samples = Samples(
@@ -102,12 +115,50 @@ def grown(rollouts: ImaginedRollouts, policy: TokenPolicy) -> Grown:
         task=tuple(rollouts.task[r] for r in rows),
     )
     success = rollouts.success.float()
-    return Grown(samples, rarity(success, rollouts.group)[row], float(success.mean()))
+    weight = rarity(success, rollouts.group) * (1 if trust is None else trust)
+    return Grown(samples, weight[row], float(success.mean()))
 
 
 def rarity(success: Tensor, group: Tensor) -> Tensor:
     """1 - the rate of success of each rollout's group mates, ``[B]``; 1 for one alone."""
     return 1 - mates_mean(success, group)
+
+
+def least_opinion(
+    env: WorldModelVecEnv, rollouts: ImaginedRollouts, policy: TokenPolicy, count: int, *, seed: int
+) -> Tensor:
+    """Imagine the actions of every success ``count`` times more, standing still after it.
+
+    Args:
+        env: in which the rollouts were just imagined: it still knows where its rows began.
+        rollouts: ``B`` of them.
+        policy: which chose the tokens.
+        count: opinions, at least 2.
+        seed: root of their noise.
+
+    Returns:
+        The least debounced score of them ``[B]``; 0 for failures.
+    """
+    rows = rollouts.success.nonzero().squeeze(1)
+    least = torch.zeros(len(rollouts.success))
+    if len(rows):
+        starts = [env.records[row] for row in rows.tolist()]
+        action = actions_of(rollouts, policy, rows)
+        heard = further_opinions(env.world_model, starts, action, count, seed=seed).probability
+        scores = [torch.from_numpy(debounced_score(probability, env.rule.debounce)) for probability in heard]
+        least[rows] = torch.stack(scores).min(dim=0).values
+    return least
+
+
+def actions_of(rollouts: ImaginedRollouts, policy: TokenPolicy, rows: Tensor) -> Tensor:
+    """Return the actions of some rollouts ``[E, T L, 7]``; after their last chunk they hold the pose and the gripper."""
+    action = policy.decode(rollouts.token[:, rows].to(policy.device)).cpu()  # [T, E, L, 7]
+    valid = rollouts.valid[:, rows]
+    last = valid.sum(dim=0) - 1
+    still = torch.zeros_like(action)
+    still[..., 6] = action[last, torch.arange(len(rows)), -1, 6][None, :, None]
+    whole = torch.where(valid[:, :, None, None], action, still)
+    return whole.transpose(0, 1).flatten(1, 2)
 
 
 def self_train(
@@ -150,7 +201,7 @@ def self_train(
         with Progress(f"{series}: imagining", config.batches, unit="batches") as progress:
             for k in range(cycle * config.batches, (cycle + 1) * config.batches):
                 draw = stream_seed(seed, "grow", k)
-                batch = _grow(folder / f"batch-{k:05d}", env, policy, exploration, p_keyframe, config.group_size, draw)
+                batch = _grow(folder / f"batch-{k:05d}", env, policy, exploration, p_keyframe, config, draw)
                 harvest.append(batch)
                 history.append(batch.rate)
                 kept = {"self_training/samples": len(batch.samples), "self_training/weight": float(batch.weight.sum())}
@@ -175,13 +226,16 @@ def _grow(
     policy: TokenPolicy,
     exploration: Exploration,
     p_keyframe: float,
-    group_size: int,
+    config: SelfTraining,
     seed: int,
 ) -> Grown:
     """Imagine one batch, or read it where an earlier session imagined it."""
     if not folder.exists():
-        rollouts = imagine_batch(env, policy, exploration, group_size=group_size, p_keyframe=p_keyframe, seed=seed)
-        save_grown(folder, grown(rollouts, policy))
+        rollouts = imagine_batch(
+            env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=seed
+        )
+        trust = least_opinion(env, rollouts, policy, config.opinions, seed=seed) if config.opinions else None
+        save_grown(folder, grown(rollouts, policy, trust))
     return load_grown(folder)
 
 
