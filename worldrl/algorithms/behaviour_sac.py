@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from worldrl.algorithms.sb3_replay import recorded_replay
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.errors import SettingError
@@ -159,7 +160,6 @@ def train_behaviour(
         ArtefactError: what is there is damaged or was trained with other settings.
         MissingExtraError: Stable-Baselines3 is not installed.
     """
-    require("stable_baselines3", extra="sb3")
     learner = _Learner(folder, env_id, config, seed)
     kept = learner.resume()
     if log is not None:
@@ -226,16 +226,13 @@ class _Learner:
     """Stable-Baselines3's learner between two stretches."""
 
     def __init__(self, folder: Path, env_id: str, config: BehaviourSac, seed: int) -> None:
-        from stable_baselines3 import SAC
-        from stable_baselines3.common.logger import Logger
-
-        from worldrl.algorithms.sb3_replay import RecordedReplay
-
+        sb3 = require("stable_baselines3", extra="sb3")
+        logger = require("stable_baselines3.common.logger", extra="sb3").Logger
         self.folder, self.env_id, self.config, self.seed = folder, env_id, config, seed
         self.env = make_environment(env_id)
         self.info = environment_info(self.env, env_id)
         with lent_to_torch(seed, "behaviour-sac", "weights"):
-            self.sac: Any = SAC(
+            self.sac: Any = sb3.SAC(
                 "MlpPolicy",
                 StateInfo(make_environment(env_id)),
                 learning_rate=config.learning_rate,
@@ -244,11 +241,11 @@ class _Learner:
                 batch_size=config.batch_size,
                 tau=config.tau,
                 gamma=config.gamma,
-                replay_buffer_class=RecordedReplay,
+                replay_buffer_class=recorded_replay(),
                 policy_kwargs={"net_arch": list(config.hidden)},
                 device="cpu",
             )
-        self.sac.set_logger(Logger(folder=None, output_formats=[]))
+        self.sac.set_logger(logger(folder=None, output_formats=[]))
 
     @property
     def step(self) -> int:

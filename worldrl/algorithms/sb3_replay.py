@@ -1,7 +1,4 @@
-"""Stable-Baselines3's replay buffer with the two things it lacks: randomness by name, and a life without pickle.
-
-Importing this module imports Stable-Baselines3.
-"""
+"""Stable-Baselines3's replay buffer with the two things it lacks: randomness by name, and a life without pickle."""
 
 from __future__ import annotations
 
@@ -11,11 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from stable_baselines3.common.buffers import ReplayBuffer
-from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor
 
 from worldrl.core.errors import ArtefactError
+from worldrl.core.extras import require
 
 BUFFER_COLUMNS = {
     "obs": "observations",
@@ -30,7 +26,17 @@ INFO_COLUMNS = ("executed", "qpos", "qvel")
 """Columns that come in the step's info, from :class:`~worldrl.rollout.vector_episodes.StateInfo`."""
 
 
-class RecordedReplay(ReplayBuffer):
+def recorded_replay() -> type[Any]:
+    """Return the class of buffers: :class:`Recorded` on top of Stable-Baselines3's own.
+
+    Raises:
+        MissingExtraError: Stable-Baselines3 is not installed.
+    """
+    base = require("stable_baselines3.common.buffers", extra="sb3").ReplayBuffer
+    return type("RecordedReplay", (Recorded, base), {})
+
+
+class Recorded:
     """A buffer of one environment that loses no row, and keeps the simulator's states until they are asked for.
 
     Attributes:
@@ -38,6 +44,9 @@ class RecordedReplay(ReplayBuffer):
     """
 
     generator: np.random.Generator
+    pos: int
+    full: bool
+    buffer_size: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -45,18 +54,20 @@ class RecordedReplay(ReplayBuffer):
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, ended: Any, infos: list[dict[str, Any]]) -> None:
         """Store one row; the buffer is made as long as the training, so nothing is overwritten."""
-        super().add(obs, next_obs, action, reward, ended, infos)
+        base: Any = super()
+        base.add(obs, next_obs, action, reward, ended, infos)
         for name in INFO_COLUMNS:
             if name in infos[0]:
                 self._beside[name].append(infos[0][name])
 
-    def sample(self, batch_size: int, env: Any = None) -> ReplayBufferSamples:
+    def sample(self, batch_size: int, env: Any = None) -> Any:
         """Draw a batch with :attr:`generator` instead of numpy's global one."""
-        return self._get_samples(self.generator.integers(self.size(), size=batch_size), env=env)
+        base: Any = super()
+        return base._get_samples(self.generator.integers(self._rows, size=batch_size), env=env)
 
     def newest(self, rows: int) -> dict[str, Tensor]:
         """Return the newest rows as tensors, by our names, and forget what came in their infos."""
-        end = self.size()
+        end = self._rows
         columns = {name: getattr(self, theirs)[end - rows : end, 0] for name, theirs in BUFFER_COLUMNS.items()}
         for name, beside in self._beside.items():
             if beside:
@@ -79,3 +90,7 @@ class RecordedReplay(ReplayBuffer):
             room[...] = value
         self.pos = end % self.buffer_size
         self.full = end == self.buffer_size
+
+    @property
+    def _rows(self) -> int:
+        return self.buffer_size if self.full else self.pos

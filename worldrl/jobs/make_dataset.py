@@ -11,7 +11,7 @@ The recipe is D4RL's (Fu et al., arXiv 2004.07219) with reference returns of its
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -173,8 +173,7 @@ class _Maker:
         store = self.store
         identity = dataset_id(self.settings, kind)
         self._claim(store / identity)
-        data = self._record(kind, choice)
-        data = join(self._describe(kind, identity, choice), [data])
+        data = replace(self._record(kind, choice), info=self._describe(kind, identity, choice))
         folder = write_minari(
             store,
             data,
@@ -233,8 +232,8 @@ class _Maker:
         return memoryless(BehaviourActor.load(actor_folder(self.training, step)))
 
     def _describe(self, kind: str, identity: str, choice: Choice) -> DatasetInfo:
-        steps = {"medium": choice.medium_step, "medium-replay": choice.medium_step, "expert": choice.expert_step}
-        actors = {name: step for name, step in steps.items() if name in kind.split("-") or name == kind}
+        steps = {"medium": choice.medium_step, "expert": choice.expert_step}
+        actors = {name: step for name, step in steps.items() if name in kind.split("-")}
         provenance = {
             "command": "make-dataset",
             "config_hash": self.run.config_hash,
@@ -248,8 +247,7 @@ class _Maker:
         }
         better = choice.expert > choice.random
         scale = {"ref_min": choice.random, "ref_max": choice.expert} if better else {}
-        fields = {name: getattr(self.info, name) for name in self.info.__dataclass_fields__}
-        return DatasetInfo(**(fields | {"dataset_id": identity, "provenance": provenance, **scale}))
+        return replace(self.info, dataset_id=identity, provenance=provenance, **scale)
 
     def _claim(self, folder: Path) -> None:
         """Refuse to write over a dataset that this run did not write."""
@@ -277,15 +275,18 @@ def first_medium(actors: Sequence[Evaluated], low: float, high: float) -> Evalua
 
 
 def summarise(data: Trajectories) -> dict[str, Any]:
-    """Count rows and episodes, and average the returns of the whole episodes."""
-    returns = data.returns()
+    """Count rows and episodes, and average the returns of those that were not cut off."""
+    lengths = np.diff(data.bounds())
+    whole = data.terminated[data.bounds()[1:] - 1] | (lengths == data.info.max_episode_steps)
+    returns = data.returns()[whole]
     return {
         "rows": len(data),
         "episodes": data.episodes,
+        "whole_episodes": int(whole.sum()),
         "terminated": int(data.terminated.sum()),
-        "mean_return": float(returns.mean()),
-        "min_return": float(returns.min()),
-        "max_return": float(returns.max()),
+        "mean_return": float(returns.mean()) if whole.any() else None,
+        "min_return": float(returns.min()) if whole.any() else None,
+        "max_return": float(returns.max()) if whole.any() else None,
     }
 
 
@@ -296,8 +297,8 @@ def show(metrics: Mapping[str, Any]) -> None:
     for heading in ("id", "rows", "episodes", "mean return", "folder"):
         table.add_column(heading, justify="left" if heading in ("id", "folder") else "right")
     for entry in metrics["sets"].values():
-        numbers = (str(entry["rows"]), str(entry["episodes"]), f"{entry['mean_return']:.4g}")
-        table.add_row(entry["id"], *numbers, entry["folder"])
+        mean = "" if entry["mean_return"] is None else f"{entry['mean_return']:.4g}"
+        table.add_row(entry["id"], str(entry["rows"]), str(entry["episodes"]), mean, entry["folder"])
     console().print(table)
 
 

@@ -19,7 +19,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worldrl.core.errors import ActionError, SettingError, nearest
+from worldrl.core.errors import ActionError, MissingExtraError, SettingError, nearest
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, env_action
 
 Decide = Callable[[Tensor, float, torch.Generator | None], Tensor]
@@ -69,13 +69,17 @@ def make_environment(
 
     Raises:
         SettingError: not registered (the message names the nearest), no time limit, or spaces that are not vectors.
+        MissingExtraError: a package that it needs is not installed.
     """
     given = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
     try:
         env = gymnasium.make(env_id, disable_env_checker=True, **given, **(kwargs or {}))
     except gymnasium.error.UnregisteredEnv as reason:
         raise SettingError(f"env: {env_id!r} is not registered{nearest(env_id, gymnasium.registry)}") from reason
-    except (gymnasium.error.Error, TypeError, ModuleNotFoundError) as reason:
+    except (ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as reason:
+        fix = "the extra 'offline' brings what Gymnasium's MuJoCo environments need"
+        raise MissingExtraError(f"env: {env_id!r} cannot be made: {reason}; {fix}") from reason
+    except (gymnasium.error.Error, TypeError) as reason:
         raise SettingError(f"env: {env_id!r} cannot be made: {reason}") from reason
     if isinstance(env.observation_space, spaces.Dict | spaces.Tuple):
         env = gymnasium.wrappers.FlattenObservation(env)
