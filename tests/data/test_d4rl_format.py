@@ -106,6 +106,11 @@ def test_bad_data_names_file_episode_and_field(write: Any, over: dict[str, Any],
         read_d4rl(write(**over))
 
 
+def test_a_file_without_rows(write: Any) -> None:
+    with pytest.raises(ArtefactError, match="holds no transitions"):
+        read_d4rl(write(**{name: value[:0] for name, value in columns().items()}))
+
+
 def test_a_file_that_is_cut_short_or_no_hdf5(write: Any) -> None:
     file = write()
     content = file.read_bytes()

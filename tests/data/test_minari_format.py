@@ -172,6 +172,16 @@ def test_missing_episode_and_shortened_file(written: Path) -> None:
         read_minari(written)
 
 
+def test_an_episode_without_steps_is_named(written: Path) -> None:
+    for name in ("actions", "rewards", "terminations", "truncations", "infos/qpos", "infos/qvel"):
+        edit(written, f"episode_1/{name}", lambda x: x[:0])
+    edit(written, "episode_1/observations", lambda x: x[:1])
+    file = written / "data" / "metadata.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"total_steps": 7}))
+    with pytest.raises(ArtefactError, match="episode 1, field 'rewards' is empty"):
+        read_minari(written)
+
+
 def test_counts_of_the_metadata_are_checked(written: Path) -> None:
     file = written / "data" / "metadata.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"total_steps": 9}))

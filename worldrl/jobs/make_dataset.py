@@ -17,6 +17,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from rich.table import Table
 
 from worldrl.algorithms.behaviour_sac import (
@@ -174,9 +175,11 @@ class _Maker:
         identity = dataset_id(self.settings, kind)
         self._claim(store / identity)
         data = replace(self._record(kind, choice), info=self._describe(kind, identity, choice))
+        box = self.env.observation_space
         folder = write_minari(
             store,
             data,
+            observation_space=box if isinstance(box, spaces.Box) else None,
             algorithm="uniform actions" if kind == "random" else ALGORITHM,
             author="worldrl make-dataset",
             description=f"{kind} set of {self.settings.env}, self-made",

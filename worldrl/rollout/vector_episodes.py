@@ -185,7 +185,7 @@ def play_episode(
 
 def simulator_state(env: gymnasium.Env[Any, Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
     """Copy MuJoCo's positions and velocities; None where the environment is not a MuJoCo one."""
-    data = getattr(env.unwrapped, "data", None)
+    data: Any = getattr(env.unwrapped, "data", None)
     if not (hasattr(data, "qpos") and hasattr(data, "qvel")):
         return None
     return np.array(data.qpos, np.float64), np.array(data.qvel, np.float64)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError
 from worldrl.core.extras import require
+from worldrl.data.offline.columns import column, fault
 from worldrl.data.offline.reference_scores import d4rl_reference
-from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, column, fault
+from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
 
 SUFFIXES = (".hdf5", ".h5")
 

@@ -28,7 +28,8 @@ from worldrl.core.atomic import atomic_folder
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.extras import require
 from worldrl.core.jsonfile import plain, read_json
-from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, column, fault, from_episodes
+from worldrl.data.offline.columns import column, fault
+from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
 
 METADATA = "metadata.json"
 OWN = "worldrl"
@@ -193,7 +194,7 @@ def _vectors(
             source, episode, name, f"has {rows - 1} rows for {rows - 1} steps: the last next observation is missing"
         )
     return column(
-        array.reshape(len(array), -1),
+        array.reshape(len(array), int(np.prod(array.shape[1:]))),
         rows=rows,
         width=int(np.prod(space.shape)),
         source=source,
@@ -261,14 +262,14 @@ def write_minari(
     require("h5py", extra="offline")
     storage_class = require("minari.dataset.minari_storage", extra="offline").MinariStorage
     buffer_class = require("minari.data_collector.episode_buffer", extra="offline").EpisodeBuffer
-    width, bounds = data.obs.shape[1], (info.action_low, info.action_high)
-    box = observation_space or spaces.Box(-np.inf, np.inf, (width,), np.float32)
+    low, high = np.array(info.action_low, np.float32), np.array(info.action_high, np.float32)
+    box = observation_space or spaces.Box(-np.inf, np.inf, (data.obs.shape[1],), np.float32)
     metadata = _metadata(info, algorithm, author, description, score_episodes)
     with atomic_folder(store / info.dataset_id, needed=data.obs.nbytes * 2) as folder:
         storage = storage_class.new(
             folder / "data",
             observation_space=spaces.Box(box.low.astype(np.float32), box.high.astype(np.float32), dtype=np.float32),
-            action_space=spaces.Box(*(np.array(bound, np.float32) for bound in bounds), dtype=np.float32),
+            action_space=spaces.Box(low, high, dtype=np.float32),
             env_spec=_registered_spec(info),
             data_format="hdf5",
         )

@@ -24,10 +24,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.transitions import Transitions
+from worldrl.data.offline.columns import check_finite, fault
 
 BOUND_SLACK = 1e-4
 """How far an action may lie beyond its bounds, as a fraction of their half distance: rounding, not another unit."""
@@ -250,47 +251,13 @@ def join(info: DatasetInfo, parts: Sequence[Trajectories]) -> Trajectories:
 def unit_action(action: NDArray[np.float32], info: DatasetInfo) -> NDArray[np.float32]:
     """Scale actions ``[..., A]`` from the environment's bounds to [-1, 1]."""
     centre, half = _centre_half(info)
-    return np.clip((action - centre) / half, -1, 1)
+    return np.asarray(np.clip((action - centre) / half, -1, 1), np.float32)
 
 
 def env_action(action: NDArray[np.float32], info: DatasetInfo) -> NDArray[np.float32]:
     """Scale actions ``[..., A]`` from [-1, 1] to the environment's bounds; the inverse of :func:`unit_action`."""
     centre, half = _centre_half(info)
-    return centre + half * action
-
-
-def fault(source: object, episode: int | str, field_name: str, what: str) -> ArtefactError:
-    """Make the error that every damaged dataset gives: file, episode, field, and what is wrong with it."""
-    return ArtefactError(f"{source}: episode {episode}, field {field_name!r} {what}")
-
-
-def column(
-    value: ArrayLike, *, rows: int, width: int | None, source: object, episode: int | NDArray[np.int64], name: str
-) -> NDArray[np.float32]:
-    """Return numbers read from a file as float32 ``[rows, width]``, or ``[rows]`` where ``width`` is None.
-
-    Args:
-        value: what the file holds.
-        rows: how many rows there must be.
-        width: numbers per row; 0 takes what is there.
-        source: the file, for the message.
-        episode: which episode this is, or the episode of each row.
-        name: of the field.
-
-    Raises:
-        ArtefactError: another shape, no numbers, or a value that is NaN, infinite or too large for float32.
-    """
-    array = np.asarray(value)
-    first = int(episode[0]) if isinstance(episode, np.ndarray) else episode
-    if array.dtype.kind not in "fiub":
-        raise fault(source, first, name, f"holds {array.dtype}, not numbers; convert it")
-    wanted = (rows,) if width is None else (rows, width or (array.shape[-1] if array.ndim == 2 else -1))
-    if array.shape != wanted:
-        raise fault(source, first, name, f"has shape {list(array.shape)}, expected {list(wanted)}; write it again")
-    with np.errstate(over="ignore", invalid="ignore"):
-        result = array.astype(np.float32)
-    _check_finite(result, source, episode, name)
-    return result
+    return np.asarray(centre + half * action, np.float32)
 
 
 def check(data: Trajectories) -> None:
@@ -302,7 +269,7 @@ def check(data: Trajectories) -> None:
     _check_episodes(data)
     for name in ("obs", "action", "reward", "next_obs", "qpos", "qvel"):
         if (array := getattr(data, name)) is not None:
-            _check_finite(array, source, data.episode, name)
+            check_finite(array, source, data.episode, name)
     _check_actions(data)
 
 
@@ -359,17 +326,6 @@ def _check_actions(data: Trajectories) -> None:
             "action",
             f"is {data.action[row, number]:.6g} at number {number}, outside the action space's "
             f"[{low[number]:.6g}, {high[number]:.6g}]; it was recorded in other units, or the spaces do not match",
-        )
-
-
-def _check_finite(array: NDArray[Any], source: object, episode: int | NDArray[np.int64], name: str) -> None:
-    wrong = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
-    if wrong.any():
-        row = int(np.flatnonzero(wrong)[0])
-        number = int(episode[row]) if isinstance(episode, np.ndarray) else episode
-        step = row - int(np.searchsorted(episode, number)) if isinstance(episode, np.ndarray) else row
-        raise fault(
-            source, number, name, f"is NaN, infinite or too large for float32 at step {step}; repair or leave it out"
         )
 
 
