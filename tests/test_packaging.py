@@ -52,7 +52,7 @@ def modules(requirements: list[str]) -> set[str]:
 def test_every_import_is_a_declared_dependency(folder: str) -> None:
     core = modules(META["dependencies"])
     assert third_party(ROOT / folder, lazy=False) <= core
-    assert third_party(ROOT / folder, lazy=True) <= core | modules([*EXTRAS["sb3"], *EXTRAS["wan"]])
+    assert third_party(ROOT / folder, lazy=True) <= core | modules([*EXTRAS["sb3"], *EXTRAS["offline"], *EXTRAS["wan"]])
 
 
 @pytest.mark.parametrize("text", [*META["dependencies"], *(text for extra in EXTRAS.values() for text in extra)])

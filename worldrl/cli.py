@@ -84,6 +84,11 @@ COMMANDS = {
         ),
         Command("compare", "compare two evaluations episode by episode", ("a=runs/before b=runs/after",)),
         Command("train-vla", "the whole loop: clone, imagine, improve, check in physics", ("", "preset=tiny")),
+        Command(
+            "make-dataset",
+            "offline datasets of five qualities from one SAC training, for Minari",
+            ("env=HalfCheetah-v5", "env=Hopper-v5 kinds=[random,medium] rows=20000", "preset=tiny"),
+        ),
         Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),
         Command("doctor", "what works on this machine, and the command that mends what does not", ("",)),
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from worldrl.core.bootstrap import bootstrap, bootstrap_band
+from worldrl.core.bootstrap import bootstrap, bootstrap_band, interquartile_mean, stratified_bootstrap
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
 
@@ -54,3 +54,28 @@ def test_nothing_to_draw_is_refused():
         bootstrap(np.zeros(0), mean, generator=numpy_stream(0))
     with pytest.raises(SettingError, match="resample"):
         bootstrap(np.zeros(3), mean, generator=numpy_stream(0), resamples=0)
+
+
+def test_interquartile_mean_leaves_whole_quarters_out():
+    assert interquartile_mean(np.array([[100.0, 1.0], [3.0, 2.0]])) == 2.5
+    assert interquartile_mean(np.array([-90.0, 1, 2, 3, 400.0])) == 2  # one of five at each end
+    assert interquartile_mean(np.array([1.0, 2.0, 9.0])) == 4
+
+
+def test_runs_are_drawn_again_within_their_task():
+    """Two tasks of very different scores: drawing over both would spread the mean by hundreds, within them by one."""
+    scores = np.array([[0.0, 1000.0], [2.0, 1002.0], [1.0, 1001.0]])
+    found = stratified_bootstrap(scores, np.mean, generator=numpy_stream(0, "s"))
+    assert (found["n"], found["value"]) == (3, 501)
+    assert 500 <= found["lo"] < 501 < found["hi"] <= 502
+    # 9 of the 3 ** 6 equally likely draws are all-lowest or mixed so that the mean is at most 500.17: below 2.5 %.
+    assert found["lo"] > 500
+
+
+def test_one_run_has_no_interval_and_bad_shapes_are_refused():
+    alone = stratified_bootstrap(np.array([[3.0, 5.0]]), np.mean, generator=numpy_stream(0))
+    assert alone["value"] == 4
+    assert np.isnan([alone["lo"], alone["hi"]]).all()
+    for bad in (np.zeros(3), np.zeros((0, 2))):
+        with pytest.raises(SettingError, match=r"scores \[runs, tasks\]"):
+            stratified_bootstrap(bad, np.mean, generator=numpy_stream(0))

@@ -100,9 +100,9 @@ def test_scarce_machine_gets_notes(tmp_path: Path) -> None:
 
 def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
-    with pytest.raises(Failure, match="sb3, wan") as caught:
+    with pytest.raises(Failure, match="sb3, offline, wan") as caught:
         doctor.check_extras()
-    assert caught.value.fix == "pip install -c constraints.txt -e '.[sb3,wan]'"
+    assert caught.value.fix == "pip install -c constraints.txt -e '.[sb3,offline,wan]'"
 
 
 def test_unexpected_exception_is_a_finding_not_a_crash() -> None:

@@ -77,3 +77,48 @@ def bootstrap_band(
     # Without interpolation, so that infinite values stay what they are.
     lo, hi = np.quantile(redrawn, [0.025, 0.975], axis=0, method="inverted_cdf")
     return value, np.asarray(lo), np.asarray(hi)
+
+
+def stratified_bootstrap(
+    values: NDArray[np.float64],
+    statistic: Statistic,
+    *,
+    generator: np.random.Generator,
+    resamples: int = RESAMPLES,
+) -> Bootstrap:
+    """Return a statistic of runs on several tasks with its 95 % interval: runs are drawn again within each task.
+
+    R. Agarwal et al., Deep RL at the Edge of the Statistical Precipice, NeurIPS 2021, section 4.1.
+
+    Args:
+        values: ``[R, K]``, one score per run (seed) and task.
+        statistic: of scores ``[R, K]``, a number; see :func:`interquartile_mean`.
+        generator: of the resampling.
+        resamples: how often ``R`` runs are drawn with replacement in each task.
+
+    Returns:
+        ``n`` is the number of runs ``R``; both ends are NaN for a single run.
+
+    Raises:
+        SettingError: not two axes, no run, no task, or no resample.
+    """
+    if values.ndim != 2 or values.size == 0 or resamples < 1:
+        raise SettingError(f"bootstrap: needs scores [runs, tasks] and a resample, received {list(values.shape)}")
+    runs, tasks = values.shape
+    value = float(statistic(values))
+    lo = hi = float("nan")
+    if runs > 1:
+        draws = generator.integers(runs, size=(resamples, runs, tasks))
+        redrawn: NDArray[np.float64] = np.array([float(statistic(values[d, np.arange(tasks)])) for d in draws])
+        lo, hi = (float(end) for end in np.quantile(redrawn, [0.025, 0.975], method="inverted_cdf"))
+    return {"n": runs, "value": value, "lo": lo, "hi": hi, "method": "bootstrap"}
+
+
+def interquartile_mean(values: NDArray[np.float64]) -> float:
+    """Return the mean of the middle half of all values: the lowest and highest quarters, rounded down, are left out.
+
+    Fewer than four values have no quarters to leave out, and give the mean.
+    """
+    ordered: NDArray[np.float64] = np.sort(values, axis=None)
+    cut = len(ordered) // 4
+    return float(np.mean(ordered[cut : len(ordered) - cut]))

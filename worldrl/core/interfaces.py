@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from worldrl.core.transitions import Outcome, Transitions
 from worldrl.core.types import Chunk, Habit, Imagined, PolicyObs, ResetRecord
 
 Logs = dict[str, Tensor]
@@ -116,6 +117,77 @@ class WorldModel(Protocol):
 
     def decode_last(self, state: Any) -> Tensor:
         """Decode only the newest frame, uint8 ``[B, Y, X, 3]``: what the policy needs to see."""
+        ...
+
+
+class StateWorld(Protocol):
+    """A world that an agent of vectors steps through, thousands of rows at once.
+
+    Met by the state ensemble, by the true simulator set to recorded states, and by the latents of a video world model
+    (where one step is a whole chunk). A state is the world's own; callers hand it back and look no further. One
+    generator serves all rows here, unlike :class:`WorldModel`: rows are exchangeable samples, not episodes.
+    """
+
+    @property
+    def obs_size(self) -> int:
+        """Numbers ``S`` per observation."""
+        ...
+
+    @property
+    def action_size(self) -> int:
+        """Numbers ``A`` per action, each in [-1, 1]."""
+        ...
+
+    def start(self, index: Tensor, *, generator: torch.Generator) -> tuple[Any, Tensor]:
+        """Begin at recorded rows: ``index`` is int64 ``[B]`` into the dataset the world was made with.
+
+        Returns:
+            The world's state, and the observations float32 ``[B, S]`` it starts from.
+        """
+        ...
+
+    def step(self, state: Any, action: Tensor, *, generator: torch.Generator) -> tuple[Any, Outcome]:
+        """Take ``action`` float32 ``[B, A]`` in every row."""
+        ...
+
+    def select(self, state: Any, index: Tensor) -> Any:
+        """Keep the rows of ``index`` (int64), in that order."""
+        ...
+
+
+class OfflineAgent(Protocol):
+    """An actor-critic (or clone) over vectors. Everything it learns and remembers is in its ``state_dict``."""
+
+    def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Choose actions float32 ``[B, A]`` in [-1, 1]; ``generator=None`` takes the most likely one."""
+        ...
+
+    def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
+        """Take one gradient step of every part."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, targets, optimizers and counters, as nested dictionaries of tensors and numbers."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` gave, bit for bit."""
+        ...
+
+
+class ActionDensity(Protocol):
+    """What policy-guided diffusion asks of an agent."""
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Log-density ``[B]`` of actions under the agent's policy, differentiable in both arguments."""
+        ...
+
+
+class Imagination(Protocol):
+    """A source of imagined experience for the agent as it is now."""
+
+    def generate(self, agent: Any, *, generator: torch.Generator) -> tuple[Transitions, Logs]:
+        """Imagine one generation of transitions with the agent's present policy, and what to log of them."""
         ...
 
 

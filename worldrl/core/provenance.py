@@ -24,6 +24,7 @@ PACKAGES = (
     "av",
     "diffusers",
     "stable-baselines3",
+    "minari",
 )
 
 

@@ -57,14 +57,21 @@ def on_device(generator: torch.Generator, device: torch.device) -> torch.Generat
 
 
 @contextmanager
-def initial_weights(seed: int, *names: Name) -> Generator[None]:
-    """Lend the named stream to module constructors, which draw from torch's global one, and give that back after."""
+def lent_to_torch(seed: int, *names: Name) -> Generator[None]:
+    """Lend the named stream to code that draws from torch's global one, and give that back after.
+
+    Such code is module constructors, and other packages' training loops.
+    """
     lent = torch.get_rng_state()
     torch.set_rng_state(stream(seed, *names).get_state())
     try:
         yield
     finally:
         torch.set_rng_state(lent)
+
+
+initial_weights = lent_to_torch
+"""The name under which module constructors borrow it."""
 
 
 def row_streams(seed: int, names: Sequence[Name], rows: int) -> list[torch.Generator]:

@@ -229,7 +229,7 @@ def check_weights() -> str:
 
 def check_extras() -> str:
     """Optional packages."""
-    wanted = {"stable_baselines3": "sb3", "diffusers": "wan", "peft": "wan", "accelerate": "wan"}
+    wanted = {"stable_baselines3": "sb3", "minari": "offline", "diffusers": "wan", "peft": "wan", "accelerate": "wan"}
     missing = list(dict.fromkeys(extra for module, extra in wanted.items() if find_spec(module) is None))
     if missing:
         raise Failure(

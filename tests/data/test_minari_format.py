@@ -1,0 +1,227 @@
+"""Units under test: ``minari_format`` and ``loading``, against the real Minari package."""
+
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from worldrl.core.errors import ArtefactError, MissingExtraError, SettingError
+from worldrl.data.offline.loading import open_trajectories
+from worldrl.data.offline.minari_format import local_datasets, minari_store, read_minari, write_minari
+from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
+
+minari = pytest.importorskip("minari")
+h5py = pytest.importorskip("h5py")
+
+ID = "worldrl/pendulum-v1/test-v3"
+BY = {"algorithm": "none", "author": "a test", "description": "three episodes"}
+
+
+def make(steps: tuple[int, ...] = (4, 1, 3)) -> Trajectories:
+    draw = np.random.default_rng(0)
+    info = DatasetInfo(
+        "test",
+        (-2.0,),
+        (2.0,),
+        dataset_id=ID,
+        env_id="Pendulum-v1",
+        env_kwargs={"g": 9.0},
+        max_episode_steps=50,
+        ref_min=-1000.0,
+        ref_max=-100.0,
+        provenance={"seed": 5, "nested": {"x": [1, 2]}},
+    )
+    episodes = [
+        VectorEpisode(
+            draw.normal(size=(count + 1, 3)).astype(np.float32),
+            draw.uniform(-2, 2, (count, 1)).astype(np.float32),
+            draw.normal(size=count).astype(np.float32),
+            terminated=number == 1,
+            truncated=number != 1,
+            qpos=draw.normal(size=(count, 2)),
+            qvel=draw.normal(size=(count, 1)),
+            seed=None if number == 2 else 10 + number,
+        )
+        for number, count in enumerate(steps)
+    ]
+    return from_episodes(info, episodes)
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    return write_minari(tmp_path, make(), **BY)
+
+
+def test_round_trip_keeps_every_row_and_what_is_known(written: Path) -> None:
+    data, back = make(), read_minari(written)
+    for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated", "episode", "qpos", "qvel", "seed"):
+        np.testing.assert_array_equal(getattr(back, name), getattr(data, name), err_msg=name)
+    assert back.seed is not None
+    assert back.seed.tolist() == [10, 11, -1]
+    for name in ("dataset_id", "env_id", "env_kwargs", "max_episode_steps", "ref_min", "ref_max", "provenance"):
+        assert getattr(back.info, name) == getattr(data.info, name), name
+    assert (back.info.action_low, back.info.action_high) == ((-2.0,), (2.0,))
+
+
+def test_minari_itself_reads_what_we_write(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    assert minari_store() == tmp_path
+    assert list(minari.list_local_datasets()) == local_datasets(tmp_path) == [ID]
+    dataset = minari.load_dataset(ID)
+    assert (dataset.total_episodes, dataset.total_steps) == (3, 8)
+    first = dataset[0]
+    assert (first.observations.shape, first.actions.shape, first.infos["qpos"].shape) == ((5, 3), (4, 1), (4, 2))
+    assert dataset[1].terminations.tolist() == [True]
+    env = dataset.recover_environment()
+    assert (env.spec.id, env.unwrapped.g) == ("Pendulum-v1", 9.0)
+    score = minari.get_normalized_score(dataset, np.array([-550.0]))
+    assert score.tolist() == [0.5]
+
+
+def test_a_dataset_collected_with_minari_works_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Float64 observations in a dictionary, T + 1 infos, no worldrl key: as published sets have them."""
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    space = spaces.Dict({"b": spaces.Box(-9, 9, (2,)), "a": spaces.Box(-9, 9, (1,))})
+    draw = np.random.default_rng(1)
+    obs = {"a": draw.normal(size=(4, 1)), "b": draw.normal(size=(4, 2))}
+    infos = {"qpos": draw.normal(size=(4, 2)), "qvel": draw.normal(size=(4, 2)), "success": np.zeros(4, bool)}
+    ends = np.array([False, False, True])
+    buffer = {"observations": obs, "actions": np.zeros((3, 2), np.float32), "rewards": np.arange(3.0), "infos": infos}
+    episode = minari.data_collector.EpisodeBuffer(**buffer, terminations=ends, truncations=~ends & False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the author and the like
+        minari.create_dataset_from_buffers(
+            "D4RL/point/umaze-v2", [episode], observation_space=space, action_space=spaces.Box(-1, 1, (2,))
+        )
+    data = open_trajectories("D4RL/point/umaze-v2")
+    np.testing.assert_allclose(data.obs[1], [*obs["a"][1], *obs["b"][1]], rtol=1e-6)
+    flat = spaces.flatten(space, {name: part[1].astype(np.float32) for name, part in obs.items()})
+    np.testing.assert_array_equal(data.obs[1], flat)
+    assert data.qpos is not None
+    assert data.qpos.shape == (3, 2)
+    assert (data.info.env_id, data.info.ref_min, data.seed) == (None, None, None)
+    assert open_trajectories("D4RL/point/umaze-v2", env_id="Pendulum-v1").info.env_id == "Pendulum-v1"
+
+
+def test_entry_points_in_a_dataset_are_never_imported(written: Path) -> None:
+    file = written / "data" / "metadata.json"
+    metadata = json.loads(file.read_text())
+    spec = json.loads(metadata["env_spec"]) | {"entry_point": "no_such_module:Boom"}
+    file.write_text(json.dumps(metadata | {"env_spec": json.dumps(spec)}))
+    assert read_minari(written).info.env_id == "Pendulum-v1"
+    del metadata["observation_space"]
+    file.write_text(json.dumps(metadata))
+    with pytest.raises(ArtefactError, match="field 'observation_space' is missing"):
+        read_minari(written)
+
+
+def edit(folder: Path, path: str, change: Any) -> None:
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        value = file[path][()]
+        del file[path]
+        if (new := change(value)) is not None:
+            file[path] = new
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "message"),
+    [
+        ("episode_2/observations", lambda x: x * np.nan, r"episode 2, field 'observations' is NaN"),
+        (
+            "episode_2/observations",
+            lambda x: x[:-1],
+            r"episode 2, field 'observations' has 3 rows for 3 steps: the last next",
+        ),
+        (
+            "episode_2/observations",
+            lambda x: x[:, :2],
+            r"episode 2, field 'observations' has shape \[4, 2\], expected \[4, 3\]",
+        ),
+        (
+            "episode_0/actions",
+            lambda x: np.tile(x, 2),
+            r"episode 0, field 'actions' has shape \[4, 2\], expected \[4, 1\]",
+        ),
+        ("episode_0/actions", lambda x: x + 10, r"episode 0, field 'action' is .* outside the action space"),
+        ("episode_1/rewards", lambda x: None, r"episode 1, field 'rewards' cannot be read"),
+        ("episode_1/terminations", lambda x: np.append(x, x), r"episode 1, field 'terminations' has shape \[2\]"),
+        ("episode_0/truncations", lambda x: ~x, r"episode 0, field 'truncations' is true at step 0 of 4"),
+        ("episode_0/infos/qpos", lambda x: x[:2], r"episode 0, field 'infos/qpos' has shape \[2, 2\]"),
+        ("episode_0/rewards", lambda x: np.array([b"a"] * 4), r"episode 0, field 'rewards' holds"),
+    ],
+)
+def test_damage_names_file_episode_and_field(written: Path, path: str, change: Any, message: str) -> None:
+    edit(written, path, change)
+    with pytest.raises(ArtefactError, match=r"test-v3/data: " + message):
+        read_minari(written)
+
+
+def test_missing_episode_and_shortened_file(written: Path) -> None:
+    file = written / "data" / "main_data.hdf5"
+    with h5py.File(file, "a") as content:
+        del content["episode_2"]
+    with pytest.raises(ArtefactError, match=r"field 'episode_2' cannot be read|field 'seed' cannot be read"):
+        read_minari(written)
+    file.write_bytes(file.read_bytes()[:-3000])
+    with pytest.raises(ArtefactError, match=r"test-v3/data: episode all, field 'seed' cannot be read .*truncated"):
+        read_minari(written)
+
+
+def test_an_episode_without_steps_is_named(written: Path) -> None:
+    for name in ("actions", "rewards", "terminations", "truncations", "infos/qpos", "infos/qvel"):
+        edit(written, f"episode_1/{name}", lambda x: x[:0])
+    edit(written, "episode_1/observations", lambda x: x[:1])
+    file = written / "data" / "metadata.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"total_steps": 7}))
+    with pytest.raises(ArtefactError, match="episode 1, field 'rewards' is empty"):
+        read_minari(written)
+
+
+def test_counts_of_the_metadata_are_checked(written: Path) -> None:
+    file = written / "data" / "metadata.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"total_steps": 9}))
+    with pytest.raises(ArtefactError, match="holds 8 steps, its metadata says 9"):
+        read_minari(written)
+
+
+def test_unknown_name_lists_the_nearest(written: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"did you mean 'worldrl/pendulum-v1/test-v3'\?"):
+        open_trajectories("worldrl/pendulum-v1/tets-v3", store=tmp_path)
+    with pytest.raises(SettingError, match="the store is empty"):
+        open_trajectories("x/y/z-v0", store=tmp_path / "nowhere")
+    with pytest.raises(ArtefactError, match=r"ends in \.hdf5 or \.h5"):
+        open_trajectories(str(written / "data" / "metadata.json"))
+    assert len(open_trajectories(str(written))) == len(open_trajectories(ID, store=tmp_path)) == 8
+
+
+def test_writing_is_refused_for_bad_ids_and_unknown_environments(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    data = make()
+    for bad in (None, "no-version", "../up-v0", "a b/c-v0"):
+        with pytest.raises(SettingError, match="namespace/env/name-vN"):
+            write_minari(tmp_path, replace(data, info=replace(data.info, dataset_id=bad)), **BY)
+    with pytest.raises(SettingError, match="is not registered"):
+        write_minari(tmp_path, replace(data, info=replace(data.info, env_id="Nowhere-v0")), **BY)
+    assert list(tmp_path.rglob("*.hdf5")) == []
+
+
+def test_missing_package_names_the_extra(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "minari.dataset.minari_storage", None)
+    with pytest.raises(MissingExtraError, match=r"offline.*pip install"):
+        read_minari(written)
+
+
+def test_observation_bounds_are_the_environments(tmp_path: Path) -> None:
+    box = gymnasium.make("Pendulum-v1").observation_space
+    assert isinstance(box, spaces.Box)
+    folder = write_minari(tmp_path, make(), observation_space=box, **BY)
+    stored = minari.MinariDataset(folder / "data").observation_space
+    assert stored == box

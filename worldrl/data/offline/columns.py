@@ -1,0 +1,66 @@
+"""Columns read from dataset files: their shape and values, and the error that every damaged one gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from worldrl.core.errors import ArtefactError
+
+
+def fault(source: object, episode: int | str, field_name: str, what: str) -> ArtefactError:
+    """Make the error that every damaged dataset gives: file, episode, field, and what is wrong with it."""
+    return ArtefactError(f"{source}: episode {episode}, field {field_name!r} {what}")
+
+
+def column(
+    value: ArrayLike, *, rows: int, width: int | None, source: object, episode: int | NDArray[np.int64], name: str
+) -> NDArray[np.float32]:
+    """Return numbers read from a file as float32 ``[rows, width]``, or ``[rows]`` where ``width`` is None.
+
+    Args:
+        value: what the file holds.
+        rows: how many rows there must be.
+        width: numbers per row; 0 takes what is there.
+        source: the file, for the message.
+        episode: which episode this is, or the episode of each row.
+        name: of the field.
+
+    Raises:
+        ArtefactError: another shape, no numbers, or a value that is NaN, infinite or too large for float32.
+    """
+    array = np.asarray(value)
+    first = int(episode[0]) if isinstance(episode, np.ndarray) else episode
+    if array.dtype.kind not in "fiub":
+        raise fault(source, first, name, f"holds {array.dtype}, not numbers; convert it")
+    wanted = (rows,) if width is None else (rows, width or (array.shape[-1] if array.ndim == 2 else -1))
+    if array.shape != wanted:
+        raise fault(source, first, name, f"has shape {list(array.shape)}, expected {list(wanted)}; write it again")
+    with np.errstate(over="ignore", invalid="ignore"):
+        result = array.astype(np.float32)
+    check_finite(result, source, episode, name)
+    return result
+
+
+def check_finite(array: NDArray[Any], source: object, episode: int | NDArray[np.int64], name: str) -> None:
+    """Require finite numbers.
+
+    Args:
+        array: ``[rows, ...]``.
+        source: the file, for the message.
+        episode: which episode this is, or the episode of each row.
+        name: of the field.
+
+    Raises:
+        ArtefactError: naming the first value that is not.
+    """
+    wrong = ~np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        number = int(episode[row]) if isinstance(episode, np.ndarray) else episode
+        step = row - int(np.searchsorted(episode, number)) if isinstance(episode, np.ndarray) else row
+        raise fault(
+            source, number, name, f"is NaN, infinite or too large for float32 at step {step}; repair or leave it out"
+        )

@@ -1,0 +1,180 @@
+"""D4RL's HDF5 files: one long run of rows, cut into episodes where ``terminals`` or ``timeouts`` say so.
+
+``next_observations`` are used where the file has them. Where it has not, rows are paired inside episodes only,
+never across a reset as D4RL's own loader does: the successor of a row that timed out was not recorded, so that
+row is left out, and that of a terminated row, which nothing bootstraps from, is written as the row's own observation.
+How many of either kind there were stands in the provenance.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.errors import ArtefactError
+from worldrl.core.extras import require
+from worldrl.data.offline.columns import column, fault
+from worldrl.data.offline.reference_scores import d4rl_reference
+from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
+
+SUFFIXES = (".hdf5", ".h5")
+
+
+def read_d4rl(
+    file: Path,
+    *,
+    env_id: str | None = None,
+    max_episode_steps: int | None = None,
+    action_bound: float = 1.0,
+) -> Trajectories:
+    """Read a D4RL file.
+
+    Args:
+        file: the HDF5 file, for example ``hopper-medium-v2.hdf5``; its name tells D4RL's reference scores.
+        env_id: registered Gymnasium id to evaluate in; the file names none that still exists.
+        max_episode_steps: episodes' length in files without ``timeouts``.
+        action_bound: actions lie in [-action_bound, action_bound]; 1 in all of D4RL's tasks.
+
+    Raises:
+        ArtefactError: not an HDF5 file or cut short, a missing field, a wrong shape, a value that is not finite.
+        MissingExtraError: h5py is not installed.
+    """
+    raw = _read(file)
+    ends, terminated = _ends(raw, file, max_episode_steps)
+    episode = np.concatenate([[0], np.cumsum(ends[:-1])]).astype(np.int64)
+    columns = _columns(raw, file, episode)
+    width = columns["action"].shape[1]
+    reference = d4rl_reference(file.stem)
+    kept, dropped, repeated = _kept(ends, terminated, stored="next_observations" in raw)
+    info = DatasetInfo(
+        source=str(file),
+        action_low=(-action_bound,) * width,
+        action_high=(action_bound,) * width,
+        dataset_id=file.stem,
+        env_id=env_id,
+        max_episode_steps=max_episode_steps,
+        ref_min=reference.min if reference else None,
+        ref_max=reference.max if reference else None,
+        provenance={"format": "d4rl", "rows_without_successor": dropped, "terminal_successors_repeated": repeated},
+    )
+    return _cut(columns, terminated, episode, kept, info)
+
+
+def _read(file: Path) -> dict[str, NDArray[Any]]:
+    """Return the file's columns by D4RL's names."""
+    h5py = require("h5py", extra="offline")
+    names = (
+        "observations",
+        "actions",
+        "rewards",
+        "terminals",
+        "timeouts",
+        "next_observations",
+        "infos/qpos",
+        "infos/qvel",
+    )
+    raw: dict[str, NDArray[Any]] = {}
+    name = "observations"
+    try:
+        with h5py.File(file, "r") as content:
+            for name in names:
+                if name in content:
+                    raw[name] = content[name][()]
+    except (OSError, RuntimeError, KeyError, TypeError) as reason:
+        raise fault(
+            file, "all", name, f"cannot be read ({reason}); the file is damaged or cut short: copy it again"
+        ) from reason
+    if missing := [name for name in names[:4] if name not in raw]:
+        raise fault(file, "all", missing[0], f"is missing; a D4RL file has {', '.join(names[:4])}")
+    return raw
+
+
+def _ends(
+    raw: dict[str, NDArray[Any]], file: Path, max_episode_steps: int | None
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which rows end an episode, and which of them terminated; both ``[N]``."""
+    rows = raw["rewards"].size
+    flags = {}
+    for name in ("terminals", "timeouts"):
+        if name in raw:
+            flags[name] = column(raw[name].reshape(-1), rows=rows, width=None, source=file, episode=0, name=name) > 0
+    if rows == 0:
+        raise ArtefactError(f"{file}: holds no transitions; copy it again")
+    terminated = flags["terminals"]
+    if "timeouts" in flags:
+        ends = terminated | flags["timeouts"]
+    elif max_episode_steps is not None:
+        ends = _count_out(terminated, max_episode_steps)
+    else:
+        raise fault(file, "all", "timeouts", "is missing, so resets cannot be told; give max_episode_steps")
+    ends[-1] = True
+    return ends, terminated
+
+
+def _count_out(terminated: NDArray[np.bool_], limit: int) -> NDArray[np.bool_]:
+    """End an episode where it terminated, and after ``limit`` steps."""
+    ends, steps = terminated.copy(), 0
+    for row in range(len(ends)):
+        steps += 1
+        ends[row] |= steps == limit
+        steps = 0 if ends[row] else steps
+    return ends
+
+
+def _columns(raw: dict[str, NDArray[Any]], file: Path, episode: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    rows = len(episode)
+
+    def read(name: str, width: int | None) -> NDArray[np.float32]:
+        return column(raw[name], rows=rows, width=width, source=file, episode=episode, name=name)
+
+    obs = read("observations", 0)
+    after = (
+        read("next_observations", obs.shape[1]) if "next_observations" in raw else np.append(obs[1:], obs[-1:], axis=0)
+    )
+    result: dict[str, NDArray[Any]] = {
+        "obs": obs,
+        "next_obs": after,
+        "action": read("actions", 0),
+        "reward": column(
+            raw["rewards"].reshape(-1), rows=rows, width=None, source=file, episode=episode, name="rewards"
+        ),
+    }
+    for name in ("qpos", "qvel"):
+        if (key := f"infos/{name}") in raw:
+            read(key, 0)  # its shape and values; float32 would move the simulator
+            result[name] = raw[key].astype(np.float64)
+    return result
+
+
+def _kept(
+    ends: NDArray[np.bool_], terminated: NDArray[np.bool_], *, stored: bool
+) -> tuple[NDArray[np.bool_], int, int]:
+    """Return which rows stay, how many go, and how many terminated ones lack a successor."""
+    if stored:
+        return np.ones_like(ends), 0, 0
+    lost = ends & ~terminated
+    return ~lost, int(lost.sum()), int(terminated.sum())
+
+
+def _cut(
+    columns: dict[str, NDArray[Any]],
+    terminated: NDArray[np.bool_],
+    episode: NDArray[np.int64],
+    kept: NDArray[np.bool_],
+    info: DatasetInfo,
+) -> Trajectories:
+    """Leave the rows without successor out, close each episode and number those that still have rows."""
+    if not kept.any():
+        raise fault(
+            info.source, "all", "next_observations", "is missing, and no row has a successor in its own episode"
+        )
+    columns = {name: array[kept] for name, array in columns.items()}
+    terminated = terminated[kept]
+    if info.provenance["terminal_successors_repeated"]:
+        columns["next_obs"][terminated] = columns["obs"][terminated]
+    number = np.unique(episode[kept], return_inverse=True)[1].astype(np.int64)
+    last = np.append(np.diff(number) == 1, True)
+    return Trajectories(**columns, terminated=terminated, truncated=last & ~terminated, episode=number, info=info)

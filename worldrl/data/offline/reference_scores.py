@@ -1,0 +1,84 @@
+"""Returns into scores: 0 is a random policy, 100 an expert.
+
+    score = 100 (R - R_min) / (R_max - R_min)
+
+D4RL's constants (Fu et al., arXiv 2004.07219; ``d4rl/infos.py``) were measured in mujoco-py's environments; versions 1
+and 2 of its datasets reuse those of version 0. Gymnasium's ``-v5`` environments pay other rewards, so a self-made
+dataset carries its own pair, and both scales are reported. A return without a reference is labelled raw.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, TypedDict
+
+from worldrl.core.errors import SettingError
+
+Scale = Literal["raw", "d4rl", "dataset"]
+
+
+class Reference(NamedTuple):
+    """Returns that score 0 and 100."""
+
+    min: float
+    max: float
+
+
+class Score(TypedDict):
+    """A return on one scale; ``min`` and ``max`` are null where it is raw."""
+
+    value: float
+    scale: Scale
+    min: float | None
+    max: float | None
+
+
+D4RL: Mapping[str, Reference] = {
+    "halfcheetah": Reference(-280.178953, 12135.0),
+    "hopper": Reference(-20.272305, 3234.3),
+    "walker2d": Reference(1.629008, 4592.3),
+    "ant": Reference(-325.6, 3879.7),
+}
+
+
+def d4rl_reference(name: str | None) -> Reference | None:
+    """Return D4RL's constants for an environment or dataset, such as ``Hopper-v5`` or ``mujoco/hopper/medium-v0``.
+
+    Returns:
+        None where D4RL has none for it.
+    """
+    words = re.split(r"[-/_:.]", (name or "").lower())
+    return next((D4RL[word] for word in words if word in D4RL), None)
+
+
+def normalised_score(value: float, reference: Reference) -> float:
+    """Return ``100 (value - min) / (max - min)``.
+
+    Raises:
+        SettingError: the reference is not finite, or its maximum is not above its minimum.
+    """
+    if not (math.isfinite(reference.min) and math.isfinite(reference.max) and reference.max > reference.min):
+        raise SettingError(f"reference: needs finite min < max, received {reference.min} and {reference.max}")
+    return 100 * (value - reference.min) / (reference.max - reference.min)
+
+
+def scores(value: float, *, d4rl: Reference | None, dataset: Reference | None) -> dict[str, Score]:
+    """Put a return on every scale there is; without a reference it stays as it is, and says so.
+
+    Args:
+        value: a return, or a mean of returns.
+        d4rl: see :func:`d4rl_reference`.
+        dataset: the dataset's own pair.
+
+    Returns:
+        ``{"d4rl": ..., "dataset": ...}`` as far as known, or ``{"raw": ...}``.
+    """
+    pairs: dict[Scale, Reference | None] = {"d4rl": d4rl, "dataset": dataset}
+    known: dict[str, Score] = {
+        scale: {"value": normalised_score(value, pair), "scale": scale, "min": pair.min, "max": pair.max}
+        for scale, pair in pairs.items()
+        if pair is not None
+    }
+    return known or {"raw": {"value": value, "scale": "raw", "min": None, "max": None}}
