@@ -82,11 +82,11 @@ class TransitionBuffer:
         return self._rows.select((first + torch.arange(self._size, device=self.device)) % self.capacity)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the rows, oldest first, as named tensors."""
-        if self._rows is None:
-            return {"capacity": self.capacity, "rows": None}
-        rows = self.rows()
-        return {"capacity": self.capacity, "rows": {field.name: getattr(rows, field.name) for field in fields(rows)}}
+        """Return the rows as they lie, and where the next one goes."""
+        rows = None
+        if self._rows is not None:
+            rows = {field.name: getattr(self._rows, field.name)[: self._size] for field in fields(Transitions)}
+        return {"capacity": self.capacity, "next": self._next, "rows": rows}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what :meth:`state_dict` gave: the same draws from the same generator follow.
@@ -101,6 +101,7 @@ class TransitionBuffer:
         self._rows, self._next, self._size = None, 0, 0
         if state["rows"] is not None:
             self.add(Transitions(**state["rows"]))
+        self._next = state["next"]
 
     def _ring(self, like: Transitions) -> Transitions:
         if self._rows is None:

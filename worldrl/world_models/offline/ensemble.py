@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ class Ensemble(nn.Module):
         super().__init__()
         self.config, self.obs_size, self.action_size = config, obs_size, action_size
         widths = [obs_size + action_size, *[config.width] * config.depth, 2 * (obs_size + 1)]
-        self.layers = nn.ModuleList([StackedLinear(config.members, *pair) for pair in zip(widths, widths[1:])])  # noqa: B905
+        self.layers = nn.ModuleList([StackedLinear(config.members, *pair) for pair in pairwise(widths)])
         normed = widths[1:-1] if config.variant is Variant.layer_norm else []
         self.norms = nn.ModuleList([StackedLayerNorm(config.members, width) for width in normed])
         self.logvar_low = nn.Parameter(torch.full((obs_size + 1,), LOGVAR_LOW), requires_grad=not self.norms)

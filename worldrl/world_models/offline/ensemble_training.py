@@ -123,9 +123,7 @@ def fit_ensemble(
 # --- parts ---------------------------------------------------------------------------------------------------------
 
 
-def split_rows(
-    rows: Transitions, training: EnsembleTraining, seed: int, name: str
-) -> tuple[Transitions, Transitions]:
+def split_rows(rows: Transitions, training: EnsembleTraining, seed: int, name: str) -> tuple[Transitions, Transitions]:
     """Part rows at random into those to learn from and min(``holdout_share``·N, ``holdout_most``) to hold out."""
     held = min(int(len(rows) * training.holdout_share), training.holdout_most)
     if held < 1:
@@ -172,7 +170,13 @@ class _Data:
     """Standardised rows on the training device, and the orders in which members meet them."""
 
     def __init__(
-        self, ensemble: Ensemble, train: Transitions, held: Transitions, training: EnsembleTraining, seed: int, name: str
+        self,
+        ensemble: Ensemble,
+        train: Transitions,
+        held: Transitions,
+        training: EnsembleTraining,
+        seed: int,
+        name: str,
     ):
         self.inputs, self.targets = ensemble.inputs(train.obs, train.action), ensemble.targets(train)
         self.held_inputs, self.held_targets = ensemble.inputs(held.obs, held.action), ensemble.targets(held)

@@ -166,7 +166,9 @@ def dataset_uncertainty(world: EnsembleWorld, rows: Transitions, *, chunk: int =
         SettingError: the world measures none.
     """
     if not world.measures_uncertainty:
-        raise SettingError("uncertainty=none measures nothing on the data; choose uncertainty=epistemic_mean or another")
+        raise SettingError(
+            "uncertainty=none measures nothing on the data; choose uncertainty=epistemic_mean or another"
+        )
     ensemble, member = world.ensemble, torch.zeros(chunk, dtype=torch.int64, device=world.ensemble.device)
     parts = []
     for obs, action in zip(rows.obs.split(chunk), rows.action.split(chunk), strict=True):
