@@ -99,7 +99,7 @@ def fit_ensemble(
         ensemble = Ensemble(config, rows.obs.shape[1], rows.action.shape[1])
     ensemble.fit_statistics(train)
     ensemble.to(device)
-    data = _Data(ensemble, train.to(device), held.to(device), training, seed, name)
+    data = MemberRows(ensemble, train.to(device), held.to(device), training, seed, name)
     state = _State(name, training, ensemble, copy.deepcopy(ensemble), make_optimizer(ensemble, training), folder, log)
     resumed_from, skipped = state.resume()
     with (
@@ -166,7 +166,7 @@ def holdout_error(ensemble: Ensemble, inputs: Tensor, targets: Tensor) -> Tensor
     return (mean - targets).square().mean(dim=(1, 2))
 
 
-class _Data:
+class MemberRows:
     """Standardised rows on the training device, and the orders in which members meet them."""
 
     def __init__(
@@ -195,7 +195,12 @@ class _Data:
         return torch.stack(orders).to(self.inputs.device)
 
 
-def _train_epoch(ensemble: Ensemble, optimizer: Optimizer, data: _Data, epoch: int) -> float:
+def train_epoch(ensemble: Ensemble, optimizer: Optimizer, data: MemberRows, epoch: int) -> float:
+    """Take one step per batch of each member's rows in the order of ``epoch``; return the mean loss.
+
+    Raises:
+        NonFiniteError: it is not finite.
+    """
     losses = []
     for index in data.order(epoch).split(data.training.batch_size, dim=1):
         batch = data.inputs[index], data.targets[index]
@@ -242,8 +247,8 @@ class _State:
             return "patience"
         return "max_epochs" if self.training.max_epochs and self.epoch >= self.training.max_epochs else ""
 
-    def take_epoch(self, data: _Data) -> None:
-        loss = _train_epoch(self.ensemble, self.optimizer, data, self.epoch)
+    def take_epoch(self, data: MemberRows) -> None:
+        loss = train_epoch(self.ensemble, self.optimizer, data, self.epoch)
         improved = self.keep_improved(holdout_error(self.ensemble, data.held_inputs, data.held_targets).tolist())
         self.dry = 0 if improved else self.dry + 1
         if self.log is not None:
