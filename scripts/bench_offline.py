@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -116,7 +117,7 @@ class Actor(nn.Module):
     def __init__(self, layers: int):
         super().__init__()
         widths = [S, *[256] * layers]
-        self.hidden = nn.ModuleList([nn.Linear(a, b) for a, b in zip(widths, widths[1:], strict=False)])
+        self.hidden = nn.ModuleList([nn.Linear(a, b) for a, b in pairwise(widths)])
         self.out = nn.Linear(256, 2 * A)
 
     @torch.no_grad()
@@ -280,10 +281,10 @@ class Reach:
         for index, network in theirs.networks.items():
             put_weights(network.net, self.ours, index)
         filters = (theirs.state_filter, theirs.action_filter)
-        for place, statistics in zip((slice(0, S), slice(S, None)), filters, strict=True):
-            statistics.mean = self.ours.input_mean[place].numpy()
-            statistics.stdev = self.ours.input_std[place].numpy()
-            statistics._update_torch()
+        for place, known in zip((slice(0, S), slice(S, None)), filters, strict=True):
+            known.mean = self.ours.input_mean[place].numpy()
+            known.stdev = self.ours.input_std[place].numpy()
+            known._update_torch()
         return theirs
 
     def model(self) -> Any:
