@@ -306,6 +306,7 @@ def test_asking_for_uncertainty_does_not_change_the_step(variant: Variant, judge
     torch.testing.assert_close(asked.uncertainty, expected)
 
 
+@torch.no_grad()
 def test_steps_have_the_moments_of_the_mixture() -> None:
     ensemble = make(Variant.layer_norm)
     ensemble.fit_statistics(rows(200))

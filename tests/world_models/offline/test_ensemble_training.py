@@ -45,14 +45,14 @@ def same(a: Ensemble, b: Ensemble) -> bool:
 
 @pytest.mark.parametrize("variant", list(Variant))
 def test_it_learns_and_names_its_elites(pendulum: Transitions, variant: Variant) -> None:
-    config, training = replace(TINY, variant=variant), replace(QUICK, max_epochs=30, patience=30)
+    config, training = replace(TINY, variant=variant), replace(QUICK, learning_rate=1e-2, max_epochs=12, patience=12)
     ensemble, report = fit_ensemble("toy", pendulum, config, training, seed=0)
     errors = report.holdout_error
     _, held = split_rows(pendulum, training, 0, "toy")
     targets = ensemble.targets(held)
     fresh = holdout_error(ensemble, ensemble.inputs(held.obs, held.action), targets)
     torch.testing.assert_close(fresh, torch.tensor(errors))  # the snapshot is what was measured
-    assert max(errors) < 0.15 * float(targets.square().mean())
+    assert max(errors) < 0.3 * float(targets.square().mean())
     assert ensemble.elites.tolist() == list(report.elites) == sorted(range(3), key=errors.__getitem__)[:2]
     assert report.stopped == "max_epochs"
 

@@ -16,6 +16,8 @@ from worldrl.core.interfaces import StateWorld
 from worldrl.core.rng import numpy_stream, stream
 from worldrl.world_models.offline.true_dynamics import Simulator, TrueDynamics, dynamics_error
 
+pytest.importorskip("imageio", reason="Gymnasium's MuJoCo environments import it")
+
 
 @dataclass
 class Recording:

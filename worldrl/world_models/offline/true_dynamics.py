@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
+from worldrl.core.extras import require
 from worldrl.core.transitions import Outcome
 from worldrl.world_models.offline.ensemble import check_rows
 
@@ -42,11 +43,13 @@ class Simulator:
 
     Raises:
         SettingError: unknown id or keywords, or an environment without MuJoCo or without a box of actions.
+        MissingExtraError: a package that Gymnasium's MuJoCo environments need is not installed.
     """
 
     def __init__(self, env_id: str, env_kwargs: Mapping[str, Any] | None = None):
         if ":" in env_id:
             raise SettingError(f"environment {env_id!r}: a setting may not name a module to import; register it first")
+        require("imageio", extra="offline")  # Gymnasium's MuJoCo environments import it
         gymnasium = importlib.import_module("gymnasium")
         self.mujoco: Any = importlib.import_module("mujoco")
         try:
