@@ -30,13 +30,13 @@ QUICK = EnsembleTraining(weight_decay=(1e-5,), max_epochs=4, batch_size=32)
 
 @pytest.fixture(scope="module")
 def pendulum() -> Transitions:
-    """Rows of a damped pendulum: s' = s + 0.1 (velocity, action - angle - 0.1 velocity), r = -angle²."""
+    """Rows of a damped pendulum: s' = s + 0.1 (velocity, action - angle - 0.1 velocity), r = angle - action."""
     generator = stream(0, "pendulum")
     obs = torch.randn(600, 2, generator=generator)
     action = torch.rand(600, 1, generator=generator) * 2 - 1
     change = 0.1 * torch.stack([obs[:, 1], action[:, 0] - obs[:, 0] - 0.1 * obs[:, 1]], dim=1)
     no = torch.zeros(600, dtype=torch.bool)
-    return Transitions(obs, action, -obs[:, 0].square(), obs + change, no, no)
+    return Transitions(obs, action, obs[:, 0] - action[:, 0], obs + change, no, no)
 
 
 def same(a: Ensemble, b: Ensemble) -> bool:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -93,7 +94,7 @@ def guidance_weight(step: int, steps: int, config: GuidanceConfig) -> float:
 def guidance_gradient(
     log_prob: LogProb, obs: Tensor, action: Tensor, mean: Tensor, std: Tensor, *, normalise: bool
 ) -> Tensor:
-    """g = ∇_a Σ_t log π(tanh(a·std + mean) | s_t) for normalised actions.
+    """Return g = ∇_a Σ_t log π(tanh(a·std + mean) | s_t) for normalised actions.
 
     Args:
         log_prob: of the policy.
@@ -150,7 +151,7 @@ def sample_trajectories(
     config = model.config
     levels = karras_grid(sampler.steps, config.sigma_low, config.sigma_high, sampler.rho).tolist()
     x = levels[0] * _noise(model, count, generator)
-    for step, (sigma, sigma_next) in enumerate(zip(levels[:-1], levels[1:], strict=True)):
+    for step, (sigma, sigma_next) in enumerate(pairwise(levels)):
         if guidance is not None and log_prob is not None:
             x = _guided(model, x, sigma, guidance_weight(step, sampler.steps, guidance), guidance, log_prob)
         share = churn_share(sigma, sampler)
