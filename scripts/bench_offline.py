@@ -175,7 +175,7 @@ def open_peer(folder: Path, package: str) -> None:
     for name in ("", ".envs", ".envs.mujoco"):
         sys.modules["gym" + name] = sys.modules["gymnasium" + name]
     for name in ("tqdm", "imageio", "wandb", "d4rl"):
-        if find_spec(name) is None:
+        if name not in sys.modules and find_spec(name) is None:
             module = types.ModuleType(name)
             module.trange = module.tqdm = lambda items, **_: range(items) if isinstance(items, int) else items  # type: ignore[attr-defined]
             sys.modules[name] = module
