@@ -92,6 +92,8 @@ POLICIES: Registry[Any] = Registry("policy", "worldrl.policies")
 REWARDS: Registry[Any] = Registry("reward", "worldrl.rewards")
 ALGORITHMS: Registry[Any] = Registry("algorithm", "worldrl.algorithms")
 BENCHMARKS: Registry[Any] = Registry("benchmark", "worldrl.benchmarks")
+TERMINATIONS: Registry[Any] = Registry("termination rule", "worldrl.terminations")
+"""Rules of (obs, action, next_obs), for tasks that ``world_models.offline.terminations`` does not know."""
 
 WORLD_MODELS.register("video", "worldrl.world_models.video:VideoWorldModel")
 WORLD_MODELS.register("wan", "worldrl.world_models.wan:WanWorldModel")
@@ -100,3 +102,5 @@ REWARDS.register("success", "worldrl.rewards.success:SuccessRule")
 ALGORITHMS.register("behaviour_cloning", "worldrl.algorithms.behaviour_cloning:train_policy")
 ALGORITHMS.register("grpo", "worldrl.algorithms.improve:improve")
 BENCHMARKS.register("embedded", "worldrl.evaluation.protocol:embedded_protocol")
+for _rule in ("never", "hopper", "walker2d", "ant", "humanoid", "inverted_pendulum"):
+    TERMINATIONS.register(_rule, f"worldrl.world_models.offline.terminations:{_rule}")

@@ -1,0 +1,235 @@
+"""The video world model as a world of vectors: offline agents train in its latents.
+
+An observation is the newest latent frame, flattened, the commanded pose, scaled, and the embedded instruction. One step is
+one chunk: an action holds all ``7 L`` numbers of its ``L`` control steps. The reward is 1 where the outcome head has been
+sure of success for as long as the rule asks, and there the task ends; else 0. Everything is imagined.
+
+Recorded episodes become rows of the same space: their frames go through the same codec, their actions are cut into the
+same chunks, and their reward is the recorded success. So an agent can mix both.
+
+The world measures no uncertainty. (It lies in ``rollout`` since it joins a world model with a reward's rule.)
+
+Shapes legend: ``N`` recorded moments, ``B`` rows, ``L`` control steps per chunk, ``c h w`` a latent frame, ``d`` instruction,
+``S = c h w + 7 + d``, ``A = 7 L``, ``K`` memory frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import row_streams
+from worldrl.core.transitions import Outcome, Transitions
+from worldrl.core.types import ACTION_SIZE, Episode, ResetRecord
+from worldrl.rewards.success import SuccessRule, first_success
+from worldrl.rollout.reset_store import record_at
+from worldrl.world_models.video import VideoState, VideoWorldModel, command_features
+
+ENCODED_AT_ONCE = 64
+"""Records whose frames go through the codec together."""
+
+
+def latent_obs(model: VideoWorldModel, state: VideoState) -> Tensor:
+    """Return what an agent sees of a state: float32 ``[B, S]``."""
+    low = state.command.new_tensor(model.embodiment.workspace_low)
+    high = state.command.new_tensor(model.embodiment.workspace_high)
+    features = command_features(state.command, low, high)
+    return torch.cat([state.memory[:, -1].flatten(1), features, state.instruction], dim=1).float()
+
+
+def start_states(model: VideoWorldModel, records: Sequence[ResetRecord]) -> VideoState:
+    """Begin one rollout per record, a few at a time.
+
+    Raises:
+        SettingError: there are no records.
+    """
+    if not records:
+        raise SettingError("a latent world needs at least one record to start from, got none")
+    parts = [model.start(records[at : at + ENCODED_AT_ONCE]) for at in range(0, len(records), ENCODED_AT_ONCE)]
+    names = parts[0].state_dict()
+    return VideoState(**{name: torch.cat([getattr(part, name) for part in parts]) for name in names})
+
+
+@dataclass(frozen=True)
+class LatentState:
+    """Rows between chunks.
+
+    Attributes:
+        video: the world model's state.
+        streak: int64 ``[B]``, frames in a row that looked like success just before.
+    """
+
+    video: VideoState
+    streak: Tensor
+
+
+class LatentWorld:
+    """A :class:`~worldrl.core.interfaces.StateWorld` in the latents of a video world model.
+
+    Args:
+        model: the world model; its ``compute_dtype`` is used.
+        records: where rollouts may start, ``N`` of them: a dataset's moments (:func:`recorded_latents`) or a reset
+            store's. They are encoded once, here.
+        rule: when imagined frames count as success.
+    """
+
+    measures_uncertainty = False
+
+    def __init__(self, model: VideoWorldModel, records: Sequence[ResetRecord], rule: SuccessRule):
+        self.model, self.rule = model, rule
+        self.starts = start_states(model, records)
+
+    @property
+    def obs_size(self) -> int:
+        """Numbers ``S`` per observation."""
+        return latent_obs(self.model, self.starts.select(torch.zeros(1, dtype=torch.int64))).shape[1]
+
+    @property
+    def action_size(self) -> int:
+        """Numbers ``A`` per action: a whole chunk."""
+        return self.model.chunk_length * ACTION_SIZE
+
+    def start(self, index: Tensor, *, generator: torch.Generator) -> tuple[LatentState, Tensor]:
+        """Begin at the records of ``index`` int64 ``[B]``. Draws nothing."""
+        video = self.starts.select(index)
+        return LatentState(video, torch.zeros(len(index), dtype=torch.int64)), latent_obs(self.model, video)
+
+    def select(self, state: LatentState, index: Tensor) -> LatentState:
+        """Keep the rows of ``index``."""
+        return LatentState(state.video.select(index), state.streak[index.to(state.streak.device)])
+
+    def step(self, state: LatentState, action: Tensor, *, generator: torch.Generator) -> tuple[LatentState, Outcome]:
+        """Imagine one chunk; ``action`` is float32 ``[B, 7 L]`` in [-1, 1].
+
+        Raises:
+            ActionError: wrong shape or non-finite values; ``state`` is untouched.
+            NonFiniteError: the model imagined NaN or infinity.
+        """
+        rows = state.video.rows
+        seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
+        chunk = action.reshape(rows, -1, ACTION_SIZE)
+        video, imagined = self.model.imagine(state.video, chunk, generators=row_streams(seed, ["latent"], rows))
+        first, streak = first_success(imagined.success_prob.cpu(), self.rule, state.streak)
+        success = (first >= 0).to(action.device)
+        obs = latent_obs(self.model, video).to(action.device)
+        nothing_known = torch.zeros(rows, device=action.device)
+        return LatentState(video, streak), Outcome(obs, success.float(), success, nothing_known)
+
+
+# --- recorded episodes ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecordedLatents:
+    """A dataset in the world's own space.
+
+    Attributes:
+        rows: ``N`` transitions, trajectories back to back.
+        episode: int64 ``[N]``: which trajectory; with a stride below ``L`` an episode gives several, which begin at
+            different steps.
+        records: ``N``: where each row began, for :class:`LatentWorld`.
+    """
+
+    rows: Transitions
+    episode: Tensor
+    records: tuple[ResetRecord, ...]
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Rows ``step`` to ``end`` of an episode, with its padded actions."""
+
+    step: int
+    end: int
+    action: NDArray[np.float32]
+    success: bool
+    last: bool
+
+
+def recorded_latents(
+    model: VideoWorldModel, episodes: Sequence[Episode], *, stride: int | None = None
+) -> RecordedLatents:
+    """Turn recorded episodes into transitions in latent space.
+
+    An episode that succeeds ends with the chunk in which it does; where that chunk is not full, the arm is held still for
+    the rest of it (no motion, the gripper as it was). An episode that does not ends with its last full chunk, truncated.
+
+    Args:
+        model: its codec and instruction encoder make the observations.
+        episodes: recorded.
+        stride: control steps between the beginnings of trajectories of one episode; ``L``, the default, takes each action
+            once.
+
+    Returns:
+        The rows, in order.
+
+    Raises:
+        SettingError: no episode holds a chunk, or the stride does not divide ``L``.
+    """
+    length = model.chunk_length
+    stride = length if stride is None else stride
+    if stride < 1 or length % stride:
+        raise SettingError(f"stride must divide the chunk length {length}, got {stride}")
+    chunks: list[tuple[int, int, _Chunk]] = []  # trajectory, episode, chunk
+    for number, episode in enumerate(episodes):
+        for offset in range(0, length, stride):
+            found = episode_chunks(episode, offset, length)
+            trajectory = chunks[-1][0] + 1 if chunks else 0
+            chunks += [(trajectory, number, chunk) for chunk in found]
+    if not chunks:
+        raise SettingError(f"no episode is as long as a chunk of {length} control steps; record longer ones")
+    return _encode(model, episodes, chunks)
+
+
+def episode_chunks(episode: Episode, offset: int, length: int) -> list[_Chunk]:
+    """Cut an episode into chunks of ``length`` from control step ``offset`` on, up to its first success."""
+    success = episode.first_success
+    stop = len(episode) if success is None else success
+    chunks = []
+    for step in range(offset, stop, length):
+        end = min(step + length, stop)
+        if end < step + length and success is None:
+            break
+        succeeds = end == success
+        last = succeeds or (success is None and end + length > stop)
+        chunks.append(_Chunk(step, end, padded_chunk(episode.action[step:end], length), succeeds, last))
+    return chunks
+
+
+def padded_chunk(action: NDArray[np.float32], length: int) -> NDArray[np.float32]:
+    """Fill actions ``[n, 7]`` up to ``length`` steps with no motion, the gripper as in the last one."""
+    still = np.zeros((length - len(action), ACTION_SIZE), np.float32)
+    still[:, -1] = action[-1, -1]
+    return np.concatenate([action, still])
+
+
+def _encode(
+    model: VideoWorldModel, episodes: Sequence[Episode], chunks: Sequence[tuple[int, int, _Chunk]]
+) -> RecordedLatents:
+    memory = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride}
+
+    def records(moment: str) -> list[ResetRecord]:
+        places = [(number, getattr(chunk, moment)) for _, number, chunk in chunks]
+        return [record_at(episodes[n], step, **memory, source=f"episode {n}, step {step}") for n, step in places]
+
+    def seen(moments: Sequence[ResetRecord]) -> Tensor:
+        return latent_obs(model, start_states(model, moments)).cpu()
+
+    begin = records("step")
+    success = torch.tensor([chunk.success for _, _, chunk in chunks])
+    last = torch.tensor([chunk.last for _, _, chunk in chunks])
+    rows = Transitions(
+        obs=seen(begin),
+        action=torch.from_numpy(np.stack([chunk.action.reshape(-1) for _, _, chunk in chunks])),
+        reward=success.float(),
+        next_obs=seen(records("end")),
+        terminated=success,
+        truncated=last & ~success,
+    )
+    return RecordedLatents(rows, torch.tensor([trajectory for trajectory, _, _ in chunks]), tuple(begin))
