@@ -99,4 +99,20 @@ POLICIES.register("token", "worldrl.policies.token_policy:TokenPolicy")
 REWARDS.register("success", "worldrl.rewards.success:SuccessRule")
 ALGORITHMS.register("behaviour_cloning", "worldrl.algorithms.behaviour_cloning:train_policy")
 ALGORITHMS.register("grpo", "worldrl.algorithms.improve:improve")
+for _name, _class in (
+    ("bc", "bc:Bc"),
+    ("td3_bc", "td3_bc:Td3Bc"),
+    ("iql", "iql:Iql"),
+    ("cql", "cql:Cql"),
+    ("sac", "sac:Sac"),
+    ("sac_n", "sac_n:SacN"),
+    ("edac", "edac:Edac"),
+    ("ravl", "ravl:Ravl"),
+    ("mbpo", "mbpo:Mbpo"),
+    ("mopo", "mopo:Mopo"),
+    ("combo", "combo:Combo"),
+    ("rambo", "rambo:Rambo"),
+    ("mobile", "mobile:Mobile"),
+):
+    ALGORITHMS.register(_name, f"worldrl.algorithms.offline.{_class}")
 BENCHMARKS.register("embedded", "worldrl.evaluation.protocol:embedded_protocol")

@@ -41,6 +41,7 @@ class RamboConfig(SacConfig):
         world_steps: world steps per block.
         world_batch: rows per world step, imagined and recorded each.
         world_horizon: steps of the rollouts along which the world is trained.
+        world_decay: weight decay of every layer of the world (OfflineRL-Kit: 2.5e-5 to 1e-4, growing with depth).
         bound_weight: of Σ(max − min) of the ensemble's log-variance bounds.
         clone_steps: first updates, which only clone the data into the actor.
     """
@@ -51,6 +52,7 @@ class RamboConfig(SacConfig):
     world_steps: int = 1000
     world_batch: int = 256
     world_horizon: int = 5
+    world_decay: float = 7.5e-5
     bound_weight: float = 1e-3
     clone_steps: int = 10_000
 
@@ -101,7 +103,8 @@ class Rambo(Sac):
         self.world, self.data = world, data
         self.world_optimizer: Any = None
         if world is not None:
-            self.world_optimizer = make_optimizer(world.ensemble, EnsembleTraining(learning_rate=config.world_rate))
+            training = EnsembleTraining(learning_rate=config.world_rate, weight_decay=(config.world_decay,))
+            self.world_optimizer = make_optimizer(world.ensemble, training)
 
     def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
         """Clone at first; then train the world where a block is due, and the agent.
