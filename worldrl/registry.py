@@ -113,6 +113,9 @@ for _name, _class in (
     ("combo", "combo:Combo"),
     ("rambo", "rambo:Rambo"),
     ("mobile", "mobile:Mobile"),
+    ("ro2o", "ro2o:Ro2o"),
+    ("f_dvl", "dual_rl:FDvl"),
+    ("recoil", "dual_rl:Recoil"),
 ):
     ALGORITHMS.register(_name, f"worldrl.algorithms.offline.{_class}")
 BENCHMARKS.register("embedded", "worldrl.evaluation.protocol:embedded_protocol")

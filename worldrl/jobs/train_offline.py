@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, make_dataclass
 from typing import Any
 
 import gymnasium
+import numpy as np
+import torch
 from rich.table import Table
 
 from worldrl.algorithms.offline.agent import Agent, Facts
@@ -23,6 +25,7 @@ from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, console
 from worldrl.core.rng import initial_weights
+from worldrl.core.transitions import Transitions
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
 from worldrl.evaluation.offline import OfflineEvaluation, dataset_scores, evaluate_offline
@@ -125,7 +128,8 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
         rows = data.transitions().to(device)
         imagined = open_imagined(settings, data, rows, folder=run.path / "world", log=log, device=device)
         facts = Facts.of(rows, data.returns(), updates=settings.training.steps)
-        agent = make_agent(settings, facts, {"world": imagined.world, "data": rows}).to(device)
+        parts = {"world": imagined.world, "data": rows, "expert": best_rows(settings, data, rows)}
+        agent = make_agent(settings, facts, parts).to(device)
         report = train_offline(
             NAME,
             agent,
@@ -155,6 +159,16 @@ def open_environment(settings: TrainOfflineSettings, data: Trajectories) -> gymn
     env = dataset_environment(data.info)
     check_spaces(env, data)
     return env
+
+
+def best_rows(settings: TrainOfflineSettings, data: Trajectories, rows: Transitions) -> Transitions | None:
+    """Return the rows of the best episodes, for an algorithm that imitates them; None for the others."""
+    fraction: float | None = getattr(settings.agent, "expert_fraction", None)
+    if fraction is None:
+        return None
+    order = np.argsort(-data.returns(), kind="stable")
+    kept = order[: max(1, round(fraction * data.episodes))]
+    return rows.select(torch.from_numpy(np.flatnonzero(np.isin(data.episode, kept))).to(rows.obs.device))
 
 
 def make_agent(settings: TrainOfflineSettings, facts: Facts, parts: Mapping[str, Any]) -> Agent:

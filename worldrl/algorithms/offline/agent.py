@@ -96,7 +96,8 @@ class Facts:
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Restore what :meth:`to_json` gave."""
         mean, std = (torch.tensor(plain[key], dtype=torch.float32) for key in ("obs_mean", "obs_std"))
-        return cls(**(plain | {"obs_mean": mean, "obs_std": std}))
+        numbers = {key: value for key, value in plain.items() if key not in ("obs_mean", "obs_std")}
+        return cls(mean, std, **numbers)
 
 
 class Standardise(nn.Module):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -72,7 +72,7 @@ class Iql(Agent):
     """Implicit Q-learning with a Gaussian policy of a state-independent width."""
 
     name: ClassVar[str] = "iql"
-    config_class: ClassVar[type[IqlConfig]] = IqlConfig
+    config_class: ClassVar[type[Any]] = IqlConfig
 
     def __init__(self, config: IqlConfig, facts: Facts) -> None:
         sizes = (facts.obs_size, facts.action_size, config.hidden)
@@ -107,20 +107,25 @@ class Iql(Agent):
         """Take one step of value, actor and critics, then move the target critics."""
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).min(dim=0).values
-        advantage = q - self.values(batch.obs)
-        value_loss = expectile_loss(advantage, self.config.expectile).mean()
+        value = self.values(batch.obs)
+        advantage = q - value
+        value_loss = self.value_loss(advantage, value)
         gradient_step(self.optimizers["value"], value_loss)
         actor_loss = self._update_actor(batch, advantage)
         critic_loss = self._update_critic(batch)
         polyak(self.target_critic, self.critic, self.config.polyak)
         self.updates += 1
         return {
-            "value/expectile": value_loss.detach(),
+            "value/loss": value_loss.detach(),
             "value/advantage": advantage.detach().mean(),
             "actor/loss": actor_loss.detach(),
             "critic/td": critic_loss.detach(),
             "critic/q": q.mean() / self.scale,
         }
+
+    def value_loss(self, advantage: Tensor, value: Tensor) -> Tensor:
+        """Return the loss of V from Q̄ − V and V, ``[B]`` each."""
+        return expectile_loss(advantage, self.config.expectile).mean()
 
     def _update_actor(self, batch: Transitions, advantage: Tensor) -> Tensor:
         weight = advantage_weight(advantage, self.config.temperature, self.config.largest_weight)
