@@ -50,6 +50,11 @@ class Command:
         job = importlib.import_module(self.module)
         return job.main, getattr(job, self.settings_class)
 
+    def schema(self, given: Mapping[str, str]) -> type[Any]:
+        """Return the settings class for a command line; a job whose settings depend on others makes one."""
+        choose = getattr(importlib.import_module(self.module), "settings_for", None)
+        return self.load()[1] if choose is None else choose(given)
+
 
 COMMANDS = {
     command.name: command
@@ -89,6 +94,16 @@ COMMANDS = {
             "offline datasets of five qualities from one SAC training, for Minari",
             ("env=HalfCheetah-v5", "env=Hopper-v5 kinds=[random,medium] rows=20000", "preset=tiny"),
         ),
+        Command(
+            "train-offline",
+            "a policy from a fixed dataset, model-free or in a learned world",
+            (
+                "data=runs/make-dataset/datasets/worldrl/hopper/medium-v0",
+                "data=hopper-medium-v2.hdf5 algorithm=iql agent.expectile=0.8",
+                "data=worldrl/hopper/medium-v0 algorithm=mopo imagining.penalty=5",
+                "algorithm=edac --help",
+            ),
+        ),
         Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),
         Command("doctor", "what works on this machine, and the command that mends what does not", ("",)),
     )
@@ -121,11 +136,12 @@ def find_command(name: str) -> Command:
     return COMMANDS[name]
 
 
-def compose_command(command: Command, schema: type[Any], tokens: Sequence[str]) -> Any:
+def compose_command(command: Command, tokens: Sequence[str]) -> Any:
     """Compose a command's settings, with its run directory filled in."""
     from worldrl.settings import compose, parse_overrides
 
     given = parse_overrides(tokens)
+    schema = command.schema(given)
     if command.owns_run_dir and any(item.name == "run_dir" for item in fields(schema)):
         given.setdefault("run_dir", default_run_dir(command.name, given))
     return compose(command.name, schema, given)
@@ -138,23 +154,25 @@ def show_config(arguments: Sequence[str]) -> int:
     from worldrl.settings import to_yaml
 
     command = find_command(arguments[1])
-    sys.stdout.write(to_yaml(compose_command(command, command.load()[1], arguments[2:])))
+    sys.stdout.write(to_yaml(compose_command(command, arguments[2:])))
     return OK
 
 
 def run_command(command: Command, tokens: Sequence[str]) -> int:
     """Compose the settings and run the job; an interruption says how to go on."""
-    job, schema = command.load()
+    job, _ = command.load()
     if "--help" in tokens or "-h" in tokens:
-        from worldrl.settings import as_plain, compose_plain
+        from worldrl.settings import as_plain, compose_plain, parse_overrides
         from worldrl.usage import command_help
 
-        defaults = as_plain(compose_plain(command.name, schema, {}))
+        given = parse_overrides([token for token in tokens if token not in ("--help", "-h")])
+        schema = command.schema(given)
+        defaults = as_plain(compose_plain(command.name, schema, given))
         sys.stdout.write(command_help(command.name, command.summary, command.examples, schema, defaults))
         return OK
     from worldrl.settings import COMMAND_LINE, resume_command
 
-    settings = compose_command(command, schema, tokens)
+    settings = compose_command(command, tokens)
     COMMAND_LINE.set((command.name, *tokens))
     try:
         job(settings)

@@ -101,6 +101,25 @@ POLICIES.register("token", "worldrl.policies.token_policy:TokenPolicy")
 REWARDS.register("success", "worldrl.rewards.success:SuccessRule")
 ALGORITHMS.register("behaviour_cloning", "worldrl.algorithms.behaviour_cloning:train_policy")
 ALGORITHMS.register("grpo", "worldrl.algorithms.improve:improve")
+for _name, _class in (
+    ("bc", "bc:Bc"),
+    ("td3_bc", "td3_bc:Td3Bc"),
+    ("iql", "iql:Iql"),
+    ("cql", "cql:Cql"),
+    ("sac", "sac:Sac"),
+    ("sac_n", "sac_n:SacN"),
+    ("edac", "edac:Edac"),
+    ("ravl", "ravl:Ravl"),
+    ("mbpo", "mbpo:Mbpo"),
+    ("mopo", "mopo:Mopo"),
+    ("combo", "combo:Combo"),
+    ("rambo", "rambo:Rambo"),
+    ("mobile", "mobile:Mobile"),
+    ("ro2o", "ro2o:Ro2o"),
+    ("f_dvl", "dual_rl:FDvl"),
+    ("recoil", "dual_rl:Recoil"),
+):
+    ALGORITHMS.register(_name, f"worldrl.algorithms.offline.{_class}")
 BENCHMARKS.register("embedded", "worldrl.evaluation.protocol:embedded_protocol")
 for _rule in ("never", "hopper", "walker2d", "ant", "humanoid", "inverted_pendulum"):
     TERMINATIONS.register(_rule, f"worldrl.world_models.offline.terminations:{_rule}")

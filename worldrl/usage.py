@@ -52,7 +52,7 @@ def describe(schema: type[Any], prefix: str = "", default: Any = None) -> list[S
         default: an instance whose values are the defaults, where the parent gives one.
     """
     hints = get_type_hints(schema)
-    written = _docstring_meanings(schema)
+    written = _written_meanings(schema)
     rows: list[SettingRow] = []
     for item in fields(schema):
         key = f"{prefix}{item.name}"
@@ -94,9 +94,18 @@ def _default(item: Any) -> Any:
     return item.default_factory() if item.default_factory is not MISSING else REQUIRED
 
 
+def _written_meanings(schema: type[Any]) -> dict[str, str]:
+    """Meanings from the docstrings of a dataclass and of those it inherits from; its own words win."""
+    written: dict[str, str] = {}
+    for parent in reversed(schema.__mro__):
+        if is_dataclass(parent):
+            written |= _docstring_meanings(parent)
+    return written
+
+
 def _docstring_meanings(schema: type[Any]) -> dict[str, str]:
     """Read ``name: meaning`` from the Google ``Attributes:`` section, continuation lines joined."""
-    _, _, section = (inspect.getdoc(schema) or "").partition("Attributes:\n")
+    _, _, section = (inspect.cleandoc(schema.__doc__ or "")).partition("Attributes:\n")
     entries = re.findall(r"^ {4}(\w+)(?: \([^)]*\))?: (.*(?:\n {5,}\S.*)*)", section, flags=re.MULTILINE)
     return {name: " ".join(text.split()) for name, text in entries}
 

@@ -1,0 +1,181 @@
+"""Units under test: the equations of COMBO, MOBILE and RAMBO, and their agents in a small ensemble."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from worldrl.algorithms.offline.agent import Facts
+from worldrl.algorithms.offline.combo import Combo, split_rows
+from worldrl.algorithms.offline.cql import Cql, conservative_gap
+from worldrl.algorithms.offline.mbpo import Mbpo
+from worldrl.algorithms.offline.mobile import Mobile, bellman_inconsistency, sample_next
+from worldrl.algorithms.offline.mopo import Mopo
+from worldrl.algorithms.offline.rambo import Rambo, adversarial_loss, mixture_log_prob
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import initial_weights, stream
+from worldrl.world_models.offline.config import EnsembleConfig
+from worldrl.world_models.offline.ensemble import Ensemble
+from worldrl.world_models.offline.ensemble_world import EnsembleWorld
+from worldrl.world_models.offline.terminations import never
+
+
+@pytest.fixture
+def world(make_rows: Any) -> EnsembleWorld:
+    """Four small members, of which 1 and 3 are the elites."""
+    rows = make_rows()
+    with initial_weights(0, "world"):
+        ensemble = Ensemble(EnsembleConfig(members=4, elites=2, width=8, depth=1), 3, 2)
+    ensemble.fit_statistics(rows)
+    ensemble.elites.copy_(torch.tensor([1, 3]))
+    return EnsembleWorld(ensemble.eval(), rows.obs, never)
+
+
+def make(agent_class: Any, facts: Facts, parts: dict[str, Any] | None = None, **over: Any) -> Any:
+    with initial_weights(0, "agent"):
+        return agent_class(agent_class.config_class(**({"hidden": (8, 8)} | over)), facts, **(parts or {}))
+
+
+# --- MOBILE ---------------------------------------------------------------------------------------------------------
+
+
+def test_inconsistency_is_the_std_over_elites_of_the_mean_over_samples() -> None:
+    value = torch.tensor([[[1.0], [4.0]], [[3.0], [10.0]]])  # n = 2, m = 2, B = 1
+    assert bellman_inconsistency(value).tolist() == pytest.approx([math.sqrt(((2 - 4.5) ** 2 + (7 - 4.5) ** 2) / 1)])
+
+
+def test_samples_are_the_elites_gaussians(world: EnsembleWorld, make_rows: Any) -> None:
+    rows = make_rows(2)
+    next_obs = sample_next(world.ensemble, rows.obs, rows.action, 4000, generator=stream(0, "s"))
+    assert next_obs.shape == (4000, 2, 2, 3)
+    mean, logvar = world.ensemble.predict(rows.obs, rows.action)
+    for place, member in enumerate([1, 3]):
+        expected, std = rows.obs + mean[member, :, :-1], (0.5 * logvar[member, :, :-1]).exp()
+        assert bool(((next_obs[:, place].mean(dim=0) - expected).abs() < 5 * std / 4000**0.5).all())
+        torch.testing.assert_close(next_obs[:, place].std(dim=0), std, rtol=0.06, atol=1e-6)
+
+
+def test_mobile_penalises_imagined_rows_alone(world: EnsembleWorld, facts: Facts, make_rows: Any) -> None:
+    batch = make_rows(6)
+    plain = make(Mobile, facts, {"world": world}, inconsistency=0.0, floor=None)
+    penal = make(Mobile, facts, {"world": world}, inconsistency=2.0, floor=None, samples=3)
+    plain.real = penal.real = 4
+    difference = plain.target(batch, stream(0, "t")) - penal.target(batch, stream(0, "t"))
+    draws = stream(0, "t")
+    penal.sample(batch.next_obs, draws)  # the target's own draw of a'
+    expected = 2 * penal.penalty(batch.obs[4:], batch.action[4:], draws)
+    torch.testing.assert_close(difference, torch.cat([torch.zeros(4), expected]))
+    assert float(expected.min()) > 0
+
+
+def test_mobile_floor(world: EnsembleWorld, facts: Facts, make_rows: Any) -> None:
+    agent = make(Mobile, facts, {"world": world})
+    assert float(agent.target(make_rows(), stream(0, "t")).min()) == 0
+
+
+def test_mobile_without_a_world_acts_and_does_not_learn(facts: Facts, make_rows: Any) -> None:
+    agent = make(Mobile, facts)
+    assert agent.act(make_rows().obs, generator=None).shape == (32, 2)
+    with pytest.raises(SettingError, match="world=ensemble"):
+        agent.update(make_rows(), generator=stream(0, "x"), real=1)
+
+
+# --- COMBO ----------------------------------------------------------------------------------------------------------
+
+
+def test_combo_pushes_the_mixture_and_lifts_recorded_rows(facts: Facts, make_rows: Any) -> None:
+    batch, target = make_rows(6), torch.zeros(6)
+    for kind in ("mix", "model"):
+        agent = make(Combo, facts, pushed_states=kind, conservatism=2.0, actions=2)
+        agent.real = 4
+        loss, logs = agent.critic_loss(batch, target, stream(0, "c"))
+        recorded, imagined = split_rows(batch, 4)
+        pushed = batch if kind == "mix" else imagined
+        action, logq = agent.asked_actions(pushed, stream(0, "c"))
+        q_asked = torch.stack([agent.critic(pushed.obs, each) for each in action], dim=1)
+        gap = conservative_gap(q_asked, logq, agent.critic(recorded.obs, recorded.action), 1.0)
+        torch.testing.assert_close(logs["critic/gap"], gap.detach())
+        td = (agent.critic(batch.obs, batch.action) - target).square().mean(dim=1).sum()
+        torch.testing.assert_close(loss, td + 2 * gap)
+
+
+def test_combo_on_recorded_rows_alone_is_cql(facts: Facts, make_rows: Any, same_tree: Any) -> None:
+    batch = make_rows()
+    combo, cql = make(Combo, facts, conservatism=5.0), make(Cql, facts)
+    combo.update(batch, generator=stream(0, "x"), real=32)
+    cql.update(batch, generator=stream(0, "x"))
+    same_tree(combo.state_dict(), cql.state_dict())
+    with pytest.raises(SettingError, match=r"real_ratio > 0"):
+        combo.update(batch, generator=stream(0, "x"), real=0)
+
+
+def test_cql_lowers_values_of_actions_the_data_lack(facts: Facts, make_rows: Any) -> None:
+    batch = make_rows(16)
+    agent = make(Cql, facts, critic_rate=3e-3)
+    for step in range(60):
+        agent.update(batch, generator=stream(0, step))
+    other = -batch.action.sign()
+    gap = agent.critic(batch.obs, batch.action) - agent.critic(batch.obs, other)
+    assert float(gap.detach().mean()) > 0.1
+
+
+# --- RAMBO ----------------------------------------------------------------------------------------------------------
+
+
+def test_mixture_density_by_hand() -> None:
+    mean, logvar = torch.tensor([[[0.0]], [[2.0]]]), torch.tensor([[[0.0]], [[math.log(4.0)]]])
+    normal = torch.distributions.Normal
+    expected = (
+        0.5 * normal(0.0, 1.0).log_prob(torch.tensor(1.0)).exp()
+        + 0.5 * normal(2.0, 2.0).log_prob(torch.tensor(1.0)).exp()
+    )
+    assert float(mixture_log_prob(mean, logvar, torch.tensor([[1.0]]))) == pytest.approx(float(expected.log()))
+
+
+def test_adversary_makes_good_steps_less_likely() -> None:
+    log_prob = torch.zeros(3, requires_grad=True)
+    loss = adversarial_loss(log_prob, torch.tensor([-1.0, 0.0, 1.0]))
+    (slope,) = torch.autograd.grad(loss, log_prob)
+    assert slope.tolist() == pytest.approx([-1 / 3, 0, 1 / 3], abs=1e-5)  # descent lowers the third
+
+
+def test_rambo_clones_first_then_trains_the_world(
+    world: EnsembleWorld, facts: Facts, make_rows: Any, same_tree: Any
+) -> None:
+    rows = make_rows()
+    sizes: dict[str, Any] = {"clone_steps": 2, "world_every": 2, "world_steps": 3, "world_batch": 4, "adversary": 0.1}
+    agent = make(Rambo, facts, {"world": world, "data": rows}, **sizes)
+    before = [p.clone() for p in world.ensemble.parameters()]
+    critic = [p.clone() for p in agent.critic.parameters()]
+    for step in range(2):
+        assert set(agent.update(rows, generator=stream(0, step))) == {"actor/clone"}
+    assert all(torch.equal(a, b) for a, b in zip(before, world.ensemble.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(critic, agent.critic.parameters(), strict=True))
+    assert "world/likelihood" in agent.update(rows, generator=stream(0, 2))
+    assert not torch.equal(before[0], next(world.ensemble.parameters()))
+    state = agent.state_dict()
+    assert "world/likelihood" not in agent.update(rows, generator=stream(0, 3))
+    after = agent.state_dict()
+    agent.load_state_dict(state)
+    agent.update(rows, generator=stream(0, 3))
+    same_tree(agent.state_dict(), after)
+
+
+def test_rambo_world_step_descends_likelihood_plus_adversary(
+    world: EnsembleWorld, facts: Facts, make_rows: Any
+) -> None:
+    rows = make_rows()
+    agent = make(Rambo, facts, {"world": world, "data": rows}, adversary=0.0, world_steps=60, world_batch=32)
+    first = float(agent.train_world(stream(0, "w"))["world/likelihood"])
+    second = float(agent.train_world(stream(0, "w"))["world/likelihood"])
+    assert second < first
+
+
+# --- MBPO and MOPO --------------------------------------------------------------------------------------------------
+
+
+def test_mopo_differs_from_mbpo_by_its_penalty() -> None:
+    assert Mbpo.imagining.penalty == 0
+    assert Mopo.imagining.penalty == 0.5
+    assert Mbpo.config_class() == Mbpo.config_class(**vars(Mopo.config_class()))

@@ -1,0 +1,187 @@
+"""Units under test: COPlanner's planning, WSRL's online phase, snapshot resets."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from worldrl.algorithms.offline.agent import Facts
+from worldrl.algorithms.offline.coplanner import Planner, UpMpcConfig, plan_scores, up_mpc
+from worldrl.algorithms.offline.sac import Sac
+from worldrl.algorithms.offline.snapshot_resets import SnapshotConfig, SnapshotResets, k_means
+from worldrl.algorithms.offline.wsrl import WsrlConfig, fine_tune, wsrl_agent
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import initial_weights, numpy_stream, stream
+from worldrl.core.transitions import Outcome
+from worldrl.data.offline.trajectories import DatasetInfo, VectorEpisode, from_episodes
+
+# --- COPlanner ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One number: the first action chooses reward a and uncertainty a²; everything later pays 1; ends beyond ``edge``."""
+
+    edge: float = 10.0
+    obs_size: int = 1
+    action_size: int = 1
+
+    def start_at(self, obs: torch.Tensor, *, generator: torch.Generator) -> Any:
+        return obs, obs
+
+    def select(self, state: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return state[index]
+
+    def step(self, state: torch.Tensor, action: torch.Tensor, *, generator: torch.Generator) -> Any:
+        later = state[:, 0] > 0
+        obs = state + 1
+        reward = torch.where(later, 1.0, action[:, 0])
+        return obs, Outcome(obs, reward, obs[:, 0] > self.edge, torch.where(later, 0.5, action[:, 0].square()))
+
+
+class Proposer:
+    """Draws actions uniformly from [-1, 1]."""
+
+    def act(self, obs: torch.Tensor, *, generator: torch.Generator | None) -> torch.Tensor:
+        if generator is None:
+            return torch.zeros(len(obs), 1)
+        return 2 * torch.rand(len(obs), 1, generator=generator) - 1
+
+
+def test_plan_score_by_hand() -> None:
+    config = UpMpcConfig(horizon=3, reward_discount=0.5, uncertainty_discount=0.8)
+    state, action = torch.zeros(1, 1), torch.tensor([[0.6]])
+    score = plan_scores(Choice(), state, Proposer(), action, config, -2.0, generator=stream(0, "p"))  # pyright: ignore[reportArgumentType]
+    expected = (0.6 + 0.5 + 0.25) - 2 * (0.36 + 0.8 * 0.5 + 0.64 * 0.5)
+    assert float(score) == pytest.approx(expected)
+    ends = plan_scores(Choice(edge=1.5), state, Proposer(), action, config, 0.0, generator=stream(0, "p"))  # pyright: ignore[reportArgumentType]
+    assert float(ends) == pytest.approx(0.6 + 0.5)  # the second step ends it
+
+
+def test_planner_shuns_or_seeks_uncertainty() -> None:
+    config = UpMpcConfig(candidates=200, horizon=1, conservative=2.0, optimistic=5.0)
+    obs = torch.zeros(4, 1)
+    careful = Planner(Choice(), Proposer(), config, explores=False).act(obs, generator=stream(0, "p"))  # pyright: ignore[reportArgumentType]
+    curious = Planner(Choice(), Proposer(), config, explores=True).act(obs, generator=stream(0, "p"))  # pyright: ignore[reportArgumentType]
+    assert careful.flatten().tolist() == pytest.approx([0.25] * 4, abs=0.05)  # the maximum of a − 2 a²
+    assert curious.flatten().tolist() == pytest.approx([1.0] * 4, abs=0.05)
+    assert Planner(Choice(), Proposer(), config, explores=True).act(obs, generator=None).tolist() == [[0.0]] * 4  # pyright: ignore[reportArgumentType]
+
+
+def test_one_candidate_is_the_policy(line_world: Any) -> None:
+    config = UpMpcConfig(candidates=1, horizon=2)
+
+    class Two(Proposer):
+        def act(self, obs: torch.Tensor, *, generator: torch.Generator | None) -> torch.Tensor:
+            return 2 * torch.rand(len(obs), 2, generator=generator) - 1
+
+    state, obs = line_world.start(torch.arange(5), generator=stream(0, "s"))
+    chosen = up_mpc(line_world, state, obs, Two(), config, 1.0, generator=stream(0, "u"))  # pyright: ignore[reportArgumentType]
+    assert torch.equal(chosen, Two().act(obs, generator=stream(0, "u")))
+
+
+# --- WSRL -----------------------------------------------------------------------------------------------------------
+
+PENDULUM = DatasetInfo("pendulum", (-2.0,), (2.0,), env_id="Pendulum-v1")
+
+
+def online(warmup: int) -> tuple[Any, Any, list[Any]]:
+    facts = Facts(torch.zeros(3), torch.ones(3), 1)
+    with initial_weights(0, "agent"):
+        agent = Sac(Sac.config_class(hidden=(8, 8), critics=3, target_critics=2, layer_norm=True), facts)
+    before = [p.clone() for p in agent.actor.parameters()]
+    env = gymnasium.make("Pendulum-v1", max_episode_steps=7)
+    config = WsrlConfig(steps=20, warmup=warmup, updates_per_step=4, batch_size=8, capacity=100)
+    return agent, fine_tune("wsrl", agent, env, PENDULUM, config, seed=0), before
+
+
+def test_warm_up_keeps_the_policy_and_four_updates_follow_each_step(same_tree: Any) -> None:
+    agent, report, before = online(20)
+    assert (report.updates, report.ends) == (0, [7, 14])
+    assert all(torch.equal(a, b) for a, b in zip(before, agent.actor.parameters(), strict=True))
+    agent, report, before = online(12)
+    assert report.updates == agent.updates == 4 * 8
+    assert not torch.equal(before[0], next(agent.actor.parameters()))
+    same_tree(agent.state_dict(), online(12)[0].state_dict())
+
+
+def test_published_agents_share_their_networks() -> None:
+    offline, now = wsrl_agent()
+    shared = ("hidden", "critics", "target_critics", "layer_norm", "entropy_backup")
+    assert [getattr(offline, name) for name in shared] == [getattr(now, name) for name in shared]
+    assert (now.critics, now.target_critics, WsrlConfig().updates_per_step, WsrlConfig().warmup) == (10, 2, 4, 5000)
+    with pytest.raises(SettingError, match=r"wsrl\.warmup"):
+        WsrlConfig(steps=10, warmup=11)
+
+
+# --- snapshots ------------------------------------------------------------------------------------------------------
+
+
+def test_k_means_finds_separate_heaps_of_any_size() -> None:
+    draws = numpy_stream(0, "heaps")
+    sizes, centres = (100, 10, 5), ((0, 0), (10, 0), (0, 10))
+    points = np.concatenate([draws.normal(c, 0.1, (n, 2)) for n, c in zip(sizes, centres, strict=True)])
+    label = k_means(points, 3, generator=numpy_stream(0, "k"))
+    parts = [set(label[begin:end]) for begin, end in ((0, 100), (100, 110), (110, 115))]
+    assert [len(part) for part in parts] == [1, 1, 1]
+    assert len(set.union(*parts)) == 3
+    with pytest.raises(SettingError, match="clusters"):
+        k_means(points[:2], 3, generator=numpy_stream(0, "k"))
+    assert len(k_means(np.ones((4, 2)), 3, generator=numpy_stream(0, "k"))) == 4
+
+
+@pytest.fixture(scope="module")
+def teacher() -> Any:
+    """One episode of an inverted pendulum that falls, with its states."""
+    pytest.importorskip("imageio", reason="Gymnasium's MuJoCo environments import it")
+    env: Any = gymnasium.make("InvertedPendulum-v5")
+    obs, _ = env.reset(seed=0)
+    seen, qpos, qvel, steps = [obs], [], [], []
+    for _ in range(20):
+        qpos.append(env.unwrapped.data.qpos.copy())
+        qvel.append(env.unwrapped.data.qvel.copy())
+        steps.append(env.step(np.array([0.1], np.float32)))
+        seen.append(steps[-1][0])
+        if steps[-1][2]:
+            break
+    count = len(steps)
+    info = DatasetInfo("teacher", (-3.0,), (3.0,), env_id="InvertedPendulum-v5")
+    episode = VectorEpisode(
+        np.stack(seen).astype(np.float32),
+        np.full((count, 1), 0.1, np.float32),
+        np.array([step[1] for step in steps], np.float32),
+        bool(steps[-1][2]),
+        False,
+        np.stack(qpos),
+        np.stack(qvel),
+    )
+    return from_episodes(info, [episode])
+
+
+def test_episodes_begin_at_snapshots_spread_over_clusters(teacher: Any) -> None:
+    config = SnapshotConfig(clusters=3, truncate_after=2, snapshot_steps=4)
+    env = SnapshotResets(gymnasium.make("InvertedPendulum-v5"), teacher, config, seed=0)
+    obs, info = env.reset(seed=1)
+    np.testing.assert_allclose(obs, teacher.obs[info["snapshot"]], atol=1e-6)
+    assert [env.step(np.zeros(1, np.float32))[3] for _ in range(2)] == [False, True]
+    rows = [env.draw(numpy_stream(0, number)) for number in range(600)]
+    share = [np.isin(rows, members).mean() for members in env.members]
+    assert share == pytest.approx([1 / 3] * 3, abs=0.08)
+    env.reset(seed=1)
+    env.step(np.zeros(1, np.float32))
+    env.step(np.zeros(1, np.float32))
+    _, info = env.reset(seed=1)  # four steps are used up
+    assert "snapshot" not in info
+    assert not env.step(np.zeros(1, np.float32))[3]
+
+
+def test_snapshots_need_states() -> None:
+    episode = VectorEpisode(
+        np.zeros((3, 3), np.float32), np.zeros((2, 1), np.float32), np.zeros(2, np.float32), False, True
+    )
+    bare = from_episodes(PENDULUM, [episode])
+    with pytest.raises(SettingError, match="simulator states"):
+        SnapshotResets(gymnasium.make("Pendulum-v1"), bare, SnapshotConfig(), seed=0)

@@ -1,0 +1,191 @@
+"""Unit under test: ``worldrl train-offline``, on a small dataset of Gymnasium's Pendulum."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from worldrl import cli
+from worldrl.algorithms.offline.agent import load_agent, saved_algorithm
+from worldrl.cli import COMMANDS
+from worldrl.core.errors import SettingError
+from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
+from worldrl.jobs import train_offline
+from worldrl.jobs.train_offline import interval_scores, offline_agent, settings_for
+from worldrl.registry import ALGORITHMS
+from worldrl.settings import compose
+from worldrl.usage import describe
+
+OFFLINE = [name for name in ALGORITHMS.names() if name not in ("behaviour_cloning", "grpo")]
+
+
+@pytest.fixture(scope="module")
+def pendulum() -> Trajectories:
+    """Three episodes of thirty random steps."""
+    env = gymnasium.make("Pendulum-v1", max_episode_steps=30)
+    episodes = []
+    for seed in range(3):
+        obs, _ = env.reset(seed=seed)
+        seen, draws = [obs], np.random.default_rng(seed)
+        action = draws.uniform(-2, 2, (30, 1)).astype(np.float32)
+        steps = [env.step(a) for a in action]
+        seen += [step[0] for step in steps]
+        reward = np.array([step[1] for step in steps], np.float32)
+        episodes.append(VectorEpisode(np.stack(seen).astype(np.float32), action, reward, False, True))
+    info = DatasetInfo(
+        "pendulum.hdf5", (-2.0,), (2.0,), env_id="Pendulum-v1", max_episode_steps=30, ref_min=-200.0, ref_max=0.0
+    )
+    return from_episodes(info, episodes)
+
+
+@pytest.fixture
+def run(pendulum: Trajectories, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
+    """Run the command line on that dataset."""
+    monkeypatch.setattr(train_offline, "open_trajectories", lambda name, **_: pendulum)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*tokens: str) -> int:
+        return cli.main(["train-offline", "data=x", "preset=tiny", f"run_dir={tmp_path / 'run'}", *tokens])
+
+    return call
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "run" / "result.json").read_text())
+
+
+def test_run_ends_with_a_score_and_an_agent_that_loads(run: Any, tmp_path: Path, pendulum: Trajectories) -> None:
+    assert run() == 0
+    found = result(tmp_path)
+    metrics = found["metrics"]
+    raw, own = metrics["scores"]["raw"], metrics["scores"]["dataset"]
+    assert raw["lo"] < raw["value"] < raw["hi"]
+    for end in ("value", "lo", "hi"):
+        assert own[end] == pytest.approx(100 * (raw[end] + 200) / 200)
+    assert "d4rl" not in metrics["scores"]
+    over = metrics["evaluation"]["over_estimation"]
+    assert over["lo"] < over["mean"] < over["hi"]
+    assert metrics["budget"] == {"evaluations": 3, "episodes": 4, "steps": 120}
+    assert [entry["step"] for entry in metrics["evaluations"]] == [5, 10]
+    assert metrics["world"]["kind"] == "ensemble"
+    assert len(metrics["world"]["elites"]) == 2
+    folder = tmp_path / "run" / "agent"
+    agent = load_agent(folder, offline_agent(saved_algorithm(folder)))
+    action = agent.act(pendulum.transitions().obs, generator=None)
+    assert action.shape == (90, 1)
+
+
+def test_stopped_run_goes_on_and_ends_as_if_it_had_not(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    assert run() == 0
+    whole = result(tmp_path)["metrics"]
+    (tmp_path / "run").rename(tmp_path / "whole")
+    play, calls = train_offline.play, []
+
+    def killed(*arguments: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return play(*arguments)
+
+    monkeypatch.setattr(train_offline, "play", killed)
+    assert run() == cli.INTERRUPTED
+    monkeypatch.setattr(train_offline, "play", play)
+    assert run() == 0
+    again = result(tmp_path)["metrics"]
+    assert again == whole
+
+
+@pytest.mark.parametrize("name", ["iql", "mobile", "rambo"])
+def test_other_algorithms_run(run: Any, tmp_path: Path, name: str) -> None:
+    own = {
+        "rambo": ["agent.clone_steps=4", "agent.world_steps=3", "agent.world_every=3"],
+        "mobile": ["agent.samples=2"],
+    }
+    assert run(f"algorithm={name}", *own.get(name, [])) == 0
+    metrics = result(tmp_path)["metrics"]
+    assert metrics["algorithm"] == name
+    assert metrics["world"]["kind"] == ("none" if name == "iql" else "ensemble")
+
+
+def test_guided_trajectories_feed_a_model_free_agent(run: Any, tmp_path: Path) -> None:
+    assert run("algorithm=td3_bc", "world=diffusion", "imagining.horizon=8", "diffusion.guidance.coefficient=0.1") == 0
+    assert result(tmp_path)["metrics"]["world"]["windows"] > 0
+
+
+def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
+    assert run("algorithm=bc", "episodes=0", "watched_episodes=0") == 0
+    metrics = result(tmp_path)["metrics"]
+    assert (metrics["evaluation"], metrics["scores"], metrics["budget"]["episodes"]) == (None, {}, 0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        (["algorithm=rvl"], "unknown algorithm 'rvl'; did you mean 'ravl'?"),
+        (["algorithm=grpo"], "algorithm 'grpo' does not learn from a dataset of vectors"),
+        (["agent.expectile=0.8"], "train-offline has no setting 'agent.expectile'"),
+        (["algorithm=iql", "agent.expectil=0.8"], "did you mean 'agent.expectile'?"),
+        (["algorithm=iql", "agent.expectile=high"], "agent.expectile must be float, got 'high'"),
+        (["algorithm=iql", "agent.expectile=2"], "agent.expectile must be in (0, 1)"),
+        (["algorithm=mobile", "world=none"], "world: mobile asks the members of an ensemble"),
+        (["world=ensembl"], "did you mean 'ensemble'?"),
+        (["world=true"], "world=true: pendulum.hdf5 holds no simulator states"),
+        (["algorithm=mopo", "uncertainty=none"], "uncertainty: unknown value 'none'"),
+        (["termination=hoper"], "did you mean 'hopper'?"),
+        (["rows=1000"], "has 90 rows"),
+    ],
+)
+def test_mistake_is_told_in_one_line(
+    run: Any, capsys: pytest.CaptureFixture[str], tokens: list[str], message: str
+) -> None:
+    assert run(*tokens) == cli.USER_ERROR
+    told = capsys.readouterr().err
+    assert message in told
+    assert "Traceback" not in told
+
+
+@pytest.mark.parametrize("name", OFFLINE)
+def test_every_algorithm_has_typed_settings_with_meanings(name: str) -> None:
+    schema = settings_for({"algorithm": name})
+    settings = compose("train-offline", schema, {"data": "x", "algorithm": name, "preset": "tiny"})
+    assert type(settings.agent) is offline_agent(name).config_class
+    rows = [row for row in describe(schema) if row.key.startswith("agent.")]
+    assert [row.key for row in rows if not row.meaning] == []
+    assert (settings.world != "none") == (offline_agent(name).imagining is not None)
+
+
+def test_defaults_follow_algorithm_and_world() -> None:
+    def chosen(**given: str) -> Any:
+        return compose("train-offline", settings_for(given), {"data": "x", **given})
+
+    assert chosen().imagining.real_ratio == 0.05
+    assert chosen(algorithm="combo").imagining.real_ratio == 0.5
+    assert chosen(algorithm="mopo").imagining.penalty == 0.5
+    guided = chosen(algorithm="iql", world="diffusion").imagining
+    assert (guided.rollouts, guided.real_rows(256), guided.refresh_every) == (8192, 16, 10_000)
+
+
+def test_help_shows_the_chosen_algorithms_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train-offline", "algorithm=iql", "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "agent.expectile" in told
+    assert "agent.diversity" not in told
+    assert "train-offline" in COMMANDS
+
+
+def test_score_without_references_is_raw() -> None:
+    info = DatasetInfo("x", (-1.0,), (1.0,))
+    assert list(interval_scores({"mean": 3.0}, info)) == ["raw"]
+    scaled = interval_scores(
+        {"mean": 0.0, "lo": -1.0, "hi": 1.0}, DatasetInfo("x", (-1.0,), (1.0,), env_id="Hopper-v5")
+    )
+    assert scaled["d4rl"]["lo"] < scaled["d4rl"]["value"] < scaled["d4rl"]["hi"]
+
+
+def test_plain_function_is_no_offline_agent() -> None:
+    with pytest.raises(SettingError, match="behaviour_cloning"):
+        offline_agent("behaviour_cloning")

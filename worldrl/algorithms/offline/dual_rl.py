@@ -1,0 +1,196 @@
+"""Dual RL (Sikchi et al., ICLR 2024): f-DVL for offline reinforcement learning, ReCOIL for imitation from mixed data.
+
+Maximising return less an f-divergence to the data's visits has a convex dual in a value function alone. With the
+conjugate over non-negative visit ratios, f*₊(y) = max_{x ≥ 0} x y − f(x):
+
+    f-DVL   V:      (1 − λ) mean V(s) + λ τ mean f*₊((Q̄(s, a) − V(s))/τ)
+            Q:      Σ_i mean (Q_i(s, a) − r − γ (1 − terminated) V(s'))²
+            actor:  −mean min(exp(β (Q̄ − V)), w_max) log π(a|s)
+
+XQL's Gumbel loss is this with an exponential for f*, which explodes for large y. f-DVL takes tamer ones:
+
+    χ²:               f(x) = (x − 1)²    f*₊(y) = y + y²/4 for y ≥ −2, else −1
+    total variation:  f(x) = ½|x − 1|    f*₊(y) = max(y, −½); for y > ½, where the conjugate is infinite, continued linearly
+
+ReCOIL imitates experts E with the help of other data S by matching the mixture βd + (1 − β)d^S to βd^E + (1 − β)d^S,
+without a discriminator and without rewards. With y = γ (1 − terminated) V(s') − Q(s, a), g(y) = f*₊(y) − y, and
+(1 − γ) E_{d0} V written as E_E[V(s) − γ V(s')], its dual is
+
+    ReCOIL  Q:      Σ_i β mean_E [V(s) − Q_i(s, a)] + mean_mix g(y_i)
+            V:      IQL's expectile of Q̄ − V over the mixture;  actor as above, over the mixture
+
+For χ² this makes Q = γV(s') + 2 β d^E/(β d^E + (1 − β) d^S): a pseudo-reward in [0, 2]. Equations are the standard form of
+these duals; the authors' code was not at hand, so details may differ from it.
+
+Shapes legend: ``B`` rows, ``N`` critics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from worldrl.algorithms.offline.agent import Facts, gradient_step, require
+from worldrl.algorithms.offline.iql import Iql, IqlConfig
+from worldrl.algorithms.offline.training import draw
+from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import Logs
+from worldrl.core.transitions import Transitions, concat
+
+
+def chi_square_conjugate(y: Tensor) -> Tensor:
+    """f*₊ of f(x) = (x − 1)²: y + y²/4 where y ≥ −2, else −1; its slope is the visit ratio (1 + y/2)₊."""
+    inside = y.clamp_min(-2)
+    return inside + inside.square() / 4
+
+
+def total_variation_conjugate(y: Tensor) -> Tensor:
+    """f*₊ of f(x) = ½|x − 1| up to y = ½, continued linearly: max(y, −½)."""
+    return y.clamp_min(-0.5)
+
+
+CONJUGATES: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "chi_square": chi_square_conjugate,
+    "total_variation": total_variation_conjugate,
+}
+
+
+@dataclass(frozen=True)
+class FDvlConfig(IqlConfig):
+    """Settings of :class:`FDvl`; ``expectile`` is not used.
+
+    Attributes:
+        divergence: chi_square or total_variation.
+        weight: λ in [½, 1): the nearer to 1, the more V is a maximum over the data's actions.
+        divergence_scale: τ, in units of (scaled) value.
+    """
+
+    divergence: str = "chi_square"
+    weight: float = 0.7
+    divergence_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(self.divergence in CONJUGATES, "agent.divergence", " or ".join(CONJUGATES), self.divergence)
+        require(0.5 <= self.weight < 1, "agent.weight", "in [0.5, 1)", self.weight)
+        require(self.divergence_scale > 0, "agent.divergence_scale", "positive", self.divergence_scale)
+
+
+def dual_value_loss(advantage: Tensor, value: Tensor, conjugate: Callable[[Tensor], Tensor], weight: float) -> Tensor:
+    """(1 − λ) mean V + λ mean f*₊(Q̄ − V), a scalar; its minimum has mean ratio f*₊′ = (1 − λ)/λ."""
+    return (1 - weight) * value.mean() + weight * conjugate(advantage).mean()
+
+
+class FDvl(Iql):
+    """IQL with the dual value loss in place of the expectile."""
+
+    name: ClassVar[str] = "f_dvl"
+    config_class: ClassVar[type[Any]] = FDvlConfig
+
+    def value_loss(self, advantage: Tensor, value: Tensor) -> Tensor:
+        """Return the loss of V from Q̄ − V and V, ``[B]`` each."""
+        scale = self.config.divergence_scale
+        conjugate = CONJUGATES[self.config.divergence]
+        return scale * dual_value_loss(advantage / scale, value / scale, conjugate, self.config.weight)
+
+
+@dataclass(frozen=True)
+class RecoilConfig(IqlConfig):
+    """Settings of :class:`Recoil`; rewards are never read.
+
+    Attributes:
+        expert_fraction: share of the dataset's episodes, best returns first, that count as the expert's.
+        mixing: β, share of expert rows in the mixture.
+        divergence: chi_square or total_variation.
+    """
+
+    scale_reward: bool = False
+    expert_fraction: float = 0.1
+    mixing: float = 0.5
+    divergence: str = "chi_square"
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(0 < self.expert_fraction <= 1, "agent.expert_fraction", "in (0, 1]", self.expert_fraction)
+        require(0 < self.mixing < 1, "agent.mixing", "in (0, 1)", self.mixing)
+        require(self.divergence in CONJUGATES, "agent.divergence", " or ".join(CONJUGATES), self.divergence)
+
+
+def recoil_loss(
+    q_expert: Tensor,
+    value_expert: Tensor,
+    q_mix: Tensor,
+    next_value_mix: Tensor,
+    *,
+    conjugate: Callable[[Tensor], Tensor],
+    mixing: float,
+    discount: float,
+) -> Tensor:
+    """Return Σ_i β mean_E [V(s) − Q_i] + mean_mix g(γ V(s') − Q_i).
+
+    Args:
+        q_expert: ``[N, B_E]``.
+        value_expert: V(s), ``[B_E]``; a constant, it only keeps the loss near zero.
+        q_mix: ``[N, B]``.
+        next_value_mix: V(s'), 0 where terminated, ``[B]``.
+        conjugate: f*₊.
+        mixing: β.
+        discount: γ.
+    """
+    y = discount * next_value_mix - q_mix
+    return mixing * (value_expert - q_expert).mean(dim=1).sum() + (conjugate(y) - y).mean(dim=1).sum()
+
+
+class Recoil(Iql):
+    """Imitation of the best episodes with the help of all.
+
+    Args:
+        config: settings.
+        facts: of the data.
+        expert: the expert's rows; needed to learn, not to act.
+    """
+
+    name: ClassVar[str] = "recoil"
+    config_class: ClassVar[type[Any]] = RecoilConfig
+    needs: ClassVar[tuple[str, ...]] = ("expert",)
+
+    def __init__(self, config: RecoilConfig, facts: Facts, *, expert: Transitions | None = None) -> None:
+        super().__init__(config, facts)
+        self.expert = expert
+        self.expert_rows = 0
+
+    def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
+        """Take one step on the batch joined with expert rows, which stand first.
+
+        Raises:
+            SettingError: made without expert rows.
+        """
+        if self.expert is None:
+            raise SettingError("recoil imitates: make it with expert=..., the expert's rows")
+        share = self.config.mixing / (1 - self.config.mixing)
+        self.expert_rows = max(1, round(share * len(batch)))
+        expert = draw(self.expert, self.expert_rows, generator=self.draws(generator))
+        return super().update(concat([expert, batch]), generator=generator)
+
+    def _update_critic(self, batch: Transitions) -> Tensor:
+        with torch.no_grad():
+            value = self.values(batch.obs[: self.expert_rows])
+            next_value = torch.where(batch.terminated, 0.0, self.values(batch.next_obs))
+        q = self.critic(batch.obs, batch.action)
+        loss = recoil_loss(
+            q[:, : self.expert_rows],
+            value,
+            q,
+            next_value,
+            conjugate=CONJUGATES[self.config.divergence],
+            mixing=self.config.mixing,
+            discount=self.config.discount,
+        )
+        gradient_step(self.optimizers["critic"], loss)
+        return loss

@@ -1,0 +1,144 @@
+"""IQL (Kostrikov et al. 2022): the best action in the data is found by an expectile, never by asking another action.
+
+    V:      mean_b L_τ(min_i Q̄_i(s, a) − V(s)),   L_τ(u) = |τ − 1[u < 0]| u²
+    Q:      Σ_i mean_b (Q_i(s, a) − r − γ (1 − terminated) V(s'))²
+    actor:  −mean_b min(exp(β (min_i Q̄_i(s, a) − V(s))), w_max) log π(a|s)
+
+Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from worldrl.algorithms.offline.agent import Agent, Facts, adam, cosine, gradient_step, polyak, require
+from worldrl.algorithms.offline.networks import BoundedActor, StackedCritic, ValueNet, normal_log_prob
+from worldrl.algorithms.offline.targets import td_loss, td_target
+from worldrl.core.interfaces import Logs
+from worldrl.core.transitions import Transitions
+
+
+@dataclass(frozen=True)
+class IqlConfig:
+    """Settings of :class:`Iql`; defaults are the paper's for locomotion.
+
+    Attributes:
+        hidden: widths of hidden layers, all networks.
+        expectile: τ.
+        temperature: β, inverse temperature of the advantage weights.
+        largest_weight: w_max.
+        scale_reward: multiply rewards by 1000 over the range of recorded returns.
+        discount: γ.
+        polyak: rate of the target critics.
+        learning_rate: of all Adams; the actor's falls along a cosine to 0.
+    """
+
+    hidden: tuple[int, ...] = (256, 256)
+    expectile: float = 0.7
+    temperature: float = 3.0
+    largest_weight: float = 100.0
+    scale_reward: bool = True
+    discount: float = 0.99
+    polyak: float = 0.005
+    learning_rate: float = 3e-4
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(0 < self.expectile < 1, "agent.expectile", "in (0, 1)", self.expectile)
+        require(self.temperature >= 0, "agent.temperature", "zero or more", self.temperature)
+        require(self.largest_weight > 0, "agent.largest_weight", "positive", self.largest_weight)
+        require(0 <= self.discount <= 1, "agent.discount", "in [0, 1]", self.discount)
+        require(0 < self.polyak <= 1, "agent.polyak", "in (0, 1]", self.polyak)
+        require(self.learning_rate > 0, "agent.learning_rate", "positive", self.learning_rate)
+
+
+def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
+    """L_τ(u) = |τ − 1[u < 0]| u², element by element."""
+    weight = torch.where(difference < 0, 1 - expectile, expectile)
+    return weight * difference.square()
+
+
+def advantage_weight(advantage: Tensor, temperature: float, largest: float) -> Tensor:
+    """min(exp(β A), w_max), without gradient."""
+    return (temperature * advantage.detach()).exp().clamp(max=largest)
+
+
+class Iql(Agent):
+    """Implicit Q-learning with a Gaussian policy of a state-independent width."""
+
+    name: ClassVar[str] = "iql"
+    config_class: ClassVar[type[Any]] = IqlConfig
+
+    def __init__(self, config: IqlConfig, facts: Facts) -> None:
+        sizes = (facts.obs_size, facts.action_size, config.hidden)
+        self.actor = BoundedActor(*sizes)
+        self.critic = StackedCritic(*sizes, members=2)
+        self.target_critic = copy.deepcopy(self.critic)
+        self.values = ValueNet(facts.obs_size, config.hidden)
+        self.scale = facts.reward_scale if config.scale_reward else 1.0
+        nets = {"actor": self.actor, "critic": self.critic, "value": self.values}
+        optimizers = {name: adam(net, config.learning_rate) for name, net in nets.items()}
+        super().__init__(config, facts, nets | {"target_critic": self.target_critic}, optimizers)
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Choose the mean, or a sample clipped to [-1, 1]."""
+        mean, log_std = self.actor(obs)
+        if generator is None:
+            return mean
+        noise = torch.randn(mean.shape, generator=self.draws(generator), device=mean.device)
+        return (mean + log_std.exp() * noise).clamp(-1, 1)
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Log-density ``[B]`` of actions, before the clipping."""
+        return normal_log_prob(self.actor(obs), action)
+
+    @torch.no_grad()
+    def value(self, obs: Tensor) -> Tensor:
+        """Predict the discounted return ``[B]`` of acting from ``obs``: V(s) in the data's own units."""
+        return self.values(obs) / self.scale
+
+    def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
+        """Take one step of value, actor and critics, then move the target critics."""
+        with torch.no_grad():
+            q = self.target_critic(batch.obs, batch.action).min(dim=0).values
+        value = self.values(batch.obs)
+        advantage = q - value
+        value_loss = self.value_loss(advantage, value)
+        gradient_step(self.optimizers["value"], value_loss)
+        actor_loss = self._update_actor(batch, advantage)
+        critic_loss = self._update_critic(batch)
+        polyak(self.target_critic, self.critic, self.config.polyak)
+        self.updates += 1
+        return {
+            "value/loss": value_loss.detach(),
+            "value/advantage": advantage.detach().mean(),
+            "actor/loss": actor_loss.detach(),
+            "critic/td": critic_loss.detach(),
+            "critic/q": q.mean() / self.scale,
+        }
+
+    def value_loss(self, advantage: Tensor, value: Tensor) -> Tensor:
+        """Return the loss of V from Q̄ − V and V, ``[B]`` each."""
+        return expectile_loss(advantage, self.config.expectile).mean()
+
+    def _update_actor(self, batch: Transitions, advantage: Tensor) -> Tensor:
+        weight = advantage_weight(advantage, self.config.temperature, self.config.largest_weight)
+        loss = -(weight * self.log_prob(batch.obs, batch.action)).mean()
+        for group in self.optimizers["actor"].param_groups:
+            group["lr"] = self.config.learning_rate * cosine(self.updates, self.facts.updates)
+        gradient_step(self.optimizers["actor"], loss)
+        return loss
+
+    def _update_critic(self, batch: Transitions) -> Tensor:
+        with torch.no_grad():
+            next_value = self.values(batch.next_obs)
+            target = td_target(self.scale * batch.reward, batch.terminated, next_value, self.config.discount)
+        loss = td_loss(self.critic(batch.obs, batch.action), target)
+        gradient_step(self.optimizers["critic"], loss)
+        return loss

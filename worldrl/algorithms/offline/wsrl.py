@@ -1,0 +1,168 @@
+"""WSRL (Zhou et al. 2024, "Efficient Online RL Fine-Tuning Need Not Retain Offline Data"): from offline to online.
+
+    1. warm-up: the pre-trained policy, frozen, collects ``warmup`` steps
+    2. online: after each step ``updates_per_step`` updates of SAC on batches of the online buffer alone
+
+No offline row is kept: the warm-up fills the buffer with what the policy itself meets, so the values are recalibrated
+instead of forgotten. The published agent is SAC with 10 critics, targets from 2 of them, layer normalisation and no
+entropy in the target (:func:`wsrl_agent`), pre-trained with Cal-QL, or CQL on locomotion.
+
+The environment's own state is not saved, so an online phase does not resume.
+
+Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from worldrl.algorithms.offline.agent import require
+from worldrl.algorithms.offline.buffer import TransitionBuffer
+from worldrl.algorithms.offline.cql import CqlConfig
+from worldrl.algorithms.offline.sac import SacConfig
+from worldrl.core.log import MetricLog, Progress
+from worldrl.core.rng import stream, stream_seed
+from worldrl.core.transitions import Transitions
+from worldrl.data.offline.trajectories import DatasetInfo, env_action
+
+
+@dataclass(frozen=True)
+class WsrlConfig:
+    """Settings of :func:`fine_tune`; defaults are the paper's.
+
+    Attributes:
+        steps: environment steps in all, the warm-up's among them.
+        warmup: steps collected by the frozen policy.
+        updates_per_step: update-to-data ratio.
+        batch_size: rows per update.
+        capacity: rows the online buffer holds.
+        log_every: environment steps between log lines.
+    """
+
+    steps: int = 500_000
+    warmup: int = 5000
+    updates_per_step: int = 4
+    batch_size: int = 1024
+    capacity: int = 1_000_000
+    log_every: int = 1000
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("steps", "warmup", "updates_per_step", "batch_size", "capacity", "log_every"):
+            require(getattr(self, name) >= 1, f"wsrl.{name}", "at least 1", getattr(self, name))
+        require(self.warmup <= self.steps, "wsrl.warmup", f"at most steps={self.steps}", self.warmup)
+
+
+ENSEMBLE: dict[str, Any] = {
+    "critics": 10,
+    "target_critics": 2,
+    "layer_norm": True,
+    "entropy_backup": False,
+    "actor_cosine": False,
+    "largest_temperature": None,
+}
+
+
+def wsrl_agent() -> tuple[CqlConfig, SacConfig]:
+    """Return the published agent's settings: offline (CQL) and online (SAC), of the same networks."""
+    return CqlConfig(**ENSEMBLE, hidden=(256, 256)), SacConfig(**ENSEMBLE)
+
+
+@dataclass(frozen=True)
+class FineTuned:
+    """What :func:`fine_tune` did.
+
+    Attributes:
+        returns: undiscounted return of each finished episode.
+        ends: environment step at which each ended.
+        updates: gradient steps taken.
+    """
+
+    returns: list[float] = field(default_factory=list[float])
+    ends: list[int] = field(default_factory=list[int])
+    updates: int = 0
+
+
+def fine_tune(
+    name: str,
+    agent: Any,
+    env: gymnasium.Env[Any, Any],
+    info: DatasetInfo,
+    config: WsrlConfig,
+    *,
+    seed: int,
+    log: MetricLog | None = None,
+) -> FineTuned:
+    """Go on learning online, in place.
+
+    Args:
+        name: first name of the random streams, and series in the log.
+        agent: pre-trained; its state is changed.
+        env: with vector observations and actions.
+        info: gives the action bounds.
+        config: sizes.
+        seed: root of resets, actions and batches; step ``k`` draws from ``stream(seed, name, k)``.
+        log: receives the agent's logs and ``episode/return``.
+
+    Returns:
+        Episodes and updates.
+    """
+    online = _Online(agent, env, info, TransitionBuffer(config.capacity), seed, name)
+    updates, logs = 0, {}
+    with Progress(name, config.steps) as progress:
+        for step in range(config.steps):
+            generator = stream(seed, name, step)
+            online.collect(step, generator)
+            for _ in range(config.updates_per_step if step >= config.warmup else 0):
+                batch = online.buffer.sample(config.batch_size, generator=generator).to(agent.device)
+                logs = agent.update(batch, generator=generator)
+                updates += 1
+            if log is not None and logs and (step + 1) % config.log_every == 0:
+                returns = {"episode/return": online.returns[-1]} if online.returns else {}
+                log.write(name, step, {**logs, **returns})
+            progress.advance()
+    return FineTuned(online.returns, online.ends, updates)
+
+
+@dataclass
+class _Online:
+    """The environment between two steps, and what was collected."""
+
+    agent: Any
+    env: gymnasium.Env[Any, Any]
+    info: DatasetInfo
+    buffer: TransitionBuffer
+    seed: int
+    name: str
+    returns: list[float] = field(default_factory=list[float])
+    ends: list[int] = field(default_factory=list[int])
+    obs: Any = None
+    total: float = 0.0
+
+    def collect(self, step: int, generator: torch.Generator) -> None:
+        """Take one step with a sampled action; begin an episode where none runs."""
+        if self.obs is None:
+            reset_seed = stream_seed(self.seed, self.name, "reset", len(self.returns)) % 2**31
+            self.obs, self.total = self.env.reset(seed=reset_seed)[0], 0.0
+        obs = torch.as_tensor(np.asarray(self.obs, np.float32))[None]
+        action = self.agent.act(obs.to(self.agent.device), generator=generator).cpu()
+        after, reward, terminated, truncated, _ = self.env.step(env_action(action[0].numpy(), self.info))
+        self.buffer.add(_row(obs, action, float(reward), after, terminated, truncated))
+        self.total += float(reward)
+        self.obs = None if terminated or truncated else after
+        if self.obs is None:
+            self.returns.append(self.total)
+            self.ends.append(step + 1)
+
+
+def _row(
+    obs: torch.Tensor, action: torch.Tensor, reward: float, after: Any, terminated: bool, truncated: bool
+) -> Transitions:
+    next_obs = torch.as_tensor(np.asarray(after, np.float32))[None]
+    flags = (torch.tensor([bool(flag)]) for flag in (terminated, truncated))
+    return Transitions(obs, action, torch.tensor([reward]), next_obs, *flags)
