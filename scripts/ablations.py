@@ -59,6 +59,7 @@ ROWS = (
     Row("loop_no_coevolution", LOOP, ("rounds=1", "improvement.self_training.cycles=2")),
     Row("loop_from_supervised", LOOP, ("improve_from=supervised",)),
     Row("loop_groups_of_4", LOOP, ("improvement.self_training.group_size=4",)),
+    Row("loop_no_masks", LOOP, ("improvement.stop_at_success=false",)),
     Row("loop_opinions", LOOP, ("improvement.self_training.opinions=2",)),
     Row("loop_strict", LOOP, ("target_precision=0.93",)),
 )

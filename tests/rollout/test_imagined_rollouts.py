@@ -32,13 +32,22 @@ class Scheduled:
 
 @pytest.fixture
 def make_env(scripted_world, make_record):
-    def make(rows, horizon=12):
+    def make(rows, horizon=12, **over):
         return WorldModelVecEnv(
             scripted_world, ResetStore([make_record()]), SuccessRule(0.6, 2), num_envs=rows, horizon=horizon,
-            autoreset_mode=AutoresetMode.DISABLED,
+            autoreset_mode=AutoresetMode.DISABLED, **over,
         )  # fmt: skip
 
     return make
+
+
+def test_rows_that_do_not_stop_at_success_run_to_the_horizon_and_succeed_all_the_same(make_env, make_record):
+    plan = {"a": 1, "b": 3, "c": 9}
+    starts = [make_record(number, instruction=word) for number, word in enumerate(plan)]
+    env = make_env(3, stop_at_success=False)
+    result = imagine_rollouts(env, Scheduled(plan), starts, group_size=1, seed=0, exploration=Exploration())
+    assert result.success.tolist() == [True, True, False]
+    assert result.valid.all()
 
 
 def test_rows_run_until_success_or_horizon_and_are_not_asked_again(make_env, make_record, scripted_world):

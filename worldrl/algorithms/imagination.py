@@ -15,11 +15,23 @@ from worldrl.world_models.loading import AnyVideoModel
 
 
 def imagined_env(
-    world_model: AnyVideoModel, store: ResetStore, rule: SuccessRule, *, rows: int, horizon: dict[str, int]
+    world_model: AnyVideoModel,
+    store: ResetStore,
+    rule: SuccessRule,
+    *,
+    rows: int,
+    horizon: dict[str, int],
+    stop_at_success: bool = True,
 ) -> WorldModelVecEnv:
     """Make the environment of training: rows wait, once over, until all are."""
     return WorldModelVecEnv(
-        world_model, store, rule, num_envs=rows, horizon=horizon, autoreset_mode=AutoresetMode.DISABLED
+        world_model,
+        store,
+        rule,
+        num_envs=rows,
+        horizon=horizon,
+        stop_at_success=stop_at_success,
+        autoreset_mode=AutoresetMode.DISABLED,
     )
 
 

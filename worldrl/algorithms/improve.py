@@ -31,6 +31,8 @@ class Improvement:
         keyframe_schedule: ``fixed``, or ``hallucination``: the less a dream from a keyframe is wrong than one from the
             beginning, the more often, up to ``p_keyframe`` (:func:`keyframe_probability`).
         keyframe_margin: control steps before the keyframe.
+        stop_at_success: whether what an imagined rollout does after its first success is masked out (off only for
+            ablations).
         starts_per_task: initial states rendered per task.
         exploration: how the policy's actions are drawn, in imagination and in practice.
         self_training: its settings.
@@ -41,6 +43,7 @@ class Improvement:
     p_keyframe: float = 0.0
     keyframe_schedule: str = "fixed"
     keyframe_margin: int = 8
+    stop_at_success: bool = True
     starts_per_task: int = 512
     exploration: Exploration = field(default_factory=Exploration)
     self_training: SelfTraining = field(default_factory=SelfTraining)

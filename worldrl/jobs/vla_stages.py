@@ -187,7 +187,14 @@ def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: P
         learner = TokenPolicy.load(policy, loop.device)
         config = scheduled(loop, number)
         store = reset_store(loop, model, practices, number)
-        env = imagined_env(model, store, rule, rows=config.rows, horizon=task_horizons(loop.tasks))
+        env = imagined_env(
+            model,
+            store,
+            rule,
+            rows=config.rows,
+            horizon=task_horizons(loop.tasks),
+            stop_at_success=config.stop_at_success,
+        )
         start = imagined_success(loop, learner, env, seed=loop.seed("imagined-before", number))
         history = improve(
             learner,

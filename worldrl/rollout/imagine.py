@@ -67,6 +67,7 @@ class WorldModelVecEnv(VectorEnv):
         group_size: consecutive rows that share a start state.
         p_keyframe: probability of a keyframe start.
         seed: root of all draws, until ``reset(seed=...)`` gives another.
+        stop_at_success: whether a row's first success ends it (off only for ablations).
         autoreset_mode: ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows wait for ``reset``).
     """
 
@@ -84,6 +85,7 @@ class WorldModelVecEnv(VectorEnv):
         group_size: int = 1,
         p_keyframe: float = 0.0,
         seed: int = 0,
+        stop_at_success: bool = True,
         autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
     ):
         if group_size < 1 or num_envs % group_size:
@@ -93,7 +95,7 @@ class WorldModelVecEnv(VectorEnv):
         self.world_model, self.store, self.rule = world_model, store, rule
         self.num_envs, self.horizon, self.group_size, self.p_keyframe = num_envs, horizon, group_size, p_keyframe
         self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode(autoreset_mode)}
-        self._seed = seed
+        self._seed, self._stop_at_success = seed, stop_at_success
         self._state: WorldState | None = None
         self._image = np.zeros((num_envs, 1, 1, 3), np.uint8)
         self._reset_counters()
@@ -119,6 +121,7 @@ class WorldModelVecEnv(VectorEnv):
         self.episode = np.zeros(rows, np.int64)
         self.phase = np.zeros(rows, np.int64)  # actions collected for the chunk in hand
         self.streak = np.zeros(rows, np.int64)
+        self.succeeded = np.zeros(rows, bool)
         self.over = np.zeros(rows, bool)  # terminated or truncated, waiting for a reset
         self.buffer = np.zeros((rows, length, ACTION_SIZE), np.float32)
 
@@ -184,7 +187,7 @@ class WorldModelVecEnv(VectorEnv):
             self._image[rows] = images
             for row, record in zip(rows, records, strict=True):
                 self.records[row] = record
-        for counter in (self.elapsed, self.phase, self.streak, self.over):
+        for counter in (self.elapsed, self.phase, self.streak, self.succeeded, self.over):
             counter[rows] = 0
 
     # -- step ------------------------------------------------------------------------------------------------
@@ -231,10 +234,11 @@ class WorldModelVecEnv(VectorEnv):
             step = self._success_step(rows, hit)
             # The last chunk may reach beyond the horizon, where a real episode would be over already.
             step = np.where(step <= horizon[rows], step, -1)
-            reward[rows] = step > 0
+            reward[rows] = (step > 0) & ~self.succeeded[rows]
+            self.succeeded[rows] |= step > 0
             info["first_success_step"][rows] = step
             info["success_prob"][rows] = probability
-        terminated = reward > 0
+        terminated = (reward > 0) & self._stop_at_success
         truncated = ~terminated & ~self.over & (self.elapsed >= horizon) & (self.phase == 0)
         self.over |= terminated | truncated
         return self._observe(), reward, terminated, truncated, info
@@ -288,7 +292,7 @@ class WorldModelVecEnv(VectorEnv):
 
     # -- save and restore ------------------------------------------------------------------------------------
 
-    _COUNTERS = ("elapsed", "episode", "phase", "streak", "over", "buffer", "_image")
+    _COUNTERS = ("elapsed", "episode", "phase", "streak", "succeeded", "over", "buffer", "_image")
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that a later ``set_state`` needs to continue bit by bit."""

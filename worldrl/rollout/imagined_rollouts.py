@@ -29,7 +29,8 @@ class ImaginedRollouts:
         instruction: ``B`` sentences.
         token: int64 ``[T, B, L, 7]``.
         logp: float32 ``[T, B, L, 7]`` under the acting policy.
-        valid: bool ``[T, B]``, the rollout was still running: chunks after the first success do not count.
+        valid: bool ``[T, B]``, the rollout was still running: chunks after the first success do not count, unless the
+            environment does not stop there.
         success: bool ``[B]``, imagined.
         group: int64 ``[B]``.
         task: ``B`` task names.
@@ -97,8 +98,8 @@ def imagine_rollouts(
         chunks.append((torch.from_numpy(obs["image"]), torch.from_numpy(obs["command"]), chunk, rows))
         action = np.zeros((env.num_envs, *chunk.action.shape[1:]), np.float32)
         action[rows] = chunk.action.numpy()
-        obs, _, terminated, truncated, _ = env.chunk_step(action)
-        success |= terminated
+        obs, reward, terminated, truncated, _ = env.chunk_step(action)
+        success |= reward > 0
         running &= ~(terminated | truncated)
     return _stack(chunks, records, group_size, success)
 
