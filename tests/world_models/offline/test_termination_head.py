@@ -21,7 +21,7 @@ def falls(count: int, seed: int) -> Transitions:
 
 
 def test_it_learns_the_rule_without_crying_wolf(tmp_path: Path) -> None:
-    head = fit_termination("ends", falls(3000, 0), TerminationTraining(width=32, steps=250), seed=0)
+    head = fit_termination("ends", falls(3000, 0), TerminationTraining(width=32, steps=600, learning_rate=2e-2), seed=0)
     fresh = falls(4000, 1)
     told = head(fresh.obs, fresh.action, fresh.next_obs)
     assert told.dtype == torch.bool
