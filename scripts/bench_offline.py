@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from worldrl.algorithms.offline.branches import BranchConfig, Branches
 from worldrl.algorithms.offline.buffer import TransitionBuffer
 from worldrl.core.atomic import write_file
-from worldrl.core.rng import initial_weights, stream
+from worldrl.core.rng import initial_weights, numpy_stream, stream
 from worldrl.core.transitions import Transitions
 from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining, Uncertainty
 from worldrl.world_models.offline.ensemble import Ensemble
@@ -221,10 +221,10 @@ class Kit:
         optimizers = [adam(module.parameters()) for module in (actor, critic, critic)]
         policy = self.policy_of(self.dynamics(adam, penalty), actor, critic, critic, *optimizers)
         buffer = self.buffer_of(5 * count, (S,), np.float32, A, np.float32)
-        obs = self.rows.obs.numpy()
+        obs, draw = self.rows.obs.numpy(), numpy_stream(0, "bench", "starts")
 
         def call() -> None:
-            made, _ = policy.rollout(obs[np.random.randint(0, len(obs), count)], 1)  # noqa: NPY002 (as their buffer draws)
+            made, _ = policy.rollout(obs[draw.integers(0, len(obs), count)], 1)
             buffer.add_batch(**made)
 
         return call
@@ -239,7 +239,7 @@ class Kit:
         dynamics, (inputs, targets) = self.dynamics(partial(torch.optim.SGD, lr=0.0)), self.data(1)
         theirs = float(dynamics.learn(inputs, targets, BATCH, 0.01))
         decay = sum(0.5 * d * layer.weight.square().sum() for d, layer in zip(DECAY, self.ours.layers, strict=True))
-        ours = float(our_loss(self.ours, inputs, targets) + decay)
+        ours = float((our_loss(self.ours, inputs, targets) + decay).detach())
         dynamics.model.elites.data = self.ours.elites.clone()
 
         def step(obs: Tensor, action: Tensor) -> np.ndarray:
@@ -290,8 +290,10 @@ class Reach:
     def model(self) -> Any:
         """Their dynamics model, made without its pickled files."""
         model = object.__new__(self.rollouts.DynamicsModel)
-        model.env_name, model.state_dim, model.action_dim = "hopper", S, A
-        model.ensemble, model.done_func = self.ensemble(), self.rollouts.get_done_func("hopper")
+        rule = vars(self.rollouts)["get_done_func"]("hopper")
+        vars(model).update(
+            env_name="hopper", state_dim=S, action_dim=A, ensemble=self.ensemble(), **{"done_func": rule}
+        )
         return model
 
     def rollout(self, count: int) -> Callable[[], object]:
@@ -345,7 +347,8 @@ class Reach:
         ensemble, model = self.ensemble(), self.model()
         batch = next(iter(self.batches(ensemble, 1)))
         inputs, targets = batch[0].transpose(0, 1), torch.cat(batch[1:], dim=-1).transpose(0, 1)
-        theirs, ours = float(self.loss(ensemble, batch)), float(our_loss(self.ours, inputs.numpy(), targets.numpy()))
+        theirs = self.loss(ensemble, batch).item()
+        ours = our_loss(self.ours, inputs.numpy(), targets.numpy()).item()
 
         def step(obs: Tensor, action: Tensor) -> np.ndarray:
             with cpu_has_a_device():

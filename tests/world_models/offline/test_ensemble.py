@@ -15,6 +15,7 @@ from worldrl.core.errors import ActionError, ArtefactError, NonFiniteError, Sett
 from worldrl.core.interfaces import StateWorld
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.transitions import Transitions
+from worldrl.world_models.offline import ensemble_world
 from worldrl.world_models.offline.config import EnsembleConfig, MemberChoice, Uncertainty, Variant, neubay_ensemble
 from worldrl.world_models.offline.ensemble import (
     MEASURES,
@@ -284,7 +285,10 @@ def test_a_rollout_keeps_its_member_also_after_selection() -> None:
 
 @pytest.mark.parametrize("variant", list(Variant))
 @pytest.mark.parametrize("judges", ["members", "elites"])
-def test_asking_for_uncertainty_does_not_change_the_step(variant: Variant, judges: str) -> None:
+def test_asking_for_uncertainty_does_not_change_the_step(
+    variant: Variant, judges: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ensemble_world, "JUDGED_AT_ONCE", 4)
     ensemble = make(variant)
     ensemble.fit_statistics(rows(200))
     ensemble.elites.copy_(torch.tensor([3, 1, 2]))
@@ -345,11 +349,12 @@ def test_bad_actions_and_broken_members_are_named() -> None:
         world.step(state, torch.zeros(2, A), generator=generator)
 
 
-def test_uncertainty_of_the_data_goes_in_chunks() -> None:
+def test_uncertainty_of_the_data_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ensemble_world, "JUDGED_AT_ONCE", 10)
     ensemble, data = make(), rows(25)
     config = EnsembleWorldConfig(uncertainty=Uncertainty.epistemic_mean)
     world = EnsembleWorld(ensemble, data.obs, never, config)
     expected = epistemic_mean(*ensemble(ensemble.inputs(data.obs, data.action).expand(4, -1, -1)))
-    torch.testing.assert_close(dataset_uncertainty(world, data, chunk=10), expected)
+    torch.testing.assert_close(dataset_uncertainty(world, data), expected)
     with pytest.raises(SettingError, match="measures nothing"):
         dataset_uncertainty(EnsembleWorld(ensemble, data.obs, never), data)

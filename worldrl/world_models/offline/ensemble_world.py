@@ -21,6 +21,9 @@ from worldrl.world_models.offline.config import MemberChoice, Uncertainty, choic
 from worldrl.world_models.offline.ensemble import MEASURES, Ensemble, balanced_members, check_rows, group_rows
 from worldrl.world_models.offline.terminations import Termination
 
+JUDGED_AT_ONCE = 2048
+"""Rows that all members look at together: 50,000 rows of 128 members would take 5 GB per layer."""
+
 
 @dataclass
 class EnsembleWorldConfig:
@@ -149,6 +152,13 @@ class EnsembleWorld:
             mean, logvar = self.ensemble(inputs[rows], elites)
             zero = inputs.new_zeros(len(inputs))
             return mean.flatten(0, 1)[place], logvar.flatten(0, 1)[place], zero
+        pieces = zip(inputs.split(JUDGED_AT_ONCE), member.split(JUDGED_AT_ONCE), strict=True)
+        judged = [self._judge(*piece) for piece in pieces]
+        mean, logvar, uncertainty = (torch.cat(column) for column in zip(*judged, strict=True))
+        return mean, logvar, uncertainty
+
+    def _judge(self, inputs: Tensor, member: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        elites = self.ensemble.elites
         judges = None if self.config.judges == "members" else elites
         count = self.ensemble.config.members if judges is None else len(elites)
         mean, logvar = self.ensemble(inputs.expand(count, -1, -1), judges)
@@ -159,7 +169,7 @@ class EnsembleWorld:
 
 
 @torch.no_grad()
-def dataset_uncertainty(world: EnsembleWorld, rows: Transitions, *, chunk: int = 1000) -> Tensor:
+def dataset_uncertainty(world: EnsembleWorld, rows: Transitions) -> Tensor:
     """Return the world's uncertainty ``[B]`` of recorded steps, on the CPU; NEUBAY cuts rollouts at a quantile of it.
 
     Raises:
@@ -169,11 +179,11 @@ def dataset_uncertainty(world: EnsembleWorld, rows: Transitions, *, chunk: int =
         raise SettingError(
             "uncertainty=none measures nothing on the data; choose uncertainty=epistemic_mean or another"
         )
-    ensemble, member = world.ensemble, torch.zeros(chunk, dtype=torch.int64, device=world.ensemble.device)
-    parts = []
-    for obs, action in zip(rows.obs.split(chunk), rows.action.split(chunk), strict=True):
-        inputs = ensemble.inputs(obs.to(ensemble.device), action.to(ensemble.device))
-        parts.append(world._predict(inputs, member[: len(inputs)])[2].cpu())
+    device, parts = world.ensemble.device, []
+    for obs, action in zip(rows.obs.split(JUDGED_AT_ONCE), rows.action.split(JUDGED_AT_ONCE), strict=True):
+        inputs = world.ensemble.inputs(obs.to(device), action.to(device))
+        member = torch.zeros(len(inputs), dtype=torch.int64, device=device)  # who moves a row does not matter here
+        parts.append(world._judge(inputs, member)[2].cpu())
     return torch.cat(parts)
 
 

@@ -143,7 +143,7 @@ def termination_rule(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -
             f"no termination rule for environment {env_id!r}{nearest(name, RULES)}. Pass your own rule, a function of "
             "(obs, action, next_obs) that returns bool [B]: register it under a name in the entry-point group "
             "'worldrl.terminations' (or with worldrl.registry.TERMINATIONS.register) and give that name as "
-            "'termination'; or give termination=learned to fit a head to the dataset's terminals"
+            "'termination'; or fit a head to the dataset's terminals (termination_head.fit_termination)"
         )
     known = signature(RULES[name]).parameters
     chosen = {key: value for key, value in (env_kwargs or {}).items() if key in known}
