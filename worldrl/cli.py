@@ -101,7 +101,6 @@ COMMANDS = {
                 "data=runs/make-dataset/datasets/worldrl/hopper/medium-v0",
                 "data=hopper-medium-v2.hdf5 algorithm=iql agent.expectile=0.8",
                 "data=worldrl/hopper/medium-v0 algorithm=mopo imagining.penalty=5",
-                "algorithm=edac --help",
             ),
         ),
         Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),

@@ -14,7 +14,7 @@ from worldrl.algorithms.offline.agent import load_agent, saved_algorithm
 from worldrl.cli import COMMANDS
 from worldrl.core.errors import SettingError
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
-from worldrl.jobs import train_offline
+from worldrl.jobs import offline_worlds, train_offline
 from worldrl.jobs.train_offline import interval_scores, offline_agent, settings_for
 from worldrl.registry import ALGORITHMS
 from worldrl.settings import compose
@@ -45,7 +45,7 @@ def pendulum() -> Trajectories:
 @pytest.fixture
 def run(pendulum: Trajectories, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., int]:
     """Run the command line on that dataset."""
-    monkeypatch.setattr(train_offline, "open_trajectories", lambda name, **_: pendulum)
+    monkeypatch.setattr(offline_worlds, "open_trajectories", lambda name, **_: pendulum)
     monkeypatch.chdir(tmp_path)
 
     def call(*tokens: str) -> int:
@@ -116,6 +116,27 @@ def test_guided_trajectories_feed_a_model_free_agent(run: Any, tmp_path: Path) -
     assert result(tmp_path)["metrics"]["world"]["windows"] > 0
 
 
+def test_agent_learns_in_the_latents_of_a_video_model(
+    run: Any, tmp_path: Path, monkeypatch: Any, push_episodes: Any, world_model: Any
+) -> None:
+    class Recorded:
+        @staticmethod
+        def open(folder: str) -> Any:
+            assert folder == "x"
+            return Recorded()
+
+        def load(self) -> Any:
+            return push_episodes
+
+    monkeypatch.setattr(offline_worlds, "EpisodeDataset", Recorded)
+    world_model.save(tmp_path / "video")
+    silent = ["episodes=0", "watched_episodes=0", "imagining.rollouts=4", f"world_model={tmp_path / 'video'}"]
+    assert run("world=latent", *silent) == 0
+    metrics = result(tmp_path)["metrics"]
+    assert metrics["world"]["kind"] == "latent"
+    assert metrics["data"]["rows"] > 0
+
+
 def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
     assert run("algorithm=bc", "episodes=0", "watched_episodes=0") == 0
     metrics = result(tmp_path)["metrics"]
@@ -137,6 +158,8 @@ def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
         (["algorithm=mopo", "uncertainty=none"], "uncertainty: unknown value 'none'"),
         (["termination=hoper"], "did you mean 'hopper'?"),
         (["rows=1000"], "has 90 rows"),
+        (["termination=learned"], "0 of 90 rows are terminals"),
+        (["world=latent"], "give episodes=0 watched_episodes=0"),
     ],
 )
 def test_mistake_is_told_in_one_line(

@@ -1,16 +1,18 @@
 """The worlds that ``worldrl train-offline`` imagines in: opened by name, trained first where they learn.
 
 ``none`` trains on recorded rows alone; ``ensemble`` is the learned state ensemble; ``true`` the simulator itself, for
-diagnostics; ``diffusion`` whole trajectories guided by the agent, without a world to step through.
+diagnostics; ``diffusion`` whole trajectories guided by the agent, without a world to step through; ``latent`` the latents of
+a video world model, where a step is a chunk and the data are recorded episodes of the embedded suite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from worldrl import registry
@@ -20,11 +22,18 @@ from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Imagination, Logs
 from worldrl.core.log import MetricLog
 from worldrl.core.transitions import Transitions
-from worldrl.data.offline.trajectories import Trajectories
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.offline.loading import open_trajectories
+from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
+from worldrl.jobs.stages import weights_folder
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.latent_world import LatentWorld, RecordedLatents, recorded_latents
+from worldrl.world_models.loading import open_world_model
 from worldrl.world_models.offline.config import Uncertainty
 from worldrl.world_models.offline.ensemble_training import fit_ensemble
 from worldrl.world_models.offline.ensemble_world import EnsembleWorld, EnsembleWorldConfig
 from worldrl.world_models.offline.guided_dreams import DreamConfig, GuidedDreams
+from worldrl.world_models.offline.termination_head import fit_termination
 from worldrl.world_models.offline.terminations import Termination, termination_rule
 from worldrl.world_models.offline.trajectory_diffusion import (
     TrajectoryDiffusionConfig,
@@ -33,9 +42,11 @@ from worldrl.world_models.offline.trajectory_diffusion import (
 )
 from worldrl.world_models.offline.trajectory_sampling import GuidanceConfig, SamplerConfig
 from worldrl.world_models.offline.true_dynamics import TrueDynamics
+from worldrl.world_models.video import VideoWorldModel
 
-WORLDS = ("none", "ensemble", "true", "diffusion")
-AUTO = "auto"
+WORLDS = ("none", "ensemble", "true", "diffusion", "latent")
+AUTO, LEARNED = "auto", "learned"
+"""Termination rules that no registry holds: the environment's own, and one fitted to the dataset's terminals."""
 GUIDED = Imagining(horizon=32, real_ratio=1 / 16, rollouts=8192, refresh_every=10_000, generations=1)
 """Policy-guided diffusion's own numbers: 8192 trajectories of 32 steps every 10,000 updates, 240 + 16 rows a batch."""
 
@@ -48,6 +59,19 @@ class DiffusionSettings:
     training: TrajectoryTraining = field(default_factory=TrajectoryTraining)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
     guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A dataset, and the world that its rows are of, where opening the one makes the other.
+
+    Attributes:
+        data: the rows.
+        world: the :class:`~worldrl.rollout.latent_world.LatentWorld` of latents; None otherwise.
+    """
+
+    data: Trajectories
+    world: LatentWorld | None = None
 
 
 @dataclass(frozen=True)
@@ -65,14 +89,49 @@ class Imagined:
     report: dict[str, Any]
 
 
+def open_data(settings: Any, device: torch.device) -> Opened:
+    """Read the dataset that the settings name: vectors, or with ``world=latent`` recorded episodes through a codec.
+
+    Raises:
+        ArtefactError: damaged data or world model.
+        SettingError: no such dataset; or a world model without the latents that are asked for.
+    """
+    if settings.world != "latent":
+        data = open_trajectories(settings.data, env_id=settings.env, max_episode_steps=settings.max_episode_steps)
+        return Opened(data.head(settings.rows) if settings.rows else data)
+    model = open_world_model(weights_folder(settings.world_model), device)
+    if not isinstance(model, VideoWorldModel):
+        raise SettingError(
+            f"world_model: {settings.world_model} is a Wan model; world=latent needs a video world model"
+        )
+    recorded = recorded_latents(model, EpisodeDataset.open(settings.data).load())
+    return Opened(
+        latent_trajectories(recorded, settings.data), LatentWorld(model, recorded.records, outcome_rule(model))
+    )
+
+
+def outcome_rule(model: VideoWorldModel) -> SuccessRule:
+    """Return the rule by which the model's own outcome head decides."""
+    return SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
+
+
+def latent_trajectories(recorded: RecordedLatents, source: str) -> Trajectories:
+    """Lay recorded latents out as a dataset."""
+    rows, size = recorded.rows, recorded.rows.action.shape[1]
+    columns = {item.name: getattr(rows, item.name).numpy() for item in fields(rows)}
+    columns["action"] = columns["action"].astype(np.float32)
+    info = DatasetInfo(source, (-1.0,) * size, (1.0,) * size)
+    return Trajectories(**columns, episode=recorded.episode.numpy().astype(np.int64), info=info)
+
+
 def open_imagined(
-    settings: Any, data: Trajectories, rows: Transitions, *, folder: Path, log: MetricLog, device: torch.device
+    settings: Any, opened: Opened, rows: Transitions, *, folder: Path, log: MetricLog, device: torch.device
 ) -> Imagined:
     """Open the world that the settings ask for.
 
     Args:
         settings: of the command.
-        data: the dataset.
+        opened: the dataset.
         rows: the same as transitions, on ``device``.
         folder: of the world's checkpoints.
         log: of its training.
@@ -83,13 +142,13 @@ def open_imagined(
     """
     if settings.world == "none":
         return Imagined(None, None, {})
+    data, report = opened.data, dict[str, Any]()
     if settings.world == "diffusion":
         return _diffusion(settings, data, rows, folder, log, device)
-    world, report = (
-        _ensemble(settings, data, rows, folder, log, device)
-        if settings.world == "ensemble"
-        else (true_world(data, rows), {})
-    )
+    if settings.world == "ensemble":
+        world, report = _ensemble(settings, data, rows, folder, log, device)
+    else:
+        world = opened.world or true_world(data, rows)
     imagining: Imagining = settings.imagining
     branches = BranchConfig(starts=imagining.rollouts, horizon=imagining.horizon, penalty=imagining.penalty)
     return Imagined(Branches(world, len(rows), branches), world, report)
@@ -127,7 +186,12 @@ def rule_of(name: str, env_id: str | None, env_kwargs: Mapping[str, Any]) -> Ter
 def _ensemble(
     settings: Any, data: Trajectories, rows: Transitions, folder: Path, log: MetricLog, device: torch.device
 ) -> tuple[EnsembleWorld, dict[str, Any]]:
-    rule = rule_of(settings.termination, data.info.env_id, data.info.env_kwargs)
+    if settings.termination == LEARNED:
+        rule: Termination = fit_termination(
+            "termination", rows, seed=settings.seed, folder=folder.with_name("termination"), log=log
+        )
+    else:
+        rule = rule_of(settings.termination, data.info.env_id, data.info.env_kwargs)
     ensemble, report = fit_ensemble(
         "world",
         rows,

@@ -26,17 +26,18 @@ from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, console
 from worldrl.core.rng import initial_weights
 from worldrl.core.transitions import Transitions
-from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
 from worldrl.evaluation.offline import OfflineEvaluation, dataset_scores, evaluate_offline
-from worldrl.jobs.offline_worlds import AUTO, GUIDED, WORLDS, DiffusionSettings, Imagined, open_imagined
+from worldrl.jobs.offline_worlds import AUTO, GUIDED, WORLDS, DiffusionSettings, Imagined, open_data, open_imagined
 from worldrl.jobs.opening import open_run
+from worldrl.jobs.stages import BUNDLED
 from worldrl.registry import ALGORITHMS
 from worldrl.rollout.vector_episodes import check_spaces, dataset_environment, memoryless
 from worldrl.settings import non_negative, one_of, required, setting
 from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining, Uncertainty
 
 DEFAULT = "ravl"
+WORLD_MEANING = "what is imagined in: none, ensemble, true, diffusion or latent"
 NAME = "agent"
 """Of the training's series and streams, and of the folder that holds the agent."""
 FINAL_SEED_OFFSET = 1_000_000
@@ -47,16 +48,19 @@ FINAL_SEED_OFFSET = 1_000_000
 class TrainOfflineSettings:
     """Which data, which algorithm, in which world."""
 
-    data: str = required("Minari id or folder, or path of a D4RL .hdf5 file")
+    data: str = required("Minari id or folder, D4RL .hdf5 file, or with world=latent a LeRobotDataset folder")
     run_dir: str = setting("runs/train-offline", "where everything is written; the agent goes to run_dir/agent")
     seed: int = setting(0, "root of every random stream")
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
     algorithm: str = setting(DEFAULT, "registered name of the algorithm; its settings are agent.*")
-    world: str = setting("ensemble", "what is imagined in: none, ensemble, true or diffusion")
+    world: str = setting("ensemble", WORLD_MEANING)
+    world_model: str = setting(BUNDLED, "video world model of world=latent: a folder, or bundled")
     rows: int = setting(0, "learn from the first so many rows; 0 takes all")
     env: str | None = setting(None, "environment to evaluate in; null takes the dataset's own")
     max_episode_steps: int | None = setting(None, "its time limit; null takes the dataset's or the registered one")
-    termination: str = setting(AUTO, "rule of the ensemble's terminations; auto takes the environment's own")
+    termination: str = setting(
+        AUTO, "when the ensemble's steps end the task: auto (the environment's own rule), learned, or a registered rule"
+    )
     uncertainty: str = setting("max_sigma", "what imagining.penalty multiplies")
     episodes: int = setting(10, "episodes of the final evaluation; 0 for no evaluation at all")
     watched_episodes: int = setting(2, "episodes of each evaluation during training; 0 for none")
@@ -73,6 +77,11 @@ class TrainOfflineSettings:
         one_of("uncertainty", self.uncertainty, [kind.value for kind in Uncertainty if kind is not Uncertainty.none])
         for name in ("rows", "episodes", "watched_episodes"):
             non_negative(name, getattr(self, name))
+        if self.world == "latent" and (self.episodes or self.watched_episodes):
+            raise SettingError(
+                "world=latent: an agent of latents cannot be played in the simulator by this command; give episodes=0 "
+                "watched_episodes=0"
+            )
         needs = offline_agent(self.algorithm).needs
         if "world" in needs and self.world != "ensemble":
             raise SettingError(f"world: {self.algorithm} asks the members of an ensemble; give world=ensemble")
@@ -106,7 +115,7 @@ def settings_for(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
     changed: list[Any] = [
         ("agent", agent_class.config_class, field(default_factory=agent_class.config_class)),
         ("imagining", Imagining, field(default_factory=lambda: imagining)),
-        ("world", str, setting(world, "what is imagined in: none, ensemble, true or diffusion")),
+        ("world", str, setting(world, WORLD_MEANING)),
     ]
     return make_dataclass("TrainOfflineSettings", changed, bases=(TrainOfflineSettings,))
 
@@ -121,12 +130,12 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
         The metrics: data, score on every scale with interval, over-estimation, online budget, world, last logs.
     """
     device = resolve_device(settings.device)
-    data = open_trajectories(settings.data, env_id=settings.env, max_episode_steps=settings.max_episode_steps)
-    data = data.head(settings.rows) if settings.rows else data
+    opened = open_data(settings, device)
+    data = opened.data
     env = open_environment(settings, data)
     with open_run("train-offline", settings) as run, MetricLog(run.path) as log:
         rows = data.transitions().to(device)
-        imagined = open_imagined(settings, data, rows, folder=run.path / "world", log=log, device=device)
+        imagined = open_imagined(settings, opened, rows, folder=run.path / "world", log=log, device=device)
         facts = Facts.of(rows, data.returns(), updates=settings.training.steps)
         parts = {"world": imagined.world, "data": rows, "expert": best_rows(settings, data, rows)}
         agent = make_agent(settings, facts, parts).to(device)

@@ -1,0 +1,241 @@
+"""Measures RAVL's update beside edge-of-reach's own, after both were shown to compute the same.
+
+``python scripts/bench_offline_agents.py PATH_OF_EDGE_OF_REACH --threads 1 --json bench_offline_agents.json``
+
+The peer is a checkout of its repository, given on the command line and never fetched; without it only our own update is
+measured, and the output says so. From equal weights and equal noise the losses of actor, critics and diversity, and the
+gradient of every critic weight, must agree to 1e-4 before anything is timed. Both then take turns in one process with pinned
+threads, so that a busy neighbour hits both alike; what counts is the CPU time of the process, least of the repetitions.
+
+Hopper's sizes (11 observations, 3 actions), batches of 256 rows, 3 x 256, N critics.
+"""
+
+import argparse
+import importlib
+import json
+import math
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from worldrl.algorithms.offline.agent import Facts
+from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
+from worldrl.algorithms.offline.sac import actor_loss
+from worldrl.core.atomic import write_file
+from worldrl.core.rng import initial_weights, stream
+from worldrl.core.transitions import Transitions
+
+S, A, BATCH, WIDTH = 11, 3, 256, 256
+OURS, PEER = "worldrl", "edge-of-reach"
+TOLERANCE = 1e-4
+"""Largest relative difference of losses and gradients from equal weights (float32)."""
+
+
+@dataclass
+class Part:
+    """One code base's update.
+
+    Attributes:
+        what: the task.
+        who: the code base.
+        call: updates once.
+        seconds: CPU seconds of each call.
+    """
+
+    what: str
+    who: str
+    call: Callable[[], object]
+    seconds: list[float] = field(default_factory=list)
+
+    def measure(self) -> None:
+        """Update once."""
+        began = time.process_time()
+        self.call()
+        self.seconds.append(time.process_time() - began)
+
+
+def make_batch() -> Transitions:
+    """Random rows."""
+    generator = stream(0, "bench", "batch")
+    sizes = {"obs": (BATCH, S), "action": (BATCH, A), "reward": (BATCH,), "next_obs": (BATCH, S)}
+    columns = {name: torch.randn(*size, generator=generator) for name, size in sizes.items()}
+    columns["action"] = columns["action"].tanh()
+    no = torch.zeros(BATCH, dtype=torch.bool)
+    return Transitions(**columns, terminated=torch.rand(BATCH, generator=generator) < 0.05, truncated=no)
+
+
+def our_agent(critics: int, diversity: float) -> Ravl:
+    """RAVL with the published numbers; the last layer is shaken, so that critics differ as trained ones do."""
+    facts = Facts(torch.zeros(S), torch.ones(S), A)
+    with initial_weights(0, "bench", "agent"):
+        agent = Ravl(RavlConfig(critics=critics, diversity=diversity), facts)
+        with torch.no_grad():
+            agent.critic.linears[-1].weight.add_(0.3 * torch.randn_like(agent.critic.linears[-1].weight))
+    agent.target_critic.load_state_dict(agent.critic.state_dict())
+    return agent
+
+
+def peer_agent(folder: Path, ours: Ravl) -> Any:
+    """The peer's agent with our weights. It was written for gym, whose part here gymnasium plays."""
+    sys.modules.setdefault("gym", gymnasium)
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    code = importlib.import_module("agent_training.agent")
+    critics = ours.config.critics
+    actor, critic = code.Actor(S, A, WIDTH), code.VectorizedCritic(S, A, WIDTH, critics)
+    copy_weights(actor, critic, ours)
+    adam = torch.optim.Adam
+    agent = code.Agent(
+        actor=actor,
+        actor_optimizer=adam(actor.parameters(), lr=3e-4),
+        critic=critic,
+        critic_optimizer=adam(critic.parameters(), lr=3e-4),
+        eta=ours.config.diversity,
+        alpha_learning_rate=3e-4,
+    )
+    return agent
+
+
+@torch.no_grad()
+def copy_weights(actor: Any, critic: Any, ours: Ravl) -> None:
+    """Give the peer's networks our weights."""
+    own = [layer for layer in ours.actor.net if isinstance(layer, torch.nn.Linear)]
+    for theirs, layer in zip(actor.trunk[::2], own[:-1], strict=True):
+        theirs.load_state_dict(layer.state_dict())
+    for theirs, rows in ((actor.mu, slice(0, A)), (actor.log_sigma, slice(A, 2 * A))):
+        theirs.weight.copy_(own[-1].weight[rows])
+        theirs.bias.copy_(own[-1].bias[rows])
+    for theirs, layer in zip(critic.critic[::2], ours.critic.linears, strict=True):
+        theirs.weight.copy_(layer.weight)
+        theirs.bias.copy_(layer.bias)
+
+
+def peer_batch(batch: Transitions) -> list[torch.Tensor]:
+    """The same rows in the peer's order, flags as numbers in a column."""
+    return [batch.obs, batch.action, batch.reward[:, None], batch.next_obs, batch.terminated.float()[:, None]]
+
+
+def differences(ours: Ravl, peer: Any, batch: Transitions) -> dict[str, float]:
+    """Relative differences of losses and of the critics' gradients, from equal weights and equal noise."""
+    found: dict[str, float] = {}
+    names = ("bench", "noise")
+    with initial_weights(0, *names):  # the peer draws from torch's global stream
+        theirs = peer._critic_loss(*peer_batch(batch))
+    draws = stream(0, *names)
+    target = ours.target(batch, draws)
+    own, _ = ours.critic_loss(batch, target, draws)
+    found["critic loss"] = relative(own, theirs)
+    theirs.backward()
+    ours.update_critic(batch, target, draws)  # leaves the gradient behind, and steps
+    gradients = [
+        relative(layer.weight.grad, part.weight.grad)
+        for layer, part in zip(ours.critic.linears, peer.critic.critic[::2], strict=True)
+    ]
+    found["critic gradient"] = max(gradients)
+    peer.critic_optimizer.step()
+    peer.critic_optimizer.zero_grad()
+    with initial_weights(0, *names):
+        theirs = peer._actor_loss(batch.obs)[0]
+    action, logp = ours.sample(batch.obs, stream(0, *names))
+    least = ours.critic(batch.obs, action).min(dim=0).values
+    found["actor loss after a critic step"] = relative(actor_loss(logp, least, ours.temperature.alpha), theirs)
+    return found
+
+
+def relative(a: Any, b: Any) -> float:
+    """‖a − b‖ / ‖b‖."""
+    return float((a.detach() - b.detach()).norm() / b.detach().norm())
+
+
+def parts(folder: Path | None, critics: int, diversity: float) -> tuple[list[Part], dict[str, float]]:
+    """Both updates of one setting, ours first, and how far they differ; without a peer only ours."""
+    batch, what = make_batch(), f"RAVL update, N={critics}, eta={diversity:g}"
+    ours, steps = our_agent(critics, diversity), iter(range(10**9))
+    made = [Part(what, OURS, lambda: ours.update(batch, generator=stream(0, "bench", next(steps))))]
+    if folder is None:
+        return made, {}
+    found = differences(our_agent(critics, diversity), peer_agent(folder, our_agent(critics, diversity)), batch)
+    peer, rows = peer_agent(folder, ours), peer_batch(batch)
+    return [*made, Part(what, PEER, lambda: peer.update(rows))], found
+
+
+def measure(made: list[Part], runs: int) -> None:
+    """Warm up, then let the parts take turns."""
+    for _ in range(3):
+        for part in made:
+            part.call()
+    for _ in range(runs):
+        for part in made:
+            part.measure()
+
+
+def main() -> None:
+    """Check, measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("edge_of_reach", nargs="?", type=Path, help="checkout of anyasims/edge-of-reach")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=30)
+    parser.add_argument("--critics", type=int, nargs="*", default=[10])
+    parser.add_argument("--diversity", type=float, nargs="*", default=[1.0, 0.0])
+    parser.add_argument("--json", type=Path, help="where the numbers go")
+    parser.add_argument("--note", default="", help="a remark kept with the numbers, such as: shared machine")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    entries = []
+    for critics in given.critics:
+        for diversity in given.diversity:
+            made, found = parts(given.edge_of_reach, critics, diversity)
+            wrong = {name: value for name, value in found.items() if not value <= TOLERANCE}
+            if wrong:
+                raise SystemExit(f"not the same mathematics, nothing is timed: {wrong}")
+            measure(made, given.runs)
+            entries.append(entry(made, found))
+    if given.edge_of_reach is None:
+        print("edge_of_reach was not given: only our own update was measured")
+    show(entries)
+    if given.json is not None:
+        about = {"threads": given.threads, "runs": given.runs, "note": given.note, "torch": torch.__version__}
+        about |= {
+            "machine": platform.processor() or platform.machine(),
+            "cores": os.cpu_count(),
+            "load": os.getloadavg(),
+        }
+        write_file(given.json, json.dumps({**about, "updates": entries}, indent=1).encode())
+
+
+def entry(made: list[Part], found: dict[str, float]) -> dict[str, Any]:
+    """The numbers of one setting: least and median CPU milliseconds of each, and the factor of the least."""
+    least = {part.who: 1000 * min(part.seconds) for part in made}
+    median = {part.who: 1000 * statistics.median(part.seconds) for part in made}
+    factor = least[PEER] / least[OURS] if PEER in least else math.nan
+    return {"what": made[0].what, "least_ms": least, "median_ms": median, "factor": factor, "differences": found}
+
+
+def show(entries: list[dict[str, Any]]) -> None:
+    """Print the table."""
+    table = Table(title="CPU milliseconds per update, least (median)")
+    for heading in ("update", OURS, PEER, "factor of the least", "largest difference"):
+        table.add_column(heading)
+    for row in entries:
+        cells = [
+            f"{row['least_ms'][who]:.1f} ({row['median_ms'][who]:.1f})" if who in row["least_ms"] else "not given"
+            for who in (OURS, PEER)
+        ]
+        worst = f"{max(row['differences'].values()):.1e}" if row["differences"] else ""
+        table.add_row(row["what"], *cells, f"{row['factor']:.2f}", worst)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
