@@ -28,12 +28,14 @@ class Command:
         summary: one line.
         examples: override lists shown by ``--help``.
         owns_run_dir: it makes its run directory, so one is named when none is given; ``report`` reads another's.
+        positional: the setting that a first word without ``=`` gives, as in ``worldrl reproduce NAME``.
     """
 
     name: str
     summary: str
     examples: tuple[str, ...]
     owns_run_dir: bool = True
+    positional: str = ""
 
     @property
     def module(self) -> str:
@@ -79,6 +81,12 @@ COMMANDS = {
         ),
         Command("compare", "compare two evaluations episode by episode", ("a=runs/before b=runs/after",)),
         Command("train-vla", "the whole loop: clone, imagine, improve, check in physics", ("", "preset=tiny")),
+        Command(
+            "reproduce",
+            "a paper's central effect at small scale: table, figure and verdict (reproduce NAME; without NAME: a list)",
+            ("", "neubay-bandit", "edge-of-reach-2d scale=full seeds=10"),
+            positional="name",
+        ),
         Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),
         Command("doctor", "what works on this machine, and the command that mends what does not", ("",)),
     )
@@ -115,10 +123,19 @@ def compose_command(command: Command, schema: type[Any], tokens: Sequence[str]) 
     """Compose a command's settings, with its run directory filled in."""
     from worldrl.settings import compose, parse_overrides
 
-    given = parse_overrides(tokens)
+    given = parse_overrides(spelt_out(command, tokens))
     if command.owns_run_dir and any(item.name == "run_dir" for item in fields(schema)):
-        given.setdefault("run_dir", default_run_dir(command.name, given))
+        where = "-".join(filter(None, (command.name, given.get(command.positional, ""))))
+        others = {key: text for key, text in given.items() if key != command.positional}
+        given.setdefault("run_dir", default_run_dir(where, others))
     return compose(command.name, schema, given)
+
+
+def spelt_out(command: Command, tokens: Sequence[str]) -> list[str]:
+    """Write a first word without ``=`` as the command's positional setting, where it has one."""
+    if command.positional and tokens and "=" not in tokens[0]:
+        return [f"{command.positional}={tokens[0]}", *tokens[1:]]
+    return list(tokens)
 
 
 def show_config(arguments: Sequence[str]) -> int:

@@ -1,0 +1,275 @@
+"""What every offline agent has: facts of its data, named parts, and a state that comes back bit for bit.
+
+An agent is a handful of modules and optimizers with names; the base class keeps them and knows nothing of any algorithm.
+
+Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from worldrl.core.artefact import read_artefact, write_artefact
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.interfaces import Logs
+from worldrl.core.rng import on_device
+from worldrl.core.transitions import Transitions
+
+KIND = "offline-agent"
+"""Of the artefact that :meth:`Agent.save` writes."""
+STD_FLOOR = 1e-3
+"""Added to standard deviations (TD3+BC), so that a number that never changes stays finite."""
+RETURN_SPAN = 1000.0
+"""Rewards scaled "by the return range" make the range of episode returns this large (IQL, Appendix B)."""
+
+
+def require(ok: bool, name: str, rule: str, value: object) -> None:
+    """Refuse a setting out of its range.
+
+    Raises:
+        SettingError: ``ok`` is false; the message names setting, rule and value.
+    """
+    if not ok:
+        raise SettingError(f"{name} must be {rule}, received {value!r}; give {name}=... in that range")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an agent may know of its data and its training before it learns.
+
+    Attributes:
+        obs_mean: float32 ``[S]``.
+        obs_std: float32 ``[S]``, positive.
+        action_size: numbers ``A`` per action.
+        return_min: smallest return of a recorded episode.
+        return_max: largest.
+        updates: gradient steps planned, over which learning rates decay.
+    """
+
+    obs_mean: Tensor
+    obs_std: Tensor
+    action_size: int
+    return_min: float = 0.0
+    return_max: float = RETURN_SPAN
+    updates: int = 1
+
+    @property
+    def obs_size(self) -> int:
+        """Numbers ``S`` per observation."""
+        return len(self.obs_mean)
+
+    @property
+    def reward_scale(self) -> float:
+        """Factor that makes the range of recorded returns 1000; 1 where all returns are equal."""
+        span = self.return_max - self.return_min
+        return RETURN_SPAN / span if span > 0 else 1.0
+
+    @classmethod
+    def of(cls, data: Transitions, returns: ArrayLike, *, updates: int = 1) -> Self:
+        """Measure a dataset.
+
+        Args:
+            data: its rows.
+            returns: of its episodes, ``[E]``.
+            updates: gradient steps planned.
+        """
+        std = data.obs.std(dim=0, correction=0) + STD_FLOOR
+        low, high = float(np.min(returns)), float(np.max(returns))
+        return cls(data.obs.mean(dim=0).cpu(), std.cpu(), data.action.shape[1], low, high, updates)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        plain = asdict(self)
+        return plain | {"obs_mean": self.obs_mean.tolist(), "obs_std": self.obs_std.tolist()}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Restore what :meth:`to_json` gave."""
+        tensors = {key: torch.tensor(plain[key], dtype=torch.float32) for key in ("obs_mean", "obs_std")}
+        return cls(**(plain | tensors))
+
+
+class Standardise(nn.Module):
+    """Shift and scale observations by constants that are saved with the weights."""
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        super().__init__()
+        self.mean: Tensor
+        self.std: Tensor
+        self.register_buffer("mean", mean.clone())
+        self.register_buffer("std", std.clone())
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Return (obs − mean)/std, ``[B, S]``."""
+        return (obs - self.mean) / self.std
+
+
+def adam(parts: nn.Module | Iterable[nn.Parameter], learning_rate: float) -> Optimizer:
+    """Make the optimizer of every agent: Adam as one kernel per tensor."""
+    parameters = parts.parameters() if isinstance(parts, nn.Module) else parts
+    return torch.optim.Adam(list(parameters), lr=learning_rate, fused=True)
+
+
+def gradient_step(optimizer: Optimizer, loss: Tensor) -> None:
+    """Descend a loss in the optimizer's own parameters; no other parameter gets, or pays for, a gradient."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss, inputs=parameters)
+    optimizer.step()
+
+
+@torch.no_grad()
+def polyak(target: nn.Module, source: nn.Module, rate: float) -> None:
+    """θ̄ ← (1 − τ) θ̄ + τ θ."""
+    for average, parameter in zip(target.parameters(), source.parameters(), strict=True):
+        average.lerp_(parameter, rate)
+
+
+def cosine(step: int, steps: int) -> float:
+    """Factor on a learning rate that falls from 1 to 0 over ``steps`` updates along half a cosine."""
+    return 0.5 * (1 + math.cos(math.pi * min(step / max(steps, 1), 1.0)))
+
+
+class Agent:
+    """Named modules and optimizers, and what is done with them alike in every algorithm.
+
+    Args:
+        config: the algorithm's settings.
+        facts: of the data.
+        modules: by name, targets included; everything that is saved.
+        optimizers: by name.
+
+    Attributes:
+        name: under which the registry knows the algorithm.
+        config_class: type of ``config``.
+        real_first: ``update`` takes ``real=``, the number of leading rows that are recorded, not imagined.
+        updates: gradient steps taken.
+    """
+
+    name: ClassVar[str]
+    config_class: ClassVar[type[Any]]
+    real_first: ClassVar[bool] = False
+
+    def __init__(
+        self, config: Any, facts: Facts, modules: dict[str, nn.Module], optimizers: dict[str, Optimizer]
+    ) -> None:
+        self.config, self.facts = config, facts
+        self.modules, self.optimizers = modules, optimizers
+        self.updates = 0
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(p.device for module in self.modules.values() for p in module.parameters())
+
+    def draws(self, generator: torch.Generator) -> torch.Generator:
+        """Return a generator that draws where the weights are."""
+        return generator if generator.device.type == self.device.type else on_device(generator, self.device)
+
+    def to(self, device: torch.device | str) -> Self:
+        """Move the weights; call it before the first update, while the optimizers are empty."""
+        for module in self.modules.values():
+            module.to(device)
+        return self
+
+    def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Choose actions float32 ``[B, A]`` in [-1, 1]; ``generator=None`` takes the most likely one."""
+        raise TypeError(f"{type(self).__name__} has no act")
+
+    def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
+        """Take one gradient step of every part; return detached scalars."""
+        raise TypeError(f"{type(self).__name__} has no update")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights, targets, optimizers and counters."""
+        return {
+            "modules": {name: dict(module.state_dict()) for name, module in self.modules.items()},
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "updates": self.updates,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` gave, bit for bit.
+
+        Raises:
+            ArtefactError: the state has other parts than this agent.
+        """
+        for what, own in (("modules", self.modules), ("optimizers", self.optimizers)):
+            if set(state[what]) != set(own):
+                raise ArtefactError(f"agent {self.name}: state has {what} {sorted(state[what])}, needs {sorted(own)}")
+        for name, module in self.modules.items():
+            module.load_state_dict(state["modules"][name])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.updates = int(state["updates"])
+
+    def save(self, folder: Path, *, parents: Iterable[dict[str, str]] = ()) -> str:
+        """Write an artefact with every module, without the optimizers; return its hash.
+
+        Raises:
+            ArtefactError: the disk refuses.
+        """
+        tensors = {
+            f"{name}.{key}": value
+            for name, module in self.modules.items()
+            for key, value in module.state_dict().items()
+        }
+        config = {"algorithm": self.name, "config": asdict(self.config), "facts": self.facts.to_json()}
+        return write_artefact(folder, kind=KIND, config=config, tensors=tensors, parents=list(parents))
+
+    def load_modules(self, tensors: dict[str, Tensor]) -> None:
+        """Load the modules that :meth:`save` wrote; the optimizers start anew."""
+        for name, module in self.modules.items():
+            prefix = f"{name}."
+            module.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
+
+
+def config_from_json(hint: type[Any], plain: dict[str, Any]) -> Any:
+    """Rebuild a configuration from ``dataclasses.asdict`` that went through JSON."""
+    values: dict[str, Any] = {}
+    for item in fields(hint):
+        value, default = plain[item.name], getattr(hint(), item.name)
+        if is_dataclass(default) and isinstance(value, dict):
+            value = config_from_json(type(default), value)
+        values[item.name] = tuple(value) if isinstance(value, list) else value
+    return hint(**values)
+
+
+def load_agent(folder: Path, agent_class: type[Agent], **parts: Any) -> Agent:
+    """Open a saved agent to act, or to begin another training with.
+
+    Args:
+        folder: the artefact.
+        agent_class: of the algorithm that :func:`saved_algorithm` names.
+        parts: what the class asks for besides configuration and facts (a world, data).
+
+    Raises:
+        ArtefactError: missing, damaged, or another algorithm's.
+    """
+    artefact = read_artefact(folder, kind=KIND)
+    if artefact.config["algorithm"] != agent_class.name:
+        raise ArtefactError(f"{folder}: holds {artefact.config['algorithm']!r}, not {agent_class.name!r}")
+    config = config_from_json(agent_class.config_class, artefact.config["config"])
+    made: Any = agent_class
+    agent: Agent = made(config, Facts.from_json(artefact.config["facts"]), **parts)
+    agent.load_modules(artefact.tensors)
+    return agent
+
+
+def saved_algorithm(folder: Path) -> str:
+    """Return the registered name of the algorithm whose agent a folder holds.
+
+    Raises:
+        ArtefactError: no saved agent in that folder.
+    """
+    return str(read_artefact(folder, kind=KIND).config["algorithm"])

@@ -1,0 +1,126 @@
+"""Imagination by branched rollouts: from states of the dataset, a few steps of the present policy in a world.
+
+MBPO's scheme (Janner et al. 2019), the base of MOPO, MOBILE, COMBO, RAMBO and RAVL: 50,000 starts, k steps each, rows that
+terminated drop out. Two options of the methods built on it:
+
+- ``penalty`` λ: r̃ = r - λ·U(s, a) (MOPO, with U = max_i ‖σ_i‖);
+- ``truncate_above``: a rollout ends after a step whose U exceeds this. The step stays, as truncated, not terminated: its
+  target still bootstraps (NEUBAY, with the largest U of the dataset as threshold).
+
+Shapes legend: ``B`` rollouts, ``S`` observation, ``A`` action, ``N`` rows of the dataset.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import Logs, OfflineAgent, StateWorld
+from worldrl.core.transitions import Outcome, Transitions, concat
+
+
+@dataclass
+class BranchConfig:
+    """How rollouts branch off.
+
+    Attributes:
+        starts: rollouts per generation.
+        horizon: steps ``k`` after which a rollout is truncated.
+        penalty: λ, 0 for none.
+        truncate_above: largest uncertainty after which a rollout goes on.
+    """
+
+    starts: int = 50_000
+    horizon: int = 5
+    penalty: float = 0.0
+    truncate_above: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Reject numbers out of range."""
+        for name in ("starts", "horizon"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"branches.{name} must be at least 1, got {getattr(self, name)}")
+        if self.penalty < 0:
+            raise SettingError(f"branches.penalty must be 0 (none) or above, got {self.penalty}")
+
+
+def penalised(outcome: Outcome, penalty: float) -> Tensor:
+    """r̃ = r - λ·U, ``[B]`` (MOPO, eq. 7)."""
+    return outcome.reward - penalty * outcome.uncertainty if penalty else outcome.reward
+
+
+@torch.no_grad()
+def branch(
+    world: StateWorld, agent: OfflineAgent, index: Tensor, config: BranchConfig, *, generator: torch.Generator
+) -> tuple[list[Transitions], list[Outcome]]:
+    """Roll the agent out from recorded rows.
+
+    Args:
+        world: where.
+        agent: acts by sampling.
+        index: int64 ``[B]`` into the dataset the world was made with.
+        config: ``starts`` is not used here.
+        generator: of the world's and the agent's draws.
+
+    Returns:
+        The rows of each step, those of rollouts still running, and what the world said of them.
+    """
+    state, obs = world.start(index, generator=generator)
+    rows: list[Transitions] = []
+    outcomes: list[Outcome] = []
+    for step in range(config.horizon):
+        action = agent.act(obs, generator=generator)
+        state, outcome = world.step(state, action, generator=generator)
+        stop = outcome.uncertainty > config.truncate_above
+        truncated = (torch.ones_like(stop) if step + 1 == config.horizon else stop) & ~outcome.terminated
+        reward = penalised(outcome, config.penalty)
+        rows.append(Transitions(obs, action, reward, outcome.obs, outcome.terminated, truncated))
+        outcomes.append(outcome)
+        obs, running = outcome.obs, ~(outcome.terminated | truncated)
+        if not bool(running.all()):
+            alive = running.nonzero()[:, 0]
+            if not len(alive):
+                break
+            state, obs = world.select(state, alive), obs[alive]
+    return rows, outcomes
+
+
+class Branches:
+    """An :class:`~worldrl.core.interfaces.Imagination`: one call makes one generation of branched rollouts.
+
+    Args:
+        world: where rollouts go.
+        rows: rows ``N`` of the dataset the world was made with; starts are drawn from all of them.
+        config: how rollouts branch off.
+
+    Raises:
+        SettingError: the config asks for uncertainty and the world measures none.
+    """
+
+    def __init__(self, world: StateWorld, rows: int, config: BranchConfig):
+        needs = config.penalty > 0 or config.truncate_above < math.inf
+        if needs and not getattr(world, "measures_uncertainty", True):
+            raise SettingError(
+                f"penalty={config.penalty}, truncate_above={config.truncate_above}: the world measures no uncertainty; "
+                "make it with uncertainty=max_sigma, epistemic_mean or disagreement, or set penalty=0"
+            )
+        self.world, self.rows, self.config = world, rows, config
+
+    def generate(self, agent: Any, *, generator: torch.Generator) -> tuple[Transitions, Logs]:
+        """Imagine one generation; logs are means over its rows, and the mean length of a rollout."""
+        index = torch.randint(self.rows, (self.config.starts,), generator=generator, device=generator.device)
+        parts, outcomes = branch(self.world, agent, index, self.config, generator=generator)
+        rows = concat(parts)
+        logs = {
+            "imagination/rows": torch.tensor(float(len(rows))),
+            "imagination/length": torch.tensor(len(rows) / self.config.starts),
+            "imagination/reward": torch.cat([outcome.reward for outcome in outcomes]).mean(),
+            "imagination/uncertainty": torch.cat([outcome.uncertainty for outcome in outcomes]).mean(),
+            "imagination/terminated": rows.terminated.float().mean(),
+        }
+        return rows, logs

@@ -1,0 +1,59 @@
+"""RAVL (Sims et al. 2024, "The Edge-of-Reach Problem in Offline Model-Based Reinforcement Learning").
+
+Imagined rollouts are cut at k steps. A state that can be reached at step k only serves as s' in targets and never as
+s, so nothing corrects its value: it is bootstrapped from the void. RAVL detects such states by the critics' disagreement
+instead of penalising the dynamics: N critics on the same pessimistic target, kept diverse by EDAC's term, no penalty.
+
+    y = r + γ (1 − terminated) [min_{i≤N} Q̄_i(s', a') − α log π(a'|s')],   a' ~ π(·|s')
+    critic:  Σ_i mean_b (Q_i(s, a) − y)² + η L_div;   actor:  mean_b α log π(a|s) − min_i Q_i(s, a)
+
+Order of an update: temperature, actor, critics, targets. Batches hold a share r of recorded rows.
+
+Shapes legend: ``B`` rows, ``S`` observation, ``N`` critics, ``M`` states asked about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from worldrl.algorithms.offline.edac import Edac, EdacConfig
+from worldrl.algorithms.offline.imagining import Imagining
+from worldrl.algorithms.offline.sac import effective_penalty
+
+
+@dataclass(frozen=True)
+class RavlConfig(EdacConfig):
+    """Settings of :class:`Ravl`; defaults are those of the published code (N = 10, η = 1, 3 × 256, 3e-4)."""
+
+
+class Ravl(Edac):
+    """EDAC's agent on imagined rollouts without penalty."""
+
+    name: ClassVar[str] = "ravl"
+    config_class: ClassVar[type[Any]] = RavlConfig
+    imagining: ClassVar[Imagining] = Imagining(horizon=5, real_ratio=0.05)
+
+    @torch.no_grad()
+    def penalty(self, obs: Tensor) -> Tensor:
+        """Return mean_i Q_i − min_i Q_i ``[B]`` at (s, tanh μ(s)): the pessimism that edge-of-reach states get."""
+        return effective_penalty(self.critic(obs, self.act(obs, generator=None)))
+
+
+def edge_of_reach(final: Tensor, earlier: Tensor, radius: float, *, rows: int = 4096) -> Tensor:
+    """Tell which final states of rollouts no rollout reaches before its last step.
+
+    Args:
+        final: states at step k, ``[M, S]``, in units in which distances mean something (standardised).
+        earlier: states at steps 0 .. k − 1, ``[B, S]``.
+        radius: a state counts as reached when an earlier one is at most this far.
+        rows: states compared at once, which bounds the memory.
+
+    Returns:
+        bool ``[M]``.
+    """
+    nearest = [torch.cdist(part, earlier).min(dim=1).values for part in final.split(rows)]
+    return torch.cat(nearest) > radius
