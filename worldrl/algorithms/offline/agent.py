@@ -152,12 +152,16 @@ class Agent:
     Attributes:
         name: under which the registry knows the algorithm.
         config_class: type of ``config``.
+        imagining: default :class:`~worldrl.algorithms.offline.imagining.Imagining` of a model-based method, or None.
+        needs: what the constructor asks for besides: ``"world"``, ``"data"``.
         real_first: ``update`` takes ``real=``, the number of leading rows that are recorded, not imagined.
         updates: gradient steps taken.
     """
 
     name: ClassVar[str]
     config_class: ClassVar[type[Any]]
+    imagining: ClassVar[Any] = None
+    needs: ClassVar[tuple[str, ...]] = ()
     real_first: ClassVar[bool] = False
 
     def __init__(

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -59,32 +60,56 @@ class MemoryConfig:
 def scan(a: Tensor, b: Tensor) -> Tensor:
     """Solve ``x_t = a_t x_{t-1} + b_t`` from ``x_{-1} = 0``, along axis -2.
 
-    Neighbours are merged in pairs, the half-length problem is solved, and the even rows are filled in: about
-    2 T products in all, in log₂ T calls.
-
     Args:
         a: ``[..., T, n]``, real or complex.
         b: of the same shape.
 
     Returns:
-        x, ``[..., T, n]``.
+        x, ``[..., T, n]``, differentiable in both.
     """
+    solved: Tensor = _Scan.apply(a, b)  # pyright: ignore[reportAssignmentType]
+    return solved
+
+
+class _Scan(torch.autograd.Function):
+    """A linear recurrence, whose gradient is the same recurrence backwards with the conjugate factors.
+
+    In full::
+
+        G_t = g_t + a*_{t+1} G_{t+1}          ∂b_t = G_t,  ∂a_t = G_t x*_{t-1}
+
+    Autograd would keep every level of the solution instead.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        x = _solve(a, b)
+        ctx.save_for_backward(a, x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        a, x = ctx.saved_tensors
+        after = torch.cat([a[..., 1:, :], torch.zeros_like(a[..., :1, :])], -2).conj()
+        whole = _solve(after.flip(-2), grads[0].flip(-2)).flip(-2)
+        before = torch.cat([torch.zeros_like(x[..., :1, :]), x[..., :-1, :]], -2).conj()
+        return whole * before, whole
+
+
+def _solve(a: Tensor, b: Tensor) -> Tensor:
+    """Merge neighbours in pairs, solve the half-length problem, fill the even rows in: about 2 T products in all."""
     rows = b.shape[-2]
     if rows == 1:
         return b
     pairs = rows // 2
     even_a, odd_a = a[..., : 2 * pairs : 2, :], a[..., 1::2, :]
     even_b, odd_b = b[..., : 2 * pairs : 2, :], b[..., 1::2, :]
-    odd = scan(odd_a * even_a, odd_a * even_b + odd_b)
-    last = odd[..., : (rows - 1) // 2, :]
-    even = torch.cat([b[..., :1, :], a[..., 2::2, :] * last + b[..., 2::2, :]], -2)
-    return _interleave(even, odd)
-
-
-def _interleave(even: Tensor, odd: Tensor) -> Tensor:
-    pairs = odd.shape[-2]
-    both = torch.stack([even[..., :pairs, :], odd], -2).flatten(-3, -2)
-    return torch.cat([both, even[..., pairs:, :]], -2)
+    odd = _solve(odd_a * even_a, torch.addcmul(odd_b, odd_a, even_b))
+    x = torch.empty_like(b)
+    x[..., 1::2, :] = odd
+    x[..., :1, :] = b[..., :1, :]
+    x[..., 2::2, :] = torch.addcmul(b[..., 2::2, :], a[..., 2::2, :], odd[..., : (rows - 1) // 2, :])
+    return x
 
 
 def loop(a: Tensor, b: Tensor) -> Tensor:

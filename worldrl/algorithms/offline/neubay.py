@@ -18,6 +18,7 @@ Shapes legend: ``T`` rows of a tape, ``B`` rollouts, ``S`` observation, ``A`` ac
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -147,7 +148,7 @@ class Neubay(Agent):
         self.critic = RecurrentCritic(facts, config.memory, config.hidden, config.critics)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         fixed = config.temperature is not None
-        self.temperature = Temperature(config.temperature if config.temperature is not None else 1.0, None)
+        self.temperature = Temperature(config.temperature if config.temperature is not None else 1.0, math.inf)
         self.target_entropy = -config.entropy_per_action * facts.action_size
         nets: dict[str, nn.Module] = {"actor": self.actor, "critic": self.critic, "temperature": self.temperature}
         optimizers = {name: _adam(nets[name], config) for name in nets if name != "temperature" or not fixed}

@@ -143,6 +143,7 @@ def make_agent(settings: EdgeSettings, method: str, facts: Facts) -> Sac:
         "critic_rate": settings.rate,
         "temperature_rate": settings.rate,
         "temperature": 0.1,
+        "largest_temperature": 1.0,
         "actor_cosine": False,
     }
     if method == "ravl":
