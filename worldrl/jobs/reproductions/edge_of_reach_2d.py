@@ -159,7 +159,7 @@ def run(settings: EdgeSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     plane = settings.plane
     data = plane.data(ROWS, generator=stream(cell.seed, "plane", "data"))
     with initial_weights(cell.seed, "plane", "agent"):
-        agent = make_agent(settings, cell.method, Facts.of(data, torch.zeros(ROWS, dtype=torch.int64)))
+        agent = make_agent(settings, cell.method, Facts(data.obs.mean(0), data.obs.std(0), 2))
     penalty = settings.penalty if cell.method == "penalised" else 0.0
     branches = Branches(PlaneWorld(plane, data.obs), ROWS, BranchConfig(settings.starts, settings.horizon, penalty))
     buffer = TransitionBuffer(settings.starts * settings.horizon * settings.generations)
