@@ -201,6 +201,15 @@ class Neubay(Agent):
         noise = torch.randn(gaussian.mean.shape, generator=self.draws(generator), device=obs.device)
         return (gaussian.mean + gaussian.log_std.exp() * noise).tanh(), after
 
+    @torch.no_grad()
+    def value_at_start(self, obs: Tensor) -> Tensor:
+        """Predict the discounted return ``[B]`` of episodes that begin at ``obs``: mean_i Q_i at the likeliest action."""
+        rows, reset = len(obs), torch.ones(len(obs), 1, dtype=torch.bool, device=obs.device)
+        none, nothing = obs.new_zeros(rows, self.facts.action_size), obs.new_zeros(rows)
+        action, _ = self.step(obs, none, nothing, self.begin(rows), generator=None)
+        features, _ = self.critic.encoder(obs[:, None], none[:, None], nothing[:, None], reset)
+        return self.critic.heads(features[:, 0], action).mean(0)
+
     # -- learning ----------------------------------------------------------------------------------------------------
 
     def learn(self, tape: Tape, *, generator: torch.Generator) -> Logs:

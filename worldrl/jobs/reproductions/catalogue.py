@@ -79,8 +79,8 @@ CATALOGUE = {
         ),
         Entry(
             "neubay-horizon",
-            "over-estimation falls as the rollout horizon grows",
-            missing="it needs the many-member state ensemble",
+            "over-estimation falls as the rollout horizon grows (a pendulum)",
+            "quick and full: not timed yet",
         ),
         Entry(
             "edge-of-reach",

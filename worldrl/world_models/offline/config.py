@@ -1,0 +1,150 @@
+"""Typed configuration of the state ensemble; it travels with the weights as JSON. Importing it loads no torch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from worldrl.core.errors import SettingError, nearest
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+
+class Variant(StrEnum):
+    """What a member is made of.
+
+    ``plain``: SiLU layers, targets in their own units, one learnable pair of log-variance bounds for all members (PETS,
+    MOPO, RAVL). ``layer_norm``: layer norm and leaky ReLU, targets in units of the data's deviations, log σ held softly
+    in [-5, 0.25] (NEUBAY); with it a step's increment is bounded, so long rollouts drift linearly and do not explode.
+    """
+
+    plain = "plain"
+    layer_norm = "layer_norm"
+
+
+class MemberChoice(StrEnum):
+    """Which member moves a row: another elite at each ``step`` (MBPO), or one for the whole ``rollout`` (NEUBAY)."""
+
+    step = "step"
+    rollout = "rollout"
+
+
+class Uncertainty(StrEnum):
+    """Measures of a step's uncertainty, see ``ensemble.MEASURES``; every one but ``none`` evaluates all members."""
+
+    none = "none"
+    max_sigma = "max_sigma"
+    epistemic_mean = "epistemic_mean"
+    disagreement = "disagreement"
+    total_sigma = "total_sigma"
+
+
+@dataclass
+class EnsembleConfig:
+    """Sizes of the ensemble.
+
+    Attributes:
+        variant: what a member is made of.
+        members: networks ``M``; up to 128 in NEUBAY.
+        elites: the members of lowest hold-out error, which move the rows (NEUBAY: 100 of 128).
+        width: of the hidden layers.
+        depth: hidden layers.
+        input_clip: largest standardised input, 0 for none (RAVL: 10).
+    """
+
+    variant: Variant = Variant.plain
+    members: int = 7
+    elites: int = 5
+    width: int = 200
+    depth: int = 4
+    input_clip: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Reject sizes that make no ensemble."""
+        self.variant = choice("variant", Variant, self.variant)
+        for name in ("members", "elites", "width", "depth"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"ensemble.{name} must be at least 1, got {getattr(self, name)}")
+        if self.elites > self.members:
+            raise SettingError(f"ensemble.elites must not exceed members {self.members}, got {self.elites}")
+        if self.input_clip < 0:
+            raise SettingError(f"ensemble.input_clip must be 0 (none) or above, got {self.input_clip}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self) | {"variant": str(self.variant)}
+
+
+@dataclass
+class EnsembleTraining:
+    """How the ensemble learns; the defaults are those of MOPO and its descendants.
+
+    Attributes:
+        learning_rate: of Adam.
+        batch_size: rows per member and step.
+        weight_decay: one per hidden layer and one for the output, ½·wd·‖W‖² each, weights only. Empty means none; one
+            value serves every layer.
+        decoupled: take the decay as AdamW does, from every parameter (NEUBAY).
+        bound_weight: of Σ(max - min) of the log-variance bounds; no effect in ``layer_norm``.
+        bootstrap: give each member its own draw of the rows with replacement; without, all rows in its own order.
+        holdout_share: share of the rows that are held out ...
+        holdout_most: ... and how many at most.
+        improvement: a member has improved when its hold-out error fell by more than this share.
+        patience: epochs without any improvement after which training ends.
+        max_epochs: training ends here in any case (30 is MOBILE's; NEUBAY takes 600 to 2400); 0 for no limit.
+        checkpoint_epochs: epochs between checkpoints.
+    """
+
+    learning_rate: float = 1e-3
+    batch_size: int = 256
+    weight_decay: tuple[float, ...] = (2.5e-5, 5e-5, 7.5e-5, 7.5e-5, 1e-4)
+    decoupled: bool = False
+    bound_weight: float = 0.01
+    bootstrap: bool = True
+    holdout_share: float = 0.2
+    holdout_most: int = 1000
+    improvement: float = 0.01
+    patience: int = 5
+    max_epochs: int = 30
+    checkpoint_epochs: int = 1
+
+    def __post_init__(self) -> None:
+        """Reject numbers out of range."""
+        self.weight_decay = tuple(self.weight_decay)
+        for name in ("batch_size", "holdout_most", "patience", "checkpoint_epochs"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"ensemble_training.{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 < self.holdout_share < 1:
+            raise SettingError(f"ensemble_training.holdout_share must lie in (0, 1), got {self.holdout_share}")
+        if self.max_epochs < 0:
+            raise SettingError(f"ensemble_training.max_epochs must be 0 (no limit) or above, got {self.max_epochs}")
+
+    def decay_of_layers(self, layers: int) -> tuple[float, ...]:
+        """Return one weight decay per layer.
+
+        Raises:
+            SettingError: neither none, nor one, nor one per layer are given.
+        """
+        if len(self.weight_decay) not in (0, 1, layers):
+            raise SettingError(
+                f"ensemble_training.weight_decay: give one value per layer ({layers}: depth + 1), a single one, or "
+                f"none; got {len(self.weight_decay)}"
+            )
+        given = self.weight_decay or (0.0,)
+        return given if len(given) == layers else given * layers
+
+
+def neubay_ensemble() -> tuple[EnsembleConfig, EnsembleTraining]:
+    """Return NEUBAY's published sizes and training: 100 of 128 members with layer norm, plain permutations."""
+    return (
+        EnsembleConfig(variant=Variant.layer_norm, members=128, elites=100),
+        EnsembleTraining(weight_decay=(5e-5,), decoupled=True, bootstrap=False, max_epochs=1200),
+    )
+
+
+def choice(field: str, kind: type[Kind], value: str) -> Kind:
+    """Return the member of ``kind`` that ``value`` names; SettingError with the nearest name otherwise."""
+    if value not in {member.value for member in kind}:
+        raise SettingError(f"unknown {field} {value!r}{nearest(str(value), [member.value for member in kind])}")
+    return kind(value)
