@@ -8,7 +8,7 @@ Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -95,8 +95,9 @@ class Facts:
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Restore what :meth:`to_json` gave."""
-        tensors = {key: torch.tensor(plain[key], dtype=torch.float32) for key in ("obs_mean", "obs_std")}
-        return cls(**(plain | tensors))
+        mean, std = (torch.tensor(plain[key], dtype=torch.float32) for key in ("obs_mean", "obs_std"))
+        numbers = {key: value for key, value in plain.items() if key not in ("obs_mean", "obs_std")}
+        return cls(mean, std, **numbers)
 
 
 class Standardise(nn.Module):
@@ -165,10 +166,10 @@ class Agent:
     real_first: ClassVar[bool] = False
 
     def __init__(
-        self, config: Any, facts: Facts, modules: dict[str, nn.Module], optimizers: dict[str, Optimizer]
+        self, config: Any, facts: Facts, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
     ) -> None:
         self.config, self.facts = config, facts
-        self.modules, self.optimizers = modules, optimizers
+        self.modules, self.optimizers = dict(modules), dict(optimizers)
         self.updates = 0
 
     @property

@@ -216,5 +216,10 @@ def right_aligned(tapes: list[Tape]) -> Tape:
         return out
 
     return Tape(
-        *(stack(name) for name in ("obs", "action", "reward", "terminated")), stack("reset", True), stack("real")
+        obs=stack("obs"),
+        action=stack("action"),
+        reward=stack("reward"),
+        terminated=stack("terminated"),
+        reset=stack("reset", True),
+        real=stack("real"),
     )

@@ -67,7 +67,7 @@ def scan(a: Tensor, b: Tensor) -> Tensor:
     Returns:
         x, ``[..., T, n]``, differentiable in both.
     """
-    solved: Tensor = _Scan.apply(a, b)  # pyright: ignore[reportAssignmentType]
+    solved: Tensor = _Scan.apply(a, b)
     return solved
 
 

@@ -66,10 +66,10 @@ class RecurrentQ(nn.Module):
 
     def forward(self, obs: Tensor, action: Tensor, reset: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return values ``[*R, T, A]`` and the memory after the last row."""
-        h, state = self.memory(self.read(torch.cat([obs, action], -1)), reset, state)
+        h, after = self.memory(self.read(torch.cat([obs, action], -1)), reset, state)
         h = self.body(h)
         advantage = self.advantage(h)
-        return self.value(h) + advantage - advantage.mean(-1, keepdim=True), state
+        return self.value(h) + advantage - advantage.mean(-1, keepdim=True), after
 
     def encoder_parameters(self) -> list[nn.Parameter]:
         """Everything up to the memory."""
@@ -131,10 +131,10 @@ class RecurrentQAgent:
             int64 ``[B]``, and the memory.
         """
         reset = torch.full((len(obs), 1), state is None)
-        q, state = self.network(obs[:, None], action[:, None], reset, state)
+        q, after = self.network(obs[:, None], action[:, None], reset, state)
         uniform = torch.randint(self.actions, (len(obs),), generator=generator)
         explore = torch.rand(len(obs), generator=generator) < epsilon
-        return torch.where(explore, uniform, q[:, 0].argmax(-1)), state
+        return torch.where(explore, uniform, q[:, 0].argmax(-1)), after
 
     def update(self, tape: Tape) -> Logs:
         """Take one gradient step on a tape, whose ``action`` column is one-hot."""

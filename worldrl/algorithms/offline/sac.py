@@ -121,7 +121,7 @@ class Temperature(nn.Module):
     def __init__(self, initial: float, largest: float | None) -> None:
         super().__init__()
         self.log_alpha = nn.Parameter(torch.tensor(math.log(initial)))
-        self.largest = largest
+        self.largest = math.inf if largest is None else largest
 
     @property
     def alpha(self) -> Tensor:

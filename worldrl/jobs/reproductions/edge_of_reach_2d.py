@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats as scipy_stats  # pyright: ignore[reportMissingTypeStubs]
+from scipy import stats as scipy_stats
 from torch import Tensor
 
 from worldrl.algorithms.offline.agent import Facts

@@ -7,7 +7,7 @@ it holds zero, or where one seed gives no interval.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -96,7 +96,7 @@ def across_seeds(
     x_label: str,
     y_label: str,
     x: Sequence[float],
-    series: dict[str, Sequence[Sequence[float]]],
+    series: Mapping[str, Sequence[Sequence[float]]],
     *,
     percent: bool = False,
 ) -> Curve:
