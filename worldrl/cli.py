@@ -28,12 +28,14 @@ class Command:
         summary: one line.
         examples: override lists shown by ``--help``.
         owns_run_dir: it makes its run directory, so one is named when none is given; ``report`` reads another's.
+        positional: the setting that a first word without ``=`` gives, as in ``worldrl reproduce NAME``.
     """
 
     name: str
     summary: str
     examples: tuple[str, ...]
     owns_run_dir: bool = True
+    positional: str = ""
 
     @property
     def module(self) -> str:
@@ -103,6 +105,12 @@ COMMANDS = {
                 "data=worldrl/hopper/medium-v0 algorithm=mopo imagining.penalty=5",
             ),
         ),
+        Command(
+            "reproduce",
+            "a paper's central effect at small scale: table, figure and verdict (reproduce NAME; without NAME: a list)",
+            ("", "neubay-bandit", "edge-of-reach-2d scale=full seeds=10"),
+            positional="name",
+        ),
         Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),
         Command("doctor", "what works on this machine, and the command that mends what does not", ("",)),
     )
@@ -139,11 +147,20 @@ def compose_command(command: Command, tokens: Sequence[str]) -> Any:
     """Compose a command's settings, with its run directory filled in."""
     from worldrl.settings import compose, parse_overrides
 
-    given = parse_overrides(tokens)
+    given = parse_overrides(spelt_out(command, tokens))
     schema = command.schema(given)
     if command.owns_run_dir and any(item.name == "run_dir" for item in fields(schema)):
-        given.setdefault("run_dir", default_run_dir(command.name, given))
+        where = "-".join(filter(None, (command.name, given.get(command.positional, ""))))
+        others = {key: text for key, text in given.items() if key != command.positional}
+        given.setdefault("run_dir", default_run_dir(where, others))
     return compose(command.name, schema, given)
+
+
+def spelt_out(command: Command, tokens: Sequence[str]) -> list[str]:
+    """Write a first word without ``=`` as the command's positional setting, where it has one."""
+    if command.positional and tokens and "=" not in tokens[0]:
+        return [f"{command.positional}={tokens[0]}", *tokens[1:]]
+    return list(tokens)
 
 
 def show_config(arguments: Sequence[str]) -> int:
@@ -164,7 +181,7 @@ def run_command(command: Command, tokens: Sequence[str]) -> int:
         from worldrl.settings import as_plain, compose_plain, parse_overrides
         from worldrl.usage import command_help
 
-        given = parse_overrides([token for token in tokens if token not in ("--help", "-h")])
+        given = parse_overrides(spelt_out(command, [token for token in tokens if token not in ("--help", "-h")]))
         schema = command.schema(given)
         defaults = as_plain(compose_plain(command.name, schema, given))
         sys.stdout.write(command_help(command.name, command.summary, command.examples, schema, defaults))

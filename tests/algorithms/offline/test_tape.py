@@ -1,0 +1,102 @@
+"""Unit under test: ``worldrl.algorithms.offline.tape``."""
+
+import pytest
+import torch
+
+from worldrl.algorithms.offline.tape import COLUMNS, Tape, TapeBuffer, concat, segment
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import stream
+
+
+def counted(steps: int, start: float = 0.0, *, terminated: bool = False, real: bool = True) -> Tape:
+    """A segment whose observation, action and reward at step t are start + t."""
+    numbers = start + torch.arange(steps + 1.0)
+    return segment(
+        numbers[:, None], 10 * numbers[:steps, None], 100 * numbers[:steps], terminated=terminated, real=real
+    )
+
+
+def test_segment_pairs_each_arrival_with_what_led_to_it() -> None:
+    tape = segment(
+        torch.tensor([[1.0], [2.0], [3.0]]),
+        torch.tensor([[0.1], [0.2]]),
+        torch.tensor([7.0, 8.0]),
+        terminated=True,
+        real=torch.tensor([True, False]),
+    )
+    assert tape.action.flatten().tolist() == pytest.approx([0, 0.1, 0.2])
+    assert tape.reward.tolist() == [0, 7, 8]
+    assert tape.terminated.tolist() == [False, False, True]
+    assert tape.reset.tolist() == [True, False, False]
+    assert tape.real.tolist() == [True, True, False]
+
+
+def test_truncation_ends_the_rows_and_nothing_else() -> None:
+    assert not bool(counted(3).terminated.any())
+
+
+def test_pairs_never_cross_a_border() -> None:
+    tape = concat([counted(2), counted(3, 50.0)])
+    assert tape.pairs.tolist() == [True, True, False, True, True, True]
+    assert tape.steps == 5
+
+
+def test_lengths_are_checked() -> None:
+    with pytest.raises(SettingError, match="2 actions need 3 obs and 2 rewards, got 2 and 2"):
+        segment(torch.zeros(2, 1), torch.zeros(2, 1), torch.zeros(2), terminated=False, real=True)
+
+
+def test_oldest_segments_go_whole() -> None:
+    buffer = TapeBuffer(10, 1, 1)
+    for start in (0.0, 100.0, 200.0):
+        buffer.add(counted(3, start))  # 4 rows each: the third does not fit beside the first
+    assert (len(buffer), buffer.rows) == (2, 8)
+    seen = buffer.sample(400, generator=stream(0, "seen")).obs
+    assert seen.min() == 100
+    assert seen.max() == 203
+
+
+def test_ring_turns_over_many_times_without_mixing_segments() -> None:
+    buffer = TapeBuffer(11, 1, 1)
+    for number in range(50):
+        buffer.add(counted(1 + number % 4, 1000.0 * number))
+    tape = buffer.sample(300, generator=stream(0, "many"))
+    follows = tape.obs[1:, 0] - tape.obs[:-1, 0]
+    assert bool((follows[tape.pairs] == 1).all())
+    assert bool((tape.obs[tape.reset, 0] % 1000 == 0).all())
+    assert tape.obs.min() >= 1000 * 46
+
+
+def test_sample_has_the_asked_length_and_cuts_ends_only() -> None:
+    buffer = TapeBuffer(100, 1, 1)
+    for start in (0.0, 100.0):
+        buffer.add(counted(6, start))
+    for rows in (2, 7, 9, 30):
+        tape = buffer.sample(rows, generator=stream(rows, "cut"))
+        assert len(tape) == rows
+        assert bool(tape.reset[0])
+        assert bool((tape.obs[tape.reset, 0] % 100 == 0).all())
+
+
+def test_resume_draws_the_same() -> None:
+    buffer, again = TapeBuffer(13, 1, 1), TapeBuffer(13, 1, 1)
+    for number in range(9):
+        buffer.add(counted(1 + number % 3, 10.0 * number, real=number % 2 == 0))
+    again.load_state_dict(buffer.state_dict())
+    for made in (buffer, again):
+        made.add(counted(2, 500.0, terminated=True))
+    one, two = (made.sample(40, generator=stream(4, "draw")) for made in (buffer, again))
+    for name in COLUMNS:
+        assert torch.equal(getattr(one, name), getattr(two, name))
+
+
+def test_buffer_refuses_what_it_cannot_hold() -> None:
+    buffer = TapeBuffer(4, 1, 1)
+    with pytest.raises(SettingError, match="5 rows does not fit into capacity=4"):
+        buffer.add(counted(4))
+    with pytest.raises(SettingError, match="one segment"):
+        buffer.add(concat([counted(1), counted(1)]))
+    with pytest.raises(SettingError, match="nothing to sample"):
+        buffer.sample(3, generator=stream(0, "none"))
+    with pytest.raises(SettingError, match="capacity"):
+        TapeBuffer(1, 1, 1)

@@ -1,0 +1,123 @@
+"""Units under test: ``worldrl.jobs.reproduce`` and the frame of ``worldrl.jobs.reproductions``."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from worldrl.cli import main as command_line
+from worldrl.core.errors import SettingError
+from worldrl.jobs import reproduce
+from worldrl.jobs.reproduce import ReproduceSettings
+from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, find
+from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.jobs.reproductions.neubay_bandit import BanditSettings
+
+READY = [entry.name for entry in CATALOGUE.values() if not entry.missing]
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([1.0, 1.2, 0.8], "reproduced"),
+        ([-1.0, -1.2, -0.8], "contrary"),
+        ([1.0, -0.5, 0.2], "not reproduced"),
+        ([0.5], "not reproduced"),
+        ([0.0, 0.0], "not reproduced"),
+    ],
+)
+def test_verdict_follows_from_the_interval(values: list[float], verdict: str) -> None:
+    assert Claim("s", "q", values).verdict == verdict
+
+
+def test_verdict_of_all_needs_all() -> None:
+    good, open_, bad = Claim("a", "q", [1.0, 1.1]), Claim("b", "q", [1.0, -1.0]), Claim("c", "q", [-1.0, -1.1])
+    assert Findings([good, good]).verdict == "reproduced"
+    assert Findings([good, open_]).verdict == "not reproduced"
+    assert Findings([good, open_, bad]).verdict == "contrary"
+
+
+def test_curve_over_seeds_has_the_mean_and_a_band() -> None:
+    curve = across_seeds("t", "x", "y", [1, 2], {"a": [[1.0, 5.0], [3.0, 5.0]]})
+    assert list(curve.series["a"]) == [(1.0, 2.0), (2.0, 5.0)]
+    assert curve.bands["a"][0] == pytest.approx((1.0, 2 - 12.706, 2 + 12.706), abs=1e-3)  # t(0.975, 1) · √2 / √2
+
+
+def test_changes_are_checked() -> None:
+    assert changed(BanditSettings(), {"updates": 7.0, "penalty": 1.0}).updates == 7
+    with pytest.raises(SettingError, match=r"change.update: .*did you mean 'updates'"):
+        changed(BanditSettings(), {"update": 7.0})
+    with pytest.raises(SettingError, match=r"change.updates: must be a whole number, got 7.5"):
+        changed(BanditSettings(), {"updates": 7.5})
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_effect_is_there_or_says_what_is_missing(name: str) -> None:
+    if name in READY:
+        effect = find(name).load()
+        assert set(effect.SETTINGS) == set(SCALES)
+        assert find(name).cost
+    else:
+        with pytest.raises(SettingError, match=f"{name}.*cannot be reproduced yet: it needs"):
+            find(name).load()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["neubay-bandid"], "unknown effect 'neubay-bandid'; did you mean 'neubay-bandit'?"),
+        (["pgd"], "cannot be reproduced yet"),
+        (["neubay-bandit", "scale=big"], "scale: unknown value 'big'"),
+        (["neubay-bandit", "change.width=0.5"], "change.width: must be a whole number"),
+    ],
+)
+def test_mistake_is_one_line(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line(["reproduce", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_without_a_name_it_lists_all_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command_line(["reproduce"]) == 0
+    text = capsys.readouterr().err
+    assert all(name in text for name in CATALOGUE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_name_goes_into_the_run_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command_line(["config", "show", "reproduce", "neubay-bandit"]) == 0
+    assert "run_dir: runs/reproduce-neubay-bandit\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", READY)
+def test_tiny_run_resumes_and_leaves_a_page(name: str, tmp_path: Path) -> None:
+    settings = ReproduceSettings(name=name, run_dir=str(tmp_path / "run"), scale="tiny", workers=0)
+    first = reproduce.main(settings)
+    stages = sorted((tmp_path / "run" / "stages").glob("*/stage.json"))
+    assert len(stages) == 2 * len(find(name).load().METHODS)
+    stages[0].unlink()
+    kept = {path: path.stat().st_mtime_ns for path in stages[1:]}
+    again = reproduce.main(settings)
+    assert again == first  # the missing stage was computed anew, to the same numbers
+    assert {path: path.stat().st_mtime_ns for path in stages[1:]} == kept
+    assert first["verdict"] in ("reproduced", "not reproduced", "contrary")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert [claim["n"] for claim in result["metrics"]["claims"]] == [2] * len(first["claims"])
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert first["claims"][0]["sentence"].partition(" (")[0].split("'")[0] in page
+    assert "<svg" in page
+
+
+@pytest.mark.slow
+def test_workers_compute_the_same(tmp_path: Path) -> None:
+    results = [
+        reproduce.main(
+            ReproduceSettings(name="neubay-bandit", run_dir=str(tmp_path / str(n)), scale="tiny", seeds=1, workers=n)
+        )
+        for n in (0, 2)
+    ]
+    assert results[0] == results[1]

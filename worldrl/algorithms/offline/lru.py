@@ -1,0 +1,228 @@
+r"""Linear recurrent unit: a memory whose whole past is one parallel scan, and whose next step is one multiplication.
+
+Orvieto et al., "Resurrecting Recurrent Neural Networks for Long Sequences" (2023)::
+
+    x_t = λ ⊙ x_{t-1} + γ ⊙ B u_t          λ = exp(-exp(ν) + i exp(θ)),  γ = sqrt(1 - |λ|²) at the start, learned
+    y_t = Re(C x_t) + D ⊙ u_t
+
+With λ ← 0 where an episode begins, many episodes lie back to back on one tape and no state crosses their borders.
+The recurrence is associative, (a₁, b₁) then (a₂, b₂) is (a₂a₁, a₂b₁ + b₂), so a tape of ``T`` rows takes 2 log₂ T
+vector operations (:func:`scan`) instead of ``T``.
+
+Shapes legend: ``R`` leading axes (rollouts, or none), ``T`` rows of a tape, ``d`` width, ``n`` complex states.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from worldrl.core.errors import SettingError
+
+SMALLEST = 1e-8
+"""Keeps |λ| off 0, whose logarithm has none."""
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """Sizes of a stack of recurrent layers.
+
+    Attributes:
+        width: d, features in and out.
+        states: n, complex states per layer.
+        layers: how many.
+        radius_min: smallest modulus of λ at the start.
+        radius_max: largest modulus of λ at the start, below 1; memories last about 1 / (1 - modulus) rows.
+    """
+
+    width: int = 256
+    states: int = 128
+    layers: int = 2
+    radius_min: float = 0.0
+    radius_max: float = 0.9
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("width", "states", "layers"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"memory.{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.radius_min <= self.radius_max < 1:
+            raise SettingError(
+                f"memory: needs 0 <= radius_min <= radius_max < 1, got {self.radius_min} and {self.radius_max}"
+            )
+
+
+def scan(a: Tensor, b: Tensor) -> Tensor:
+    """Solve ``x_t = a_t x_{t-1} + b_t`` from ``x_{-1} = 0``, along axis -2.
+
+    Args:
+        a: ``[..., T, n]``, real or complex.
+        b: of the same shape.
+
+    Returns:
+        x, ``[..., T, n]``, differentiable in both.
+    """
+    solved: Tensor = _Scan.apply(a, b)
+    return solved
+
+
+class _Scan(torch.autograd.Function):
+    """A linear recurrence, whose gradient is the same recurrence backwards with the conjugate factors.
+
+    In full::
+
+        G_t = g_t + a*_{t+1} G_{t+1}          ∂b_t = G_t,  ∂a_t = G_t x*_{t-1}
+
+    Autograd would keep every level of the solution instead.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:
+        x = _solve(a, b)
+        ctx.save_for_backward(a, x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        a, x = ctx.saved_tensors
+        after = torch.cat([a[..., 1:, :], torch.zeros_like(a[..., :1, :])], -2).conj()
+        whole = _solve(after.flip(-2), grads[0].flip(-2)).flip(-2)
+        before = torch.cat([torch.zeros_like(x[..., :1, :]), x[..., :-1, :]], -2).conj()
+        return whole * before, whole
+
+
+def _solve(a: Tensor, b: Tensor) -> Tensor:
+    """Merge neighbours in pairs, solve the half-length problem, fill the even rows in: about 2 T products in all."""
+    rows = b.shape[-2]
+    if rows == 1:
+        return b
+    pairs = rows // 2
+    even_a, odd_a = a[..., : 2 * pairs : 2, :], a[..., 1::2, :]
+    even_b, odd_b = b[..., : 2 * pairs : 2, :], b[..., 1::2, :]
+    odd = _solve(odd_a * even_a, torch.addcmul(odd_b, odd_a, even_b))
+    x = torch.empty_like(b)
+    x[..., 1::2, :] = odd
+    x[..., :1, :] = b[..., :1, :]
+    x[..., 2::2, :] = torch.addcmul(b[..., 2::2, :], a[..., 2::2, :], odd[..., : (rows - 1) // 2, :])
+    return x
+
+
+def loop(a: Tensor, b: Tensor) -> Tensor:
+    """Solve what :func:`scan` solves, row by row: the plain definition, for tests."""
+    x, rows = torch.zeros_like(b[..., 0, :]), []
+    for t in range(b.shape[-2]):
+        x = a[..., t, :] * x + b[..., t, :]
+        rows.append(x)
+    return torch.stack(rows, -2)
+
+
+def initial_eigenvalues(
+    states: int, radius_min: float, radius_max: float, *, generator: torch.Generator | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw ν and θ: λ uniform on the ring radius_min ≤ |λ| ≤ radius_max (uniform in area), all phases.
+
+    Args:
+        states: n.
+        radius_min: inner radius.
+        radius_max: outer radius.
+        generator: None takes torch's own, which :func:`worldrl.core.rng.initial_weights` lends.
+
+    Returns:
+        ``log ν`` and ``log θ``, float32 ``[n]`` each.
+    """
+    squared = torch.rand(states, generator=generator) * (radius_max**2 - radius_min**2) + radius_min**2
+    phase = 2 * math.pi * torch.rand(states, generator=generator)
+    nu = -0.5 * squared.clamp(min=SMALLEST).log()
+    return nu.log(), phase.clamp(min=SMALLEST).log()
+
+
+class LinearRecurrence(nn.Module):
+    """The recurrence alone, ``[*R, T, d]`` to ``[*R, T, d]``."""
+
+    def __init__(self, width: int, states: int, radius_min: float, radius_max: float) -> None:
+        super().__init__()
+        nu_log, theta_log = initial_eigenvalues(states, radius_min, radius_max)
+        self.nu_log, self.theta_log = nn.Parameter(nu_log), nn.Parameter(theta_log)
+        radius = torch.exp(-nu_log.exp())
+        self.gamma_log = nn.Parameter(0.5 * torch.log(1 - radius**2))
+        self.b_re = nn.Parameter(torch.randn(states, width) / math.sqrt(2 * width))
+        self.b_im = nn.Parameter(torch.randn(states, width) / math.sqrt(2 * width))
+        self.c_re = nn.Parameter(torch.randn(width, states) / math.sqrt(states))
+        self.c_im = nn.Parameter(torch.randn(width, states) / math.sqrt(states))
+        self.d = nn.Parameter(torch.randn(width))
+
+    def eigenvalues(self) -> Tensor:
+        """Return λ, complex ``[n]``, inside the unit circle whatever the parameters."""
+        return torch.polar(torch.exp(-self.nu_log.exp()), self.theta_log.exp())
+
+    def forward(self, u: Tensor, reset: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Run over a tape.
+
+        Args:
+            u: ``[*R, T, d]``.
+            reset: bool ``[*R, T]``; True where an episode begins, which forgets all before.
+            state: complex ``[*R, n]`` of the row before the first; zeros at the start.
+
+        Returns:
+            y ``[*R, T, d]``, and the state after the last row.
+        """
+        gamma = self.gamma_log.exp().unsqueeze(-1)
+        driven = torch.complex(F.linear(u, gamma * self.b_re), F.linear(u, gamma * self.b_im))
+        decay = self.eigenvalues() * (~reset).unsqueeze(-1)
+        first = driven[..., :1, :] + decay[..., :1, :] * state.unsqueeze(-2)
+        x = scan(decay, torch.cat([first, driven[..., 1:, :]], -2))
+        y = F.linear(x.real, self.c_re) - F.linear(x.imag, self.c_im) + self.d * u
+        return y, x[..., -1, :]
+
+
+class RecurrentLayer(nn.Module):
+    """Pre-norm, recurrence, GELU, gated linear unit, skip: ``u + GLU(GELU(LRU(LN(u))))``."""
+
+    def __init__(self, config: MemoryConfig) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config.width)
+        self.recurrence = LinearRecurrence(config.width, config.states, config.radius_min, config.radius_max)
+        self.gate = nn.Linear(config.width, 2 * config.width)
+
+    def forward(self, u: Tensor, reset: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Run over a tape; shapes as :meth:`LinearRecurrence.forward`."""
+        y, state = self.recurrence(self.norm(u), reset, state)
+        return u + F.glu(self.gate(F.gelu(y))), state
+
+
+class Memory(nn.Module):
+    """A stack of recurrent layers; its state is ``[*R, layers, n]`` complex."""
+
+    def __init__(self, config: MemoryConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.layers = nn.ModuleList(RecurrentLayer(config) for _ in range(config.layers))
+
+    def initial_state(self, *leading: int) -> Tensor:
+        """Return the empty memory, zeros ``[*leading, layers, n]``."""
+        like = next(self.parameters())
+        dtype = torch.complex128 if like.dtype == torch.float64 else torch.complex64
+        return torch.zeros(*leading, self.config.layers, self.config.states, dtype=dtype, device=like.device)
+
+    def forward(self, u: Tensor, reset: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Run over a tape.
+
+        Args:
+            u: ``[*R, T, d]``.
+            reset: bool ``[*R, T]``, True at the first row of an episode.
+            state: ``[*R, layers, n]`` from the rows before; None where there are none.
+
+        Returns:
+            Features ``[*R, T, d]``, and the state after the last row.
+        """
+        state = self.initial_state(*u.shape[:-2]) if state is None else state
+        after = []
+        for index, layer in enumerate(self.layers):
+            u, last = layer(u, reset, state[..., index, :])
+            after.append(last)
+        return u, torch.stack(after, -2)

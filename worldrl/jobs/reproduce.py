@@ -1,0 +1,156 @@
+"""``worldrl reproduce NAME``: a paper's central effect at small scale, with a table, a figure and a verdict.
+
+Every pair of seed and method is a stage of the run directory, computed in a process of its own with one thread; a
+killed run goes on with the stages that are missing. The verdict follows from the interval over seeds alone
+(:mod:`worldrl.jobs.reproductions.findings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table as TerminalTable
+
+from worldrl.core.atomic import write_file
+from worldrl.core.log import console
+from worldrl.core.provenance import package_versions
+from worldrl.core.run import RunDirectory
+from worldrl.evaluation.report.model import Number, ReportData
+from worldrl.evaluation.report.page import render_report
+from worldrl.evaluation.report.store import save_report_data
+from worldrl.jobs.opening import open_run
+from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, Cell, changed, find
+from worldrl.jobs.reproductions.findings import Findings, claims_table
+from worldrl.jobs.reproductions.workers import Task, run_tasks
+from worldrl.settings import non_negative, one_of, positive, setting
+
+PAGE = ("measurements", "curves", "filmstrips", "notes", "configuration")
+
+
+@dataclass
+class ReproduceSettings:
+    """Which effect, and at what size."""
+
+    name: str = setting("", "which effect; worldrl reproduce without a name lists them")
+    run_dir: str = setting("runs/reproduce", "where everything is written")
+    seed: int = setting(0, "the first seed; the others follow it")
+    scale: str = setting(
+        "quick", "tiny (does it run), quick (minutes) or full (the paper's settings where they are known)"
+    )
+    seeds: int | None = setting(None, "how many seeds; null takes the scale's own number")
+    workers: int = setting(2, "processes at once, one thread each; 0 computes in this process")
+    change: dict[str, float] = setting(
+        {}, "other numbers of the effect, as change.NAME=value (docs/offline.md lists them)"
+    )
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        one_of("scale", self.scale, SCALES)
+        non_negative("workers", self.workers)
+        if self.seeds is not None:
+            positive("seeds", self.seeds)
+        if self.name:
+            changed(find(self.name).load().SETTINGS[self.scale], self.change)
+
+
+def main(settings: ReproduceSettings) -> dict[str, Any]:
+    """Compute what is missing, write ``result.json`` and ``report.html``, print the verdict.
+
+    Args:
+        settings: which effect, at what size.
+
+    Returns:
+        The metrics: verdict, claims with their intervals, and the numbers of every stage; empty after the list.
+    """
+    if not settings.name:
+        show_list()
+        return {}
+    effect = find(settings.name).load()
+    sizes = changed(effect.SETTINGS[settings.scale], settings.change)
+    cells = [Cell(m, settings.seed + k) for k in range(settings.seeds or sizes.seeds) for m in effect.METHODS]
+    with open_run("reproduce", settings) as run:
+        results = compute(run, settings, cells)
+        findings = effect.conclude(sizes, results)
+        metrics = {
+            "name": settings.name,
+            "verdict": findings.verdict,
+            "claims": [claim.metrics() for claim in findings.claims],
+            "methods": results,
+        }
+        run.write_result(metrics, seed=settings.seed, device="cpu")
+        write_report(run, settings, findings)
+    show(settings.name, findings, f"{settings.run_dir}/report.html")
+    return metrics
+
+
+def compute(run: RunDirectory, settings: ReproduceSettings, cells: Sequence[Cell]) -> dict[str, list[dict[str, Any]]]:
+    """Finish every stage; return each method's results in the order of seeds."""
+    stages = {cell: run.stage(f"seed-{cell.seed}-{cell.method}") for cell in cells}
+    missing = {
+        str(stage.folder): Task(settings.name, settings.scale, dict(settings.change), cell.method, cell.seed)
+        for cell, stage in stages.items()
+        if not stage.finished
+    }
+    by_folder = {str(stage.folder): stage for stage in stages.values()}
+    run_tasks(missing, settings.workers, on_result=lambda folder, result: by_folder[folder].finish(result))
+    results: dict[str, list[dict[str, Any]]] = {}
+    for cell, stage in stages.items():
+        results.setdefault(cell.method, []).append(stage.summary)
+    return results
+
+
+# --- what is shown --------------------------------------------------------------------------------------------------
+
+
+def sentence(name: str, findings: Findings) -> str:
+    """Say the verdict, in one sentence made of numbers alone."""
+    counts = {v: sum(c.verdict == v for c in findings.claims) for v in ("reproduced", "not reproduced", "contrary")}
+    told = ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n)
+    seeds = max(len(claim.values) for claim in findings.claims)
+    return f"{name}: {findings.verdict} ({told} of {len(findings.claims)} claims; {seeds} seeds, 95 % intervals)."
+
+
+def write_report(run: RunDirectory, settings: ReproduceSettings, findings: Findings) -> None:
+    """Save ``report.json`` and render ``report.html``."""
+    entry = find(settings.name)
+    data = ReportData(
+        title=f"reproduce {settings.name}, scale {settings.scale}",
+        sentence=sentence(settings.name, findings),
+        sections=[key for key in PAGE if key != "filmstrips" or findings.filmstrips],
+        headline=[
+            Number(c.verdict, float(f"{c.mean:.3g}"), note=f"{c.quantity}: {c.sentence}") for c in findings.claims
+        ],
+        tables=[claims_table(findings.claims), *findings.tables],
+        curves=findings.curves,
+        filmstrips=findings.filmstrips,
+        seeds=[settings.seed + k for k in range(max(len(c.values) for c in findings.claims))],
+        configuration=run.config,
+        versions=package_versions(),
+        provenance={"command": run.resume_command, "config hash": run.config_hash[:16]},
+        notes=[f"The effect: {entry.summary}.", *findings.notes],
+    )
+    save_report_data(data, run.path)
+    write_file(run.path / "report.html", render_report(data).encode())
+
+
+def show(name: str, findings: Findings, page: str) -> None:
+    """Print the claims and the verdict."""
+    table = TerminalTable(title=name)
+    for heading in ("claim", "quantity", "mean", "95 % interval", "verdict"):
+        table.add_column(heading, overflow="fold")
+    for row in claims_table(findings.claims).rows:
+        table.add_row(*row[:4], row[5])
+    console().print(table)
+    console().print(f"{sentence(name, findings)}\nreport: {page}")
+
+
+def show_list() -> None:
+    """Print every effect with its cost."""
+    table = TerminalTable(title="worldrl reproduce NAME")
+    for heading in ("name", "effect", "cost on two cores"):
+        table.add_column(heading, overflow="fold")
+    for entry in CATALOGUE.values():
+        table.add_row(entry.name, entry.summary, entry.cost or f"not yet: {entry.missing}")
+    console().print(table)

@@ -1,0 +1,131 @@
+"""The effects that ``worldrl reproduce`` knows: one line each, what they cost, and where they are computed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.jobs.reproductions.findings import Findings
+
+SCALES = ("tiny", "quick", "full")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of one method with one seed: what a stage computes.
+
+    Attributes:
+        method: its name.
+        seed: of every random stream in it.
+    """
+
+    method: str
+    seed: int
+
+
+class Reproduction(Protocol):
+    """What a module of this folder offers. Settings are a frozen dataclass of numbers with a field ``seeds``."""
+
+    SETTINGS: Mapping[str, Any]
+    METHODS: Sequence[str]
+    run: Callable[[Any, Cell, Path], dict[str, Any]]
+    conclude: Callable[[Any, Mapping[str, Sequence[dict[str, Any]]]], Findings]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the list.
+
+    Attributes:
+        name: what is typed.
+        summary: the effect, in one line.
+        cost: of the quick and the full setting, on two cores.
+        missing: why it cannot be run yet; empty where it can.
+    """
+
+    name: str
+    summary: str
+    cost: str = ""
+    missing: str = ""
+
+    def load(self) -> Reproduction:
+        """Import its module.
+
+        Raises:
+            SettingError: it is not there yet.
+        """
+        if self.missing:
+            raise SettingError(f"name: {self.name!r} cannot be reproduced yet: {self.missing}")
+        module: Any = importlib.import_module(f"worldrl.jobs.reproductions.{self.name.replace('-', '_')}")
+        return module
+
+
+CATALOGUE = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            "edge-of-reach-2d",
+            "with true dynamics a penalised method is the base method and fails; RAVL and oracle patching do not",
+            "quick 5 min, full hours",
+        ),
+        Entry(
+            "neubay-bandit",
+            "a penalty commits to the arm that the data show; neutral Bayes tries the other and keeps the better",
+            "quick 5 min, full an hour",
+        ),
+        Entry(
+            "neubay-horizon",
+            "over-estimation falls as the rollout horizon grows (a pendulum)",
+            "quick and full: not timed yet",
+        ),
+        Entry(
+            "edge-of-reach",
+            "the same as edge-of-reach-2d on a MuJoCo task",
+            missing="it needs the true-dynamics world and datasets made by make-dataset",
+        ),
+        Entry(
+            "pgd",
+            "policy-guided diffusion: smaller dynamics error than the ensemble, better TD3+BC and IQL",
+            missing="it needs the trajectory diffusion world",
+        ),
+        Entry(
+            "offline-video",
+            "RAVL, NEUBAY and policy-guided diffusion on the latents of a video world model",
+            missing="it needs the video latents as a state world",
+        ),
+    )
+}
+
+
+def find(name: str) -> Entry:
+    """Look an effect up.
+
+    Raises:
+        SettingError: no such name; the message has the nearest.
+    """
+    if name not in CATALOGUE:
+        raise SettingError(f"name: unknown effect {name!r}{nearest(name, CATALOGUE)} (worldrl reproduce lists all)")
+    return CATALOGUE[name]
+
+
+def changed(settings: Any, change: Mapping[str, float]) -> Any:
+    """Return settings with some numbers replaced.
+
+    Args:
+        settings: a frozen dataclass of numbers.
+        change: new value by field.
+
+    Raises:
+        SettingError: no such field, or a fraction for a whole number.
+    """
+    kinds = {item.name: type(getattr(settings, item.name)) for item in fields(settings)}
+    for name, value in change.items():
+        if name not in kinds:
+            raise SettingError(f"change.{name}: no such number{nearest(name, kinds)}")
+        if kinds[name] is int and not float(value).is_integer():
+            raise SettingError(f"change.{name}: must be a whole number, got {value}")
+    return replace(settings, **{name: kinds[name](value) for name, value in change.items()})

@@ -1,0 +1,309 @@
+"""``edge-of-reach-2d``: a perfect model makes model-based offline RL fail.
+
+Sims et al., "The Edge-of-Reach Problem in Offline Model-Based Reinforcement Learning" (2024). Rollouts of k steps in the
+true dynamics. States that can be reached only at step k are bootstrapped from and never corrected; their values leak
+backwards and grow. Four agents on the same data:
+
+- ``base``: SAC on imagined rollouts;
+- ``penalised``: base with the reward r - λ U of MOPO; the true dynamics know everything, U = 0, so nothing is left of it;
+- ``oracle-patch``: base whose target takes the true Q* at states of the edge, and at no others;
+- ``ravl``: many diverse critics, pessimistic where they disagree, and no penalty.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats as scipy_stats
+from torch import Tensor
+
+from worldrl.algorithms.offline.agent import Facts
+from worldrl.algorithms.offline.branches import BranchConfig, Branches
+from worldrl.algorithms.offline.buffer import TransitionBuffer
+from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
+from worldrl.algorithms.offline.sac import Sac, SacConfig, effective_penalty
+from worldrl.core.rng import initial_weights, stream
+from worldrl.core.transitions import Transitions, concat
+from worldrl.evaluation.report.model import Filmstrip, Table
+from worldrl.evaluation.report.words import number
+from worldrl.jobs.reproductions.catalogue import Cell
+from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.jobs.reproductions.plane import Plane, PlaneWorld, picture
+
+METHODS = ("base", "penalised", "oracle-patch", "ravl")
+ROWS, STARTS_SHOWN, STATES_ASKED = 2000, 32, 4000
+FLOOR = 1e-2
+"""Values below count as this in logarithms."""
+sps: Any = scipy_stats
+
+
+@dataclass(frozen=True)
+class EdgeSettings:
+    """Settings of the plane and the agents.
+
+    Attributes:
+        seeds: how many.
+        updates: gradient steps.
+        refresh: updates between two generations of rollouts.
+        starts: rollouts per generation.
+        generations: generations kept.
+        horizon: k.
+        step: largest move per coordinate and step.
+        goal: both coordinates of the reward's peak.
+        width: σ of the reward.
+        discount: γ.
+        batch: rows per update.
+        real_ratio: share of recorded rows in it.
+        hidden: width of the two hidden layers of actor and critics.
+        rate: learning rate of everything.
+        polyak: τ.
+        critics: of RAVL.
+        diversity: η of RAVL.
+        penalty: λ of the penalised method.
+        evaluations: points of the curves.
+        steps: of an evaluated episode.
+    """
+
+    seeds: int = 5
+    updates: int = 100_000
+    refresh: int = 1000
+    starts: int = 2000
+    generations: int = 5
+    horizon: int = 10
+    step: float = 0.05
+    goal: float = 0.5
+    width: float = 0.2
+    discount: float = 0.99
+    batch: int = 256
+    real_ratio: float = 0.05
+    hidden: int = 256
+    rate: float = 3e-4
+    polyak: float = 0.005
+    critics: int = 10
+    diversity: float = 1.0
+    penalty: float = 5.0
+    evaluations: int = 20
+    steps: int = 50
+
+    @property
+    def plane(self) -> Plane:
+        """The environment."""
+        return Plane(step=self.step, goal=self.goal, width=self.width, discount=self.discount)
+
+    @property
+    def largest_q(self) -> float:
+        """No return can exceed r_max / (1 - γ) with r_max = 1."""
+        return 1 / (1 - self.discount)
+
+
+SETTINGS: Mapping[str, EdgeSettings] = {
+    "full": EdgeSettings(),
+    "quick": EdgeSettings(updates=6000, refresh=200, starts=500, hidden=64, rate=1e-3, polyak=0.02, evaluations=12),
+    "tiny": EdgeSettings(
+        seeds=2, updates=4, refresh=2, starts=8, horizon=3, batch=40, hidden=8, critics=3, evaluations=2, steps=3
+    ),
+}
+
+
+class PatchedSac(Sac):
+    """SAC whose target is the oracle's at the edge of reach.
+
+    Args:
+        config: of SAC.
+        facts: of the data.
+        plane: the environment.
+        horizon: k.
+    """
+
+    def __init__(self, config: SacConfig, facts: Facts, plane: Plane, horizon: int) -> None:
+        super().__init__(config, facts)
+        self.plane, self.horizon = plane, horizon
+
+    @torch.no_grad()
+    def target(self, batch: Transitions, draws: torch.Generator) -> Tensor:
+        """Return y ``[B]``, with Q*(s', a') in the place of the bootstrapped value where s' lies at the edge."""
+        action, _ = self.sample(batch.next_obs, draws)
+        true = batch.reward + self.config.discount * self.plane.q(batch.next_obs, action)
+        return torch.where(self.plane.at_edge(batch.next_obs, self.horizon), true, super().target(batch, draws))
+
+
+def make_agent(settings: EdgeSettings, method: str, facts: Facts) -> Sac:
+    """Make one method's agent; all but RAVL have two critics."""
+    common: dict[str, Any] = {
+        "hidden": (settings.hidden, settings.hidden),
+        "discount": settings.discount,
+        "polyak": settings.polyak,
+        "actor_rate": settings.rate,
+        "critic_rate": settings.rate,
+        "temperature_rate": settings.rate,
+        "temperature": 0.1,
+        "largest_temperature": 1.0,
+        "actor_cosine": False,
+    }
+    if method == "ravl":
+        return Ravl(RavlConfig(critics=settings.critics, diversity=settings.diversity, **common), facts)
+    config = SacConfig(critics=2, **common)
+    return (
+        PatchedSac(config, facts, settings.plane, settings.horizon) if method == "oracle-patch" else Sac(config, facts)
+    )
+
+
+def run(settings: EdgeSettings, cell: Cell, folder: Path) -> dict[str, Any]:
+    """Train one agent, looking at it from time to time; nothing is left in ``folder``."""
+    plane = settings.plane
+    data = plane.data(ROWS, generator=stream(cell.seed, "plane", "data"))
+    with initial_weights(cell.seed, "plane", "agent"):
+        agent = make_agent(settings, cell.method, Facts(data.obs.mean(0), data.obs.std(0), 2))
+    penalty = settings.penalty if cell.method == "penalised" else 0.0
+    branches = Branches(PlaneWorld(plane, data.obs), ROWS, BranchConfig(settings.starts, settings.horizon, penalty))
+    buffer = TransitionBuffer(settings.starts * settings.horizon * settings.generations)
+    generator = stream(cell.seed, "plane", "training")
+    _, best = play(settings, data.obs[:STARTS_SHOWN], plane.best_action)
+    looks, real = [look(settings, agent, data, best, 0)], int(settings.batch * settings.real_ratio)
+    for update in range(settings.updates):
+        if update % settings.refresh == 0:
+            buffer.add(branches.generate(agent, generator=generator)[0])
+        recorded = data.select(torch.randint(ROWS, (real,), generator=generator))
+        imagined = buffer.sample(settings.batch - real, generator=generator)
+        agent.update(concat([recorded, imagined]), generator=generator)
+        if (update + 1) * settings.evaluations // settings.updates > update * settings.evaluations // settings.updates:
+            looks.append(look(settings, agent, data, best, update + 1))
+    curves = {key: [found[key] for found in looks] for key in looks[0]}
+    return {**curves, "penalty_auroc": penalty_auroc(settings, agent, cell.seed)}
+
+
+@torch.no_grad()
+def look(settings: EdgeSettings, agent: Sac, data: Transitions, best: Tensor, update: int) -> dict[str, Any]:
+    """Measure the agent: score (``best`` are the best policy's returns), predicted values, and where it goes."""
+    path, total = play(settings, data.obs[:STARTS_SHOWN], lambda obs: agent.act(obs, generator=None))
+    q = agent.critic(data.obs, agent.act(data.obs, generator=None)).mean(0)
+    kept = path[:: max(1, settings.steps // settings.horizon)]
+    return {
+        "update": update,
+        "score": float(total.mean() / best.mean()),
+        "log10_q": math.log10(max(float(q.mean()), FLOOR)),
+        "path": kept.reshape(-1, 2).mul(1000).round().div(1000).tolist(),
+    }
+
+
+def play(settings: EdgeSettings, starts: Tensor, act: Any) -> tuple[Tensor, Tensor]:
+    """Play episodes; return the states after each step ``[steps, B, 2]`` and the returns ``[B]``."""
+    obs, states, total = starts, [], torch.zeros(len(starts))
+    for _ in range(settings.steps):
+        obs = settings.plane.move(obs, act(obs))
+        total = total + settings.plane.reward(obs)
+        states.append(obs)
+    return torch.stack(states), total
+
+
+@torch.no_grad()
+def penalty_auroc(settings: EdgeSettings, agent: Sac, seed: int) -> float:
+    """Does mean Q - min Q tell states at the edge from those within reach? Its AUROC over reachable states."""
+    states = 2 * torch.rand(STATES_ASKED, 2, generator=stream(seed, "plane", "asked")) - 1
+    states = states[settings.plane.reachable(states, settings.horizon)]
+    edge = settings.plane.at_edge(states, settings.horizon)
+    penalty = effective_penalty(agent.critic(states, agent.act(states, generator=None)))
+    return auroc(penalty[edge].numpy(), penalty[~edge].numpy())
+
+
+def auroc(above: Any, below: Any) -> float:
+    """Probability that a number of the first kind exceeds one of the second, ties counting half (Mann-Whitney)."""
+    ranks = sps.rankdata(np.concatenate([above, below]))
+    return float((ranks[: len(above)].sum() - len(above) * (len(above) + 1) / 2) / (len(above) * len(below)))
+
+
+# --- what was found -------------------------------------------------------------------------------------------------
+
+
+def conclude(settings: EdgeSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+    """Compare the methods by their last evaluation."""
+    score = {m: np.array([found["score"][-1] for found in results[m]]) for m in METHODS}
+    above = {
+        m: np.array([found["log10_q"][-1] for found in results[m]]) - math.log10(settings.largest_q) for m in METHODS
+    }
+    separation = np.array([found["penalty_auroc"] for found in results["ravl"]]) - 0.5
+    claims = [
+        Claim(
+            "base's values grow beyond what any policy can earn", "log10 (Q / largest possible)", above["base"].tolist()
+        ),
+        Claim("RAVL's values do not", "log10 (largest possible / Q)", (-above["ravl"]).tolist()),
+        Claim("RAVL earns more than base", "score, difference", (score["ravl"] - score["base"]).tolist()),
+        Claim(
+            "RAVL earns more than the penalised method",
+            "score, difference",
+            (score["ravl"] - score["penalised"]).tolist(),
+        ),
+        Claim(
+            "the true Q at the edge alone repairs base",
+            "score, difference",
+            (score["oracle-patch"] - score["base"]).tolist(),
+        ),
+        Claim("RAVL's effective penalty tells edge-of-reach states", "AUROC less 0.5", separation.tolist()),
+    ]
+    same = all(a["score"] == b["score"] for a, b in zip(results["base"], results["penalised"], strict=True))
+    return Findings(
+        claims, [methods_table(results)], curves(results), notes(settings, same), filmstrips(settings, results)
+    )
+
+
+def methods_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+    """Last evaluation of every method, mean over seeds."""
+    rows = []
+    for method in METHODS:
+        final = {key: [found[key][-1] for found in results[method]] for key in ("score", "log10_q")}
+        auc = [found["penalty_auroc"] for found in results[method]]
+        worst, best = min(final["score"]), max(final["score"])
+        rows.append(
+            (
+                method,
+                f"{np.mean(final['score']):.3f} ({worst:.3f} to {best:.3f})",
+                number(float(np.mean(final["log10_q"]))),
+                f"{np.mean(auc):.3f}",
+            )
+        )
+    headers = ("Method", "Score (lowest to highest seed)", "log10 Q", "AUROC of mean Q - min Q")
+    return Table("At the end of training", headers, rows, "Score: return over the best policy's from the same states.")
+
+
+def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
+    """Score and value over training."""
+    x = results["base"][0]["update"]
+
+    def chart(title: str, label: str, key: str) -> Any:
+        return across_seeds(title, "update", label, x, {m: [found[key] for found in results[m]] for m in METHODS})
+
+    return [
+        chart("Score", "return / best policy's return", "score"),
+        chart("Predicted value at the data", "log10 of the mean Q(s, π(s))", "log10_q"),
+    ]
+
+
+def filmstrips(settings: EdgeSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Filmstrip]:
+    """Where the greedy policies of the first seed go, over training."""
+    updates = results["base"][0]["update"]
+    shown = np.unique(np.linspace(0, len(updates) - 1, 6).round().astype(int))
+    rows = {
+        m: np.stack([picture(settings.plane, results[m][0]["path"][i], settings.horizon) for i in shown])
+        for m in METHODS
+    }
+    caption = (
+        "Grey: reward. Blue: the disc of data. Yellow: states at the edge of reach. Red: states that the greedy policy "
+        "passes from the data on."
+    )
+    return [Filmstrip("Where the policies go, first seed", caption, rows, [f"update {updates[i]}" for i in shown])]
+
+
+def notes(settings: EdgeSettings, same: bool) -> list[str]:
+    """How it was done."""
+    exact = "equals" if same else "differs from"
+    return [
+        f"In true dynamics the uncertainty is exactly 0, so the penalised method {exact} base, number for number.",
+        f"The largest possible value is 1 / (1 - γ) = {settings.largest_q:g}; its logarithm is {math.log10(settings.largest_q):g}.",
+        "The environment is a stand-in: the paper's own is published as a picture only.",
+    ]

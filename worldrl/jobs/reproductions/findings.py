@@ -1,0 +1,131 @@
+"""What a reproduction found: claims with one number per seed, and a verdict that follows from their interval alone.
+
+A claim's numbers are laid out so that the paper expects them above zero. The verdict is "reproduced" where the 95 %
+Student interval of their mean over seeds lies above zero, "contrary" where it lies below, and "not reproduced" where
+it holds zero, or where one seed gives no interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from worldrl.core.stats import mean_interval
+from worldrl.evaluation.report.model import Curve, Filmstrip, Point, Table
+from worldrl.evaluation.report.words import number
+
+Verdict = Literal["reproduced", "not reproduced", "contrary"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of the paper, as a number that should be above zero.
+
+    Attributes:
+        sentence: the statement.
+        quantity: what the numbers are, with unit.
+        values: one per seed.
+    """
+
+    sentence: str
+    quantity: str
+    values: Sequence[float]
+
+    @property
+    def mean(self) -> float:
+        """Mean over seeds."""
+        return float(np.mean(self.values))
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of the mean; None for a single seed."""
+        if len(self.values) < 2:
+            return None
+        found = mean_interval(self.values)
+        return found["lo"], found["hi"]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Follow from the interval."""
+        lo, hi = self.interval or (float("-inf"), float("inf"))
+        return "reproduced" if lo > 0 else "contrary" if hi < 0 else "not reproduced"
+
+    def metrics(self) -> dict[str, Any]:
+        """For ``result.json``."""
+        lo, hi = self.interval or (None, None)
+        head = {"sentence": self.sentence, "quantity": self.quantity, "verdict": self.verdict}
+        return {**head, "n": len(self.values), "mean": self.mean, "lo": lo, "hi": hi, "values": list(self.values)}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All of one reproduction.
+
+    Attributes:
+        claims: at least one.
+        tables: further numbers.
+        curves: the figure.
+        notes: how it was done, and limits.
+        filmstrips: pictures, where there is something to see.
+    """
+
+    claims: Sequence[Claim]
+    tables: Sequence[Table] = ()
+    curves: Sequence[Curve] = ()
+    notes: Sequence[str] = ()
+    filmstrips: Sequence[Filmstrip] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """Reproduced where every claim is; contrary where any is."""
+        found = {claim.verdict for claim in self.claims}
+        return "contrary" if "contrary" in found else "reproduced" if found == {"reproduced"} else "not reproduced"
+
+
+def claims_table(claims: Sequence[Claim]) -> Table:
+    """Write the claims as a table."""
+    rows = [(c.sentence, c.quantity, number(c.mean), _range(c), str(len(c.values)), c.verdict) for c in claims]
+    return Table("Claims", ("Claim", "Quantity", "Mean", "95 % interval", "Seeds", "Verdict"), rows)
+
+
+def across_seeds(
+    title: str,
+    x_label: str,
+    y_label: str,
+    x: Sequence[float],
+    series: Mapping[str, Sequence[Sequence[float]]],
+    *,
+    percent: bool = False,
+) -> Curve:
+    """Draw the mean over seeds of each series, with its 95 % band.
+
+    Args:
+        title: heading.
+        x_label: of the axis.
+        y_label: of the axis.
+        x: common to all.
+        series: name to one row of numbers per seed.
+        percent: the numbers are fractions.
+    """
+    lines: dict[str, list[Point]] = {}
+    bands: dict[str, list[tuple[float, float, float]]] = {}
+    for name, rows in series.items():
+        columns = [[float(value) for value in column] for column in zip(*rows, strict=True)]
+        lines[name] = [(float(at), float(np.mean(column))) for at, column in zip(x, columns, strict=True)]
+        ends = [_ends(column) for column in columns]
+        bands[name] = [(float(at), *end) for at, end in zip(x, ends, strict=True) if end is not None]
+    return Curve(title, x_label, y_label, lines, bands, percent=percent)
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float] | None:
+    if len(values) < 2 or not np.isfinite(values).all():
+        return None
+    found = mean_interval(values)
+    return found["lo"], found["hi"]
+
+
+def _range(claim: Claim) -> str:
+    return "one seed: none" if claim.interval is None else " to ".join(number(end) for end in claim.interval)
