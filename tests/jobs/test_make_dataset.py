@@ -19,6 +19,7 @@ from worldrl.jobs.make_dataset import KINDS, Choice, MakeDatasetSettings, first_
 
 minari = pytest.importorskip("minari")
 pytest.importorskip("h5py")
+pytest.importorskip("imageio")  # Gymnasium's MuJoCo environments import it
 pytest.importorskip("stable_baselines3")
 
 
