@@ -25,6 +25,7 @@ from worldrl.data.offline.trajectories import from_episodes
 from worldrl.rollout.vector_episodes import environment_info, make_environment
 
 pytest.importorskip("stable_baselines3")
+pytest.importorskip("imageio")  # Gymnasium's MuJoCo environments import it
 
 ENV = "InvertedPendulum-v5"
 SMALL = {"hidden": (8, 8), "batch_size": 16, "learning_starts": 25, "evaluation_episodes": 1}

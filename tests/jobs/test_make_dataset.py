@@ -1,6 +1,10 @@
 """Unit under test: ``worldrl make-dataset``, with the real Minari and Stable-Baselines3."""
 
 import json
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from worldrl.jobs.make_dataset import KINDS, Choice, MakeDatasetSettings, first_
 
 minari = pytest.importorskip("minari")
 pytest.importorskip("h5py")
+pytest.importorskip("imageio")  # Gymnasium's MuJoCo environments import it
 pytest.importorskip("stable_baselines3")
 
 
@@ -104,6 +109,29 @@ def test_a_run_that_was_stopped_anywhere_gives_the_same_datasets(
         assert {k: v for k, v in entry.items() if k not in drop} == {
             k: v for k, v in whole[1]["sets"][kind].items() if k not in drop
         }
+
+
+@pytest.mark.slow
+def test_a_killed_command_goes_on(tmp_path: Path) -> None:
+    """The real command, killed in training and again while it writes, against one that was left alone."""
+
+    def command(run_dir: Path) -> list[str]:
+        return [sys.executable, "-m", "worldrl", "make-dataset", "preset=tiny", f"run_dir={run_dir}"]
+
+    for sign in ("stages/02-train/checkpoints/step-00000150", "stages/05-medium/stage.json"):
+        process = subprocess.Popen(command(tmp_path / "killed"), stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 300
+        while not (tmp_path / "killed" / sign).exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+    for run_dir in ("killed", "whole"):
+        subprocess.run(command(tmp_path / run_dir), check=True, stderr=subprocess.DEVNULL)
+    for kind in KINDS:
+        name = f"worldrl/pendulum-v1/{kind}-v0"
+        one, other = (open_trajectories(name, store=tmp_path / run / "datasets") for run in ("killed", "whole"))
+        for column in ("obs", "action", "reward", "next_obs", "episode", "seed"):
+            np.testing.assert_array_equal(getattr(one, column), getattr(other, column), err_msg=f"{kind} {column}")
 
 
 def test_another_runs_dataset_in_the_store_is_never_overwritten(

@@ -24,6 +24,8 @@ from worldrl.rollout.vector_episodes import (
     uniform_policy,
 )
 
+pytest.importorskip("imageio")  # Gymnasium's MuJoCo environments import it
+
 
 class Linear:
     """An agent that pushes against the pole, with noise where it is given a generator."""

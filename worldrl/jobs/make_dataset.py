@@ -298,7 +298,7 @@ def show(metrics: Mapping[str, Any]) -> None:
     about = f"score 0 is {metrics['random']:.4g} (random), 100 is {metrics['expert']:.4g} (expert)"
     table = Table(title=f"datasets of {metrics['env']}", caption=about)
     for heading in ("id", "rows", "episodes", "mean return", "folder"):
-        table.add_column(heading, justify="left" if heading in ("id", "folder") else "right")
+        table.add_column(heading, justify="left" if heading in ("id", "folder") else "right", overflow="fold")
     for entry in metrics["sets"].values():
         mean = "" if entry["mean_return"] is None else f"{entry['mean_return']:.4g}"
         table.add_row(entry["id"], str(entry["rows"]), str(entry["episodes"]), mean, entry["folder"])
