@@ -108,7 +108,17 @@ SETTINGS: Mapping[str, EdgeSettings] = {
         updates=8000, refresh=200, starts=500, hidden=64, rate=1e-3, polyak=0.02, diversity=5.0, evaluations=16
     ),
     "tiny": EdgeSettings(
-        seeds=2, updates=4, refresh=2, starts=8, horizon=3, batch=40, hidden=8, critics=3, evaluations=2, steps=3
+        seeds=2,
+        updates=4,
+        refresh=2,
+        starts=8,
+        horizon=3,
+        discount=0.5,
+        batch=40,
+        hidden=8,
+        critics=3,
+        evaluations=2,
+        steps=3,
     ),
 }
 
