@@ -22,7 +22,7 @@ def test_likelihood_by_hand() -> None:
 
 
 def test_members_agree_on_the_arm_of_the_data_alone() -> None:
-    config = RewardTraining(members=16, elites=12, epochs=150)
+    config = RewardTraining(members=16, elites=12, epochs=50, learning_rate=4e-3)
     reward = torch.bernoulli(torch.full((1000,), 0.5), generator=stream(0, "data"))
     with initial_weights(0, "ensemble"):
         ensemble = RewardEnsemble(16, 2, 16)
