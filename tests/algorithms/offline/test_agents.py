@@ -315,7 +315,7 @@ def test_sac_values_of_a_frozen_policy_are_its_returns() -> None:
     start = torch.tensor([[1.0, 0.0]]).expand(256, -1)
     follow = agent.critic(start, agent.act(start, generator=stream(0, "a"))).min(dim=0).values.mean()
     assert [right, *last] == pytest.approx([2, 2, 2], abs=0.1)
-    assert left == pytest.approx(0.5 * float(follow), abs=0.1)
+    assert left == pytest.approx(0.5 * follow.item(), abs=0.1)
 
 
 def test_every_setting_says_what_it_means() -> None:
