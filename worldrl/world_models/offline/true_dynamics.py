@@ -9,7 +9,7 @@ exactly where it was, whatever other rows were stepped in between. A start is th
 warm start of the recording is not known, so there the solver starts cold and agrees with the recorded successor to its
 tolerance.
 
-Stepping is a plain loop: most of a step is Gymnasium's and MuJoCo's own, see ``docs/offline.md`` for what threads gain.
+Stepping is a plain loop: two threads would give at most half as much again (``docs/offline.md``, Speed).
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` rows of the dataset, ``n`` numbers of a physics state.
 """
