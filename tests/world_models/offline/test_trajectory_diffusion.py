@@ -1,4 +1,4 @@
-"""The trajectory model: its loss, sampler and guidance against closed forms, and that it learns a toy.
+"""The trajectory model: its loss, sampler and guidance against closed forms.
 
 Units under test: ``TrajectoryDiffusion``, ``fit_trajectories``, ``sample_trajectories``, guidance, ``GuidedDreams``.
 """
@@ -209,17 +209,6 @@ def test_resumed_training_is_the_uninterrupted_one(
     assert report.validation_loss == second.validation_loss is not None
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
-
-
-@pytest.mark.slow
-def test_it_learns_the_circle(circles: tuple[Transitions, Tensor]) -> None:
-    training = replace(TRAINING, steps=3000, batch_size=32, ema_decay=0.99, checkpoint_steps=10_000)
-    model, report = fit_trajectories("toy", *circles, replace(TINY, features=32), training, seed=0)
-    assert report.validation_loss is not None
-    rows = model.transitions(sample_trajectories(model, 64, SamplerConfig(), generator=stream(0, "draw")))
-    assert (rows.obs.norm(dim=1) - 1).abs().mean() < 0.1
-    turned = torch.atan2(rows.next_obs[:, 1], rows.next_obs[:, 0]) - torch.atan2(rows.obs[:, 1], rows.obs[:, 0])
-    assert (torch.remainder(turned + math.pi, 2 * math.pi) - math.pi).mean().item() == pytest.approx(0.3, abs=0.05)
 
 
 def test_folder_round_trip(tmp_path: Path) -> None:
