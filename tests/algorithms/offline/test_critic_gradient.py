@@ -84,7 +84,7 @@ def test_closed_form_by_finite_differences() -> None:
         own = action.expand(4, -1, -1).clone().requires_grad_(True)
         q = critic(obs, own)
         (gradient,) = torch.autograd.grad(q.sum(), own)
-        return float(td_loss(q, target) + 0.5 * diversity_loss(gradient))
+        return (td_loss(q, target) + 0.5 * diversity_loss(gradient)).item()
 
     found, _ = diverse_td_gradients(critic, obs, action, target, 0.5)
     weight = critic.linears[0].weight
