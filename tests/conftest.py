@@ -20,6 +20,8 @@ from worldrl.core.types import NULL_ACTION, Episode, Imagined, ResetRecord
 # One process per core runs the suite (-n 2), and what it starts inherits this: more threads would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+# Some of torch's warnings come once per process: which test they fail would depend on the order.
+torch.set_warn_always(True)
 
 # A shell that starts the suite in the background has SIGINT ignored, children inherit that, and no Ctrl-C test could pass.
 signal.signal(signal.SIGINT, signal.default_int_handler)

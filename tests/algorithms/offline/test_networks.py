@@ -64,9 +64,9 @@ def test_initial_weights_are_edacs() -> None:
     with initial_weights(0, "x"):
         critic, actor = StackedCritic(3, 2, (64, 64), 4), SquashedActor(3, 2, (64, 64))
     assert all(bool((linear.bias == 0.1).all()) for linear in critic.linears[:-1])
-    assert float(critic.linears[-1].weight.abs().max()) <= 3e-3
-    assert float(actor.net[-1].weight.abs().max()) <= 1e-3  # pyright: ignore[reportCallIssue, reportArgumentType]
-    assert 0.9 / math.sqrt(5) < float(critic.linears[0].weight.abs().max()) <= 1 / math.sqrt(5)
+    assert critic.linears[-1].weight.abs().max().item() <= 3e-3
+    assert actor.net[-1].weight.abs().max().item() <= 1e-3  # pyright: ignore[reportCallIssue, reportArgumentType]
+    assert 0.9 / math.sqrt(5) < critic.linears[0].weight.abs().max().item() <= 1 / math.sqrt(5)
 
 
 def test_least_value_has_the_gradient_of_the_minimum(critic: StackedCritic) -> None:
