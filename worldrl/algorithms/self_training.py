@@ -9,8 +9,9 @@ With success as the only reward, imitating one's own successes is a policy gradi
 convergence: each rollout is used for hundreds of gradient steps instead of one or two, which is what a small machine
 needs. With several rollouts from each start the baseline is the mates' rate of success (leave one out, as in RLOO): a
 success counts 1 - that rate, so that what always succeeds anyway is not learned again. With further opinions a success
-counts less, too, where the same actions fail in another imagination (trust). Failures teach nothing here; a lasting exploration (``policies.exploration``) sees to it that there are
-successes worth imitating. Learning like a demonstration, a success is also shown shifted, recoloured and in other words.
+counts less, too, where the same actions fail in another imagination (trust). Failures teach nothing here; a lasting
+exploration (``policies.exploration``) sees to it that there are successes worth imitating. Learning like a demonstration, a
+success is also shown shifted, recoloured and in other words.
 
 Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
 """

@@ -106,7 +106,8 @@ def judge_policy(
     stage: Stage, config: PolicyDreams, folder: Path, model: VideoWorldModel, tasks: Sequence[str], *, seed: int
 ) -> Judged:
     """Let one policy dream and act; what an earlier session did is read."""
-    policy, rule = TokenPolicy.load(folder, model.device), SuccessRule(*_rule(model))
+    policy, outcome = TokenPolicy.load(folder, model.device), model.config.outcome
+    rule = SuccessRule(outcome.threshold, outcome.debounce)
     horizon, size = task_horizons(tasks), model.config.codec.image_size
     files = {name: stage.folder / f"{name}.npz" for name in ("dreams", "opinions")}
     if not files["dreams"].exists():
@@ -132,10 +133,6 @@ def judge_policy(
     }
     signs = signs_of_trust(dreams.probability, Opinions.load(files["opinions"]), rule.debounce)
     return Judged(metrics, predicted, actual, signs)
-
-
-def _rule(model: VideoWorldModel) -> tuple[float, int]:
-    return model.config.outcome.threshold, model.config.outcome.debounce
 
 
 def _act_freely(data: Path, config: PolicyDreams, policy: Path, dreams: Dreams, image_size: int) -> Rate:

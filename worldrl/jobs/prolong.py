@@ -48,7 +48,7 @@ def main(settings: ProlongSettings) -> dict[str, Any]:
         settings: which recording, and how far.
 
     Returns:
-        The metrics: episodes, frames, and how many went as recorded up to where the recording ends.
+        The metrics: episodes and frames.
 
     Raises:
         ArtefactError: an episode's initial state is unknown, or the simulator did not repeat it.
