@@ -99,6 +99,10 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
     def _vector(self) -> NDArray[np.float32]:
         """The whole observation of `obs="state"`."""
 
+    @abstractmethod
+    def hold_action(self) -> NDArray[np.float32]:
+        """The action under which the command stays as it is."""
+
     def _begin(self, generator: np.random.Generator) -> None:
         """What else an episode draws, after its layout and its sentence; nothing by default."""
 

@@ -12,7 +12,7 @@ from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
 from worldrl_envs.base import TaskEnv
-from worldrl_envs.control import ACTION_SIZE, PANDA, Embodiment, check_action, home_command, next_command
+from worldrl_envs.control import ACTION_SIZE, GRIPPER_INDEX, PANDA, Embodiment, check_action, home_command, next_command
 from worldrl_envs.observations import pixels_space, proprioception, state_space, state_vector
 from worldrl_envs.simulation import Simulation
 from worldrl_envs.style import Look, Style
@@ -105,6 +105,10 @@ class TabletopEnv(TaskEnv):
     def embodiment(self) -> Embodiment:
         """Scales and limits of the action, for whoever integrates the commanded pose too."""
         return PANDA
+
+    def hold_action(self) -> NDArray[np.float32]:
+        """No motion, the gripper as commanded, float32[7]."""
+        return np.array([0, 0, 0, 0, 0, 0, self._command[GRIPPER_INDEX]], np.float32)
 
     def _home_command(self) -> NDArray[np.float32]:
         return home_command()

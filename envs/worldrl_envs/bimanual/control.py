@@ -50,10 +50,10 @@ class JointEmbodiment:
 
 
 SIXAXIS_PAIR = JointEmbodiment()
-# rad; hands down and 16 cm up, 29 cm before the bases and 5 cm inwards of them, unturned
+# rad; hands down and 16 cm up, 28 cm before the bases and 6.5 cm inwards of them, unturned
 HOME_QPOS = {
-    "left": (-0.170735, 0.201927, 1.691263, 0.0, 1.248403, -0.170735),
-    "right": (0.170735, 0.201927, 1.691263, 0.0, 1.248403, 0.170735),
+    "left": (-0.228103, 0.178998, 1.719413, 0.0, 1.243181, -0.228103),
+    "right": (0.228103, 0.178998, 1.719413, 0.0, 1.243181, 0.228103),
 }
 MAX_STEP = np.array(_SPEED) / PANDA.control_hz  # rad (or openings) per control step of one arm, float64[7]
 

@@ -119,6 +119,10 @@ class BimanualEnv(TaskEnv):
         """Limits of the joint targets, for whoever integrates the command too."""
         return SIXAXIS_PAIR
 
+    def hold_action(self) -> NDArray[np.float32]:
+        """The command itself, float32[14]."""
+        return self.command
+
     def _home_command(self) -> NDArray[np.float32]:
         return home_command()
 

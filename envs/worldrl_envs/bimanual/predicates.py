@@ -23,7 +23,7 @@ REST_SPEED = 0.05  # m/s; a placed object slower than this has come to rest
 UPRIGHT = 0.97  # cosine of the largest tilt (14 degrees) of a pot that does not spill
 ON_PLATE = 0.035  # metres from the plate's middle to the cube's, plate radius 5 cm
 ZONE_HALF = 0.045  # metres; the middle of a placed cube lies in the zone's inner square
-STACKED = 0.02  # metres between the middles of two stacked cubes, half an edge is 2.9 cm
+STACKED = 0.02  # metres between the middles of two stacked cubes, half an edge is 3 cm
 
 
 def held(sim: "BimanualSimulation", arm: str, name: str) -> bool:

@@ -14,11 +14,11 @@ from worldrl_envs.scene import ObjectSpec, Part, add_objects
 
 BASES = {"left": (0.0, 0.22, 0.0), "right": (0.0, -0.22, 0.0)}  # metres
 BITS = {"left": (2, 5), "right": (4, 3)}  # contype and conaffinity
-HEAD = {"pos": (-0.24, 0.0, 0.80), "xyaxes": (0, -1, 0, 0.80, 0, 0.60), "fovy": 26.0}
+HEAD = {"pos": (-0.19, 0.0, 0.80), "xyaxes": (0, -1, 0, 0.80, 0, 0.60), "fovy": 27.5}
 
 RED, GREEN, BLUE = (0.86, 0.10, 0.10, 1.0), (0.10, 0.62, 0.20, 1.0), (0.10, 0.25, 0.85, 1.0)
 STEEL, BLACK = (0.62, 0.66, 0.72, 1.0), (0.15, 0.15, 0.17, 1.0)
-CUBE = (0.029, 0.029, 0.029)  # 5.8 cm
+CUBE = (0.0305, 0.0305, 0.0305)  # 6.1 cm: 9 pixels wide and more in the 64-pixel head picture
 HANDLE = (0.012, 0.030, 0.009)
 # Things with an end for each hand: (y, z) of the left hand's grip in the thing's frame, metres; the right one's
 # is at -y. The fingers close along the thing's x.
