@@ -121,6 +121,9 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         self.style = get_style(style)
         self._look.apply(self.style)
 
+    def _prepare(self, state: dict[str, Any]) -> None:
+        """What to set up before the physics of a saved state is restored; nothing by default."""
+
     # --- Gymnasium ---
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -216,10 +219,11 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         """Restore `get_state()`.
 
         Raises:
-            OptionError: the state was taken in another task.
+            OptionError: the state was taken in another task or domain.
         """
         if state["task"] != self.task.name:
             raise OptionError(f"state['task']: must be {self.task.name!r}, received {state['task']!r}")
+        self._prepare(state)
         self._physics.set_state(state)
         self._command = state["command"].copy()
         self._step, self._stage, self._init_id = state["step"], state["stage"], state["init_id"]

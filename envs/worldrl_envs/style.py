@@ -140,14 +140,14 @@ class Look:
         self._original = {name: getattr(model, name).copy() for name in visual}
         self._headlight = {part: getattr(model.vis.headlight, part).copy() for part in ("ambient", "diffuse")}
 
-    def apply(self, style: Style) -> None:
-        """Make the model look like `style`."""
+    def apply(self, style: Style, table_height: float = 0.0) -> None:
+        """Make the model look like `style`; props stand on a table of that height, metres."""
         for name, value in self._original.items():
             getattr(self._model, name)[:] = value
         self._light(style)
         self._paint(style)
         self._move_camera(style)
-        self._show_props(style)
+        self._show_props(style, table_height)
 
     def _light(self, style: Style) -> None:
         tint = style.light * (1 + 0.15 * style.warmth * np.array([1.0, 0.0, -1.0]))
@@ -182,7 +182,7 @@ class Look:
         mujoco.mju_mulQuat(turned, self._original["cam_quat"][camera], roll)
         self._model.cam_quat[camera] = turned
 
-    def _show_props(self, style: Style) -> None:
+    def _show_props(self, style: Style, table_height: float) -> None:
         generator = np.random.default_rng(style.distractor_seed)
         for index in range(N_PROPS):
             prop = self._model.geom(f"prop{index}").id
@@ -190,7 +190,7 @@ class Look:
             place = self._prop_place(generator)
             if index < style.distractors:
                 self._model.geom_rgba[prop] = (*colour, 1)
-                self._model.geom_pos[prop], self._model.geom_size[prop] = (*place, size[2]), size
+                self._model.geom_pos[prop], self._model.geom_size[prop] = (*place, table_height + size[2]), size
 
 
 def _prop_place(generator: np.random.Generator) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from worldrl_envs.base import TaskEnv
 from worldrl_envs.bimanual.control import SIXAXIS_PAIR, JointEmbodiment, check_action, home_command, next_command
 from worldrl_envs.bimanual.observations import pixels_space, state_space, state_vector
 from worldrl_envs.bimanual.simulation import BimanualSimulation
-from worldrl_envs.errors import check_name
+from worldrl_envs.errors import OptionError, check_name
 from worldrl_envs.style import Look, Style, sample_style
 from worldrl_envs.tasks import get_task
 
@@ -150,22 +150,19 @@ class BimanualEnv(TaskEnv):
             self._look.apply(self.style)
             return 0.0
         generator = np.random.default_rng(self._domain_seed)
-        self._look.apply(sample_style(generator=generator))
-        return float(generator.uniform(0, TABLE_DROP))
+        style, drop = sample_style(generator=generator), float(generator.uniform(0, TABLE_DROP))
+        self._look.apply(style, -drop)
+        return drop
 
     def get_state(self) -> dict[str, Any]:
         """Everything the future depends on; stepping after `set_state` gives the same bits."""
-        return super().get_state() | {"domain_seed": self._domain_seed}
+        return super().get_state() | {"domain": self.domain, "domain_seed": self._domain_seed}
 
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Restore `get_state()` of an environment of the same domain.
-
-        Raises:
-            OptionError: the state was taken in another task.
-        """
+    def _prepare(self, state: dict[str, Any]) -> None:
+        if state["domain"] != self.domain:
+            raise OptionError(f"state['domain']: must be {self.domain!r}, received {state['domain']!r}")
         self._domain_seed = state["domain_seed"]
         self.sim.set_table(-self._dress())
-        super().set_state(state)
 
 
 def _prop_place(generator: np.random.Generator) -> tuple[float, float]:
