@@ -30,6 +30,7 @@ class BimanualEnv(TaskEnv):
     Absolute joint targets as in RoboTwin: left joints 1 to 6 (rad), left gripper (0 closed, 1 open), then the right
     arm's. The action space's bounds are the joint limits; values more than 1e-6 outside, or not finite, raise
     `ActionError` and change nothing. The servos follow no faster than the joints may turn (`JointEmbodiment`).
+    Learners that want [-1, 1] wrap it: `gymnasium.wrappers.RescaleAction(env, np.float32(-1), np.float32(1))`.
 
     ## Observation
     `obs="pixels"`, a Dict: `image` uint8[Y, X, 3] (head camera; the left arm is on the left), and with

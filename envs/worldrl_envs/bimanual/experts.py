@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl_envs.bimanual import predicates
-from worldrl_envs.bimanual.control import ARM_JOINTS, ARM_SIZE, ARMS, GRIPPERS, HOME_QPOS, MAX_STEP, SIXAXIS_PAIR
+from worldrl_envs.bimanual.control import ARM_JOINTS, ARM_SIZE, ARMS, HOME_QPOS, MAX_STEP, SIXAXIS_PAIR
 from worldrl_envs.bimanual.environment import BimanualEnv
 from worldrl_envs.bimanual.scene import BASES
 from worldrl_envs.bimanual.skills import SKILLS, Hand
@@ -24,6 +24,8 @@ TOOL_STEP = 0.025  # metres per control step at speed 1
 TURN_STEP = 0.12  # rad per control step
 TOOL_START = 0.005  # metres by which a step may be longer than the one before: 2 m/s² from rest
 APPROACH = 0.5  # share of the remaining way in one step, so that a hand slows down before its goal
+TOOL_NOISE, TURN_NOISE = 0.01, 0.04  # metres and rad per control step at noise 1
+STEADY = np.zeros(12)
 
 
 class Driver:
@@ -51,16 +53,28 @@ class Driver:
         home = self._home[arm]
         return Goal(home[:3], home[3], OPEN)
 
-    def targets(self, env: BimanualEnv, goals: dict[str, Goal]) -> NDArray[np.float64]:
-        """Joint targets that bring each hand one step nearer to its goal, float64[14]."""
-        return np.concatenate([self._toward(env, arm, goals[arm]) for arm in ARMS])
+    def action(
+        self, env: BimanualEnv, goals: dict[str, Goal], noise: NDArray[np.float64] = STEADY
+    ) -> NDArray[np.float32]:
+        """Joint targets that bring each hand one step nearer to its goal.
+
+        Args:
+            env: Gives the present targets.
+            goals: Of each arm.
+            noise: float64[12], added to each tool's step (3) and turn (3), in units of `TOOL_NOISE` and `TURN_NOISE`.
+
+        Returns:
+            float32[14] inside the joint limits.
+        """
+        moves = [self._toward(env, arm, goals[arm], part) for arm, part in zip(ARMS, noise.reshape(2, 6), strict=True)]
+        return np.clip(np.concatenate(moves), SIXAXIS_PAIR.low, SIXAXIS_PAIR.high).astype(np.float32)
 
     def _tool(self, arm: str, joints: NDArray[np.float64]) -> NDArray[np.float64]:
         """Tool position (3, m) in the world and its yaw (rad), float64[4]."""
         pose = self._arm[arm].pose(joints)
         return np.array([*(pose[:3] + BASES[arm]), pose[5]])
 
-    def _toward(self, env: BimanualEnv, arm: str, goal: Goal) -> NDArray[np.float64]:
+    def _toward(self, env: BimanualEnv, arm: str, goal: Goal, noise: NDArray[np.float64]) -> NDArray[np.float64]:
         joints = _joints(env.command, arm)
         tool = self._tool(arm, joints)
         way = goal.position - tool[:3]
@@ -68,8 +82,9 @@ class Driver:
         longest = min(self._speed * goal.speed * TOOL_STEP, self._last[arm] + TOOL_START)
         self._last[arm] = min(longest, APPROACH * distance + 0.001, distance)
         turn = np.clip(goal.yaw - tool[3], -TURN_STEP, TURN_STEP)
-        position = tool[:3] + way * (self._last[arm] / distance) - BASES[arm]
-        pose = np.array([*position, 0.0, 0.0, tool[3] + turn])
+        position = tool[:3] + way * (self._last[arm] / distance) + TOOL_NOISE * noise[:3] - BASES[arm]
+        pose = np.array([*position, *(TURN_NOISE * noise[3:])])
+        pose[5] += tool[3] + turn
         return np.array([*self._arm[arm].solve(pose, joints), 0.5 * (1 - goal.gripper)])
 
 
@@ -78,20 +93,13 @@ def _joints(command: NDArray[np.float32], arm: str) -> NDArray[np.float64]:
     return command[start : start + ARM_JOINTS].astype(np.float64)
 
 
-def _shaken(targets: NDArray[np.float64], noise: ActionNoise) -> NDArray[np.float32]:
-    """Targets with noise on the arms' joints, inside the limits, float32[14]."""
-    arms = np.delete(np.arange(len(targets)), GRIPPERS)
-    targets[arms] += noise.sample() * np.tile(MAX_STEP[:ARM_JOINTS], len(ARMS))
-    return np.clip(targets, SIXAXIS_PAIR.low, SIXAXIS_PAIR.high).astype(np.float32)
-
-
 class BimanualExpert:
     """Follows a task's plan, move after move; an arm without a part in a move goes home.
 
     Args:
         task: Name of the task.
         generator: Source of noise and offsets.
-        noise: Standard deviation of the noise on each joint target, as a fraction of its largest step.
+        noise: Standard deviation of the noise on each tool's motion, in units of 1 cm and 0.04 rad per control step.
         goal_offset: As of `experts.ScriptedExpert`, metres.
         speed: Longest step of a tool, in units of 2.5 cm.
         blind: A pick closes once and lifts, whether or not it holds the object.
@@ -109,19 +117,19 @@ class BimanualExpert:
     ) -> None:
         self._plan: tuple[tuple[tuple[str, ...], ...], ...] = get_task(task).plan
         self._driver = Driver(speed)
-        self._noise = ActionNoise(noise, generator=generator, size=ARM_JOINTS * len(ARMS))
+        self._noise = ActionNoise(noise, generator=generator, size=len(STEADY))
         self._generator, self._goal_offset, self._blind = generator, goal_offset, blind
+        self._chosen: dict[str, str] = {}
         self._enter(0)
 
     def _enter(self, index: int) -> None:
         self._index = index
         self._memory = {arm: Memory(self._generator, self._goal_offset, blind=self._blind) for arm in ARMS}
-        self._near: dict[str, str] = {}
 
     def reset(self, env: gymnasium.Env) -> None:
         """Forget the last episode; `env` has just been reset."""
         self._enter(0)
-        self._chosen: dict[str, str] = {}
+        self._chosen = {}
         self._driver.reset()
         self._noise.reset()
 
@@ -132,7 +140,7 @@ class BimanualExpert:
         move = {self._which(base, arm, names): (skill, names) for arm, skill, *names in self._plan[self._index]}
         for arm, (skill, names) in move.items():
             done[arm] = SKILLS[skill](self._driver.hand(base, arm), self._memory[arm], *names)
-        action = _shaken(self._driver.targets(base, done), self._noise)
+        action = self._driver.action(base, done, self._noise.sample())
         self._advance([done[arm] for arm in move])
         return action
 
@@ -160,7 +168,7 @@ class BimanualReach:
     def __init__(self, *, generator: np.random.Generator, object_share: float = 0.5) -> None:
         self._generator, self._object_share = generator, object_share
         self._driver = Driver(1.0)
-        self._noise = ActionNoise(0.15, generator=generator, size=ARM_JOINTS * len(ARMS))
+        self._noise = ActionNoise(0.15, generator=generator, size=len(STEADY))
         self._goals: dict[str, Goal] = {}
         self._left = dict.fromkeys(ARMS, 0)
 
@@ -177,7 +185,7 @@ class BimanualReach:
             if self._left[arm] == 0:
                 self._goals[arm], self._left[arm] = self._draw(base, arm), int(self._generator.integers(8, 26))
             self._left[arm] -= 1
-        return _shaken(self._driver.targets(base, self._goals), self._noise)
+        return self._driver.action(base, self._goals, self._noise.sample())
 
     def _draw(self, env: BimanualEnv, arm: str) -> Goal:
         generator, side = self._generator, 1.0 if arm == "left" else -1.0
