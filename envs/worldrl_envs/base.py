@@ -108,7 +108,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
 
     @property
     def command(self) -> NDArray[np.float32]:
-        """The commanded pose, float32[7]; a copy."""
+        """What the robot is commanded to be now: a pose, float32[7], or joint targets, float32[14]; a copy."""
         return self._command.copy()
 
     @property

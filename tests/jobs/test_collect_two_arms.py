@@ -10,6 +10,7 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.data.dataset import EpisodeDataset, check_dataset
 from worldrl.data.frame_store import build_store
 from worldrl.jobs.collect import CollectSettings, main
+from worldrl.policies.samples import make_samples
 from worldrl.rollout.restyle import restyle_dataset
 from worldrl_envs.bimanual.control import NAMES, next_command
 
@@ -77,6 +78,8 @@ def test_header_knows_the_robot_and_one_armed_models_refuse_it(whole):
         _ = dataset.embodiment
     with pytest.raises(ArtefactError, match="actions have 14 numbers"):
         build_store([dataset[0]], camera="head")
+    with pytest.raises(ArtefactError, match="actions have 14 numbers"):
+        make_samples([dataset[0]], 8)
 
 
 def test_replay_under_another_look_is_the_same_motion(whole, tmp_path):

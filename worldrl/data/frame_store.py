@@ -100,17 +100,26 @@ def _fill(arrays: _Arrays, first: int, episode: Episode, camera: str, number: in
     view = _camera_view(episode, camera)
     if view.shape != frames.shape:
         raise ArtefactError(f"episode {number}: frames {view.shape}, the first episode's size is {frames.shape[1:]}")
-    if episode.action.shape[1] != ACTION_SIZE:
-        raise ArtefactError(
-            f"episode {number} ({episode.task}): actions have {episode.action.shape[1]} numbers; policies and world "
-            f"models are made for the {ACTION_SIZE} of one arm, so train on one-armed tasks"
-        )
+    require_one_arm(episode, number)
     frames[:] = view
     action[:-1], action[-1] = episode.action, hold_pose(episode.command[-1])
     command[:] = episode.command
     success[1:] = episode.reward > 0
     opening[:] = episode.opening
     return episode.instruction, episode.task, sorted({key.step for key in keyframes(episode)})
+
+
+def require_one_arm(episode: Episode, number: int) -> None:
+    """Refuse an episode whose actions are not one arm's: there are no policies and world models for it yet.
+
+    Raises:
+        ArtefactError: it is of two arms.
+    """
+    if episode.action.shape[1] != ACTION_SIZE:
+        raise ArtefactError(
+            f"episode {number} ({episode.task}): actions have {episode.action.shape[1]} numbers; policies and world "
+            f"models are made for the {ACTION_SIZE} of one arm, so train on one-armed tasks"
+        )
 
 
 def _camera_view(episode: Episode, camera: str) -> NDArray[np.uint8]:
