@@ -130,13 +130,10 @@ def hold(hand: Hand, memory: Memory) -> Goal:
 
 
 def let_go(hand: Hand, memory: Memory) -> Goal:
-    """Open the hand, then rise."""
-    if memory.phase != "release":
-        memory.enter("release")
-        memory.offset = hand.command[2:3].copy()  # the height it let go at
-    time = memory.tick("release")
-    height = float(memory.offset[0]) + (0.0 if time < 6 else 0.08)
-    return hand.rise(height, OPEN, reached=hand.command[2] > memory.offset[0] + 0.07)
+    """Open the hand where hands meet, then rise."""
+    if memory.tick("release") < 6:
+        return hand.stay(OPEN)
+    return hand.rise(MEETING[2] + 0.09, OPEN, reached=hand.command[2] > MEETING[2] + 0.07)
 
 
 def place(hand: Hand, memory: Memory, name: str, onto: str) -> Goal:
