@@ -12,14 +12,15 @@ from collections.abc import Callable
 from importlib.metadata import version
 
 import gymnasium
-import numpy as np
 
 import worldrl_envs
+from worldrl_envs.tasks import BIMANUAL, get_task
 
+CAMERAS = {False: ("scene", "wrist"), True: ("head", "left_wrist", "right_wrist")}  # by whether there are two arms
 VARIANTS = {
     "state": {"obs": "state"},
     "pixels_64": {"image_size": 64},
-    "pixels_64_two_cameras": {"image_size": 64, "cameras": ("scene", "wrist")},
+    "pixels_64_all_cameras": {"image_size": 64, "cameras": "all"},
     "pixels_128": {"image_size": 128},
 }
 
@@ -35,12 +36,14 @@ def rate(work: Callable[[], object], count: int) -> float:
 
 def bench(task: str, steps: int, **kwargs: object) -> dict[str, float]:
     """Steps and resets per second of one environment under random actions."""
+    if kwargs.get("cameras") == "all":
+        kwargs["cameras"] = CAMERAS[get_task(task).kind == BIMANUAL]
     env = gymnasium.make(
         worldrl_envs.env_id(task), terminate_on_success=False, max_episode_steps=-1, disable_env_checker=True, **kwargs
     )
     env.reset(seed=0)
-    actions = np.random.default_rng(0).uniform(-1, 1, (steps, 7)).astype(np.float32)
-    stream = iter(np.concatenate([actions, actions[:1]]))
+    env.action_space.seed(0)
+    stream = iter([env.action_space.sample() for _ in range(steps + 1)])
     result = {"steps_per_s": rate(lambda: env.step(next(stream)), steps), "resets_per_s": rate(env.reset, 20)}
     env.close()
     return result

@@ -1,4 +1,4 @@
-"""Measures the scripted expert on every task: k successes of n, with a Wilson interval.
+"""Measures the scripted expert on every task of one or both suites: k successes of n, with a Wilson interval.
 
 ``python scripts/check_experts.py --episodes 100 --out experts.json``
 """
@@ -7,12 +7,13 @@ import argparse
 import json
 import math
 import time
+from typing import Any
 
 import gymnasium
 import numpy as np
 
 import worldrl_envs
-from worldrl_envs.experts import ScriptedExpert
+from worldrl_envs.behaviours import make_expert
 
 Z = 1.959964  # 95 %
 
@@ -23,7 +24,7 @@ def wilson(k: int, n: int) -> tuple[float, float]:
     return (centre - spread) / (n + Z**2), (centre + spread) / (n + Z**2)
 
 
-def run_episode(env: gymnasium.Env, expert: ScriptedExpert, index: int, seed: int) -> tuple[bool, int]:
+def run_episode(env: gymnasium.Env, expert: Any, index: int, seed: int) -> tuple[bool, int]:
     """Success and length of one episode."""
     _, info = env.reset(seed=seed, options={"index": index})
     expert.reset(env)
@@ -37,7 +38,7 @@ def check_task(task: str, args: argparse.Namespace) -> dict[str, object]:
     """Run the expert on one task."""
     env = gymnasium.make(worldrl_envs.env_id(task), obs="state", disable_env_checker=True)
     generator = np.random.default_rng(args.seed)
-    expert = ScriptedExpert(task, generator=generator, noise=args.noise, goal_offset=args.goal_offset)
+    expert = make_expert(task, generator=generator, noise=args.noise, goal_offset=args.goal_offset)
     start = time.perf_counter()
     runs = [run_episode(env, expert, index, args.seed) for index in range(args.episodes)]
     wall = time.perf_counter() - start
@@ -61,7 +62,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--noise", type=float, default=0.0)
     parser.add_argument("--goal-offset", type=float, default=0.0)
-    parser.add_argument("--tasks", nargs="*", default=worldrl_envs.task_names())
+    both = (*worldrl_envs.task_names(), *worldrl_envs.task_names("bimanual"))
+    parser.add_argument("--tasks", nargs="*", default=both)
     parser.add_argument("--out")
     args = parser.parse_args()
     results = {}
@@ -69,7 +71,7 @@ def main() -> None:
         results[task] = check_task(task, args)
         rate, row = results[task]["success"], results[task]
         print(
-            f"{task:24s} {rate['k']:3d}/{rate['n']:<3d} [{rate['lo']:.3f}, {rate['hi']:.3f}]"
+            f"{task:26s} {rate['k']:3d}/{rate['n']:<3d} [{rate['lo']:.3f}, {rate['hi']:.3f}]"
             f"  {row['mean_steps']:5.1f} steps (max {row['max_steps']}, horizon {row['horizon']})"
             f"  {row['steps_per_s']:.0f} steps/s  failed {row['failed_index'][:8]}",
             flush=True,

@@ -8,14 +8,15 @@ that fixes them against later changes of the sampling code.
 """
 
 import argparse
+from typing import Any
 
+import gymnasium
 import numpy as np
 
 import worldrl_envs
 from worldrl_envs.paths import initial_states
-from worldrl_envs.simulation import Placement
+from worldrl_envs.physics import Placement
 from worldrl_envs.starts import N_STORED
-from worldrl_envs.tabletop import TabletopEnv
 
 SEED = 20261121
 SETTLED = 0.005  # m/s; objects slower than this after a second of waiting rest
@@ -27,7 +28,7 @@ def collect(task: str) -> list[Placement]:
     Raises:
         RuntimeError: a state moves by itself or is solved already.
     """
-    env = TabletopEnv(task, obs="state", terminate_on_success=False)
+    env = gymnasium.make(worldrl_envs.env_id(task), obs="state", terminate_on_success=False).unwrapped
     placements = []
     for index in range(N_STORED):
         env.reset(seed=SEED, options={"index": index})
@@ -36,11 +37,10 @@ def collect(task: str) -> list[Placement]:
     return placements
 
 
-def check(env: TabletopEnv, label: str) -> None:
+def check(env: Any, label: str) -> None:
     """Wait for a second at home; nothing may move and nothing may be solved."""
-    hold = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
     for _ in range(20):
-        _, _, _, _, info = env.step(hold)
+        _, _, _, _, info = env.step(env.hold_action())
         if info["is_success"] or info["stage"]:
             raise RuntimeError(f"{label}: solved before anything was done")
     speeds = {name: env.sim.speed(name) for name in env.sim.objects}
@@ -51,7 +51,9 @@ def check(env: TabletopEnv, label: str) -> None:
 def main() -> None:
     """Write the files of the named tasks."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", nargs="*", default=worldrl_envs.task_names())
+    parser.add_argument(
+        "--tasks", nargs="*", default=(*worldrl_envs.task_names(), *worldrl_envs.task_names("bimanual"))
+    )
     for task in parser.parse_args().tasks:
         placements = collect(task)
         path = initial_states(task)

@@ -1,5 +1,7 @@
 """Tabletop manipulation tasks for Gymnasium: `import worldrl_envs` registers `worldrl/<Task>-v0`.
 
+Twelve tasks for one arm, and `worldrl/Bimanual<Task>-v0` for two (`task_names("bimanual")`).
+
 Importing this package is cheap: MuJoCo is loaded when the first environment is made. On a
 machine without a display `MUJOCO_GL` is set to `egl`, unless it is set already; MuJoCo reads
 it once, so it must be decided before MuJoCo is first imported.
@@ -10,7 +12,7 @@ import sys
 
 from gymnasium.envs.registration import register, registry
 
-from worldrl_envs.tasks import TASKS, get_task, kinds, task_names
+from worldrl_envs.tasks import ALL_TASKS, get_task, kinds, task_names
 
 __all__ = ["env_id", "get_task", "kinds", "register_tasks", "task_names"]
 
@@ -29,11 +31,11 @@ def env_id(task: str) -> str:
 
 def register_tasks() -> None:
     """Register every task with Gymnasium; those already registered are left alone."""
-    for name, spec in TASKS.items():
+    for name, spec in ALL_TASKS.items():
         if env_id(name) not in registry:
             register(
                 id=env_id(name),
-                entry_point="worldrl_envs.tabletop:TabletopEnv",
+                entry_point=spec.entry_point,
                 max_episode_steps=spec.horizon,
                 kwargs={"task": name},
             )

@@ -16,6 +16,7 @@ It depends on the actions alone (never on physics), so a world model and a polic
 integrate it for themselves. The arithmetic here is float64, rounded to float32 once.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,25 +124,44 @@ def quat_to_rotvec(quat: NDArray[np.float64]) -> NDArray[np.float64]:
 def check_action(action: object) -> NDArray[np.float64]:
     """Validate one action and return it as float64[7] inside [-1, 1].
 
-    Values up to 1e-6 outside [-1, 1] are clipped; anything further out is an error, because
+    Raises:
+        ActionError: wrong dtype, wrong shape, a number that is not finite, or out of range.
+    """
+    return check_numbers(action, ACTION_NAMES, -np.ones(ACTION_SIZE), np.ones(ACTION_SIZE))
+
+
+def check_numbers(
+    action: object, names: Sequence[str], low: NDArray[np.float64], high: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Validate one action of named numbers and return it as float64 inside its range.
+
+    Values up to 1e-6 outside are clipped; anything further out is an error, because
     silent clipping hides a policy that was normalised with the wrong statistics.
+
+    Args:
+        action: What was given.
+        names: Of its numbers, for the message.
+        low: float64[len(names)], least values.
+        high: float64[len(names)], greatest values.
 
     Raises:
         ActionError: wrong dtype, wrong shape, a number that is not finite, or out of range.
     """
-    array = action if isinstance(action, np.ndarray) else _as_array(action)
+    array = action if isinstance(action, np.ndarray) else _as_array(action, len(names))
     if array.dtype.kind != "f":
         raise ActionError(f"action: dtype must be floating, received {array.dtype}; use float32")
-    if array.shape != (ACTION_SIZE,):
-        raise ActionError(f"action: shape must be ({ACTION_SIZE},), received {array.shape}")
-    for index in np.flatnonzero(~(np.abs(array) <= 1 + ACTION_TOLERANCE)):  # also true for NaN
-        rule = "must be in [-1, 1]" if np.isfinite(array[index]) else "must be finite"
-        raise ActionError(f"action[{index}] ({ACTION_NAMES[index]}): {rule}, received {array[index]}")
-    return np.clip(array.astype(np.float64), -1.0, 1.0)
+    if array.shape != low.shape:
+        raise ActionError(f"action: shape must be ({len(names)},), received {array.shape}")
+    inside = (array >= low - ACTION_TOLERANCE) & (array <= high + ACTION_TOLERANCE)  # false for NaN
+    for index in np.flatnonzero(~inside):
+        finite = np.isfinite(array[index])
+        rule = f"must be in [{low[index]:g}, {high[index]:g}]" if finite else "must be finite"
+        raise ActionError(f"action[{index}] ({names[index]}): {rule}, received {array[index]}")
+    return np.clip(array.astype(np.float64), low, high)
 
 
-def _as_array(action: object) -> NDArray[np.generic]:
+def _as_array(action: object, count: int) -> NDArray[np.generic]:
     try:
         return np.asarray(action)
     except ValueError as error:  # ragged nested sequences
-        raise ActionError(f"action: cannot become an array of 7 numbers, received {action!r}") from error
+        raise ActionError(f"action: cannot become an array of {count} numbers, received {action!r}") from error

@@ -5,7 +5,7 @@ from difflib import get_close_matches
 
 
 class ActionError(ValueError):
-    """An action that is not seven finite float numbers in [-1, 1]."""
+    """An action whose dtype, shape or numbers are not those of the action space."""
 
 
 class UnknownNameError(ValueError):

@@ -20,26 +20,27 @@ OU_PULL = 0.15  # share of the noise forgotten per control step: correlation ove
 
 
 class ActionNoise:
-    """Temporally correlated (Ornstein-Uhlenbeck) noise on the six motion components.
+    """Temporally correlated (Ornstein-Uhlenbeck) noise on the motion components of an action.
 
     Args:
         std: Stationary standard deviation, as a fraction of the action range's half width.
         generator: Source of the noise.
+        size: Number of components.
     """
 
-    def __init__(self, std: float, *, generator: np.random.Generator) -> None:
+    def __init__(self, std: float, *, generator: np.random.Generator, size: int = 6) -> None:
         self._std, self._generator = std, generator
-        self._value = np.zeros(6)
+        self._value = np.zeros(size)
 
     def reset(self) -> None:
         """Draw the first value from the stationary distribution."""
-        self._value = self._std * self._generator.standard_normal(6)
+        self._value = self._std * self._generator.standard_normal(len(self._value))
 
     def sample(self) -> NDArray[np.float64]:
-        """Next value, float64[6]."""
+        """Next value, float64[size]."""
         # The kick's size keeps the stationary standard deviation at `std`.
         kick = self._std * np.sqrt(1 - (1 - OU_PULL) ** 2)
-        self._value = (1 - OU_PULL) * self._value + kick * self._generator.standard_normal(6)
+        self._value = (1 - OU_PULL) * self._value + kick * self._generator.standard_normal(len(self._value))
         return self._value
 
 

@@ -1,4 +1,4 @@
-"""Inverse kinematics of the arm: a commanded tool pose becomes joint targets.
+"""Inverse kinematics of an arm: a commanded tool pose becomes joint targets.
 
 Damped least squares in a few lines was measured against mink 1.3 with the daqp solver, on
 500 random upright commands of up to 2 cm per axis (mujoco 4.0.0, 3 iterations each): 44 us and
@@ -26,32 +26,57 @@ POSTURE_GAIN = 0.05  # pull of the redundant elbow to its home angle, per iterat
 
 
 class ArmKinematics:
-    """Forward and inverse kinematics of the bare arm, without the rest of the scene."""
+    """Forward and inverse kinematics of a bare arm, without the rest of the scene.
 
-    def __init__(self) -> None:
-        self._model = mujoco.MjModel.from_xml_path(str(mjcf("panda")))
+    Args:
+        arm: Its MJCF file; the joints come first in it, and a site "tcp" is the tool.
+        home: Joint angles that a redundant arm is pulled to, rad; as many as the arm has joints.
+        max_turn: Largest turn per `solve`, rad, of every joint or of each.
+    """
+
+    def __init__(
+        self,
+        arm: str = "panda",
+        home: tuple[float, ...] = HOME_QPOS,
+        max_turn: float | NDArray[np.float64] = MAX_TURN,
+    ) -> None:
+        self._model = mujoco.MjModel.from_xml_path(str(mjcf(arm)))
+        self._joints, self._max_turn = len(home), max_turn
         self._data = mujoco.MjData(self._model)
         self._tcp = self._model.site("tcp").id
         self._jacobian = np.zeros((6, self._model.nv))
-        self._home = np.array(HOME_QPOS)
+        self._home = np.array(home)
 
     def solve(self, command: NDArray[np.floating], qpos: NDArray[np.float64]) -> NDArray[np.float64]:
         """Joint angles that put the tool centre point on a commanded pose.
 
         Args:
             command: float[>=6], position (m) and rotation vector (rad) as in `control.py`.
-            qpos: float64[7], the joint angles to start from, rad.
+            qpos: float64[joints], the joint angles to start from, rad.
 
         Returns:
-            float64[7] within the joint limits, rad.
+            float64[joints] within the joint limits, rad.
         """
         position = np.asarray(command[:3], np.float64)
         quat = quat_multiply(rotvec_to_quat(np.asarray(command[3:6], np.float64)), GRIPPER_DOWN)
-        low, high = self._model.jnt_range[:ARM_JOINTS].T
-        low, high = np.maximum(low, qpos - MAX_TURN), np.minimum(high, qpos + MAX_TURN)
+        low, high = self._model.jnt_range[: self._joints].T
+        low, high = np.maximum(low, qpos - self._max_turn), np.minimum(high, qpos + self._max_turn)
         for _ in range(ITERATIONS):
             qpos = np.clip(qpos + self._update(position, quat, qpos), low, high)
         return qpos
+
+    def pose(self, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Tool pose at joint angles, float64[6]: position (m) and rotation vector (rad) as in `control.py`."""
+        quat = quat_multiply(self._move(qpos), GRIPPER_DOWN * (1, -1, -1, -1))
+        return np.concatenate([self._data.site_xpos[self._tcp], quat_to_rotvec(quat)])
+
+    def _move(self, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Run the forward kinematics; return the tool's orientation, quaternion (w, x, y, z)."""
+        self._data.qpos[: self._joints] = qpos
+        mujoco.mj_kinematics(self._model, self._data)
+        measured = np.empty(4)
+        mujoco.mju_mat2Quat(measured, self._data.site_xmat[self._tcp])
+        return measured
 
     def _update(self, position, quat, qpos) -> NDArray[np.float64]:
         error, jacobian = self._error(position, quat, qpos)
@@ -61,13 +86,10 @@ class ArmKinematics:
         return posture + jacobian.T @ np.linalg.solve(damped, error - jacobian @ posture)
 
     def _error(self, position, quat, qpos) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Pose error float64[6] (m, rad, world frame) and the tool's Jacobian float64[6, 7]."""
+        """Pose error float64[6] (m, rad, world frame) and the tool's Jacobian float64[6, joints]."""
         data, model = self._data, self._model
-        data.qpos[:ARM_JOINTS] = qpos
-        mujoco.mj_kinematics(model, data)
+        measured = self._move(qpos)
         mujoco.mj_comPos(model, data)
         mujoco.mj_jacSite(model, data, self._jacobian[:3], self._jacobian[3:], self._tcp)
-        measured = np.empty(4)
-        mujoco.mju_mat2Quat(measured, data.site_xmat[self._tcp])
         turn = quat_to_rotvec(quat_multiply(quat, measured * (1, -1, -1, -1)))
-        return np.concatenate([position - data.site_xpos[self._tcp], turn]), self._jacobian[:, :ARM_JOINTS]
+        return np.concatenate([position - data.site_xpos[self._tcp], turn]), self._jacobian[:, : self._joints]

@@ -17,12 +17,14 @@ class Place:
         x: Range along the world's x (away from the robot), metres.
         y: Range along the world's y (to the right in the scene image), metres.
         yaw: Largest turn either way, rad.
+        facing: Turn about which `yaw` varies, rad.
     """
 
     name: str
     x: tuple[float, float] = (0.42, 0.62)
     y: tuple[float, float] = (-0.145, 0.145)
     yaw: float = 0.25
+    facing: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def sample_layout(spec: LayoutSpec, *, generator: np.random.Generator) -> Layout
 def _draw(spec: LayoutSpec, generator: np.random.Generator) -> Layout:
     poses = {}
     for place in spec.places:
-        yaw = generator.uniform(-place.yaw, place.yaw)
+        yaw = place.facing + generator.uniform(-place.yaw, place.yaw)
         poses[place.name] = (generator.uniform(*place.x), generator.uniform(*place.y), yaw)
     return Layout(poses, generator.uniform(*spec.opening))
 

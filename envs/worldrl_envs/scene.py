@@ -4,31 +4,53 @@ Collision groups: arm and fingers have contype 2, conaffinity 1; everything else
 conaffinity 3. So the arm touches objects and fixtures but never itself.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import mujoco
 
 from worldrl_envs.paths import mjcf
 
+ROBOT_BITS = (2, 4)  # contype of an arm's geoms; 4 is the second arm of two
 FIXTURES = ("bin", "cabinet", "plate", "zone")
 N_PROPS = 6  # slots for visual-only distractors; invisible until a style shows them
 
 
 @dataclass(frozen=True)
+class Part:
+    """A further primitive of an object, such as a handle.
+
+    Attributes:
+        shape: "box" or "cylinder".
+        size: Half extents in metres, as in `ObjectSpec`.
+        position: Of its centre in the object's frame, metres.
+        rgba: Colour in [0, 1].
+    """
+
+    shape: str
+    size: tuple[float, float, float]
+    position: tuple[float, float, float]
+    rgba: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
 class ObjectSpec:
-    """A free object made of one primitive.
+    """A free object made of one primitive, or of one with parts on it.
 
     Attributes:
         shape: "box" or "cylinder".
         size: Half extents in metres: (x, y, z) of a box, (radius, half height, 0) of a cylinder.
         rgba: Colour in [0, 1].
-        mass: Kilograms.
+        mass: Of the main primitive, kilograms.
+        parts: Further primitives, 10 g each.
     """
 
     shape: str
     size: tuple[float, float, float]
     rgba: tuple[float, float, float, float]
     mass: float = 0.08
+    parts: tuple[Part, ...] = ()
 
     @property
     def rest_height(self) -> float:
@@ -71,22 +93,28 @@ def build_model(objects: tuple[str, ...], fixtures: tuple[str, ...]) -> mujoco.M
     # give every joint and site two names.
     parts = "".join(f'<include file="{mjcf(part)}"/>' for part in ("scene", "panda", *fixtures))
     spec = mujoco.MjSpec.from_string(f"<mujoco>{parts}</mujoco>")
-    for name in objects:
-        _add_object(spec, name, OBJECTS[name])
-    for index in range(N_PROPS):
-        _add_prop(spec, f"prop{index}")
+    add_objects(spec, {name: OBJECTS[name] for name in objects})
     return spec.compile()
 
 
-def _add_object(spec: mujoco.MjSpec, name: str, what: ObjectSpec) -> None:
-    body = spec.worldbody.add_body(name=name, pos=[0.5, 0, what.rest_height])
-    body.add_freejoint(name=name)
+def add_objects(spec: mujoco.MjSpec, objects: Mapping[str, ObjectSpec]) -> None:
+    """Add free objects, each with a free joint of its own name, and the props, invisible yet."""
+    for name, what in objects.items():
+        body = spec.worldbody.add_body(name=name, pos=[0.5, 0, what.rest_height])
+        body.add_freejoint(name=name)
+        _add_geom(body, name, what, mass=what.mass)
+        for number, part in enumerate(what.parts):
+            _add_geom(body, f"{name}_part{number}", part, mass=0.01, pos=part.position)
+    for index in range(N_PROPS):
+        _add_prop(spec, f"prop{index}")
+
+
+def _add_geom(body: mujoco.MjsBody, name: str, what: ObjectSpec | Part, **options: Any) -> None:
     body.add_geom(
         name=name,
         type=mujoco.mjtGeom.mjGEOM_BOX if what.shape == "box" else mujoco.mjtGeom.mjGEOM_CYLINDER,
         size=what.size,
         rgba=what.rgba,
-        mass=what.mass,
         contype=1,
         conaffinity=3,
         condim=4,
@@ -94,6 +122,7 @@ def _add_object(spec: mujoco.MjSpec, name: str, what: ObjectSpec) -> None:
         # Stiff: a 15 N grip on 80 g would sink millimetres into MuJoCo's default contact.
         solref=[0.004, 1],
         solimp=[0.95, 0.99, 0.001, 0.5, 2],
+        **options,
     )
 
 

@@ -106,13 +106,23 @@ def pick(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: st
 def _grasp(
     sim: Simulation, command: NDArray[np.float32], memory: Memory, point: NDArray[np.float64], yaw: float = 0.0
 ) -> Goal:
+    return grasp(bool(sim.fingers.sum() > 0.07), command, memory, point, yaw)
+
+
+def grasp(
+    fingers_open: bool,
+    command: NDArray[np.floating],
+    memory: Memory,
+    point: NDArray[np.float64],
+    yaw: float = 0.0,
+    closing_time: int = CLOSING_TIME,
+) -> Goal:
     """Go around `point` with open fingers and close them; after a miss rise, open, aim again."""
     target = point[:2] + memory.offset
     error = float(np.linalg.norm(target - command[:2]))
     arrived = error < 0.006 and command[2] < point[2] + 0.006
-    fingers_open = sim.fingers.sum() > 0.07
     if memory.phase == "close" or (arrived and fingers_open):
-        if memory.tick("close") > CLOSING_TIME:
+        if memory.tick("close") > closing_time:
             if memory.blind:
                 memory.enter("lift")
             else:
@@ -120,7 +130,7 @@ def _grasp(
         return Goal(np.array([*target, point[2]]), yaw, CLOSED)
     if not fingers_open and command[2] < point[2] + HOVER:
         return Goal(np.array([*command[:2], point[2] + HOVER + 0.02]), yaw, OPEN)
-    return Goal(np.array([*target, point[2] + _funnel(error)]), yaw, OPEN)
+    return Goal(np.array([*target, point[2] + funnel(error)]), yaw, OPEN)
 
 
 def _lift(sim: Simulation, command: NDArray[np.float32], name: str) -> Goal:
@@ -133,7 +143,7 @@ def _grasp_height(name: str) -> float:
     return min(GRASP_HEIGHT, OBJECTS[name].rest_height)
 
 
-def _funnel(error: float) -> float:
+def funnel(error: float) -> float:
     """Height to keep above the grasp while still `error` off: the fingers descend in a funnel."""
     return float(np.clip(FUNNEL_SLOPE * (error - FUNNEL_FREE), 0.0, HOVER))
 
@@ -219,7 +229,7 @@ def close_drawer(sim: Simulation, command: NDArray[np.float32], memory: Memory) 
     if aligned and command[2] < knob[2] + 0.01:
         return Goal(np.array([command[0] - 0.02, before[1], knob[2]]), gripper=CLOSED)
     error = float(np.linalg.norm(before - command[:2]))
-    return Goal(np.array([*before, knob[2] + _funnel(error)]), gripper=CLOSED)
+    return Goal(np.array([*before, knob[2] + funnel(error)]), gripper=CLOSED)
 
 
 def push(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: str) -> Goal:
@@ -240,7 +250,7 @@ def push(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: st
             return Goal(np.array([*_through(cube, direction, along), PUSH_HEIGHT]), gripper=CLOSED, speed=0.5)
         return Goal(np.array([*command[:2], HOVER]), gripper=CLOSED)
     error = float(np.linalg.norm(behind - command[:2]))
-    return Goal(np.array([*behind, PUSH_HEIGHT + _funnel(error)]), gripper=CLOSED)
+    return Goal(np.array([*behind, PUSH_HEIGHT + funnel(error)]), gripper=CLOSED)
 
 
 def _through(cube, direction, along: float) -> NDArray[np.float64]:

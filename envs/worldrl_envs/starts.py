@@ -7,7 +7,7 @@ import numpy as np
 
 from worldrl_envs.errors import OptionError
 from worldrl_envs.paths import initial_states
-from worldrl_envs.simulation import Placement, Simulation
+from worldrl_envs.physics import Physics, Placement
 
 N_STORED = 50  # initial states stored per task, as in LIBERO
 
@@ -32,7 +32,7 @@ def load_placements(task: str) -> dict[str, np.ndarray]:
         return dict(stored)
 
 
-def load_placement(task: str, init_id: int, sim: Simulation) -> Placement:
+def load_placement(task: str, init_id: int, sim: Physics) -> Placement:
     """One stored initial state.
 
     Raises:

@@ -4,13 +4,14 @@ A style writes visual fields of a compiled model only, so the same actions give 
 physics under every style (a test asserts it).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import mujoco
 import numpy as np
 
 from worldrl_envs.errors import check_name
-from worldrl_envs.scene import N_PROPS
+from worldrl_envs.scene import N_PROPS, ROBOT_BITS
 
 TEXTURES = ("plain", "checker", "speckle", "spots")
 SAMPLED = "sampled"
@@ -29,8 +30,8 @@ class Style:
         texture: Table material, one of `TEXTURES`.
         robot_grey: Grey value of the robot's white parts in [0, 1].
         colours: Colour per object or fixture name, rgb in [0, 1]; others keep their own.
-        camera_jitter: Offset of the scene camera, metres (x, y, z); it keeps its direction.
-        camera_roll: Turn of the scene camera about its viewing direction, rad.
+        camera_jitter: Offset of the main camera, metres (x, y, z); it keeps its direction.
+        camera_roll: Turn of the main camera about its viewing direction, rad.
         distractors: Number of visual-only props around the working area, 0 to 6.
         distractor_seed: Chooses the props' places, sizes and colours.
     """
@@ -119,22 +120,34 @@ def sample_style(*, generator: np.random.Generator) -> Style:
 
 
 class Look:
-    """Applies styles to one model, always starting from the look it was compiled with."""
+    """Applies styles to one model, always starting from the look it was compiled with.
 
-    def __init__(self, model: mujoco.MjModel) -> None:
-        self._model = model
+    Args:
+        model: The compiled scene.
+        camera: The camera that a style moves.
+        prop_place: Draws where a distractor stands: in the picture, beside the working area, x and y in metres.
+    """
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        camera: str = "scene",
+        prop_place: Callable[[np.random.Generator], tuple[float, float]] | None = None,
+    ) -> None:
+        self._model, self._camera = model, model.camera(camera).id
+        self._prop_place = prop_place or _prop_place
         visual = ("geom_rgba", "geom_matid", "light_diffuse", "light_dir", "cam_pos", "cam_quat")
         self._original = {name: getattr(model, name).copy() for name in visual}
         self._headlight = {part: getattr(model.vis.headlight, part).copy() for part in ("ambient", "diffuse")}
 
-    def apply(self, style: Style) -> None:
-        """Make the model look like `style`."""
+    def apply(self, style: Style, table_height: float = 0.0) -> None:
+        """Make the model look like `style`; props stand on a table of that height, metres."""
         for name, value in self._original.items():
             getattr(self._model, name)[:] = value
         self._light(style)
         self._paint(style)
         self._move_camera(style)
-        self._show_props(style)
+        self._show_props(style, table_height)
 
     def _light(self, style: Style) -> None:
         tint = style.light * (1 + 0.15 * style.warmth * np.array([1.0, 0.0, -1.0]))
@@ -150,7 +163,7 @@ class Look:
         model.geom_rgba[table, :3] = style.table
         model.geom_matid[table] = model.material(style.texture).id
         white = self._original["geom_rgba"][:, :3].min(1) >= 0.92
-        robot = np.isin(model.geom_contype, 2)
+        robot = np.isin(model.geom_contype, ROBOT_BITS)
         model.geom_rgba[white & robot, :3] = style.robot_grey
         for name, colour in style.colours.items():
             model.geom_rgba[self._geoms_of(name), :3] = colour
@@ -162,22 +175,22 @@ class Look:
         return np.flatnonzero(self._model.geom_bodyid == names.index(name))
 
     def _move_camera(self, style: Style) -> None:
-        camera = self._model.camera("scene").id
+        camera = self._camera
         self._model.cam_pos[camera] += style.camera_jitter
         roll = np.array([np.cos(style.camera_roll / 2), 0, 0, np.sin(style.camera_roll / 2)])
         turned = np.empty(4)
         mujoco.mju_mulQuat(turned, self._original["cam_quat"][camera], roll)
         self._model.cam_quat[camera] = turned
 
-    def _show_props(self, style: Style) -> None:
+    def _show_props(self, style: Style, table_height: float) -> None:
         generator = np.random.default_rng(style.distractor_seed)
         for index in range(N_PROPS):
             prop = self._model.geom(f"prop{index}").id
             colour, size = generator.uniform(0.1, 0.9, 3), generator.uniform(0.008, 0.015, 3)
-            place = _prop_place(generator)
+            place = self._prop_place(generator)
             if index < style.distractors:
                 self._model.geom_rgba[prop] = (*colour, 1)
-                self._model.geom_pos[prop], self._model.geom_size[prop] = (*place, size[2]), size
+                self._model.geom_pos[prop], self._model.geom_size[prop] = (*place, table_height + size[2]), size
 
 
 def _prop_place(generator: np.random.Generator) -> tuple[float, float]:

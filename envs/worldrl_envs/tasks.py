@@ -1,57 +1,18 @@
-"""The twelve tasks, as a table.
+"""The twelve one-armed tasks, as a table, and the look-up of every task of both suites.
 
 Four kinds, after LIBERO's suites: `object` (which thing), `spatial` (which place), `goal`
 (what to do), `long` (two things in order). The horizon is about twice what the scripted
 expert needs.
 """
 
-from dataclasses import dataclass
-
 from worldrl_envs import predicates
+from worldrl_envs.bimanual.tasks import BIMANUAL_TASKS
 from worldrl_envs.errors import check_name, unknown_name
-from worldrl_envs.language import PARAPHRASES, Phrases
 from worldrl_envs.layouts import Layout, LayoutSpec, Place
+from worldrl_envs.task_spec import TaskSpec
 
 KINDS = ("object", "spatial", "goal", "long")
-
-
-@dataclass(frozen=True)
-class TaskSpec:
-    """Everything that makes a task.
-
-    Attributes:
-        name: CamelCase; the environment id is `worldrl/<name>-v0`.
-        kind: One of `KINDS`.
-        instruction: The canonical sentence.
-        phrases: Other ways to say it, split into training and held out.
-        objects: Free objects, names in `scene.OBJECTS`.
-        fixtures: Bin, cabinet, plate or zone.
-        layout: How start arrangements are drawn.
-        horizon: Control steps (1/20 s) until the episode is truncated.
-        stages: Predicates to be met in this order, each at some frame; meeting the last is success.
-        plan: The expert's skills in order, each (skill, name, ...).
-    """
-
-    name: str
-    kind: str
-    instruction: str
-    objects: tuple[str, ...]
-    layout: LayoutSpec
-    horizon: int
-    stages: tuple[predicates.Predicate, ...]
-    plan: tuple[tuple[str, ...], ...]
-    fixtures: tuple[str, ...] = ()
-
-    @property
-    def phrases(self) -> Phrases:
-        """Paraphrases of the instruction."""
-        return PARAPHRASES[self.name]
-
-    @property
-    def paraphrases(self) -> tuple[str, ...]:
-        """All paraphrases, the training ones first; `options={"paraphrase": i}` indexes them."""
-        return self.phrases.train + self.phrases.held_out
-
+BIMANUAL = "bimanual"  # the kind of every two-armed task; a policy or world model of seven numbers cannot take it
 
 THREE = ("red_cube", "green_cylinder", "yellow_brick")
 THREE_PLACES = LayoutSpec(tuple(Place(name) for name in THREE))
@@ -211,30 +172,32 @@ _SPECS = (
     ),
 )
 TASKS = {spec.name: spec for spec in _SPECS}
+ALL_TASKS: dict[str, TaskSpec] = TASKS | BIMANUAL_TASKS
 
 
 def kinds() -> tuple[str, ...]:
-    """The kinds of task, in the order of the table."""
+    """The kinds of one-armed task, in the order of the table."""
     return KINDS
 
 
 def task_names(kind: str | None = None) -> tuple[str, ...]:
-    """Names of every task, or of those of one kind.
+    """Names of every one-armed task, or of the tasks of one kind; "bimanual" gives the two-armed ones.
 
     Raises:
         UnknownNameError: no such kind; names the nearest.
     """
-    if kind is not None:
-        check_name("kind", kind, KINDS)
-    return tuple(name for name, spec in TASKS.items() if kind in (None, spec.kind))
+    if kind is None:
+        return tuple(TASKS)
+    check_name("kind", kind, (*KINDS, BIMANUAL))
+    return tuple(name for name, spec in ALL_TASKS.items() if spec.kind == kind)
 
 
 def get_task(name: str) -> TaskSpec:
-    """The task called `name`.
+    """The task called `name`, of either suite.
 
     Raises:
         UnknownNameError: no such task; names the nearest.
     """
-    if name not in TASKS:
-        raise unknown_name("task", name, TASKS)
-    return TASKS[name]
+    if name not in ALL_TASKS:
+        raise unknown_name("task", name, ALL_TASKS)
+    return ALL_TASKS[name]

@@ -9,6 +9,8 @@ from scipy.spatial.transform import Rotation
 
 from worldrl.core.embodiment import (
     Embodiment,
+    JointEmbodiment,
+    embodiment_from_json,
     integrate_commands,
     next_command,
     quaternion_from_rotvec,
@@ -17,6 +19,7 @@ from worldrl.core.embodiment import (
 )
 from worldrl.core.rng import stream
 from worldrl_envs import control
+from worldrl_envs.bimanual.control import SIXAXIS_PAIR
 
 PANDA = Embodiment(**asdict(control.PANDA))
 HOME = torch.tensor(control.home_command())
@@ -30,6 +33,31 @@ def rotvecs(count: int, largest: float) -> torch.Tensor:
 
 def test_json_round_trip():
     assert Embodiment.from_json(json.loads(json.dumps(PANDA.to_json()))) == PANDA
+
+
+def test_both_conventions_come_back_as_what_they_are():
+    pair = JointEmbodiment.from_json(asdict(SIXAXIS_PAIR))
+    for embodiment in (PANDA, pair):
+        assert embodiment_from_json(json.loads(json.dumps(embodiment.to_json()))) == embodiment
+    # The fingerprint of every dataset of one arm hashes this text: no key may be added to it.
+    assert "kind" not in PANDA.to_json()
+
+
+def test_hold_keeps_the_command():
+    pair = JointEmbodiment.from_json(asdict(SIXAXIS_PAIR))
+    targets = np.linspace(0, 1, 14, dtype=np.float32)
+    np.testing.assert_array_equal(pair.hold(targets), targets)
+    pose = np.array([0.5, 0.1, 0.1, 0.1, 0.2, 0.3, 1], np.float32)
+    np.testing.assert_allclose(control.next_command(pose, PANDA.hold(pose)), pose, atol=1e-7)
+
+
+def test_names_and_ranges_go_together():
+    pair = JointEmbodiment.from_json(asdict(SIXAXIS_PAIR))
+    for embodiment, size in ((PANDA, 7), (pair, 14)):
+        low, high = embodiment.action_range
+        assert low.shape == high.shape == (size,) == (len(embodiment.action_names),)
+        assert np.all(low < high)
+    assert len(PANDA.state_names) == 8
 
 
 def test_quaternions_agree_with_scipy():

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -126,7 +127,9 @@ def test_timestamps_that_disagree_with_fps(tmp_path, make_episode, open_writer, 
     from worldrl.data import lerobot_writer
 
     real = lerobot_writer.episode_columns
-    monkeypatch.setattr(lerobot_writer, "episode_columns", lambda e, r, fps: real(e, r, fps * 2))
+    monkeypatch.setattr(
+        lerobot_writer, "episode_columns", lambda e, r, header: real(e, r, replace(header, fps=2 * header.fps))
+    )
     with open_writer(tmp_path / "d") as writer:
         writer.add_episode(make_episode(0))
     monkeypatch.undo()

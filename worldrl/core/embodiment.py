@@ -1,7 +1,11 @@
-"""How an action moves the commanded pose: one embodiment's constants, in numbers that travel with a dataset.
+"""How an action moves the command: one embodiment's constants, in numbers that travel with a dataset.
+
+Two conventions: :class:`Embodiment` moves one tool by LIBERO's seven numbers, :class:`JointEmbodiment` takes absolute
+joint targets, as RoboTwin's two arms do with fourteen. Both name the columns of a recorded episode, bound its actions
+and know the action that changes nothing.
 
 The commanded pose follows exactly from the actions, so imagination integrates it instead of predicting it.
-This is the torch twin of ``worldrl_envs.control.next_command``; a test holds the two together.
+:func:`next_command` is the torch twin of ``worldrl_envs.control.next_command``; a test holds the two together.
 """
 
 from __future__ import annotations
@@ -10,8 +14,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+STATE_NAMES = ("x", "y", "z", "rx", "ry", "rz", "finger_left", "finger_right")
+COMMAND_NAMES = ("x", "y", "z", "rx", "ry", "rz", "gripper")
+ACTION_NAMES = ("dx", "dy", "dz", "drx", "dry", "drz", "gripper")
+JOINTS = "joints"
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,101 @@ class Embodiment:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {**asdict(self), "workspace_low": list(self.workspace_low), "workspace_high": list(self.workspace_high)}
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of the measured numbers."""
+        return STATE_NAMES
+
+    @property
+    def command_names(self) -> tuple[str, ...]:
+        """Names of the commanded numbers."""
+        return COMMAND_NAMES
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """Names of an action's numbers."""
+        return ACTION_NAMES
+
+    @property
+    def action_range(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Least and greatest value of each of an action's numbers."""
+        return -np.ones(len(ACTION_NAMES)), np.ones(len(ACTION_NAMES))
+
+    def hold(self, command: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the action under which ``command`` ``[7]`` stays: no motion, gripper as commanded."""
+        return hold_pose(command)
+
+
+@dataclass(frozen=True)
+class JointEmbodiment:
+    """Constants of a robot whose actions are absolute joint targets.
+
+    State, command and action have the same numbers: joints (rad), grippers (0 closed to 1 open).
+
+    Attributes:
+        names: of the numbers, in order.
+        low: least value of each.
+        high: greatest value of each.
+        max_speed: fastest change of each per second; the command follows the action no faster.
+        control_hz: control steps per second.
+    """
+
+    names: tuple[str, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    max_speed: tuple[float, ...]
+    control_hz: float
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> JointEmbodiment:
+        """Rebuild from :meth:`to_json`."""
+        low, high, speed = (tuple(float(v) for v in data[name]) for name in ("low", "high", "max_speed"))
+        return cls(tuple(str(name) for name in data["names"]), low, high, speed, float(data["control_hz"]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; ``kind`` tells them from an :class:`Embodiment`'s."""
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
+        return {"kind": JOINTS, **plain}
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Names of the measured numbers."""
+        return self.names
+
+    @property
+    def command_names(self) -> tuple[str, ...]:
+        """Names of the commanded numbers."""
+        return self.names
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """Names of an action's numbers."""
+        return self.names
+
+    @property
+    def action_range(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Least and greatest value of each of an action's numbers."""
+        return np.array(self.low), np.array(self.high)
+
+    def hold(self, command: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the action under which ``command`` stays: itself."""
+        return command.astype(np.float32)
+
+
+AnyEmbodiment = Embodiment | JointEmbodiment
+
+
+def embodiment_from_json(data: Mapping[str, Any]) -> AnyEmbodiment:
+    """Rebuild either convention from its ``to_json``."""
+    return (JointEmbodiment if data.get("kind") == JOINTS else Embodiment).from_json(data)
+
+
+def hold_pose(command: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the action under which a commanded pose ``[7]`` stays: no motion, gripper as commanded."""
+    action = np.zeros(len(ACTION_NAMES), dtype=np.float32)
+    action[6] = command[6]
+    return action
 
 
 def _norm(vector: Tensor) -> Tensor:

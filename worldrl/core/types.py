@@ -10,8 +10,8 @@ Timeline of an episode, fixed once (``T`` actions, ``T + 1`` frames)::
 Laid out for a world model, each frame is paired with the action that produced it, and a clip's first frame
 with the null action (zeros, gripper open).
 
-Shapes legend: ``B`` rows, ``T`` steps, ``L`` chunk, ``V`` cameras, ``Y X`` pixels, ``A`` action (7), ``S`` state (8),
-``C`` commanded pose (7), ``N`` groups, ``G`` group size, ``K`` memory frames.
+Shapes legend: ``B`` rows, ``T`` steps, ``L`` chunk, ``V`` cameras, ``Y X`` pixels, ``A`` action, ``S`` state and ``C``
+command (7, 8, 7 of one arm; 14 each of two), ``N`` groups, ``G`` group size, ``K`` memory frames.
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ class Episode:
 
     Attributes:
         frames: uint8 ``[T+1, V, Y, X, 3]``, one per camera of ``cameras``.
-        state: float32 ``[T+1, 8]``, measured: end-effector position (m), axis-angle (rad), two finger positions
-            (m; the right one counts negative, as in LIBERO).
-        command: float32 ``[T+1, 7]``, commanded pose: position (m), rotation vector (rad), gripper in [-1, 1].
-        action: float32 ``[T, 7]`` in [-1, 1].
+        state: float32 ``[T+1, S]``, measured. One arm (8): end-effector position (m), axis-angle (rad), two finger
+            positions (m; the right one counts negative, as in LIBERO). Joints: as the action.
+        command: float32 ``[T+1, C]``. One arm (7): commanded pose, position (m), rotation vector (rad), gripper in
+            [-1, 1]. Joints: the targets that the servos have.
+        action: float32 ``[T, A]`` in the range of the dataset's embodiment (:mod:`worldrl.core.embodiment`).
         reward: float32 ``[T]``; 1 where frame ``t+1`` fulfils the task, else 0.
         contact: bool ``[T+1]``, the fingers touch a task object.
         terminated: the task ended the episode (success).
@@ -81,7 +82,7 @@ class Episode:
 
     @property
     def opening(self) -> NDArray[np.float32]:
-        """Measured distance between the fingers (m), ``[T+1]``."""
+        """Measured distance between one arm's fingers (m), ``[T+1]``."""
         return self.state[:, 6] - self.state[:, 7]
 
     def __repr__(self) -> str:

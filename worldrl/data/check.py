@@ -65,7 +65,7 @@ def episode_problem(folder: Path, header: DatasetHeader, record: EpisodeRecord) 
         return str(error)
     if (episode_digest(episode), episode.success) != (record.content, record.success):
         return "the decoded episode is not the one that was recorded; leave it out"
-    stats = episode_stats(episode, episode_columns(episode, record, header.fps))
+    stats = episode_stats(episode, episode_columns(episode, record, header))
     if not _same_stats(stats, dict(record.stats)):
         return "the journal's statistics are not those of the data; leave it out"
     return None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from worldrl.core.embodiment import Embodiment
+from worldrl.core.embodiment import AnyEmbodiment, Embodiment
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.types import Episode
 from worldrl.data.check import Finding, check_dataset, repair_dataset
@@ -82,7 +82,7 @@ class EpisodeDataset(Sequence[Episode]):
         return cls(journal.header, (_Entry(record, folder) for record in journal.records))
 
     @classmethod
-    def from_episodes(cls, episodes: Sequence[Episode], *, fps: float, embodiment: Embodiment) -> Self:
+    def from_episodes(cls, episodes: Sequence[Episode], *, fps: float, embodiment: AnyEmbodiment) -> Self:
         """Make a dataset in memory.
 
         Args:
@@ -136,7 +136,16 @@ class EpisodeDataset(Sequence[Episode]):
 
     @property
     def embodiment(self) -> Embodiment:
-        """Constants of the robot."""
+        """Constants of the one-armed robot; ``header.embodiment`` gives any robot's.
+
+        Raises:
+            ArtefactError: the robot takes joint targets, for which there are no policies and world models yet.
+        """
+        if not isinstance(self.header.embodiment, Embodiment):
+            raise ArtefactError(
+                "this dataset's actions are joint targets; what is asked for is made for the seven numbers of one arm, "
+                "so take a dataset of one-armed tasks"
+            )
         return self.header.embodiment
 
     @property

@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from worldrl.core.embodiment import hold_pose
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE, Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.keyframes import keyframes
-from worldrl.data.lerobot_format import hold_action
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def build_store(episodes: Sequence[Episode], camera: str = "scene") -> FrameStor
 
     Raises:
         SettingError: there is no episode.
-        ArtefactError: an episode lacks the camera, or its frames have another size than the first's.
+        ArtefactError: an episode lacks the camera, is of two arms, or its frames have another size than the first's.
     """
     if not len(episodes):
         raise SettingError("windows need at least one episode, received none")
@@ -100,12 +100,26 @@ def _fill(arrays: _Arrays, first: int, episode: Episode, camera: str, number: in
     view = _camera_view(episode, camera)
     if view.shape != frames.shape:
         raise ArtefactError(f"episode {number}: frames {view.shape}, the first episode's size is {frames.shape[1:]}")
+    require_one_arm(episode, number)
     frames[:] = view
-    action[:-1], action[-1] = episode.action, hold_action(episode.command[-1])
+    action[:-1], action[-1] = episode.action, hold_pose(episode.command[-1])
     command[:] = episode.command
     success[1:] = episode.reward > 0
     opening[:] = episode.opening
     return episode.instruction, episode.task, sorted({key.step for key in keyframes(episode)})
+
+
+def require_one_arm(episode: Episode, number: int) -> None:
+    """Refuse an episode whose actions are not one arm's: there are no policies and world models for it yet.
+
+    Raises:
+        ArtefactError: it is of two arms.
+    """
+    if episode.action.shape[1] != ACTION_SIZE:
+        raise ArtefactError(
+            f"episode {number} ({episode.task}): actions have {episode.action.shape[1]} numbers; policies and world "
+            f"models are made for the {ACTION_SIZE} of one arm, so train on one-armed tasks"
+        )
 
 
 def _camera_view(episode: Episode, camera: str) -> NDArray[np.uint8]:

@@ -28,13 +28,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from worldrl.core.embodiment import Embodiment
+from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
 from worldrl.core.errors import ArtefactError
-from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE, STATE_SIZE, Episode
+from worldrl.core.types import Episode
 
 LEROBOT_VERSION = "v3.0"
 JOURNAL_SCHEMA = 1
 FILES_PER_CHUNK = 1000
+ACTION_TOLERANCE = 1e-6  # rounding of a float32 pipeline
 
 JOURNAL_PATH = Path("meta/worldrl.jsonl")
 LOCK_PATH = Path("meta/worldrl.lock")
@@ -45,15 +46,6 @@ EPISODES_PATH = Path("meta/episodes/chunk-000/file-000.parquet")
 DATA_PATTERN = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
 IMAGE_PREFIX = "observation.images."
-STATE_NAMES = ("x", "y", "z", "rx", "ry", "rz", "finger_left", "finger_right")
-COMMAND_NAMES = ("x", "y", "z", "rx", "ry", "rz", "gripper")
-ACTION_NAMES = ("dx", "dy", "dz", "drx", "dry", "drz", "gripper")
-
-VECTORS: dict[str, tuple[str, ...]] = {
-    "observation.state": STATE_NAMES,
-    "observation.command": COMMAND_NAMES,
-    "action": ACTION_NAMES,
-}
 # "contact" without the prefix "observation.": lerobot makes a policy input of every such column, and contact is
 # known to the simulator only; its normaliser also refuses boolean inputs.
 SCALARS: dict[str, str] = {
@@ -83,7 +75,7 @@ class DatasetHeader:
     fps: int
     cameras: tuple[str, ...]
     image_size: tuple[int, int]
-    embodiment: Embodiment
+    embodiment: AnyEmbodiment
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -99,7 +91,7 @@ class DatasetHeader:
     def from_json(cls, data: Mapping[str, Any]) -> DatasetHeader:
         """Rebuild from :meth:`to_json`."""
         rows, columns = data["image_size"]
-        embodiment = Embodiment.from_json(data["embodiment"])
+        embodiment = embodiment_from_json(data["embodiment"])
         return cls(int(data["fps"]), tuple(data["cameras"]), (int(rows), int(columns)), embodiment)
 
 
@@ -168,7 +160,13 @@ def feature_table(header: DatasetHeader) -> dict[str, dict[str, Any]]:
         }
         for camera in header.cameras
     }
-    vectors = {k: {"dtype": "float32", "shape": [len(v)], "names": list(v)} for k, v in VECTORS.items()}
+    robot = header.embodiment
+    names = {
+        "observation.state": robot.state_names,
+        "observation.command": robot.command_names,
+        "action": robot.action_names,
+    }
+    vectors = {k: {"dtype": "float32", "shape": [len(v)], "names": list(v)} for k, v in names.items()}
     scalars = {k: {"dtype": dtype, "shape": [1], "names": None} for k, dtype in SCALARS.items()}
     return {**images, **vectors, **scalars}
 
@@ -194,13 +192,6 @@ def data_schema(header: DatasetHeader) -> pa.Schema:
     return pa.schema([pa.field(name, kind) for name, (kind, _) in columns.items()], metadata=metadata)
 
 
-def hold_action(command: np.ndarray) -> np.ndarray:
-    """Return the action under which ``command`` ``[7]`` stays where it is: no motion, gripper as commanded."""
-    action = np.zeros(ACTION_SIZE, dtype=np.float32)
-    action[6] = command[6]
-    return action
-
-
 def episode_digest(episode: Episode) -> str:
     """Return a digest of everything an episode holds; equal episodes have equal digests."""
     digest = hashlib.blake2b(digest_size=16)
@@ -213,13 +204,13 @@ def episode_digest(episode: Episode) -> str:
 
 
 def _rules(episode: Episode, header: DatasetHeader) -> Sequence[tuple[str, np.ndarray, tuple[int, ...], type]]:
-    steps = len(episode)
+    steps, robot = len(episode), header.embodiment
     frames = (steps + 1, len(header.cameras), *header.image_size, 3)
     return (
         ("frames", episode.frames, frames, np.uint8),
-        ("state", episode.state, (steps + 1, STATE_SIZE), np.float32),
-        ("command", episode.command, (steps + 1, COMMAND_SIZE), np.float32),
-        ("action", episode.action, (steps, ACTION_SIZE), np.float32),
+        ("state", episode.state, (steps + 1, len(robot.state_names)), np.float32),
+        ("command", episode.command, (steps + 1, len(robot.command_names)), np.float32),
+        ("action", episode.action, (steps, len(robot.action_names)), np.float32),
         ("reward", episode.reward, (steps,), np.float32),
         ("contact", episode.contact, (steps + 1,), np.bool_),
     )
@@ -230,11 +221,12 @@ def check_episode(episode: Episode, header: DatasetHeader, where: str) -> None:
 
     Args:
         episode: what is to be written, or was read.
-        header: the dataset's cameras and image size.
+        header: the dataset's cameras, image size and robot.
         where: dataset or file, for the message.
 
     Raises:
-        ArtefactError: a wrong shape or dtype, a value that is not finite, an action outside [-1, 1], other cameras.
+        ArtefactError: a wrong shape or dtype, a value that is not finite, an action outside its robot's range, other
+            cameras.
     """
     if len(episode) < 1:
         raise ArtefactError(f"{where}: the episode has no action; drop episodes that end before their first step")
@@ -247,6 +239,12 @@ def check_episode(episode: Episode, header: DatasetHeader, where: str) -> None:
         if dtype is np.float32 and not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
             raise ArtefactError(f"{where}: {name} is not finite at row {row} ({array[row]}); drop this episode")
-    if np.abs(episode.action).max() > 1 + 1e-6:
-        row = int(np.abs(episode.action).max(axis=1).argmax())
-        raise ArtefactError(f"{where}: action leaves [-1, 1] at row {row} ({episode.action[row]}); clip it first")
+    low, high = header.embodiment.action_range
+    beyond = np.maximum(low - episode.action, episode.action - high)
+    if beyond.max() > ACTION_TOLERANCE:
+        row, column = (int(i) for i in np.unravel_index(beyond.argmax(), beyond.shape))
+        name, received = header.embodiment.action_names[column], episode.action[row]
+        raise ArtefactError(
+            f"{where}: action leaves [{low[column]:g}, {high[column]:g}] at row {row} ({received}), "
+            f"in {name}; clip it first"
+        )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError
 from worldrl.core.types import Episode
-from worldrl.data.lerobot_format import IMAGE_PREFIX, EpisodeRecord, episode_digest, hold_action
+from worldrl.data.lerobot_format import IMAGE_PREFIX, DatasetHeader, EpisodeRecord, episode_digest
 from worldrl.data.lerobot_stats import column_stats, image_stats
 
 # On rendered frames of the embedded suite, run-length matching gives files as small as level 6 in 60 % of its time:
@@ -29,13 +29,13 @@ def encode_png(frame: NDArray[np.uint8]) -> bytes:
     return png.tobytes()
 
 
-def episode_columns(episode: Episode, record: EpisodeRecord, fps: int) -> dict[str, NDArray[Any]]:
+def episode_columns(episode: Episode, record: EpisodeRecord, header: DatasetHeader) -> dict[str, NDArray[Any]]:
     """Lay an episode out as ``T + 1`` rows (see :mod:`worldrl.data.lerobot_format`), images left out.
 
     Args:
         episode: the episode.
         record: gives its numbers in the dataset.
-        fps: frames per second.
+        header: the dataset's frame rate and robot.
 
     Returns:
         Column name to array ``[T+1]`` or ``[T+1, size]``.
@@ -45,12 +45,12 @@ def episode_columns(episode: Episode, record: EpisodeRecord, fps: int) -> dict[s
     return {
         "observation.state": episode.state,
         "observation.command": episode.command,
-        "action": np.concatenate([episode.action, hold_action(episode.command[-1])[None]]),
+        "action": np.concatenate([episode.action, header.embodiment.hold(episode.command[-1])[None]]),
         "contact": episode.contact,
         "next.reward": reward,
         "next.success": reward > 0,
         "is_last": frame_index == record.length,
-        "timestamp": (frame_index / fps).astype(np.float32),
+        "timestamp": (frame_index / header.fps).astype(np.float32),
         "frame_index": frame_index,
         "episode_index": np.full(record.rows, record.index),
         "index": record.first_row + frame_index,

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from worldrl.core.embodiment import Embodiment
+from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.types import Episode
 from worldrl.data.durable import PARTIAL_SUFFIX, append_durably, write_durably, writer_lock
@@ -57,7 +57,7 @@ class LeRobotWriter:
         fps: float,
         cameras: Sequence[str] = ("scene",),
         image_size: tuple[int, int],
-        embodiment: Embodiment,
+        embodiment: AnyEmbodiment,
     ) -> None:
         self.folder = Path(folder)
         header = DatasetHeader(_whole_fps(fps, embodiment), tuple(cameras), (image_size[0], image_size[1]), embodiment)
@@ -104,7 +104,7 @@ class LeRobotWriter:
         task_index = self._task_index.get(episode.instruction, len(self._task_index))
         last = self._records[-1] if self._records else None
         record = new_record(episode, last, task_index, f"{self.folder}: episode {len(self)}")
-        columns = episode_columns(episode, record, self.header.fps)
+        columns = episode_columns(episode, record, self.header)
         content = table_bytes(episode_table(episode, columns, self._schema))
         stats = episode_stats(episode, columns)
         record = replace(record, sha256=hashlib.sha256(content).hexdigest(), stats=stats)
@@ -193,7 +193,7 @@ def _clear_leftovers(folder: Path, journal: Journal) -> None:
         path.unlink()
 
 
-def _whole_fps(fps: float, embodiment: Embodiment) -> int:
+def _whole_fps(fps: float, embodiment: AnyEmbodiment) -> int:
     if fps != round(fps) or fps <= 0:
         raise SettingError(f"fps must be a positive whole number (lerobot stores it so), received {fps}")
     if fps != embodiment.control_hz:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from worldrl.core.device import resolve_device
+from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.log import console
 from worldrl.core.rng import stream_seed
@@ -20,7 +21,7 @@ from worldrl.jobs.stages import dream_plan, weights_folder
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
-from worldrl.rollout.collect import CollectPlan, collect_dataset
+from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_embodiment
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 from worldrl.settings import non_negative, one_of, positive, setting
 from worldrl.world_models.loading import open_world_model
@@ -40,7 +41,7 @@ class CollectSettings:
     envs_per_worker: int = setting(4, "environments per process, stepped in lock-step")
     timeout_s: float = setting(120.0, "longest silence of a worker before it is restarted (s)")
     tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind")
-    kind: str | None = setting(None, "object, spatial, goal or long; null for all kinds")
+    kind: str | None = setting(None, "object, spatial, goal or long; bimanual for two arms; null for all of one arm")
     expert_episodes: int = setting(20, "per task, by the scripted expert")
     noisy_episodes: int = setting(0, "per task, by the expert with noise and goal_offset: varied and failed data")
     blind_episodes: int = setting(
@@ -59,7 +60,8 @@ class CollectSettings:
     goal_offset: float = setting(0.02, "error of the noisy expert's targets, standard deviation (m)")
     hold_steps: int = setting(8, "steps recorded after the first success")
     image_size: int = setting(64, "pixels per side")
-    wrist: bool = setting(False, "also record the wrist camera")
+    wrist: bool = setting(False, "also record the wrist cameras")
+    domain: str = setting("clean", "two-armed tasks: clean, or randomised in look and table height; then no styles")
     styles: list[str] = setting(["default"], "looks of the scene; each episode gets one of them")
     instruction_mode: str = setting("canonical", "canonical, paraphrase or held_out sentences")
 
@@ -84,6 +86,7 @@ class CollectSettings:
             raise SettingError("policy goes with policy_episodes or dream_episodes: give both, or neither")
         if (self.dream_episodes > 0) != (self.world_model is not None):
             raise SettingError("world_model and dream_episodes go together: give both, or neither")
+        one_of("domain", self.domain, ("clean", "randomised"))
         if not self.styles:
             raise SettingError("styles: must name at least one style, got []; give styles=[default]")
 
@@ -98,15 +101,13 @@ def main(settings: CollectSettings) -> dict[str, Any]:
         The metrics: per task and source, success as k of n, and the number of frames.
     """
     device = str(resolve_device(settings.device))
-    tasks = choose_tasks(settings.tasks, settings.kind)
+    tasks = choose_tasks(settings.tasks, settings.kind, two_armed=True)
     with open_run("collect", settings) as run:
         plans = [*make_plans(settings, tasks, device), *dream_plans(settings, tasks, run.path / "dreams.npz", device)]
         rows = collect_dataset(
             run.path / DATASET,
             plans,
-            env_options=EnvOptions(
-                image_size=settings.image_size, cameras=("scene", "wrist") if settings.wrist else ("scene",)
-            ),
+            env_options=env_options(settings, tasks),
             workers=settings.workers,
             envs_per_worker=settings.envs_per_worker,
             timeout_s=settings.timeout_s,
@@ -116,6 +117,24 @@ def main(settings: CollectSettings) -> dict[str, Any]:
         run.write_result(metrics, seed=settings.seed, device=device)
         show(metrics, run.path / DATASET)
     return metrics
+
+
+def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:
+    """How the environments of these tasks are made.
+
+    Raises:
+        SettingError: one- and two-armed tasks together, or a randomised domain that the settings or tasks do not allow.
+    """
+    two_armed = isinstance(embedded_embodiment(tasks), JointEmbodiment)
+    if settings.domain != "clean" and (not two_armed or settings.styles != ["default"]):
+        raise SettingError("domain: randomised is of two-armed tasks and draws its own looks; leave styles as it is")
+    if two_armed and settings.policy is not None:
+        raise SettingError(
+            "policy: is made for one arm; two-armed tasks have the expert, noisy, blind and wander sources"
+        )
+    main, wrists = ("head", ("left_wrist", "right_wrist")) if two_armed else ("scene", ("wrist",))
+    cameras = (main, *wrists) if settings.wrist else (main,)
+    return EnvOptions(image_size=settings.image_size, cameras=cameras, domain=settings.domain)
 
 
 def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> list[CollectPlan]:

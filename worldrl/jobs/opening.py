@@ -34,25 +34,28 @@ def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
         yield run
 
 
-def choose_tasks(tasks: Sequence[str], kind: str | None) -> list[str]:
-    """Return the named tasks, or all of one kind, or all.
+def choose_tasks(tasks: Sequence[str], kind: str | None, *, two_armed: bool = False) -> list[str]:
+    """Return the named tasks, or all of one kind, or all of one arm.
 
     Args:
         tasks: names; empty takes all of ``kind``.
         kind: object, spatial, goal, long, or None for all.
+        two_armed: also take tasks of two arms, by name or by kind ``bimanual``.
 
     Raises:
         SettingError: an unknown name, a task named twice, or both given.
     """
-    from worldrl_envs.tasks import KINDS, task_names
+    from worldrl_envs.tasks import BIMANUAL, KINDS, task_names
 
+    kinds = (*KINDS, BIMANUAL) if two_armed else KINDS
+    known = (*task_names(), *task_names(BIMANUAL)) if two_armed else task_names()
     if tasks and kind is not None:
         raise SettingError(f"tasks and kind: give one of them, received tasks={list(tasks)} and kind={kind}")
-    if kind is not None and kind not in KINDS:
-        raise SettingError(f"kind: unknown value {kind!r}{nearest(kind, KINDS)}")
+    if kind is not None and kind not in kinds:
+        raise SettingError(f"kind: unknown value {kind!r}{nearest(kind, kinds)}")
     for name in tasks:
-        if name not in task_names():
-            raise SettingError(f"tasks: unknown task {name!r}{nearest(name, task_names())}")
+        if name not in known:
+            raise SettingError(f"tasks: unknown task {name!r}{nearest(name, known)}")
     if len(set(tasks)) < len(tasks):
         raise SettingError(f"tasks: each may be named once, received {list(tasks)}")
     return list(tasks) or list(task_names(kind))

@@ -20,6 +20,7 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import ACTION_SIZE, Episode
+from worldrl.data.frame_store import require_one_arm
 
 CAMERA = "scene"
 """The camera that :class:`~worldrl.core.types.PolicyObs` shows."""
@@ -77,10 +78,13 @@ def make_samples(episodes: Sequence[Episode], chunk_length: int) -> Samples:
 
     Raises:
         SettingError: there is no action, or no such camera.
+        ArtefactError: an episode is of two arms.
     """
     used = [episode for episode in episodes if len(episode)]
     if not used:
         raise SettingError(f"episodes: need at least one action, received {len(episodes)} episodes without any")
+    for number, episode in enumerate(used):
+        require_one_arm(episode, number)
     return Samples(
         image=torch.from_numpy(np.concatenate([_scene_frames(e)[: len(e)] for e in used])),
         command=torch.from_numpy(np.concatenate([e.command[: len(e)] for e in used])),

@@ -8,9 +8,9 @@ An actor answers with ``chunk_length`` actions per row; only a policy uses more 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import chain, repeat
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -24,7 +24,7 @@ from worldrl.core.rng import numpy_stream, stream
 from worldrl.core.types import ACTION_SIZE, Habit, PolicyObs
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.policies.exploration import Exploration
-from worldrl.rollout.dreams import Dreams, hold
+from worldrl.rollout.dreams import Dreams
 from worldrl.rollout.specs import EpisodeSpec, spec_of
 
 
@@ -55,7 +55,7 @@ class Actor(Protocol):
         ...
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        """Return the next actions, float32 ``[B, L, 7]`` in [-1, 1]; ``L`` is the actor's own."""
+        """Return the next actions, float32 ``[B, L, A]`` in the robot's range; ``L`` is the actor's own."""
         ...
 
 
@@ -190,11 +190,11 @@ class _Scripted:
         self._spec = spec
 
     def begin(self, row: Row) -> None:
-        from worldrl_envs import experts
+        from worldrl_envs import behaviours
 
         generator = numpy_stream(row.spec.seed, "act", self._spec.kind, *row.spec.stream_names)
         if isinstance(self._spec, ExpertActor):
-            row.mind = experts.ScriptedExpert(
+            row.mind = behaviours.make_expert(
                 row.spec.task,
                 generator=generator,
                 noise=self._spec.noise,
@@ -202,7 +202,7 @@ class _Scripted:
                 blind=self._spec.blind,
             )
         else:
-            row.mind = experts.RandomReach(generator=generator)
+            row.mind = behaviours.make_explorer(row.spec.task, generator=generator)
         row.mind.reset(row.env)
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
@@ -258,10 +258,15 @@ class _GivenActions:
 
     def begin(self, row: Row) -> None:
         action = self._actions(row.spec)
-        row.mind = chain(action, repeat(hold(action[-1:])[0]))
+        row.mind = chain(action, _held(row.env))
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         return np.stack([next(row.mind) for row in rows])[:, None]
+
+
+def _held(env: Any) -> Iterator[NDArray[np.float32]]:
+    while True:
+        yield env.unwrapped.hold_action()
 
 
 def _dreamt_actions(spec: DreamActor) -> Callable[[EpisodeSpec], NDArray[np.float32]]:

@@ -6,12 +6,12 @@ written in the order of the plan, so an interrupted and continued dataset equals
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from worldrl.core.embodiment import Embodiment
-from worldrl.core.errors import ArtefactError
+from worldrl.core.embodiment import AnyEmbodiment, Embodiment, JointEmbodiment
+from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.log import Progress
 from worldrl.core.types import Episode
 from worldrl.data.lerobot_writer import LeRobotWriter
@@ -33,11 +33,25 @@ class CollectPlan:
     specs: Sequence[EpisodeSpec]
 
 
-def embedded_embodiment() -> Embodiment:
-    """The embedded suite's constants as worldrl's own record."""
-    from worldrl_envs.control import PANDA
+def embedded_embodiment(tasks: Collection[str]) -> AnyEmbodiment:
+    """Constants of the embedded robot that does these tasks, as worldrl's own record.
 
-    return Embodiment.from_json(asdict(PANDA))
+    Raises:
+        SettingError: one- and two-armed tasks together; a dataset is of one robot.
+    """
+    from worldrl_envs.bimanual.control import SIXAXIS_PAIR
+    from worldrl_envs.control import PANDA
+    from worldrl_envs.tasks import BIMANUAL, task_names
+
+    two_armed = set(tasks) & set(task_names(BIMANUAL))
+    if not two_armed:
+        return Embodiment.from_json(asdict(PANDA))
+    if two_armed < set(tasks):
+        raise SettingError(
+            f"tasks: {sorted(two_armed)[0]} is of two arms, {sorted(set(tasks) - two_armed)[0]} of one, and a dataset "
+            "is of one robot; collect them into two"
+        )
+    return JointEmbodiment.from_json(asdict(SIXAXIS_PAIR))
 
 
 def collect_dataset(
@@ -66,9 +80,10 @@ def collect_dataset(
 
     Raises:
         ArtefactError: the folder holds something else, or episodes that are in no plan.
+        SettingError: one- and two-armed tasks together.
         WorkerError: a worker failed; the episodes so far are kept.
     """
-    embodiment = embedded_embodiment()
+    embodiment = embedded_embodiment({spec.task for plan in plans for spec in plan.specs})
     size = (env_options.image_size, env_options.image_size)
     with LeRobotWriter(
         folder, fps=embodiment.control_hz, cameras=env_options.cameras, image_size=size, embodiment=embodiment

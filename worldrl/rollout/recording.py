@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import WorldrlError
 from worldrl.core.types import Episode
-from worldrl.rollout.specs import WRIST_CAMERA, EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.specs import MAIN_CAMERAS, EpisodeOutcome, EpisodeSpec
 
 
 def camera_frames(obs: Mapping[str, Any], cameras: tuple[str, ...]) -> NDArray[np.uint8]:
     """Stack the cameras of one observation, uint8 ``[V, Y, X, 3]``."""
-    return np.stack([obs["wrist_image" if camera == WRIST_CAMERA else "image"] for camera in cameras])
+    return np.stack([obs["image" if camera in MAIN_CAMERAS else f"{camera}_image"] for camera in cameras])
 
 
 class Recording:
@@ -31,12 +31,21 @@ class Recording:
         keep: whether to keep observations; otherwise only the outcome is known.
         hold_steps: further steps after the first success.
         restarted: an earlier worker lost this episode.
+        domain: of the environment; kept with the record where it is not ``clean``.
     """
 
     def __init__(
-        self, spec: EpisodeSpec, *, cameras: tuple[str, ...], keep: bool, hold_steps: int, restarted: bool
+        self,
+        spec: EpisodeSpec,
+        *,
+        cameras: tuple[str, ...],
+        keep: bool,
+        hold_steps: int,
+        restarted: bool,
+        domain: str = "clean",
     ) -> None:
         self.spec = spec
+        self._domain = {} if domain == "clean" else {"domain": domain}
         self._cameras, self._keep, self._hold_steps, self._restarted = cameras, keep, hold_steps, restarted
         self._frames: list[NDArray[np.uint8]] = []
         self._state: list[NDArray[np.float32]] = []
@@ -99,5 +108,5 @@ class Recording:
             instruction=instruction,
             task=self.spec.task,
             cameras=self._cameras,
-            meta={**self.spec.to_json(), "restarted": self._restarted},
+            meta={**self.spec.to_json(), "restarted": self._restarted, **self._domain},
         )

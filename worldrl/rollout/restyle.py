@@ -72,9 +72,11 @@ def restyle_dataset(
         The episodes with their looks.
 
     Raises:
-        ArtefactError: ``source`` was not recorded by ``rollout_episodes``, or a replay left the recorded path.
+        ArtefactError: ``source`` was not recorded by ``rollout_episodes`` or is randomised already, or a replay left the recorded path.
     """
     recorded = EpisodeDataset.open(source)
+    if any("domain" in record.meta for record in recorded.records):
+        raise ArtefactError(f"{source}: was recorded in the randomised domain, which draws its own looks")
     specs = restyled_specs(recorded, styles, seed=seed)
     collect_dataset(
         folder,

@@ -107,6 +107,7 @@ def make_env(options: EnvOptions, task: str, obs: str) -> Any:
         cameras=options.cameras,
         terminate_on_success=False,
         disable_env_checker=True,
+        **({} if options.domain == "clean" else {"domain": options.domain}),
     )
 
 
@@ -166,6 +167,7 @@ def begin(share: Share, slot: EnvSlot, actors: Sequence[Actor], item: Assignment
         keep=item.position in share.record,
         hold_steps=share.hold_steps,
         restarted=item.position in share.restarted,
+        domain=share.env_options.domain,
     )
     recording.observe(obs, info)
     actors[item.actor].begin(row)

@@ -14,7 +14,8 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import Name
 from worldrl.core.types import Episode
 
-WRIST_CAMERA = "wrist"
+MAIN_CAMERAS = ("scene", "head")
+"""Those whose picture an environment calls ``image``; another camera's is ``<camera>_image``."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +122,16 @@ class EnvOptions:
 
     Attributes:
         image_size: pixels of the square image.
-        cameras: names in the order of the frames' axis ``V``; the first is the scene camera.
+        cameras: names in the order of the frames' axis ``V``; the first is the main camera.
         max_steps: time limit by task (control steps); a task without one has its registered horizon.
+        domain: ``clean`` or ``randomised``, of two-armed tasks.
         env_id: Gymnasium id with ``{task}``; what stands before the colon is imported in the worker.
     """
 
     image_size: int = 64
     cameras: tuple[str, ...] = ("scene",)
     max_steps: Mapping[str, int] = field(default_factory=dict)
+    domain: str = "clean"
     env_id: str = "worldrl_envs:worldrl/{task}-v0"
 
     def __post_init__(self) -> None:

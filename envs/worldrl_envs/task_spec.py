@@ -1,0 +1,47 @@
+"""What makes a task: the record that both suites' tables are made of."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from worldrl_envs.language import PARAPHRASES, Phrases
+from worldrl_envs.layouts import LayoutSpec
+
+
+@dataclass(frozen=True)
+class TaskSpec:
+    """Everything that makes a task.
+
+    Attributes:
+        name: CamelCase; the environment id is `worldrl/<name>-v0`.
+        kind: One of `tasks.KINDS`.
+        instruction: The canonical sentence.
+        phrases: Other ways to say it, split into training and held out.
+        objects: Free objects, names in `scene.OBJECTS`.
+        fixtures: Bin, cabinet, plate or zone.
+        layout: How start arrangements are drawn.
+        horizon: Control steps (1/20 s) until the episode is truncated.
+        stages: Predicates of the suite's physics, to be met in this order, each at some frame; meeting the last is success.
+        plan: The expert's skills in order, each (skill, name, ...); two-armed tasks: see `BimanualTask`.
+    """
+
+    name: str
+    kind: str
+    instruction: str
+    objects: tuple[str, ...]
+    layout: LayoutSpec
+    horizon: int
+    stages: tuple[Callable[[Any], bool], ...]
+    plan: tuple[tuple[Any, ...], ...]
+    fixtures: tuple[str, ...] = ()
+    entry_point: ClassVar[str] = "worldrl_envs.tabletop:TabletopEnv"
+
+    @property
+    def phrases(self) -> Phrases:
+        """Paraphrases of the instruction."""
+        return PARAPHRASES[self.name]
+
+    @property
+    def paraphrases(self) -> tuple[str, ...]:
+        """All paraphrases, the training ones first; `options={"paraphrase": i}` indexes them."""
+        return self.phrases.train + self.phrases.held_out
