@@ -33,8 +33,8 @@ Restore = Callable[[Tensor], Tensor]
 """Shows frames uint8 ``[N, Y, X, 3]`` as a world model's codec gives them back."""
 COVERED, WITHIN = 0.9, 1.6449
 """The deviations are scaled so that 90 % of the errors lie within 1.64 of them."""
-NEVER_MOVES = 1e-6
-"""A column whose deviation is smaller than this part of its unit is constant."""
+LEAST_DEVIATION = 1e-3
+"""Of a column's normalisation: what never moves in the data keeps a thousandth of its unit to answer with."""
 
 
 @dataclass
@@ -140,10 +140,8 @@ def new_idm(
     with initial_weights(seed, "idm"):
         idm = InverseDynamics(config, columns, frame_stride)
     target = data.target[torch.isfinite(data.target).all(dim=1)].double()
-    deviation = target.std(dim=0, correction=0)
     idm.mean.copy_(target.mean(dim=0))
-    # A column that never moves keeps its unit to answer with: there is no scale to learn it in.
-    idm.deviation.copy_(torch.where(deviation > NEVER_MOVES, deviation, torch.ones_like(deviation)))
+    idm.deviation.copy_(target.std(dim=0, correction=0).clamp_min(LEAST_DEVIATION))
     return idm
 
 
