@@ -57,7 +57,7 @@ def consistency(decoded: Tensor, proposed: Tensor, deviation: Tensor, *, gripper
         beta: where smooth-L1 turns linear.
     """
     motion = [d for d in range(decoded.shape[-1]) if d != gripper]
-    scaled = [(part / deviation)[..., motion] for part in (decoded, proposed)]
-    off = F.smooth_l1_loss(*scaled, beta=beta, reduction="none").mean(dim=(1, 2))
+    read, asked = ((part / deviation)[..., motion] for part in (decoded, proposed))
+    off = F.smooth_l1_loss(read, asked, beta=beta, reduction="none").mean(dim=(1, 2))
     signs = (decoded[..., gripper] > 0) != (proposed[..., gripper] > 0)
     return -(off + signs.to(off.dtype).mean(dim=1))

@@ -86,7 +86,7 @@ def dream_surprise(
     check_spacing(idm, model.frame_stride)
     tasks = np.array([record.task for record in starts])
     rows = [np.flatnonzero(tasks == task) for task in dict.fromkeys(tasks.tolist())]
-    parts = [_of_one_task(model, idm, [starts[r] for r in of_task], action[of_task], seed) for of_task in rows]
+    parts = [_of_one_task(model, idm, [starts[int(r)] for r in of_task], action[of_task], seed) for of_task in rows]
     found = np.empty((len(starts), parts[0].shape[1]), np.float32)
     for of_task, part in zip(rows, parts, strict=True):
         found[of_task] = part.numpy()
