@@ -11,7 +11,7 @@ from worldrl.core.artefact import MANIFEST, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import initial_weights, stream
 from worldrl.rewards.basis import measure_basis
-from worldrl.rewards.calibration import Readings, by_unit, calibration, read_episodes
+from worldrl.rewards.calibration import Readings, by_unit, calibration, over_episodes, read_episodes
 from worldrl.rewards.columns import Column, choose_columns, column_values, recorded_names
 from worldrl.rewards.idm_training import IdmFrames, IdmTraining, beta_nll, fit_idm, new_idm, scale_deviations
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
@@ -208,6 +208,15 @@ def test_errors_and_coverage_by_hand():
     assert rx["coverage"]["0.95"]["value"] == 0.0
     assert x["median"]["n"] == 2
     assert by_unit(readings, seed=0)["rad"]["median"]["value"] == pytest.approx(2.0)
+
+
+def test_quantiles_over_episodes_are_those_of_all_their_values():
+    parts = [np.array([3.0, 1.0]), np.array([2.0]), np.array([9.0, 7.0, 8.0, 6.0])]
+    for share, value in ((0.5, 6.0), (0.9, 9.0), (0.1, 1.0)):
+        found = over_episodes(parts, share, seed=0, name="x")
+        assert found["value"] == value
+        assert 1.0 <= found["lo"] <= value <= found["hi"] <= 9.0
+    assert over_episodes(parts[:1], 0.5, seed=0, name="x")["value"] == 1.0
 
 
 def test_deviations_of_gaussian_errors_are_left_alone():

@@ -5,7 +5,7 @@ Shapes legend: ``E`` episodes, ``T_e`` frames of each, ``D`` columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,22 +116,36 @@ def by_unit(readings: Readings, *, seed: int) -> dict[str, dict[str, Bootstrap]]
 
 
 def over_episodes(parts: Sequence[NDArray[np.float64]], share: float, *, seed: int, name: str) -> Bootstrap:
-    """Quantile of all values, with its interval over episodes."""
-    return _bootstrap(parts, lambda values: float(np.quantile(values, share)), seed, name)
+    """Quantile of all values (the least that ``share`` of them do not exceed), with its interval over episodes."""
+    values, owner = np.concatenate(parts), np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+    order = np.argsort(values, kind="stable")
+    values, owner = values[order], owner[order]
+
+    def quantile(drawn: NDArray[np.float64]) -> float:
+        # An episode drawn twice counts twice: sorting once is several times faster than joining and sorting each draw.
+        below = np.bincount(drawn.astype(np.int64), minlength=len(parts))[owner].cumsum()
+        return float(values[np.searchsorted(below, share * below[-1])])
+
+    return _bootstrap(quantile, len(parts), seed, name)
 
 
 def _covered(parts: Sequence[NDArray[np.float64]], within: float, seed: int, name: str) -> Bootstrap:
-    return _bootstrap(parts, lambda scores: float((scores <= within).mean()), seed, name)
-
-
-def _bootstrap(parts: Sequence[NDArray[np.float64]], statistic: Any, seed: int, name: str) -> Bootstrap:
-    """Draw whole episodes again: the frames of one are not independent."""
-    rows = np.arange(len(parts), dtype=np.float64)
-    return bootstrap(
-        rows,
-        lambda drawn: statistic(np.concatenate([parts[int(row)] for row in drawn])),
-        generator=numpy_stream(seed, "idm-calibration", name),
+    """Share of all scores within ``within``."""
+    inside, size = (
+        np.array(numbers) for numbers in zip(*((int((p <= within).sum()), len(p)) for p in parts), strict=True)
     )
+
+    def share(drawn: NDArray[np.float64]) -> float:
+        rows = drawn.astype(np.int64)
+        return float(inside[rows].sum() / size[rows].sum())
+
+    return _bootstrap(share, len(parts), seed, name)
+
+
+def _bootstrap(statistic: Callable[[NDArray[np.float64]], float], episodes: int, seed: int, name: str) -> Bootstrap:
+    """Draw whole episodes again, by number: the frames of one are not independent."""
+    rows = np.arange(episodes, dtype=np.float64)
+    return bootstrap(rows, statistic, generator=numpy_stream(seed, "idm-calibration", name))
 
 
 def _guess(true: NDArray[np.float64]) -> float:
