@@ -74,6 +74,16 @@ COMMANDS = {
         ),
         Command("train-policy", "clone the demonstrations into a language-conditioned policy", ("preset=tiny",)),
         Command("train-world-model", "learn the video simulator and its success head", ("preset=tiny",)),
+        Command(
+            "train-idm",
+            "learn to read poses or actions off pictures: rewards for what a video model generates",
+            (
+                "data=[runs/collect/dataset]",
+                "target=[command] world_model=bundled model.window=3",
+                "target=[state.0:14] limits=piper",
+                "preset=tiny",
+            ),
+        ),
         Command("imagine", "watch the world model dream beside the real rollout", ("preset=tiny",)),
         Command(
             "evaluate",

@@ -26,6 +26,8 @@ from worldrl.jobs.report import main as rebuild
 from worldrl.jobs.unseen_episodes import continue_all, draw_scripts
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
+from worldrl.rewards.columns import Column
+from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 
 PROBE = ProbeSettings(horizon=24, steps=4, batch=4, width=8, blocks=1, keypoints=2, hidden=8, checkpoint_every=2)
 TIMED = ("imagined_frames_per_s", "peak_rss_mb")
@@ -222,6 +224,7 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, push_data
         ({"data": []}, "data"),
         ({"dtype": "int8"}, "dtype"),
         ({"strips": -1}, "strips"),
+        ({"idm": "somewhere"}, r"give policies\.folders"),
     ],
 )
 def test_impossible_settings_are_refused(make_settings, over, message):
@@ -278,7 +281,14 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settin
             policy = TokenPolicy(config, PolicyStatistics(-torch.ones(7), torch.ones(7), torch.zeros(7), torch.ones(7)))
         folders.append(tmp_path / f"policy-{number}")
         policy.save(folders[-1])
-    over = {"policies": PolicyDreams([str(f) for f in folders], dreams=2, workers=0, envs_per_worker=2)}
+    with initial_weights(0, "idm"):
+        InverseDynamics(IdmConfig(width=8, blocks=1, keypoints=2, hidden=8), (Column("command", 0, "x"),)).save(
+            tmp_path / "idm"
+        )
+    over = {
+        "policies": PolicyDreams([str(f) for f in folders], dreams=2, workers=0, envs_per_worker=2),
+        "idm": str(tmp_path / "idm"),
+    }
     settings = settings_in(tmp_path / "run", probe=ProbeSettings(steps=0), **over)
     metrics = evaluate_world_model.main(settings)
     assert [one["path"] for one in metrics["policies"]] == [str(f) for f in folders]
@@ -288,7 +298,12 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settin
     assert metrics["imagined_real_pearson"] is None  # of two policies
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Imagined successes that came true" in page
+    if metrics["trust"]["imagined_successes"]:
+        assert "agreement_of_motion" in metrics["trust"]["auroc"]
+    assert metrics["idm"]["path"] == str(tmp_path / "idm")
+    assert (tmp_path / "run" / "stages" / "03-policy-1" / "surprise.npz").is_file()
     monkeypatch.setattr(policy_dreams, "dream", None)
     monkeypatch.setattr(policy_dreams, "further_opinions", None)
+    monkeypatch.setattr(policy_dreams, "dream_surprise", None)
     monkeypatch.setattr(policy_dreams, "collect_dataset", None)
     assert untimed(evaluate_world_model.main(settings)) == untimed(metrics)

@@ -11,13 +11,14 @@ from worldrl.core.log import read_metrics
 from worldrl.jobs.train_vla import TrainVlaSettings, main
 from worldrl.jobs.vla_settings import Evaluation, Practice
 from worldrl.policies.token_policy import TokenPolicy
+from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.world_models.video import VideoWorldModel
 
 SCRIPT = Path(__file__).parent / "vla_script.py"
 SMALL = (
     "rounds=2", "tasks=[PickRedCube]", "demonstrations=1", "cloning.steps=3", "cloning.checkpoint_every=1", "practice.policy_episodes=1",
     "scratch.expert_episodes=3", "scratch.training.codec_steps=2", "scratch.training.steps=2", "improvement.self_training.rollouts=4",
-    "improvement.starts_per_task=1", "evaluation.episodes_per_task=1", "evaluation.verify=1",
+    "improvement.starts_per_task=1", "evaluation.episodes_per_task=1", "evaluation.verify=1", "improvement.idm.use=weight",
 )  # fmt: skip
 # Enough rollouts that some are imagined to succeed.
 LARGER = ("seed=3", "rounds=2", "improvement.self_training.rollouts=12")
@@ -59,6 +60,10 @@ def test_the_whole_loop_from_another_directory(run_python, tmp_path):
     assert run.name.startswith("train-vla-tiny-")
     metrics = check_run(run)
     assert metrics["before"]["success"]["n"] == 1
+    for number, part in enumerate(metrics["rounds"], start=1):
+        assert part["idm"]["bound"] > 0
+        assert [row["column"] for row in part["idm"]["errors"]][:3] == ["command.x", "command.y", "command.z"]
+        InverseDynamics.load(run / "stages" / f"round-{number}-4-idm" / "idm")
     practised = [part["practice"]["success"].keys() for part in metrics["rounds"]]
     assert [sorted(sources) for sources in practised] == [
         ["blind_expert", "policy"],

@@ -143,11 +143,17 @@ class GrpoBatch:
         )
 
 
-def grpo_batch(rollouts: ImaginedRollouts, config: GrpoConfig) -> tuple[GrpoBatch, dict[str, Tensor]]:
-    """Turn rollouts into weighted chunks with advantages, leaving uninformative groups out."""
+def grpo_batch(
+    rollouts: ImaginedRollouts, config: GrpoConfig, trust: Tensor | None = None
+) -> tuple[GrpoBatch, dict[str, Tensor]]:
+    """Turn rollouts into weighted chunks with advantages, leaving uninformative groups out.
+
+    With ``trust`` ``[B]`` in [0, 1] a rollout's reward is success times trust (``algorithms.motion_trust``).
+    """
     success = rollouts.success.float()
-    advantage = group_advantage(success, rollouts.group)
-    keep = informative(success, rollouts.group, low=config.keep_low, high=config.keep_high)
+    reward = success if trust is None else success * trust
+    advantage = group_advantage(reward, rollouts.group)
+    keep = informative(reward > 0, rollouts.group, low=config.keep_low, high=config.keep_high)
     chunk, row = (rollouts.valid & keep).nonzero(as_tuple=True)
     length = rollouts.valid.sum(dim=0).float()  # T_i
     weight = 1 / length[row] if config.length_normalise else torch.ones(len(row))
@@ -210,6 +216,7 @@ def grpo_update(
     seed: int,
     temperature: float,
     reference: TokenPolicy | None = None,
+    trust: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Improve the policy on one batch of rollouts; a batch without an informative group changes nothing.
 
@@ -221,6 +228,7 @@ def grpo_update(
         seed: of this iteration, for the minibatch order.
         temperature: at which the rollouts were sampled.
         reference: the supervised policy of the KL term.
+        trust: in each rollout's success, ``[B]`` in [0, 1]; None trusts all.
 
     Returns:
         Detached scalars.
@@ -228,7 +236,7 @@ def grpo_update(
     Raises:
         NonFiniteError: the loss or its gradient is not finite.
     """
-    batch, logs = grpo_batch(rollouts, config)
+    batch, logs = grpo_batch(rollouts, config, trust)
     for part in minibatches(batch, config, seed) if len(batch) else ():
         loss, part_logs = grpo_loss(policy, part.to(policy.device), config, reference, temperature=temperature)
         optimizer.zero_grad(set_to_none=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from worldrl.algorithms.grpo import GrpoConfig, grpo_update
 from worldrl.algorithms.imagination import imagine_batch
+from worldrl.algorithms.motion_trust import MotionCheck
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.fit import adamw
 from worldrl.core.log import MetricLog, Progress
@@ -31,6 +32,7 @@ def train_grpo(
     folder: Path,
     log: MetricLog,
     series: str,
+    motion: MotionCheck | None = None,
 ) -> list[float]:
     """Improve ``policy`` in place.
 
@@ -44,6 +46,7 @@ def train_grpo(
         folder: checkpoints.
         log: receives each iteration's numbers.
         series: name in the log.
+        motion: judges by inverse dynamics how far each success counts; None believes all.
 
     Returns:
         Imagined success rate of each iteration.
@@ -61,6 +64,7 @@ def train_grpo(
             rollouts = imagine_batch(
                 env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=draw
             )
+            trust = None if motion is None else motion.trust(rollouts)
             logs = grpo_update(
                 policy,
                 optimizer,
@@ -69,7 +73,10 @@ def train_grpo(
                 seed=stream_seed(seed, "update", k),
                 temperature=exploration.temperature,
                 reference=reference,
+                trust=trust,
             )
+            if trust is not None:
+                logs["grpo/motion_trust"] = trust.mean()
             history.append(float(logs["grpo/imagined_success"]))
             log.write(series, k, logs)
             if (k + 1) % config.checkpoint_every == 0 or k + 1 == config.iterations:

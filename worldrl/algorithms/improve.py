@@ -8,6 +8,7 @@ from pathlib import Path
 
 from worldrl.algorithms.grpo import GrpoConfig
 from worldrl.algorithms.grpo_training import train_grpo
+from worldrl.algorithms.motion_trust import MotionCheck, MotionTrust
 from worldrl.algorithms.self_training import SelfTraining, self_train
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.log import MetricLog
@@ -37,6 +38,7 @@ class Improvement:
         exploration: how the policy's actions are drawn, in imagination and in practice.
         self_training: its settings.
         grpo: its settings.
+        idm: whether inverse dynamics judges how far imagined successes count.
     """
 
     algorithm: str = "self_training"
@@ -48,6 +50,7 @@ class Improvement:
     exploration: Exploration = field(default_factory=Exploration)
     self_training: SelfTraining = field(default_factory=SelfTraining)
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
+    idm: MotionTrust = field(default_factory=MotionTrust)
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -97,6 +100,7 @@ def improve(
     folder: Path,
     log: MetricLog,
     series: str = "improve",
+    motion: MotionCheck | None = None,
 ) -> list[float]:
     """Improve ``policy`` in place; a killed improvement goes on bit for bit.
 
@@ -110,6 +114,7 @@ def improve(
         folder: checkpoints.
         log: receives each batch's numbers.
         series: name in the log.
+        motion: judges imagined successes; None believes all.
 
     Returns:
         Imagined success rate of each batch of rollouts.
@@ -121,6 +126,7 @@ def improve(
         "folder": folder,
         "log": log,
         "series": series,
+        "motion": motion,
     }
     if config.algorithm == "grpo":
         return train_grpo(policy, env, config.grpo, **common)

@@ -9,7 +9,8 @@ With success as the only reward, imitating one's own successes is a policy gradi
 convergence: each rollout is used for hundreds of gradient steps instead of one or two, which is what a small machine
 needs. With several rollouts from each start the baseline is the mates' rate of success (leave one out, as in RLOO): a
 success counts 1 - that rate, so that what always succeeds anyway is not learned again. With further opinions a success
-counts less, too, where the same actions fail in another imagination (trust). Failures teach nothing here; a lasting
+counts less, too, where the same actions fail in another imagination, and with inverse dynamics where its frames do not show
+the commanded motion (trust). Failures teach nothing here; a lasting
 exploration (``policies.exploration``) sees to it that there are successes worth imitating. Learning like a demonstration, a
 success is also shown shifted, recoloured and in other words.
 
@@ -28,6 +29,7 @@ from torch import Tensor
 from worldrl.algorithms.advantages import mates_mean
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning, Source, clone
 from worldrl.algorithms.imagination import imagine_batch
+from worldrl.algorithms.motion_trust import MotionCheck
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, Progress
@@ -175,6 +177,7 @@ def self_train(
     folder: Path,
     log: MetricLog,
     series: str,
+    motion: MotionCheck | None = None,
 ) -> list[float]:
     """Improve ``policy`` in place; a killed training goes on bit for bit.
 
@@ -190,6 +193,7 @@ def self_train(
         folder: imagined successes and checkpoints.
         log: receives each batch's and each gradient step's numbers.
         series: name in the log.
+        motion: judges by inverse dynamics how far each success counts; None believes all.
 
     Returns:
         Imagined success rate of each batch.
@@ -202,7 +206,7 @@ def self_train(
         with Progress(f"{series}: imagining", config.batches, unit="batches") as progress:
             for k in range(cycle * config.batches, (cycle + 1) * config.batches):
                 draw = stream_seed(seed, "grow", k)
-                batch = _grow(folder / f"batch-{k:05d}", env, policy, exploration, p_keyframe, config, draw)
+                batch = _grow(folder / f"batch-{k:05d}", env, policy, exploration, p_keyframe, config, motion, draw)
                 harvest.append(batch)
                 history.append(batch.rate)
                 kept = {"self_training/samples": len(batch.samples), "self_training/weight": float(batch.weight.sum())}
@@ -228,6 +232,7 @@ def _grow(
     exploration: Exploration,
     p_keyframe: float,
     config: SelfTraining,
+    motion: MotionCheck | None,
     seed: int,
 ) -> Grown:
     """Imagine one batch, or read it where an earlier session imagined it."""
@@ -236,6 +241,9 @@ def _grow(
             env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=seed
         )
         trust = least_opinion(env, rollouts, policy, config.opinions, seed=seed) if config.opinions else None
+        if motion is not None:
+            shown = motion.trust(rollouts)
+            trust = shown if trust is None else trust * shown
         save_grown(folder, grown(rollouts, policy, trust))
     return load_grown(folder)
 

@@ -26,16 +26,20 @@ SIGNS: Mapping[str, str] = {
     "least_opinion": "least of those scores",
     "agreement_of_jurors": "minus the largest standard deviation between the outcome jurors",
     "agreement_of_latents": "minus the largest spread of the latents between opinions",
+    "agreement_of_motion": "minus the largest surprise of inverse dynamics: do its frames show the commanded motion?",
 }
 
 
-def signs_of_trust(own: NDArray[np.float32], opinions: Opinions, debounce: int) -> dict[str, NDArray[np.float64]]:
-    """Return every sign ``[E]`` of :data:`SIGNS`.
+def signs_of_trust(
+    own: NDArray[np.float32], opinions: Opinions, debounce: int, surprise: NDArray[np.float32] | None = None
+) -> dict[str, NDArray[np.float64]]:
+    """Return every sign ``[E]`` of :data:`SIGNS`, the last one only where inverse dynamics read the dreams.
 
     Args:
         own: the dream's probability of success ``[E, N]``.
         opinions: further imaginations of its actions.
         debounce: frames that make a success.
+        surprise: of inverse dynamics at each frame ``[E, N]`` (``rollout.shown_motion``); None without one.
     """
     score = np.stack([debounced_score(heard, debounce) for heard in (own, *opinions.probability)])
     signs = {
@@ -44,6 +48,7 @@ def signs_of_trust(own: NDArray[np.float32], opinions: Opinions, debounce: int) 
         "least_opinion": score.min(axis=0),
         "agreement_of_jurors": -opinions.doubt.max(axis=1),
         "agreement_of_latents": -opinions.spread.max(axis=1),
+        **({} if surprise is None else {"agreement_of_motion": -surprise.max(axis=1)}),
     }
     return {name: np.asarray(sign, np.float64) for name, sign in signs.items()}
 

@@ -30,8 +30,10 @@ from worldrl.jobs.stages import BUNDLED, SCRATCH, starting_world_model, weights_
 from worldrl.jobs.unseen_episodes import continue_all, draw_scripts, open_unseen
 from worldrl.jobs.world_model_report import show, write_report
 from worldrl.jobs.world_model_tables import Findings
+from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.reset_store import record_at
+from worldrl.rollout.shown_motion import check_spacing, commanded_columns
 from worldrl.rollout.true_runs import CONTINUATIONS, HOLD_STEPS, Script, true_runs
 from worldrl.settings import non_negative, one_of, positive, setting
 from worldrl.world_models.video import VideoWorldModel
@@ -67,6 +69,10 @@ class EvaluateWorldModelSettings:
     speed_rows: list[int] = setting([1, 16, 64], "batches of rows whose imagined frames per second are timed")
     speed_chunks: int = setting(5, "chunks timed of each; the median counts")
     strips: int = setting(3, "filmstrips each of the worst episodes, the best ones and false successes")
+    idm: str | None = setting(
+        None,
+        "folder of an inverse dynamics (train-idm target=[command]): how far the policies' dreams show what was commanded",
+    )
     lpips: str | None = setting(None, "safetensors file with the weights of LPIPS (AlexNet); null: not computed")
     fvd: str | None = setting(None, "must be null: FVD is not implemented")
 
@@ -85,6 +91,8 @@ class EvaluateWorldModelSettings:
             raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
         if self.world_model == SCRATCH:
             raise SettingError("world_model=scratch has learned nothing to measure; give bundled or a folder")
+        if self.idm is not None and not self.policies.folders:
+            raise SettingError(f"idm={self.idm} reads the dreams of policies; give policies.folders=[...], too")
         if self.fvd is not None:
             raise SettingError(f"fvd={self.fvd}: {NO_FVD}; give fvd=null")
 
@@ -105,13 +113,14 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
         inputs = claim_inputs(run, settings, data)
         model = load_model(settings, data, device)
         chosen, others = draw_scripts(data, settings.episodes, spare(settings), seed=settings.seed)
+        idm = open_idm(settings, model)
         probe = trained_probe(run, settings, model, others, log)
         measures = measured(run, settings, model, chosen, probe)
         drift = drifts(measures, frame_stride=model.frame_stride, seed=settings.seed)
         names = () if probe is None else probe.names
         metrics = {
             **summarise(measures, drift, settings.horizons, names=names, seed=settings.seed),
-            **policies_beside_reality(run, settings.policies, model, data.tasks(), seed=settings.seed),
+            **policies_beside_reality(run, settings.policies, model, data.tasks(), seed=settings.seed, idm=idm),
             **circumstances(settings, model, data),
             **inputs,
         }
@@ -136,6 +145,8 @@ def claim_inputs(run: RunDirectory, settings: EvaluateWorldModelSettings, data: 
     }
     if policies:
         inputs["policy"] = {"path": policies, "hash": [artefact_hash(Path(policy)) for policy in policies]}
+    if settings.idm is not None:
+        inputs["idm"] = {"path": settings.idm, "hash": artefact_hash(Path(settings.idm))}
     file = run.path / "inputs.json"
     if file.exists() and (changed := difference(read_json(file), inputs)):
         raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")
@@ -163,6 +174,20 @@ def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, devic
     check_horizons(settings.horizons, model.frame_stride)
     model.compute_dtype = resolve_dtype(settings.dtype, device)
     return model
+
+
+def open_idm(settings: EvaluateWorldModelSettings, model: VideoWorldModel) -> InverseDynamics | None:
+    """Load the inverse dynamics that reads dreams; None without one.
+
+    Raises:
+        SettingError: it reads nothing that is commanded, or is made for frames of another distance.
+    """
+    if settings.idm is None:
+        return None
+    idm = InverseDynamics.load(Path(settings.idm), model.device)
+    commanded_columns(idm)
+    check_spacing(idm, model.frame_stride)
+    return idm
 
 
 def spare(settings: EvaluateWorldModelSettings) -> int:

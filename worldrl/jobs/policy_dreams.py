@@ -7,6 +7,7 @@ success; together their dreams tell which sign of trust knows the false ones.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -17,19 +18,23 @@ import torch
 from numpy.typing import NDArray
 
 from worldrl.core.artefact import artefact_hash
+from worldrl.core.atomic import write_file
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream_seed
 from worldrl.core.run import RunDirectory, Stage
 from worldrl.core.stats import Rate, pearson, wilson
+from worldrl.core.types import ResetRecord
 from worldrl.evaluation.trust import signs_of_trust, worth
 from worldrl.evaluation.world_model import outcome_report
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.token_policy import TokenPolicy
+from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.actors import PolicyActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.dreams import Dreams, came_true, dream, execute
 from worldrl.rollout.redreams import Opinions, further_opinions
+from worldrl.rollout.shown_motion import dream_surprise
 from worldrl.rollout.specs import EnvOptions
 from worldrl.rollout.starts import simulator_starts, task_horizons
 from worldrl.settings import non_negative, positive, setting
@@ -86,11 +91,17 @@ class Judged:
 
 
 def policies_beside_reality(
-    run: RunDirectory, config: PolicyDreams, model: VideoWorldModel, tasks: Sequence[str], *, seed: int
+    run: RunDirectory,
+    config: PolicyDreams,
+    model: VideoWorldModel,
+    tasks: Sequence[str],
+    *,
+    seed: int,
+    idm: InverseDynamics | None = None,
 ) -> dict[str, Any]:
     """Measure every policy; return what ``result.json`` says of them, nothing when there is none."""
     judged = [
-        judge_policy(run.stage(f"03-policy-{number}"), config, Path(folder), model, tasks, seed=stream_seed(seed, "policy", number) % 2**31)
+        judge_policy(run.stage(f"03-policy-{number}"), config, Path(folder), model, tasks, seed=stream_seed(seed, "policy", number) % 2**31, idm=idm)
         for number, folder in enumerate(config.folders, start=1)
     ]  # fmt: skip
     if not judged:
@@ -103,7 +114,14 @@ def policies_beside_reality(
 
 
 def judge_policy(
-    stage: Stage, config: PolicyDreams, folder: Path, model: VideoWorldModel, tasks: Sequence[str], *, seed: int
+    stage: Stage,
+    config: PolicyDreams,
+    folder: Path,
+    model: VideoWorldModel,
+    tasks: Sequence[str],
+    *,
+    seed: int,
+    idm: InverseDynamics | None = None,
 ) -> Judged:
     """Let one policy dream and act; what an earlier session did is read."""
     policy, outcome = TokenPolicy.load(folder, model.device), model.config.outcome
@@ -116,7 +134,7 @@ def judge_policy(
         ).save(files["dreams"])  # fmt: skip
     dreams = Dreams.load(files["dreams"])
     if not files["opinions"].exists():
-        starts = simulator_starts(tasks, config.dreams, seed=seed, memory_frames=model.memory_frames, image_size=size)
+        starts = _starts(model, dreams, config.dreams, seed)
         action = torch.from_numpy(dreams.action)
         further_opinions(model, starts, action, config.opinions, seed=seed).save(files["opinions"])
     if not stage.finished:
@@ -131,8 +149,31 @@ def judge_policy(
         "real": stage.summary["real"],
         "same_actions": outcome_report(predicted, actual),
     }
-    signs = signs_of_trust(dreams.probability, Opinions.load(files["opinions"]), rule.debounce)
+    surprise = (
+        None if idm is None else _surprise(stage.folder / "surprise.npz", model, idm, dreams, config.dreams, seed)
+    )
+    signs = signs_of_trust(dreams.probability, Opinions.load(files["opinions"]), rule.debounce, surprise)
     return Judged(metrics, predicted, actual, signs)
+
+
+def _starts(model: VideoWorldModel, dreams: Dreams, count: int, seed: int) -> list[ResetRecord]:
+    """Render the initial states of dreams again."""
+    tasks, size = list(dict.fromkeys(dreams.task)), model.config.codec.image_size
+    return simulator_starts(tasks, count, seed=seed, memory_frames=model.memory_frames, image_size=size)
+
+
+def _surprise(
+    file: Path, model: VideoWorldModel, idm: InverseDynamics, dreams: Dreams, count: int, seed: int
+) -> NDArray[np.float32]:
+    """What inverse dynamics makes of every frame of the dreams ``[E, N]``, or what an earlier session found."""
+    if not file.exists():
+        starts = _starts(model, dreams, count, seed)
+        found = dream_surprise(model, idm, starts, torch.from_numpy(dreams.action), seed=seed)
+        data = io.BytesIO()
+        np.savez_compressed(data, surprise=found)
+        write_file(file, data.getvalue())
+    with np.load(file, allow_pickle=False) as data:
+        return data["surprise"]
 
 
 def _act_freely(data: Path, config: PolicyDreams, policy: Path, dreams: Dreams, image_size: int) -> Rate:

@@ -5,7 +5,8 @@
     01-demonstrations ─► 02-policy ─► 03-before          (02 clones, or takes settings.supervised)
                              │
              round r:  r-1-practice ─► r-2-world-model ─► r-3-gates ─► r-4-improve ─► next round
-                                                                            │
+                                             │                              │ ▲
+                                             └──► r-4-idm (improvement.idm) ┼─┘
                                                       04-verify ◄───────────┴─► 05-after
 """
 
@@ -35,6 +36,7 @@ from worldrl.jobs.stages import (
     starting_world_model,
 )
 from worldrl.jobs.vla_loop import DATASET, Loop, fresh_dreams, keyframe_dreams, load, load_world_model, practice_split
+from worldrl.jobs.vla_motion import motion_check
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.policies.samples import make_samples
@@ -186,6 +188,7 @@ def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: P
         model, rule = load_world_model(loop, world)
         learner = TokenPolicy.load(policy, loop.device)
         config = scheduled(loop, number)
+        check = motion_check(loop, number, model, practices)
         store = reset_store(loop, model, practices, number)
         env = imagined_env(
             model,
@@ -206,6 +209,7 @@ def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: P
             folder=stage.folder / "checkpoints",
             log=loop.log,
             series=f"improve-{number}",
+            motion=check,
         )
         end = imagined_success(loop, learner, env, seed=loop.seed("imagined-after", number))
         learner.save(stage.folder / POLICY, parents=[parent(policy), parent(world)])

@@ -34,6 +34,7 @@ class ImaginedRollouts:
         success: bool ``[B]``, imagined.
         group: int64 ``[B]``.
         task: ``B`` task names.
+        end: what each rollout saw after its last chunk; None where that was not kept.
     """
 
     image: Tensor
@@ -45,6 +46,7 @@ class ImaginedRollouts:
     success: Tensor
     group: Tensor
     task: tuple[str, ...]
+    end: PolicyObs | None = None
 
 
 def observation(obs: dict, rows: np.ndarray) -> PolicyObs:
@@ -101,7 +103,7 @@ def imagine_rollouts(
         obs, reward, terminated, truncated, _ = env.chunk_step(action)
         success |= reward > 0
         running &= ~(terminated | truncated)
-    return _stack(chunks, records, group_size, success)
+    return _stack(chunks, records, group_size, success, observation(obs, np.arange(env.num_envs)))
 
 
 def _on_cpu(chunk: Chunk) -> Chunk:
@@ -119,6 +121,7 @@ def _stack(
     records: list[ResetRecord],
     group_size: int,
     success: np.ndarray,
+    end: PolicyObs,
 ) -> ImaginedRollouts:
     rows = len(records)
     valid = torch.stack([_scatter(torch.ones(len(r), dtype=torch.bool), r, rows) for *_, r in chunks])
@@ -132,4 +135,5 @@ def _stack(
         success=torch.from_numpy(success),
         group=torch.arange(rows) // group_size,
         task=tuple(record.task for record in records),
+        end=end,
     )

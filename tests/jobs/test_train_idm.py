@@ -1,0 +1,99 @@
+"""``worldrl train-idm`` on pushed squares: numbers, page, folder, and what it refuses."""
+
+import json
+
+import pytest
+
+from worldrl.core.artefact import read_manifest
+from worldrl.core.errors import SettingError
+from worldrl.jobs import train_idm
+from worldrl.jobs.train_idm import TrainIdmSettings
+from worldrl.rewards.foresight import FeaturePredictor, ForesightConfig
+from worldrl.rewards.idm_training import IdmTraining
+from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
+
+SIZES = {"width": 8, "blocks": 1, "keypoints": 2, "value_width": 2, "hidden": 8}
+
+
+@pytest.fixture
+def make_settings(push_dataset, tmp_path):
+    def make(run="run", *, window=1, **over):
+        small = {
+            "run_dir": str(tmp_path / run),
+            "threads": 1,
+            "data": [str(push_dataset)],
+            "target": ["command"],
+            "held_out": 0.5,
+            "clip_frames": 8,
+            "model": IdmConfig(window=window, **SIZES),
+            "training": IdmTraining(steps=3, batch=4, checkpoint_every=2),
+        }
+        return TrainIdmSettings(**(small | over))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory, make_world_model):
+    folder = tmp_path_factory.mktemp("model") / "world_model"
+    make_world_model(size=16).save(folder)
+    return folder
+
+
+def test_a_run_leaves_numbers_a_page_and_a_model(make_settings, model_folder, tmp_path, push_dataset):
+    settings = make_settings(world_model=str(model_folder), foresight=ForesightConfig(hidden=8, steps=2, batch=4))
+    metrics = train_idm.main(settings)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["schema"], result["command"]) == (1, "train-idm")
+    assert metrics["episodes"] == {"training": 8, "scaling": 4, "held_out": 4}
+    assert metrics["frames"] == 4 * 35
+    for look in ("recorded", "restored"):
+        rows = result["metrics"]["errors"][look]
+        assert [row["column"] for row in rows] == [f"command.{n}" for n in ("x", "y", "z", "rx", "ry", "rz", "gripper")]
+        for row in rows:
+            assert row["median"].keys() == {"n", "value", "lo", "hi", "method"}
+            assert row["median"]["value"] <= row["p90"]["value"]
+            assert row["coverage"].keys() == {"0.5", "0.9", "0.95"}
+        assert result["metrics"]["by_unit"][look].keys() == {"m", "rad"}
+    floor = metrics["noise_floor"]
+    assert floor["p0"] == pytest.approx(floor["medians"]["penalty"]["real"])
+    assert floor["medians"]["executability"]["real"] == pytest.approx(10 / 2**0.5, abs=0.2)
+    assert floor["medians"]["motion"]["still"] == 0
+    assert metrics["acceptance"]["scores"].keys() >= {"exact", "static", "wrong_action"}
+    assert metrics["foresight"].keys() == {"real", "still", "shuffled"}
+    FeaturePredictor.load(tmp_path / "run" / "foresight")
+    page = (tmp_path / "run" / "report.html").read_text()
+    for text in ("Errors, frames as the world model", "Noise floor", "Acceptance probe", "command.x in a held-out"):
+        assert text in page
+    idm = InverseDynamics.load(tmp_path / "run" / "idm")
+    assert idm.basis is not None
+    assert idm.basis.dt == 0.05
+    parents = [entry["path"] for entry in read_manifest(tmp_path / "run" / "idm")["parents"]]
+    assert parents == [str(push_dataset), str(model_folder)]
+    again = train_idm.main(settings)  # its training is finished: the checkpoint gives the same model
+    assert {**again, "hash": metrics["hash"]} == metrics
+
+
+def test_actions_between_frames_have_no_noise_floor(make_settings):
+    metrics = train_idm.main(make_settings(window=2, target=["action.dx", "action.dy"], frame_stride=2))
+    assert metrics["noise_floor"] is None
+    assert metrics["foresight"] is None
+    assert metrics["errors"].keys() == {"recorded"}
+    assert metrics["by_unit"] == {"recorded": {}}
+    assert metrics["frames"] == 4 * 17  # every second frame but the last
+
+
+def test_what_does_not_fit_is_refused(make_settings, make_world_model, tmp_path):
+    make_world_model(size=32).save(tmp_path / "large")
+    for over, message in (
+        ({"target": ["state.w"]}, "has no column 'w'"),
+        ({"held_out": 0.05}, "held_out"),
+        ({"clip_frames": 40}, "clip_frames: the held-out episodes hold 0 clips"),
+        ({"limits": "piper"}, "of 14 coordinates"),
+        ({"world_model": str(tmp_path / "large")}, "its codec is made for 32 pixels"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            train_idm.main(make_settings(next(iter(over)), **over))
+    for over in ({"limits": "arm"}, {"clip_frames": 3}, {"data": []}, {"temperature": 0.0}, {"held_out": 2.0}):
+        with pytest.raises(SettingError, match=next(iter(over))):
+            make_settings(**over)

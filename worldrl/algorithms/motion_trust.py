@@ -1,0 +1,129 @@
+"""Imagined successes whose frames do not show the commanded motion count less, or not at all.
+
+Inverse dynamics, trained on the practice episodes, reads the picture before each chunk and the last one of every imagined
+rollout. A rollout is as trustworthy as its worst frame: with s the largest surprise (``rewards.similarity``) and s₀ what a given
+share of real episodes stays below,
+
+    mask: trust = 1 if s <= s₀ else 0        weight: trust = s₀ / max(s, s₀)
+
+In self-training the trust multiplies a success's weight; in GRPO it multiplies its reward.
+
+Shapes legend: ``B`` rollouts, ``T`` chunks, ``N`` frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.types import Episode
+from worldrl.rewards.idm_training import IdmTraining, Restore
+from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rollout.imagined_rollouts import ImaginedRollouts
+from worldrl.rollout.shown_motion import check_spacing, motion_surprise
+
+OFF = "off"
+USES = (OFF, "mask", "weight")
+
+
+@dataclass
+class MotionTrust:
+    """Whether and how inverse dynamics judges imagined rollouts.
+
+    Attributes:
+        use: ``off``, ``mask`` (a success that is not shown counts nothing) or ``weight`` (it counts less).
+        real_share: share of real held-out episodes that must pass.
+        model: sizes of the inverse dynamics.
+        training: of it, in a stage of each round, on the practice episodes.
+    """
+
+    use: str = OFF
+    real_share: float = 0.95
+    model: IdmConfig = field(default_factory=IdmConfig)
+    training: IdmTraining = field(default_factory=IdmTraining)
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.use not in USES:
+            raise SettingError(f"improvement.idm.use: unknown {self.use!r}{nearest(self.use, USES)}")
+        if not 0 < self.real_share <= 1:
+            raise SettingError(f"improvement.idm.real_share must lie in (0, 1], got {self.real_share}")
+
+
+@dataclass(frozen=True)
+class MotionCheck:
+    """A trained judge.
+
+    Attributes:
+        idm: reads commanded columns of frames a chunk apart.
+        bound: surprise s₀ that real episodes stay below.
+        use: ``mask`` or ``weight``.
+    """
+
+    idm: InverseDynamics
+    bound: float
+    use: str
+
+    def trust(self, rollouts: ImaginedRollouts) -> Tensor:
+        """Trust in each rollout, ``[B]`` in [0, 1]."""
+        worst = worst_surprise(self.idm, rollouts)
+        if self.use == "mask":
+            return (worst <= self.bound).float()
+        return self.bound / worst.clamp_min(self.bound)
+
+
+def worst_surprise(idm: InverseDynamics, rollouts: ImaginedRollouts) -> Tensor:
+    """Largest surprise among each rollout's imagined frames, ``[B]``.
+
+    Raises:
+        SettingError: the rollouts were kept without their last frame.
+    """
+    if rollouts.end is None:
+        raise SettingError("motion trust: these rollouts were kept without their last frame; imagine them again")
+    frames = torch.cat([rollouts.image, rollouts.end.image[None]]).transpose(0, 1)
+    command = torch.cat([rollouts.command, rollouts.end.command[None]]).transpose(0, 1)
+    found = motion_surprise(idm, frames, command)
+    # The first frame is real; chunk t leads to frame t + 1, which counts where the chunk did.
+    return found[:, 1:].masked_fill(~rollouts.valid.T, 0.0).amax(dim=1)
+
+
+def real_bound(
+    idm: InverseDynamics,
+    episodes: Sequence[Episode],
+    *,
+    chunk_length: int,
+    share: float,
+    camera: str = "scene",
+    restore: Restore | None = None,
+) -> float:
+    """Surprise s₀ below which the worst frame of ``share`` of real episodes lies.
+
+    Args:
+        idm: reads commanded columns.
+        episodes: that it has not learned from; every ``chunk_length``-th frame after the first is read.
+        chunk_length: control steps between an imagined rollout's frames.
+        share: in (0, 1].
+        camera: which of their cameras.
+        restore: shows frames as the world model's codec does.
+
+    Raises:
+        SettingError: no episode is as long as a chunk.
+    """
+    check_spacing(idm, chunk_length)
+    worst = []
+    for episode in (episode for episode in episodes if len(episode) >= chunk_length):
+        view = episode.frames[::chunk_length, episode.cameras.index(camera)]
+        frames = torch.from_numpy(np.ascontiguousarray(view))
+        command = torch.from_numpy(episode.command[::chunk_length].copy())
+        shown = frames if restore is None else restore(frames)
+        worst.append(float(motion_surprise(idm, shown[None], command[None])[0, 1:].amax()))
+    if not worst:
+        raise SettingError(
+            f"improvement.idm: no held-out practice episode has {chunk_length} steps; record more practice"
+        )
+    return float(np.quantile(worst, share))

@@ -1,0 +1,221 @@
+"""``worldrl train-idm``: recorded episodes to an inverse dynamics model that reads poses or actions off pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldrl.core.artefact import artefact_hash, parent
+from worldrl.core.device import resolve_device, set_threads
+from worldrl.core.errors import SettingError
+from worldrl.core.log import MetricLog
+from worldrl.core.rng import stream
+from worldrl.core.run import RunDirectory
+from worldrl.core.types import Episode
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.jobs.idm_report import IdmFindings, show, write_report
+from worldrl.jobs.idm_stages import IDM, chosen_columns, clips, learn_idm, through_codec
+from worldrl.jobs.opening import open_run
+from worldrl.jobs.stages import split_held_out, weights_folder
+from worldrl.rewards.acceptance import acceptance
+from worldrl.rewards.basis import MotionBasis, measure_basis
+from worldrl.rewards.calibration import by_unit, calibration, read_episodes
+from worldrl.rewards.executability import jerk_spike_rate, penalty, violation_rate
+from worldrl.rewards.foresight import ForesightConfig, fit_foresight
+from worldrl.rewards.idm_training import IdmTraining, Restore
+from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.limits import JointLimits, piper_bimanual
+from worldrl.rewards.similarity import action_similarity
+from worldrl.settings import fraction, one_of, positive, setting
+from worldrl.world_models.video import VideoWorldModel
+
+LIMITS = ("measured", "piper")
+LOOKS = ("recorded", "restored")
+"""Frames as recorded, and as a world model's codec gives them back."""
+
+
+@dataclass
+class TrainIdmSettings:
+    """What is read off which pictures."""
+
+    run_dir: str = setting("runs/train-idm", "where everything is written; the model goes to run_dir/idm")
+    seed: int = setting(0, "root of every random stream")
+    device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
+    threads: int = setting(2, "torch threads")
+    data: list[str] = setting(["runs/collect/dataset"], "dataset folders; episodes of all are pooled")
+    camera: str = setting("scene", "which recorded camera it looks through")
+    target: list[str] = setting(
+        ["state"], "recorded columns it predicts: state, command or action, whole or by part (state.x, state.0:14)"
+    )
+    frame_stride: int = setting(1, "control steps between the frames of the videos it will read")
+    world_model: str | None = setting(
+        None, "bundled or a world-model folder: learn and calibrate on frames that went through its codec, too"
+    )
+    held_out: float = setting(0.3, "share of the episodes kept apart: half scales the deviations, half is reported")
+    limits: str = setting(
+        "measured", "bounds of the motion rewards: measured (on real motion) or piper (EVA's, 14 joints)"
+    )
+    clip_frames: int = setting(16, "frames of the held-out clips that noise floor and acceptance probe are measured on")
+    temperature: float = setting(0.25, "of the action-similarity reward in the acceptance probe")
+    model: IdmConfig = field(default_factory=IdmConfig)
+    training: IdmTraining = field(default_factory=IdmTraining)
+    foresight: ForesightConfig = field(default_factory=ForesightConfig)
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        fraction("held_out", self.held_out)
+        one_of("limits", self.limits, LIMITS)
+        for name in ("frame_stride", "threads", "clip_frames", "temperature"):
+            positive(name, getattr(self, name))
+        if self.clip_frames < 4:
+            raise SettingError(f"clip_frames must be at least 4 (a jerk needs four), got {self.clip_frames}")
+        if not self.data:
+            raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
+
+
+def main(settings: TrainIdmSettings) -> dict[str, Any]:
+    """Learn, calibrate, measure, save.
+
+    Args:
+        settings: what to learn.
+
+    Returns:
+        The metrics: errors and coverage per column, noise floor, acceptance probe.
+
+    Raises:
+        SettingError: no such column, or too few episodes.
+    """
+    device = resolve_device(settings.device)
+    set_threads(settings.threads)
+    data = [EpisodeDataset.open(folder) for folder in settings.data]
+    pooled = data[0].concatenate(*data[1:])
+    with open_run("train-idm", settings) as run, MetricLog(run.path) as log:
+        episodes = pooled.load()
+        training, scaling, held_out = split_held_out(list(episodes), settings.held_out, seed=settings.seed)
+        if not held_out:
+            raise SettingError(f"held_out: {settings.held_out} of {len(episodes)} episodes is not two; raise it")
+        restore = open_restore(settings, pooled.image_size, device)
+        idm = learn_idm(
+            run.path,
+            training,
+            scaling,
+            chosen_columns(settings.target, training),
+            config=settings.model,
+            training=settings.training,
+            frame_stride=settings.frame_stride,
+            camera=settings.camera,
+            restore=restore,
+            seed=settings.seed,
+            device=device,
+            log=log,
+        )
+        dt = settings.frame_stride / pooled.embodiment.control_hz
+        readings = {
+            look: read_episodes(idm, held_out, camera=settings.camera, restore=shown)
+            for look, shown in zip(LOOKS, (None, restore) if restore else (None,), strict=False)
+        }
+        metrics = {
+            "episodes": {"training": len(training), "scaling": len(scaling), "held_out": len(held_out)},
+            "frames": int(sum(len(true) for true in readings["recorded"].true)),
+            "errors": {look: calibration(reading, seed=settings.seed) for look, reading in readings.items()},
+            "by_unit": {look: by_unit(reading, seed=settings.seed) for look, reading in readings.items()},
+            **measured_rewards(settings, idm, training, held_out, dt),
+            "foresight": learn_foresight(run, settings, idm, training, held_out, log),
+        }
+        parents = [{"path": f, "hash": d.fingerprint} for f, d in zip(settings.data, data, strict=True)]
+        parents += [parent(weights_folder(settings.world_model))] if settings.world_model else []
+        idm.save(run.path / IDM, parents=parents)
+        metrics["hash"] = artefact_hash(run.path / IDM)
+        run.write_result(metrics, seed=settings.seed, device=str(device))
+        findings = IdmFindings(metrics, readings["recorded"], dt)
+        write_report(run, findings, seed=settings.seed, device=str(device))
+        show(findings, run.path)
+    return metrics
+
+
+def open_restore(settings: TrainIdmSettings, image_size: tuple[int, int], device: torch.device) -> Restore | None:
+    """Open the codec that the settings name; None without one.
+
+    Raises:
+        SettingError: it is made for pictures of another size.
+    """
+    if settings.world_model is None:
+        return None
+    model = VideoWorldModel.load(weights_folder(settings.world_model), device)
+    size = model.config.codec.image_size
+    if image_size != (size, size):
+        raise SettingError(f"world_model: its codec is made for {size} pixels, the data has {image_size}")
+    return through_codec(model)
+
+
+def measured_rewards(
+    settings: TrainIdmSettings,
+    idm: InverseDynamics,
+    training: Sequence[Episode],
+    held_out: Sequence[Episode],
+    dt: float,
+) -> dict[str, Any]:
+    """Measure the noise floor and run the acceptance probe; the floor's constants are kept with the model."""
+    cut = {"frames": settings.clip_frames, "frame_stride": settings.frame_stride, "camera": settings.camera}
+    frames, true = clips(held_out, idm.columns, **cut)
+
+    def score(shown: Tensor, commanded: Tensor) -> Tensor:
+        return action_similarity(idm.decode(shown).mean.cpu(), commanded, idm.deviation.cpu(), settings.temperature)
+
+    accepted = acceptance(score, frames, true, generator=stream(settings.seed, "idm-acceptance"))
+    if any(column.vector == "action" for column in idm.columns):
+        return {"noise_floor": None, "acceptance": accepted}  # actions are no positions: they have no jerk to bound
+    _, known = clips(training, idm.columns, **cut)
+    limits = JointLimits.measured(list(known), dt) if settings.limits == "measured" else piper_bimanual()
+    real, still = (idm.decode(shown).mean.cpu() for shown in (frames, frames[:, :1].expand_as(frames)))
+    idm.basis = measure_basis(real, still, dt, limits)
+    return {"noise_floor": noise_floor(idm.basis, real, still, true), "acceptance": accepted}
+
+
+def noise_floor(basis: MotionBasis, real: Tensor, still: Tensor, true: Tensor) -> dict[str, Any]:
+    """What every motion reward gives real videos, still ones and the recorded motion itself: medians over clips."""
+    shown = {"real": real, "still": still, "recorded": true}
+    measures = {
+        "penalty": partial(penalty, constants=basis.constants),
+        **basis.rewards,
+        "violation_rate": violation_rate,
+        "jerk_spike_rate": jerk_spike_rate,
+    }
+    found = {
+        name: {which: float(measure(q, basis.dt, basis.limits).median()) for which, q in shown.items()}
+        for name, measure in measures.items()
+    }
+    return {"clips": len(real), "p0": basis.constants.p0, "medians": found}
+
+
+def learn_foresight(
+    run: RunDirectory,
+    settings: TrainIdmSettings,
+    idm: InverseDynamics,
+    training: Sequence[Episode],
+    held_out: Sequence[Episode],
+    log: MetricLog,
+) -> dict[str, Any] | None:
+    """Train the feature predictor on the frozen encoder's features, and save it to ``run_dir/foresight``; None without steps."""
+    if not settings.foresight.steps:
+        return None
+    features = [_features(settings, idm, episode) for episode in training]
+    predictor, _ = fit_foresight(
+        settings.foresight, features, seed=settings.seed, folder=run.path / "checkpoints-foresight", log=log
+    )
+    predictor.save(run.path / "foresight")
+    cut = {"frames": predictor.span + 4, "frame_stride": settings.frame_stride, "camera": settings.camera}
+    frames, _ = clips(held_out, idm.columns, **cut)
+    order = torch.randperm(frames.shape[1], generator=stream(settings.seed, "idm-foresight"))
+    shown = {"real": frames, "still": frames[:, :1].expand_as(frames), "shuffled": frames[:, order]}
+    return {name: float(predictor.reward(idm.encode(video)).median()) for name, video in shown.items()}
+
+
+def _features(settings: TrainIdmSettings, idm: InverseDynamics, episode: Episode) -> Tensor:
+    view = episode.frames[:: settings.frame_stride, episode.cameras.index(settings.camera)]
+    return idm.encode(torch.from_numpy(view.copy())[None])[0]

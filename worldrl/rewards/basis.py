@@ -1,0 +1,81 @@
+"""What the rewards on decoded motion stand on: bounds, noise floor and motion of one robot and one inverse dynamics.
+
+Measured once, on real videos that the inverse dynamics has not learned from, and kept beside its weights, so that whoever
+uses it as a reward need not guess. ``rewards`` names the functions ``f(q, dt, limits) -> [N]`` with these constants
+filled in.
+
+Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldrl.rewards.executability import Constants, executability, position_limits, refit
+from worldrl.rewards.limits import JointLimits
+from worldrl.rewards.motion import motion, motion_content, moving_executability
+
+MotionReward = Callable[[Tensor, float, JointLimits], Tensor]
+REAL_SHARE = 0.5
+"""A video earns all of the motion term where it moves half as much as the median real one."""
+
+
+@dataclass(frozen=True)
+class MotionBasis:
+    """Constants of the motion rewards.
+
+    Attributes:
+        dt: seconds between the frames they were measured at.
+        limits: bounds of the ``D`` coordinates.
+        constants: EVA's, with P0 re-fitted to the noise floor.
+        motion_reference: motion content that earns all of the motion term.
+        motion_floor: motion content decoded from still videos.
+    """
+
+    dt: float
+    limits: JointLimits
+    constants: Constants
+    motion_reference: float
+    motion_floor: float
+
+    @property
+    def rewards(self) -> Mapping[str, MotionReward]:
+        """The rewards by name, each ``f(q, dt, limits) -> [N]``."""
+        moving = {"reference": self.motion_reference, "floor": self.motion_floor}
+        return {
+            "executability": partial(executability, constants=self.constants),
+            "position_limits": position_limits,
+            "motion": partial(motion, **moving),
+            "moving_executability": partial(moving_executability, constants=self.constants, **moving),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**asdict(self), "limits": self.limits.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> MotionBasis:
+        """Rebuild from :meth:`to_json`."""
+        limits, constants = JointLimits.from_json(data["limits"]), Constants(**data["constants"])
+        return cls(**{**data, "limits": limits, "constants": constants})
+
+
+def measure_basis(real: Tensor, still: Tensor, dt: float, limits: JointLimits) -> MotionBasis:
+    """Measure the noise floor of an inverse dynamics.
+
+    Args:
+        real: decodes of real videos ``[N, T, D]``.
+        still: decodes of their first frames, each shown ``T`` times, ``[N, T, D]``; what moves there is noise.
+        dt: seconds between frames.
+        limits: bounds of the ``D`` coordinates.
+    """
+    floor = float(motion_content(still, dt, limits).median())
+    content = float(motion_content(real, dt, limits).median())
+    reference = max(floor + REAL_SHARE * (content - floor), floor + torch.finfo(real.dtype).eps)
+    return MotionBasis(dt, limits, refit(real, dt, limits), reference, floor)

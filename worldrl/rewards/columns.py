@@ -1,0 +1,124 @@
+"""Which recorded numbers an inverse dynamics reads off the pictures: a choice of columns, for any robot.
+
+A choice is written as text: ``state`` (all of it), ``state.x`` (by name), ``state.0:14`` (the first fourteen), and likewise
+``command`` and ``action``. Positions belong to a frame; an action leads from one frame to the next.
+
+Shapes legend: ``T`` actions of an episode, ``D`` columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.types import Episode
+from worldrl.data.lerobot_format import VECTORS
+
+CHOICES = ("state", "command", "action")
+UNITS = (("m", r"[xyz]|finger.*"), ("rad", r"r[xyz]|.*joint.*"))
+"""Unit by name; numbers that match none are parts of a range."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One recorded number.
+
+    Attributes:
+        vector: ``state``, ``command`` or ``action``.
+        index: its place there.
+        name: what it is called there.
+    """
+
+    vector: str
+    index: int
+    name: str
+
+    @property
+    def label(self) -> str:
+        """Its full name, ``state.x``."""
+        return f"{self.vector}.{self.name}"
+
+    @property
+    def unit(self) -> str:
+        """``m``, ``rad``, or nothing where it is part of a range (a gripper's command, a scaled change)."""
+        return next((unit for unit, pattern in UNITS if re.fullmatch(pattern, self.name)), "")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+def recorded_names(episode: Episode) -> dict[str, tuple[str, ...]]:
+    """Names of each vector's numbers: those of the dataset's format, or plain numbers where it has others."""
+    known = {"state": "observation.state", "command": "observation.command", "action": "action"}
+    names: dict[str, tuple[str, ...]] = {}
+    for vector, column in known.items():
+        width = getattr(episode, vector).shape[1]
+        names[vector] = VECTORS[column] if len(VECTORS[column]) == width else tuple(map(str, range(width)))
+    return names
+
+
+def choose_columns(target: Sequence[str], names: Mapping[str, Sequence[str]]) -> tuple[Column, ...]:
+    """Find the columns that ``target`` names, in its order.
+
+    Args:
+        target: texts as above.
+        names: of each vector's numbers, :func:`recorded_names`.
+
+    Raises:
+        SettingError: nothing chosen, an unknown name, or a column chosen twice.
+    """
+    columns = [column for text in target for column in _chosen(text, names)]
+    labels = [column.label for column in columns]
+    if not columns:
+        raise SettingError("target must name what is predicted, for example target=[state]")
+    if len(set(labels)) < len(labels):
+        twice = next(label for label in labels if labels.count(label) > 1)
+        raise SettingError(f"target: {twice} is chosen twice; name each column once")
+    return tuple(columns)
+
+
+def _chosen(text: str, names: Mapping[str, Sequence[str]]) -> list[Column]:
+    vector, _, rest = text.partition(".")
+    if vector not in names:
+        raise SettingError(f"target: unknown vector {vector!r} in {text!r}{nearest(vector, names)}")
+    known = names[vector]
+    if not rest:
+        places = range(len(known))
+    elif part := re.fullmatch(r"(\d*):(\d*)", rest):
+        places = range(len(known))[int(part[1] or 0) : int(part[2] or len(known))]
+    elif rest in known:
+        places = [list(known).index(rest)]
+    else:
+        raise SettingError(f"target: {vector} has no column {rest!r}{nearest(rest, known)}")
+    return [Column(vector, place, known[place]) for place in places]
+
+
+def column_values(episode: Episode, columns: Sequence[Column], frame_stride: int = 1) -> NDArray[np.float32]:
+    """Return an episode's values of some columns.
+
+    Args:
+        episode: recorded.
+        columns: which.
+        frame_stride: control steps between the video's frames; an action is the mean over as many steps.
+
+    Returns:
+        float32 ``[T+1, D]``; NaN at frames from which no whole action leads on.
+    """
+    vectors = {"state": episode.state, "command": episode.command, "action": _mean_actions(episode, frame_stride)}
+    return np.stack([vectors[column.vector][:, column.index] for column in columns], axis=1).astype(np.float32)
+
+
+def _mean_actions(episode: Episode, stride: int) -> NDArray[np.float32]:
+    """Mean of the ``stride`` actions after each frame, ``[T+1, A]``; NaN where fewer are left."""
+    mean = np.full((len(episode) + 1, episode.action.shape[1]), np.nan, np.float32)
+    if len(episode) >= stride:
+        windows = np.lib.stride_tricks.sliding_window_view(episode.action, stride, axis=0)
+        mean[: len(windows)] = windows.mean(axis=-1)
+    return mean

@@ -1,0 +1,181 @@
+"""Could the next frames be foreseen? MIND-V's physical-foresight reward, with a feature predictor trained here.
+
+MIND-V (arXiv 2512.06628) asks a frozen V-JEPA 2 how well it predicts what comes: for window i with context c_i and target y_i::
+
+    s_i = cos(P(E(c_i)), E(y_i)),     R = Σ_i softmax_i((1 - s_i) / τ) s_i
+
+so the worst windows get the weight. Any frozen encoder can be E: the features of an inverse dynamics, or the latents of a world
+model's codec. P is a small residual network on the features of ``context`` frames, trained on real videos to foresee the
+features ``ahead`` frames later. Features are standardised by the real videos' mean and deviation, or the cosine of any
+two pictures of one scene would be near 1. τ is not published; 0.1 here.
+
+Shapes legend: ``N`` videos, ``T`` frames, ``F`` features, ``W`` windows, ``K`` context frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from worldrl.core.artefact import read_artefact, write_artefact
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.fit import FitReport, adamw, fit, warmup_cosine
+from worldrl.core.log import MetricLog
+from worldrl.core.rng import initial_weights, stream
+from worldrl.nn.blocks import Mlp
+
+KIND = "feature-predictor"
+TEMPERATURE = 0.1
+
+
+@dataclass
+class ForesightConfig:
+    """The feature predictor and its training.
+
+    Attributes:
+        context: frames it looks at, ``K``.
+        ahead: frames from the last of them to the one it foresees.
+        hidden: width of its hidden layer.
+        steps: of its training; 0 trains none.
+        batch: windows per step.
+        learning_rate: peak, warm-up cosine.
+        weight_decay: AdamW.
+    """
+
+    context: int = 4
+    ahead: int = 4
+    hidden: int = 256
+    steps: int = 0
+    batch: int = 128
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("context", "ahead", "hidden", "batch"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"foresight.{name} must be at least 1, got {getattr(self, name)}")
+        if self.steps < 0:
+            raise SettingError(f"foresight.steps must be 0 or more, got {self.steps}")
+
+
+def physical_foresight(similarity: Tensor, temperature: float = TEMPERATURE) -> Tensor:
+    """R = Σ_i softmax_i((1 - s_i)/τ) s_i of similarities ``[N, W]``, ``[N]``."""
+    return (((1 - similarity) / temperature).softmax(dim=1) * similarity).sum(dim=1)
+
+
+class FeaturePredictor(nn.Module):
+    """P: standardised features of ``K`` frames to those of a later one; at first nothing but the last of the ``K``.
+
+    Args:
+        config: sizes.
+        width: features per frame ``F``.
+    """
+
+    def __init__(self, config: ForesightConfig, width: int):
+        super().__init__()
+        self.config, self.width = config, width
+        self.net = Mlp(config.context * width, config.hidden, width)
+        nn.init.zeros_(self.net[2].weight)  # pyright: ignore[reportArgumentType]
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("deviation", torch.ones(width))
+
+    @property
+    def span(self) -> int:
+        """Frames of a window: the context, and up to what is foreseen."""
+        return self.config.context + self.config.ahead
+
+    def standardised(self, features: Tensor) -> Tensor:
+        """Standardise ``[..., F]``."""
+        return (features - self.get_buffer("mean")) / self.get_buffer("deviation")
+
+    def forward(self, context: Tensor) -> Tensor:
+        """Map standardised ``[B, K, F]`` to ``[B, F]``."""
+        return context[:, -1] + self.net(context.flatten(1))
+
+    def similarity(self, features: Tensor) -> Tensor:
+        """s_i of every window of videos' features ``[N, T, F]``, ``[N, W]``, W = T - span + 1.
+
+        Raises:
+            SettingError: videos shorter than a window.
+        """
+        if features.shape[1] < self.span:
+            raise SettingError(f"foresight needs {self.span} frames, received {features.shape[1]}; give longer videos")
+        window = self.standardised(features).unfold(1, self.span, 1).movedim(-1, 2)  # [N, W, span, F]
+        foreseen = self(window[:, :, : self.config.context].flatten(0, 1)).unflatten(0, window.shape[:2])
+        return F.cosine_similarity(foreseen, window[:, :, -1], dim=-1)
+
+    @torch.no_grad()
+    def reward(self, features: Tensor, temperature: float = TEMPERATURE) -> Tensor:
+        """MIND-V's R of videos' features ``[N, T, F]``, ``[N]`` in [-1, 1]."""
+        return physical_foresight(self.similarity(features), temperature)
+
+    def save(self, folder: Path) -> None:
+        """Write an artefact folder."""
+        config = {"sizes": asdict(self.config), "width": self.width}
+        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> FeaturePredictor:
+        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+        artefact = read_artefact(folder, kind=KIND)
+        try:
+            predictor = cls(ForesightConfig(**artefact.config["sizes"]), artefact.config["width"])
+            predictor.load_state_dict(artefact.tensors)
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
+        return predictor.to(device).eval()
+
+
+def fit_foresight(
+    config: ForesightConfig, features: Sequence[Tensor], *, seed: int, folder: Path | None, log: MetricLog | None
+) -> tuple[FeaturePredictor, FitReport]:
+    """Train a predictor to maximise the cosine on real videos.
+
+    Args:
+        config: sizes and training.
+        features: frozen features ``[T_i, F]`` of each video; those shorter than a window are left out.
+        seed: of initial weights and draws.
+        folder: of the checkpoints.
+        log: receives the loss.
+
+    Raises:
+        SettingError: no video is as long as a window.
+    """
+    with initial_weights(seed, "foresight"):
+        predictor = FeaturePredictor(config, features[0].shape[-1]).to(features[0].device)
+    long = [video for video in features if len(video) >= predictor.span]
+    if not long:
+        raise SettingError(
+            f"foresight: no video has {predictor.span} frames; lower foresight.context or foresight.ahead"
+        )
+    every = torch.cat(long)
+    predictor.get_buffer("mean").copy_(every.mean(dim=0))
+    predictor.get_buffer("deviation").copy_(every.std(dim=0).clamp_min(1e-3))
+    windows = torch.cat([predictor.standardised(video).unfold(0, predictor.span, 1).movedim(-1, 1) for video in long])
+
+    def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        rows = torch.randint(len(windows), (config.batch,), generator=stream(seed, "foresight", step))
+        window = windows[rows.to(windows.device)]
+        similarity = F.cosine_similarity(predictor(window[:, : config.context]), window[:, -1], dim=-1)
+        return 1 - similarity.mean(), {"foresight/similarity": similarity.mean().detach()}
+
+    report = fit(
+        "foresight",
+        modules={"predictor": predictor},
+        optimizer=adamw(predictor, config.learning_rate, config.weight_decay),
+        loss=loss,
+        steps=config.steps,
+        folder=folder,
+        schedule=warmup_cosine(config.steps, min(50, config.steps - 1), final=0.01),
+        clip_norm=1.0,
+        log=log,
+        every_log=10,
+    )
+    predictor.eval()
+    return predictor, report

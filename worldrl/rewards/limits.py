@@ -1,0 +1,127 @@
+"""What an embodiment's joints can do: the bounds that the rewards on decoded motion hold a trajectory against.
+
+Shapes legend: ``D`` joints (or other coordinates), ``T`` frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+
+GRIPPER_WEIGHT = 0.2
+"""EVA's weight of a gripper beside 1 for an arm joint."""
+SHARE, MARGIN = 0.999, 1.5
+"""Measured bounds: ``MARGIN`` times what ``SHARE`` of all real steps keep to."""
+STILL = 0.01
+"""Least measured bound of a velocity (units/s): a coordinate that never moved in the data may tremble this much."""
+
+
+@dataclass(frozen=True)
+class JointLimits:
+    """Bounds per coordinate, ``D`` each.
+
+    Attributes:
+        velocity: largest absolute velocity (units/s).
+        acceleration: largest absolute acceleration (units/s²).
+        low: least position, minus infinity where there is none.
+        high: largest position.
+        weight: how much each coordinate counts; only the proportions matter.
+    """
+
+    velocity: tuple[float, ...]
+    acceleration: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    weight: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse bounds of different lengths, and bounds that nothing could keep."""
+        sizes = {name: len(getattr(self, name)) for name in (field.name for field in fields(self))}
+        if len(set(sizes.values())) != 1:
+            raise SettingError(f"joint limits: every bound needs one number per coordinate, received {sizes}")
+        if min(*self.velocity, *self.acceleration, *self.weight) <= 0:
+            raise SettingError("joint limits: velocity, acceleration and weight must be positive")
+        if any(low > high for low, high in zip(self.low, self.high, strict=True)):
+            raise SettingError(f"joint limits: low {self.low} lies above high {self.high}")
+
+    def __len__(self) -> int:
+        """Return ``D``."""
+        return len(self.weight)
+
+    def tensor(self, name: str, like: Tensor) -> Tensor:
+        """Return one bound ``[D]`` in the type and on the device of ``like`` ``[..., D]``.
+
+        Raises:
+            SettingError: ``like`` has another number of coordinates.
+        """
+        if like.shape[-1] != len(self):
+            raise SettingError(f"joint limits are of {len(self)} coordinates, the trajectory has {like.shape[-1]}")
+        return like.new_tensor(getattr(self, name))
+
+    def shares(self, like: Tensor) -> Tensor:
+        """Return the weights ``[D]`` scaled to mean 1: w ← w / mean(w)."""
+        weight = self.tensor("weight", like)
+        return weight / weight.mean()
+
+    def to_json(self) -> dict[str, list[float | None]]:
+        """Return plain JSON values; a missing position bound is null."""
+        inf = float("inf")
+        return {name: [None if abs(x) == inf else x for x in values] for name, values in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> JointLimits:
+        """Rebuild from :meth:`to_json`."""
+        missing = {"low": float("-inf"), "high": float("inf")}
+        values = {f.name: tuple(missing[f.name] if x is None else float(x) for x in data[f.name]) for f in fields(cls)}
+        return cls(**values)
+
+    @classmethod
+    def measured(cls, trajectories: Sequence[Tensor], dt: float) -> JointLimits:
+        """Take the bounds from real motion, for embodiments whose data sheet nobody has.
+
+        Coordinates of different units are made to count alike: each is weighted with 1 / acceleration bound².
+
+        Args:
+            trajectories: positions ``[T, D]`` of each episode.
+            dt: seconds between frames.
+
+        Raises:
+            SettingError: no trajectory of three frames.
+        """
+        long = [q.double() for q in trajectories if len(q) >= 3]
+        if not long:
+            raise SettingError("joint limits: need a trajectory of at least three frames to measure them on")
+        velocity = _bound([q.diff(dim=0) / dt for q in long], STILL)
+        acceleration = _bound([q.diff(n=2, dim=0) / dt**2 for q in long], STILL / dt)
+        every = torch.cat(long)
+        room = (MARGIN - 1) * (every.amax(0) - every.amin(0))
+        bounds = velocity, acceleration, every.amin(0) - room, every.amax(0) + room, acceleration.pow(-2)
+        return cls(*(tuple(bound.tolist()) for bound in bounds))
+
+
+def _bound(parts: Sequence[Tensor], least: float) -> Tensor:
+    """``MARGIN`` times the ``SHARE`` quantile of absolute values ``[..., D]``, at least ``least``."""
+    size = torch.cat(list(parts)).abs().sort(dim=0).values
+    return (MARGIN * size[int(SHARE * (len(size) - 1))]).clamp_min(least)
+
+
+def piper_bimanual() -> JointLimits:
+    """EVA's published bounds of two AgileX PiPER arms: 6 joints and a gripper each, without position limits.
+
+    Arm velocity 0.85 of the data sheet's, acceleration 5 rad/s²; gripper 2.0 and 10.
+    """
+    arm = [0.85 * speed for speed in (3.1416, 3.4034, 3.1416, 3.9270, 3.9270, 3.9270)]
+    inf = float("inf")
+    return JointLimits(
+        velocity=tuple(2 * [*arm, 2.0]),
+        acceleration=tuple(2 * [*6 * [5.0], 10.0]),
+        low=14 * (-inf,),
+        high=14 * (inf,),
+        weight=tuple(2 * [*6 * [1.0], GRIPPER_WEIGHT]),
+    )

@@ -1,0 +1,60 @@
+"""Several rewards become one by normalising each within its group first: GDPO (arXiv 2601.05242).
+
+    A_k = (r_k - mean_g r_k) / (std_g r_k + 1e-4),   A = Σ_k w_k A_k,   A ← (A - mean A) / (std A + eps)
+
+A reward's unit then has no part in the mixture, and rollouts with different combinations of rewards stay different, which adding
+the rewards first would blur. Groups are scattered by id and may have different sizes.
+
+Shapes legend: ``N`` rollouts, ``K`` rewards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+
+EPS = 1e-4
+
+
+def mix(rewards: Tensor, group: Tensor, *, weights: Sequence[float] | None = None) -> Tensor:
+    """Mix rewards to advantages.
+
+    Args:
+        rewards: ``[N, K]``.
+        group: int64 ids ``[N]``; rollouts from one start share an id.
+        weights: ``K`` numbers; None weighs all alike.
+
+    Returns:
+        ``[N]``, of mean 0 and about unit deviation over the batch; 0 where no reward tells group mates apart.
+
+    Raises:
+        SettingError: shapes that do not fit.
+    """
+    if rewards.ndim != 2 or group.shape != rewards.shape[:1]:
+        raise SettingError(f"mix: needs rewards [N, K] and group [N], received {rewards.shape} and {group.shape}")
+    if weights is not None and len(weights) != rewards.shape[1]:
+        raise SettingError(f"mix: {rewards.shape[1]} rewards need as many weights, received {len(weights)}")
+    normal = group_normalised(rewards, group)
+    mixed = normal.sum(dim=1) if weights is None else normal @ normal.new_tensor(list(weights))
+    return (mixed - mixed.mean()) / (_deviation(mixed) + EPS)
+
+
+def group_normalised(rewards: Tensor, group: Tensor) -> Tensor:
+    """A_k ``[N, K]``, with the sample deviation; 0 in groups of one and where all mates have the same."""
+    count = _scatter(torch.ones_like(rewards), group)
+    centred = rewards - (_scatter(rewards, group) / count)[group]
+    variance = _scatter(centred.square(), group) / (count - 1).clamp_min(1)
+    return centred / (variance.sqrt() + EPS)[group]
+
+
+def _scatter(values: Tensor, group: Tensor) -> Tensor:
+    """Sums ``[G, K]`` of ``values`` ``[N, K]`` by group; groups that do not occur count 0."""
+    return values.new_zeros(int(group.max()) + 1, values.shape[1]).index_add_(0, group, values)
+
+
+def _deviation(values: Tensor) -> Tensor:
+    return (values - values.mean()).square().sum().div(max(len(values) - 1, 1)).sqrt()
