@@ -119,6 +119,7 @@ def grow(
     reduce: str = "mean",
     splits: Mapping[int, int] | None = None,
     shared_noise: bool = False,
+    dynamics: FlowTransformer | None = None,
 ) -> VideoTree:
     """Imagine videos.
 
@@ -131,11 +132,12 @@ def grow(
         reduce: how log-probabilities are reduced.
         splits: denoising step (counted through all chunks) to the number of children each row then has.
         shared_noise: chunks begin with the same noise in all rows of a prompt, that of its first row (DanceGRPO).
+        dynamics: imagines in place of the task's own.
 
     Returns:
         The tree; log-probabilities are those of the weights as they are now.
     """
-    growing = _Growing.begin(task, start, list(keys), group, shared_noise)
+    growing = _Growing.begin(task, start, list(keys), group, shared_noise, dynamics or task.dynamics)
     for chunk in range(task.config.chunks):
         growing.begin_chunk(chunk)
         for step in range(schedule.steps):
@@ -149,6 +151,7 @@ class _Growing:
     """The rows between two denoising steps."""
 
     task: AlignmentTask
+    dynamics: FlowTransformer
     keys: list[Key]
     group: Tensor
     action: Tensor | None
@@ -164,14 +167,20 @@ class _Growing:
 
     @classmethod
     def begin(
-        cls, task: AlignmentTask, start: Tensor, keys: list[Key], group: Tensor, shared_noise: bool
+        cls,
+        task: AlignmentTask,
+        start: Tensor,
+        keys: list[Key],
+        group: Tensor,
+        shared_noise: bool,
+        dynamics: FlowTransformer,
     ) -> _Growing:
         model, which = task.model, start.tolist()
         state = model.start([task.starts.records[i] for i in which]).select(group)
         action = None if task.starts.action is None else task.starts.action[start][group].to(model.device)
         video = state.memory[:, :0]
         around = Surroundings(state.reference, state.memory, video)
-        return cls(task, keys, group, action, state, shared_noise, video, video, around)
+        return cls(task, dynamics, keys, group, action, state, shared_noise, video, video, around)
 
     def begin_chunk(self, chunk: int) -> None:
         model, self.chunk = self.task.model, chunk
@@ -195,7 +204,7 @@ class _Growing:
         """Take one step in every row, after splitting each into ``children``; they share one network evaluation."""
         rows = torch.full((len(self.keys),), step, device=self.x.device)
         with self.task.model.autocast():
-            clean = self.around.predict(self.task.dynamics, self.x, schedule.level(rows))
+            clean = self.around.predict(self.dynamics, self.x, schedule.level(rows))
         self.evaluations += len(rows)
         mean, std = schedule.transition(self.x, clean, rows)
         parent = torch.arange(len(self.keys)).repeat_interleave(children)
