@@ -146,7 +146,9 @@ def ratio_losses(
 ) -> Iterator[Tensor]:
     """Yield the loss of every minibatch under the weights at that moment; ``logs`` receives the last one's."""
     logs["cost/trained_steps"] = torch.tensor(0.0 if steps is None else float(len(steps)))
-    for index in minibatches(task, len(steps), iteration) if steps is not None else ():
+    if steps is None:
+        return
+    for index in minibatches(task, len(steps), iteration):
         loss, told = ratio_loss(task.dynamics, schedule, steps.select(index), rule, kl=kl, reference=reference)
         logs.update(told)
         yield loss
