@@ -79,24 +79,18 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     device = resolve_device(settings.device)
     datasets = [EpisodeDataset.open(folder) for folder in settings.data]
     with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:
-        model = _model(settings, datasets[0], device)
-        episodes = [episode for dataset in datasets for episode in dataset.load()]
-        training, held_out = split_starts(episodes, settings, model)
-        reward = VIDEO_REWARDS.get(settings.reward)(settings.reward_folder, settings.terms, device)
-        frame_s = model.frame_stride / datasets[0].fps
-        task = AlignmentTask(model, training, reward, mean_of_terms, frame_s, settings.alignment, settings.seed)
-        unseen = replace(task, starts=held_out)
+        task, held_out = alignment_tasks(settings, datasets, device)
         method = make_method(settings.method, task, settings.methods)  # remembers the weights as they are now
-        before = measure(unseen, settings.videos, pictures=settings.strips)
+        before = measure(held_out, settings.videos, pictures=settings.strips)
         history = align(task, method, folder=run.path / "checkpoints", log=log)
-        after = measure(unseen, settings.videos, pictures=settings.strips)
+        after = measure(held_out, settings.videos, pictures=settings.strips)
         parent = {"path": settings.start, "hash": artefact_hash(weights_folder(settings.start))}
-        model.save(run.path / WORLD_MODEL, parents=[parent])
+        task.model.save(run.path / WORLD_MODEL, parents=[parent])
         metrics = {
             "method": settings.method,
-            "starts": len(training),
-            "held_out_starts": len(held_out),
-            **compare(before, after, seed=settings.seed),
+            "starts": len(task.starts),
+            "held_out_starts": len(held_out.starts),
+            "terms": compare(before, after, seed=settings.seed),
             "evaluations": sum(value for row in history for key, value in row.items() if key.endswith("evaluations")),
             "hash": artefact_hash(run.path / WORLD_MODEL),
         }
@@ -104,6 +98,19 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
         write_report(run, metrics, history, before, after, seed=settings.seed, device=str(device))
         console().print(f"{sentence(metrics)}\nmodel in {run.path / WORLD_MODEL}, report in {run.path / 'report.html'}")
     return metrics
+
+
+def alignment_tasks(
+    settings: AlignWorldModelSettings, datasets: list[EpisodeDataset], device: torch.device
+) -> tuple[AlignmentTask, AlignmentTask]:
+    """Make the task to train on, and the same one on the starts kept apart; they share the model."""
+    model = _model(settings, datasets[0], device)
+    episodes = [episode for dataset in datasets for episode in dataset.load()]
+    training, held_out = split_starts(episodes, settings, model)
+    reward = VIDEO_REWARDS.get(settings.reward)(settings.reward_folder, settings.terms, device)
+    frame_s = model.frame_stride / datasets[0].fps
+    task = AlignmentTask(model, training, reward, mean_of_terms, frame_s, settings.alignment, settings.seed)
+    return task, replace(task, starts=held_out)
 
 
 def _model(settings: AlignWorldModelSettings, dataset: EpisodeDataset, device: torch.device) -> VideoWorldModel:
@@ -162,4 +169,4 @@ def compare(before: Measured, after: Measured, *, seed: int) -> dict[str, Any]:
             side: bootstrap(values, np.mean, generator=numpy_stream(seed, "bootstrap", name))
             for side, values in (("before", was), ("after", now), ("gain", now - was))
         }
-    return {"terms": found}
+    return found

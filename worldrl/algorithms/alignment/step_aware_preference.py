@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from worldrl.algorithms.alignment.ratio import minibatches
 from worldrl.algorithms.alignment.task import AlignmentTask, judge, reward_logs
-from worldrl.algorithms.alignment.videos import Surroundings, group_keys, key_noise
+from worldrl.algorithms.alignment.videos import Key, Surroundings, group_keys, key_noise
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import stream
@@ -110,6 +110,18 @@ def join_pairs(parts: list[Pairs]) -> Pairs:
     return Pairs(**rest, around=Surroundings(**around))
 
 
+@dataclass
+class _Drawing:
+    """Videos in the making: their keys and starts, the finished chunks ``[R, T, c, h, w]``, and what was found on the way."""
+
+    keys: list[Key]
+    start: Tensor
+    iteration: int
+    video: Tensor
+    pairs: list[Pairs] = field(default_factory=list[Pairs])
+    evaluations: int = 0
+
+
 class StepAwarePreference:
     """Step-aware preference optimisation on an alignment task.
 
@@ -151,40 +163,51 @@ class StepAwarePreference:
     @torch.no_grad()
     def _experience(self, iteration: int, logs: Logs) -> list[Pairs]:
         """Denoise a group of videos, with candidates at every noisy step; return the pairs that were clear."""
-        task, model, schedule = self.task, self.task.model, self.schedule
+        task, model = self.task, self.task.model
         keys, group = group_keys(iteration, task.config.prompts, task.config.group_size)
         start = task.draw_starts(iteration)[group]
         state = model.start([task.starts.records[i] for i in start.tolist()])
         action = None if task.starts.action is None else task.starts.action[start].to(model.device)
-        video, parts, evaluations = state.memory[:, :0], list[Pairs](), 0
+        drawing = _Drawing(keys, start, iteration, state.memory[:, :0])
         for chunk in range(task.config.chunks):
             span = slice(chunk * model.chunk_length, (chunk + 1) * model.chunk_length)
             condition, commands = model.told(state, None if action is None else action[:, span])
-            around = Surroundings(state.reference, state.memory, condition)
-            x = key_noise(task.seed, keys, ("chunk", chunk), model.noise_shape, model.device)
-            for step in range(schedule.steps):
-                rows = torch.full((len(keys),), step, device=x.device)
-                mean, std = schedule.transition(x, around.predict(task.dynamics, x, schedule.level(rows)), rows)
-                evaluations += len(rows)
-                if step not in schedule.noisy:
-                    x = mean
-                    continue
-                count = self.config.candidates if step >= self.config.first_step else 1
-                drawn = self._candidates(mean, std, keys, (chunk, step), count)
-                if count > 1:
-                    value = self._judge(around, drawn, video, start, step)
-                    best, worst, clear = preferred(value, self.config.gap)
-                    each = torch.arange(len(keys))
-                    pairs = Pairs(rows, x, drawn[each, best.to(x.device)], drawn[each, worst.to(x.device)], around)
-                    parts += [pairs.select(clear.nonzero()[:, 0])] if bool(clear.any()) else []
-                    evaluations += drawn.shape[0] * count
-                x = self._go_on(drawn, iteration, chunk, step)
-            state, video = model.remember(state, x, commands), torch.cat([video, x], dim=1)
-        logs.update(reward_logs(task, judge(task, video, start), group))
-        logs["cost/evaluations"] = torch.tensor(float(evaluations))
-        return parts
+            finished = self._chunk(drawing, chunk, Surroundings(state.reference, state.memory, condition))
+            state = model.remember(state, finished, commands)
+            drawing.video = torch.cat([drawing.video, finished], dim=1)
+        logs.update(reward_logs(task, judge(task, drawing.video, start), group))
+        logs["cost/evaluations"] = torch.tensor(float(drawing.evaluations))
+        return drawing.pairs
 
-    def _candidates(self, mean: Tensor, std: Tensor, keys: list, where: tuple[int, int], count: int) -> Tensor:
+    def _chunk(self, drawing: _Drawing, chunk: int, around: Surroundings) -> Tensor:
+        """Denoise one chunk of every row ``[R, F, c, h, w]``, adding to the drawing's pairs and evaluations."""
+        model, schedule = self.task.model, self.schedule
+        x = key_noise(self.task.seed, drawing.keys, ("chunk", chunk), model.noise_shape, model.device)
+        for step in range(schedule.steps):
+            rows = torch.full((len(x),), step, device=x.device)
+            mean, std = schedule.transition(x, around.predict(self.task.dynamics, x, schedule.level(rows)), rows)
+            drawing.evaluations += len(rows)
+            if step not in schedule.noisy:
+                x = mean
+                continue
+            count = self.config.candidates if step >= self.config.first_step else 1
+            drawn = self._candidates(mean, std, drawing.keys, (chunk, step), count)
+            if count > 1:
+                drawing.evaluations += len(rows) * count
+                drawing.pairs += self._pairs(drawing, around, x, drawn, rows)
+            x = self._go_on(drawn, drawing.iteration, chunk, step)
+        return x
+
+    def _pairs(self, drawing: _Drawing, around: Surroundings, x: Tensor, drawn: Tensor, step: Tensor) -> list[Pairs]:
+        """Make the clear pairs of candidates ``[R, k, F, c, h, w]`` drawn from ``x``; an empty list where there is none."""
+        best, worst, clear = preferred(self._judge(around, drawn, drawing, int(step[0])), self.config.gap)
+        if not bool(clear.any()):
+            return []
+        each, device = torch.arange(len(x), device=x.device), x.device
+        pairs = Pairs(step, x, drawn[each, best.to(device)], drawn[each, worst.to(device)], around)
+        return [pairs.select(clear.nonzero()[:, 0])]
+
+    def _candidates(self, mean: Tensor, std: Tensor, keys: list[Key], where: tuple[int, int], count: int) -> Tensor:
         """Draw ``[R, k, F, c, h, w]``."""
         noise = [
             key_noise(self.task.seed, keys, ("step", *where, n), mean.shape[1:], mean.device) for n in range(count)
@@ -192,13 +215,14 @@ class StepAwarePreference:
         spread = expand_sigma(std, mean)
         return torch.stack([mean + spread * each for each in noise], dim=1)
 
-    def _judge(self, around: Surroundings, drawn: Tensor, video: Tensor, start: Tensor, step: int) -> Tensor:
+    def _judge(self, around: Surroundings, drawn: Tensor, drawing: _Drawing, step: int) -> Tensor:
         """Value candidates ``[R, k]`` by the clean chunk that the network sees in each, after its video so far."""
         rows, count = drawn.shape[:2]
         mine = torch.arange(rows, device=drawn.device).repeat_interleave(count)
         level = self.schedule.level(torch.full((rows * count,), step + 1, device=drawn.device))
         clean = around.select(mine).predict(self.task.dynamics, drawn.flatten(0, 1), level)
-        terms = judge(self.task, torch.cat([video[mine], clean], dim=1), start[mine.cpu()])
+        whole = torch.cat([drawing.video[mine], clean], dim=1)
+        terms = judge(self.task, whole, drawing.start[mine.cpu()])
         return self.task.mix(terms, mine.cpu()).view(rows, count)
 
     def _go_on(self, drawn: Tensor, iteration: int, chunk: int, step: int) -> Tensor:
