@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from worldrl.algorithms.alignment import align as loop
+from worldrl.algorithms.alignment.branch_grpo import check_splits
 from worldrl.core.errors import SettingError
+from worldrl.diffusion.sde import make_schedule
 from worldrl.jobs import align_world_model, report
 from worldrl.jobs.align_world_model import AlignWorldModelSettings
 from worldrl.registry import VIDEO_REWARDS
@@ -124,6 +126,20 @@ def test_a_model_that_follows_actions_is_aligned_too(settings, make_world_model,
 def test_impossible_settings_are_refused(settings, over, words):
     with pytest.raises(SettingError, match=words):
         align_world_model.main(settings("no", **over))
+
+
+@pytest.mark.parametrize("preset", ["tiny", "cpu", "gpu"])
+def test_every_method_of_every_preset_can_begin(preset):
+    """Splits lie on noisy steps, and what Sol-RL keeps was explored."""
+    given = {"preset": preset, "run_dir": "x"}
+    settings = compose("align-world-model", AlignWorldModelSettings, given)
+    methods, shared = settings.methods, settings.alignment
+    for denoising in (methods.flow_grpo.denoising, methods.dance_grpo.denoising, methods.branch_grpo.denoising):
+        assert make_schedule(denoising).noisy == list(range(denoising.steps - 1))
+    splits = check_splits(methods.branch_grpo, make_schedule(methods.branch_grpo.denoising), shared.chunks)
+    assert len(splits) == len(methods.branch_grpo.splits)
+    assert methods.sol_rl.explored >= shared.group_size
+    assert not make_schedule(methods.sol_rl.nft.denoising).noisy
 
 
 def test_an_unknown_reward_is_named():

@@ -46,7 +46,8 @@ class BranchGrpoConfig:
     Attributes:
         denoising: steps and noise.
         ratio: reduction of the log-probability and the range that goes with it.
-        splits: noisy denoising steps at which every row splits, counted through all chunks.
+        splits: noisy denoising steps at which every row splits, counted through all chunks; by default the first of each of
+            three chunks.
         children: of each row at a split; the group has ``children`` to the power of the number of splits.
         fusion: α, how much likelier leaves count more in their ancestors' values.
         prune_width: ``none``, ``parent_best`` or ``extremes``.
@@ -58,7 +59,7 @@ class BranchGrpoConfig:
 
     denoising: Denoising = field(default_factory=Denoising)
     ratio: RatioRule = field(default_factory=_ratio)
-    splits: list[int] = field(default_factory=lambda: [0, 1, 2])
+    splits: list[int] = field(default_factory=lambda: [0, 4, 8])
     children: int = 2
     fusion: float = 0.0
     prune_width: str = "none"
