@@ -76,6 +76,8 @@ def test_a_plan_depends_on_the_instruction_and_keeps_the_command(make_world_mode
 def test_a_model_that_does_not_plan_says_what_to_do(world_model, records):
     with pytest.raises(ActionError, match=r"model\.dynamics\.planning=true"):
         world_model.imagine(world_model.start(records), None, generators=row_streams(0, ("n",), 2))
+    with pytest.raises(ActionError, match="one generator per row: 2, got 1"):
+        world_model.imagine(world_model.start(records), None, generators=row_streams(0, ("n",), 1))
 
 
 def test_settings_that_do_not_go_together_are_refused(world_model, push_episodes):

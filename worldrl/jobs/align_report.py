@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from worldrl.algorithms.alignment.measure import MOTION, Measured
 from worldrl.core.atomic import write_file
 from worldrl.core.provenance import package_versions
@@ -112,13 +110,15 @@ def _curve(name: str, history: Sequence[Mapping[str, float]]) -> Curve:
 
 def filmstrips(before: Measured, after: Measured) -> list[Filmstrip]:
     """The same start and noise before and after."""
-    frames = before.pictures.shape[1] if before.pictures.size else 0
-    at = (
-        np.unique(np.linspace(0, frames - 1, min(frames, STRIP_FRAMES)).round().astype(int)) if frames else np.arange(0)
-    )
+    at = range(0, before.pictures.shape[1], -(-before.pictures.shape[1] // STRIP_FRAMES))
     labels = [f"frame {i}" for i in at]
     return [
-        Filmstrip(f"Start {n + 1}: {said}", "Frame 0 is recorded.", {"before": was[at], "after": now[at]}, labels)
+        Filmstrip(
+            f"Start {n + 1}: {said}",
+            "Frame 0 is recorded.",
+            {"before": was[:: at.step], "after": now[:: at.step]},
+            labels,
+        )
         for n, (said, was, now) in enumerate(zip(before.instruction, before.pictures, after.pictures, strict=True))
     ]
 

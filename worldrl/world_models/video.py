@@ -165,6 +165,8 @@ class VideoWorldModel(nn.Module):
         """
         if action is not None:
             check_chunk(action, state.rows, self.chunk_length, generators)
+        elif len(generators) != state.rows:
+            raise ActionError(f"imagine needs one generator per row: {state.rows}, got {len(generators)}")
         condition, commands = self.told(state, action)
         noise = row_noise(generators, self.noise_shape, self.device)
         with self.autocast():
