@@ -99,6 +99,14 @@ COMMANDS = {
                 "preset=tiny",
             ),
         ),
+        Command(
+            "align-world-model",
+            "reinforcement learning of the video model itself, toward what a reward of its videos asks for",
+            (
+                "start=runs/planner/world_model reward=idm reward_folder=runs/train-idm/idm",
+                "method=sol_rl start=runs/planner/world_model reward=idm reward_folder=runs/train-idm/idm",
+            ),
+        ),
         Command("compare", "compare two evaluations episode by episode", ("a=runs/before b=runs/after",)),
         Command("train-vla", "the whole loop: clone, imagine, improve, check in physics", ("", "preset=tiny")),
         Command(

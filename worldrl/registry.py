@@ -95,6 +95,9 @@ BENCHMARKS: Registry[Any] = Registry("benchmark", "worldrl.benchmarks")
 TERMINATIONS: Registry[Any] = Registry("termination rule", "worldrl.terminations")
 """Rules of (obs, action, next_obs), for tasks that ``world_models.offline.terminations`` does not know."""
 
+VIDEO_REWARDS: Registry[Any] = Registry("video reward", "worldrl.video_rewards")
+"""Rewards of whole imagined videos: called with a folder (may be empty), the terms wanted (none: all) and a device."""
+
 WORLD_MODELS.register("video", "worldrl.world_models.video:VideoWorldModel")
 WORLD_MODELS.register("wan", "worldrl.world_models.wan:WanWorldModel")
 POLICIES.register("token", "worldrl.policies.token_policy:TokenPolicy")

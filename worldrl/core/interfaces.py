@@ -6,7 +6,7 @@ must not depend on their neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.transitions import Outcome, Transitions
-from worldrl.core.types import Chunk, Habit, Imagined, PolicyObs, ResetRecord
+from worldrl.core.types import Chunk, Habit, Imagined, ImaginedVideos, PolicyObs, ResetRecord
 
 Logs = dict[str, Tensor]
 """Detached scalars, named ``room/quantity``; they become floats only in the logger."""
@@ -189,6 +189,26 @@ class Imagination(Protocol):
     def generate(self, agent: Any, *, generator: torch.Generator) -> tuple[Transitions, Logs]:
         """Imagine one generation of transitions with the agent's present policy, and what to log of them."""
         ...
+
+
+class VideoReward(Protocol):
+    """What imagined videos are worth, term by term."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the ``K`` terms."""
+        ...
+
+    def score(self, videos: ImaginedVideos) -> Tensor:
+        """Return every term of every video, finite float32 ``[N, K]``; more is better.
+
+        A video's terms depend on that video alone. Videos may be short: those of unfinished plans are scored too.
+        """
+        ...
+
+
+RewardMix = Callable[[Tensor, Tensor], Tensor]
+"""Maps terms ``[N, K]`` and group ids int64 ``[N]`` to one number per video ``[N]``, comparable within a group."""
 
 
 class RealSimulator(Protocol):

@@ -159,6 +159,30 @@ class Imagined:
 
 
 @dataclass(frozen=True)
+class ImaginedVideos:
+    """Whole imagined videos, as their rewards see them.
+
+    Attributes:
+        frames: uint8 ``[N, T, Y, X, 3]``; frame 0 is the recorded one that the video goes on from.
+        latent: float32 ``[N, T - 1, c, h, w]``, the imagined frames.
+        frame_s: seconds between frames.
+        instruction: ``N`` sentences.
+        action: float32 ``[N, S, 7]``, what was commanded; None where the video was planned.
+    """
+
+    frames: torch.Tensor
+    latent: torch.Tensor
+    frame_s: float
+    instruction: Sequence[str]
+    action: torch.Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many videos."""
+        return len(self.frames)
+
+
+@dataclass(frozen=True)
 class ResetRecord:
     """A state from which an imagined rollout may start.
 

@@ -38,7 +38,7 @@ from worldrl.world_models.distillation import fit_distilled
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.outcome_training import fit_outcome
 from worldrl.world_models.training import Sentences, WorldModelTraining, fit_codec, fit_dynamics
-from worldrl.world_models.video import KIND, VideoWorldModel
+from worldrl.world_models.video import KIND, VideoWorldModel, with_planning
 from worldrl.world_models.wan import WanWorldModel
 from worldrl.world_models.wan_training import WanTraining
 
@@ -105,7 +105,8 @@ def starting_world_model(
     Args:
         start: ``bundled`` (the weights that come with worldrl), ``scratch`` (with Wan, published weights and action
             channels of one's own), or a world-model folder.
-        config: sizes, used from scratch, and the backend that is asked for; None takes whatever a folder holds.
+        config: sizes, used from scratch, the backend that is asked for, and whether it plans: weights that do not are
+            then extended, untrained; None takes whatever a folder holds.
         embodiment: constants of the data's robot.
         seed: of the initial weights.
         device: where it goes.
@@ -126,6 +127,8 @@ def starting_world_model(
     model = open_world_model(folder, device)
     if model.embodiment != embodiment:
         raise SettingError(f"start: the world model in {folder} was made for another robot; use start=scratch")
+    if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel) and config.dynamics.planning:
+        return model if model.config.dynamics.planning else with_planning(model, seed=seed)
     return model
 
 

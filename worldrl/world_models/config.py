@@ -151,6 +151,8 @@ class DynamicsConfig:
         action_modulation: whether actions modulate the blocks (off only for ablations).
         action_tokens: whether actions are attended to as tokens (off only for ablations).
         pose_map: whether tokens are told where each future gripper pose is in the picture.
+        planning: whether the model also runs without actions, told the instruction instead (``imagine(state, None)``);
+            ``training.action_dropout`` teaches it.
         unet: sizes and levels of the U-Net.
     """
 
@@ -173,6 +175,7 @@ class DynamicsConfig:
     action_modulation: bool = True
     action_tokens: bool = True
     pose_map: bool = True
+    planning: bool = False
     unet: UNetConfig = field(default_factory=UNetConfig)
 
     def __post_init__(self) -> None:
@@ -200,9 +203,9 @@ class DynamicsConfig:
 
     def _refuse_flow_switches(self) -> None:
         off = [name for name in ("action_modulation", "action_tokens", "pose_map") if not getattr(self, name)]
-        if off or self.refinement_steps:
-            name = off[0] if off else "refinement_steps"
-            raise SettingError(f"dynamics.{name} is the flow transformer's; leave it alone with kind=edm_unet")
+        off += [name for name in ("refinement_steps", "planning") if getattr(self, name)]
+        if off:
+            raise SettingError(f"dynamics.{off[0]} is the flow transformer's; leave it alone with kind=edm_unet")
 
     @property
     def chunk_frames(self) -> int:

@@ -63,7 +63,8 @@ class Dynamics(Protocol):
             noise: ``[B, noise_frames, c, h, w]``.
             reference: latent of the episode's first frame ``[B, c, h, w]``.
             memory: newest latents ``[B, K, c, h, w]``, the last one is now.
-            action: ``[B, L, 14]``, each action with the scaled commanded pose it leads to.
+            action: ``[B, L, 14]``, each action with the scaled commanded pose it leads to; a model that plans also
+                takes what :func:`hide_actions` made of it.
 
         Returns:
             Float32 latents ``[B, F, c, h, w]`` and the features ``[B, n, d]`` of the evaluations that gave them.
@@ -82,6 +83,26 @@ class Dynamics(Protocol):
     ) -> ChunkLoss:
         """Compare with recorded latents ``clean`` ``[B, F, c, h, w]`` where ``valid`` ``[B, F]``, at drawn levels."""
         ...
+
+
+def hide_actions(action: Tensor, instruction: Tensor, hidden: Tensor) -> Tensor:
+    """Take the actions of some rows away and tell those rows the instruction instead.
+
+    Rows with actions are not told it: what the robot does would follow from what it was asked to do, and a clumsy action
+    would be imagined to succeed.
+
+    Args:
+        action: ``[B, L, 14]``.
+        instruction: embedded, ``[B, d]``.
+        hidden: bool ``[B]``.
+
+    Returns:
+        ``[B, L, 14 + 1 + d]``: the actions, 1 where they are hidden, the instruction; 0 where a row does not have them.
+    """
+    flag = hidden.to(action.dtype)[:, None, None]
+    told = (flag * instruction[:, None]).to(action.dtype)
+    parts = (torch.where(hidden[:, None, None], 0, action), flag, told)
+    return torch.cat([part.expand(-1, action.shape[1], -1) for part in parts], dim=-1)
 
 
 def motion_weight(target: Tensor, now: Tensor, strength: float) -> Tensor:

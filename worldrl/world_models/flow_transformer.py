@@ -12,6 +12,9 @@ map in pixels). Drawing the arm then is the same local problem for every token.
 The output is the *change* against the newest memory frame: ẑ = z_now + f(·), so an untrained model predicts a
 still image and a small object's motion is not buried under the scene.
 
+A model that plans (``planning``) also runs without actions: in a row without them, a vector and tokens made of the
+instruction stand where those of the actions stood, and no pose is drawn. Rows with actions are computed as without it.
+
 Levels and steps are those of the rectified flow (``worldrl.diffusion.flow``); a finished sample can be refined
 (PDE-Refiner, Lippe et al. 2023).
 
@@ -20,6 +23,7 @@ Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` ac
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -90,6 +94,36 @@ class PoseMap(nn.Module):
         return homogeneous[..., :2] / homogeneous[..., 2:].clamp_min(NEAREST)
 
 
+class PlanCondition(nn.Module):
+    """Stands in for a row's actions: the instruction as a vector, and as one token per control step.
+
+    Args:
+        width: ``d``.
+        length: control steps ``L``.
+    """
+
+    def __init__(self, width: int, length: int):
+        super().__init__()
+        self.vector = Mlp(width, width)
+        self.token = Mlp(width, width)
+        self.position = nn.Parameter(0.02 * torch.randn(length, width))
+        for parameter in self.vector[-1].parameters():
+            nn.init.zeros_(parameter)
+
+    def forward(self, instruction: Tensor) -> tuple[Tensor, Tensor]:
+        """Map embedded instructions ``[B, d]`` to a vector ``[B, d]`` and tokens ``[B, L, d]``."""
+        return self.vector(instruction), self.token(instruction)[:, None] + self.position
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Rows without actions ``[B]``, and what stands in for these: ``[B, d]`` and ``[B, L, d]``."""
+
+    hidden: Tensor
+    vector: Tensor
+    tokens: Tensor
+
+
 class FlowTransformer(nn.Module):
     """Predicts the clean latents of a chunk from noisy ones, all frames at once.
 
@@ -118,6 +152,7 @@ class FlowTransformer(nn.Module):
         self.blocks = nn.ModuleList([ModulatedBlock(d, config.heads) for _ in range(config.depth)])
         self.norm_out = nn.LayerNorm(d, eps=1e-6)
         self.tokens_out = nn.Linear(d, channels * frames)
+        self.plan = PlanCondition(d, config.chunk_length) if config.planning else None
         self._initialise()
 
     def _initialise(self) -> None:
@@ -136,7 +171,8 @@ class FlowTransformer(nn.Module):
             sigma: ``[B]`` in (0, 1].
             reference: latent of the episode's first frame ``[B, c, h, w]``.
             memory: newest latents ``[B, K, c, h, w]``, the last one is now.
-            action: ``[B, L, 14]``, each action with the scaled commanded pose it leads to.
+            action: ``[B, L, 14]``, each action with the scaled commanded pose it leads to, or what
+                :func:`~worldrl.world_models.dynamics.hide_actions` made of it.
 
         Returns:
             The clean latents ``[B, F, c, h, w]`` and the token features ``[B, n, d]`` for the heads.
@@ -145,24 +181,41 @@ class FlowTransformer(nn.Module):
             reference = torch.zeros_like(reference)
         tokens = torch.cat([x.flatten(1, 2), reference, memory.flatten(1, 2)], dim=1)  # [B, channels, h, w]
         tokens = tokens.flatten(2).transpose(1, 2)  # [B, n, channels]
+        action, plan = self._plan(action)
         if self.pose_map is not None:
             shown = action[:, self.config.frame_stride - 1 :: self.config.frame_stride, ACTION_SIZE:]
-            tokens = torch.cat([tokens, self.pose_map(shown).to(tokens.dtype)], dim=-1)
+            drawn = self.pose_map(shown).to(tokens.dtype)
+            drawn = drawn if plan is None else torch.where(plan.hidden[:, None, None], 0, drawn)
+            tokens = torch.cat([tokens, drawn], dim=-1)
         tokens = self.tokens_in(tokens) + self.position
-        modulation, context = self._condition(sigma, action)
+        modulation, context = self._condition(sigma, action, plan)
         for block in self.blocks:
             tokens = block(tokens, modulation, context)
         features = self.norm_out(tokens)
         change = self.tokens_out(features).transpose(1, 2).reshape(x.shape)
         return memory[:, -1:] + change, features
 
-    def _condition(self, sigma: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def _plan(self, condition: Tensor) -> tuple[Tensor, _Plan | None]:
+        """Split the actions ``[B, L, 14]`` from what stands in for those that are hidden."""
+        size = ACTION_SIZE + COMMAND_SIZE
+        if condition.shape[-1] == size or self.plan is None:
+            return condition, None
+        # One row of it: every control step carries the same flag and instruction.
+        return condition[..., :size], _Plan(condition[:, 0, size] > 0, *self.plan(condition[:, 0, size + 1 :]))
+
+    def _condition(self, sigma: Tensor, action: Tensor, plan: _Plan | None) -> tuple[Tensor, Tensor]:
         embedding = self.time_in(sinusoidal(1000 * sigma, self.config.width).to(action.dtype))
-        if self.config.action_modulation:
-            embedding = embedding + self.action_vector(action.flatten(1))
-        modulation = self.modulation(nn.functional.silu(embedding)).unflatten(-1, (6, -1))
         context = self.action_token(action) + self.action_position
-        return modulation, context if self.config.action_tokens else torch.zeros_like(context)
+        vector = self.action_vector(action.flatten(1))
+        if not self.config.action_modulation:
+            vector = torch.zeros_like(vector)
+        if not self.config.action_tokens:
+            context = torch.zeros_like(context)
+        if plan is not None:
+            vector = torch.where(plan.hidden[:, None], plan.vector, vector)
+            context = torch.where(plan.hidden[:, None, None], plan.tokens, context)
+        modulation = self.modulation(nn.functional.silu(embedding + vector)).unflatten(-1, (6, -1))
+        return modulation, context
 
     @property
     def noise_frames(self) -> int:

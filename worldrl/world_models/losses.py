@@ -17,7 +17,7 @@ from worldrl.core.interfaces import Logs
 from worldrl.core.rng import on_device
 from worldrl.data.windows import WindowBatch
 from worldrl.diffusion.flow import add_noise
-from worldrl.world_models.dynamics import ChunkLoss, Dynamics
+from worldrl.world_models.dynamics import ChunkLoss, Dynamics, hide_actions
 from worldrl.world_models.gripper_head import opening_loss
 from worldrl.world_models.success_head import success_loss
 from worldrl.world_models.video import VideoState, VideoWorldModel
@@ -50,6 +50,7 @@ def dynamics_loss(
     generator: torch.Generator,
     depth: int = 0,
     denoise: Denoise | None = None,
+    hidden: Tensor | None = None,
 ) -> tuple[Tensor, Logs]:
     """The backend's loss on clean latents plus the losses of success and gripper head, for one chunk of each window.
 
@@ -59,6 +60,7 @@ def dynamics_loss(
         generator: CPU generator of this step.
         depth: chunks that the model imagines before the one in question, from 0 to ``U`` - 1.
         denoise: in place of the backend's own loss of a chunk.
+        hidden: bool ``[B]``, rows that are told the instruction instead of their actions; None hides none.
 
     Returns:
         Scalar loss and logs.
@@ -68,7 +70,7 @@ def dynamics_loss(
         state, target = window_state(batch)
         state = imagine_ahead(model, state, batch, depth, generator)
         state = _with_noise(state, model.config.dynamics.memory_noise if depth == 0 else 0.0, generator)
-    return chunk_loss(model, state, batch, target, depth, generator, denoise)
+    return chunk_loss(model, state, batch, target, depth, generator, denoise, hidden)
 
 
 def _with_noise(state: VideoState, strength: float, generator: torch.Generator) -> VideoState:
@@ -110,16 +112,23 @@ def chunk_loss(
     chunk: int,
     generator: torch.Generator,
     denoise: Denoise | None = None,
+    hidden: Tensor | None = None,
 ) -> tuple[Tensor, Logs]:
-    """Loss of one chunk of the window, from ``state`` just before it; ``denoise`` replaces the backend's own part."""
+    """Loss of one chunk of the window, from ``state`` just before it; ``denoise`` replaces the backend's own part.
+
+    Rows of ``hidden`` are told the instruction instead of their actions.
+    """
     config = model.config
     frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
     steps = slice(chunk * config.dynamics.chunk_length, (chunk + 1) * config.dynamics.chunk_length)
     clean, valid, success = target[:, frames], batch.valid[:, frames], batch.success[:, frames]
     condition = model.condition(batch.action[:, steps], batch.commands[:, steps])
+    instruction = model.success.embed(batch.instruction)
+    if hidden is not None:
+        condition = hide_actions(condition, instruction, hidden.to(condition.device))
     dynamics: Dynamics = model.dynamics
     told = (denoise or dynamics.loss)(clean, valid, state.reference, state.memory, condition, generator=generator)
-    logit = model.success(told.features, model.success.embed(batch.instruction))
+    logit = model.success(told.features, instruction)
     head = success_loss(logit.float(), success, valid, told.level, config.success.positive_weight)
     grip = opening_loss(model.gripper(told.features).float(), batch.opening[:, frames], valid)
     total = told.loss + config.success.loss_weight * head + config.gripper.loss_weight * grip

@@ -9,7 +9,7 @@ on two cores that saves a third of each step.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,10 +25,11 @@ from worldrl.core.fit import FitReport, adamw, fit, warmup_cosine
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import on_device, stream
 from worldrl.core.types import Episode
-from worldrl.data.windows import WindowBatch, WindowSampler
+from worldrl.data.windows import WindowSampler
 from worldrl.world_models.bootstrapping import LatentRollouts
 from worldrl.world_models.codec import IdentityCodec, to_unit
 from worldrl.world_models.losses import Denoise, chunk_loss, draw_depth, dynamics_loss
+from worldrl.world_models.sentences import Sentences, hide_rows, relabel
 from worldrl.world_models.video import VideoWorldModel
 
 
@@ -55,6 +56,8 @@ class WorldModelTraining:
         static_share: share of static clips.
         event_share: share of windows around gripper changes and contacts.
         negative_share: share of windows whose instruction is swapped for one they certainly do not fulfil.
+        action_dropout: share of windows that are told the instruction instead of their actions, for a model that plans
+            (``dynamics.planning``); static clips keep theirs. Give such a model episodes that do what they were told.
         outcome_steps: steps of the outcome head, after the dynamics; 0 leaves it as it is.
         outcome_batch: episodes per step of those.
         outcome_learning_rate: peak, warm-up cosine.
@@ -85,6 +88,7 @@ class WorldModelTraining:
     static_share: float = 0.05
     event_share: float = 0.4
     negative_share: float = 0.2
+    action_dropout: float = 0.0
     outcome_steps: int = 400
     outcome_batch: int = 64
     outcome_learning_rate: float = 2e-3
@@ -99,7 +103,7 @@ class WorldModelTraining:
 
     def __post_init__(self) -> None:
         """Check the ranges that the rooms below do not check."""
-        for name in ("bootstrap", "negative_share"):
+        for name in ("bootstrap", "negative_share", "action_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"world_model.{name} must lie in [0, 1], got {getattr(self, name)}")
         for name in ("distill_teacher_steps", "distill_sampling_steps"):
@@ -113,19 +117,6 @@ class WorldModelTraining:
             raise SettingError(
                 f"world_model.bootstrap needs world_model.unroll of at least 2 or bootstrap_rows, got {self.unroll} and 0"
             )
-
-
-@dataclass(frozen=True)
-class Sentences:
-    """What can be said about each task.
-
-    Attributes:
-        same: task to sentences that mean it.
-        other: task to sentences that its episodes certainly do not fulfil.
-    """
-
-    same: Mapping[str, Sequence[str]]
-    other: Mapping[str, Sequence[str]]
 
 
 def fit_codec(
@@ -209,17 +200,21 @@ class _WindowLoss:
         else:
             depth = draw_depth(config.unroll, config.bootstrap, generator)
         batch = self.sampler.sample(config.batch, generator, chunk=depth)
-        batch = relabel(batch, self.sentences, config.negative_share, generator).to(self.model.device)
+        hidden = hide_rows(batch, config.action_dropout, generator)
+        batch = relabel(batch, self.sentences, config.negative_share, generator, hidden).to(self.model.device)
         with autocast(self.model, config):
-            return dynamics_loss(self.model, batch, generator=generator, depth=depth, denoise=self.denoise)
+            return dynamics_loss(
+                self.model, batch, generator=generator, depth=depth, denoise=self.denoise, hidden=hidden
+            )
 
     def _continued(self, rollouts: LatentRollouts, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """Learn from rows of the buffer, then let them go on."""
         context = rollouts.draw(self.config.batch, generator)
-        batch = relabel(context.batch, self.sentences, self.config.negative_share, generator)
+        hidden = hide_rows(context.batch, self.config.action_dropout, generator)
+        batch = relabel(context.batch, self.sentences, self.config.negative_share, generator, hidden)
         drawn = on_device(generator, self.model.device)
         with autocast(self.model, self.config):
-            found = chunk_loss(self.model, context.state, batch, context.target, 0, drawn, self.denoise)
+            found = chunk_loss(self.model, context.state, batch, context.target, 0, drawn, self.denoise, hidden)
             rollouts.advance(self.model, context, drawn)
         return found
 
@@ -238,6 +233,10 @@ def fit_windows(
     denoise: Denoise | None = None,
 ) -> FitReport:
     """Train dynamics, success and gripper head in place on windows; ``denoise`` replaces the backend's own loss."""
+    if config.action_dropout and not model.config.dynamics.planning:
+        raise SettingError(
+            f"world_model.action_dropout={config.action_dropout} needs a model that plans: give dynamics.planning=true"
+        )
     modules = {"dynamics": model.dynamics, "success": model.success, "gripper": model.gripper}
     together = torch.nn.ModuleDict(modules)
     ema = Ema(together, config.ema_decay) if config.ema_decay else None
@@ -306,23 +305,6 @@ def encode_frames(
         with autocast(model, config):
             latent[first : first + batch] = model.codec.encode(part[:, None])[:, 0].half()
     return latent
-
-
-def relabel(batch: WindowBatch, sentences: Sentences, negative_share: float, generator: torch.Generator) -> WindowBatch:
-    """Give each window another sentence for its task, or, at ``negative_share``, one it does not fulfil.
-
-    The success head must read the instruction: a lifted red cube is no success for "pick up the green cylinder".
-    """
-    draw = torch.rand(len(batch.task), 2, generator=generator).tolist()
-    instruction, success = list(batch.instruction), batch.success.clone()
-    for row, (task, (which, where)) in enumerate(zip(batch.task, draw, strict=True)):
-        others = sentences.other.get(task, ())
-        negative = which < negative_share and bool(others)
-        choices = others if negative else sentences.same.get(task, ()) or (instruction[row],)
-        instruction[row] = choices[int(where * len(choices))]
-        if negative:
-            success[row] = False
-    return replace(batch, instruction=instruction, success=success)
 
 
 def autocast(model: VideoWorldModel, config: WorldModelTraining) -> torch.autocast:

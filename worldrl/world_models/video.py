@@ -21,11 +21,12 @@ from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import Embodiment, integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError
-from worldrl.core.rng import row_noise
-from worldrl.core.types import Imagined, ResetRecord
+from worldrl.core.rng import initial_weights, row_noise
+from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE, Imagined, ResetRecord
 from worldrl.world_models.checks import check_chunk, check_imagined
 from worldrl.world_models.codec import IdentityCodec, PatchCodec, to_uint8, to_unit
 from worldrl.world_models.config import CodecKind, DynamicsKind, VideoWorldModelConfig
+from worldrl.world_models.dynamics import hide_actions
 from worldrl.world_models.flow_transformer import FlowTransformer
 from worldrl.world_models.gripper_head import GripperHead
 from worldrl.world_models.outcome_head import OutcomeJury, named_as_jury, verdict
@@ -145,32 +146,43 @@ class VideoWorldModel(nn.Module):
 
     @torch.no_grad()
     def imagine(
-        self, state: VideoState, action: Tensor, *, generators: Sequence[torch.Generator]
+        self, state: VideoState, action: Tensor | None, *, generators: Sequence[torch.Generator]
     ) -> tuple[VideoState, Imagined]:
         """Predict one chunk.
 
         Args:
             state: ``B`` rows.
-            action: float32 ``[B, L, 7]`` in [-1, 1].
+            action: float32 ``[B, L, 7]`` in [-1, 1], or None: the model plans the chunk from the instruction. What is
+                commanded is then unknown, and the command stays what it was.
             generators: one per row.
 
         Returns:
             The next state and what was imagined.
 
         Raises:
-            ActionError: wrong shape or non-finite values; ``state`` is untouched.
+            ActionError: wrong shape or non-finite values, or none to a model that does not plan; ``state`` is untouched.
             NonFiniteError: the model imagined NaN or infinite latents; ``state`` is untouched.
         """
-        check_chunk(action, state.rows, self.chunk_length, generators)
-        action = action.to(self.device)
-        commands = integrate_commands(self.embodiment, state.command, action)
+        if action is not None:
+            check_chunk(action, state.rows, self.chunk_length, generators)
+        elif len(generators) != state.rows:
+            raise ActionError(f"imagine needs one generator per row: {state.rows}, got {len(generators)}")
+        condition, commands = self.told(state, action)
         noise = row_noise(generators, self.noise_shape, self.device)
         with self.autocast():
-            latent, features = self.sample(state, self.condition(action, commands), noise)
+            latent, features = self.sample(state, condition, noise)
             votes, belief = self.outcome(self.find(features, state.instruction), state.belief)
         check_imagined(latent)
         after = replace(self.remember(state, latent, commands), belief=belief)
         return after, Imagined(latent, self.frame_steps, commands, *verdict(votes))
+
+    def told(self, state: VideoState, action: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the condition of each row's chunk, and the commands ``[B, L, 7]`` in it; see :meth:`imagine`."""
+        if action is None:
+            return self.plan(state), state.command[:, None].expand(-1, self.chunk_length, -1)
+        action = action.to(self.device)
+        commands = integrate_commands(self.embodiment, state.command, action)
+        return self.condition(action, commands), commands
 
     def remember(self, state: VideoState, latent: Tensor, commands: Tensor) -> VideoState:
         """Move on to after a chunk's latents ``[B, F, c, h, w]`` and commands ``[B, L, 7]``."""
@@ -190,6 +202,20 @@ class VideoWorldModel(nn.Module):
         low = action.new_tensor(self.embodiment.workspace_low)
         high = action.new_tensor(self.embodiment.workspace_high)
         return torch.cat([action, command_features(commands, low, high)], dim=-1)
+
+    def plan(self, state: VideoState) -> Tensor:
+        """Make the condition of a chunk without actions: the instruction alone (``dynamics.hide_actions``).
+
+        Raises:
+            ActionError: the model was not made to plan.
+        """
+        if not self.config.dynamics.planning:
+            raise ActionError(
+                "action=None needs a world model that plans; train one with model.dynamics.planning=true and "
+                "training.action_dropout above 0"
+            )
+        nothing = state.command.new_zeros(state.rows, self.chunk_length, ACTION_SIZE + COMMAND_SIZE)
+        return hide_actions(nothing, state.instruction, torch.ones(state.rows, dtype=torch.bool, device=self.device))
 
     @torch.no_grad()
     def decode_last(self, state: VideoState) -> Tensor:
@@ -231,6 +257,20 @@ class VideoWorldModel(nn.Module):
         except (KeyError, TypeError, RuntimeError) as error:
             raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return model.to(device).eval()
+
+
+def with_planning(model: VideoWorldModel, *, seed: int) -> VideoWorldModel:
+    """Return the model with what planning needs on top, untrained; with actions it gives the numbers it gave before.
+
+    Raises:
+        SettingError: its backend cannot plan.
+    """
+    config = VideoWorldModelConfig.from_json(model.config.to_json())
+    config.dynamics = replace(config.dynamics, planning=True)
+    with initial_weights(seed, "planning"):
+        planner = VideoWorldModel(config, model.embodiment)
+    planner.load_state_dict(planner.state_dict() | model.state_dict())
+    return planner.to(model.device).train(model.training)
 
 
 def make_codec(config: VideoWorldModelConfig) -> PatchCodec | IdentityCodec:

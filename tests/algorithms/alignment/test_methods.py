@@ -1,0 +1,281 @@
+"""The methods' own mathematics, that each raises a reward, and that a stopped alignment goes on bit for bit."""
+
+import math
+
+import pytest
+import torch
+
+from worldrl.algorithms.advantages import group_advantage
+from worldrl.algorithms.alignment import align as loop
+from worldrl.algorithms.alignment import sol_rl
+from worldrl.algorithms.alignment.align import METHODS, MethodConfigs, align, make_method
+from worldrl.algorithms.alignment.branch_grpo import BranchGrpoConfig
+from worldrl.algorithms.alignment.dance_grpo import DanceGrpoConfig, random_steps
+from worldrl.algorithms.alignment.diffusion_nft import DiffusionNftConfig, nft_loss, old_weight_decay
+from worldrl.algorithms.alignment.flow_grpo import FlowGrpoConfig, flow_grpo_advantage
+from worldrl.algorithms.alignment.sol_rl import SolRlConfig, best_and_worst, explored_advantage, rank_agreement
+from worldrl.algorithms.alignment.step_aware_preference import StepAwarePreferenceConfig, preference_loss, preferred
+from worldrl.algorithms.alignment.videos import group_keys, grow
+from worldrl.core.errors import NonFiniteError, SettingError
+from worldrl.core.log import MetricLog, read_metrics
+from worldrl.core.rng import stream
+from worldrl.diffusion.sde import Denoising, RatioRule, make_schedule
+
+SDE = Denoising(steps=3, noise="constant", eta=0.6)
+ODE = Denoising(steps=3, noise="none")
+CONFIGS = MethodConfigs(
+    FlowGrpoConfig(SDE, RatioRule("mean", 1e-2)),
+    DanceGrpoConfig(SDE, RatioRule("mean", 1e-2)),
+    BranchGrpoConfig(SDE, RatioRule("mean", 1e-2), splits=[0, 1]),
+    DiffusionNftConfig(ODE),
+    SolRlConfig(8, 1, "float32", nft=DiffusionNftConfig(ODE)),
+    StepAwarePreferenceConfig(SDE, candidates=3, gap=0.0),
+)
+
+
+# --- DiffusionNFT ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def predictions():
+    """Predicted, old and finished chunks ``[4, 2, 3]`` in float64."""
+    draw = stream(0, "nft")
+    return [torch.randn(4, 2, 3, generator=draw, dtype=torch.float64) for _ in range(3)]
+
+
+def gradient(clean, old, target, advantage, **over):
+    clean = clean.clone().requires_grad_()
+    nft_loss(clean, old, target, advantage, **({"beta": 1.0, "advantage_max": 5.0} | over)).backward()
+    return clean.grad
+
+
+@pytest.mark.parametrize("beta", [1.0, 0.1])
+def test_nft_has_no_gradient_without_advantage_where_it_stands(predictions, beta):
+    _, old, target = predictions
+    assert gradient(old, old, target, torch.zeros(4), beta=beta).abs().max() < 1e-15
+
+
+def test_nft_draws_to_good_chunks_and_pushes_from_bad_ones(predictions):
+    _, old, target = predictions
+    slope = gradient(old, old, target, torch.tensor([5.0, 1.0, -1.0, -5.0], dtype=torch.float64))
+    toward = (slope * (old - target)).flatten(1).sum(dim=1)
+    assert (toward[:2] > 0).all()
+    assert (toward[2:] < 0).all()
+    torch.testing.assert_close(toward[1], -toward[2] * toward[1] / -toward[2])
+    assert toward[0] > toward[1]
+
+
+def test_nft_loss_is_its_formula(predictions):
+    clean, old, target = predictions
+    advantage, beta = torch.tensor([5.0, -2.5, 7.0, 0.0], dtype=torch.float64), 0.5
+    weight = [1.0, 0.25, 1.0, 0.5]
+    expected = 0.0
+    for row in range(4):
+        sides = []
+        for sign in (1, -1):
+            made = (1 - sign * beta) * old[row] + sign * beta * clean[row]
+            error = (made - target[row]).flatten()
+            sides.append((error**2).mean() / error.abs().mean())
+        expected += 5 * (weight[row] * sides[0] + (1 - weight[row]) * sides[1]) / beta / 4
+    torch.testing.assert_close(nft_loss(clean, old, target, advantage, beta=beta, advantage_max=5.0), expected)
+
+
+def test_nft_keeps_the_old_weights_as_published():
+    assert [old_weight_decay(k, "rising") for k in (0, 10, 900)] == pytest.approx([0, 0.01, 0.5])
+    assert [old_weight_decay(k, "late") for k in (74, 75, 95, 900)] == pytest.approx([0, 0, 0.15, 0.999])
+
+
+# --- Flow-GRPO, DanceGRPO -------------------------------------------------------------------------------------------
+
+
+def test_flow_grpo_divides_by_the_groups_deviation_or_by_everyones():
+    value, group = torch.tensor([0.0, 2.0, 10.0, 10.4]), torch.tensor([0, 0, 1, 1])
+    own = flow_grpo_advantage(value, group, global_std=False, limit=5.0)
+    torch.testing.assert_close(own, group_advantage(value, group))
+    std = value.std(correction=0).item() + 1e-4
+    everyones = flow_grpo_advantage(value, group, global_std=True, limit=5.0)
+    assert everyones.tolist() == pytest.approx([-1 / std, 1 / std, -0.2 / std, 0.2 / std])
+
+
+def test_dance_grpo_trains_a_share_of_each_videos_noisy_steps(make_task):
+    task = make_task()
+    schedule = make_schedule(Denoising(steps=4, noise="constant"))
+    keys, group = group_keys(0, 2, 4)
+    tree = grow(task, schedule, torch.tensor([0, 1]), keys, group, shared_noise=True)
+    keep = torch.stack(random_steps(tree.layers, schedule, 0.5, stream(0, "share")))
+    assert keep.sum(dim=0).tolist() == [3] * 8
+    assert not keep[[3, 7]].any()
+    assert len({tuple(column) for column in keep.T.tolist()}) > 1
+
+
+# --- Sol-RL ---------------------------------------------------------------------------------------------------------
+
+
+def test_best_and_worst_of_each_group():
+    value = torch.tensor([3.0, 1, 2, 9, 8, 7, 6])
+    group = torch.tensor([0, 0, 0, 1, 1, 1, 1])
+    assert best_and_worst(value, group, 2).tolist() == [1, 0, 6, 3]
+    assert best_and_worst(value, group, 3).tolist() == [1, 2, 0, 6, 4, 3]
+
+
+def test_rank_agreement_counts_pairs():
+    first = torch.tensor([1.0, 2, 3, 4])
+    assert rank_agreement(first, first * 2) == 1
+    assert rank_agreement(first, -first) == 0
+    assert rank_agreement(first, torch.tensor([1.0, 2, 4, 3])) == pytest.approx(5 / 6)
+    assert math.isnan(rank_agreement(first, torch.zeros(4)))
+
+
+def test_normalising_on_everything_explored():
+    explored, groups = torch.tensor([0.0, 2, 4, 10, 10]), torch.tensor([0, 0, 0, 1, 1])
+    found = explored_advantage(torch.tensor([4.0, 0, 11]), torch.tensor([0, 0, 1]), explored, groups, 5.0)
+    assert found.tolist() == pytest.approx([1, -1, 5], abs=1e-5)
+
+
+def test_sol_rl_makes_the_same_seeds_again(make_task, monkeypatch):
+    """With as many steps in both stages the second videos are the first ones; with fewer they begin with the same noise."""
+    for steps in (3, 1):
+        task, grown = make_task(), []
+        monkeypatch.setattr(sol_rl, "grow", lambda *a, g=grown, **k: g.append(grow(*a, **k)) or g[-1])
+        config = SolRlConfig(8, steps, "float32", nft=DiffusionNftConfig(ODE))
+        logs = {}
+        list(sol_rl.SolRl(task, config).losses(3, logs))
+        cheap, full = grown
+        place = [cheap.keys.index(key) for key in full.keys]
+        assert len(place) == 8
+        assert torch.equal(cheap.group[place], full.group)
+        torch.testing.assert_close(cheap.layers[0].x[place], full.layers[0].x, rtol=0, atol=0)
+        same = torch.allclose(cheap.latent[place], full.latent, rtol=1e-4, atol=1e-5)
+        assert same == (steps == 3)
+        value = task.reward.score(_shown(task, cheap))[:, 0]
+        assert place == best_and_worst(value, cheap.group, 4).tolist()
+        assert (logs["cost/explore_evaluations"], logs["cost/evaluations"]) == (16 * 2 * steps, 8 * 2 * 3)
+        assert steps == 1 or logs["align/rank_agreement"] == 1
+
+
+def _shown(task, tree):
+    from worldrl.algorithms.alignment.task import imagined_videos
+
+    return imagined_videos(task, tree.latent, tree.start)
+
+
+# --- step-aware preference ------------------------------------------------------------------------------------------
+
+
+def test_pairs_need_a_clear_gap():
+    value = torch.tensor([[0.0, 3.0, 1.0], [0.5, 0.5, 0.6]])
+    best, worst, clear = preferred(value, 0.3)
+    assert (best.tolist(), worst.tolist()) == ([1, 2], [0, 0])
+    assert clear.tolist() == [True, False]
+
+
+def test_preferences_push_until_the_range_is_left():
+    best, worst = torch.zeros(1, requires_grad=True), torch.zeros(1, requires_grad=True)
+    loss = preference_loss(best, worst, beta=10.0, clip=0.1)
+    assert loss.item() == pytest.approx(math.log(2))
+    loss.backward()
+    assert (best.grad.item(), worst.grad.item()) == pytest.approx((-5, 5))
+    far = torch.tensor([0.2], requires_grad=True)
+    preference_loss(far, torch.zeros(1), beta=10.0, clip=0.1).backward()
+    assert far.grad.item() == 0
+    clipped = -math.log(1 / (1 + math.exp(-10 * math.log(1.1))))
+    assert preference_loss(far.detach(), torch.zeros(1), beta=10.0, clip=0.1).item() == pytest.approx(clipped)
+
+
+# --- the loop -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_reward_rises(make_task, method):
+    """Brightness rises by several times what it scatters by among the videos of a group (0.0036 before training)."""
+    rate = 3e-2 if method in ("diffusion_nft", "sol_rl") else 1e-2
+    task = make_task(
+        iterations=8,
+        prompts=3,
+        spread=0.3,
+        learning_rate=rate,
+        names=("bright", "even"),
+        mix=lambda terms, _: terms[:, 0],
+    )
+    history = align(task, make_method(method, task, CONFIGS), folder=None, log=None)
+    bright = [numbers["reward/bright"] for numbers in history]
+    assert sum(bright[-3:]) / 3 - bright[0] > 0.012
+    assert all("reward/even" in numbers for numbers in history)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_alignment_cut_short_goes_on_to_the_same_bits(make_task, method, tmp_path, monkeypatch, same_tree):
+    """Stopped in iteration 3 (checkpoint at 2): weights, history and log are those of the run without a stop."""
+
+    class StopError(Exception):
+        pass
+
+    def run(folder, stop=None):
+        task = make_task(learning_rate=1e-2, chunks=1, group_size=4)
+        chosen = make_method(method, task, CONFIGS)
+        losses = chosen.losses
+
+        def watched(iteration, logs):
+            for loss in losses(iteration, logs):
+                yield loss
+                if iteration == stop:
+                    raise StopError
+
+        monkeypatch.setattr(chosen, "losses", watched)
+        with MetricLog(folder, tensorboard=False) as log:
+            history = align(task, chosen, folder=folder / "checkpoints", log=log)
+        return dict(task.model.state_dict()), history
+
+    whole = run(tmp_path / "whole")
+    with pytest.raises(StopError):
+        run(tmp_path / "cut", stop=3)
+    again = run(tmp_path / "cut")
+    same_tree(again[0], whole[0])
+    assert str(again[1]) == str(whole[1])  # as text: NaN is not itself
+    lines = read_metrics(tmp_path / "cut")
+    assert [line["step"] for line in lines] == [0, 1, 2, 3]
+    assert lines[0]["values"].keys() >= {"reward/bright", "cost/evaluations", "seconds/iteration"}
+
+
+def test_weights_that_explode_are_not_kept(make_task, monkeypatch):
+    task = make_task()
+    method = make_method("diffusion_nft", task, CONFIGS)
+    before = [parameter.detach().clone() for parameter in task.dynamics.parameters()]
+    monkeypatch.setattr(method, "losses", lambda k, logs: iter([task.dynamics.position.sum() * torch.inf]))
+    with pytest.raises(NonFiniteError, match="iteration 0; the model was not updated"):
+        align(task, method, folder=None, log=None)
+    assert all(torch.equal(a, b) for a, b in zip(before, task.dynamics.parameters(), strict=True))
+
+
+def test_kl_holds_the_weights_back(make_task):
+    """The distance to the starting weights is 0 at first, and smaller with a heavy KL than without."""
+    away = []
+    for kl in (1e-6, 100.0):
+        task = make_task(iterations=4, learning_rate=3e-3)
+        config = MethodConfigs(flow_grpo=FlowGrpoConfig(SDE, RatioRule("mean", 1e-2), kl))
+        history = align(task, make_method("flow_grpo", task, config), folder=None, log=None)
+        assert history[0]["align/kl"] == pytest.approx(0, abs=1e-9)
+        away.append(history[-1]["align/kl"])
+    assert away[1] < 0.5 * away[0]
+
+
+def test_unknown_methods_and_impossible_settings_are_refused(make_task):
+    task = make_task()
+    with pytest.raises(SettingError, match="did you mean 'flow_grpo'"):
+        make_method("flow_grp", task, CONFIGS)
+    with pytest.raises(SettingError, match="noise must be none"):
+        make_method("diffusion_nft", task, MethodConfigs(diffusion_nft=DiffusionNftConfig(SDE)))
+    with pytest.raises(SettingError, match=r"explored must be at least alignment\.group_size 4"):
+        make_method("sol_rl", task, MethodConfigs(sol_rl=SolRlConfig(explored=3)))
+    for make in (
+        lambda: DanceGrpoConfig(trained_share=0),
+        lambda: DiffusionNftConfig(beta=0),
+        lambda: DiffusionNftConfig(old_decay="slow"),
+        lambda: SolRlConfig(normalise_on="all"),
+        lambda: StepAwarePreferenceConfig(candidates=1),
+        lambda: make_task(group_size=1),
+    ):
+        with pytest.raises(SettingError):
+            make()
+    assert tuple(vars(CONFIGS)) == METHODS
+    assert loop.METHODS is METHODS

@@ -1,0 +1,147 @@
+"""The job on a tiny planner: result, report, resume, actions instead of instructions, and what it refuses."""
+
+import json
+
+import pytest
+import torch
+
+from worldrl.algorithms.alignment import align as loop
+from worldrl.algorithms.alignment.branch_grpo import check_splits
+from worldrl.core.errors import SettingError
+from worldrl.diffusion.sde import make_schedule
+from worldrl.jobs import align_world_model, report
+from worldrl.jobs.align_world_model import AlignWorldModelSettings
+from worldrl.registry import VIDEO_REWARDS
+from worldrl.settings import compose
+from worldrl.world_models.video import VideoWorldModel
+
+
+class Bright:
+    """Mean brightness, and the darkness of the folder's name."""
+
+    def __init__(self, folder, terms, device):
+        self.names = tuple(terms) or ("bright", "dark")
+        self.folder = folder
+
+    def score(self, videos):
+        light = videos.frames[:, 1:].float().mean(dim=(1, 2, 3, 4)) / 255
+        return torch.stack([{"bright": light, "dark": -light}[name] for name in self.names], dim=1)
+
+
+@pytest.fixture
+def planner(make_world_model, tmp_path):
+    make_world_model(planning=True, spread=0.3).save(tmp_path / "planner")
+    return str(tmp_path / "planner")
+
+
+@pytest.fixture
+def settings(planner, push_dataset, tmp_path, monkeypatch):
+    """Compose the tiny preset with the tiny planner and the made-up reward."""
+    monkeypatch.setattr(VIDEO_REWARDS, "get", lambda name: Bright)
+
+    def make(run="run", **over):
+        given = {
+            "preset": "tiny",
+            "data": f"['{push_dataset}']",
+            "start": planner,
+            "run_dir": str(tmp_path / run),
+            "terms": "[bright]",
+            "alignment.learning_rate": "0.01",
+            "alignment.iterations": "3",
+            "alignment.group_size": "3",
+            **{key.replace("__", "."): str(value) for key, value in over.items()},
+        }
+        return compose("align-world-model", AlignWorldModelSettings, given)
+
+    return make
+
+
+def test_a_run_leaves_a_model_a_result_and_a_page(settings, tmp_path, planner):
+    metrics = align_world_model.main(settings())
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["schema"], result["command"]) == (1, "align-world-model")
+    assert result["metrics"] == json.loads(json.dumps(metrics))
+    assert (metrics["starts"], metrics["held_out_starts"]) == (8, 8)
+    bright = metrics["terms"]["bright"]
+    assert bright["gain"]["value"] == pytest.approx(bright["after"]["value"] - bright["before"]["value"])
+    assert bright["gain"]["value"] != 0
+    assert metrics["terms"].keys() == {"bright", "pixel_motion"}
+    start, aligned = (VideoWorldModel.load(folder).state_dict() for folder in (planner, tmp_path / "run/world_model"))
+    changed = {name.split(".")[0] for name in start if not torch.equal(start[name], aligned[name])}
+    assert changed == {"dynamics"}
+    page = (tmp_path / "run" / "report.html").read_text()
+    for words in (
+        "In imagination, over 8",
+        "Gain in bright",
+        "bright (reward)",
+        "Start 1: pick up the",
+        "before",
+        "Wilson",
+    ):
+        assert words in page
+    assert report.main(report.ReportSettings(run_dir=str(tmp_path / "run")))["bytes"] == len(page.encode())
+
+
+def test_a_stopped_run_goes_on_to_the_same_numbers(settings, tmp_path, monkeypatch):
+    whole = align_world_model.main(settings("whole"))
+
+    class StopError(Exception):
+        pass
+
+    iterate = loop._iterate
+
+    def stopping(task, method, optimizer, iteration):
+        if iteration == 2:
+            raise StopError
+        return iterate(task, method, optimizer, iteration)
+
+    monkeypatch.setattr(loop, "_iterate", stopping)
+    with pytest.raises(StopError):
+        align_world_model.main(settings("cut"))
+    monkeypatch.setattr(loop, "_iterate", iterate)
+    again = align_world_model.main(settings("cut"))
+    assert again == whole
+    assert align_world_model.main(settings("cut")) == whole  # finds everything finished
+
+
+def test_a_model_that_follows_actions_is_aligned_too(settings, make_world_model, tmp_path):
+    make_world_model(spread=0.3).save(tmp_path / "simulator")
+    folder = str(tmp_path / "simulator")
+    with pytest.raises(SettingError, match=r"does not plan; train one with .* or give told=actions"):
+        align_world_model.main(settings("refused", start=folder))
+    metrics = align_world_model.main(settings(start=folder, told="actions", method="diffusion_nft", terms="[]"))
+    assert metrics["terms"].keys() == {"bright", "dark", "pixel_motion"}
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        ({"method": "grpo"}, "method: unknown value 'grpo'"),
+        ({"told": "nothing"}, "told: unknown value"),
+        ({"data": "[]"}, "data must name"),
+        ({"methods__branch_grpo__splits": "[]"}, "branch_grpo.splits"),
+        ({"held_out": "0.01"}, "leaves none to measure"),
+    ],
+)
+def test_impossible_settings_are_refused(settings, over, words):
+    with pytest.raises(SettingError, match=words):
+        align_world_model.main(settings("no", **over))
+
+
+@pytest.mark.parametrize("preset", ["tiny", "cpu", "gpu"])
+def test_every_method_of_every_preset_can_begin(preset):
+    """Splits lie on noisy steps, and what Sol-RL keeps was explored."""
+    given = {"preset": preset, "run_dir": "x"}
+    settings = compose("align-world-model", AlignWorldModelSettings, given)
+    methods, shared = settings.methods, settings.alignment
+    for denoising in (methods.flow_grpo.denoising, methods.dance_grpo.denoising, methods.branch_grpo.denoising):
+        assert make_schedule(denoising).noisy == list(range(denoising.steps - 1))
+    splits = check_splits(methods.branch_grpo, make_schedule(methods.branch_grpo.denoising), shared.chunks)
+    assert len(splits) == len(methods.branch_grpo.splits)
+    assert methods.sol_rl.explored >= shared.group_size
+    assert not make_schedule(methods.sol_rl.nft.denoising).noisy
+
+
+def test_an_unknown_reward_is_named():
+    with pytest.raises(SettingError, match="unknown video reward 'bright'"):
+        VIDEO_REWARDS.get("bright")

@@ -1,0 +1,154 @@
+"""The clipped-ratio loss of noisy denoising steps, shared by Flow-GRPO, DanceGRPO and BranchGRPO.
+
+A noisy step from x to x' is an action of a Gaussian policy (``diffusion.sde``), so its ratio is exact::
+
+    ρ = exp(log p_θ(x' | x) - log p_old(x' | x))
+    L = -mean min(ρ A, clip(ρ, 1 - ε, 1 + ε) A) + β KL(p_θ ‖ p_ref)
+
+with the log-probability reduced as ε expects (:class:`~worldrl.diffusion.sde.RatioRule`).
+
+Shapes legend: ``M`` noisy steps, of any row, chunk and level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from worldrl.algorithms.alignment.task import AlignmentTask
+from worldrl.algorithms.alignment.videos import Layer, Surroundings
+from worldrl.algorithms.grpo import clipped_objective
+from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import Logs
+from worldrl.core.rng import stream
+from worldrl.diffusion.sde import RatioRule, Schedule, gaussian_kl, gaussian_log_prob
+from worldrl.world_models.flow_transformer import FlowTransformer
+
+NO_DUAL_CLIP = 1e6
+"""Bound on the ratio of negative advantages: flow methods have none, and their ratios stay near 1."""
+
+
+@dataclass(frozen=True)
+class NoisySteps:
+    """Noisy denoising steps with their advantages.
+
+    Attributes:
+        step: int64 ``[M]``.
+        x: before ``[M, F, c, h, w]``.
+        x_next: after.
+        logp: ``[M]`` when it was drawn.
+        advantage: ``[M]``.
+        around: what the network saw.
+    """
+
+    step: Tensor
+    x: Tensor
+    x_next: Tensor
+    logp: Tensor
+    advantage: Tensor
+    around: Surroundings
+
+    def __len__(self) -> int:
+        """Return ``M``."""
+        return len(self.step)
+
+    def select(self, index: Tensor) -> NoisySteps:
+        """Take the steps of ``index``."""
+        index = index.to(self.x.device)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return NoisySteps(**{k: v.select(index) if k == "around" else v[index] for k, v in values.items()})
+
+
+def noisy_steps(
+    layers: Sequence[Layer], schedule: Schedule, advantage: Sequence[Tensor], keep: Sequence[Tensor]
+) -> NoisySteps | None:
+    """Collect the kept noisy steps of some layers; None where there are none.
+
+    Args:
+        layers: of a tree.
+        schedule: says which steps are noisy.
+        advantage: per layer ``[R]``.
+        keep: per layer bool ``[R]``; what is left out is never shown to the network again.
+    """
+    chosen = [n for n, layer in enumerate(layers) if layer.step in schedule.noisy and bool(keep[n].any())]
+    if not chosen:
+        return None
+    rows = {n: keep[n].nonzero()[:, 0].to(layers[n].x.device) for n in chosen}
+
+    def join(name: str) -> Tensor:
+        return torch.cat([getattr(layers[n], name)[rows[n]] for n in chosen])
+
+    around = [layers[n].around.select(rows[n]) for n in chosen]
+    parts = {f.name: torch.cat([getattr(a, f.name) for a in around]) for f in fields(Surroundings)}
+    x = join("x")
+    step = torch.cat([torch.full((len(rows[n]),), layers[n].step) for n in chosen]).to(x.device)
+    weight = torch.cat([advantage[n][keep[n]] for n in chosen]).to(x)
+    return NoisySteps(step, x, join("x_next"), join("logp"), weight, Surroundings(**parts))
+
+
+def ratio_loss(
+    dynamics: FlowTransformer,
+    schedule: Schedule,
+    steps: NoisySteps,
+    rule: RatioRule,
+    *,
+    kl: float = 0.0,
+    reference: FlowTransformer | None = None,
+) -> tuple[Tensor, Logs]:
+    """Loss of some noisy steps and its logs.
+
+    Raises:
+        SettingError: a weight of the KL without a model to hold on to.
+    """
+    mean, std = _transition(dynamics, schedule, steps)
+    logp = gaussian_log_prob(steps.x_next, mean, std, rule.reduce)
+    objective = clipped_objective(
+        logp, steps.logp, steps.advantage, clip_low=rule.clip, clip_high=rule.clip, dual_clip=NO_DUAL_CLIP
+    )
+    loss, change = -objective.mean(), (logp - steps.logp).detach()
+    clipped = (change.exp() - 1).abs() > rule.clip
+    logs = {"align/log_ratio": change.abs().mean(), "align/clipped": clipped.float().mean()}
+    if kl:
+        if reference is None:
+            raise SettingError("alignment: kl above 0 needs a reference model")
+        with torch.no_grad():
+            anchor, _ = _transition(reference, schedule, steps)
+        away = gaussian_kl(mean, anchor, std).mean()
+        loss, logs["align/kl"] = loss + kl * away, away.detach()
+    return loss, {"align/loss": loss.detach(), **logs}
+
+
+def _transition(dynamics: FlowTransformer, schedule: Schedule, steps: NoisySteps) -> tuple[Tensor, Tensor]:
+    clean = steps.around.predict(dynamics, steps.x, schedule.level(steps.step))
+    return schedule.transition(steps.x, clean, steps.step)
+
+
+def minibatches(task: AlignmentTask, rows: int, iteration: int) -> Iterator[Tensor]:
+    """Yield ``epochs`` shuffled passes over ``rows`` rows, ``minibatch`` at a time."""
+    for epoch in range(task.config.epochs):
+        order = torch.randperm(rows, generator=stream(task.seed, "minibatches", iteration, epoch))
+        yield from order.split(task.config.minibatch)
+
+
+def ratio_losses(
+    task: AlignmentTask,
+    schedule: Schedule,
+    steps: NoisySteps | None,
+    rule: RatioRule,
+    iteration: int,
+    logs: Logs,
+    *,
+    kl: float = 0.0,
+    reference: FlowTransformer | None = None,
+) -> Iterator[Tensor]:
+    """Yield the loss of every minibatch under the weights at that moment; ``logs`` receives the last one's."""
+    logs["cost/trained_steps"] = torch.tensor(0.0 if steps is None else float(len(steps)))
+    if steps is None:
+        return
+    for index in minibatches(task, len(steps), iteration):
+        loss, told = ratio_loss(task.dynamics, schedule, steps.select(index), rule, kl=kl, reference=reference)
+        logs.update(told)
+        yield loss

@@ -1,0 +1,171 @@
+"""What every alignment method is given: a video model to train, where its videos begin, and what they are worth.
+
+Shapes legend: ``E`` starts, ``N`` prompts of an iteration, ``G`` videos per prompt, ``B = N G``, ``K`` reward terms,
+``T`` imagined frames of a video, ``U`` chunks, ``L`` control steps per chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from worldrl.algorithms.advantages import group_advantage, group_mean
+from worldrl.core.errors import NonFiniteError, SettingError
+from worldrl.core.interfaces import Logs, RewardMix, VideoReward
+from worldrl.core.rng import stream
+from worldrl.core.types import ImaginedVideos, ResetRecord
+from worldrl.world_models.flow_transformer import FlowTransformer
+from worldrl.world_models.video import VideoWorldModel
+
+
+@dataclass
+class AlignmentConfig:
+    """Settings that all methods share.
+
+    Attributes:
+        iterations: batches of videos.
+        prompts: starts ``N`` per iteration.
+        group_size: videos ``G`` per start; BranchGRPO has as many as its tree has leaves.
+        chunks: length of a video ``U``.
+        learning_rate: AdamW.
+        weight_decay: AdamW.
+        clip_norm: largest gradient norm.
+        epochs: passes over each batch.
+        minibatch: denoising steps (or finished chunks) per gradient step.
+        advantage_clip: advantages are clipped to ± this.
+        checkpoint_every: iterations between checkpoints.
+    """
+
+    iterations: int = 60
+    prompts: int = 8
+    group_size: int = 8
+    chunks: int = 4
+    learning_rate: float = 3e-5
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+    epochs: int = 1
+    minibatch: int = 64
+    advantage_clip: float = 5.0
+    checkpoint_every: int = 5
+
+    def __post_init__(self) -> None:
+        """Reject settings under which nothing could be learned."""
+        for name in ("iterations", "prompts", "chunks", "epochs", "minibatch", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"alignment.{name} must be at least 1, got {getattr(self, name)}")
+        if self.group_size < 2:
+            raise SettingError(f"alignment.group_size must be at least 2, got {self.group_size}")
+        if self.advantage_clip <= 0:
+            raise SettingError(f"alignment.advantage_clip must be positive, got {self.advantage_clip}")
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Where videos begin.
+
+    Attributes:
+        records: ``E`` start states.
+        action: float32 ``[E, U L, 7]``, what the model is told to do; None lets it plan from the instruction.
+    """
+
+    records: Sequence[ResetRecord]
+    action: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Return ``E``."""
+        return len(self.records)
+
+
+@dataclass(frozen=True)
+class AlignmentTask:
+    """A video model, its starts, and the reward it is aligned with.
+
+    Attributes:
+        model: its dynamics are trained in place.
+        starts: where videos begin.
+        reward: frozen.
+        mix: makes one number of the reward's terms.
+        frame_s: seconds between imagined frames.
+        config: shared settings.
+        seed: root of every draw.
+    """
+
+    model: VideoWorldModel
+    starts: Starts
+    reward: VideoReward
+    mix: RewardMix
+    frame_s: float
+    config: AlignmentConfig
+    seed: int
+
+    def __post_init__(self) -> None:
+        """Refuse models whose denoising is not a plain rectified flow, and tasks without a start."""
+        if not isinstance(self.model.dynamics, FlowTransformer) or self.model.config.dynamics.refinement_steps:
+            raise SettingError("alignment needs a flow transformer without refinement (dynamics.refinement_steps=0)")
+        if not len(self.starts):
+            raise SettingError("alignment needs at least one start, received none")
+
+    @property
+    def dynamics(self) -> FlowTransformer:
+        """The network that is trained."""
+        assert isinstance(self.model.dynamics, FlowTransformer)
+        return self.model.dynamics
+
+    def draw_starts(self, iteration: int) -> Tensor:
+        """Draw the iteration's starts, int64 ``[N]``: all different as long as there are enough."""
+        generator = stream(self.seed, "starts", iteration)
+        count, wanted = len(self.starts), self.config.prompts
+        rounds = [torch.randperm(count, generator=generator) for _ in range(-(-wanted // count))]
+        return torch.cat(rounds)[:wanted]
+
+
+def mean_of_terms(terms: Tensor, group: Tensor) -> Tensor:
+    """Mix terms ``[N, K]`` by their plain mean: the choice where one term, or terms of one scale, are all there is."""
+    return terms.mean(dim=1)
+
+
+def imagined_videos(task: AlignmentTask, latent: Tensor, start: Tensor) -> ImaginedVideos:
+    """Show latents ``[B, T, c, h, w]`` that began at ``start`` ``[B]`` as their rewards see them."""
+    which = start.tolist()
+    first = torch.stack([torch.from_numpy(task.starts.records[i].memory[-1]) for i in which])[:, None]
+    frames = torch.cat([first, task.model.decode(latent).cpu()], dim=1)
+    sentences = [task.starts.records[i].instruction for i in which]
+    action = None
+    if task.starts.action is not None:
+        steps = latent.shape[1] * task.model.frame_stride
+        action = task.starts.action[start][:, :steps]
+    return ImaginedVideos(frames, latent.cpu(), task.frame_s, sentences, action)
+
+
+def judge(task: AlignmentTask, latent: Tensor, start: Tensor) -> Tensor:
+    """Score videos ``[B, T, c, h, w]``: terms ``[B, K]``.
+
+    Raises:
+        SettingError: the reward answers in another shape than it names.
+        NonFiniteError: a term is not finite.
+    """
+    terms = task.reward.score(imagined_videos(task, latent, start)).float().cpu()
+    names = task.reward.names
+    if terms.shape != (len(latent), len(names)):
+        raise SettingError(f"reward: {len(latent)} videos and terms {names} need that shape, got {tuple(terms.shape)}")
+    if not bool(terms.isfinite().all()):
+        bad = names[int((~terms.isfinite()).any(dim=0).nonzero()[0])]
+        raise NonFiniteError(f"reward term {bad!r} is not finite; the model was not updated")
+    return terms
+
+
+def advantages(task: AlignmentTask, terms: Tensor, group: Tensor) -> Tensor:
+    """Clipped group advantages ``[B]`` of mixed terms ``[B, K]``."""
+    limit = task.config.advantage_clip
+    return group_advantage(task.mix(terms, group), group).clamp(-limit, limit)
+
+
+def reward_logs(task: AlignmentTask, terms: Tensor, group: Tensor) -> Logs:
+    """Every term's mean over the videos, and the share of groups whose videos are all worth the same."""
+    value = task.mix(terms, group)
+    spread = group_mean((value - group_mean(value, group)[group]).abs(), group)
+    means = {f"reward/{name}": terms[:, k].mean() for k, name in enumerate(task.reward.names)}
+    return {**means, "align/groups_without_signal": (spread < 1e-9).float().mean()}

@@ -1,0 +1,136 @@
+"""What the report page of ``worldrl align-world-model`` shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from worldrl.algorithms.alignment.measure import MOTION, Measured
+from worldrl.core.atomic import write_file
+from worldrl.core.provenance import package_versions
+from worldrl.core.run import RunDirectory
+from worldrl.evaluation.report.checks import is_number
+from worldrl.evaluation.report.model import Curve, Filmstrip, Number, ReportData, Table
+from worldrl.evaluation.report.page import render_report
+from worldrl.evaluation.report.store import save_report_data
+from worldrl.evaluation.report.words import count
+
+PAGE = ("measurements", "curves", "filmstrips", "notes", "configuration")
+STRIP_FRAMES = 9
+LIMITS = (
+    "Every number on this page is imagined: it says how the reward likes the model's videos, not what a robot achieves with "
+    "what is decoded from them.",
+    "Before and after begin at the same unseen first frames with the same noise; intervals are bootstrapped over these starts.",
+    "A reward that loves smooth motion may like a still picture best: the motion says whether the videos still move.",
+    "Curves are of the training starts, with the noise that the method adds; the table is of the sampler as it is used.",
+)
+
+
+def write_report(
+    run: RunDirectory,
+    metrics: Mapping[str, Any],
+    history: Sequence[Mapping[str, float]],
+    before: Measured,
+    after: Measured,
+    *,
+    seed: int,
+    device: str,
+) -> Path:
+    """Save ``report.json`` with its pictures and render ``report.html``."""
+    data = ReportData(
+        title=f"align-world-model by {metrics['method']}",
+        sentence=sentence(metrics),
+        sections=PAGE,
+        headline=headline(metrics),
+        tables=[terms_table(metrics)],
+        curves=curves(history),
+        filmstrips=filmstrips(before, after),
+        seeds=[seed],
+        configuration=run.config,
+        versions=package_versions(),
+        provenance={"command": run.resume_command, "config hash": run.config_hash[:16], "device": device},
+        notes=LIMITS,
+    )
+    save_report_data(data, run.path)
+    page = run.path / "report.html"
+    write_file(page, render_report(data).encode())
+    return page
+
+
+def sentence(metrics: Mapping[str, Any]) -> str:
+    """What was found, in one sentence made of numbers alone."""
+    parts = [
+        f"{name} {_value(sides['before'])} to {_value(sides['after'])}" for name, sides in metrics["terms"].items()
+    ]
+    return f"In imagination, over {count(metrics['held_out_starts'], 'unseen start')}: {'; '.join(parts)}."
+
+
+def headline(metrics: Mapping[str, Any]) -> list[Number]:
+    """Gain of every term, with its interval."""
+    return [
+        Number(
+            f"Gain in {name}",
+            _rounded(sides["gain"]["value"]),
+            imagined=True,
+            note=f"95 % interval {_range(sides['gain'])}",
+        )
+        for name, sides in metrics["terms"].items()
+    ]
+
+
+def terms_table(metrics: Mapping[str, Any]) -> Table:
+    """Every term before and after."""
+    rows = [
+        [name, *(f"{_value(sides[side])} ({_range(sides[side])})" for side in ("before", "after", "gain"))]
+        for name, sides in metrics["terms"].items()
+    ]
+    note = (
+        f"Means over {count(metrics['held_out_starts'], 'unseen start')}, with 95 % intervals; {MOTION} is no reward."
+    )
+    return Table("Reward terms, imagined", ("term", "before", "after", "gain"), rows, note)
+
+
+def curves(history: Sequence[Mapping[str, float]]) -> list[Curve]:
+    """One chart per logged quantity: rewards first, each term by itself, then training, then cost."""
+    names = sorted({name for row in history for name in row}, key=lambda name: (_ORDER.index(name.split("/")[0]), name))
+    return [_curve(name, history) for name in names]
+
+
+_ORDER = ("reward", "align", "cost")
+
+
+def _curve(name: str, history: Sequence[Mapping[str, float]]) -> Curve:
+    kind, quantity = name.split("/", 1)
+    label = quantity.replace("_", " ")
+    points = [(float(k), row[name]) for k, row in enumerate(history) if name in row]
+    imagined = (label,) if kind == "reward" else ()
+    return Curve(f"{label} ({kind})", "iteration", label, {label: points}, imagined=imagined)
+
+
+def filmstrips(before: Measured, after: Measured) -> list[Filmstrip]:
+    """The same start and noise before and after."""
+    at = range(0, before.pictures.shape[1], -(-before.pictures.shape[1] // STRIP_FRAMES))
+    labels = [f"frame {i}" for i in at]
+    return [
+        Filmstrip(
+            f"Start {n + 1}: {said}",
+            "Frame 0 is recorded.",
+            {"before": was[:: at.step], "after": now[:: at.step]},
+            labels,
+        )
+        for n, (said, was, now) in enumerate(zip(before.instruction, before.pictures, after.pictures, strict=True))
+    ]
+
+
+def _rounded(value: Any) -> float | None:
+    return float(f"{value:.3g}") if is_number(value) else None
+
+
+def _value(found: Mapping[str, Any]) -> str:
+    return f"{found['value']:.3g}"
+
+
+def _range(found: Mapping[str, Any]) -> str:
+    known = is_number(found["lo"]) and is_number(found["hi"])
+    return f"{found['lo']:.3g} to {found['hi']:.3g}" if known else "unknown: one start"

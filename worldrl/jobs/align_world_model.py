@@ -1,0 +1,172 @@
+"""``worldrl align-world-model``: reinforcement learning of the video model, toward what a reward of its videos asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from worldrl.algorithms.alignment.align import METHODS, MethodConfigs, align, make_method
+from worldrl.algorithms.alignment.measure import Measured, measure
+from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts, mean_of_terms
+from worldrl.core.artefact import artefact_hash
+from worldrl.core.bootstrap import bootstrap
+from worldrl.core.device import resolve_device
+from worldrl.core.errors import SettingError
+from worldrl.core.log import MetricLog, console
+from worldrl.core.rng import numpy_stream
+from worldrl.core.types import Episode
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.evaluation.world_model import padded_actions
+from worldrl.jobs.align_report import sentence, write_report
+from worldrl.jobs.opening import open_run
+from worldrl.jobs.stages import WORLD_MODEL, starting_world_model, weights_folder
+from worldrl.registry import VIDEO_REWARDS
+from worldrl.rollout.reset_store import record_at
+from worldrl.settings import fraction, non_negative, one_of, positive, setting
+from worldrl.world_models.video import VideoWorldModel
+
+TOLD = ("instruction", "actions")
+
+
+@dataclass
+class AlignWorldModelSettings:
+    """Which video model is aligned, with what, and how."""
+
+    run_dir: str = setting(
+        "runs/align-world-model", "where everything is written; the model goes to run_dir/world_model"
+    )
+    seed: int = setting(0, "root of every random stream")
+    device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
+    data: list[str] = setting(["runs/collect/dataset"], "dataset folders; videos begin at their episodes' first frames")
+    start: str = setting(
+        "runs/planner/world_model",
+        "world-model folder to begin with; train one with model.dynamics.planning=true training.action_dropout=0.5",
+    )
+    told: str = setting("instruction", "what the model is told: instruction (it plans), or the recorded actions")
+    reward: str = setting("idm", "name of the video reward")
+    reward_folder: str = setting("", "the reward's own artefact, for example an inverse dynamics model")
+    terms: list[str] = setting([], "the reward's terms that count; none takes all")
+    method: str = setting("flow_grpo", f"one of {', '.join(METHODS)}")
+    alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
+    methods: MethodConfigs = field(default_factory=MethodConfigs)
+    held_out: float = setting(0.2, "share of the episodes whose starts are kept apart, to measure before and after")
+    videos: int = setting(4, "videos per held-out start, before and after with the same noise")
+    strips: int = setting(4, "filmstrips on the report page")
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        fraction("held_out", self.held_out)
+        positive("videos", self.videos)
+        non_negative("strips", self.strips)
+        one_of("told", self.told, TOLD)
+        one_of("method", self.method, METHODS)
+        if not self.data:
+            raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
+
+
+def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
+    """Measure, align, measure again, save, write ``result.json`` and ``report.html``.
+
+    Args:
+        settings: what to align.
+
+    Returns:
+        The metrics: every reward term and the motion, before and after with the paired gain, and the costs.
+    """
+    device = resolve_device(settings.device)
+    datasets = [EpisodeDataset.open(folder) for folder in settings.data]
+    with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:
+        task, held_out = alignment_tasks(settings, datasets, device)
+        method = make_method(settings.method, task, settings.methods)  # remembers the weights as they are now
+        before = measure(held_out, settings.videos, pictures=settings.strips)
+        history = align(task, method, folder=run.path / "checkpoints", log=log)
+        after = measure(held_out, settings.videos, pictures=settings.strips)
+        parent = {"path": settings.start, "hash": artefact_hash(weights_folder(settings.start))}
+        task.model.save(run.path / WORLD_MODEL, parents=[parent])
+        metrics = {
+            "method": settings.method,
+            "starts": len(task.starts),
+            "held_out_starts": len(held_out.starts),
+            "terms": compare(before, after, seed=settings.seed),
+            "evaluations": sum(value for row in history for key, value in row.items() if key.endswith("evaluations")),
+            "hash": artefact_hash(run.path / WORLD_MODEL),
+        }
+        run.write_result(metrics, seed=settings.seed, device=str(device))
+        write_report(run, metrics, history, before, after, seed=settings.seed, device=str(device))
+        console().print(f"{sentence(metrics)}\nmodel in {run.path / WORLD_MODEL}, report in {run.path / 'report.html'}")
+    return metrics
+
+
+def alignment_tasks(
+    settings: AlignWorldModelSettings, datasets: list[EpisodeDataset], device: torch.device
+) -> tuple[AlignmentTask, AlignmentTask]:
+    """Make the task to train on, and the same one on the starts kept apart; they share the model."""
+    model = _model(settings, datasets[0], device)
+    episodes = [episode for dataset in datasets for episode in dataset.load()]
+    training, held_out = split_starts(episodes, settings, model)
+    reward = VIDEO_REWARDS.get(settings.reward)(settings.reward_folder, settings.terms, device)
+    frame_s = model.frame_stride / datasets[0].fps
+    task = AlignmentTask(model, training, reward, mean_of_terms, frame_s, settings.alignment, settings.seed)
+    return task, replace(task, starts=held_out)
+
+
+def _model(settings: AlignWorldModelSettings, dataset: EpisodeDataset, device: torch.device) -> VideoWorldModel:
+    model = starting_world_model(settings.start, None, dataset.embodiment, seed=settings.seed, device=device)
+    if not isinstance(model, VideoWorldModel):
+        raise SettingError(
+            f"start: {settings.start} is a Wan world model; alignment trains worldrl's own flow transformer"
+        )
+    if settings.told == "instruction" and not model.config.dynamics.planning:
+        raise SettingError(
+            f"start: the world model in {settings.start} does not plan; train one with model.dynamics.planning=true "
+            "training.action_dropout=0.5, or give told=actions"
+        )
+    # Sampling and training must compute alike: their probability ratio is held within 1e-4 of 1.
+    model.compute_dtype = torch.float32
+    return model.eval()
+
+
+def split_starts(
+    episodes: list[Episode], settings: AlignWorldModelSettings, model: VideoWorldModel
+) -> tuple[Starts, Starts]:
+    """Return the starts to train on and those kept apart.
+
+    Raises:
+        SettingError: the share leaves one of them without an episode.
+    """
+    order = numpy_stream(settings.seed, "held-out").permutation(len(episodes))
+    count = round(settings.held_out * len(episodes))
+    if not 0 < count < len(episodes):
+        raise SettingError(
+            f"held_out={settings.held_out} of {len(episodes)} episodes leaves none to measure or none to train on; record "
+            "more, or change the share"
+        )
+    training, held_out = ([episodes[int(i)] for i in part] for part in (order[count:], order[:count]))
+    return starts_of(training, settings, model), starts_of(held_out, settings, model)
+
+
+def starts_of(episodes: list[Episode], settings: AlignWorldModelSettings, model: VideoWorldModel) -> Starts:
+    """Make the starts at the episodes' first frames, with their actions where the model is told these."""
+    records = [
+        record_at(e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source=f"start {n}")
+        for n, e in enumerate(episodes)
+    ]
+    if settings.told == "instruction":
+        return Starts(records)
+    steps = settings.alignment.chunks * model.chunk_length
+    return Starts(records, torch.from_numpy(np.stack([padded_actions(episode, steps) for episode in episodes])))
+
+
+def compare(before: Measured, after: Measured, *, seed: int) -> dict[str, Any]:
+    """Give every term and the motion before, after and their paired difference, with intervals over starts."""
+    found: dict[str, Any] = {}
+    for name in before.terms:
+        was, now = (measured.terms[name].mean(axis=1) for measured in (before, after))
+        found[name] = {
+            side: bootstrap(values, np.mean, generator=numpy_stream(seed, "bootstrap", name))
+            for side, values in (("before", was), ("after", now), ("gain", now - was))
+        }
+    return found

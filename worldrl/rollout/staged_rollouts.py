@@ -1,0 +1,222 @@
+"""Staged visual future rollouts (MIND-V, 2512.06628): plan a stretch, look at it, keep the best, go on.
+
+A planner proposes ``K`` continuations of a video, a reward judges the videos so far, the best one is kept if it is good
+enough (otherwise others are proposed, up to ``attempts`` times), and the next stage continues from it. One stage over the
+whole length is best-of-K rejection sampling.
+
+Mixed values are comparable within a group only, so a plan's proposals of all attempts at a stage are judged together.
+
+Shapes legend: ``N`` plans, ``K`` proposals of each, ``M`` proposals in all, ``P`` reward terms, ``T`` imagined frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import RewardMix, VideoReward
+from worldrl.core.rng import row_streams
+from worldrl.core.types import Imagined, ImaginedVideos, ResetRecord
+
+
+class Planner(Protocol):
+    """A video model that needs no actions, as :class:`~worldrl.world_models.video.VideoWorldModel` does when it plans."""
+
+    def start(self, records: Sequence[ResetRecord]) -> Any:
+        """Begin one video per record."""
+        ...
+
+    def imagine(self, state: Any, action: None, *, generators: Sequence[torch.Generator]) -> tuple[Any, Imagined]:
+        """Imagine one chunk more in every row."""
+        ...
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Decode latents ``[B, T, c, h, w]`` to uint8 ``[B, T, Y, X, 3]``."""
+        ...
+
+    def restore(self, data: dict[str, Any]) -> Any:
+        """Rebuild a state from its ``state_dict``."""
+        ...
+
+
+@dataclass
+class StagedConfig:
+    """Settings of staged rollouts.
+
+    Attributes:
+        proposals: continuations ``K`` per plan and attempt.
+        stages: how often the best is chosen.
+        stage_chunks: chunks per stage.
+        attempts: how often a stage may be proposed until it is accepted; the best of all is kept if none is.
+        least: reward term to the least value at which a stage is accepted; terms that are not named may be anything.
+    """
+
+    proposals: int = 4
+    stages: int = 1
+    stage_chunks: int = 4
+    attempts: int = 1
+    least: dict[str, float] = field(default_factory=dict[str, float])
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("proposals", "stages", "stage_chunks", "attempts"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"staged.{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class StagedPlans:
+    """Chosen plans.
+
+    Attributes:
+        frames: uint8 ``[N, 1 + T, Y, X, 3]``; frame 0 is the recorded one.
+        latent: float32 ``[N, T, c, h, w]``.
+        state: of the planner after them, ``N`` rows.
+        terms: of the finished plans ``[N, P]``.
+        accepted: bool ``[stages, N]``.
+        attempts: int64 ``[stages, N]``, how many were needed.
+        chunks: chunks that were imagined in all: the cost.
+    """
+
+    frames: Tensor
+    latent: Tensor
+    state: Any
+    terms: Tensor
+    accepted: Tensor
+    attempts: Tensor
+    chunks: int
+
+
+def staged_rollouts(
+    planner: Planner,
+    reward: VideoReward,
+    mix: RewardMix,
+    records: Sequence[ResetRecord],
+    config: StagedConfig,
+    *,
+    frame_s: float,
+    seed: int,
+) -> StagedPlans:
+    """Plan from every record.
+
+    Args:
+        planner: proposes.
+        reward: judges videos from their beginning to the end of the stage.
+        mix: makes one number of its terms, comparable among a plan's proposals.
+        records: ``N`` starts.
+        config: settings.
+        frame_s: seconds between imagined frames.
+        seed: root of the proposals' noise; a plan's proposals do not depend on the other plans.
+
+    Returns:
+        The chosen plans.
+
+    Raises:
+        SettingError: ``least`` names a term that the reward does not have, or there is no record.
+    """
+    if unknown := sorted(set(config.least) - set(reward.names)):
+        raise SettingError(f"staged.least: the reward has no term {unknown[0]!r}; it has {', '.join(reward.names)}")
+    if not records:
+        raise SettingError("staged rollouts need at least one record, received none")
+    return _Planning(planner, reward, mix, records, config, frame_s, seed).run()
+
+
+@dataclass(frozen=True)
+class _Proposals:
+    """Proposals of one stage: of which plan each is int64 ``[M]``, the state after it, its video and its terms."""
+
+    plan: Tensor
+    state: Any
+    latent: Tensor
+    terms: Tensor
+
+    def join(self, planner: Planner, others: _Proposals) -> _Proposals:
+        parts = zip(self.state.state_dict().items(), others.state.state_dict().values(), strict=True)
+        state = planner.restore({name: torch.cat([mine, theirs]) for (name, mine), theirs in parts})
+        rest = {n: torch.cat([getattr(self, n), getattr(others, n)]) for n in ("plan", "latent", "terms")}
+        return _Proposals(state=state, **rest)
+
+
+@dataclass(frozen=True)
+class _Planning:
+    planner: Planner
+    reward: VideoReward
+    mix: RewardMix
+    records: Sequence[ResetRecord]
+    config: StagedConfig
+    frame_s: float
+    seed: int
+
+    def run(self) -> StagedPlans:
+        state = self.planner.start(self.records)
+        latent, terms, chunks = None, torch.empty(0), 0
+        accepted, attempts = [], []
+        for stage in range(self.config.stages):
+            made, tries = self._propose_until_accepted(state, latent, stage)
+            best, good = self._choose(made)
+            state, latent, terms = made.state.select(best), made.latent[best.to(made.latent.device)], made.terms[best]
+            chunks += len(made.plan) * self.config.stage_chunks
+            accepted.append(good)
+            attempts.append(tries)
+        assert latent is not None  # there is at least one stage
+        frames = self._videos(latent, torch.arange(len(self.records))).frames
+        return StagedPlans(frames, latent, state, terms, torch.stack(accepted), torch.stack(attempts), chunks)
+
+    def _propose_until_accepted(self, state: Any, latent: Tensor | None, stage: int) -> tuple[_Proposals, Tensor]:
+        """Propose for every plan, then again for those without a proposal that is good enough."""
+        waiting = torch.arange(len(self.records))
+        tries = torch.ones(len(self.records), dtype=torch.int64)
+        made = self._propose(state, latent, waiting, (stage, 0))
+        for attempt in range(1, self.config.attempts):
+            waiting = (~self._choose(made)[1]).nonzero()[:, 0]
+            if not len(waiting):
+                break
+            tries[waiting] += 1
+            made = made.join(self.planner, self._propose(state, latent, waiting, (stage, attempt)))
+        return made, tries
+
+    def _propose(self, state: Any, latent: Tensor | None, plans: Tensor, where: tuple[int, int]) -> _Proposals:
+        """Imagine ``K`` continuations of each of ``plans``, and judge the videos."""
+        rows = plans.repeat_interleave(self.config.proposals)
+        generators = [
+            generator
+            for plan in plans.tolist()
+            for generator in row_streams(self.seed, ("staged", *where, plan), self.config.proposals)
+        ]
+        now, video = state.select(rows), [] if latent is None else [latent[rows.to(latent.device)]]
+        for _ in range(self.config.stage_chunks):
+            now, imagined = self.planner.imagine(now, None, generators=generators)
+            video.append(imagined.latent)
+        whole = torch.cat(video, dim=1)
+        return _Proposals(rows, now, whole, self.reward.score(self._videos(whole, rows)).float().cpu())
+
+    def _choose(self, made: _Proposals) -> tuple[Tensor, Tensor]:
+        """Return the row of each plan's best proposal int64 ``[N]``, and whether it is good enough, bool ``[N]``.
+
+        Among proposals that are good enough the best one is chosen; where there are none, the best of all.
+        """
+        value, good = self.mix(made.terms, made.plan), self._good(made.terms)
+        best, found = [], []
+        for plan in range(len(self.records)):
+            mine = (made.plan == plan).nonzero()[:, 0]
+            fit = mine[good[mine]]
+            found.append(bool(len(fit)))
+            chosen = fit if len(fit) else mine
+            best.append(chosen[value[chosen].argmax()])
+        return torch.stack(best), torch.tensor(found)
+
+    def _good(self, terms: Tensor) -> Tensor:
+        least = [self.config.least.get(name, -torch.inf) for name in self.reward.names]
+        return (terms >= torch.tensor(least)).all(dim=1)
+
+    def _videos(self, latent: Tensor, plan: Tensor) -> ImaginedVideos:
+        records = [self.records[i] for i in plan.tolist()]
+        first = torch.from_numpy(np.stack([record.memory[-1] for record in records]))[:, None]
+        frames = torch.cat([first, self.planner.decode(latent).cpu()], dim=1)
+        return ImaginedVideos(frames, latent.cpu(), self.frame_s, [record.instruction for record in records])
