@@ -1,6 +1,6 @@
 """A plane whose dynamics are known exactly, for the edge-of-reach problem (Sims et al. 2024).
 
-    s ∈ [-1, 1]²,  a ∈ [-1, 1]²,  s' = clip(s + step · a),  r = exp(-‖s' - goal‖² / 2σ²)
+    s ∈ [-size, size]²,  a ∈ [-1, 1]²,  s' = clip(s + step · a),  r = exp(-‖s' - goal‖² / 2σ²)
 
 The data lie in a disc around the origin, the goal outside it. After ``j`` steps from the disc, exactly the states with
 ‖(|s| - j · step)₊‖ ≤ radius can be reached (each coordinate moves by at most ``step`` on its own), so the states at the
@@ -25,7 +25,7 @@ from torch import Tensor
 from worldrl.core.transitions import Outcome, Transitions
 
 GRID = 201
-"""Points per axis of the oracle's table, 0.01 apart."""
+"""Points per axis of the oracle's table, a hundredth of ``size`` apart."""
 TOLERANCE = 1e-6
 """Largest change of the table at which value iteration ends, as a share of the largest value."""
 PIXELS = 96
@@ -36,13 +36,15 @@ class Plane:
     """The environment, which is its own exact world; see the module.
 
     Attributes:
-        step: largest move per coordinate; a multiple of the grid's 0.01.
+        size: half of the square's side, which the lengths below are to be read against.
+        step: largest move per coordinate; a multiple of the grid's ``size`` / 100.
         radius: of the disc of data.
         goal: both coordinates of the reward's peak.
         width: σ of the reward.
         discount: γ of the oracle.
     """
 
+    size: float = 1.0
     step: float = 0.05
     radius: float = 0.3
     goal: float = 0.5
@@ -55,7 +57,7 @@ class Plane:
 
     def move(self, state: Tensor, action: Tensor) -> Tensor:
         """Return s' ``[B, 2]``."""
-        return (state + self.step * action).clamp(-1, 1)
+        return (state + self.step * action).clamp(-self.size, self.size)
 
     def reachable(self, state: Tensor, steps: int) -> Tensor:
         """Whether ``[B, 2]`` can be reached from the disc in at most ``steps``: bool ``[B]``."""
@@ -88,9 +90,9 @@ class Plane:
         it arrives, so one sweep is a maximum filter: V ← max over the square of (r + γ V). It begins with the value
         of staying at the peak for ever, from which all others follow in as many sweeps as a path has steps.
         """
-        axis = torch.linspace(-1, 1, GRID)
+        axis = torch.linspace(-self.size, self.size, GRID)
         reward = self.reward(torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1))
-        reach = round(self.step * (GRID - 1) / 2)
+        reach = round(self.step / self.size * (GRID - 1) / 2)
         value = torch.where(reward == reward.max(), reward / (1 - self.discount), 0.0)
         while True:
             arrived = (reward + self.discount * value)[None, None]
@@ -102,7 +104,7 @@ class Plane:
 
     def value(self, state: Tensor) -> Tensor:
         """Interpolate V* at ``[B, 2]``: ``[B]``."""
-        place = state.flip(-1)[None, :, None]  # grid_sample wants (column, row) = (y, x)
+        place = (state / self.size).flip(-1)[None, :, None]  # grid_sample wants (column, row) = (y, x)
         return F.grid_sample(self.value_table[None, None], place, align_corners=True)[0, 0, :, 0]
 
     def q(self, state: Tensor, action: Tensor) -> Tensor:
@@ -159,13 +161,14 @@ def picture(plane: Plane, paths: Any, horizon: int) -> NDArray[np.uint8]:
     Returns:
         uint8 ``[PIXELS, PIXELS, 3]``, y upwards.
     """
-    axis = torch.linspace(-1, 1, PIXELS)
+    axis = torch.linspace(-plane.size, plane.size, PIXELS)
     y, x = torch.meshgrid(-axis, axis, indexing="ij")
     at = torch.stack([x, y], -1).reshape(-1, 2)
     image = (0.25 + 0.75 * plane.reward(at))[:, None].expand(-1, 3).clone()
     image[plane.at_edge(at, horizon)] *= torch.tensor([1.0, 0.9, 0.3])
     image[plane.reachable(at, 0)] += torch.tensor([-0.1, 0.0, 0.3])
     image = image.clamp(0, 1).reshape(PIXELS, PIXELS, 3)
-    place = ((torch.as_tensor(paths, dtype=torch.float32).reshape(-1, 2) + 1) / 2 * (PIXELS - 1)).round().long()
+    at = torch.as_tensor(paths, dtype=torch.float32).reshape(-1, 2) / plane.size
+    place = ((at + 1) / 2 * (PIXELS - 1)).round().long()
     image[PIXELS - 1 - place[:, 1], place[:, 0]] = torch.tensor([1.0, 0.1, 0.1])
     return (255 * image).byte().numpy()
