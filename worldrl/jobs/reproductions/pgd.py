@@ -142,8 +142,7 @@ def target_policy(settings: GuidedSettings, seed: int, folder: Path, rows: Trans
     def make(place: Path) -> None:
         trained(settings, "td3_bc", rows, None, seed=seed, folder=place / "checkpoints").save(place / "agent")
 
-    found = load_agent(shared(folder, f"target-seed-{seed}", make) / "agent", Td3Bc)
-    assert isinstance(found, Td3Bc)
+    found: Any = load_agent(shared(folder, f"target-seed-{seed}", make) / "agent", Td3Bc)
     return found
 
 
@@ -174,7 +173,7 @@ def dreams_of(settings: GuidedSettings, model: TrajectoryDiffusion, count: int, 
 def trained(settings: GuidedSettings, name: str, rows: Transitions, dreams: Any, *, seed: int, folder: Path) -> Agent:
     """Train one agent, on the recorded rows alone where there are no dreams."""
     agent_class, config_class = AGENTS[name]
-    returns = rows.reward.reshape(-1, STEPS).sum(1)
+    returns = rows.reward.reshape(-1, STEPS).sum(1).numpy()
     made: Any = agent_class
     with initial_weights(seed, "pgd", name):
         config = config_class(hidden=(settings.hidden,) * 2, discount=settings.discount)

@@ -1,6 +1,6 @@
 """A plane whose dynamics are known exactly, for the edge-of-reach problem (Sims et al. 2024).
 
-    s ∈ [-size, size]²,  a ∈ [-1, 1]²,  s' = clip(s + step · a),  r = exp(-‖s' - goal‖² / 2σ²)
+    s ∈ [-size, size]²,  a ∈ [-1, 1]²,  s' = clip(s + step · a),  r = floor + (1 - floor) exp(-‖s' - goal‖² / 2σ²)
 
 The data lie in a disc around the origin, the goal outside it. After ``j`` steps from the disc, exactly the states with
 ‖(|s| - j · step)₊‖ ≤ radius can be reached (each coordinate moves by at most ``step`` on its own), so the states at the
@@ -28,6 +28,8 @@ GRID = 201
 """Points per axis of the oracle's table, a hundredth of ``size`` apart."""
 TOLERANCE = 1e-6
 """Largest change of the table at which value iteration ends, as a share of the largest value."""
+CELLS = 81
+"""Cells per axis in which states count as the same; with the default lengths half a move wide."""
 PIXELS = 96
 
 
@@ -41,19 +43,23 @@ class Plane:
         radius: of the disc of data.
         goal: both coordinates of the reward's peak.
         width: σ of the reward.
+        floor: reward far from the goal, as a robot earns for being upright; what is bootstrapped at the edge grows
+            from it.
         discount: γ of the oracle.
     """
 
-    size: float = 1.0
-    step: float = 0.05
-    radius: float = 0.3
-    goal: float = 0.5
-    width: float = 0.2
+    size: float = 10.0
+    step: float = 0.5
+    radius: float = 3.0
+    goal: float = 2.5
+    width: float = 2.0
+    floor: float = 0.5
     discount: float = 0.99
 
     def reward(self, arrived: Tensor) -> Tensor:
         """Return r ``[B]`` of arriving at ``[B, 2]``."""
-        return torch.exp(-((arrived - self.goal) ** 2).sum(-1) / (2 * self.width**2))
+        bump = torch.exp(-((arrived - self.goal) ** 2).sum(-1) / (2 * self.width**2))
+        return self.floor + (1 - self.floor) * bump
 
     def move(self, state: Tensor, action: Tensor) -> Tensor:
         """Return s' ``[B, 2]``."""
@@ -66,6 +72,17 @@ class Plane:
     def at_edge(self, state: Tensor, horizon: int) -> Tensor:
         """Whether ``[B, 2]`` can be reached in ``horizon`` steps and no fewer: bool ``[B]``."""
         return self.reachable(state, horizon) & ~self.reachable(state, horizon - 1)
+
+    def cell(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cell, row and column int64 ``[B]``, in which ``[B, 2]`` lies."""
+        row, column = ((state / self.size + 1) / 2 * (CELLS - 1)).round().long().unbind(-1)
+        return row, column
+
+    def visited(self, states: Tensor) -> Tensor:
+        """Mark the cells that hold any of ``[N, 2]``: bool ``[CELLS, CELLS]``."""
+        seen = torch.zeros(CELLS, CELLS, dtype=torch.bool)
+        seen[self.cell(states)] = True
+        return seen
 
     def disc(self, rows: int, *, generator: torch.Generator) -> Tensor:
         """Draw states ``[rows, 2]`` uniformly in the disc."""
