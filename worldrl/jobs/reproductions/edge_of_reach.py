@@ -171,6 +171,7 @@ def make_agent(settings: SimulatorSettings, method: str, facts: Facts) -> Sac:
         "temperature_rate": settings.rate,
         "largest_temperature": 1.0,
         "actor_cosine": False,
+        "entropy_backup": False,  # a value is a return then, and can be held against one
     }
     if method == "ravl":
         return Ravl(RavlConfig(critics=settings.critics, diversity=settings.diversity, **common), facts)
