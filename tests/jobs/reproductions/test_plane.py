@@ -1,4 +1,4 @@
-"""Units under test: ``worldrl.jobs.reproductions.plane`` and ``edge_of_reach_2d``."""
+"""Units under test: ``worldrl.jobs.reproductions.plane``, ``edge_parts`` and ``edge_of_reach_2d``."""
 
 import math
 
@@ -11,7 +11,8 @@ from worldrl.algorithms.offline.branches import BranchConfig, Branches
 from worldrl.algorithms.offline.sac import Sac, SacConfig
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.transitions import Transitions
-from worldrl.jobs.reproductions.edge_of_reach_2d import SETTINGS, PatchedSac, auroc, play
+from worldrl.jobs.reproductions.edge_of_reach_2d import SETTINGS, above_floor, play
+from worldrl.jobs.reproductions.edge_parts import PatchedSac, auroc
 from worldrl.jobs.reproductions.plane import Plane, PlaneWorld, picture
 
 PLANE = Plane()
@@ -94,6 +95,13 @@ def test_uncertainty_of_the_true_plane_takes_nothing_off() -> None:
 
 def test_auroc_counts_ties_half() -> None:
     assert auroc(np.array([2.0, 3.0]), np.array([1.0, 2.0])) == pytest.approx((1 + 0.5 + 1 + 1) / 4)
+
+
+def test_score_is_what_is_earned_above_the_floor() -> None:
+    settings = SETTINGS["quick"]  # 50 steps at a floor of 0.5
+    best = torch.tensor([45.0, 45.0])
+    assert above_floor(settings, torch.tensor([25.0, 25.0]), best) == 0
+    assert above_floor(settings, torch.tensor([25.0, 35.0]), best) == pytest.approx(0.25)
 
 
 def test_best_policy_is_the_best_of_all_played() -> None:

@@ -39,7 +39,7 @@ from worldrl.evaluation.report.model import Table
 from worldrl.evaluation.report.words import number
 from worldrl.jobs.offline_worlds import true_world
 from worldrl.jobs.reproductions.catalogue import Cell
-from worldrl.jobs.reproductions.edge_of_reach_2d import FLOOR, auroc
+from worldrl.jobs.reproductions.edge_parts import FLOOR, auroc, common_settings
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.rollout.vector_episodes import dataset_environment, environment_info, make_environment, memoryless
@@ -149,30 +149,18 @@ def recorded(settings: SimulatorSettings, seed: int, folder: Path) -> Trajectori
         checkpoint_every=max(1, settings.behaviour_steps // 5),
         evaluation_episodes=1,
     )
-    place = shared(
-        folder, f"data-seed-{seed}", lambda place: _ignore(train_behaviour(place, settings.env, config, seed=seed))
-    )
+
+    def make(place: Path) -> None:
+        train_behaviour(place, settings.env, config, seed=seed)
+
+    place = shared(folder, f"data-seed-{seed}", make)
     info = environment_info(make_environment(settings.env), settings.env)
     return from_episodes(info, read_experience(place, settings.behaviour_steps))
 
 
-def _ignore(value: Any) -> None:
-    """Drop what a shared folder's maker returns: the folder is the result."""
-
-
 def make_agent(settings: SimulatorSettings, method: str, facts: Facts) -> Sac:
     """Make one method's agent; base has two critics."""
-    common: dict[str, Any] = {
-        "hidden": (settings.hidden, settings.hidden),
-        "discount": settings.discount,
-        "polyak": settings.polyak,
-        "actor_rate": settings.rate,
-        "critic_rate": settings.rate,
-        "temperature_rate": settings.rate,
-        "largest_temperature": 1.0,
-        "actor_cosine": False,
-        "entropy_backup": False,  # a value is a return then, and can be held against one
-    }
+    common = common_settings(settings)
     if method == "ravl":
         return Ravl(RavlConfig(critics=settings.critics, diversity=settings.diversity, **common), facts)
     return Sac(SacConfig(critics=2, **common), facts)

@@ -8,8 +8,6 @@ backwards and grow. Three agents on the same data:
   true dynamics have none;
 - ``oracle-patch``: base whose target takes the true Q* at states that no row begins at, and at no others;
 - ``ravl``: many diverse critics, pessimistic where they disagree, and no penalty.
-
-The entropy stays out of the targets, so that a value is a return and can be held against what any policy can earn.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy import stats as scipy_stats
 from torch import Tensor
 
 from worldrl.algorithms.offline.agent import Facts
@@ -35,14 +32,12 @@ from worldrl.core.transitions import Transitions, concat
 from worldrl.evaluation.report.model import Filmstrip, Table
 from worldrl.evaluation.report.words import number
 from worldrl.jobs.reproductions.catalogue import Cell
+from worldrl.jobs.reproductions.edge_parts import FLOOR, PatchedSac, auroc, common_settings
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
 from worldrl.jobs.reproductions.plane import Plane, PlaneWorld, picture
 
 METHODS = ("base", "oracle-patch", "ravl")
 ROWS, STARTS_SHOWN, STATES_ASKED = 2000, 32, 4000
-FLOOR = 1e-2
-"""Values below count as this in logarithms."""
-sps: Any = scipy_stats
 
 
 @dataclass(frozen=True)
@@ -121,47 +116,9 @@ SETTINGS: Mapping[str, EdgeSettings] = {
 }
 
 
-class PatchedSac(Sac):
-    """SAC whose target is the oracle's where nothing was ever begun.
-
-    What rollouts really pass through decides, not what some policy could reach: a policy that is slow or that turns
-    leaves far more states without a successor of their own than the geometric edge holds.
-
-    Args:
-        config: of SAC.
-        facts: of the data.
-        plane: the environment.
-
-    Attributes:
-        seen: bool ``[CELLS, CELLS]``, where rows begin that it learns from; whoever adds rows keeps it up to date.
-    """
-
-    def __init__(self, config: SacConfig, facts: Facts, plane: Plane) -> None:
-        super().__init__(config, facts)
-        self.plane, self.seen = plane, plane.visited(torch.empty(0, 2))
-
-    @torch.no_grad()
-    def target(self, batch: Transitions, draws: torch.Generator) -> Tensor:
-        """Return y ``[B]``, with Q*(s', a') in the place of the bootstrapped value where no row begins near s'."""
-        action, _ = self.sample(batch.next_obs, draws)
-        true = batch.reward + self.config.discount * self.plane.q(batch.next_obs, action)
-        return torch.where(self.seen[self.plane.cell(batch.next_obs)], super().target(batch, draws), true)
-
-
 def make_agent(settings: EdgeSettings, method: str, facts: Facts) -> Sac:
     """Make one method's agent; all but RAVL have two critics."""
-    common: dict[str, Any] = {
-        "hidden": (settings.hidden, settings.hidden),
-        "discount": settings.discount,
-        "polyak": settings.polyak,
-        "actor_rate": settings.rate,
-        "critic_rate": settings.rate,
-        "temperature_rate": settings.rate,
-        "temperature": 0.1,
-        "largest_temperature": 1.0,
-        "actor_cosine": False,
-        "entropy_backup": False,
-    }
+    common = common_settings(settings) | {"temperature": 0.1}
     if method == "ravl":
         return Ravl(RavlConfig(critics=settings.critics, diversity=settings.diversity, **common), facts)
     config = SacConfig(critics=2, **common)
@@ -241,12 +198,6 @@ def penalty_auroc(settings: EdgeSettings, agent: Sac, seed: int) -> float:
     edge = settings.plane.at_edge(states, settings.horizon)
     penalty = effective_penalty(agent.critic(states, agent.act(states, generator=None)))
     return auroc(penalty[edge].numpy(), penalty[~edge].numpy())
-
-
-def auroc(above: Any, below: Any) -> float:
-    """Probability that a number of the first kind exceeds one of the second, ties counting half (Mann-Whitney)."""
-    ranks = sps.rankdata(np.concatenate([above, below]))
-    return float((ranks[: len(above)].sum() - len(above) * (len(above) + 1) / 2) / (len(above) * len(below)))
 
 
 # --- what was found -------------------------------------------------------------------------------------------------

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.algorithms.offline.neubay import Neubay
-from worldrl.core.types import ACTION_SIZE
+from worldrl.core.types import ACTION_SIZE, Episode
+from worldrl.evaluation.protocol import embedded_protocol
 from worldrl.rollout.actors import Row
 from worldrl.rollout.latent_world import latent_obs
+from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.reset_store import initial_record
 from worldrl.world_models.video import VideoWorldModel
 
@@ -86,3 +88,12 @@ class LatentActor:
         )
         obs = latent_obs(self.model, self.model.start([record]))  # of the memory it shows the newest frame alone
         return row.mind(obs).reshape(-1, ACTION_SIZE).clamp(-1, 1).numpy()
+
+
+def played(actor: LatentActor, task: str, episodes: int, seed: int) -> list[bool]:
+    """Play the first initial states of a task, as ``worldrl evaluate`` numbers them; return which succeeded."""
+    size, length = actor.model.config.codec.image_size, actor.model.chunk_length
+    protocol = embedded_protocol([task], episodes_per_task=episodes, seed=seed, chunk_length=length, image_size=size)
+    driver: Any = actor
+    found = rollout_episodes(protocol.specs(), actor=driver, env_options=protocol.env_options, workers=0, record=True)
+    return [item.success for item in found if isinstance(item, Episode)]

@@ -92,20 +92,12 @@ class BanditSettings:
 SETTINGS: Mapping[str, BanditSettings] = {
     "full": BanditSettings(),
     "quick": BanditSettings(  # values settle in about 1 / (τ (1 - γ)) = 1000 updates
-        updates=2400,
-        width=32,
-        states=16,
-        hidden=32,
-        encoder_lr=1e-3,
-        head_lr=1e-3,
-        tau=0.1,
-        buffer=200_000,
-        standardise=1,
+        updates=2400, width=32, states=16, hidden=32, encoder_lr=1e-3, head_lr=1e-3, tau=0.1, buffer=200_000, standardise=1
     ),
     "tiny": BanditSettings(
         seeds=2, updates=4, rollouts=4, batch=150, width=8, states=4, hidden=8, tests=2, members=6, epochs=2
     ),
-}
+}  # fmt: skip
 
 
 def run(settings: BanditSettings, cell: Cell, folder: Path) -> dict[str, Any]:

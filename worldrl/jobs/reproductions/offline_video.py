@@ -33,20 +33,18 @@ from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
 from worldrl.algorithms.offline.td3_bc import Td3Bc, Td3BcConfig
 from worldrl.algorithms.offline.training import OfflineTraining, train_offline
 from worldrl.core.rng import initial_weights, stream_seed
-from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.protocol import embedded_protocol
 from worldrl.evaluation.report.model import Table
 from worldrl.jobs.offline_worlds import FirstUnguided, latent_trajectories, outcome_rule
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
-from worldrl.jobs.reproductions.latent_actor import LatentActor, forgetful, recurrent
+from worldrl.jobs.reproductions.latent_actor import LatentActor, forgetful, played, recurrent
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.stages import BUNDLED, weights_folder
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.latent_world import LatentWorld, RecordedLatents, recorded_latents
-from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 from worldrl.world_models.offline.guided_dreams import DreamConfig, GuidedDreams
 from worldrl.world_models.offline.trajectory_diffusion import (
@@ -153,7 +151,8 @@ def run(settings: LatentSettings, cell: Cell, folder: Path) -> dict[str, Any]:
         agent = make_agent(settings, cell.method, latents.facts)
     train(settings, cell, agent, latents, folder)
     begins = recurrent(agent) if isinstance(agent, Neubay) else forgetful(agent)
-    return played(settings, LatentActor(latents.model, begins), cell.seed)
+    success = played(LatentActor(latents.model, begins), settings.task, settings.tests, cell.seed)
+    return {"success": float(np.mean(success)), "episodes": len(success)}
 
 
 def open_latents(settings: LatentSettings, seed: int, folder: Path) -> Latents:
@@ -264,22 +263,6 @@ def train_recurrent(settings: LatentSettings, seed: int, agent: Neubay, latents:
     train_neubay(agent, world_of(latents), episodes, config, seed=seed, folder=folder)
 
 
-def played(settings: LatentSettings, actor: Any, seed: int) -> dict[str, Any]:
-    """Play true episodes; return the share of successes."""
-    size = actor.model.config.codec.image_size
-    protocol = embedded_protocol(
-        [settings.task],
-        episodes_per_task=settings.tests,
-        seed=seed,
-        chunk_length=actor.model.chunk_length,
-        image_size=size,
-    )
-    specs, options = protocol.specs(), protocol.env_options
-    found = rollout_episodes(specs, actor=actor, env_options=options, workers=0, record=True)
-    success = [item.success for item in found if isinstance(item, Episode)]
-    return {"success": float(np.mean(success)), "episodes": len(success)}
-
-
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
@@ -301,15 +284,10 @@ def conclude(settings: LatentSettings, results: Mapping[str, Sequence[dict[str, 
         "method",
         "success",
         range(1, len(METHODS) + 1),
-        {"success": success_by_seed(success)},
+        {"success": np.stack([success[m] for m in METHODS], axis=1).tolist()},
         percent=True,
     )
     return Findings(claims, [table], [figure], notes(settings))
-
-
-def success_by_seed(success: Mapping[str, Any]) -> list[list[float]]:
-    """Return one row per seed, methods in order."""
-    return np.stack([success[m] for m in METHODS], axis=1).tolist()
 
 
 def notes(settings: LatentSettings) -> list[str]:

@@ -14,7 +14,6 @@ Shapes legend: ``B`` rows, ``L`` steps of a trajectory.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,13 +29,14 @@ from worldrl.algorithms.offline.iql import Iql, IqlConfig
 from worldrl.algorithms.offline.td3_bc import Td3Bc, Td3BcConfig
 from worldrl.algorithms.offline.training import OfflineTraining, train_offline
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.transitions import Transitions, concat
+from worldrl.core.transitions import Transitions
 from worldrl.evaluation.report.model import Curve, Table
 from worldrl.evaluation.report.words import number
 from worldrl.jobs.offline_worlds import FirstUnguided
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
 from worldrl.jobs.reproductions.pendulum import REWARD_SCALE, STEPS, hang, observe, record, swing
+from worldrl.jobs.reproductions.pgd_quality import KINDS, NOISES, SHARES, log_ratio, measure
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining
 from worldrl.world_models.offline.ensemble_training import fit_ensemble
@@ -53,10 +53,6 @@ from worldrl.world_models.offline.trajectory_sampling import GuidanceConfig, Sam
 
 AGENTS: Mapping[str, tuple[type[Agent], type[Any]]] = {"td3_bc": (Td3Bc, Td3BcConfig), "iql": (Iql, IqlConfig)}
 METHODS = ("quality", *(f"{agent}-{rows}" for agent in AGENTS for rows in ("real", "guided")))
-NOISES = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""Deviations of the noise on the target policy's actions, by which the ensemble's rollouts lose likelihood."""
-SHARES = (0.0, 0.25, 0.5, 1.0, 2.0)
-"""Of the guidance coefficient, by which guided trajectories gain it."""
 
 
 @dataclass(frozen=True)
@@ -205,28 +201,18 @@ def tested(settings: GuidedSettings, agent: Agent, seed: int) -> dict[str, float
     return {"return": float(total.mean()) / REWARD_SCALE}
 
 
-# --- likelihood against dynamics error ------------------------------------------------------------------------------
-
-
 def quality(settings: GuidedSettings, seed: int, folder: Path, rows: Transitions, episode: Tensor) -> dict[str, Any]:
-    """Measure both models at several distances from the target policy."""
+    """Compare the diffusion model with an autoregressive ensemble, as :mod:`~worldrl.jobs.reproductions.pgd_quality` does."""
     model = trajectory_model(settings, seed, folder, rows, episode)
-    policy = target_policy(settings, seed, folder, rows)
-    world = learned_world(settings, rows, seed, folder)
-    std = rows.obs.std(0)
-    found: dict[str, list[float]] = {
-        f"{kind}_{key}": [] for kind in ("ensemble", "guided") for key in ("log_prob", "error")
-    }
-    for noise, share in zip(NOISES, SHARES, strict=True):
-        draws = stream(seed, "pgd", "quality", int(1000 * share))
-        dreams = dreams_of(settings, model, settings.judged, share * settings.guidance)
-        imagined = {
-            "ensemble": roll_out(world, policy, settings, noise, generator=draws),
-            "guided": dreams.generate(policy, generator=draws)[0],
-        }
-        for kind, steps in imagined.items():
-            found[f"{kind}_log_prob"].append(float(policy.log_prob(steps.obs, steps.action).detach().mean()))
-            found[f"{kind}_error"].append(math.log10(max(float(step_error(steps, std).mean()), 1e-12)))
+    found = measure(
+        target_policy(settings, seed, folder, rows),
+        learned_world(settings, rows, seed, folder),
+        lambda share: dreams_of(settings, model, settings.judged, share * settings.guidance),
+        rows.obs.std(0),
+        rollouts=settings.judged,
+        length=settings.length,
+        seed=seed,
+    )
     return {**found, "log10_ratio": log_ratio(found)}
 
 
@@ -236,42 +222,6 @@ def learned_world(settings: GuidedSettings, rows: Transitions, seed: int, folder
     training = EnsembleTraining(max_epochs=settings.epochs)
     ensemble, _ = fit_ensemble("pgd-ensemble", rows, sizes, training, seed=seed, folder=folder / "ensemble")
     return EnsembleWorld(ensemble, rows.obs, never)
-
-
-@torch.no_grad()
-def roll_out(
-    world: EnsembleWorld, policy: Td3Bc, settings: GuidedSettings, noise: float, *, generator: torch.Generator
-) -> Transitions:
-    """Follow the target policy, with noise on its actions, for L - 1 steps from recorded states."""
-    index = torch.randint(len(world.starts), (settings.judged,), generator=generator)
-    state, obs = world.start(index, generator=generator)
-    parts, no = [], torch.zeros(settings.judged, dtype=torch.bool)
-    for _ in range(settings.length - 1):
-        action = policy.act(obs, generator=None)
-        action = (action + noise * torch.randn(action.shape, generator=generator)).clamp(-1, 1)
-        state, outcome = world.step(state, action, generator=generator)
-        parts.append(Transitions(obs, action, outcome.reward, outcome.obs, no, no))
-        obs = outcome.obs
-    return concat(parts)
-
-
-def step_error(rows: Transitions, std: Tensor) -> Tensor:
-    """Mean over dimensions of ((s' - true s') / std)², ``[B]``; the pendulum is set to the angle that s points to."""
-    angle, speed = torch.atan2(rows.obs[:, 1], rows.obs[:, 0]), rows.obs[:, 2]
-    true = observe(*swing(angle, speed, rows.action)[:2])
-    return ((rows.next_obs - true) / std).square().mean(1)
-
-
-def log_ratio(found: Mapping[str, Sequence[float]]) -> float:
-    """How many powers of ten the ensemble's error is above that of the guided trajectories, at their likelihoods.
-
-    The ensemble's curve is interpolated at the likelihood of each guided set but the unguided one; beyond its ends, which
-    are the policy itself and pure noise, it stays constant.
-    """
-    order = np.argsort(found["ensemble_log_prob"])
-    at, error = (np.array(found[f"ensemble_{key}"])[order] for key in ("log_prob", "error"))
-    there = np.interp(found["guided_log_prob"][1:], at, error)
-    return float(np.mean(there - np.array(found["guided_error"][1:])))
 
 
 # --- what was found -------------------------------------------------------------------------------------------------
@@ -319,7 +269,7 @@ def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Curve]:
     """Dynamics error over likelihood, and the returns."""
     lines = {
         kind: sorted(zip(_mean(results, f"{kind}_log_prob"), _mean(results, f"{kind}_error"), strict=True))
-        for kind in ("ensemble", "guided")
+        for kind in KINDS
     }
     by_agent = {
         rows: [

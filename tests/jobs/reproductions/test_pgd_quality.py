@@ -1,4 +1,4 @@
-"""Unit under test: ``worldrl.jobs.reproductions.pgd``."""
+"""Unit under test: ``worldrl.jobs.reproductions.pgd_quality``."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from worldrl.core.rng import stream
 from worldrl.core.transitions import Transitions
 from worldrl.jobs.reproductions.pendulum import hang, observe, record, swing
-from worldrl.jobs.reproductions.pgd import log_ratio, step_error
+from worldrl.jobs.reproductions.pgd_quality import log_ratio, step_error
 
 
 def test_true_steps_have_no_error_and_false_ones_the_distance() -> None:
