@@ -5,6 +5,7 @@ import torch
 from worldrl.algorithms.offline.agent import Facts
 from worldrl.algorithms.offline.ravl import Ravl
 from worldrl.jobs.reproductions.edge_of_reach import SETTINGS, make_agent, nearest
+from worldrl.jobs.reproductions.edge_parts import padded
 
 
 def test_distance_is_in_deviations_of_what_was_passed() -> None:
@@ -25,3 +26,8 @@ def test_agents_differ_in_their_critics_alone() -> None:
     )
     for name in ("hidden", "discount", "polyak", "actor_rate", "critic_rate", "entropy_backup"):
         assert getattr(base.config, name) == getattr(ravl.config, name)
+
+
+def test_training_that_left_the_numbers_keeps_its_last_values() -> None:
+    found = padded([{"step": 1, "return": 3.0}, {"step": 2, "return": 5.0}], 4)
+    assert found == {"return": [3.0, 5.0, 5.0, 5.0]}

@@ -24,25 +24,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldrl.algorithms.behaviour_sac import BehaviourSac, read_experience, train_behaviour
 from worldrl.algorithms.offline.agent import Facts
 from worldrl.algorithms.offline.branches import BranchConfig, Branches, branch
 from worldrl.algorithms.offline.imagining import Imagining
 from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
 from worldrl.algorithms.offline.sac import Sac, SacConfig, effective_penalty
-from worldrl.algorithms.offline.training import OfflineTraining, train_offline
+from worldrl.algorithms.offline.training import Evaluate, OfflineReport, OfflineTraining, train_offline
+from worldrl.core.errors import NonFiniteError
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.transitions import Transitions
-from worldrl.data.offline.trajectories import Trajectories, from_episodes
+from worldrl.data.offline.trajectories import DatasetInfo
 from worldrl.evaluation.offline import evaluate_offline
 from worldrl.evaluation.report.model import Table
 from worldrl.evaluation.report.words import number
 from worldrl.jobs.offline_worlds import true_world
 from worldrl.jobs.reproductions.catalogue import Cell
-from worldrl.jobs.reproductions.edge_parts import FLOOR, auroc, common_settings
+from worldrl.jobs.reproductions.edge_parts import FLOOR, auroc, common_settings, padded
+from worldrl.jobs.reproductions.experience import experience
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
-from worldrl.jobs.reproductions.shared import shared
-from worldrl.rollout.vector_episodes import dataset_environment, environment_info, make_environment, memoryless
+from worldrl.rollout.vector_episodes import dataset_environment, memoryless
 
 METHODS = ("base", "ravl")
 FAR = 0.1
@@ -115,47 +115,61 @@ SETTINGS: Mapping[str, SimulatorSettings] = {
 
 def run(settings: SimulatorSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     """Train one agent in the simulator, looking at it from time to time; ``folder`` holds its checkpoints."""
-    data = recorded(settings, cell.seed, folder)
-    rows = data.transitions()
+    data = experience(
+        settings.env,
+        cell.seed,
+        folder,
+        steps=settings.behaviour_steps,
+        start=settings.behaviour_start,
+        hidden=settings.behaviour_hidden,
+    )
+    rows, env = data.transitions(), dataset_environment(data.info)
     with initial_weights(cell.seed, "edge-of-reach", "agent"):
         agent = make_agent(settings, cell.method, Facts.of(rows, data.returns(), updates=settings.updates))
-    every = max(1, settings.updates // settings.evaluations)
     imagination = Branches(true_world(data, rows), len(rows), BranchConfig(settings.starts, settings.horizon))
-    report = train_offline(
-        "edge-of-reach",
-        agent,
-        rows,
-        OfflineTraining(settings.updates, settings.batch, every, every, every),
-        seed=cell.seed,
-        imagination=imagination,
-        imagining=Imagining(
-            settings.horizon, settings.real_ratio, settings.starts, settings.refresh, settings.generations
-        ),
-        evaluate=lambda learned, step: look(settings, learned, data, rows),
-        folder=folder / "checkpoints",
-    )
-    curves = {key: [found[key] for found in report.evaluations] for key in report.evaluations[0]}
+
+    def watch(learned: Sac, step: int) -> dict[str, float]:
+        return look(settings, learned, env, data.info, rows)
+
+    try:
+        report = train(settings, agent, rows, imagination, watch, settings.updates, cell.seed, folder)
+    except NonFiniteError:  # values have left the range of float32, which is the effect: take the newest checkpoint
+        report = train(settings, agent, rows, imagination, watch, 1, cell.seed, folder)
+    curves = padded(report.evaluations, math.ceil(settings.updates / interval(settings)))
     largest = float(rows.reward.max()) / (1 - settings.discount)
     facts = {"data_return": float(data.returns().mean()), "log10_largest": math.log10(largest)}
     return {**curves, **facts, **edge(settings, agent, imagination, cell.seed)}
 
 
-def recorded(settings: SimulatorSettings, seed: int, folder: Path) -> Trajectories:
-    """Return the seed's dataset: all that a SAC lived through while it learned, simulator states beside it."""
-    config = BehaviourSac(
-        steps=settings.behaviour_steps,
-        hidden=(settings.behaviour_hidden,) * 2,
-        learning_starts=settings.behaviour_start,
-        checkpoint_every=max(1, settings.behaviour_steps // 5),
-        evaluation_episodes=1,
+def train(
+    settings: SimulatorSettings,
+    agent: Sac,
+    rows: Transitions,
+    imagination: Branches,
+    evaluate: Evaluate,
+    updates: int,
+    seed: int,
+    folder: Path,
+) -> OfflineReport:
+    """Train up to ``updates`` steps; beyond the newest checkpoint's number nothing is left to do."""
+    every = interval(settings)
+    size = Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, settings.generations)
+    return train_offline(
+        "edge-of-reach",
+        agent,
+        rows,
+        OfflineTraining(updates, settings.batch, every, every, every),
+        seed=seed,
+        imagination=imagination,
+        imagining=size,
+        evaluate=evaluate,
+        folder=folder / "checkpoints",
     )
 
-    def make(place: Path) -> None:
-        train_behaviour(place, settings.env, config, seed=seed)
 
-    place = shared(folder, f"data-seed-{seed}", make)
-    info = environment_info(make_environment(settings.env), settings.env)
-    return from_episodes(info, read_experience(place, settings.behaviour_steps))
+def interval(settings: SimulatorSettings) -> int:
+    """Updates between evaluations, and between checkpoints."""
+    return max(1, settings.updates // settings.evaluations)
 
 
 def make_agent(settings: SimulatorSettings, method: str, facts: Facts) -> Sac:
@@ -166,12 +180,12 @@ def make_agent(settings: SimulatorSettings, method: str, facts: Facts) -> Sac:
     return Sac(SacConfig(critics=2, **common), facts)
 
 
-def look(settings: SimulatorSettings, agent: Sac, data: Trajectories, rows: Transitions) -> dict[str, float]:
+def look(settings: SimulatorSettings, agent: Sac, env: Any, info: DatasetInfo, rows: Transitions) -> dict[str, float]:
     """Measure the agent: true return, what it promised at the episodes' starts and what came, values at the data."""
     found = evaluate_offline(
         memoryless(agent),
-        dataset_environment(data.info),
-        data.info,
+        env,
+        info,
         seed=0,
         episodes=settings.episodes,
         gamma=settings.discount,
@@ -193,7 +207,8 @@ def edge(settings: SimulatorSettings, agent: Sac, imagination: Branches, seed: i
     generator = stream(seed, "edge-of-reach", "asked")
     index = torch.randint(imagination.rows, (settings.asked,), generator=generator)
     parts, outcomes = branch(imagination.world, agent, index, imagination.config, generator=generator)
-    final = parts[-1].next_obs[~parts[-1].terminated] if len(parts) == settings.horizon else parts[-1].next_obs
+    alive = ~parts[-1].terminated
+    final = parts[-1].next_obs[alive] if bool(alive.any()) else parts[-1].next_obs
     earlier = torch.cat([part.obs for part in parts])
     distance = nearest(final, earlier)
     penalty = effective_penalty(agent.critic(final, agent.act(final, generator=None)))

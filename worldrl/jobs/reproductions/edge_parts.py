@@ -5,6 +5,7 @@ Shapes legend: ``B`` rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,3 +71,9 @@ def auroc(above: Any, below: Any) -> float:
     """Probability that a number of the first kind exceeds one of the second, ties counting half (Mann-Whitney)."""
     ranks = sps.rankdata(np.concatenate([above, below]))
     return float((ranks[: len(above)].sum() - len(above) * (len(above) + 1) / 2) / (len(above) * len(below)))
+
+
+def padded(evaluations: Sequence[Mapping[str, float]], count: int) -> dict[str, list[float]]:
+    """Lay evaluations out as curves of ``count`` points; those of a training that ended early keep their last value."""
+    whole = [*evaluations, *[evaluations[-1]] * (count - len(evaluations))]
+    return {key: [found[key] for found in whole] for key in evaluations[0] if key != "step"}
