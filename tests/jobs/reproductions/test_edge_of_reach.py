@@ -1,11 +1,11 @@
-"""Unit under test: ``worldrl.jobs.reproductions.edge_of_reach``."""
+"""Units under test: ``worldrl.jobs.reproductions.edge_of_reach`` and ``edge_parts``."""
 
 import torch
 
 from worldrl.algorithms.offline.agent import Facts
 from worldrl.algorithms.offline.ravl import Ravl
-from worldrl.jobs.reproductions.edge_of_reach import SETTINGS, make_agent, nearest
-from worldrl.jobs.reproductions.edge_parts import padded
+from worldrl.jobs.reproductions.edge_of_reach import SETTINGS, make_agent
+from worldrl.jobs.reproductions.edge_parts import nearest, padded
 
 
 def test_distance_is_in_deviations_of_what_was_passed() -> None:

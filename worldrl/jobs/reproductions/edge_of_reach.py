@@ -8,8 +8,6 @@ the true ones, and the methods that live on short rollouts collapse, while their
 - ``ravl``: many diverse critics, pessimistic where they disagree, and no penalty.
 
 The data of a seed are what a short training of SAC lived through, with simulator states; both agents learn from them.
-
-Shapes legend: ``B`` rows, ``k`` steps of a rollout.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from worldrl.algorithms.offline.agent import Facts
 from worldrl.algorithms.offline.branches import BranchConfig, Branches, branch
@@ -39,7 +36,7 @@ from worldrl.evaluation.report.model import Table
 from worldrl.evaluation.report.words import number
 from worldrl.jobs.offline_worlds import true_world
 from worldrl.jobs.reproductions.catalogue import Cell
-from worldrl.jobs.reproductions.edge_parts import FLOOR, auroc, common_settings, padded
+from worldrl.jobs.reproductions.edge_parts import FLOOR, auroc, common_settings, nearest, padded
 from worldrl.jobs.reproductions.experience import experience
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
 from worldrl.rollout.vector_episodes import dataset_environment, memoryless
@@ -216,12 +213,6 @@ def edge(settings: SimulatorSettings, agent: Sac, imagination: Branches, seed: i
     found = auroc(penalty[far].numpy(), penalty[~far].numpy()) if bool(far.any() and (~far).any()) else 0.5
     uncertainty = torch.cat([outcome.uncertainty for outcome in outcomes])
     return {"penalty_auroc": found, "largest_uncertainty": float(uncertainty.max())}
-
-
-def nearest(final: Tensor, earlier: Tensor) -> Tensor:
-    """Distance ``[B]`` of final states to the nearest state that a rollout acted from, in deviations of the latter."""
-    std = earlier.std(0) + 1e-3
-    return torch.cat([torch.cdist(part / std, earlier / std).min(dim=1).values for part in final.split(1024)])
 
 
 # --- what was found -------------------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ SETTINGS: Mapping[str, EdgeSettings] = {
 
 def make_agent(settings: EdgeSettings, method: str, facts: Facts) -> Sac:
     """Make one method's agent; all but RAVL have two critics."""
-    common = common_settings(settings) | {"temperature": 0.1}
+    common: dict[str, Any] = common_settings(settings) | {"temperature": 0.1}
     if method == "ravl":
         return Ravl(RavlConfig(critics=settings.critics, diversity=settings.diversity, **common), facts)
     config = SacConfig(critics=2, **common)

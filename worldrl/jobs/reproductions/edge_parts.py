@@ -67,6 +67,12 @@ class PatchedSac(Sac):
         return torch.where(self.seen[self.plane.cell(batch.next_obs)], super().target(batch, draws), true)
 
 
+def nearest(final: Tensor, earlier: Tensor) -> Tensor:
+    """Distance ``[B]`` of final states to the nearest state that a rollout acted from, in deviations of the latter."""
+    std = earlier.std(0) + 1e-3
+    return torch.cat([torch.cdist(part / std, earlier / std).min(dim=1).values for part in final.split(1024)])
+
+
 def auroc(above: Any, below: Any) -> float:
     """Probability that a number of the first kind exceeds one of the second, ties counting half (Mann-Whitney)."""
     ranks = sps.rankdata(np.concatenate([above, below]))
