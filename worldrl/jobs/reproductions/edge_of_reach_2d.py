@@ -71,11 +71,11 @@ class EdgeSettings:
     refresh: int = 1000
     starts: int = 2000
     generations: int = 5
-    horizon: int = 5
+    horizon: int = 3
     goal: float = 2.5
     width: float = 2.0
     floor: float = 0.5
-    discount: float = 0.99
+    discount: float = 0.95
     batch: int = 256
     real_ratio: float = 0.05
     hidden: int = 256
@@ -99,7 +99,7 @@ class EdgeSettings:
 
 SETTINGS: Mapping[str, EdgeSettings] = {
     "full": EdgeSettings(),
-    "quick": EdgeSettings(updates=6000, refresh=200, starts=500, hidden=64, rate=1e-3, polyak=0.05, evaluations=12),
+    "quick": EdgeSettings(updates=4000, refresh=200, starts=500, hidden=64, rate=1e-3, polyak=0.05, evaluations=16),
     "tiny": EdgeSettings(
         seeds=2,
         updates=4,

@@ -29,7 +29,7 @@ GRID = 201
 TOLERANCE = 1e-6
 """Largest change of the table at which value iteration ends, as a share of the largest value."""
 CELLS = 81
-"""Cells per axis in which states count as the same; with the default lengths half a move wide."""
+"""Cells per axis in which states count as the same; with the default lengths a quarter of a move wide."""
 PIXELS = 96
 
 
@@ -49,12 +49,12 @@ class Plane:
     """
 
     size: float = 10.0
-    step: float = 0.5
+    step: float = 1.0
     radius: float = 3.0
     goal: float = 2.5
     width: float = 2.0
     floor: float = 0.5
-    discount: float = 0.99
+    discount: float = 0.95
 
     def reward(self, arrived: Tensor) -> Tensor:
         """Return r ``[B]`` of arriving at ``[B, 2]``."""
