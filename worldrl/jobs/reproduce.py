@@ -152,5 +152,5 @@ def show_list() -> None:
     for heading in ("name", "effect", "cost on two cores"):
         table.add_column(heading, overflow="fold")
     for entry in CATALOGUE.values():
-        table.add_row(entry.name, entry.summary, entry.cost or f"not yet: {entry.missing}")
+        table.add_row(entry.name, entry.summary, entry.cost)
     console().print(table)

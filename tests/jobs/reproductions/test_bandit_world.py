@@ -52,3 +52,11 @@ def test_rollout_belongs_to_one_member() -> None:
     table = Opinions(torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.zeros(2, 2), torch.zeros(2))
     paid = table.rewards(torch.tensor([0, 1, 1, 0]), generator=stream(0, "pay"))
     assert paid.tolist() == [1.0, 4.0, 2.0, 3.0]
+
+
+def test_opinions_of_standardised_rewards_become_opinions_of_rewards() -> None:
+    found = Opinions(torch.tensor([[0.0, 2.0]]), torch.tensor([[1.0, 2.0]]), torch.tensor([0.0, 1.0])).rescaled(
+        0.5, 0.25
+    )
+    assert (found.mu.tolist(), found.sigma.tolist()) == ([[0.5, 1.0]], [[0.25, 0.5]])
+    assert found.uncertainty.tolist() == [0.0, 0.25]

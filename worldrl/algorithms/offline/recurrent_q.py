@@ -41,6 +41,7 @@ class RecurrentQConfig:
         tau: share of the online weights that enters the target at each update.
         encoder_lr: learning rate up to the memory; recurrent encoders need far smaller ones than heads.
         head_lr: learning rate of the head.
+        clip_norm: largest gradient norm, of the encoder and of the head apart.
     """
 
     memory: MemoryConfig = field(default_factory=MemoryConfig)
@@ -50,6 +51,7 @@ class RecurrentQConfig:
     tau: float = 0.005
     encoder_lr: float = 3e-6
     head_lr: float = 1e-4
+    clip_norm: float = 1.0
 
 
 class RecurrentQ(nn.Module):
@@ -147,6 +149,8 @@ class RecurrentQAgent:
         loss = (F.huber_loss(chosen, y, reduction="none") * weight).sum() / weight.sum()
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
+        for group in self.optimizer.param_groups:
+            nn.utils.clip_grad_norm_(group["params"], self.config.clip_norm)
         self.optimizer.step()
         polyak(self.target, self.network, self.config.tau)
         return {"recurrent_q/loss": loss.detach(), "recurrent_q/q": (chosen.detach() * weight).sum() / weight.sum()}

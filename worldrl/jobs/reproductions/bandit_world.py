@@ -159,6 +159,10 @@ class Opinions:
         noise = torch.randn(len(arm), generator=generator)
         return self.mu[member, arm] + self.sigma[member, arm] * noise
 
+    def rescaled(self, mean: float, std: float) -> Opinions:
+        """Turn opinions of standardised rewards into opinions of rewards."""
+        return Opinions(mean + std * self.mu, std * self.sigma, std * self.uncertainty)
+
 
 @torch.no_grad()
 def opinions(ensemble: RewardEnsemble, loss: Tensor, elites: int) -> Opinions:

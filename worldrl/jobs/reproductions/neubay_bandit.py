@@ -60,7 +60,9 @@ class BanditSettings:
         tau: of the target network.
         epsilon_end: random share of pulls from ``epsilon_share`` of the training on; it falls from 1.
         epsilon_share: see there.
-        penalty: λ of the penalised agent.
+        penalty: λ of the penalised agent; the paper's are 0.1, 0.5 and 2.5.
+        standardise: 1 lets the reward models learn rewards in deviations of the data, as NEUBAY's state models do; 0,
+            as its bandit does, the rewards themselves.
         tests: real bandits per success probability.
         members: reward models trained; ``rollouts`` of them, the best, are used.
         epochs: of their training, at most.
@@ -80,7 +82,8 @@ class BanditSettings:
     tau: float = 0.005
     epsilon_end: float = 0.1
     epsilon_share: float = 0.1
-    penalty: float = 2.0
+    penalty: float = 2.5
+    standardise: int = 0
     tests: int = 20
     members: int = 128
     epochs: int = 500
@@ -89,12 +92,12 @@ class BanditSettings:
 SETTINGS: Mapping[str, BanditSettings] = {
     "full": BanditSettings(),
     "quick": BanditSettings(  # values settle in about 1 / (τ (1 - γ)) = 1000 updates
-        updates=4000, width=32, states=16, hidden=32, encoder_lr=1e-3, head_lr=1e-3, tau=0.1, buffer=200_000
+        updates=2400, width=32, states=16, hidden=32, encoder_lr=1e-3, head_lr=1e-3, tau=0.1, buffer=200_000, standardise=1
     ),
     "tiny": BanditSettings(
         seeds=2, updates=4, rollouts=4, batch=150, width=8, states=4, hidden=8, tests=2, members=6, epochs=2
     ),
-}
+}  # fmt: skip
 
 
 def run(settings: BanditSettings, cell: Cell, folder: Path) -> dict[str, Any]:
@@ -118,8 +121,9 @@ def learned_world(settings: BanditSettings, seed: int) -> Opinions:
     reward = torch.bernoulli(torch.full((EPISODES * HORIZON,), KNOWN), generator=stream(seed, "bandit", "data"))
     with initial_weights(seed, "bandit", "ensemble"):
         ensemble = RewardEnsemble(training.members, ARMS, training.hidden)
-    loss = fit_rewards(ensemble, reward, training, generator=stream(seed, "bandit", "ensemble"))
-    return opinions(ensemble, loss, training.elites)
+    mean, std = (float(reward.mean()), float(reward.std())) if settings.standardise else (0.0, 1.0)
+    loss = fit_rewards(ensemble, (reward - mean) / std, training, generator=stream(seed, "bandit", "ensemble"))
+    return opinions(ensemble, loss, training.elites).rescaled(mean, std)
 
 
 def epsilon_at(settings: BanditSettings, update: int) -> float:
@@ -283,6 +287,8 @@ def notes(settings: BanditSettings) -> list[str]:
     """How it was done."""
     return [
         f"The penalised agent is trained on r - {settings.penalty:g} U; both see raw rewards, in training and in the test.",
+        "The reward models learned "
+        + ("standardised rewards." if settings.standardise else "the rewards as they are."),
         "Data, ensemble and agent are drawn anew for each seed; the paper has one data set.",
         "The tests are greedy, 100 pulls, and both agents of a seed meet the same outcomes.",
     ]

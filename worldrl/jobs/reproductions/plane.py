@@ -1,6 +1,6 @@
 """A plane whose dynamics are known exactly, for the edge-of-reach problem (Sims et al. 2024).
 
-    s ∈ [-1, 1]²,  a ∈ [-1, 1]²,  s' = clip(s + step · a),  r = exp(-‖s' - goal‖² / 2σ²)
+    s ∈ [-size, size]²,  a ∈ [-1, 1]²,  s' = clip(s + step · a),  r = floor + (1 - floor) exp(-‖s' - goal‖² / 2σ²)
 
 The data lie in a disc around the origin, the goal outside it. After ``j`` steps from the disc, exactly the states with
 ‖(|s| - j · step)₊‖ ≤ radius can be reached (each coordinate moves by at most ``step`` on its own), so the states at the
@@ -25,9 +25,11 @@ from torch import Tensor
 from worldrl.core.transitions import Outcome, Transitions
 
 GRID = 201
-"""Points per axis of the oracle's table, 0.01 apart."""
+"""Points per axis of the oracle's table, a hundredth of ``size`` apart."""
 TOLERANCE = 1e-6
 """Largest change of the table at which value iteration ends, as a share of the largest value."""
+CELLS = 81
+"""Cells per axis in which states count as the same; with the default lengths a quarter of a move wide."""
 PIXELS = 96
 
 
@@ -36,26 +38,32 @@ class Plane:
     """The environment, which is its own exact world; see the module.
 
     Attributes:
-        step: largest move per coordinate; a multiple of the grid's 0.01.
+        size: half of the square's side, which the lengths below are to be read against.
+        step: largest move per coordinate; a multiple of the grid's ``size`` / 100.
         radius: of the disc of data.
         goal: both coordinates of the reward's peak.
         width: σ of the reward.
+        floor: reward far from the goal, as a robot earns for being upright; what is bootstrapped at the edge grows
+            from it.
         discount: γ of the oracle.
     """
 
-    step: float = 0.05
-    radius: float = 0.3
-    goal: float = 0.5
-    width: float = 0.2
-    discount: float = 0.99
+    size: float = 10.0
+    step: float = 1.0
+    radius: float = 3.0
+    goal: float = 2.5
+    width: float = 2.0
+    floor: float = 0.5
+    discount: float = 0.95
 
     def reward(self, arrived: Tensor) -> Tensor:
         """Return r ``[B]`` of arriving at ``[B, 2]``."""
-        return torch.exp(-((arrived - self.goal) ** 2).sum(-1) / (2 * self.width**2))
+        bump = torch.exp(-((arrived - self.goal) ** 2).sum(-1) / (2 * self.width**2))
+        return self.floor + (1 - self.floor) * bump
 
     def move(self, state: Tensor, action: Tensor) -> Tensor:
         """Return s' ``[B, 2]``."""
-        return (state + self.step * action).clamp(-1, 1)
+        return (state + self.step * action).clamp(-self.size, self.size)
 
     def reachable(self, state: Tensor, steps: int) -> Tensor:
         """Whether ``[B, 2]`` can be reached from the disc in at most ``steps``: bool ``[B]``."""
@@ -64,6 +72,17 @@ class Plane:
     def at_edge(self, state: Tensor, horizon: int) -> Tensor:
         """Whether ``[B, 2]`` can be reached in ``horizon`` steps and no fewer: bool ``[B]``."""
         return self.reachable(state, horizon) & ~self.reachable(state, horizon - 1)
+
+    def cell(self, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cell, row and column int64 ``[B]``, in which ``[B, 2]`` lies."""
+        row, column = ((state / self.size + 1) / 2 * (CELLS - 1)).round().long().unbind(-1)
+        return row, column
+
+    def visited(self, states: Tensor) -> Tensor:
+        """Mark the cells that hold any of ``[N, 2]``: bool ``[CELLS, CELLS]``."""
+        seen = torch.zeros(CELLS, CELLS, dtype=torch.bool)
+        seen[self.cell(states)] = True
+        return seen
 
     def disc(self, rows: int, *, generator: torch.Generator) -> Tensor:
         """Draw states ``[rows, 2]`` uniformly in the disc."""
@@ -88,9 +107,9 @@ class Plane:
         it arrives, so one sweep is a maximum filter: V ← max over the square of (r + γ V). It begins with the value
         of staying at the peak for ever, from which all others follow in as many sweeps as a path has steps.
         """
-        axis = torch.linspace(-1, 1, GRID)
+        axis = torch.linspace(-self.size, self.size, GRID)
         reward = self.reward(torch.stack(torch.meshgrid(axis, axis, indexing="ij"), -1))
-        reach = round(self.step * (GRID - 1) / 2)
+        reach = round(self.step / self.size * (GRID - 1) / 2)
         value = torch.where(reward == reward.max(), reward / (1 - self.discount), 0.0)
         while True:
             arrived = (reward + self.discount * value)[None, None]
@@ -102,7 +121,7 @@ class Plane:
 
     def value(self, state: Tensor) -> Tensor:
         """Interpolate V* at ``[B, 2]``: ``[B]``."""
-        place = state.flip(-1)[None, :, None]  # grid_sample wants (column, row) = (y, x)
+        place = (state / self.size).flip(-1)[None, :, None]  # grid_sample wants (column, row) = (y, x)
         return F.grid_sample(self.value_table[None, None], place, align_corners=True)[0, 0, :, 0]
 
     def q(self, state: Tensor, action: Tensor) -> Tensor:
@@ -159,13 +178,14 @@ def picture(plane: Plane, paths: Any, horizon: int) -> NDArray[np.uint8]:
     Returns:
         uint8 ``[PIXELS, PIXELS, 3]``, y upwards.
     """
-    axis = torch.linspace(-1, 1, PIXELS)
+    axis = torch.linspace(-plane.size, plane.size, PIXELS)
     y, x = torch.meshgrid(-axis, axis, indexing="ij")
     at = torch.stack([x, y], -1).reshape(-1, 2)
     image = (0.25 + 0.75 * plane.reward(at))[:, None].expand(-1, 3).clone()
     image[plane.at_edge(at, horizon)] *= torch.tensor([1.0, 0.9, 0.3])
     image[plane.reachable(at, 0)] += torch.tensor([-0.1, 0.0, 0.3])
     image = image.clamp(0, 1).reshape(PIXELS, PIXELS, 3)
-    place = ((torch.as_tensor(paths, dtype=torch.float32).reshape(-1, 2) + 1) / 2 * (PIXELS - 1)).round().long()
+    at = torch.as_tensor(paths, dtype=torch.float32).reshape(-1, 2) / plane.size
+    place = ((at + 1) / 2 * (PIXELS - 1)).round().long()
     image[PIXELS - 1 - place[:, 1], place[:, 0]] = torch.tensor([1.0, 0.1, 0.1])
     return (255 * image).byte().numpy()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context, parent_process
@@ -23,7 +24,7 @@ from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.log import Progress
 from worldrl.jobs.reproductions.catalogue import Cell, changed, find
 
-RESULT = "result.json"
+RESULT, COST = "result.json", "cost.json"
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def _work(folder: str, task: dict[str, Any]) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_threads(1)
     write_json(Path(folder) / RESULT, Task(**task).compute(Path(folder)))
+    write_json(Path(folder) / COST, {"cpu_s": time.process_time()})  # of this start; apart, for it never repeats
 
 
 def _end_with_parent() -> None:

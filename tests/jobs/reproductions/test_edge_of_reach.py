@@ -1,0 +1,33 @@
+"""Units under test: ``worldrl.jobs.reproductions.edge_of_reach`` and ``edge_parts``."""
+
+import torch
+
+from worldrl.algorithms.offline.agent import Facts
+from worldrl.algorithms.offline.ravl import Ravl
+from worldrl.jobs.reproductions.edge_of_reach import SETTINGS, make_agent
+from worldrl.jobs.reproductions.edge_parts import nearest, padded
+
+
+def test_distance_is_in_deviations_of_what_was_passed() -> None:
+    earlier = torch.tensor([[0.0, -10.0], [2.0, 10.0], [4.0, 0.0]])  # deviations 2 and 10
+    final = torch.tensor([[4.0, 20.0], [4.0, 0.0]])
+    torch.testing.assert_close(nearest(final, earlier), torch.tensor([2**0.5, 0.0]), atol=2e-3, rtol=0)
+
+
+def test_agents_differ_in_their_critics_alone() -> None:
+    settings, facts = SETTINGS["tiny"], Facts(torch.zeros(3), torch.ones(3), 2)
+    base, ravl = (make_agent(settings, method, facts) for method in ("base", "ravl"))
+    assert isinstance(ravl, Ravl)
+    assert not isinstance(base, Ravl)
+    assert (base.config.critics, ravl.config.critics, ravl.config.diversity) == (
+        2,
+        settings.critics,
+        settings.diversity,
+    )
+    for name in ("hidden", "discount", "polyak", "actor_rate", "critic_rate", "entropy_backup"):
+        assert getattr(base.config, name) == getattr(ravl.config, name)
+
+
+def test_training_that_left_the_numbers_keeps_its_last_values() -> None:
+    found = padded([{"step": 1, "return": 3.0}, {"step": 2, "return": 5.0}], 4)
+    assert found == {"return": [3.0, 5.0, 5.0, 5.0]}

@@ -1,0 +1,61 @@
+"""Unit under test: ``worldrl.jobs.reproductions.latent_actor``."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from worldrl.algorithms.offline.agent import Facts
+from worldrl.algorithms.offline.bc import Bc, BcConfig
+from worldrl.algorithms.offline.lru import MemoryConfig
+from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
+from worldrl.core.rng import initial_weights
+from worldrl.core.types import Episode
+from worldrl.jobs.reproductions.latent_actor import LatentActor, forgetful, recurrent
+from worldrl.rollout.actors import Row
+from worldrl.rollout.latent_world import recorded_latents
+from worldrl.rollout.specs import EpisodeSpec
+
+
+def row_at(episode: Episode, step: int) -> Row:
+    obs = {"image": episode.frames[step, 0], "command": episode.command[step]}
+    return Row(EpisodeSpec(episode.task, 0, 0), None, obs, episode.instruction)
+
+
+@pytest.fixture(scope="module")
+def recorded(push_episodes: list[Episode], world_model: Any) -> Any:
+    return recorded_latents(world_model, push_episodes)
+
+
+def test_simulator_and_data_show_the_same_observation(
+    push_episodes: list[Episode], world_model: Any, recorded: Any
+) -> None:
+    """What the actor decides on in a frame is the recorded row of that frame, so its chunk is the agent's there."""
+    rows = recorded.rows
+    with initial_weights(0, "bc"):
+        agent = Bc(BcConfig((8,)), Facts.of(rows, [0.0, 1.0]))
+    actor = LatentActor(world_model, forgetful(agent)).build()
+    seen = [row_at(push_episodes[0], 0), row_at(push_episodes[0], world_model.chunk_length)]
+    for row in seen:
+        actor.begin(row)
+    expected = agent.act(rows.obs[:2], generator=None).reshape(2, world_model.chunk_length, 7)
+    torch.testing.assert_close(torch.from_numpy(actor.act(seen)), expected)
+
+
+def test_an_episode_remembers_its_own_chunks_alone(
+    push_episodes: list[Episode], world_model: Any, recorded: Any
+) -> None:
+    rows = recorded.rows
+    with initial_weights(0, "neubay"):
+        agent = Neubay(NeubayConfig(MemoryConfig(8, 4), hidden=(8,), critics=2), Facts.of(rows, [0.0, 1.0]))
+        for parameter in agent.modules["actor"].parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+    actor = LatentActor(world_model, recurrent(agent))
+    row, other = row_at(push_episodes[0], 0), row_at(push_episodes[1], 0)
+    actor.begin(row)
+    actor.begin(other)
+    first, again = actor.act([row]), actor.act([row])
+    assert not (first == again).all()  # the second chunk knows of the first
+    actor.act([other])
+    actor.begin(row)
+    torch.testing.assert_close(torch.from_numpy(actor.act([row])), torch.from_numpy(first))

@@ -1,0 +1,99 @@
+"""An agent of video latents at the controls of the simulator: it sees what the world model's codec makes of a frame.
+
+An actor of :mod:`worldrl.rollout.actors` in all but its passport: it exists in one process only, since an offline agent
+is no policy folder that a worker could open. Give it to ``rollout_episodes`` with ``workers=0`` and ``record=True`` (pixels
+are rendered for recorded episodes).
+
+Shapes legend: ``S`` latent observation, ``A = 7 L`` a whole chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldrl.algorithms.offline.neubay import Neubay
+from worldrl.core.types import ACTION_SIZE, Episode
+from worldrl.evaluation.protocol import embedded_protocol
+from worldrl.rollout.actors import Row
+from worldrl.rollout.latent_world import latent_obs
+from worldrl.rollout.real import rollout_episodes
+from worldrl.rollout.reset_store import initial_record
+from worldrl.world_models.video import VideoWorldModel
+
+DecideChunk = Callable[[Tensor], Tensor]
+"""Maps an observation ``[1, S]`` to a chunk ``[1, A]`` in [-1, 1]; called once per chunk, so it may remember."""
+
+
+def recurrent(agent: Neubay) -> Callable[[], DecideChunk]:
+    """Begin episodes of an agent with a memory. It is told no reward: success would end the episode."""
+
+    def begin() -> DecideChunk:
+        memory, last = agent.begin(1), torch.zeros(1, agent.facts.action_size)
+
+        def decide(obs: Tensor) -> Tensor:
+            nonlocal memory, last
+            last, memory = agent.step(obs, last, torch.zeros(1), memory, generator=None)
+            return last
+
+        return decide
+
+    return begin
+
+
+def forgetful(agent: Any) -> Callable[[], DecideChunk]:
+    """Begin episodes of an agent that sees the newest observation alone."""
+    return lambda: lambda obs: agent.act(obs, generator=None)
+
+
+@dataclass(frozen=True, eq=False)
+class LatentActor:
+    """Most likely chunks of one agent.
+
+    Attributes:
+        model: its codec and instruction encoder make the observations.
+        begins: gives every episode a decider of its own.
+    """
+
+    model: VideoWorldModel
+    begins: Callable[[], DecideChunk]
+
+    def build(self) -> LatentActor:
+        """Return itself: there is no other process to build it in."""
+        return self
+
+    def begin(self, row: Row) -> None:
+        """Give the episode its decider."""
+        row.mind = self.begins()
+
+    def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        """Choose one chunk per row, float32 ``[B, L, 7]``."""
+        return np.stack([self._chunk(row) for row in rows])
+
+    @torch.no_grad()
+    def _chunk(self, row: Row) -> NDArray[np.float32]:
+        record = initial_record(
+            np.asarray(row.obs["image"]),
+            np.asarray(row.obs["command"]),
+            instruction=row.instruction,
+            task=row.spec.task,
+            memory_frames=self.model.memory_frames,
+            source="simulator",
+        )
+        obs = latent_obs(self.model, self.model.start([record]))  # of the memory it shows the newest frame alone
+        return row.mind(obs).reshape(-1, ACTION_SIZE).clamp(-1, 1).numpy()
+
+
+def played(actor: LatentActor, task: str, episodes: int, seed: int) -> list[bool]:
+    """Play the first initial states of a task, as ``worldrl evaluate`` numbers them; return which succeeded."""
+    size, length = actor.model.config.codec.image_size, actor.model.chunk_length
+    protocol = embedded_protocol([task], episodes_per_task=episodes, seed=seed, chunk_length=length, image_size=size)
+    driver: Any = actor
+    found = rollout_episodes(protocol.specs(), actor=driver, env_options=protocol.env_options, workers=0, record=True)
+    return [item.success for item in found if isinstance(item, Episode)]

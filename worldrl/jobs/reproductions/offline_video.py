@@ -1,0 +1,300 @@
+"""``offline-video``: RAVL, NEUBAY and policy-guided diffusion on the latents of a video world model.
+
+No paper has this one: the three algorithms meet the bundled video world model of the embedded suite as they meet a state
+world. One step is a chunk of 8 control steps, the reward the outcome head's success (:mod:`worldrl.rollout.latent_world`).
+The data of a seed are episodes of a clumsy scripted expert in one task. What counts is success in MuJoCo, against
+behaviour cloning on the same data:
+
+- ``bc``: repeats the chunks of the data;
+- ``ravl``: many diverse critics on rollouts of k chunks in the latents;
+- ``neubay``: a recurrent agent on rollouts to the time limit. The world is one model and measures no uncertainty, so
+  there are no members to hold fixed and no quantile to cut at: NEUBAY's agent without its posterior;
+- ``pgd``: TD3+BC on trajectories of latents and chunks from a diffusion model, guided by the agent; never steps the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldrl.algorithms.offline.agent import Agent, Facts
+from worldrl.algorithms.offline.bc import Bc, BcConfig
+from worldrl.algorithms.offline.branches import BranchConfig, Branches
+from worldrl.algorithms.offline.imagining import Imagining
+from worldrl.algorithms.offline.long_rollouts import Episodes, LongRolloutConfig
+from worldrl.algorithms.offline.lru import MemoryConfig
+from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
+from worldrl.algorithms.offline.neubay_training import NeubayTraining, train_neubay
+from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
+from worldrl.algorithms.offline.td3_bc import Td3Bc, Td3BcConfig
+from worldrl.algorithms.offline.training import OfflineTraining, train_offline
+from worldrl.core.rng import initial_weights, stream_seed
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.evaluation.protocol import embedded_protocol
+from worldrl.evaluation.report.model import Table
+from worldrl.jobs.offline_worlds import FirstUnguided, latent_trajectories, outcome_rule
+from worldrl.jobs.reproductions.catalogue import Cell
+from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.jobs.reproductions.latent_actor import LatentActor, forgetful, played, recurrent
+from worldrl.jobs.reproductions.shared import shared
+from worldrl.jobs.stages import BUNDLED, weights_folder
+from worldrl.rollout.actors import ExpertActor
+from worldrl.rollout.collect import CollectPlan, collect_dataset
+from worldrl.rollout.latent_world import LatentWorld, RecordedLatents, recorded_latents
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+from worldrl.world_models.offline.guided_dreams import DreamConfig, GuidedDreams
+from worldrl.world_models.offline.trajectory_diffusion import (
+    TrajectoryDiffusion,
+    TrajectoryDiffusionConfig,
+    TrajectoryTraining,
+    fit_trajectories,
+)
+from worldrl.world_models.offline.trajectory_sampling import GuidanceConfig, SamplerConfig
+from worldrl.world_models.video import VideoWorldModel
+
+METHODS = ("bc", "ravl", "neubay", "pgd")
+LEVELS, SAMPLER_STEPS = 2, 16
+"""Of the trajectory model: resolutions of a few chunks, and Heun steps of a draw."""
+
+
+@dataclass(frozen=True)
+class LatentSettings:
+    """Settings of data and agents.
+
+    Attributes:
+        seeds: how many.
+        task: name in the embedded suite.
+        episodes: recorded per seed.
+        noise: of the expert's actions.
+        goal_offset: error of where it believes its goal to be (m, standard deviation).
+        updates: gradient steps of an agent.
+        batch: rows per update; NEUBAY's rows of tape.
+        hidden: width of two hidden layers.
+        rate: learning rate.
+        discount: γ per chunk.
+        horizon: k of RAVL, chunks.
+        starts: rollouts per generation of RAVL; NEUBAY begins a quarter as many, which are longer.
+        refresh: updates between two generations of RAVL and of the trajectories.
+        real_ratio: share of recorded rows in RAVL's batches.
+        critics: of RAVL.
+        diversity: η of RAVL.
+        window: chunks of a trajectory.
+        features: of the trajectory model's first level.
+        model_steps: of its training.
+        trajectories: per generation.
+        guidance: coefficient c.
+        memory: features of NEUBAY's memories.
+        tests: true episodes.
+    """
+
+    seeds: int = 3
+    task: str = "PickRedCube"
+    episodes: int = 200
+    noise: float = 0.3
+    goal_offset: float = 0.02
+    updates: int = 20_000
+    batch: int = 256
+    hidden: int = 256
+    rate: float = 3e-4
+    discount: float = 0.95
+    horizon: int = 2
+    starts: int = 512
+    refresh: int = 500
+    real_ratio: float = 0.5
+    critics: int = 10
+    diversity: float = 1.0
+    window: int = 4
+    features: int = 256
+    model_steps: int = 10_000
+    trajectories: int = 1024
+    guidance: float = 1.0
+    memory: int = 128
+    tests: int = 100
+
+
+SETTINGS: Mapping[str, LatentSettings] = {
+    "full": LatentSettings(),
+    "quick": LatentSettings(
+        episodes=60, updates=3000, hidden=128, rate=1e-3, starts=128, critics=5, features=64, model_steps=1500,
+        trajectories=256, memory=64, tests=20,
+    ),
+    "tiny": LatentSettings(
+        seeds=2, episodes=2, noise=0.0, updates=2, batch=20, hidden=8, starts=4, refresh=2, critics=2, features=8,
+        window=2, model_steps=2, trajectories=4, memory=8, tests=1,
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Latents:
+    """What a stage learns from.
+
+    Attributes:
+        model: the world model.
+        recorded: the data in its latents.
+        facts: of them.
+    """
+
+    model: VideoWorldModel
+    recorded: RecordedLatents
+    facts: Facts
+
+
+def run(settings: LatentSettings, cell: Cell, folder: Path) -> dict[str, Any]:
+    """Train one agent and play it in the simulator; ``folder`` holds its checkpoints."""
+    latents = open_latents(settings, cell.seed, folder)
+    with initial_weights(cell.seed, "offline-video", cell.method):
+        agent = make_agent(settings, cell.method, latents.facts)
+    train(settings, cell, agent, latents, folder)
+    begins = recurrent(agent) if isinstance(agent, Neubay) else forgetful(agent)
+    success = played(LatentActor(latents.model, begins), settings.task, settings.tests, cell.seed)
+    return {"success": float(np.mean(success)), "episodes": len(success)}
+
+
+def open_latents(settings: LatentSettings, seed: int, folder: Path) -> Latents:
+    """Record the seed's episodes, unless another stage has, and put them through the codec."""
+    model = VideoWorldModel.load(weights_folder(BUNDLED))
+    source = stream_seed(seed, "offline-video", "data") % 2**31
+    specs = [EpisodeSpec(settings.task, index, source, source="noisy_expert") for index in range(settings.episodes)]
+    actor = ExpertActor(noise=settings.noise, goal_offset=settings.goal_offset)
+
+    def make(place: Path) -> None:
+        options = EnvOptions(image_size=model.config.codec.image_size)
+        collect_dataset(place / "dataset", [CollectPlan(actor, specs)], env_options=options, workers=0)
+
+    place = shared(folder, f"data-seed-{seed}", make)
+    recorded = recorded_latents(model, EpisodeDataset.open(place / "dataset").load())
+    data = latent_trajectories(recorded, settings.task)
+    return Latents(model, recorded, Facts.of(recorded.rows, data.returns(), updates=settings.updates))
+
+
+def make_agent(settings: LatentSettings, method: str, facts: Facts) -> Agent:
+    """Make one method's agent."""
+    hidden = (settings.hidden, settings.hidden)
+    common: dict[str, Any] = {"hidden": hidden, "discount": settings.discount}
+    if method == "bc":
+        return Bc(BcConfig(hidden, settings.rate), facts)
+    if method == "pgd":
+        return Td3Bc(Td3BcConfig(learning_rate=settings.rate, **common), facts)
+    if method == "neubay":
+        memory = MemoryConfig(settings.memory, settings.memory // 2)
+        rates: dict[str, Any] = {"encoder_rate": settings.rate / 10, "head_rate": settings.rate}
+        return Neubay(NeubayConfig(memory=memory, **rates, **common), facts)
+    rates = {f"{part}_rate": settings.rate for part in ("actor", "critic", "temperature")}
+    return Ravl(RavlConfig(critics=settings.critics, diversity=settings.diversity, **rates, **common), facts)
+
+
+def train(settings: LatentSettings, cell: Cell, agent: Agent, latents: Latents, folder: Path) -> None:
+    """Train an agent in its own way, resuming from ``folder``."""
+    rows = latents.recorded.rows
+    if isinstance(agent, Neubay):
+        train_recurrent(settings, cell.seed, agent, latents, folder / "checkpoints")
+        return
+    imagination, imagining = imagined(settings, cell, latents, folder)
+    every = max(1, settings.updates // 10)
+    train_offline(
+        f"offline-video-{cell.method}",
+        agent,
+        rows,
+        OfflineTraining(settings.updates, settings.batch, settings.updates, every, every),
+        seed=cell.seed,
+        imagination=imagination,
+        imagining=imagining,
+        folder=folder / "checkpoints",
+    )
+
+
+def imagined(settings: LatentSettings, cell: Cell, latents: Latents, folder: Path) -> tuple[Any, Imagining | None]:
+    """Return where a method's imagined rows come from, and how many; nothing for behaviour cloning."""
+    if cell.method == "bc":
+        return None, None
+    if cell.method == "pgd":
+        model = trajectory_model(settings, cell.seed, latents, folder)
+        sampler = SamplerConfig(steps=SAMPLER_STEPS, churn=80 / 256 * SAMPLER_STEPS)
+        guidance = GuidanceConfig(coefficient=settings.guidance)
+        dreams = GuidedDreams(model, DreamConfig(settings.trajectories), sampler, guidance)
+        return FirstUnguided(dreams), Imagining(
+            settings.window, 1 / 16, settings.trajectories, settings.updates // 4 or 1, 1
+        )
+    config = BranchConfig(settings.starts, settings.horizon)
+    size = Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, 5)
+    return Branches(world_of(latents), len(latents.recorded.rows), config), size
+
+
+def world_of(latents: Latents) -> LatentWorld:
+    """Return the world model as a state world that begins at the recorded moments."""
+    return LatentWorld(latents.model, latents.recorded.records, outcome_rule(latents.model))
+
+
+def trajectory_model(settings: LatentSettings, seed: int, latents: Latents, folder: Path) -> TrajectoryDiffusion:
+    """Train the diffusion model of windows of latents and chunks."""
+    model, _ = fit_trajectories(
+        "offline-video-model",
+        latents.recorded.rows,
+        latents.recorded.episode,
+        TrajectoryDiffusionConfig(length=settings.window, features=settings.features, levels=LEVELS),
+        TrajectoryTraining(settings.model_steps, stride=1, checkpoint_steps=max(1, settings.model_steps // 10)),
+        seed=seed,
+        folder=folder / "model",
+    )
+    return model
+
+
+def train_recurrent(settings: LatentSettings, seed: int, agent: Neubay, latents: Latents, folder: Path) -> None:
+    """Train NEUBAY's agent on rollouts up to the task's time limit."""
+    chunks = embedded_protocol([settings.task], episodes_per_task=1, seed=seed, chunk_length=1).horizon[settings.task]
+    limit = chunks // latents.model.chunk_length
+    rollouts = max(1, settings.starts // 4)
+    updates_per_step = settings.refresh / (rollouts * limit)
+    config = NeubayTraining(
+        updates=settings.updates,
+        rows=settings.batch,
+        buffer=5 * rollouts * (limit + 1),
+        updates_per_step=updates_per_step,
+        rollouts=LongRolloutConfig(rollouts, limit),
+        checkpoint_generations=max(1, settings.updates // settings.refresh // 10),
+    )
+    recorded = latents.recorded
+    episodes = Episodes.of(recorded.rows, recorded.episode)
+    train_neubay(agent, world_of(latents), episodes, config, seed=seed, folder=folder)
+
+
+# --- what was found -------------------------------------------------------------------------------------------------
+
+
+def conclude(settings: LatentSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+    """Hold each method's success against behaviour cloning's of the same seed."""
+    success = {m: np.array([found["success"] for found in results[m]]) for m in METHODS}
+    claims = [
+        Claim(
+            f"{m} succeeds more often than behaviour cloning",
+            "success, difference",
+            (success[m] - success["bc"]).tolist(),
+        )
+        for m in METHODS[1:]
+    ]
+    rows = [(m, f"{x.mean():.1%}", f"{x.min():.1%}", f"{x.max():.1%}") for m, x in success.items()]
+    table = Table("Success in the simulator", ("Method", "Mean", "Lowest seed", "Highest"), rows)
+    figure = across_seeds(
+        ", ".join(f"{i}: {m}" for i, m in enumerate(METHODS, 1)),
+        "method",
+        "success",
+        range(1, len(METHODS) + 1),
+        {"success": np.stack([success[m] for m in METHODS], axis=1).tolist()},
+        percent=True,
+    )
+    return Findings(claims, [table], [figure], notes(settings))
+
+
+def notes(settings: LatentSettings) -> list[str]:
+    """How it was done."""
+    return [
+        f"{settings.task}: {settings.episodes} episodes per seed of a scripted expert with noise {settings.noise:g} and "
+        f"goals off by {100 * settings.goal_offset:g} cm; {settings.tests} test episodes, the same ones for all methods.",
+        "The world model is the bundled one; it was trained on data of its own, which no agent here sees.",
+        "NEUBAY's agent runs without a posterior: a single world model has no members to disagree.",
+    ]
