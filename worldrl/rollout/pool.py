@@ -18,7 +18,7 @@ from worldrl.core.errors import WorkerError
 from worldrl.core.types import Episode
 from worldrl.rollout.share import Assignment, Share
 from worldrl.rollout.specs import EpisodeOutcome
-from worldrl.rollout.wire import decode
+from worldrl.workers.wire import decode
 from worldrl.rollout.worker import decode_result, worker_main
 
 Result = tuple[int, Episode | EpisodeOutcome]

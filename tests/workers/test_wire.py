@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from worldrl.rollout.wire import decode, encode
+from worldrl.workers.wire import decode, encode
 
 
 def test_round_trip_keeps_bits_shapes_and_dtypes():

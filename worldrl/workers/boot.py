@@ -1,0 +1,33 @@
+"""The first file of a simulator worker: ``python -I boot.py DESCRIPTOR TARGET``.
+
+It runs in the simulator's own Python environment and makes ``worldrl.workers`` importable there, and nothing else of
+the environment that the core lives in: no search path is added, so no version of a package can leak across.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+
+def load_file(name: str, path: Path, *, package: bool = False) -> ModuleType:
+    """Import one file under a name, without a search path."""
+    locations = [str(path.parent)] if package else None
+    spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=locations)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    load_file("worldrl", PACKAGE / "__init__.py", package=True)
+    from worldrl.workers.server import main
+
+    main(int(sys.argv[1]), sys.argv[2])
