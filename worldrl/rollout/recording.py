@@ -30,14 +30,14 @@ class Recording:
         cameras: names, in the order of the frames' axis ``V``.
         keep: whether to keep observations; otherwise only the outcome is known.
         hold_steps: further steps after the first success.
-        restarted: an earlier worker lost this episode.
+        restarted: an earlier worker lost this episode; also an attribute, for workers that are lost while it runs.
     """
 
     def __init__(
         self, spec: EpisodeSpec, *, cameras: tuple[str, ...], keep: bool, hold_steps: int, restarted: bool
     ) -> None:
         self.spec = spec
-        self._cameras, self._keep, self._hold_steps, self._restarted = cameras, keep, hold_steps, restarted
+        self._cameras, self._keep, self._hold_steps, self.restarted = cameras, keep, hold_steps, restarted
         self._frames: list[NDArray[np.uint8]] = []
         self._state: list[NDArray[np.float32]] = []
         self._command: list[NDArray[np.float32]] = []
@@ -80,7 +80,7 @@ class Recording:
             success_at_end=self._reward[-1] > 0,
             steps=len(self._reward),
             first_success=self._first_success,
-            restarted=self._restarted,
+            restarted=self.restarted,
         )
 
     def episode(self, instruction: str) -> Episode:
@@ -99,5 +99,5 @@ class Recording:
             instruction=instruction,
             task=self.spec.task,
             cameras=self._cameras,
-            meta={**self.spec.to_json(), "restarted": self._restarted},
+            meta={**self.spec.to_json(), "restarted": self.restarted},
         )

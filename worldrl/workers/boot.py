@@ -1,11 +1,12 @@
-"""The first file of a simulator worker: ``python -I boot.py DESCRIPTOR TARGET``.
+"""The first file of a process in a simulator's environment: ``python -I boot.py MODULE ARGUMENT ...``.
 
-It runs in the simulator's own Python environment and makes ``worldrl.workers`` importable there, and nothing else of
+It runs ``worldrl.workers.MODULE.main`` in the simulator's own Python environment: it makes ``worldrl.workers`` importable there, and nothing else of
 the environment that the core lives in: no search path is added, so no version of a package can leak across.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -28,6 +29,4 @@ def load_file(name: str, path: Path, *, package: bool = False) -> ModuleType:
 
 if __name__ == "__main__":
     load_file("worldrl", PACKAGE / "__init__.py", package=True)
-    from worldrl.workers.server import main
-
-    main(int(sys.argv[1]), sys.argv[2])
+    importlib.import_module(f"worldrl.workers.{sys.argv[1]}").main(*sys.argv[2:])

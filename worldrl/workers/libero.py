@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
+import importlib.util
 import re
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -106,7 +105,7 @@ class Libero:
         self._vendor = importlib.import_module("libero.libero.envs.env_wrapper")
         self._bddl = root / "bddl_files"
         self._states_folder = Path(states)
-        self._names = load_file("libero_task_map", root / "benchmark" / "libero_suite_task_map.py").libero_task_map
+        self._names = task_names(root)
         self.states = load_suite(self._states_folder / f"{suite}.npz", suite)
         if not shadows:
             draw_plainly()
@@ -306,6 +305,11 @@ def package_root() -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / "libero"
 
 
+def task_names(root: Path) -> dict[str, list[str]]:
+    """Names of each suite's tasks, in the benchmark's order; read without the package's imports of torch."""
+    return load_file("libero_task_map", root / "benchmark" / "libero_suite_task_map.py").libero_task_map
+
+
 def find_assets(root: Path, given: str) -> Path:
     """Return the assets' folder.
 
@@ -322,17 +326,6 @@ def find_assets(root: Path, given: str) -> Path:
     return folder
 
 
-def vendor_config(root: Path) -> Mapping[str, str]:
-    """Content of the ``config.yaml`` without which LIBERO's first import asks on standard input."""
-    return {
-        "benchmark_root": str(root),
-        "bddl_files": str(root / "bddl_files"),
-        "init_states": str(root / "init_files"),
-        "datasets": str(root.parent / "datasets"),
-        "assets": str(root / "assets"),
-    }
-
-
 def draw_plainly() -> None:
     """Build every later model without shadows and anti-aliasing."""
     base = importlib.import_module("robosuite.environments.base").MujocoEnv
@@ -344,10 +337,3 @@ def draw_plainly() -> None:
         quality.shadowsize = quality.offsamples = 0
 
     base._initialize_sim = initialize
-
-
-def main_facts() -> dict[str, Any]:
-    """What setup wants to know of the package: its folder and its task names."""
-    root = package_root()
-    names = load_file("libero_task_map", root / "benchmark" / "libero_suite_task_map.py").libero_task_map
-    return {"root": str(root), "tasks": {suite: list(names[suite]) for suite in facts.SUITES}, "pid": os.getpid()}

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 GAIN = 16.0
 """Action per metre of distance: full speed beyond 6 cm."""
 OPEN, CLOSED = -1.0, 1.0
+UP = np.array([0.0, 0.0, 1.0])
 HOVER_M = 0.12
 CLEARANCE_M = 0.16
 """Height of the carried object over everything it passes."""
@@ -139,16 +140,16 @@ class PickAndPlace:
 
     def target(self, phase: str, world: World) -> NDArray[np.float64]:
         """Where the hand should be in a phase (m)."""
-        grasp = world.position(self._object) + self._side + [0, 0, self._grip.height_m]
+        grasp = world.position(self._object) + self._side + self._grip.height_m * UP
         above = max(self._start[2], world.position(self._goal)[2]) + CLEARANCE_M
         if phase == "over the grasp":
-            return grasp + [0, 0, HOVER_M]
+            return grasp + HOVER_M * UP
         if phase == "at the grasp":
             return grasp
         if phase == "lift":
             return np.append(self._anchor[:2], above)
         if phase == "retreat":
-            return self._anchor + [0, 0, HOVER_M]
+            return self._anchor + HOVER_M * UP
         if phase == "hold":
             return self._anchor
         # The hand moves by what the object itself still lacks, so a slipped grasp is made up for.

@@ -103,7 +103,7 @@ def load_suite(path: Path, suite: str) -> dict[str, NDArray[np.float64]]:
         StatesError: missing, damaged, or not the benchmark's.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             states = {name: file[name] for name in file.files}
     except (OSError, ValueError, zipfile.BadZipFile) as error:
         raise StatesError(f"{path}: cannot be read ({error}); run `worldrl setup libero` again") from error

@@ -152,16 +152,16 @@ def pack(slots: Sequence[int], rows: Sequence[Arrays]) -> bytes:
     return encode({"kind": "rows", "slots": list(slots), "pictured": pictured}, stacked)
 
 
-def main(descriptor: int, target: str) -> None:
+def main(descriptor: str, target: str) -> None:
     """Serve until ``stop`` or the parent's end.
 
     Args:
-        descriptor: inherited end of the socket pair.
+        descriptor: number of the inherited end of the socket pair.
         target: see :func:`find_suite`.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its workers
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
-    connection = Connection(descriptor)
+    connection = Connection(int(descriptor))
     try:
         _serve(connection, target)
     except (EOFError, BrokenPipeError, ConnectionResetError):
