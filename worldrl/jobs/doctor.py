@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -24,9 +25,10 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from worldrl.core.errors import WorldrlError
+from worldrl.core.errors import WorkerEnvironmentError, WorldrlError
 from worldrl.core.run import RunDirectory
 from worldrl.paths import bundled_weights
+from worldrl.rollout.environments import NAMES, find_environment
 from worldrl.settings import as_plain, positive, resume_command, setting
 from worldrl.workers.rendering import RENDER_PROGRAM, choose_backend
 
@@ -209,6 +211,21 @@ def check_extras() -> str:
     return ", ".join(dict.fromkeys(wanted.values()))
 
 
+def check_environment(name: str) -> str:
+    """A simulator's own environment is there; whether it serves is what its setup checks."""
+    try:
+        environment = find_environment(name)
+    except WorkerEnvironmentError as error:
+        raise Failure(str(error).partition(";")[0], f"worldrl setup {name}") from error
+    assets = str(environment.record.get("assets", ""))
+    if not assets:
+        return f"{environment.folder}, assets of its package"
+    if not Path(assets).is_dir():
+        raise Failure(f"its assets {assets} are gone", f"worldrl setup {name} assets=FOLDER")
+    note = str(environment.record.get("assets_note", ""))
+    return f"{environment.folder}, assets {assets}" + (f" ({note})" if note else "")
+
+
 def examine(name: str, required: bool, check: Callable[[], str]) -> Finding:
     """Run one check; an unexpected exception is a failure of that check, never of the doctor."""
     try:
@@ -233,6 +250,7 @@ def examine_all(settings: DoctorSettings) -> list[Finding]:
         examine("shm", False, check_shm),
         examine("weights", True, check_weights),
         examine("extras", False, check_extras),
+        *(examine(name, False, partial(check_environment, name)) for name in NAMES),
     ]
 
 
