@@ -42,8 +42,8 @@ SUITES = (EMBEDDED, *libero_facts.suite_names())
 class BenchmarkSettings:
     """Which suite, who acts, and how much of it."""
 
-    suite: str = required(f"one of {', '.join(SUITES)}")
     policy: str = required("folder of a policy, or expert for the suite's scripted one")
+    suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
     run_dir: str = setting("runs/benchmark", "where everything is written")
     seed: int = setting(0, "of sampling, and of the embedded suite's initial states")
     device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")
@@ -65,8 +65,7 @@ class BenchmarkSettings:
 
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
-        if self.suite != "???":
-            one_of("suite", self.suite, SUITES)
+        one_of("suite", self.suite, SUITES)
         for name in ("first_index", "restarts", "videos"):
             non_negative(name, getattr(self, name))
         for name in ("episodes", "workers", "envs", "timeout_s", "recycle_after", "image_size"):

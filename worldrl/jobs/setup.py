@@ -32,7 +32,7 @@ from worldrl.rollout.environments import (
 )
 from worldrl.rollout.libero import libero_launch
 from worldrl.rollout.simulator_pool import SimulatorPool
-from worldrl.settings import one_of, positive, required, setting
+from worldrl.settings import one_of, positive, setting
 from worldrl.workers import boot
 from worldrl.workers import libero_facts as facts
 from worldrl.workers.rendering import choose_backend
@@ -47,7 +47,7 @@ TOOLS = ("pip==25.3", "setuptools==80.9.0", "wheel==0.45.1")
 class SetupSettings:
     """Settings of ``worldrl setup``."""
 
-    name: str = required(f"which environment: {', '.join(NAMES)}")
+    name: str = setting("", f"which environment: {', '.join(NAMES)}")
     run_dir: str = setting("runs/setup", "folder that receives result.json")
     seed: int = setting(0, "recorded only: setup draws nothing")
     python: str = setting("", f"interpreter to build with, Python {PYTHON}; empty looks for one")
@@ -57,7 +57,7 @@ class SetupSettings:
 
     def __post_init__(self) -> None:
         """Check the name and the ranges."""
-        if self.name != "???":
+        if self.name:
             one_of("name", self.name, NAMES)
         positive("timeout_s", self.timeout_s)
         if self.assets and not (Path(self.assets) / "scenes").is_dir():
@@ -76,6 +76,8 @@ def main(settings: SetupSettings) -> dict[str, Any]:
     Raises:
         WorkerEnvironmentError: a step failed; the message names its log.
     """
+    if not settings.name:
+        raise SettingError(f"setup: which environment? Write worldrl setup NAME, with one of {', '.join(NAMES)}")
     folder = environment_folder(settings.name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open_run("setup", settings) as run:

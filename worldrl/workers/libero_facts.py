@@ -61,8 +61,9 @@ class SettlePlace:
     limit_m: float
 
 
-SETTLE_PROBE = SettlePlace("libero_spatial", 5, 0, "akita_black_bowl_1", "glazed_rim_porcelain_ramekin_1", 40, 0.01)
-"""Measured: 1 mm on MuJoCo 3.3.7, 35 mm on 3.8.1."""
+SETTLE_PROBE = SettlePlace("libero_spatial", 5, 0, "akita_black_bowl_1", "glazed_rim_porcelain_ramekin_1", 40, 0.025)
+"""The bowl falls onto the ramekin. On MuJoCo 3.3.7 it lies still from step 10 on, 14.5 mm beside the middle in the three
+stored states that were looked at; on 3.8.1 it ends 35 mm beside it, leaning."""
 
 
 @dataclass(frozen=True)
