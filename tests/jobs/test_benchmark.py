@@ -65,14 +65,14 @@ def test_the_table_does_not_depend_on_workers_accidents_or_interruption(tmp_path
     assert "toy" in metrics["protocol"]["conventions"]["assets"]
     assert "this is not a libero_goal result" in capsys.readouterr().err
     a, b = (EvalResult.load(tmp_path / name) for name in ("plain", "cut"))
-    assert compare(a, b).overall.diff == 0
+    assert compare(a, b).overall["diff"] == 0
 
 
 def test_embedded_suite_with_its_expert(tmp_path):
     tokens = ["episodes=2", "tasks=[PickRedCube]", "workers=1", "envs=1", f"run_dir={tmp_path / 'run'}"]
     assert main(["benchmark", "suite=embedded", "policy=expert", *tokens]) == 0
     result = EvalResult.load(tmp_path / "run")
-    assert (result.rate().k, result.rate().n) == (2, 2)
+    assert (result.rate()["k"], result.rate()["n"]) == (2, 2)
 
 
 def test_missing_environment_is_exit_code_2(tmp_path, monkeypatch, capsys):

@@ -210,8 +210,8 @@ def table_rows(result: EvalResult) -> list[list[Any]]:
     for task in (*result.protocol.tasks, None):
         rate, end = result.rate(task), result.rate(task, at_end=True)
         failed = [] if task is None else [o.spec.index for o in result.of_task(task) if not o.success_once]
-        numbers = [round(rate.rate, 4), round(rate.lo, 4), round(rate.hi, 4)]
-        rows.append([task or "all", rate.k, rate.n, *numbers, end.k, " ".join(map(str, failed))])
+        numbers = [round(rate["rate"], 4), round(rate["lo"], 4), round(rate["hi"], 4)]
+        rows.append([task or "all", rate["k"], rate["n"], *numbers, end["k"], " ".join(map(str, failed))])
     return rows
 
 

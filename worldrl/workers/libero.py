@@ -101,7 +101,8 @@ class Libero:
         self.image_size, self.cameras, self.suite = image_size, tuple(cameras), suite
         root = package_root()
         self.assets = find_assets(root, assets)
-        importlib.import_module("libero.libero")._assets_path_cache = str(self.assets)  # its own look-up would download
+        vendor: Any = importlib.import_module("libero.libero")
+        vendor._assets_path_cache = str(self.assets)  # its own look-up would download
         self._vendor = importlib.import_module("libero.libero.envs.env_wrapper")
         self._bddl = root / "bddl_files"
         self._states_folder = Path(states)

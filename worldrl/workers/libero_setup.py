@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,6 @@ def main(folder: str) -> None:
     names = task_names(root)
     (here / "initial_states").mkdir(exist_ok=True)
     for suite in facts.SUITES:
-        states = convert_suite(root / "init_files" / suite, names[suite])
+        states: dict[str, Any] = convert_suite(root / "init_files" / suite, names[suite])
         check_digest(suite, states)
         np.savez(here / "initial_states" / f"{suite}.npz", **states)
