@@ -69,7 +69,7 @@ def test_the_table_does_not_depend_on_workers_accidents_or_interruption(tmp_path
 
 
 def test_embedded_suite_with_its_expert(tmp_path):
-    tokens = ["episodes=2", "tasks=[PickRedCube]", "workers=1", "envs=1", f"run_dir={tmp_path / 'run'}"]
+    tokens = ["episodes=2", "tasks=[PickRedCube]", "workers=0", "envs=1", f"run_dir={tmp_path / 'run'}"]
     assert main(["benchmark", "suite=embedded", "policy=expert", *tokens]) == 0
     result = EvalResult.load(tmp_path / "run")
     assert (result.rate()["k"], result.rate()["n"]) == (2, 2)

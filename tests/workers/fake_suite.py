@@ -27,7 +27,14 @@ class Fake:
 
     def describe(self):
         tasks = [{"name": name, "instruction": name.replace("_", " ")} for name in TASKS]
-        return {"suite": self.suite, "tasks": tasks, "stored_states": 50, "packages": {}, "pid": os.getpid()}
+        return {
+            "suite": self.suite,
+            "tasks": tasks,
+            "stored_states": 50,
+            "packages": {},
+            "assets": "0123",
+            "pid": os.getpid(),
+        }
 
     def make(self, task):
         return Point(self, task)

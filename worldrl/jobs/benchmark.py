@@ -50,7 +50,7 @@ class BenchmarkSettings:
     episodes: int = setting(10, "initial states of each task; LIBERO stores 50")
     first_index: int = setting(0, "number of the first initial state")
     tasks: list[str] = setting([], "names of tasks; empty takes all of the suite")
-    workers: int = setting(2, "simulator processes")
+    workers: int = setting(2, "simulator processes; 0 runs the embedded suite in this process")
     envs: int = setting(4, "environments in all, and the largest batch of a decision")
     replan: int | None = setting(None, "actions executed of each chunk; null for all")
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
@@ -66,9 +66,9 @@ class BenchmarkSettings:
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
         one_of("suite", self.suite, SUITES)
-        for name in ("first_index", "restarts", "videos"):
+        for name in ("first_index", "workers", "restarts", "videos"):
             non_negative(name, getattr(self, name))
-        for name in ("episodes", "workers", "envs", "timeout_s", "recycle_after", "image_size"):
+        for name in ("episodes", "envs", "timeout_s", "recycle_after", "image_size"):
             positive(name, getattr(self, name))
 
 
@@ -115,7 +115,7 @@ def embedded(settings: BenchmarkSettings, run: RunDirectory, device: str) -> tup
     )
     options: dict[str, Any] = {
         "workers": settings.workers,
-        "envs_per_worker": max(1, settings.envs // settings.workers),
+        "envs_per_worker": max(1, settings.envs // max(1, settings.workers)),
         "timeout_s": settings.timeout_s,
         "out": run.path,
         "record_videos": settings.videos,
