@@ -141,6 +141,21 @@ def test_envs_stand_alone(path: Path) -> None:
     assert roots.isdisjoint({"torch", "worldrl"})
 
 
+WORKER_FILES = sorted((PACKAGE / "workers").rglob("*.py"))
+
+
+def foreign(source: str) -> set[str]:
+    """Packages of others, imported anywhere in a file."""
+    roots = {item.module.split(".")[0] for item in imports(source)}
+    return roots - set(sys.stdlib_module_names) - {"numpy", "worldrl"}
+
+
+@pytest.mark.parametrize("path", WORKER_FILES, ids=lambda p: p.name)
+def test_workers_need_only_numpy(path: Path) -> None:
+    assert foreign(path.read_text()) == set()
+    assert foreign("def f():\n    import torch") == {"torch"}
+
+
 @pytest.mark.parametrize("room", sorted(TABLE))
 def test_room_packages_import_nothing(room: str) -> None:
     assert list(imports((PACKAGE / room / "__init__.py").read_text())) == []

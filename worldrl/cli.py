@@ -107,6 +107,15 @@ COMMANDS = {
                 "method=sol_rl start=runs/planner/world_model reward=idm reward_folder=runs/train-idm/idm",
             ),
         ),
+        Command(
+            "benchmark",
+            "measure a policy on a suite: embedded, or LIBERO in its own environment",
+            (
+                "suite=libero_spatial policy=expert",
+                "suite=libero_goal policy=runs/train-policy/policy episodes=50 workers=4",
+                "suite=embedded policy=runs/train-policy/policy",
+            ),
+        ),
         Command("compare", "compare two evaluations episode by episode", ("a=runs/before b=runs/after",)),
         Command("train-vla", "the whole loop: clone, imagine, improve, check in physics", ("", "preset=tiny")),
         Command(
@@ -127,6 +136,12 @@ COMMANDS = {
             "reproduce",
             "a paper's central effect at small scale: table, figure and verdict (reproduce NAME; without NAME: a list)",
             ("", "neubay-bandit", "edge-of-reach-2d scale=full seeds=10"),
+            positional="name",
+        ),
+        Command(
+            "setup",
+            "build a simulator's own Python environment in the cache, and check it (setup NAME)",
+            ("libero", "libero assets=/data/LIBERO/libero/libero/assets"),
             positional="name",
         ),
         Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),

@@ -124,5 +124,6 @@ for _name, _class in (
 ):
     ALGORITHMS.register(_name, f"worldrl.algorithms.offline.{_class}")
 BENCHMARKS.register("embedded", "worldrl.evaluation.protocol:embedded_protocol")
+BENCHMARKS.register("libero", "worldrl.evaluation.suites:libero_protocol")
 for _rule in ("never", "hopper", "walker2d", "ant", "humanoid", "inverted_pendulum"):
     TERMINATIONS.register(_rule, f"worldrl.world_models.offline.terminations:{_rule}")

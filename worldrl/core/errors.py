@@ -42,6 +42,10 @@ class WorkerError(WorldrlError):
     """A simulator worker died or fell silent; the message names worker, task and episode."""
 
 
+class WorkerEnvironmentError(WorldrlError):
+    """A simulator's own Python environment is missing, incomplete or of another version; the message says what to run."""
+
+
 class NonFiniteError(WorldrlError):
     """A loss, gradient, action or latent became NaN or infinite; training stops with its name and step."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from worldrl.core.artefact import read_artefact
@@ -15,6 +15,9 @@ from worldrl.evaluation.result import EvalLog, EvalResult, header_json
 from worldrl.rollout.actors import AnyActor, PolicyActor, actor_to_json
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
+
+Runner = Callable[[Sequence[EpisodeSpec], Sequence[int]], Iterator[Episode | EpisodeOutcome]]
+"""Runs episodes, in any order; those whose positions it is given come back as full records."""
 
 
 def evaluate_policy(
@@ -96,23 +99,58 @@ def evaluate_actor(
         record_videos: episodes per task recorded with frames.
         on_recording: receives them.
     """
-    identity = policy_hash or digest(actor_to_json(actor))
+
+    def run(specs: Sequence[EpisodeSpec], record: Sequence[int]) -> Iterator[Episode | EpisodeOutcome]:
+        return rollout_episodes(
+            specs,
+            actor=actor,
+            env_options=protocol.env_options,
+            workers=workers,
+            envs_per_worker=envs_per_worker,
+            timeout_s=timeout_s,
+            hold_steps=protocol.hold_steps,
+            record=record,
+            order="completion",
+        )
+
+    return evaluate_with(
+        run,
+        protocol,
+        name=name,
+        identity=policy_hash or digest(actor_to_json(actor)),
+        out=out,
+        record_videos=record_videos,
+        on_recording=on_recording,
+    )
+
+
+def evaluate_with(
+    run: Runner,
+    protocol: EvalProtocol,
+    *,
+    name: str,
+    identity: str,
+    out: Path | None = None,
+    record_videos: int = 0,
+    on_recording: Callable[[Episode], None] | None = None,
+) -> EvalResult:
+    """Measure whatever runs episodes: the embedded simulator, or another suite's workers.
+
+    Args:
+        run: runs the missing episodes, and keeps the frames of those whose positions it is told.
+        protocol: what to measure; each of its episodes is run exactly once.
+        name: of who acts, for people.
+        identity: of its weights or settings.
+        out: where outcomes are written.
+        record_videos: episodes per task recorded with frames.
+        on_recording: receives them.
+    """
     log = EvalLog(out, header_json(protocol, name, identity))
     known = {outcome.spec.key for outcome in log.outcomes}
     specs = [spec for spec in protocol.specs() if spec.key not in known]
-    results = rollout_episodes(
-        specs,
-        actor=actor,
-        env_options=protocol.env_options,
-        workers=workers,
-        envs_per_worker=envs_per_worker,
-        timeout_s=timeout_s,
-        hold_steps=protocol.hold_steps,
-        record=positions_to_record(specs, protocol, record_videos if on_recording else 0),
-        order="completion",
-    )
+    record = positions_to_record(specs, protocol, record_videos if on_recording else 0)
     with Progress(f"evaluate {name}", total=len(specs) + len(known), start=len(known), unit="episodes") as progress:
-        for item in results:
+        for item in run(specs, record):
             if isinstance(item, Episode) and on_recording:
                 on_recording(item)
             log.add(EpisodeOutcome.of(item) if isinstance(item, Episode) else item)

@@ -8,7 +8,7 @@ only if their protocols are equal.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -49,6 +49,8 @@ class EvalProtocol:
         hold_steps: further steps after the first success, at whose end ``success_at_end`` is read.
         instruction_mode: which sentences are told: the task's own, its training paraphrases or its held-out ones.
         style: visual style of the scene.
+        conventions: what else decides a foreign suite's number, in plain words and numbers: settle steps, image
+            orientation, assets, ...; empty for the embedded suite.
         packages: versions of the packages that move the physics, for example ``{"mujoco": "3.8.0"}``.
     """
 
@@ -70,6 +72,7 @@ class EvalProtocol:
     hold_steps: int = 0
     instruction_mode: InstructionMode = "canonical"
     style: str = "default"
+    conventions: Mapping[str, str | int | float | bool] = field(default_factory=dict[str, "str | int | float | bool"])
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -98,6 +101,8 @@ class EvalProtocol:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         data = asdict(self)
+        if not self.conventions:
+            del data["conventions"]  # protocols without any keep the hashes they had before there were any
         return {"schema": SCHEMA, **data, "tasks": list(self.tasks), "cameras": list(self.cameras)}
 
     @classmethod
@@ -110,8 +115,8 @@ class EvalProtocol:
         if data.get("schema") != SCHEMA:
             raise ProtocolError(f"protocol: schema must be {SCHEMA}, received {data.get('schema')}; evaluate again")
         values = {name: value for name, value in data.items() if name != "schema"}
-        known = {field.name for field in fields(cls)}
-        if set(values) != known:
+        known = {item.name for item in fields(cls)}
+        if {*values, "conventions"} != known:
             raise ProtocolError(f"protocol: fields differ from schema {SCHEMA}: {sorted(set(values) ^ known)}")
         return cls(**{**values, "tasks": tuple(values["tasks"]), "cameras": tuple(values["cameras"])})
 
@@ -188,7 +193,11 @@ def require_same(a: EvalProtocol, b: EvalProtocol) -> None:
         ProtocolError: names each differing field with both values.
     """
     left, right = a.to_json(), b.to_json()
-    differing = [f"{name}: {left[name]!r} against {right[name]!r}" for name in left if left[name] != right[name]]
+    differing = [
+        f"{name}: {left.get(name)!r} against {right.get(name)!r}"
+        for name in dict.fromkeys([*left, *right])
+        if left.get(name) != right.get(name)
+    ]
     if differing:
         raise ProtocolError(
             f"protocols {a.hash} and {b.hash} differ, so their rates cannot be compared; {'; '.join(differing)}; "

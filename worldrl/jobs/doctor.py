@@ -11,12 +11,12 @@ import io
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,24 +25,14 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from worldrl.core.errors import WorldrlError
+from worldrl.core.errors import WorkerEnvironmentError, WorldrlError
 from worldrl.core.run import RunDirectory
 from worldrl.paths import bundled_weights
+from worldrl.rollout.environments import NAMES, find_environment
 from worldrl.settings import as_plain, positive, resume_command, setting
+from worldrl.workers.rendering import RENDER_PROGRAM, choose_backend
 
 REINSTALL = "pip install -c constraints.txt -e ."
-RENDER_PROGRAM = """
-import mujoco
-model = mujoco.MjModel.from_xml_string(
-    "<mujoco><worldbody><light pos='0 0 3'/><geom type='box' size='.2 .2 .2' rgba='1 0 0 1'/></worldbody></mujoco>"
-)
-data = mujoco.MjData(model)
-mujoco.mj_forward(model, data)
-with mujoco.Renderer(model, 32, 32) as renderer:
-    renderer.update_scene(data)
-    image = renderer.render()
-raise SystemExit(0 if image.std() > 1 else "the rendered image is blank")
-"""
 
 
 @dataclass
@@ -113,29 +103,13 @@ def check_render(timeout_s: float) -> str:
     """MuJoCo renders off screen, with the back end chosen by MUJOCO_GL, else EGL, else OSMesa."""
     chosen = os.environ.get("MUJOCO_GL")
     backends = [chosen] if chosen else ["egl", "osmesa"] if sys.platform == "linux" else ["glfw"]
-    reasons: list[str] = []
-    for backend in backends:
-        reason = _render_in_child(backend, timeout_s)
-        if reason is None:
-            hint = "" if backend == backends[0] else f"; set MUJOCO_GL={backend}"
-            return f"mujoco {version('mujoco')} renders with {backend}{hint}"
-        reasons.append(f"{backend}: {reason}")
-    raise Failure("; ".join(reasons), "apt-get install -y libegl1 libgl1-mesa-dri libglvnd0 && export MUJOCO_GL=egl")
-
-
-def _render_in_child(backend: str, timeout_s: float) -> str | None:
-    """Return None if rendering works, else the reason in one line."""
-    environment = {**os.environ, "MUJOCO_GL": backend}
-    program = [sys.executable, "-c", RENDER_PROGRAM]
-    try:
-        child = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=timeout_s, check=False)
-    except subprocess.TimeoutExpired:
-        return f"no image within {timeout_s:g} s"
-    if child.returncode == 0:
-        return None
-    lines = [line for line in child.stderr.splitlines() if line.strip() and not line.startswith(" ")]
-    errors = [line for line in lines if "Error" in line and not line.startswith("Exception ignored")]
-    return (errors or lines or [f"exit code {child.returncode}"])[0][:160]
+    backend, reasons = choose_backend(sys.executable, timeout_s, backends, RENDER_PROGRAM)
+    if backend is None:
+        raise Failure(
+            "; ".join(reasons), "apt-get install -y libegl1 libgl1-mesa-dri libglvnd0 && export MUJOCO_GL=egl"
+        )
+    hint = f"; set MUJOCO_GL={backend}" if reasons else ""
+    return f"mujoco {version('mujoco')} renders with {backend}{hint}"
 
 
 def check_video() -> str:
@@ -221,7 +195,6 @@ def check_weights() -> str:
     if not folders:
         return "none are bundled; worldrl train-policy and train-world-model start from nothing"
     artefact = importlib.import_module("worldrl.core.artefact")
-    artefact = importlib.import_module("worldrl.core.artefact")
     for folder in folders:
         artefact.read_artefact(folder, kind=artefact.read_manifest(folder)["kind"])
     return ", ".join(folder.name for folder in folders)
@@ -236,6 +209,21 @@ def check_extras() -> str:
             f"not installed: {', '.join(missing)}", f"pip install -c constraints.txt -e '.[{','.join(missing)}]'"
         )
     return ", ".join(dict.fromkeys(wanted.values()))
+
+
+def check_environment(name: str) -> str:
+    """A simulator's own environment is there; whether it serves is what its setup checks."""
+    try:
+        environment = find_environment(name)
+    except WorkerEnvironmentError as error:
+        raise Failure(str(error).partition(";")[0], f"worldrl setup {name}") from error
+    assets = str(environment.record.get("assets", ""))
+    if not assets:
+        return f"{environment.folder}, assets of its package"
+    if not Path(assets).is_dir():
+        raise Failure(f"its assets {assets} are gone", f"worldrl setup {name} assets=FOLDER")
+    note = str(environment.record.get("assets_note", ""))
+    return f"{environment.folder}, assets {assets}" + (f" ({note})" if note else "")
 
 
 def examine(name: str, required: bool, check: Callable[[], str]) -> Finding:
@@ -262,6 +250,7 @@ def examine_all(settings: DoctorSettings) -> list[Finding]:
         examine("shm", False, check_shm),
         examine("weights", True, check_weights),
         examine("extras", False, check_extras),
+        *(examine(name, False, partial(check_environment, name)) for name in NAMES),
     ]
 
 

@@ -30,7 +30,7 @@ class Recording:
         cameras: names, in the order of the frames' axis ``V``.
         keep: whether to keep observations; otherwise only the outcome is known.
         hold_steps: further steps after the first success.
-        restarted: an earlier worker lost this episode.
+        restarted: an earlier worker lost this episode; also an attribute, for workers that are lost while it runs.
         domain: of the environment; kept with the record where it is not ``clean``.
     """
 
@@ -46,7 +46,7 @@ class Recording:
     ) -> None:
         self.spec = spec
         self._domain = {} if domain == "clean" else {"domain": domain}
-        self._cameras, self._keep, self._hold_steps, self._restarted = cameras, keep, hold_steps, restarted
+        self._cameras, self._keep, self._hold_steps, self.restarted = cameras, keep, hold_steps, restarted
         self._frames: list[NDArray[np.uint8]] = []
         self._state: list[NDArray[np.float32]] = []
         self._command: list[NDArray[np.float32]] = []
@@ -89,7 +89,7 @@ class Recording:
             success_at_end=self._reward[-1] > 0,
             steps=len(self._reward),
             first_success=self._first_success,
-            restarted=self._restarted,
+            restarted=self.restarted,
         )
 
     def episode(self, instruction: str) -> Episode:
@@ -108,5 +108,5 @@ class Recording:
             instruction=instruction,
             task=self.spec.task,
             cameras=self._cameras,
-            meta={**self.spec.to_json(), "restarted": self._restarted, **self._domain},
+            meta={**self.spec.to_json(), "restarted": self.restarted, **self._domain},
         )

@@ -1,6 +1,6 @@
 """The process around one share: messages to the parent, and an end whenever the parent ends.
 
-Messages (see ``rollout/wire.py``), all from worker to parent::
+Messages (see ``workers/wire.py``), all from worker to parent::
 
     pulse     call, position            what is about to happen; at most every PULSE_S, always before slow calls
     outcome   position, outcome
@@ -30,7 +30,7 @@ import torch
 from worldrl.core.types import Episode
 from worldrl.rollout.share import Share, run_share
 from worldrl.rollout.specs import EpisodeOutcome
-from worldrl.rollout.wire import Arrays, encode
+from worldrl.workers.wire import Arrays, encode
 
 PULSE_S = 0.5
 _FAST_CALLS = ("step", "act")

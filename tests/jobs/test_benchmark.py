@@ -1,0 +1,129 @@
+"""Unit under test: ``worldrl benchmark``; the embedded suite for real, LIBERO's path through a tiny suite's workers."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import worldrl.jobs.benchmark as benchmark
+from worldrl.cli import main
+from worldrl.core.errors import ProtocolError, SettingError
+from worldrl.evaluation.compare import compare
+from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.evaluation.result import EvalResult
+from worldrl.evaluation.suites import libero_protocol
+from worldrl.rollout.simulator import Launch
+
+TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
+DESCRIBED = {"tasks": [{"name": "a"}, {"name": "b"}], "packages": {"mujoco": "3.3.7"}, "assets": "0123"}
+
+
+def protocol(suite="libero_goal", **settings):
+    values = {"episodes_per_task": 5, "seed": 0, "chunk_length": 1, "shadows": True, **settings}
+    return libero_protocol(suite, DESCRIBED, **values)
+
+
+@pytest.fixture
+def fake_libero(monkeypatch):
+    """LIBERO's launch starts a tiny suite instead; everything else is the real path."""
+
+    def install(**options):
+        launch = Launch("libero_goal", sys.executable, TARGET, {"suite": "libero_goal", "image_size": 4, **options})
+        monkeypatch.setattr(benchmark, "libero_launch", lambda suite, **settings: launch)
+
+    monkeypatch.setattr(benchmark, "find_environment", lambda name: type("E", (), {"record": {"assets_note": "toy"}}))
+    install()
+    return install
+
+
+def run(tmp_path, name, *tokens):
+    folder = tmp_path / name
+    code = main(["benchmark", "suite=libero_goal", "policy=expert", "episodes=3", f"run_dir={folder}", *tokens])
+    return code, folder
+
+
+def test_the_table_does_not_depend_on_workers_accidents_or_interruption(tmp_path, fake_libero, capsys):
+    assert run(tmp_path, "plain", "workers=1", "envs=2")[0] == 0
+    fake_libero(fault={"share": 0.02})
+    assert run(tmp_path, "shot", "workers=2", "envs=2", "restarts=1000", "recycle_after=2")[0] == 0
+    fake_libero(fault={"task": "reach_up", "init_id": 1, "at": 2, "kind": "raise"})
+    code, folder = run(tmp_path, "cut", "workers=1", "envs=2")
+    assert code == 2
+    fake_libero()
+    assert run(tmp_path, "cut", "workers=1", "envs=2")[0] == 0
+    tables = [(tmp_path / name / "results.csv").read_text() for name in ("plain", "shot", "cut")]
+    assert tables[0] == tables[1] == tables[2]
+    (*tasks, everything) = csv.DictReader(tables[0].splitlines())
+    assert [row["task"] for row in tasks] == ["reach_right", "reach_up"]
+    assert (everything["successes"], everything["episodes"]) == ("6", "6")
+    assert float(everything["low"]) == pytest.approx(0.6097, abs=1e-3)  # Wilson's lower end of 6 of 6
+    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    assert metrics["assets_note"] == "toy"
+    assert "toy" in metrics["protocol"]["conventions"]["assets"]
+    assert "this is not a libero_goal result" in capsys.readouterr().err
+    a, b = (EvalResult.load(tmp_path / name) for name in ("plain", "cut"))
+    assert compare(a, b).overall["diff"] == 0
+
+
+def test_embedded_suite_with_its_expert(tmp_path):
+    tokens = ["episodes=2", "tasks=[PickRedCube]", "workers=0", "envs=1", f"run_dir={tmp_path / 'run'}"]
+    assert main(["benchmark", "suite=embedded", "policy=expert", *tokens]) == 0
+    result = EvalResult.load(tmp_path / "run")
+    assert (result.rate()["k"], result.rate()["n"]) == (2, 2)
+
+
+def test_missing_environment_is_exit_code_2(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("WORLDRL_CACHE", str(tmp_path / "cache"))
+    assert main(["benchmark", "suite=libero_goal", "policy=expert", f"run_dir={tmp_path / 'run'}"]) == 2
+    assert "worldrl setup libero" in capsys.readouterr().err
+    assert main(["benchmark", "suite=libero_gaol", "policy=expert"]) == 2
+    assert "did you mean 'libero_goal'" in capsys.readouterr().err
+
+
+def test_protocol_holds_the_conventions_and_round_trips(tmp_path):
+    made = protocol()
+    assert made.horizon == {"a": 300, "b": 300}
+    assert made.packages == {"mujoco": "3.3.7"}
+    assert made.conventions["settle_steps"] == 10
+    assert [spec.init_id for spec in made.specs()] == [0, 1, 2, 3, 4] * 2
+    made.save(tmp_path / "protocol.json")
+    assert EvalProtocol.load(tmp_path / "protocol.json").hash == made.hash
+    hashes = [
+        made.hash,
+        protocol(shadows=False).hash,
+        protocol(assets_note="stand-in bowl").hash,
+        protocol("libero_spatial").hash,
+        protocol("libero_spatial@lerobot").hash,
+    ]
+    assert len(set(hashes)) == len(hashes)
+
+
+def test_results_of_different_conventions_refuse_to_be_compared():
+    from worldrl.rollout.specs import EpisodeOutcome
+
+    def result(made):
+        outcomes = tuple(EpisodeOutcome(spec, True, True, 9, 9) for spec in made.specs())
+        return EvalResult(made, "expert", "0", outcomes)
+
+    with pytest.raises(ProtocolError, match="conventions"):
+        compare(result(protocol()), result(protocol(shadows=False)))
+    with pytest.raises(ProtocolError, match="horizon"):
+        compare(result(protocol("libero_spatial")), result(protocol("libero_spatial@lerobot")))
+
+
+def test_more_episodes_than_stored_states_are_refused():
+    with pytest.raises(SettingError, match="50 initial states"):
+        protocol(episodes_per_task=51)
+    with pytest.raises(SettingError, match="unknown task 'c'"):
+        protocol(tasks=["c"])
+
+
+def test_a_video_shows_the_episode(tmp_path, fake_libero):
+    fake_libero(image_size=16)
+    code, folder = run(tmp_path, "film", "videos=1", "workers=1", "envs=1", "image_size=16")
+    assert code == 0
+    assert len(list((folder / "videos").glob("*.mp4"))) == 2
+    assert np.isfinite(json.loads((folder / "result.json").read_text())["metrics"]["mean_steps"])

@@ -1,0 +1,82 @@
+"""The real LIBERO behind its worker: needs ``worldrl setup libero`` and assets; run with ``-m libero``.
+
+Units under test: ``workers/libero.py``, ``workers/libero_expert.py``, ``rollout/libero.py``.
+"""
+
+import numpy as np
+import pytest
+
+from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.rollout.actors import ExpertActor
+from worldrl.rollout.environments import find_environment
+from worldrl.rollout.libero import libero_launch
+from worldrl.rollout.simulator_pool import SimulatorPool, Start
+from worldrl.rollout.specs import EpisodeSpec
+from worldrl.rollout.suite_episodes import Rules, play_episodes
+from worldrl.workers import libero_facts as facts
+
+pytestmark = pytest.mark.libero
+NO_OP = np.array(facts.NO_OP, np.float32)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def environment():
+    try:
+        return find_environment("libero")
+    except WorkerEnvironmentError as error:
+        pytest.skip(str(error))
+
+
+def pool(suite="libero_spatial", *, cameras=(), **settings):
+    launch = libero_launch(suite, cameras=cameras, image_size=64, shadows=False)
+    return SimulatorPool(launch, timeout_s=600.0, **settings)
+
+
+def test_the_settle_probe_holds_here():
+    with pool() as workers:
+        assert workers.probe()["distance_mm"] == pytest.approx(14.5, abs=1)
+        assert workers.suite["packages"] == facts.PHYSICS[facts.VERSION]
+        assert len(workers.suite["tasks"]) == 10
+
+
+def test_traces_do_not_depend_on_workers_or_on_what_was_played_before():
+    """Same stored state, same actions, same states to the bit; and a fixture's place is that of every reset."""
+    draw = np.random.default_rng(0)
+    actions = draw.uniform(-1, 1, (6, 7)).astype(np.float32)
+    traces = []
+    for workers, before in ((1, ()), (2, (3,))):
+        with pool("libero_goal", workers=workers, slots=2) as simulators:
+            task = simulators.suite["tasks"][8]["name"]
+            for init_id in before:
+                simulators.reset({slot: Start(task, init_id, 0) for slot in (0, 1)})
+                simulators.step({0: NO_OP, 1: NO_OP})
+            rows = simulators.reset({slot: Start(task, slot, 0) for slot in (0, 1)})
+            trace = [rows[0]["state"], rows[1]["state"]]
+            for action in actions:
+                rows = simulators.step({0: action, 1: action})
+                trace += [rows[0]["state"], rows[1]["state"]]
+            traces.append(np.stack(trace))
+    np.testing.assert_array_equal(*traces)
+
+
+def test_pictures_are_the_right_way_up_and_the_state_is_the_robots():
+    with pool(cameras=("scene", "wrist")) as simulators:
+        task = simulators.suite["tasks"][0]["name"]
+        row = simulators.reset({0: Start(task, 0, 0)})[0]
+    image, state = row["image"].astype(float), row["state"]
+    assert image.shape == row["wrist_image"].shape == (64, 64, 3)
+    assert image[-16:].mean() != pytest.approx(image[:16].mean(), abs=5)
+    assert state[2] > 1.0  # above the table, whose top is at 0.9 m
+    assert abs(abs(state[3]) - np.pi) < 0.1  # pointing down
+    np.testing.assert_allclose(row["command"][:3], state[:3])
+    assert row["command"][6] == -1
+    assert state[6] > 0.03 > 0 > -0.03 > state[7]  # open
+
+
+@pytest.mark.parametrize("task", [0, 2])
+def test_the_expert_puts_the_bowl_on_the_plate(task):
+    with pool() as simulators:
+        name = simulators.suite["tasks"][task]["name"]
+        specs = [EpisodeSpec(name, 0, 0, init_id=0)]
+        (outcome,) = play_episodes(simulators, specs, ExpertActor(), Rules({name: 220}))
+    assert outcome.success_once

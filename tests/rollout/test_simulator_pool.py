@@ -1,0 +1,186 @@
+"""What happens to simulator workers: real processes with a tiny suite, killed, hung, failed and left alone.
+
+Units under test: ``rollout/simulator.py``, ``rollout/simulator_pool.py``, ``workers/server.py``, ``workers/boot.py``.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from worldrl.core.errors import SettingError, WorkerError
+from worldrl.rollout.actors import ExpertActor, WanderActor
+from worldrl.rollout.simulator import Launch
+from worldrl.rollout.simulator_pool import SimulatorPool, Start
+from worldrl.rollout.specs import EpisodeSpec
+from worldrl.rollout.suite_episodes import Rules, play_episodes
+
+TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
+HORIZON = {"reach_right": 40, "reach_up": 40}
+SPECS = [EpisodeSpec(task, index, 5, init_id=index) for task in HORIZON for index in range(3)]
+
+
+def launch(**options):
+    return Launch("fake", sys.executable, TARGET, options)
+
+
+def play(specs=SPECS, *, workers=1, slots=2, image_size=0, record=(), fault=None, drift=0.0, **settings):
+    cameras = ("scene",) if image_size else ()
+    options = {"image_size": image_size, "fault": fault, "drift": drift}
+    with SimulatorPool(launch(**options), workers=workers, slots=slots, **settings) as pool:
+        found = list(play_episodes(pool, specs, ExpertActor(), Rules(HORIZON, cameras, 2, frozenset(record))))
+    return {item.meta["init_id"] if hasattr(item, "meta") else item.spec.key: item for item in found}
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    return play()
+
+
+def bare(outcomes):
+    return {key: {**outcome.to_json(), "restarted": False} for key, outcome in outcomes.items()}
+
+
+def test_each_episode_is_played_once_and_the_expert_succeeds(undisturbed):
+    assert sorted(undisturbed) == sorted(spec.key for spec in SPECS)
+    assert all(outcome.success_once and outcome.success_at_end for outcome in undisturbed.values())
+    assert not any(outcome.restarted for outcome in undisturbed.values())
+
+
+def test_workers_and_recycling_change_nothing(undisturbed):
+    assert bare(play(workers=2, slots=2)) == bare(undisturbed)
+    assert bare(play(workers=2, slots=3, recycle_after=1)) == bare(undisturbed)
+
+
+def test_recorded_traces_do_not_depend_on_workers():
+    one, two = (play(SPECS[:3], workers=workers, slots=3, image_size=4, record=range(3)) for workers in (1, 3))
+    for key, episode in one.items():
+        for name in ("frames", "state", "action", "reward"):
+            np.testing.assert_array_equal(getattr(episode, name), getattr(two[key], name))
+    assert one[0].frames.shape[1:] == (1, 4, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "end"), [("kill", "killed by SIGKILL"), ("exit", "exit code 7"), ("hang", "silent for 2 s and killed")]
+)
+def test_a_lost_worker_is_replaced_and_its_episode_goes_on(kind, end, undisturbed, tmp_path, caplog):
+    fault = {"task": "reach_up", "init_id": 1, "at": 5, "kind": kind, "marker": str(tmp_path / "once")}
+    found = play(fault=fault, timeout_s=2.0 if kind == "hang" else 60.0)
+    assert bare(found) == bare(undisturbed)
+    assert found["reach_up", 1, 1, 5].restarted
+    assert not found["reach_right", 0, 0, 5].restarted
+    (message,) = [record.getMessage() for record in caplog.records]
+    assert "fake: worker 0 (reach_up stored state" in message
+    assert "at 'step'" in message
+    assert end in message
+    assert "a simulator prints what it likes" in message
+
+
+def test_an_episode_that_kills_every_worker_is_an_error_that_names_it():
+    fault = {"task": "reach_up", "init_id": 1, "at": 5, "kind": "kill"}
+    with pytest.raises(WorkerError, match=r"worker 0 \(reach_up stored state 1, seed 5, .*SIGKILL.*restarted 1 times"):
+        play(fault=fault, restarts=1, slots=1)
+
+
+def test_an_exception_is_told_and_not_tried_again():
+    fault = {"task": "reach_right", "init_id": 0, "at": 1, "kind": "raise"}
+    with pytest.raises(WorkerError, match=r"(?s)RuntimeError: the arm fell off.*Traceback"):
+        play(fault=fault)
+
+
+def test_a_simulator_that_is_not_deterministic_is_found_out(tmp_path):
+    fault = {"task": "reach_up", "init_id": 1, "at": 5, "kind": "kill", "marker": str(tmp_path / "once")}
+    with pytest.raises(WorkerError, match="the simulator is not deterministic"):
+        play(fault=fault, drift=1e-6)
+
+
+def test_killed_in_a_loop(undisturbed):
+    """Every step may be a worker's last, in each process anew; nothing hangs, is lost or counted twice."""
+    found = play(fault={"share": 0.02}, workers=2, slots=2, restarts=1000)
+    assert bare(found) == bare(undisturbed)
+
+
+@pytest.mark.slow
+def test_killed_a_hundred_times_from_outside(undisturbed):
+    """A second process shoots workers at random moments, while they start, reset, step or wait."""
+    draw, kills = np.random.default_rng(0), 0
+    with SimulatorPool(launch(), workers=2, slots=2, restarts=10_000) as pool:
+        while kills < 100:
+            found = []
+            for item in play_episodes(pool, SPECS, ExpertActor(), Rules(HORIZON, (), 2)):
+                found.append(item)
+                victim = int(draw.choice(pool.pids))
+                time.sleep(float(draw.uniform(0, 0.02)))
+                os.kill(victim, signal.SIGKILL)
+                kills += 1
+            assert bare({item.spec.key: item for item in found}) == bare(undisturbed)
+            assert len(found) == len(SPECS)
+
+
+def test_a_worker_that_cannot_start_says_why():
+    with pytest.raises(WorkerError, match="RuntimeError: no assets here"), SimulatorPool(launch(boom="no assets here")):
+        pass
+    missing = Launch("fake", "/no/such/python", TARGET)
+    with pytest.raises(WorkerError, match="/no/such/python cannot be started"), SimulatorPool(missing):
+        pass
+
+
+@pytest.mark.parametrize("settings", [{"workers": 0}, {"recycle_after": 0}, {"timeout_s": 0.0}, {"restarts": -1}])
+def test_numbers_out_of_range(settings):
+    with pytest.raises(SettingError):
+        SimulatorPool(launch(), **settings)
+
+
+def test_an_actor_that_cannot_act_here_is_refused():
+    with SimulatorPool(launch()) as pool, pytest.raises(SettingError, match="give a policy, or the expert"):
+        next(play_episodes(pool, SPECS, WanderActor(), Rules(HORIZON)))
+
+
+def test_the_worker_sees_none_of_the_cores_packages():
+    """The suite's environment must not see the core's: no PYTHONPATH, no torch by accident."""
+    program = "import sys, worldrl; sys.stdout.write(str([p for p in sys.path if 'libero' in p or 'worldrl' in p]))"
+    found = subprocess.run(
+        [sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False, env={"PYTHONPATH": "."}
+    )
+    assert "No module named" in found.stderr or found.stdout  # an installed worldrl is no business of this test
+    with SimulatorPool(launch()) as pool:
+        child = Path(f"/proc/{pool.pids[0]}/environ").read_bytes()
+        assert b"PYTHONPATH=" not in child
+        assert b"/torch/" not in Path(f"/proc/{pool.pids[0]}/maps").read_bytes()
+
+
+def test_nobody_is_left_when_the_parent_is_killed():
+    script = (
+        "import sys, time\n"
+        "from worldrl.rollout.simulator import Launch\n"
+        "from worldrl.rollout.simulator_pool import SimulatorPool\n"
+        f"with SimulatorPool(Launch('fake', sys.executable, {TARGET!r}), workers=2) as pool:\n"
+        "    sys.stdout.write(' '.join(map(str, pool.pids)) + '\\n'); sys.stdout.flush(); time.sleep(600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    deadline = time.monotonic() + 60
+    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert len(pids) == 2
+    assert not any(alive(pid) for pid in pids)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_start_names_its_episode():
+    assert Start("reach_up", 3, 7).describe() == "reach_up stored state 3, seed 7"

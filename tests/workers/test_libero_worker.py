@@ -1,0 +1,77 @@
+"""Units under test: the conventions of ``workers/libero.py`` and ``workers/libero_facts.py``, without LIBERO."""
+
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+from worldrl.workers import libero_facts as facts
+from worldrl.workers.libero import (
+    DOWN,
+    LiberoError,
+    assets_digest,
+    axis_angle,
+    find_assets,
+    rotation_vector,
+    task_sentence,
+    turn,
+)
+
+
+def test_horizons_are_the_published_ones_and_lerobots_is_named():
+    assert [facts.horizon(name) for name in facts.SUITES] == [220, 280, 300, 520, 400]
+    assert facts.horizon("libero_spatial@lerobot") == 280
+    assert facts.suite_names() == [*facts.SUITES, "libero_spatial@lerobot"]
+    with pytest.raises(KeyError):
+        facts.horizon("libero_goal@lerobot")
+
+
+def test_a_picture_is_turned_not_mirrored():
+    picture = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    turned = turn(picture)
+    np.testing.assert_array_equal(turned, np.rot90(picture, 2))
+    np.testing.assert_array_equal(turn(turned), picture)
+    assert not np.array_equal(turned, picture[::-1])
+
+
+def test_axis_angle_keeps_the_long_way_round():
+    quarter = np.array([0, 0, np.sin(np.pi / 4), np.cos(np.pi / 4)])
+    np.testing.assert_allclose(axis_angle(quarter), [0, 0, np.pi / 2])
+    # The same rotation, written with the other sign, is 3π/2 about the other axis: not folded, as robosuite has it.
+    np.testing.assert_allclose(axis_angle(-quarter), [0, 0, -3 * np.pi / 2])
+    np.testing.assert_array_equal(axis_angle(np.array([0, 0, 0, 1.0])), np.zeros(3))
+    np.testing.assert_array_equal(axis_angle(np.array([0, 0, 0, 1.0000001])), np.zeros(3))
+
+
+def test_command_rotation_is_zero_straight_down_and_smooth_around_it():
+    np.testing.assert_allclose(rotation_vector(DOWN @ DOWN.T), np.zeros(3))
+    for tilt in ([0.1, 0, 0], [0, -0.2, 0], [0.05, 0.04, 1.3]):
+        tilted = Rotation.from_rotvec(tilt).as_matrix() @ DOWN
+        np.testing.assert_allclose(rotation_vector(tilted @ DOWN.T), tilt, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("put_the_bowl_on_the_plate", "put the bowl on the plate"),
+        ("KITCHEN_SCENE10_close_the_top_drawer_of_the_cabinet", "close the top drawer of the cabinet"),
+        ("LIVING_ROOM_SCENE2_pick_up_the_milk", "pick up the milk"),
+    ],
+)
+def test_sentences(name, sentence):
+    assert task_sentence(name) == sentence
+
+
+def test_assets_digest_sees_content_and_names_but_not_notes(tmp_path):
+    (tmp_path / "scenes").mkdir()
+    (tmp_path / "scenes" / "a.xml").write_text("<a/>")
+    base = assets_digest(tmp_path)
+    (tmp_path / "README.md").write_text("note")
+    assert assets_digest(tmp_path) == base
+    (tmp_path / "scenes" / "a.xml").write_text("<b/>")
+    assert assets_digest(tmp_path) != base
+    assert find_assets(tmp_path / "package", str(tmp_path)) == tmp_path
+
+
+def test_missing_assets_say_where_and_what_to_do(tmp_path):
+    with pytest.raises(LiberoError, match=r"package/assets.*worldrl setup libero assets="):
+        find_assets(tmp_path / "package", "")

@@ -1,0 +1,327 @@
+"""Simulators in several processes, stepped together: slots with running episodes, and nothing lost when one dies.
+
+Slot ``s`` belongs to worker ``s % workers``. What a slot plays depends on what it is told, never on how many workers
+there are. The pool remembers each running episode's start and actions; when a worker dies or falls silent, a new one
+plays its episodes again up to the same step, the states must be equal, and the caller notices nothing but the mark in
+``restarted``. The same serves recycling: simulators leak, so a worker is replaced after some episodes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.errors import SettingError, WorkerError
+from worldrl.rollout.simulator import Launch, Lost, Reply, SimulatorProcess
+from worldrl.workers.server import PICTURES
+from worldrl.workers.wire import Arrays
+
+Row = dict[str, NDArray[Any]]
+Request = tuple[dict[str, Any], Arrays]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Start:
+    """How an episode begins.
+
+    Attributes:
+        task: its name.
+        init_id: number of the stored initial state.
+        seed: for what a suite draws itself.
+    """
+
+    task: str
+    init_id: int
+    seed: int
+
+    def describe(self) -> str:
+        """Name the episode for an error message."""
+        return f"{self.task} stored state {self.init_id}, seed {self.seed}"
+
+
+@dataclass
+class _Journal:
+    """A running episode: enough to play it again, questions to the expert included, for it may remember them."""
+
+    start: Start
+    actions: list[tuple[NDArray[np.float32], bool]] = field(default_factory=list[tuple[NDArray[np.float32], bool]])
+    asked: bool = False
+    state: NDArray[Any] | None = None
+    losses: int = 0
+
+
+class SimulatorPool:
+    """Several workers of one suite; a context manager that leaves no process behind.
+
+    Args:
+        launch: how each worker is started.
+        workers: processes.
+        slots: environments in all.
+        timeout_s: longest silence of a worker (s).
+        restarts: how often the same episode may lose its worker before that is an error.
+        recycle_after: episodes after which a worker is replaced; None never.
+
+    Raises:
+        SettingError: a number is out of range.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        *,
+        workers: int = 1,
+        slots: int | None = None,
+        timeout_s: float = 300.0,
+        restarts: int = 2,
+        recycle_after: int | None = 50,
+    ) -> None:
+        self.slots = workers if slots is None else slots
+        given = {
+            "workers": workers,
+            "slots": self.slots,
+            "recycle_after": 1 if recycle_after is None else recycle_after,
+        }
+        for name, value in given.items():
+            if value < 1:
+                raise SettingError(f"{name}: must be >= 1, received {value}")
+        if timeout_s <= 0 or restarts < 0:
+            raise SettingError(f"timeout_s must be > 0 and restarts >= 0, received {timeout_s} and {restarts}")
+        self.launch, self.workers = launch, min(workers, self.slots)
+        self._timeout_s, self._restarts, self._recycle_after = timeout_s, restarts, recycle_after
+        self._processes: dict[int, SimulatorProcess] = {}
+        self._played = dict.fromkeys(range(self.workers), 0)
+        self._journals: dict[int, _Journal] = {}
+        self.suite: dict[str, Any] = {}
+
+    def __enter__(self) -> SimulatorPool:
+        """Start every worker, and learn what the suite is.
+
+        Raises:
+            WorkerError: one cannot be started, or says why it cannot serve.
+        """
+        try:
+            for number in range(self.workers):
+                self._processes[number] = self._process(number)
+            for number in range(self.workers):
+                self.suite = self._introduced(number)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop every worker."""
+        self.close()
+
+    def close(self) -> None:
+        """Stop every worker."""
+        while self._processes:
+            self._processes.popitem()[1].stop()
+
+    # -- what callers ask ----------------------------------------------------------------------------------------
+
+    def reset(self, starts: Mapping[int, Start], *, render: bool = True) -> dict[int, Row]:
+        """Begin episodes.
+
+        Args:
+            starts: by slot.
+            render: draw the cameras.
+
+        Returns:
+            First observation by slot.
+        """
+        self._journals = {slot: journal for slot, journal in self._journals.items() if slot not in starts}
+        for number in {self.owner(slot) for slot in starts}:
+            if self._recycle_after is not None and self._played[number] >= self._recycle_after:
+                self._recycle(number)
+        requests: dict[int, Request] = {}
+        for number, mine in self._by_owner(starts).items():
+            rows = [[slot, starts[slot].task, starts[slot].init_id, starts[slot].seed, render] for slot in mine]
+            requests[number] = ({"kind": "reset", "episodes": rows}, {})
+            self._played[number] += len(mine)
+        self._journals |= {slot: _Journal(start) for slot, start in starts.items()}
+        return self._rows(self._exchange(requests))
+
+    def step(
+        self, actions: Mapping[int, NDArray[np.float32]], *, render: Collection[int] | None = None
+    ) -> dict[int, Row]:
+        """Take one action in each of the slots.
+
+        Args:
+            actions: float32 ``[A]`` by slot.
+            render: slots whose cameras are drawn; None draws all.
+
+        Returns:
+            Next observation by slot.
+        """
+        requests: dict[int, Request] = {}
+        for number, mine in self._by_owner(actions).items():
+            drawn = [render is None or slot in render for slot in mine]
+            batch = np.stack([actions[slot] for slot in mine]).astype(np.float32)
+            requests[number] = ({"kind": "step", "slots": mine, "render": drawn}, {"action": batch})
+        rows = self._rows(self._exchange(requests))
+        for slot, action in actions.items():
+            journal = self._journals[slot]
+            journal.actions.append((np.array(action, np.float32), journal.asked))
+            journal.asked = False
+        return rows
+
+    def expert(self, slots: Collection[int]) -> dict[int, NDArray[np.float32]]:
+        """Ask the suite's scripted expert what it would do, float32 ``[A]`` by slot."""
+        requests: dict[int, Request] = {
+            number: ({"kind": "expert", "slots": mine}, {}) for number, mine in self._by_owner(slots).items()
+        }
+        found: dict[int, NDArray[np.float32]] = {}
+        for header, arrays in self._exchange(requests).values():
+            found.update(zip(header["slots"], arrays["action"], strict=True))
+        for slot in found:
+            self._journals[slot].asked = True
+        return found
+
+    def probe(self) -> dict[str, Any]:
+        """Run the suite's check of its physics, in worker 0."""
+        return self._exchange({0: ({"kind": "probe"}, {})})[0][0]["suite"]
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [process.pid for process in self._processes.values()]
+
+    def restarted(self, slot: int) -> bool:
+        """Whether a slot's running episode lost its worker."""
+        return slot in self._journals and self._journals[slot].losses > 0
+
+    def finish(self, slot: int) -> bool:
+        """Forget a slot's episode, which has ended; returns whether its worker was lost meanwhile."""
+        return self._journals.pop(slot).losses > 0
+
+    # -- workers -------------------------------------------------------------------------------------------------
+
+    def owner(self, slot: int) -> int:
+        """Number of the worker that holds a slot."""
+        return slot % self.workers
+
+    def _by_owner(self, slots: Collection[int]) -> dict[int, list[int]]:
+        grouped: dict[int, list[int]] = {}
+        for slot in sorted(slots):
+            grouped.setdefault(self.owner(slot), []).append(slot)
+        return grouped
+
+    def _process(self, number: int) -> SimulatorProcess:
+        return SimulatorProcess(self.launch, number=number, timeout_s=self._timeout_s)
+
+    def _introduced(self, number: int) -> dict[str, Any]:
+        try:
+            return self._processes[number].answer()[0]["suite"]
+        except Lost as news:
+            raise WorkerError(f"{self.launch.name}: worker {number} {news} before it was ready") from news
+
+    def _recycle(self, number: int) -> None:
+        try:
+            self._renew(number)
+        except Lost as news:
+            self._mourn(number, news)
+
+    def _renew(self, number: int) -> None:
+        """Put a fresh process in a worker's place, and bring its episodes to where they were."""
+        self._processes.pop(number).stop()
+        self._processes[number] = self._process(number)
+        self._processes[number].answer()
+        self._played[number] = 0
+        for slot, journal in self._journals.items():
+            # One that was lost while it was reset has no state yet: its request is sent again.
+            if self.owner(slot) == number and journal.state is not None:
+                self._replay(self._processes[number], slot, journal)
+
+    def _replay(self, process: SimulatorProcess, slot: int, journal: _Journal) -> None:
+        start = journal.start
+        process.send({"kind": "reset", "episodes": [[slot, start.task, start.init_id, start.seed, False]]})
+        arrays = process.answer()[1]
+        for action, asked in journal.actions:
+            if asked:
+                self._ask_again(process, slot)
+            process.send({"kind": "step", "slots": [slot], "render": [False]}, {"action": action[None]})
+            arrays = process.answer()[1]
+        if journal.asked:
+            self._ask_again(process, slot)
+        if journal.state is None or not np.array_equal(arrays["state"][0], journal.state):
+            raise WorkerError(
+                f"{self.launch.name}: {start.describe()} cannot be played again after its worker was lost: the same "
+                f"{len(journal.actions)} actions end in another state; the simulator is not deterministic"
+            )
+
+    def _ask_again(self, process: SimulatorProcess, slot: int) -> None:
+        process.send({"kind": "expert", "slots": [slot]})
+        process.answer()
+
+    def _mourn(self, number: int, news: Lost) -> None:
+        """Replace a lost worker, or raise where an episode has lost too many."""
+        while True:
+            process = self._processes[number]
+            mine = {slot: journal for slot, journal in self._journals.items() if self.owner(slot) == number}
+            place = self._journals.get(process.slot) or next(iter(mine.values()), None)
+            story = f"{self.launch.name}: worker {number} ({place.start.describe() if place else 'no episode'}, at "
+            story += f"{process.call!r}) {news}"
+            for journal in mine.values():
+                journal.losses += 1
+            if not mine or max(journal.losses for journal in mine.values()) > self._restarts:
+                raise WorkerError(f"{story}, and was restarted {self._restarts} times before")
+            logger.warning("%s; restarting it, %d episodes are played again", story, len(mine))
+            try:
+                self._renew(number)
+                return
+            except Lost as again:
+                news = again
+
+    def _exchange(self, requests: Mapping[int, Request]) -> dict[int, Reply]:
+        """Ask several workers at once and wait for all; lost ones are replaced and asked again."""
+        replies: dict[int, Reply] = {}
+        for number, request in requests.items():
+            self._processes[number].send(*request)
+        while len(replies) < len(requests):
+            waiting = {self._processes[n].connection: n for n in requests if n not in replies}
+            patience_s = min(self._processes[n].patience_s for n in waiting.values())
+            ready: list[Any] = wait(list(waiting), max(0.0, patience_s))
+            silent = [c for c, n in waiting.items() if c not in ready and self._processes[n].patience_s <= 0]
+            for connection in [*ready, *silent]:
+                self._attend(waiting[connection], connection in silent, requests, replies)
+        return replies
+
+    def _attend(self, number: int, silent: bool, requests: Mapping[int, Request], replies: dict[int, Reply]) -> None:
+        process = self._processes[number]
+        try:
+            if silent:
+                raise Lost(process.silence())
+            reply = process.receive()
+        except Lost as news:
+            self._mourn(number, news)
+            self._processes[number].send(*requests[number])
+            for other in self._processes.values():
+                other.excuse()  # nobody listened to them meanwhile
+            return
+        if reply is not None:
+            replies[number] = reply
+
+    def _rows(self, replies: Mapping[int, Reply]) -> dict[int, Row]:
+        rows: dict[int, Row] = {}
+        for header, arrays in replies.values():
+            pictured: list[int] = header["pictured"]
+            for place, slot in enumerate(header["slots"]):
+                rows[slot] = {name: values[place] for name, values in arrays.items() if name not in PICTURES}
+                if slot in pictured:
+                    at = pictured.index(slot)
+                    rows[slot] |= {name: arrays[name][at] for name in PICTURES if name in arrays}
+        for slot, row in rows.items():
+            self._journals[slot].state = row["state"]
+        return rows

@@ -1,0 +1,227 @@
+"""A foreign simulator's suite as a Gymnasium vector environment, its environments in worker processes.
+
+Which episode a row plays depends on ``(seed, row, number of its episode)`` alone, or is named by the caller; never on
+how many workers there are, how early other rows end, or how often a worker was lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.rng import numpy_stream
+from worldrl.core.types import ACTION_SIZE, COMMAND_SIZE, STATE_SIZE
+from worldrl.rollout.imagine import check_action
+from worldrl.rollout.simulator import Launch
+from worldrl.rollout.simulator_pool import Row, SimulatorPool, Start
+
+BOUND = 1e3
+TEXT_LENGTH = 256
+_CHARACTERS = "".join(chr(code) for code in range(32, 127))
+Step = tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+
+
+class SuiteVecEnv(VectorEnv):
+    """Rows of a suite.
+
+    Observation (``Dict``): ``image`` and ``wrist_image`` (as ``cameras`` says) uint8 ``[Y, X, 3]``; ``state`` float32
+    ``[8]``, end-effector position (m), axis-angle (rad), two fingers (m); ``command`` float32 ``[7]``; ``instruction``
+    text. Action: float32 ``[7]`` in [-1, 1], LIBERO's. Reward: 1 on the step that fulfils the task, else 0;
+    ``terminated`` with it. ``truncated`` at the horizon. Info: ``task``, ``init_id``, ``is_success``, ``contact`` and
+    ``restarted`` (the row's worker was lost in this episode, and it was played again).
+
+    Args:
+        launch: how the suite's workers are started.
+        num_envs: rows.
+        workers: processes.
+        horizon: control steps of an episode.
+        tasks: names; empty takes all.
+        cameras: the launched cameras, for the observation space.
+        image_size: pixels.
+        seed: root of which episodes are played.
+        timeout_s: longest silence of a worker (s).
+        recycle_after: episodes after which a worker is replaced.
+        autoreset_mode: ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows that are over wait for ``reset``, and
+            are not stepped).
+
+    Raises:
+        SettingError: an unknown task, or another autoreset mode.
+        WorkerError: a worker cannot be started.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    render_mode = "rgb_array"
+
+    def __init__(
+        self,
+        launch: Launch,
+        *,
+        num_envs: int,
+        workers: int,
+        horizon: int,
+        tasks: Sequence[str] = (),
+        cameras: tuple[str, ...] = ("scene",),
+        image_size: int = 64,
+        seed: int = 0,
+        timeout_s: float = 300.0,
+        recycle_after: int | None = 50,
+        restarts: int = 2,
+        autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+    ) -> None:
+        if autoreset_mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+            raise SettingError(f"autoreset_mode must be NEXT_STEP or DISABLED, got {autoreset_mode}")
+        self.num_envs, self.horizon, self._seed = num_envs, horizon, seed
+        self.metadata = {**self.metadata, "autoreset_mode": autoreset_mode}
+        self._cameras, self._image_size = cameras, image_size
+        self.pool = SimulatorPool(
+            launch,
+            workers=workers,
+            slots=num_envs,
+            timeout_s=timeout_s,
+            recycle_after=recycle_after,
+            restarts=restarts,
+        ).__enter__()
+        self.instruction = {task["name"]: task["instruction"] for task in self.pool.suite["tasks"]}
+        self.tasks = list(tasks) or list(self.instruction)
+        self._check_tasks()
+        self._rows: dict[int, Row] = {}
+        self._starts: dict[int, Start] = {}
+        self._count = np.full(num_envs, -1, np.int64)
+        self._elapsed = np.zeros(num_envs, np.int64)
+        self._over = np.zeros(num_envs, bool)
+        self._make_spaces()
+
+    def _check_tasks(self) -> None:
+        for task in self.tasks:
+            if task not in self.instruction:
+                self.pool.close()
+                raise SettingError(f"tasks: unknown task {task!r}{nearest(task, self.instruction)}")
+
+    def _make_spaces(self) -> None:
+        box, size = gymnasium.spaces.Box, self._image_size
+        spaces: dict[str, Any] = {
+            "state": box(-BOUND, BOUND, (STATE_SIZE,), np.float32),
+            "command": box(-BOUND, BOUND, (COMMAND_SIZE,), np.float32),
+            "instruction": gymnasium.spaces.Text(TEXT_LENGTH, charset=_CHARACTERS),
+        }
+        for camera in self._cameras:
+            spaces["wrist_image" if camera == "wrist" else "image"] = box(0, 255, (size, size, 3), np.uint8)
+        self.single_observation_space = gymnasium.spaces.Dict(spaces)
+        self.single_action_space = box(-1, 1, (ACTION_SIZE,), np.float32)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Start rows; without a seed, each at its next episode.
+
+        Args:
+            seed: new root of which episodes are played, and their numbers from 0.
+            options: ``episodes``, one ``{"task", "init_id", "seed"}`` per reset row; ``reset_mask`` bool ``[B]``.
+
+        Raises:
+            SettingError: an unknown option, task or stored state, or another number of episodes than rows.
+        """
+        options = dict(options or {})
+        episodes, mask = options.pop("episodes", None), options.pop("reset_mask", None)
+        if options:
+            raise SettingError(f"unknown reset options {sorted(options)}; valid: episodes, reset_mask")
+        rows = range(self.num_envs) if mask is None else [int(row) for row in np.flatnonzero(mask)]
+        if not self._rows and len(rows) < self.num_envs:
+            raise SettingError("the first reset must reset every row; reset_mask leaves some out")
+        if seed is not None:
+            self._seed, self._count[:] = int(seed), -1
+        self._begin(rows, episodes)
+        return self._observe(), self._info()
+
+    def _begin(self, rows: Sequence[int], episodes: Sequence[dict[str, Any]] | None = None) -> None:
+        if episodes is not None and len(episodes) != len(rows):
+            raise SettingError(f"reset needs one episode per reset row: {len(rows)}, got {len(episodes)}")
+        starts: dict[int, Start] = {}
+        for place, row in enumerate(rows):
+            self._count[row] += 1
+            starts[row] = self._draw(row) if episodes is None else self._named(episodes[place])
+        self._rows |= self.pool.reset(starts, render=bool(self._cameras))
+        self._starts |= starts
+        self._elapsed[list(rows)], self._over[list(rows)] = 0, False
+
+    def _draw(self, row: int) -> Start:
+        draw = numpy_stream(self._seed, "suite episode", row, int(self._count[row]))
+        task = self.tasks[int(draw.integers(len(self.tasks)))]
+        return Start(task, int(draw.integers(self.pool.suite["stored_states"])), self._seed)
+
+    def _named(self, episode: dict[str, Any]) -> Start:
+        start = Start(episode["task"], int(episode["init_id"]), int(episode.get("seed", self._seed)))
+        if start.task not in self.instruction:
+            raise SettingError(f"episodes: unknown task {start.task!r}{nearest(start.task, self.instruction)}")
+        if not 0 <= start.init_id < self.pool.suite["stored_states"]:
+            raise SettingError(
+                f"episodes: init_id must be below {self.pool.suite['stored_states']}, got {start.init_id}"
+            )
+        return start
+
+    def step(self, actions: NDArray[np.float32]) -> Step:
+        """Take one action per row that is not over.
+
+        Under ``NEXT_STEP`` a row that is over is reset here and its action ignored, as Gymnasium prescribes.
+
+        Raises:
+            ActionError: not float, not finite, outside [-1, 1] or of another shape; no state was changed.
+            WorkerError: an episode lost its worker too often.
+        """
+        actions = check_action(actions, (self.num_envs, ACTION_SIZE))
+        if not self._rows:
+            raise gymnasium.error.ResetNeeded("call reset() before stepping the suite's environment")
+        over = self._over.copy()
+        live = np.flatnonzero(~over)
+        if over.any() and self.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP:
+            self._begin([int(row) for row in np.flatnonzero(over)])
+        drawn = None if self._cameras else ()
+        self._rows |= self.pool.step({int(row): actions[row] for row in live}, render=drawn) if len(live) else {}
+        self._elapsed[live] += 1
+        terminated = np.zeros(self.num_envs, bool)
+        terminated[live] = [bool(self._rows[int(row)]["success"]) for row in live]
+        truncated = ~terminated & ~over & (self._elapsed >= self.horizon)
+        self._over[live] = (terminated | truncated)[live]
+        return self._observe(), terminated.astype(float), terminated, truncated, self._info()
+
+    def _stack(self, name: str) -> NDArray[Any]:
+        return np.stack([self._rows[row][name] for row in range(self.num_envs)])
+
+    def _observe(self) -> dict[str, Any]:
+        names = [name for name in self.single_observation_space.spaces if name != "instruction"]  # pyright: ignore[reportAttributeAccessIssue]
+        instruction = tuple(self.instruction[self._starts[row].task] for row in range(self.num_envs))
+        return {**{name: self._stack(name) for name in names}, "instruction": instruction}
+
+    def _info(self) -> dict[str, Any]:
+        rows = range(self.num_envs)
+        return {
+            "task": np.array([self._starts[row].task for row in rows]),
+            "init_id": np.array([self._starts[row].init_id for row in rows]),
+            "is_success": self._stack("success"),
+            "contact": self._stack("contact"),
+            "restarted": np.array([self.pool.restarted(row) for row in rows]),
+        }
+
+    def expert(self) -> NDArray[np.float32]:
+        """Return what the suite's scripted expert would do, float32 ``[B, 7]``; zeros in rows that are over."""
+        action = np.zeros((self.num_envs, ACTION_SIZE), np.float32)
+        for row, chosen in self.pool.expert([int(row) for row in np.flatnonzero(~self._over)]).items():
+            action[row] = chosen
+        return action
+
+    def render(self) -> tuple[NDArray[np.uint8], ...]:
+        """Return the scene camera's picture of each row."""
+        return tuple(self._stack("image"))
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Stop the workers."""
+        self.pool.close()

@@ -1,0 +1,193 @@
+"""Whole episodes in a foreign simulator's suite: one batched decision for all slots, shared out over the workers.
+
+A round is: fill the empty slots with the next episodes, ask the actor once for all running rows, execute each row's
+actions until they are spent or the episode ends. Which rows share a decision follows from the list of episodes and the
+number of slots, so neither the number of workers nor a lost one changes a bit. Pictures are drawn only where the actor
+looks at them or an episode is recorded.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.errors import SettingError
+from worldrl.core.types import Episode
+from worldrl.rollout.actors import Actor, AnyActor, ExpertActor, PolicyActor, Row
+from worldrl.rollout.recording import Recording
+from worldrl.rollout.simulator_pool import SimulatorPool, Start
+from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
+
+Actions = dict[int, NDArray[np.float32]]
+
+
+@dataclass
+class _Run:
+    """One episode in flight."""
+
+    position: int
+    row: Row
+    recording: Recording
+    steps: int = 0
+
+
+class _Decider(Protocol):
+    """Chooses the next actions ``[L, 7]`` of each slot."""
+
+    looks: bool
+
+    def begin(self, row: Row) -> None: ...
+
+    def decide(self, runs: Mapping[int, _Run]) -> Actions: ...
+
+
+class _Expert:
+    """The suite's own expert, which lives with the simulator."""
+
+    looks = False
+
+    def __init__(self, pool: SimulatorPool) -> None:
+        self._pool = pool
+
+    def begin(self, row: Row) -> None:
+        pass
+
+    def decide(self, runs: Mapping[int, _Run]) -> Actions:
+        return {slot: action[None] for slot, action in self._pool.expert(runs).items()}
+
+
+class _Policy:
+    """One policy in this process, one decision for all slots."""
+
+    looks = True
+
+    def __init__(self, actor: Actor) -> None:
+        self._actor = actor
+
+    def begin(self, row: Row) -> None:
+        self._actor.begin(row)
+
+    def decide(self, runs: Mapping[int, _Run]) -> Actions:
+        slots = sorted(runs)
+        return dict(zip(slots, self._actor.act([runs[slot].row for slot in slots]), strict=True))
+
+
+def _decider(actor: AnyActor, pool: SimulatorPool) -> _Decider:
+    if isinstance(actor, PolicyActor):
+        return _Policy(actor.build())
+    if actor == ExpertActor():
+        return _Expert(pool)
+    raise SettingError(f"actor: {actor} cannot act in {pool.launch.name}; give a policy, or the expert without noise")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How episodes are run.
+
+    Attributes:
+        horizon: control steps by task.
+        cameras: names of the launched cameras, in the order of an episode's frames.
+        hold_steps: further steps after the first success before an episode ends.
+        record: positions whose frames are kept; the others yield an outcome only.
+    """
+
+    horizon: Mapping[str, int]
+    cameras: tuple[str, ...] = ()
+    hold_steps: int = 0
+    record: Collection[int] = ()
+
+
+def play_episodes(
+    pool: SimulatorPool, specs: Sequence[EpisodeSpec], actor: AnyActor, rules: Rules
+) -> Iterator[Episode | EpisodeOutcome]:
+    """Run episodes, each from its stored initial state.
+
+    Args:
+        pool: the suite's workers, started.
+        specs: the episodes.
+        actor: a policy, or the suite's scripted expert.
+        rules: time limits and what is kept.
+
+    Yields:
+        One record for each episode, in the order in which they end.
+
+    Raises:
+        SettingError: an episode has no stored state, or pictures are needed and no camera was launched.
+        WorkerError: a worker failed, or an episode lost its worker too often.
+    """
+    decider = _decider(actor, pool)
+    if (decider.looks or rules.record) and not rules.cameras:
+        raise SettingError(f"cameras: {pool.launch.name} was started without, but pictures are needed")
+    sentence = {task["name"]: task["instruction"] for task in pool.suite["tasks"]}
+    waiting = deque(enumerate(specs))
+    running: dict[int, _Run] = {}
+    while waiting or running:
+        _fill(pool, running, waiting, decider, rules, sentence)
+        yield from _round(pool, running, decider, rules)
+
+
+def _fill(
+    pool: SimulatorPool,
+    running: dict[int, _Run],
+    waiting: deque[tuple[int, EpisodeSpec]],
+    decider: _Decider,
+    rules: Rules,
+    sentence: Mapping[str, str],
+) -> None:
+    """Start the next episodes in the empty slots."""
+    empty = [slot for slot in range(pool.slots) if slot not in running][: len(waiting)]
+    fresh = {slot: waiting.popleft() for slot in empty}
+    starts: dict[int, Start] = {}
+    for slot, (_, spec) in fresh.items():
+        if spec.init_id is None:
+            raise SettingError(f"{spec.describe()}: {pool.launch.name} begins at stored initial states; give init_id")
+        starts[slot] = Start(spec.task, spec.init_id, spec.seed)
+    rows = pool.reset(starts, render=decider.looks or bool(rules.record)) if starts else {}
+    for slot, (position, spec) in fresh.items():
+        row = Row(spec, None, rows[slot], spec.instruction or sentence[spec.task])
+        recording = Recording(
+            spec,
+            cameras=rules.cameras,
+            keep=position in rules.record,
+            hold_steps=rules.hold_steps,
+            restarted=False,
+        )
+        recording.observe(row.obs, _info(rows[slot]))
+        decider.begin(row)
+        running[slot] = _Run(position, row, recording)
+
+
+def _round(
+    pool: SimulatorPool, running: dict[int, _Run], decider: _Decider, rules: Rules
+) -> Iterator[Episode | EpisodeOutcome]:
+    """Decide once and execute what was decided; yields the episodes that end."""
+    chosen = decider.decide(running)
+    for at in range(max(len(actions) for actions in chosen.values())):
+        live = {slot: chosen[slot][at] for slot in running if at < len(chosen[slot])}
+        if not live:
+            return
+        last = {slot for slot in live if at + 1 == len(chosen[slot])}
+        drawn = {slot for slot in live if running[slot].position in rules.record or (decider.looks and slot in last)}
+        for slot, obs in pool.step(live, render=drawn).items():
+            run = running[slot]
+            run.row.obs, run.steps = obs, run.steps + 1
+            over = run.steps >= rules.horizon[run.row.spec.task]
+            run.recording.step(live[slot], obs, _info(obs), env_ended=over)
+            if run.recording.ended:
+                run.recording.restarted = pool.finish(slot)
+                yield _result(running.pop(slot), rules)
+
+
+def _info(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"is_success": row["success"], "contact": row["contact"]}
+
+
+def _result(run: _Run, rules: Rules) -> Episode | EpisodeOutcome:
+    if run.position in rules.record:
+        return run.recording.episode(run.row.instruction)
+    return run.recording.outcome()

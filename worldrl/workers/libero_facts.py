@@ -1,0 +1,112 @@
+"""What LIBERO is, said once: suites, time limits, conventions and the exact physics of each protocol version.
+
+Imported by the core and by the worker; standard library only. LIBERO: Liu et al. 2023 (arXiv:2306.03310).
+
+Conventions (numbers as the published policies use them)::
+
+    action   Δposition (1 is 0.05 m), Δrotation axis-angle (1 is 0.5 rad), gripper −1 open, +1 closed; at 20 Hz
+    state    end-effector position (m), axis-angle of its quaternion (rad), two finger positions (m)
+    image    the cameras' pictures turned by 180°. MuJoCo's come with their rows from bottom to top, so what policies
+             are trained on, and see here, is upright and a mirror image of the scene
+    start    stored state, then SETTLE_STEPS times NO_OP
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+CONTROL_HZ = 20.0
+POSITION_SCALE, ROTATION_SCALE = 0.05, 0.5
+SETTLE_STEPS = 10
+NO_OP = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
+STORED_STATES = 50
+"""Initial states stored with each task."""
+FIXTURE_SEED = 0
+"""Seed of the vendor's generator before each reset. It places cabinets, stoves and racks, which a stored state does
+not: without it their places would depend on how many episodes were run before (openvla/openvla#342)."""
+
+IMAGE_TURN = "180 degrees"
+CAMERAS = {"scene": "agentview", "wrist": "robot0_eye_in_hand"}
+"""Our camera names → LIBERO's."""
+
+PHYSICS: Mapping[str, Mapping[str, str]] = {
+    "mujoco3.3": {"mujoco": "3.3.7", "robosuite": "1.4.0", "hf-libero": "0.1.4"},
+}
+"""Protocol version → the exact packages that move the physics. MuJoCo above 3.3 lets the bowl of ``libero_spatial``
+task 5 fall off its ramekin, so a newer one would be another protocol version, not an update."""
+VERSION = "mujoco3.3"
+
+
+@dataclass(frozen=True)
+class SettlePlace:
+    """A stored state that tells one physics from another.
+
+    Attributes:
+        suite: whose task.
+        task: number of the task.
+        init_id: number of the stored state.
+        upper: object that must rest on ``lower``.
+        lower: object below it.
+        steps: no-op steps before they are measured.
+        limit_m: largest horizontal distance of the two (m).
+    """
+
+    suite: str
+    task: int
+    init_id: int
+    upper: str
+    lower: str
+    steps: int
+    limit_m: float
+
+
+SETTLE_PROBE = SettlePlace("libero_spatial", 5, 0, "akita_black_bowl_1", "glazed_rim_porcelain_ramekin_1", 40, 0.025)
+"""The bowl falls onto the ramekin. On MuJoCo 3.3.7 it lies still from step 10 on, 14.5 mm beside the middle in the three
+stored states that were looked at; on 3.8.1 it ends 37 mm beside it, leaning (both measured with this code)."""
+
+
+@dataclass(frozen=True)
+class SuiteFacts:
+    """One suite.
+
+    Attributes:
+        tasks: how many.
+        horizon: control steps after settling.
+    """
+
+    tasks: int
+    horizon: int
+
+
+SUITES = {
+    "libero_spatial": SuiteFacts(10, 220),
+    "libero_object": SuiteFacts(10, 280),
+    "libero_goal": SuiteFacts(10, 300),
+    "libero_10": SuiteFacts(10, 520),
+    "libero_90": SuiteFacts(90, 400),
+}
+HORIZON_VARIANTS = {"lerobot": {"libero_spatial": 280}}
+"""Named exceptions: lerobot 0.4.4 gives libero_spatial 280 steps."""
+
+
+def split_suite(name: str) -> tuple[str, str]:
+    """Split ``"libero_spatial@lerobot"`` into suite and variant (empty for the convention)."""
+    suite, _, variant = name.partition("@")
+    return suite, variant
+
+
+def suite_names() -> list[str]:
+    """Every suite, variants after their own suite."""
+    named = [f"{suite}@{variant}" for variant, horizons in HORIZON_VARIANTS.items() for suite in horizons]
+    return [*SUITES, *named]
+
+
+def horizon(name: str) -> int:
+    """Time limit of a suite or of a variant of it (control steps).
+
+    Raises:
+        KeyError: no such suite or variant.
+    """
+    suite, variant = split_suite(name)
+    return HORIZON_VARIANTS[variant][suite] if variant else SUITES[suite].horizon

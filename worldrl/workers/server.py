@@ -1,0 +1,201 @@
+"""The loop of a simulator worker: batched requests in, batched observations out, one process per worker.
+
+Requests (parent → worker), each answered by ``ready``, ``rows`` or ``failed``::
+
+    hello    protocol, options                                    first message
+    reset    episodes: [[slot, task, init_id, seed, render], ...]
+    step     slots, render: [bool, ...]; array action [N, A]
+    expert   slots                                                what the suite's scripted expert would do now
+    probe                                                         the suite's own check of its physics
+    stop
+
+Answers (worker → parent)::
+
+    ready    protocol, suite: what the suite says about itself
+    rows     slots, pictured: slots whose cameras were rendered; arrays by name, a row per slot (pictures: per pictured)
+    pulse    call, slot                                           before each row, at most every PULSE_S
+    failed   error, traceback                                     an exception; the process ends
+
+A worker writes nothing but these messages into the connection; what the simulator prints goes to its log file.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.workers.boot import load_file
+from worldrl.workers.wire import PROTOCOL, Arrays, decode, encode
+
+PULSE_S = 0.5
+PICTURES = ("image", "wrist_image")
+_PARENT_CHECK_S = 1.0
+
+
+class Simulation(Protocol):
+    """One environment of one task; made, stepped and rendered in this process only."""
+
+    def reset(self, init_id: int, seed: int, *, render: bool) -> Arrays:
+        """Start an episode from a stored initial state; returns its first observation."""
+        ...
+
+    def step(self, action: NDArray[np.float32], *, render: bool) -> Arrays:
+        """Take one action; returns ``state``, ``command``, ``success``, ``contact``, and pictures where rendered."""
+        ...
+
+    def expert(self) -> NDArray[np.float32]:
+        """Return the scripted expert's next action; it may remember the episode since ``reset``."""
+        ...
+
+    def close(self) -> None:
+        """Release the environment and its GL context."""
+        ...
+
+
+class Suite(Protocol):
+    """A benchmark's tasks; built from the options of ``hello``."""
+
+    def describe(self) -> dict[str, Any]:
+        """Say what there is, in JSON values: tasks, their instructions, stored states, conventions, packages."""
+        ...
+
+    def make(self, task: str) -> Simulation:
+        """Make an environment of one task."""
+        ...
+
+    def probe(self) -> dict[str, Any]:
+        """Check the physics; an error where it is not the one that the protocol names."""
+        ...
+
+
+def find_suite(target: str) -> Any:
+    """Return the suite's class.
+
+    Args:
+        target: ``module:Class``, or ``/path/to/file.py:Class``.
+    """
+    where, _, name = target.rpartition(":")
+    path = Path(where)
+    module = load_file(path.stem, path) if path.suffix == ".py" else importlib.import_module(where)
+    return getattr(module, name)
+
+
+class Server:
+    """The slots of one worker.
+
+    Args:
+        suite: makes environments.
+        pulse: told before each row's call.
+    """
+
+    def __init__(self, suite: Suite, pulse: Any) -> None:
+        self._suite, self._pulse = suite, pulse
+        self._slots: dict[int, tuple[str, Simulation]] = {}
+
+    def answer(self, header: Mapping[str, Any], arrays: Arrays) -> bytes:
+        """Serve one request."""
+        kind = header["kind"]
+        if kind == "probe":
+            self._pulse("probe", -1)
+            return encode({"kind": "ready", "protocol": PROTOCOL, "suite": self._suite.probe()})
+        if kind == "reset":
+            return self._reset(header["episodes"])
+        slots: list[int] = header["slots"]
+        if kind == "expert":
+            return pack(slots, [{"action": self._call("expert", slot).expert()} for slot in slots])
+        if kind != "step":
+            raise ValueError(f"unknown request {kind!r}")
+        rows = zip(slots, arrays["action"], header["render"], strict=True)
+        return pack(slots, [self._call("step", slot).step(action, render=render) for slot, action, render in rows])
+
+    def _call(self, call: str, slot: int) -> Simulation:
+        self._pulse(call, slot)
+        return self._slots[slot][1]
+
+    def _reset(self, episodes: Sequence[Sequence[Any]]) -> bytes:
+        rows = []
+        for slot, task, init_id, seed, render in episodes:
+            self._pulse("make and reset the environment", slot)
+            rows.append(self._simulation(slot, task).reset(init_id, seed, render=render))
+        return pack([episode[0] for episode in episodes], rows)
+
+    def _simulation(self, slot: int, task: str) -> Simulation:
+        if slot in self._slots and self._slots[slot][0] == task:
+            return self._slots[slot][1]
+        if slot in self._slots:
+            self._slots.pop(slot)[1].close()
+        self._slots[slot] = (task, self._suite.make(task))
+        return self._slots[slot][1]
+
+    def close(self) -> None:
+        """Release every environment."""
+        for _, simulation in self._slots.values():
+            simulation.close()
+
+
+def pack(slots: Sequence[int], rows: Sequence[Arrays]) -> bytes:
+    """Stack rows into one answer; pictures are stacked over the rows that have them."""
+    pictured = [slot for slot, row in zip(slots, rows, strict=True) if PICTURES[0] in row]
+    names = {name: None for row in rows for name in row}
+    stacked = {name: np.stack([np.asarray(row[name]) for row in rows if name in row]) for name in names}
+    return encode({"kind": "rows", "slots": list(slots), "pictured": pictured}, stacked)
+
+
+def main(descriptor: str, target: str) -> None:
+    """Serve until ``stop`` or the parent's end.
+
+    Args:
+        descriptor: number of the inherited end of the socket pair.
+        target: see :func:`find_suite`.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its workers
+    threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
+    connection = Connection(int(descriptor))
+    try:
+        _serve(connection, target)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return  # nobody listens any more
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        connection.send_bytes(encode({"kind": "failed", "error": text, "traceback": traceback.format_exc()}))
+    finally:
+        connection.close()
+
+
+def _serve(connection: Connection, target: str) -> None:
+    header, _ = decode(connection.recv_bytes())
+    if header.get("kind") != "hello" or header.get("protocol") != PROTOCOL:
+        raise ValueError(f"this worker speaks protocol {PROTOCOL}, the core says {header}")
+    last_s = -PULSE_S
+
+    def pulse(call: str, slot: int) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= PULSE_S:
+            last_s = time.monotonic()
+            connection.send_bytes(encode({"kind": "pulse", "call": call, "slot": slot}))
+
+    suite = find_suite(target)(**header["options"])
+    connection.send_bytes(encode({"kind": "ready", "protocol": PROTOCOL, "suite": suite.describe()}))
+    server = Server(suite, pulse)
+    try:
+        while (message := decode(connection.recv_bytes()))[0]["kind"] != "stop":
+            connection.send_bytes(server.answer(*message))
+    finally:
+        server.close()
+
+
+def _leave_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_PARENT_CHECK_S)
+    os._exit(1)

@@ -1,0 +1,79 @@
+"""Messages between a parent and its worker processes: a JSON header followed by raw arrays. No pickle.
+
+Layout of one message::
+
+    uint32 (little-endian) header length | header (UTF-8 JSON) | array 0 | array 1 | ...
+
+The header's ``arrays`` lists ``[name, dtype, shape]`` in the order of the bytes. What arrives is checked before it is
+used: numbers and bools only, sizes that fill the message exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PROTOCOL = 1
+"""Version of the messages between the core and a simulator worker; both sides must speak the same."""
+
+Arrays = dict[str, NDArray[Any]]
+_LENGTH = struct.Struct("<I")
+_KINDS = "buif"  # numpy's letters of bool, unsigned, signed and float
+
+
+class WireError(ValueError):
+    """A message is not one of ours, or was cut short."""
+
+
+def encode(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> bytes:
+    """Pack a JSON-ready header and named arrays into one message.
+
+    Raises:
+        WireError: an array holds something other than numbers or bools.
+    """
+    packed = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
+    for name, array in packed.items():
+        _require_numbers(name, array.dtype)
+    # ascontiguousarray makes a scalar a row of one, so the shape is taken from what was given.
+    listing = [[name, array.dtype.str, list(np.shape((arrays or {})[name]))] for name, array in packed.items()]
+    head = json.dumps({**header, "arrays": listing}).encode()
+    return b"".join([_LENGTH.pack(len(head)), head, *(array.tobytes() for array in packed.values())])
+
+
+def decode(message: bytes) -> tuple[dict[str, Any], Arrays]:
+    """Unpack :func:`encode`; the arrays are writable and own their memory.
+
+    Raises:
+        WireError: the message is damaged, or announces anything but numbers and bools.
+    """
+    try:
+        (length,) = _LENGTH.unpack_from(message)
+        offset = _LENGTH.size + length
+        header = json.loads(message[_LENGTH.size : offset])
+        listing = [(str(name), np.dtype(str(dtype)), tuple(shape)) for name, dtype, shape in header.pop("arrays")]
+    except (struct.error, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise WireError(f"not a message of ours: {error}") from error
+    arrays: Arrays = {}
+    for name, dtype, shape in listing:
+        _require_numbers(name, dtype)
+        if not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise WireError(f"array {name!r}: shape must hold whole numbers >= 0, received {shape}")
+        count = math.prod(shape)
+        if offset + count * dtype.itemsize > len(message):
+            raise WireError(f"array {name!r}: the message ends inside it")
+        arrays[name] = np.frombuffer(message, dtype, count, offset).reshape(shape).copy()
+        offset += arrays[name].nbytes
+    if offset != len(message):
+        raise WireError(f"{len(message) - offset} bytes follow the last array")
+    return header, arrays
+
+
+def _require_numbers(name: str, dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in _KINDS:
+        raise WireError(f"array {name!r}: dtype {dtype} does not travel; only numbers and bools do")
