@@ -102,6 +102,7 @@ WORLD_MODELS.register("video", "worldrl.world_models.video:VideoWorldModel")
 WORLD_MODELS.register("wan", "worldrl.world_models.wan:WanWorldModel")
 POLICIES.register("token", "worldrl.policies.token_policy:TokenPolicy")
 REWARDS.register("success", "worldrl.rewards.success:SuccessRule")
+VIDEO_REWARDS.register("idm", "worldrl.rewards.decoded:idm_reward")
 ALGORITHMS.register("behaviour_cloning", "worldrl.algorithms.behaviour_cloning:train_policy")
 ALGORITHMS.register("grpo", "worldrl.algorithms.improve:improve")
 for _name, _class in (

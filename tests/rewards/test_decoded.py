@@ -1,9 +1,16 @@
 from dataclasses import dataclass
+from types import SimpleNamespace
 
+import pytest
 import torch
 
+from worldrl.core.errors import SettingError
 from worldrl.core.types import ImaginedVideos
-from worldrl.rewards.decoded import DecodedReward
+from worldrl.rewards.basis import measure_basis
+from worldrl.rewards.columns import Column
+from worldrl.rewards.decoded import DecodedReward, idm_reward
+from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.limits import JointLimits
 
 
 @dataclass
@@ -32,9 +39,49 @@ def test_every_term_sees_the_joints_the_time_and_the_limits():
             "slow": lambda joints, dt, limits: -(joints.diff(dim=1) / dt).abs().amax(dim=(1, 2)),
             "inside": lambda joints, dt, limits: -(joints.abs() - limits).clamp_min(0).sum(dim=(1, 2)),
         },
-        limits=1.0,
+        SimpleNamespace(limits=1.0, dt=0.1),
     )
     frames = torch.tensor([[50, 60, 90], [100, 100, 150]], dtype=torch.uint8).view(2, 3, 1, 1, 1).expand(2, 3, 4, 4, 3)
     found = reward.score(ImaginedVideos(frames, torch.zeros(2, 2, 1, 1, 1), 0.1, ["a", "b"]))
     torch.testing.assert_close(found, torch.tensor([[-3.0, 0.0], [-5.0, -1.0]]))
     assert (reward.names, decoder.calls) == (("slow", "inside"), 1)
+
+
+def tiny_idm(positions=True):
+    """Two columns that are 0 and 1 whatever is seen, with the constants of a robot that may move as it likes."""
+    idm = InverseDynamics(IdmConfig(width=8, blocks=1, keypoints=2, value_width=2, hidden=8), COLUMNS)
+    if positions:
+        limits = JointLimits((1.0, 1.0), (1.0, 1.0), (-1.0, -1.0), (1.0, 1.0), (1.0, 1.0))
+        real = torch.linspace(0, 0.5, 8)[None, :, None].expand(3, 8, 2)
+        idm.basis = measure_basis(real, torch.zeros(3, 8, 2), 0.1, limits)
+    return idm.eval()
+
+
+COLUMNS = [Column("state", 0, "x"), Column("state", 1, "y")]
+VIDEOS = ImaginedVideos(torch.zeros(2, 6, 16, 16, 3, dtype=torch.uint8), torch.zeros(2, 5, 1, 1, 1), 0.1, ["a", "b"])
+
+
+def test_a_saved_inverse_dynamics_is_a_reward(tmp_path):
+    idm = tiny_idm()
+    idm.save(tmp_path / "idm")
+    reward = idm_reward(str(tmp_path / "idm"), ["motion", "executability"], torch.device("cpu"))
+    q = idm.decode(VIDEOS.frames).mean
+    expected = [idm.basis.rewards[name](q, 0.1, idm.basis.limits) for name in ("motion", "executability")]
+    torch.testing.assert_close(reward.score(VIDEOS), torch.stack(expected, dim=1))
+    every = idm_reward(str(tmp_path / "idm"), [], torch.device("cpu"))
+    assert every.names == ("executability", "position_limits", "motion", "moving_executability")
+
+
+def test_what_cannot_judge_is_refused(tmp_path):
+    cpu = torch.device("cpu")
+    with pytest.raises(SettingError, match="worldrl train-idm"):
+        idm_reward("", [], cpu)
+    tiny_idm(positions=False).save(tmp_path / "actions")
+    with pytest.raises(SettingError, match="reads no positions"):
+        idm_reward(str(tmp_path / "actions"), [], cpu)
+    tiny_idm().save(tmp_path / "idm")
+    with pytest.raises(SettingError, match="did you mean 'motion'"):
+        idm_reward(str(tmp_path / "idm"), ["notion"], cpu)
+    slow = ImaginedVideos(VIDEOS.frames, VIDEOS.latent, 0.05, VIDEOS.instruction)
+    with pytest.raises(SettingError, match=r"0\.1 s apart, the videos' are 0\.05 s"):
+        idm_reward(str(tmp_path / "idm"), [], cpu).score(slow)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from worldrl.core.artefact import MANIFEST, write_artefact
+from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import initial_weights, stream
 from worldrl.rewards.basis import measure_basis
@@ -33,20 +34,21 @@ def make(window=1, columns=PLACE, stride=1, seed=0, **sizes):
 # --- columns --------------------------------------------------------------------------------------------------------
 
 
-def test_columns_are_chosen_by_vector_name_and_range(push_episode):
-    names = recorded_names(push_episode())
+def test_columns_are_chosen_by_vector_name_and_range(robot):
+    names = recorded_names(robot)
     assert [c.label for c in choose_columns(["state.x", "command.gripper"], names)] == ["state.x", "command.gripper"]
     assert [c.index for c in choose_columns(["state.2:4"], names)] == [2, 3]
     assert [c.name for c in choose_columns(["action"], names)] == ["dx", "dy", "dz", "drx", "dry", "drz", "gripper"]
     assert [c.unit for c in choose_columns(["state"], names)] == 3 * ["m"] + 3 * ["rad"] + 2 * ["m"]
     assert [c.unit for c in choose_columns(["command.gripper", "action.dx"], names)] == ["", ""]
-    assert Column("state", 0, "left_joint_1").unit == "rad"
 
 
-def test_other_robots_have_numbered_columns(push_episode):
-    episode = push_episode(state=np.zeros((17, 14), np.float32))
-    columns = choose_columns(["state.0:14"], recorded_names(episode))
-    assert [c.label for c in columns] == [f"state.{n}" for n in range(14)]
+def test_other_robots_name_their_own_columns():
+    names = ("left_joint1", "left_gripper", "right_joint1", "right_gripper")
+    pair = JointEmbodiment(names, (-1.0,) * 4, (1.0,) * 4, (3.0,) * 4, 20.0)
+    columns = choose_columns(["state"], recorded_names(pair))
+    assert [c.label for c in columns] == [f"state.{name}" for name in names]
+    assert [c.unit for c in columns] == ["rad", "", "rad", ""]
 
 
 @pytest.mark.parametrize(
@@ -59,9 +61,9 @@ def test_other_robots_have_numbered_columns(push_episode):
         (["state.5:3"], "must name"),
     ],
 )
-def test_columns_that_do_not_exist_are_refused(push_episode, target, message):
+def test_columns_that_do_not_exist_are_refused(robot, target, message):
     with pytest.raises(SettingError, match=message):
-        choose_columns(target, recorded_names(push_episode()))
+        choose_columns(target, recorded_names(robot))
 
 
 def test_an_action_lies_between_frames(push_episode):

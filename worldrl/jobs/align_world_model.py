@@ -15,6 +15,7 @@ from worldrl.core.artefact import artefact_hash
 from worldrl.core.bootstrap import bootstrap
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import RewardMix
 from worldrl.core.log import MetricLog, console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import Episode
@@ -24,11 +25,13 @@ from worldrl.jobs.align_report import sentence, write_report
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import WORLD_MODEL, starting_world_model, weights_folder
 from worldrl.registry import VIDEO_REWARDS
+from worldrl.rewards.mixing import mix
 from worldrl.rollout.reset_store import record_at
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.video import VideoWorldModel
 
 TOLD = ("instruction", "actions")
+MIXES: dict[str, RewardMix] = {"gdpo": mix, "mean": mean_of_terms}
 
 
 @dataclass
@@ -49,6 +52,7 @@ class AlignWorldModelSettings:
     reward: str = setting("idm", "name of the video reward")
     reward_folder: str = setting("", "the reward's own artefact, for example an inverse dynamics model")
     terms: list[str] = setting([], "the reward's terms that count; none takes all")
+    mixing: str = setting("gdpo", "how terms become one number: gdpo (each normalised in its group first) or mean")
     method: str = setting("flow_grpo", f"one of {', '.join(METHODS)}")
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
     methods: MethodConfigs = field(default_factory=MethodConfigs)
@@ -62,6 +66,7 @@ class AlignWorldModelSettings:
         positive("videos", self.videos)
         non_negative("strips", self.strips)
         one_of("told", self.told, TOLD)
+        one_of("mixing", self.mixing, tuple(MIXES))
         one_of("method", self.method, METHODS)
         if not self.data:
             raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
@@ -109,7 +114,7 @@ def alignment_tasks(
     training, held_out = split_starts(episodes, settings, model)
     reward = VIDEO_REWARDS.get(settings.reward)(settings.reward_folder, settings.terms, device)
     frame_s = model.frame_stride / datasets[0].fps
-    task = AlignmentTask(model, training, reward, mean_of_terms, frame_s, settings.alignment, settings.seed)
+    task = AlignmentTask(model, training, reward, MIXES[settings.mixing], frame_s, settings.alignment, settings.seed)
     return task, replace(task, starts=held_out)
 
 

@@ -13,7 +13,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog
 from worldrl.core.types import Episode
 from worldrl.rewards.calibration import read_episodes
-from worldrl.rewards.columns import Column, choose_columns, column_values, recorded_names
+from worldrl.rewards.columns import Column, column_values
 from worldrl.rewards.idm_training import IdmFrames, IdmTraining, Restore, fit_idm, new_idm, scale_deviations
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.world_models.codec import to_unit
@@ -36,17 +36,6 @@ def through_codec(model: VideoWorldModel, *, batch: int = 64) -> Restore:
         return torch.cat(parts)
 
     return restore
-
-
-def chosen_columns(target: Sequence[str], episodes: Sequence[Episode]) -> tuple[Column, ...]:
-    """Find the columns to predict in recorded episodes.
-
-    Raises:
-        SettingError: there is no episode, or no such column.
-    """
-    if not len(episodes):
-        raise SettingError("data holds no episode to learn inverse dynamics from")
-    return choose_columns(target, recorded_names(episodes[0]))
 
 
 def learn_idm(

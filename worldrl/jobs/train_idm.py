@@ -19,12 +19,13 @@ from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.idm_report import IdmFindings, show, write_report
-from worldrl.jobs.idm_stages import IDM, chosen_columns, clips, learn_idm, through_codec
+from worldrl.jobs.idm_stages import IDM, clips, learn_idm, through_codec
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import split_held_out, weights_folder
 from worldrl.rewards.acceptance import acceptance
 from worldrl.rewards.basis import MotionBasis, measure_basis
 from worldrl.rewards.calibration import by_unit, calibration, read_episodes
+from worldrl.rewards.columns import choose_columns, recorded_names
 from worldrl.rewards.executability import jerk_spike_rate, penalty, violation_rate
 from worldrl.rewards.foresight import ForesightConfig, fit_foresight
 from worldrl.rewards.idm_training import IdmTraining, Restore
@@ -104,7 +105,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
             run.path,
             training,
             scaling,
-            chosen_columns(settings.target, training),
+            choose_columns(settings.target, recorded_names(pooled.embodiment)),
             config=settings.model,
             training=settings.training,
             frame_stride=settings.frame_stride,

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from worldrl.algorithms.motion_trust import OFF, MotionCheck, real_bound
-from worldrl.jobs.idm_stages import IDM, chosen_columns, learn_idm, through_codec
+from worldrl.jobs.idm_stages import IDM, learn_idm, through_codec
 from worldrl.jobs.vla_loop import Loop, practice_split
 from worldrl.rewards.calibration import calibration, read_episodes
+from worldrl.rewards.columns import choose_columns, recorded_names
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.world_models.loading import AnyVideoModel
 from worldrl.world_models.video import VideoWorldModel
@@ -40,7 +41,7 @@ def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Seque
             stage.folder,
             training,
             calibrating,
-            chosen_columns(["command"], training),
+            choose_columns(["command"], recorded_names(model.embodiment)),
             config=config.model,
             training=config.training,
             frame_stride=chunk,

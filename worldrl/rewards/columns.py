@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.types import Episode
-from worldrl.data.lerobot_format import VECTORS
 
 CHOICES = ("state", "command", "action")
 UNITS = (("m", r"[xyz]|finger.*"), ("rad", r"r[xyz]|.*joint.*"))
@@ -54,14 +54,9 @@ class Column:
         return asdict(self)
 
 
-def recorded_names(episode: Episode) -> dict[str, tuple[str, ...]]:
-    """Names of each vector's numbers: those of the dataset's format, or plain numbers where it has others."""
-    known = {"state": "observation.state", "command": "observation.command", "action": "action"}
-    names: dict[str, tuple[str, ...]] = {}
-    for vector, column in known.items():
-        width = getattr(episode, vector).shape[1]
-        names[vector] = VECTORS[column] if len(VECTORS[column]) == width else tuple(map(str, range(width)))
-    return names
+def recorded_names(robot: AnyEmbodiment) -> dict[str, tuple[str, ...]]:
+    """Names of each vector's numbers in a robot's episodes."""
+    return {"state": robot.state_names, "command": robot.command_names, "action": robot.action_names}
 
 
 def choose_columns(target: Sequence[str], names: Mapping[str, Sequence[str]]) -> tuple[Column, ...]:

@@ -5,39 +5,17 @@ Shapes legend: ``N`` videos, ``T`` frames, ``D`` joints, ``K`` terms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from worldrl.core.errors import SettingError, nearest
 from worldrl.core.types import ImaginedVideos
-
-MotionReward = Callable[[Tensor, float, Any], Tensor]
-"""Maps joint trajectories ``[N, T, D]`` (rad), seconds between frames, and limits to ``[N]``; more is better."""
-
-
-class DecodedJoints(Protocol):
-    """What an inverse dynamics model sees: mean and standard deviation ``[N, T, D]`` of the joints (rad)."""
-
-    @property
-    def mean(self) -> Tensor:
-        """Most likely joints."""
-        ...
-
-    @property
-    def std(self) -> Tensor:
-        """How unsure each of them is."""
-        ...
-
-
-class JointDecoder(Protocol):
-    """A frozen inverse dynamics model."""
-
-    def decode(self, frames: Tensor) -> DecodedJoints:
-        """Decode uint8 frames ``[N, T, Y, X, 3]``."""
-        ...
+from worldrl.rewards.basis import MotionBasis, MotionReward
+from worldrl.rewards.inverse_dynamics import InverseDynamics
 
 
 @dataclass(frozen=True)
@@ -47,12 +25,12 @@ class DecodedReward:
     Attributes:
         decoder: the inverse dynamics model.
         terms: name to function.
-        limits: the robot's, handed to every function.
+        basis: limits that every function is handed, and the time between frames that all was measured at.
     """
 
-    decoder: JointDecoder
+    decoder: InverseDynamics
     terms: Mapping[str, MotionReward]
-    limits: Any
+    basis: MotionBasis
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -61,6 +39,42 @@ class DecodedReward:
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Judge the motion from the recorded first frame on: ``[N, K]``."""
+        """Judge the motion from the recorded first frame on: ``[N, K]``.
+
+        Raises:
+            SettingError: the videos' frames are not as far apart as those the inverse dynamics was measured on.
+        """
+        dt, limits = self.basis.dt, self.basis.limits
+        if abs(videos.frame_s - dt) > 1e-6:
+            raise SettingError(
+                f"reward: the inverse dynamics is for frames {dt:g} s apart, the videos' are {videos.frame_s:g} s apart; "
+                "train one with the world model's frame stride"
+            )
         joints = self.decoder.decode(videos.frames).mean.float().cpu()
-        return torch.stack([term(joints, videos.frame_s, self.limits) for term in self.terms.values()], dim=1)
+        return torch.stack([term(joints, dt, limits) for term in self.terms.values()], dim=1)
+
+
+def idm_reward(folder: str, terms: Sequence[str], device: torch.device) -> DecodedReward:
+    """Make the reward ``idm``: an inverse dynamics of ``worldrl train-idm``, with the constants measured beside it.
+
+    Args:
+        folder: its artefact.
+        terms: names of :attr:`~worldrl.rewards.basis.MotionBasis.rewards`; none takes all.
+        device: where it decodes.
+
+    Raises:
+        ArtefactError: there is no inverse dynamics in the folder.
+        SettingError: no folder is given, it reads no positions, or a term is unknown.
+    """
+    if not folder:
+        raise SettingError("reward_folder: reward=idm needs an inverse dynamics; make one with worldrl train-idm")
+    idm = InverseDynamics.load(Path(folder), device)
+    if idm.basis is None:
+        raise SettingError(
+            f"reward_folder: {folder} reads no positions, so it cannot judge motion; train it on positions"
+        )
+    known = idm.basis.rewards
+    for name in terms:
+        if name not in known:
+            raise SettingError(f"terms: unknown term {name!r}{nearest(name, known)}")
+    return DecodedReward(idm, {name: known[name] for name in (terms or known)}, idm.basis)
