@@ -136,12 +136,12 @@ class BimanualExpert:
     def act(self, env: gymnasium.Env) -> NDArray[np.float32]:
         """The next action, float32[14], for the environment's present state."""
         base = cast("BimanualEnv", env.unwrapped)
-        done = {arm: self._driver.at_home(arm) for arm in ARMS}
+        goals = {arm: self._driver.at_home(arm) for arm in ARMS}
         move = {self._which(base, arm, names): (skill, names) for arm, skill, *names in self._plan[self._index]}
         for arm, (skill, names) in move.items():
-            done[arm] = SKILLS[skill](self._driver.hand(base, arm), self._memory[arm], *names)
-        action = self._driver.action(base, done, self._noise.sample())
-        self._advance([done[arm] for arm in move])
+            goals[arm] = SKILLS[skill](self._driver.hand(base, arm), self._memory[arm], *names)
+        action = self._driver.action(base, goals, self._noise.sample())
+        self._advance([goals[arm] for arm in move])
         return action
 
     def _which(self, env: BimanualEnv, arm: str, names: list[str]) -> str:

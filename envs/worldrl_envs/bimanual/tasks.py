@@ -20,7 +20,7 @@ HALF_TURN = 3.141593  # the cabinet opens toward the robot
 
 @dataclass(frozen=True)
 class BimanualTask(TaskSpec):
-    """A task of two arms; its plan is a sequence of moves, each a tuple of (arm, skill, name, ...) done at once."""
+    """A task of two arms; its plan is a sequence of moves, each a tuple of (arm, skill, name, ...) made at once."""
 
     entry_point: ClassVar[str] = "worldrl_envs.bimanual.environment:BimanualEnv"
 
