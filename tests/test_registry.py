@@ -92,7 +92,7 @@ def test_real_entry_points_of_an_installed_package(tmp_path: Path, monkeypatch: 
 
 def test_the_groups_are_the_documented_ones() -> None:
     groups = {made.group for made in vars(registry).values() if isinstance(made, Registry)}
-    kinds = ("world_models", "policies", "rewards", "algorithms", "benchmarks", "terminations")
+    kinds = ("world_models", "policies", "rewards", "video_rewards", "algorithms", "benchmarks", "terminations")
     assert groups == {f"worldrl.{kind}" for kind in kinds}
 
 
