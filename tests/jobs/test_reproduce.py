@@ -13,6 +13,9 @@ from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, fin
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
 from worldrl.jobs.reproductions.neubay_bandit import BanditSettings
 
+SLOW = ("offline-video",)  # opens the bundled world model nine times
+TINY = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CATALOGUE]
+
 
 @pytest.mark.parametrize(
     ("values", "verdict"),
@@ -85,7 +88,7 @@ def test_name_goes_into_the_run_directory(capsys: pytest.CaptureFixture[str]) ->
     assert "run_dir: runs/reproduce-neubay-bandit\n" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", TINY)
 def test_tiny_run_resumes_and_leaves_a_page(name: str, tmp_path: Path) -> None:
     settings = ReproduceSettings(name=name, run_dir=str(tmp_path / "run"), scale="tiny", workers=0)
     first = reproduce.main(settings)

@@ -99,7 +99,9 @@ class EdgeSettings:
 
 SETTINGS: Mapping[str, EdgeSettings] = {
     "full": EdgeSettings(),
-    "quick": EdgeSettings(updates=4000, refresh=200, starts=500, hidden=64, rate=1e-3, polyak=0.05, evaluations=16),
+    "quick": EdgeSettings(
+        updates=4000, refresh=200, starts=500, hidden=64, rate=1e-3, polyak=0.05, diversity=5.0, evaluations=16
+    ),
     "tiny": EdgeSettings(
         seeds=2,
         updates=4,
