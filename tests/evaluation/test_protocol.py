@@ -27,6 +27,7 @@ CHANGES = {
     "hold_steps": 1,
     "instruction_mode": "held_out",
     "style": "dim",
+    "conventions": {"settle_steps": 10},
 }
 
 

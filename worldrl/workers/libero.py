@@ -135,7 +135,7 @@ class Libero:
             use_camera_obs=False,  # pictures are drawn only where somebody looks at them
             has_offscreen_renderer=bool(self.cameras) if render is None else render,
             control_freq=facts.CONTROL_HZ,
-            ignore_done=True,  # the horizon is the protocol's, counted by the core
+            **{"ignore_done": True},  # the horizon is the protocol's, counted by the core
         )
 
     def probe(self) -> dict[str, Any]:
