@@ -265,6 +265,11 @@ class Simulation:
         return self.env.env.parsed_problem["goal_state"]
 
     @property
+    def fixtures(self) -> list[str]:
+        """Names of what stands still."""
+        return list(self.env.env.fixtures_dict)
+
+    @property
     def movable(self) -> list[str]:
         """Names of the movable objects."""
         return list(self.env.env.objects_dict)

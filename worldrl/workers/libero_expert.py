@@ -24,6 +24,8 @@ HOVER_M = 0.12
 CLEARANCE_M = 0.16
 """Height of the carried object over everything it passes."""
 REACHED_M = 0.008
+FIXTURE_M = 0.15
+"""Half the width of a cabinet, about."""
 
 
 class World(Protocol):
@@ -34,6 +36,11 @@ class World(Protocol):
     @property
     def goals(self) -> list[list[str]]:
         """The task's predicates."""
+        ...
+
+    @property
+    def fixtures(self) -> list[str]:
+        """Names of what stands still: cabinets, stoves, racks."""
         ...
 
     @property
@@ -94,6 +101,7 @@ class Waypoint:
 
 
 PLAN: Sequence[Waypoint] = (
+    Waypoint("high over the grasp", OPEN, reached_m=0.03),
     Waypoint("over the grasp", OPEN, reached_m=0.015),
     Waypoint("at the grasp", OPEN, most=40),
     Waypoint("hold", CLOSED, least=10, most=10),
@@ -108,9 +116,14 @@ PLAN: Sequence[Waypoint] = (
 def choose_side(world: World, name: str, side_m: float) -> NDArray[np.float64]:
     """Offset of the grip from the object's middle: the side along y with more room around it."""
     here = world.position(name)[:2]
-    others = np.array([world.position(other)[:2] for other in world.movable if other != name])
+    reach = {other: 0.0 for other in world.movable if other != name} | dict.fromkeys(world.fixtures, FIXTURE_M)
     sides = [np.array([0.0, sign * side_m]) for sign in (1.0, -1.0)]
-    room = [np.linalg.norm(others - (here + side), axis=1).min() if len(others) else 1.0 for side in sides]
+    room = [
+        min(
+            (np.linalg.norm(world.position(other)[:2] - here - side) - wide for other, wide in reach.items()), default=1
+        )
+        for side in sides
+    ]
     return np.append(sides[int(np.argmax(room))], 0.0)
 
 
@@ -142,6 +155,8 @@ class PickAndPlace:
         """Where the hand should be in a phase (m)."""
         grasp = world.position(self._object) + self._side + self._grip.height_m * UP
         above = max(self._start[2], world.position(self._goal)[2]) + CLEARANCE_M
+        if phase == "high over the grasp":
+            return np.append(grasp[:2], self._anchor[2])  # at the height it begins with, above every fixture
         if phase == "over the grasp":
             return grasp + HOVER_M * UP
         if phase == "at the grasp":
