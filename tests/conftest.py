@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -294,7 +294,7 @@ def run_python() -> Callable[..., "subprocess.CompletedProcess[str]"]:
 
 @pytest.fixture(scope="session")
 def same_tree() -> Callable[[Any, Any], None]:
-    """Compare nested dicts, lists, arrays and tensors bit for bit."""
+    """Compare nested dicts, lists, records, arrays and tensors bit for bit."""
 
     def check(a: Any, b: Any, where: str = "") -> None:
         assert type(a) is type(b), where
@@ -311,6 +311,8 @@ def same_tree() -> Callable[[Any, Any], None]:
             assert x.dtype == y.dtype, where
             assert x.shape == y.shape, where
             assert x.tobytes() == y.tobytes(), where
+        elif is_dataclass(a):
+            check(vars(a), vars(b), where)
         else:
             assert a == b, where
 

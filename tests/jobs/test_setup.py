@@ -88,7 +88,7 @@ def test_bad_input(cache, capsys):
     assert main(["setup", "libreo", f"run_dir={cache / 'run'}"]) == 2
     assert "did you mean 'libero'" in capsys.readouterr().err
     with pytest.raises(SettingError, match="no folder 'scenes'"):
-        SetupSettings("libero", assets=str(cache))
+        setup.main(SetupSettings("libero", run_dir=str(cache / "run"), assets=str(cache)))
     with pytest.raises(WorkerEnvironmentError, match=r"needs Python 3\.11.*give\s+python="):
         setup.find_python("/no/such/python")
     if sys.version_info[:2] == (3, 11):

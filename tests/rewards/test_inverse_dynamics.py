@@ -160,7 +160,7 @@ def test_it_learns_a_few_episodes_by_heart_and_knows_its_error(push_episode):
     fit_idm(idm, data, training, seed=0, folder=None, log=None)
     readings = read_episodes(idm, episodes, camera="scene")
     errors = np.concatenate(readings.errors) / idm.deviation.numpy()
-    assert np.median(errors) < 0.1  # of the spread; one pixel of sixteen is about 0.5
+    assert np.median(errors) < 0.2  # of the spread; one pixel of sixteen is about 0.5
     scale_deviations(idm, torch.from_numpy(np.concatenate(readings.scores)))
     covered = np.concatenate(read_episodes(idm, episodes, camera="scene").scores) <= 1.6449
     assert covered.mean(axis=0) == pytest.approx([0.9, 0.9], abs=0.03)

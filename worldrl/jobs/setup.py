@@ -60,8 +60,6 @@ class SetupSettings:
         if self.name:
             one_of("name", self.name, NAMES)
         positive("timeout_s", self.timeout_s)
-        if self.assets and not (Path(self.assets) / "scenes").is_dir():
-            raise SettingError(f"assets: {self.assets} holds no LIBERO assets (no folder 'scenes' in it)")
 
 
 def main(settings: SetupSettings) -> dict[str, Any]:
@@ -74,10 +72,13 @@ def main(settings: SetupSettings) -> dict[str, Any]:
         Where the environment is and what the check found.
 
     Raises:
+        SettingError: no environment is named, or the assets' folder holds none.
         WorkerEnvironmentError: a step failed; the message names its log.
     """
     if not settings.name:
         raise SettingError(f"setup: which environment? Write worldrl setup NAME, with one of {', '.join(NAMES)}")
+    if settings.assets and not (Path(settings.assets) / "scenes").is_dir():
+        raise SettingError(f"assets: {settings.assets} holds no LIBERO assets (no folder 'scenes' in it)")
     folder = environment_folder(settings.name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open_run("setup", settings) as run:
