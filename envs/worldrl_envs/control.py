@@ -152,12 +152,12 @@ def check_numbers(
         raise ActionError(f"action: dtype must be floating, received {array.dtype}; use float32")
     if array.shape != low.shape:
         raise ActionError(f"action: shape must be ({len(names)},), received {array.shape}")
-    inside = (array >= low - ACTION_TOLERANCE) & (array <= high + ACTION_TOLERANCE)  # false for NaN
-    for index in np.flatnonzero(~inside):
-        finite = np.isfinite(array[index])
-        rule = f"must be in [{low[index]:g}, {high[index]:g}]" if finite else "must be finite"
-        raise ActionError(f"action[{index}] ({names[index]}): {rule}, received {array[index]}")
-    return np.clip(array.astype(np.float64), low, high)
+    number = array.astype(np.float64)
+    inside = (number >= low - ACTION_TOLERANCE) & (number <= high + ACTION_TOLERANCE)  # false for NaN
+    for index in np.flatnonzero(~inside).tolist():
+        rule = f"must be in [{low[index]:g}, {high[index]:g}]" if np.isfinite(number[index]) else "must be finite"
+        raise ActionError(f"action[{index}] ({names[index]}): {rule}, received {array.item(index)}")
+    return np.clip(number, low, high)
 
 
 def _as_array(action: object, count: int) -> NDArray[np.generic]:

@@ -110,8 +110,8 @@ class JointEmbodiment:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; ``kind`` tells them from an :class:`Embodiment`'s."""
-        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-        return {"kind": JOINTS, **plain}
+        numbers = {"low": list(self.low), "high": list(self.high), "max_speed": list(self.max_speed)}
+        return {"kind": JOINTS, "names": list(self.names), **numbers, "control_hz": self.control_hz}
 
     @property
     def state_names(self) -> tuple[str, ...]:

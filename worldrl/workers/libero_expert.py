@@ -9,6 +9,7 @@ It knows goals of the form ``(on A B)`` and ``(in A B)``; others are an error th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -119,9 +120,7 @@ def choose_side(world: World, name: str, side_m: float) -> NDArray[np.float64]:
     reach = {other: 0.0 for other in world.movable if other != name} | dict.fromkeys(world.fixtures, FIXTURE_M)
     sides = [np.array([0.0, sign * side_m]) for sign in (1.0, -1.0)]
     room = [
-        min(
-            (np.linalg.norm(world.position(other)[:2] - here - side) - wide for other, wide in reach.items()), default=1
-        )
+        min((math.dist(world.position(other)[:2], here + side) - wide for other, wide in reach.items()), default=1.0)
         for side in sides
     ]
     return np.append(sides[int(np.argmax(room))], 0.0)

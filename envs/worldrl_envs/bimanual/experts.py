@@ -38,7 +38,8 @@ class Driver:
     def __init__(self, speed: float) -> None:
         self._arm = {arm: ArmKinematics("sixaxis", HOME_QPOS[arm], MAX_STEP[:ARM_JOINTS]) for arm in ARMS}
         self._home = {arm: self._tool(arm, np.array(HOME_QPOS[arm])) for arm in ARMS}
-        self._speed, self._last = speed, dict.fromkeys(ARMS, 0.0)
+        self._speed = speed
+        self._last: dict[str, float] = dict.fromkeys(ARMS, 0.0)
 
     def reset(self) -> None:
         """Both hands rest."""
