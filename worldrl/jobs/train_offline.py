@@ -172,11 +172,13 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
     opened = open_data(settings, device)
     data = opened.data
     check_snapshots(settings, data)
+    recorded = data.transitions()
+    facts = Facts.of(recorded, data.returns(), updates=settings.training.steps)
+    offline_agent(settings.algorithm).check(settings.agent, facts)
     env = open_environment(settings, data)
     with open_run("train-offline", settings) as run, MetricLog(run.path) as log:
-        rows = data.transitions().to(device)
+        rows = recorded.to(device)
         imagined = open_imagined(settings, opened, rows, folder=run.path / "world", log=log, device=device)
-        facts = Facts.of(rows, data.returns(), updates=settings.training.steps)
         parts = {"world": imagined.world, "data": rows, "expert": best_rows(settings, data, rows)}
         agent = make_agent(settings, facts, parts).to(device)
         watch = None if env is None or not settings.watched_episodes else watcher(settings, env, data.info)

@@ -172,6 +172,10 @@ class Agent:
         self.modules, self.optimizers = dict(modules), dict(optimizers)
         self.updates = 0
 
+    @classmethod
+    def check(cls, config: Any, facts: Facts) -> None:
+        """Refuse settings that do not fit the data, before anything is trained; here all do."""
+
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
