@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from worldrl.cli import INTERRUPTED
 from worldrl.cli import main as worldrl
 from worldrl.core.device import set_threads
 from worldrl.core.rng import stream
@@ -110,6 +111,8 @@ def measure(name: str, seed: int, data: Path, out: Path, given: Mapping[str, str
     if not cost.exists():
         began = time.process_time()
         code = worldrl(["train-offline", *overrides(name, data, folder, seed, given)])
+        if code == INTERRUPTED:
+            raise SystemExit(code)
         cost.parent.mkdir(parents=True, exist_ok=True)
         cost.write_text(json.dumps({"code": code, "cpu_s": time.process_time() - began}))
     found = {"algorithm": name, "seed": seed, **json.loads(cost.read_text())}

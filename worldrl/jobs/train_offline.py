@@ -46,7 +46,7 @@ from worldrl.jobs.opening import open_run
 from worldrl.jobs.recurrent_offline import RecurrentConfig, neubay_defaults, train_recurrent
 from worldrl.jobs.stages import BUNDLED
 from worldrl.registry import ALGORITHMS
-from worldrl.rollout.vector_episodes import check_spaces, dataset_environment
+from worldrl.rollout.vector_episodes import check_spaces, dataset_environment, time_limit
 from worldrl.settings import non_negative, one_of, required, setting
 from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining, Uncertainty, neubay_ensemble
 
@@ -173,7 +173,7 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
     data = opened.data
     check_snapshots(settings, data)
     recorded = data.transitions()
-    facts = Facts.of(recorded, data.returns(), updates=settings.training.steps)
+    facts = Facts.of(recorded, data.returns(), updates=settings.training.steps, limit=time_limit(data.info))
     offline_agent(settings.algorithm).check(settings.agent, facts)
     env = open_environment(settings, data)
     with open_run("train-offline", settings) as run, MetricLog(run.path) as log:
