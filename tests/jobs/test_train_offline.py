@@ -104,7 +104,7 @@ def test_stopped_run_goes_on_and_ends_as_if_it_had_not(run: Any, tmp_path: Path,
 def test_other_algorithms_run(run: Any, tmp_path: Path, name: str) -> None:
     own = {
         "rambo": ["agent.clone_steps=4", "agent.world_steps=3", "agent.world_every=3"],
-        "mobile": ["agent.samples=2"],
+        "mobile": ["agent.samples=2", "agent.floor=null"],
     }
     assert run(f"algorithm={name}", *own.get(name, [])) == 0
     metrics = result(tmp_path)["metrics"]
@@ -203,6 +203,7 @@ def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
         (["algorithm=iql", "agent.expectile=high"], "agent.expectile must be float, got 'high'"),
         (["algorithm=iql", "agent.expectile=2"], "agent.expectile must be in (0, 1)"),
         (["algorithm=mobile", "world=none"], "world: mobile asks the members of an ensemble"),
+        (["algorithm=mobile"], "agent.floor=0 lies above every recorded return"),
         (["world=ensembl"], "did you mean 'ensemble'?"),
         (["world=true"], "world=true: pendulum.hdf5 holds no simulator states"),
         (["algorithm=mopo", "uncertainty=none"], "uncertainty: unknown value 'none'"),

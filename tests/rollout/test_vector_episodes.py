@@ -12,7 +12,7 @@ from torch import Tensor
 
 from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.rng import stream
-from worldrl.data.offline.trajectories import VectorEpisode, from_episodes
+from worldrl.data.offline.trajectories import DatasetInfo, VectorEpisode, from_episodes
 from worldrl.rollout.vector_episodes import (
     StateInfo,
     check_spaces,
@@ -21,6 +21,7 @@ from worldrl.rollout.vector_episodes import (
     make_environment,
     memoryless,
     play_episode,
+    time_limit,
     uniform_policy,
 )
 
@@ -171,3 +172,11 @@ def test_dictionary_observations_are_flattened_and_endless_ones_refused() -> Non
         assert env.reset(seed=0)[0].tolist() == [0, 1, 1]
     finally:
         del gymnasium.registry["WorldrlTestSplit-v0"]
+
+
+def test_time_limit_is_the_datasets_own_or_the_registered_one() -> None:
+    data = DatasetInfo("x", (-2.0,), (2.0,), env_id="Pendulum-v1")
+    assert time_limit(data) == 200
+    assert time_limit(replace(data, max_episode_steps=30)) == 30
+    assert time_limit(replace(data, env_id="Nowhere-v0")) is None
+    assert time_limit(replace(data, env_id=None)) is None

@@ -24,6 +24,7 @@ from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.log import MetricLog
 from worldrl.core.transitions import Transitions
 from worldrl.data.offline.trajectories import Trajectories
+from worldrl.rollout.vector_episodes import time_limit
 from worldrl.world_models.offline.ensemble_world import EnsembleWorld, dataset_uncertainty, uncertainty_threshold
 
 LONGEST = 1000
@@ -100,7 +101,7 @@ def train_recurrent(
     """
     config: RecurrentConfig = settings.recurrent
     threshold = uncertainty_threshold(dataset_uncertainty(world, rows), config.quantile)
-    limit = data.info.max_episode_steps or LONGEST
+    limit = time_limit(data.info) or LONGEST
     longest = config.rollouts * limit * config.updates_per_step  # updates of a generation whose rollouts are all whole
     training = NeubayTraining(
         updates=settings.training.steps,

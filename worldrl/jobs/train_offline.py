@@ -46,7 +46,7 @@ from worldrl.jobs.opening import open_run
 from worldrl.jobs.recurrent_offline import RecurrentConfig, neubay_defaults, train_recurrent
 from worldrl.jobs.stages import BUNDLED
 from worldrl.registry import ALGORITHMS
-from worldrl.rollout.vector_episodes import check_spaces, dataset_environment
+from worldrl.rollout.vector_episodes import check_spaces, dataset_environment, time_limit
 from worldrl.settings import non_negative, one_of, required, setting
 from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining, Uncertainty, neubay_ensemble
 
@@ -172,11 +172,13 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
     opened = open_data(settings, device)
     data = opened.data
     check_snapshots(settings, data)
+    recorded = data.transitions()
+    facts = Facts.of(recorded, data.returns(), updates=settings.training.steps, limit=time_limit(data.info))
+    offline_agent(settings.algorithm).check(settings.agent, facts)
     env = open_environment(settings, data)
     with open_run("train-offline", settings) as run, MetricLog(run.path) as log:
-        rows = data.transitions().to(device)
+        rows = recorded.to(device)
         imagined = open_imagined(settings, opened, rows, folder=run.path / "world", log=log, device=device)
-        facts = Facts.of(rows, data.returns(), updates=settings.training.steps)
         parts = {"world": imagined.world, "data": rows, "expert": best_rows(settings, data, rows)}
         agent = make_agent(settings, facts, parts).to(device)
         watch = None if env is None or not settings.watched_episodes else watcher(settings, env, data.info)

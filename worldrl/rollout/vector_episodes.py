@@ -133,6 +133,14 @@ def dataset_environment(info: DatasetInfo) -> gymnasium.Env[Any, Any]:
     return make_environment(info.env_id, kwargs=info.env_kwargs, max_episode_steps=info.max_episode_steps)
 
 
+def time_limit(info: DatasetInfo) -> int | None:
+    """Return the steps after which a dataset's episodes are cut: its own limit, else the environment's registered one, else None."""
+    if info.max_episode_steps is not None or info.env_id is None:
+        return info.max_episode_steps
+    spec = gymnasium.registry.get(info.env_id)
+    return None if spec is None else spec.max_episode_steps
+
+
 def check_spaces(env: gymnasium.Env[Any, Any], data: Trajectories) -> None:
     """Require that a dataset's vectors are those of an environment.
 

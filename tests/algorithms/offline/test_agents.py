@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from worldrl.algorithms.offline.agent import Agent, Facts, cosine, load_agent, saved_algorithm
+from worldrl.algorithms.offline.agent import Agent, Facts, cosine, load_agent, longest_episode, saved_algorithm
 from worldrl.algorithms.offline.bc import Bc, unit_log_prob
 from worldrl.algorithms.offline.cql import Cql, conservative_gap
 from worldrl.algorithms.offline.edac import Edac
@@ -131,10 +131,19 @@ def test_cosine_falls_to_zero() -> None:
     assert [cosine(step, 10) for step in (0, 5, 10, 20)] == pytest.approx([1, 0.5, 0, 0])
 
 
+def test_longest_episode_counts_the_rows_between_ends(make_rows: Callable[..., Transitions]) -> None:
+    rows = make_rows(12, terminated=0.0)
+    assert longest_episode(rows) == 12
+    rows.terminated[2], rows.truncated[9] = True, True
+    assert longest_episode(rows) == 7  # rows 3 to 9; 10 and 11 were cut off
+    assert Facts.of(rows, [0.0, 14.0]).reward_scale == 0.5
+
+
 def test_facts(make_rows: Callable[..., Transitions]) -> None:
     rows = make_rows()
-    found = Facts.of(rows, [-100.0, 300.0], updates=7)
+    found = Facts.of(rows, [-100.0, 300.0], updates=7, limit=1000)
     assert (found.obs_size, found.action_size, found.updates, found.reward_scale) == (3, 2, 7, 2.5)
+    assert Facts.of(rows, [-100.0, 300.0], limit=200).reward_scale == 0.5
     torch.testing.assert_close(found.obs_mean, rows.obs.mean(dim=0))
     back = Facts.from_json(found.to_json())
     assert torch.equal(back.obs_std, found.obs_std)

@@ -67,6 +67,15 @@ def test_value_of_the_dual_loss_by_hand() -> None:
     assert float(found) == pytest.approx(0.5 + 0.5 * ((-1 + 0.25) + (1 + 0.25)) / 2)
 
 
+@pytest.mark.parametrize("divergence", ["chi_square", "total_variation"])
+@pytest.mark.parametrize("weight", [0.6, 0.7, 0.9])
+def test_f_dvl_adds_nothing_to_the_value_of_a_single_action(facts: Facts, divergence: str, weight: float) -> None:
+    agent, q = make(FDvl, facts, divergence=divergence, weight=weight), torch.full((1,), 3.0)
+    v = torch.linspace(0, 6, 601)
+    loss = torch.stack([agent.value_loss(q - each, each[None]) for each in v])
+    assert float(v[loss.argmin()]) == pytest.approx(3.0, abs=0.011)
+
+
 def test_f_dvl_value_is_bounded_by_the_best_action(facts: Facts, make_rows: Any) -> None:
     agent = make(FDvl, facts, divergence="total_variation", learning_rate=1e-2)
     logs = {}

@@ -1,6 +1,7 @@
 """Units under test: the equations of COMBO, MOBILE and RAMBO, and their agents in a small ensemble."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -84,6 +85,15 @@ def test_mobile_without_a_world_acts_and_does_not_learn(facts: Facts, make_rows:
 # --- COMBO ----------------------------------------------------------------------------------------------------------
 
 
+def test_mobile_refuses_a_floor_above_all_returns(world: EnsembleWorld, facts: Facts) -> None:
+    losing = replace(facts, return_min=-300.0, return_max=-20.0)
+    with pytest.raises(
+        SettingError, match=r"agent.floor=0 lies above every recorded return \(at most -20\).*floor=null"
+    ):
+        make(Mobile, losing, {"world": world})
+    make(Mobile, losing, {"world": world}, floor=None)
+
+
 def test_combo_pushes_the_mixture_and_lifts_recorded_rows(facts: Facts, make_rows: Any) -> None:
     batch, target = make_rows(6), torch.zeros(6)
     for kind in ("mix", "model"):
@@ -160,6 +170,17 @@ def test_rambo_clones_first_then_trains_the_world(
     agent.load_state_dict(state)
     agent.update(rows, generator=stream(0, 3))
     same_tree(agent.state_dict(), after)
+
+
+def test_rambo_clones_recorded_rows_whatever_the_batch_holds(
+    world: EnsembleWorld, facts: Facts, make_rows: Any
+) -> None:
+    rows = make_rows()
+    recorded, imagined = (replace(rows, action=torch.full_like(rows.action, value)) for value in (0.8, -0.8))
+    agent = make(Rambo, facts, {"world": world, "data": recorded}, clone_steps=200, actor_rate=1e-2, actor_cosine=False)
+    for step in range(150):
+        agent.update(imagined, generator=stream(0, step))
+    assert bool((agent.act(rows.obs, generator=None) > 0.5).all())
 
 
 def test_rambo_world_step_descends_likelihood_plus_adversary(

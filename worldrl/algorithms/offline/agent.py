@@ -29,8 +29,8 @@ KIND = "offline-agent"
 """Of the artefact that :meth:`Agent.save` writes."""
 STD_FLOOR = 1e-3
 """Added to standard deviations (TD3+BC), so that a number that never changes stays finite."""
-RETURN_SPAN = 1000.0
-"""Rewards scaled "by the return range" make the range of episode returns this large (IQL, Appendix B)."""
+EPISODE_STEPS = 1000
+"""Time limit of D4RL's locomotion tasks, for which IQL's reward scale was made."""
 
 
 def require(ok: bool, name: str, rule: str, value: object) -> None:
@@ -53,6 +53,7 @@ class Facts:
         action_size: numbers ``A`` per action.
         return_min: smallest return of a recorded episode.
         return_max: largest.
+        episode_steps: after which an episode is cut.
         updates: gradient steps planned, over which learning rates decay.
     """
 
@@ -60,8 +61,9 @@ class Facts:
     obs_std: Tensor
     action_size: int
     return_min: float = 0.0
-    return_max: float = RETURN_SPAN
+    return_max: float = float(EPISODE_STEPS)
     updates: int = 1
+    episode_steps: int = EPISODE_STEPS
 
     @property
     def obs_size(self) -> int:
@@ -70,22 +72,28 @@ class Facts:
 
     @property
     def reward_scale(self) -> float:
-        """Factor that makes the range of recorded returns 1000; 1 where all returns are equal."""
+        """Factor that makes the range of recorded returns the time limit, so one step's share of it 1; 1 where all are equal.
+
+        That is IQL's rule (Appendix B): its published 1000 is the time limit of the tasks it was made for. β multiplies
+        advantages in these units, so with 1000 in a task of 200 steps it would be five times as large.
+        """
         span = self.return_max - self.return_min
-        return RETURN_SPAN / span if span > 0 else 1.0
+        return self.episode_steps / span if span > 0 else 1.0
 
     @classmethod
-    def of(cls, data: Transitions, returns: ArrayLike, *, updates: int = 1) -> Self:
+    def of(cls, data: Transitions, returns: ArrayLike, *, updates: int = 1, limit: int | None = None) -> Self:
         """Measure a dataset.
 
         Args:
-            data: its rows.
+            data: its rows, episode after episode.
             returns: of its episodes, ``[E]``.
             updates: gradient steps planned.
+            limit: steps after which an episode is cut; None takes the longest recorded one.
         """
         std = data.obs.std(dim=0, correction=0) + STD_FLOOR
         low, high = float(np.min(returns)), float(np.max(returns))
-        return cls(data.obs.mean(dim=0).cpu(), std.cpu(), data.action.shape[1], low, high, updates)
+        steps = longest_episode(data) if limit is None else limit
+        return cls(data.obs.mean(dim=0).cpu(), std.cpu(), data.action.shape[1], low, high, updates, steps)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -98,6 +106,13 @@ class Facts:
         mean, std = (torch.tensor(plain[key], dtype=torch.float32) for key in ("obs_mean", "obs_std"))
         numbers = {key: value for key, value in plain.items() if key not in ("obs_mean", "obs_std")}
         return cls(mean, std, **numbers)
+
+
+def longest_episode(data: Transitions) -> int:
+    """Count the steps of the longest episode of rows that lie episode after episode."""
+    ends = (data.terminated | data.truncated).nonzero()[:, 0].cpu()
+    borders = torch.cat([torch.tensor([-1]), ends, torch.tensor([len(data) - 1])])
+    return int(borders.diff().max())
 
 
 class Standardise(nn.Module):
@@ -171,6 +186,10 @@ class Agent:
         self.config, self.facts = config, facts
         self.modules, self.optimizers = dict(modules), dict(optimizers)
         self.updates = 0
+
+    @classmethod
+    def check(cls, config: Any, facts: Facts) -> None:
+        """Refuse settings that do not fit the data, before anything is trained; here all do."""
 
     @property
     def device(self) -> torch.device:

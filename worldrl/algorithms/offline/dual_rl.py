@@ -3,7 +3,7 @@
 Maximising return less an f-divergence to the data's visits has a convex dual in a value function alone. With the
 conjugate over non-negative visit ratios, f*₊(y) = max_{x ≥ 0} x y − f(x):
 
-    f-DVL   V:      (1 − λ) mean V(s) + λ τ mean f*₊((Q̄(s, a) − V(s))/τ)
+    f-DVL   V:      (1 − λ) mean V(s) + λ τ mean max(f*₊((Q̄(s, a) − V(s))/τ), 0)
             Q:      Σ_i mean (Q_i(s, a) − r − γ (1 − terminated) V(s'))²
             actor:  −mean min(exp(β (Q̄ − V)), w_max) log π(a|s)
 
@@ -12,6 +12,9 @@ XQL's Gumbel loss is this with an exponential for f*, which explodes for large y
     χ²:               f(x) = (x − 1)²    f*₊(y) = y + y²/4 for y ≥ −2, else −1
     total variation:  f(x) = ½|x − 1|    f*₊(y) = max(y, −½); for y > ½, where the conjugate is infinite, continued linearly
 
+For V they are cut at 0, as the authors' code does (there y + y²/4 counts below −4 again). Uncut, their slope at 0 is 1: for λ > ½, V would settle
+above every Q by a constant (1.14 τ for χ² and λ = 0.7), which each backup adds once more, so that values are off by a multiple of τ/(1 − γ).
+
 ReCOIL imitates experts E with the help of other data S by matching the mixture βd + (1 − β)d^S to βd^E + (1 − β)d^S,
 without a discriminator and without rewards. With y = γ (1 − terminated) V(s') − Q(s, a), g(y) = f*₊(y) − y, and
 (1 − γ) E_{d0} V written as E_E[V(s) − γ V(s')], its dual is
@@ -19,8 +22,8 @@ without a discriminator and without rewards. With y = γ (1 − terminated) V(s'
     ReCOIL  Q:      Σ_i β mean_E [V(s) − Q_i(s, a)] + mean_mix g(y_i)
             V:      IQL's expectile of Q̄ − V over the mixture;  actor as above, over the mixture
 
-For χ² this makes Q = γV(s') + 2 β d^E/(β d^E + (1 − β) d^S): a pseudo-reward in [0, 2]. Equations are the standard form of
-these duals; the authors' code was not at hand, so details may differ from it.
+For χ² this makes Q = γV(s') + 2 β d^E/(β d^E + (1 − β) d^S): a pseudo-reward in [0, 2]. ReCOIL's equations are the standard form of
+its dual; the authors' code of it was not at hand, so details may differ.
 
 Shapes legend: ``B`` rows, ``N`` critics.
 """
@@ -53,10 +56,21 @@ def total_variation_conjugate(y: Tensor) -> Tensor:
     return y.clamp_min(-0.5)
 
 
+def chi_square_cut(y: Tensor) -> Tensor:
+    """max(y + y²/4, 0), what f-DVL's V is learned with: no slope between −4 and 0."""
+    return (y + y.square() / 4).clamp_min(0)
+
+
+def total_variation_cut(y: Tensor) -> Tensor:
+    """max(y, 0), likewise."""
+    return y.clamp_min(0)
+
+
 CONJUGATES: Mapping[str, Callable[[Tensor], Tensor]] = {
     "chi_square": chi_square_conjugate,
     "total_variation": total_variation_conjugate,
 }
+CUT: Mapping[str, Callable[[Tensor], Tensor]] = {"chi_square": chi_square_cut, "total_variation": total_variation_cut}
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,7 @@ class FDvlConfig(IqlConfig):
 
 
 def dual_value_loss(advantage: Tensor, value: Tensor, conjugate: Callable[[Tensor], Tensor], weight: float) -> Tensor:
-    """(1 − λ) mean V + λ mean f*₊(Q̄ − V), a scalar; its minimum has mean ratio f*₊′ = (1 − λ)/λ."""
+    """(1 − λ) mean V + λ mean f*(Q̄ − V), a scalar; its minimum has mean slope f*′ = (1 − λ)/λ."""
     return (1 - weight) * value.mean() + weight * conjugate(advantage).mean()
 
 
@@ -95,7 +109,7 @@ class FDvl(Iql):
     def value_loss(self, advantage: Tensor, value: Tensor) -> Tensor:
         """Return the loss of V from Q̄ − V and V, ``[B]`` each."""
         scale = self.config.divergence_scale
-        conjugate = CONJUGATES[self.config.divergence]
+        conjugate = CUT[self.config.divergence]
         return scale * dual_value_loss(advantage / scale, value / scale, conjugate, self.config.weight)
 
 

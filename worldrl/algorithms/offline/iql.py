@@ -32,7 +32,7 @@ class IqlConfig:
         expectile: τ.
         temperature: β, inverse temperature of the advantage weights.
         largest_weight: w_max.
-        scale_reward: multiply rewards by 1000 over the range of recorded returns.
+        scale_reward: multiply rewards by the time limit over the range of recorded returns (1000 in the paper's tasks).
         discount: γ.
         polyak: rate of the target critics.
         learning_rate: of all Adams; the actor's falls along a cosine to 0.

@@ -4,7 +4,8 @@
     y = max(0, r − β u(s, a) 1[imagined] + γ (1 − terminated) min_j Q̄_j(s', a'))
 
 The expectation is a mean over 10 samples; no entropy is backed up. The floor at 0 is OfflineRL-Kit's, right where rewards
-are not negative; ``floor=null`` leaves it out.
+are not negative; ``floor=null`` leaves it out. Where no recorded episode returned more than the floor, it would be every
+row's target, and is refused.
 
 Shapes legend: ``B`` rows, the first ``real`` of them recorded, ``S`` observation, ``m`` elites, ``n`` samples.
 """
@@ -77,6 +78,9 @@ class Mobile(Sac):
         config: settings.
         facts: of the data.
         world: the :class:`~worldrl.world_models.offline.ensemble_world.EnsembleWorld`; needed to learn, not to act.
+
+    Raises:
+        SettingError: the floor lies above all recorded returns.
     """
 
     name: ClassVar[str] = "mobile"
@@ -87,8 +91,22 @@ class Mobile(Sac):
     real = 0
 
     def __init__(self, config: MobileConfig, facts: Facts, *, world: Any = None) -> None:
+        self.check(config, facts)
         super().__init__(config, facts)
         self.world = world
+
+    @classmethod
+    def check(cls, config: MobileConfig, facts: Facts) -> None:
+        """Refuse a floor that lies above all recorded returns.
+
+        Raises:
+            SettingError: every target would be the floor.
+        """
+        if config.floor is not None and facts.return_max <= config.floor:
+            raise SettingError(
+                f"agent.floor={config.floor:g} lies above every recorded return (at most {facts.return_max:g}), so that each "
+                "target would be the floor; give agent.floor=null"
+            )
 
     def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
         """Take one step; the first ``real`` rows are recorded (None: all) and not penalised.

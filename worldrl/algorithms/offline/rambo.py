@@ -118,14 +118,15 @@ class Rambo(Sac):
             )
         draws = self.draws(generator)
         if self.updates < self.config.clone_steps:
-            return self._clone(batch, draws)
+            return self._clone(len(batch), draws)
         due = (self.updates - self.config.clone_steps) % self.config.world_every == 0
         logs = self.train_world(draws) if due else {}
         return logs | super().update(batch, generator=draws)
 
-    def _clone(self, batch: Transitions, draws: torch.Generator) -> Logs:
-        action, _ = self.sample(batch.obs, draws)
-        loss = (action - batch.action).square().mean()
+    def _clone(self, count: int, draws: torch.Generator) -> Logs:
+        rows = draw(self.data, count, generator=draws)  # half of a batch is imagined: the actor's own actions
+        action, _ = self.sample(rows.obs, draws)
+        loss = (action - rows.action).square().mean()
         gradient_step(self.optimizers["actor"], loss)
         self.updates += 1
         return {"actor/clone": loss.detach()}

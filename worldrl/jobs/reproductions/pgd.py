@@ -173,7 +173,7 @@ def trained(settings: GuidedSettings, name: str, rows: Transitions, dreams: Any,
     made: Any = agent_class
     with initial_weights(seed, "pgd", name):
         config = config_class(hidden=(settings.hidden,) * 2, discount=settings.discount)
-        agent: Agent = made(config, Facts.of(rows, returns, updates=settings.updates))
+        agent: Agent = made(config, Facts.of(rows, returns, updates=settings.updates, limit=STEPS))
     imagining = Imagining(settings.length, 1 / 16, settings.trajectories, settings.refresh, 1)
     every = max(1, settings.updates // 10)
     train_offline(
