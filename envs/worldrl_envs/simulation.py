@@ -19,6 +19,7 @@ from worldrl_envs.scene import OBJECTS, build_model
 FINGER_OPEN = 0.04  # metres of travel of each finger
 FINGER_TRAVEL = 0.01  # metres per control step: 0.2 m/s, so the hand closes in four steps
 REACH = 8  # solutions of the inverse kinematics, each bounded, from home to anywhere in the workspace
+REACHED = 1e-4  # rad; a solution that moves no joint further is the last one
 
 
 class Simulation(Physics):
@@ -58,7 +59,9 @@ class Simulation(Physics):
             start = self._qpos_at[name]
             self.data.qpos[start : start + 7] = pose
         for _ in range(REACH):
-            self._arm_target = self._arm.solve(arrangement.command, self._arm_target)
+            before, self._arm_target = self._arm_target, self._arm.solve(arrangement.command, self._arm_target)
+            if np.abs(self._arm_target - before).max() < REACHED:
+                break
         self.data.qpos[:ARM_JOINTS] = self._arm_target
         self.data.qpos[ARM_JOINTS : ARM_JOINTS + 2] = arrangement.finger
         self.data.ctrl[:] = self.data.qpos[: ARM_JOINTS + 2]
