@@ -98,7 +98,7 @@ def test_a_failed_gate_stops_but_the_model_is_there(make_settings, tmp_path):
 def test_the_codec_of_another_model_is_taken_as_it_is(make_settings, world_model, make_world_model, tmp_path):
     make_world_model(seed=7).save(tmp_path / "other")
     other = VideoWorldModel.load(tmp_path / "other", "cpu")
-    training = WorldModelTraining(**{**SMALL, "codec_steps": 0}, checkpoint_every=2)
+    training = WorldModelTraining(**{**SMALL, "codec_steps": 0}, outcome_steps=2, checkpoint_every=2)
     train_world_model.main(make_settings(codec=str(tmp_path / "other"), training=training, held_out=0.0))
     learned = VideoWorldModel.load(tmp_path / "run" / "world_model", "cpu")
     for name, value in other.codec.state_dict().items():
