@@ -135,8 +135,8 @@ class PositionProbe(nn.Module):
         self.register_buffer("mean", torch.zeros(len(names), 3))
         self.register_buffer("deviation", torch.ones(len(names), 3))
         # The votes come first; what the head adds to them starts at nothing.
-        nn.init.zeros_(self.head[-1].weight)
-        nn.init.zeros_(self.head[-1].bias)
+        for parameter in self.head[-1].parameters():
+            nn.init.zeros_(parameter)
 
     @property
     def names(self) -> tuple[str, ...]:
