@@ -4,17 +4,25 @@ python scripts/sampler_table.py data=runs/unseen/dataset models=bundled,runs/dis
 
 Further: steps=1,2,4,8, refinement=0 (or 0,1,2: PDE-Refiner's), out=runs/sampler, and any setting of evaluate-world-model for all
 rows. One run of evaluate-world-model per row, on the same episodes with the same noise; a stopped script goes on with the
-same command. Writes ``out/table.json`` and prints a Markdown table.
+same command. What fewer steps lose against the model's most is paired: the same episodes are drawn again on both sides.
+Writes ``out/table.json`` and prints a Markdown table.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from measured_rows import given, measures, metrics, number, rate, run, show
+from numpy.typing import NDArray
+
+from worldrl.core.bootstrap import Bootstrap, bootstrap
+from worldrl.core.rng import numpy_stream
+from worldrl.evaluation.battery import psnr_of_mean
 
 SHOWN = (32, 64, 128)
 HEADINGS = (
@@ -22,59 +30,71 @@ HEADINGS = (
     "steps",
     "refined",
     *(f"PSNR@{h}" for h in SHOWN),
+    f"dB lost@{SHOWN[-1]}",
     "action swap",
-    "outcomes told right",
+    "outcomes told right %",
     "frames/s",
 )
 
 
+def row_folder(out: Path, model: str, steps: str, refinement: str) -> Path:
+    """Where a row is measured."""
+    return out / f"{Path(model).parent.name or model}-{steps}-{refinement}"
+
+
 def measure(model: str, steps: str, refinement: str, data: str, out: Path, common: list[str]) -> dict[str, Any]:
     """Run one row, or read it where it has finished."""
-    folder = out / f"{Path(model).parent.name or model}-{steps}-{refinement}"
+    folder = row_folder(out, model, steps, refinement)
     horizons = ",".join(map(str, SHOWN))
-    overrides = [
-        f"run_dir={folder}", f"world_model={model}", f"data=[{data}]", f"sampler.steps={steps}",
+    found = run(
+        folder, "evaluate-world-model", f"world_model={model}", f"data=[{data}]", f"sampler.steps={steps}",
         f"sampler.refinement_steps={refinement}", f"horizons=[{horizons}]", "probe.steps=0", "speed_rows=[64]", *common,
-    ]  # fmt: skip
-    subprocess.run([sys.executable, "-m", "worldrl", "evaluate-world-model", *overrides], check=True)
-    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    )  # fmt: skip
     shown = (*(f"closed_loop.psnr@{h}" for h in SHOWN), "action_swap_ratio", "outcome_alignment")
     return {
         "model": model,
-        **metrics["sampler"],
-        **{name: metrics[name] for name in shown},
-        "frames_per_s": metrics["imagined_frames_per_s"]["64"],
+        "folder": str(folder),
+        **found["sampler"],
+        **{name: found[name] for name in shown},
+        "frames_per_s": found["imagined_frames_per_s"]["64"],
     }
+
+
+def errors_at(folder: Path, horizon: int) -> NDArray[np.float64]:
+    """Return the squared error ``[E]`` of each episode's frame at a horizon."""
+    frame = metrics(folder)["drift"]["psnr"]["step"].index(horizon)
+    return measures(folder).error[:, frame]
+
+
+def lost(row: dict[str, Any], best: dict[str, Any], horizon: int) -> Bootstrap:
+    """Return how many dB of PSNR a row lies below another of the same episodes, with the interval of the pairs."""
+    pairs = np.stack([errors_at(Path(part["folder"]), horizon) for part in (best, row)], axis=1)
+    return bootstrap(pairs, lambda some: -np.diff(psnr_of_mean(some))[0], generator=numpy_stream(0, "sampler-table"))
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     """Write one row of the table."""
-
-    def number(name: str) -> str:
-        return "{value:.1f} [{lo:.1f}, {hi:.1f}]".format(**row[name])
-
-    alignment = row["outcome_alignment"]
-    rate = f"{100 * alignment['rate']:.0f} % [{100 * alignment['lo']:.0f}, {100 * alignment['hi']:.0f}]"
-    errors = (number(f"closed_loop.psnr@{h}") for h in SHOWN)
-    speed = f"{row['frames_per_s']:.0f}"
-    return [row["model"], str(row["steps"]), str(row["refinement_steps"]), *errors, number("action_swap_ratio"), rate, speed]  # fmt: skip
+    errors = (number(row[f"closed_loop.psnr@{h}"]) for h in SHOWN)
+    sampler, lost_db = (str(row["steps"]), str(row["refinement_steps"])), number(row["lost"], "+.2f")
+    told, speed = rate(row["outcome_alignment"]), f"{row['frames_per_s']:.0f}"
+    return [row["model"], *sampler, *errors, lost_db, number(row["action_swap_ratio"]), told, speed]
 
 
 def main(arguments: list[str]) -> int:
     """Measure every model at every number of steps and print the table."""
-    given = dict(argument.split("=", 1) for argument in arguments if "=" in argument)
-    if "data" not in given:
+    asked = given(arguments)
+    if "data" not in asked:
         print(__doc__)
         return 2
-    data, out = given.pop("data"), Path(given.pop("out", "runs/sampler"))
-    choices = [given.pop(name, default).split(",") for name, default in (("models", "bundled"), ("steps", "1,2,4,8"), ("refinement", "0"))]  # fmt: skip
-    common = [f"{key}={value}" for key, value in given.items()]
-    rows: list[dict[str, Any]] = []
-    for model, steps, refinement in product(*choices):
-        rows.append(measure(model, steps, refinement, data, out, common))
-        (out / "table.json").write_text(json.dumps(rows, indent=2) + "\n")
-    for line in (list(HEADINGS), ["---"] * len(HEADINGS), *map(cells, rows)):
-        print("| " + " | ".join(line) + " |")
+    data, out = asked.pop("data"), Path(asked.pop("out", "runs/sampler"))
+    choices = [asked.pop(name, default).split(",") for name, default in (("models", "bundled"), ("steps", "1,2,4,8"), ("refinement", "0"))]  # fmt: skip
+    common = [f"{key}={value}" for key, value in asked.items()]
+    rows = [measure(model, steps, refinement, data, out, common) for model, steps, refinement in product(*choices)]
+    for row in rows:
+        same = [other for other in rows if other["model"] == row["model"] and not other["refinement_steps"]]
+        row["lost"] = lost(row, max(same or [row], key=lambda other: other["steps"]), SHOWN[-1])
+    (out / "table.json").write_text(json.dumps(rows, indent=2) + "\n")
+    show(HEADINGS, [cells(row) for row in rows])
     return 0
 
 

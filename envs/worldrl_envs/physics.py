@@ -76,6 +76,12 @@ class Physics(ABC):
 
     def place(self, layout: Layout) -> None:
         """Put everything where `layout` says, robot at home, and let it settle."""
+        self._put(layout)
+        for _ in range(SETTLE_STEPS):
+            self.wait()
+        self.restore(self.placement())
+
+    def _put(self, layout: Layout) -> None:
         mujoco.mj_resetData(self.model, self.data)
         self.home()
         for name, (x, y, yaw) in layout.poses.items():
@@ -88,9 +94,6 @@ class Physics(ABC):
                 self.data.mocap_pos[mocap], self.data.mocap_quat[mocap] = (x, y, 0), quat
         if self._drawer is not None:
             self.data.qpos[self._drawer] = layout.opening
-        for _ in range(SETTLE_STEPS):
-            self.wait()
-        self.restore(self.placement())
 
     def placement(self) -> Placement:
         """The present positions, for storing."""

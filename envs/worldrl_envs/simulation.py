@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl_envs.arrangements import Arrangement
 from worldrl_envs.control import GRIPPER_DOWN, GRIPPER_INDEX, PANDA, home_command, quat_multiply
 from worldrl_envs.kinematics import ARM_JOINTS, HOME_QPOS, ArmKinematics
 from worldrl_envs.physics import SEGMENTS, Physics
@@ -17,6 +18,8 @@ from worldrl_envs.scene import OBJECTS, build_model
 
 FINGER_OPEN = 0.04  # metres of travel of each finger
 FINGER_TRAVEL = 0.01  # metres per control step: 0.2 m/s, so the hand closes in four steps
+REACH = 8  # solutions of the inverse kinematics, each bounded, from home to anywhere in the workspace
+REACHED = 1e-4  # rad; a solution that moves no joint further is the last one
 
 
 class Simulation(Physics):
@@ -48,6 +51,21 @@ class Simulation(Physics):
     def wait(self) -> None:
         """Run one control step with the arm held at home."""
         self.advance(home_command())
+
+    def arrange(self, arrangement: Arrangement) -> None:
+        """Put arm, hand and everything else somewhere at once, without physics: nothing falls or is pushed away."""
+        self._put(arrangement.layout)
+        for name, pose in arrangement.poses.items():
+            start = self._qpos_at[name]
+            self.data.qpos[start : start + 7] = pose
+        for _ in range(REACH):
+            before, self._arm_target = self._arm_target, self._arm.solve(arrangement.command, self._arm_target)
+            if np.abs(self._arm_target - before).max() < REACHED:
+                break
+        self.data.qpos[:ARM_JOINTS] = self._arm_target
+        self.data.qpos[ARM_JOINTS : ARM_JOINTS + 2] = arrangement.finger
+        self.data.ctrl[:] = self.data.qpos[: ARM_JOINTS + 2]
+        mujoco.mj_forward(self.model, self.data)
 
     # --- stepping ---
 

@@ -4,13 +4,14 @@
 docstring is the specification.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
+from worldrl_envs.arrangements import Arrangement
 from worldrl_envs.base import TaskEnv
 from worldrl_envs.control import ACTION_SIZE, GRIPPER_INDEX, PANDA, Embodiment, check_action, home_command, next_command
 from worldrl_envs.observations import pixels_space, proprioception, state_space, state_vector
@@ -105,6 +106,15 @@ class TabletopEnv(TaskEnv):
     def embodiment(self) -> Embodiment:
         """Scales and limits of the action, for whoever integrates the commanded pose too."""
         return PANDA
+
+    def arrange(self, arrangement: Arrangement) -> tuple[Any, dict[str, Any]]:
+        """Show a scene that no episode led to, for whoever learns to read pictures; observation and info as of `reset`.
+
+        The next `step` would begin in it; whoever wants an episode calls `reset` first.
+        """
+        self.sim.arrange(arrangement)
+        self._command = arrangement.command.copy()
+        return self._observe(), self._info()
 
     def hold_action(self) -> NDArray[np.float32]:
         """No motion, the gripper as commanded, float32[7]."""

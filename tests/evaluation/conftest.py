@@ -57,7 +57,7 @@ def square_sight(frame):
     rows, columns = np.nonzero((frame != 90).any(axis=-1))
     if not len(rows):
         return np.full(3, np.nan)
-    return np.array([(columns.mean() + 0.5) / 8 - 1, (rows.mean() + 0.5) / 8 - 1, 2.0])
+    return np.array([(columns.mean() + 0.5) / 8 - 1, (rows.mean() + 0.5) / 8 - 1, 0.0])
 
 
 class SquareReader:

@@ -8,17 +8,9 @@ import torch
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import stream
-from worldrl.evaluation.probe import (
-    PositionProbe,
-    ProbeFrames,
-    ProbeSettings,
-    fit_probe,
-    new_probe,
-    position_errors,
-    probe_loss,
-    shifted,
-    spread,
-)
+from worldrl.evaluation.probe import PositionProbe, ProbeSettings, fit_probe, new_probe, probe_loss
+from worldrl.evaluation.probe_frames import ProbeFrames, position_errors, shifted, softened, spread
+from worldrl.rollout.views import Views
 
 SMALL = ProbeSettings(steps=150, batch=32, width=16, blocks=1, keypoints=4, hidden=32, learning_rate=5e-3)
 NAMES = ("gripper", "red_cube", "green_cylinder")
@@ -26,7 +18,7 @@ NAMES = ("gripper", "red_cube", "green_cylinder")
 
 @pytest.fixture
 def frames(push_runs):
-    return ProbeFrames.of(push_runs, every=2)
+    return ProbeFrames.of([Views.of(run, every=2) for run in push_runs])
 
 
 def test_points_that_a_scene_lacks_or_that_fell_are_nan(push_runs):
@@ -42,7 +34,7 @@ def test_points_that_a_scene_lacks_or_that_fell_are_nan(push_runs):
 
 
 def test_frames_keep_their_task_and_points(push_runs):
-    frames = ProbeFrames.of(push_runs, every=8)
+    frames = ProbeFrames.of([Views.of(run, every=8) for run in push_runs])
     assert frames.tasks == ("PickGreenCylinder", "PickRedCube")
     assert frames.names == NAMES
     assert frames.frame.shape == (8 * 6, 16, 16, 3)
@@ -56,8 +48,8 @@ def test_errors_in_centimetres_in_space_and_across_the_line_of_sight(push_runs):
     run = push_runs[0]
     true = np.zeros((2, 2, 3), np.float32)  # straight below the camera
     true[1, 1] = np.nan
-    read = np.tile(np.array([0, 0, 2], np.float32), (2, 2, 1))
-    read[0, 0] = (0.03 / (2.04 * 0.04), 0, 2.04)  # 3 cm to the right, 4 cm too deep
+    read = np.zeros((2, 2, 3), np.float32)
+    read[0, 0] = (0.03 / (2.04 * 0.04), 0, -0.04)  # 3 cm to the right, 4 cm too low
     whole, across = position_errors(read, true, run)
     assert whole[0] == pytest.approx([5, 0], abs=1e-5)
     assert across[0] == pytest.approx([3, 0], abs=1e-5)
@@ -68,8 +60,10 @@ def test_errors_in_centimetres_in_space_and_across_the_line_of_sight(push_runs):
 def test_loss_by_hand_and_blind_to_what_does_not_exist():
     read = torch.zeros(1, 2, 3, requires_grad=True)
     true = torch.tensor([[[0.3, 0.0, 0.005], [float("nan")] * 3]])
-    loss = probe_loss(read, true, half_width=0.1)  # 3 cm across: 3 - 0.5; 0.5 cm deep: 0.5 * 0.25
-    assert loss.item() == pytest.approx((2.5 + 0.125) / 3)
+    loss = probe_loss(read, true, half_width=0.1)  # 3 cm across and 0.5 cm high, less half of 0.2 cm
+    assert loss.item() == pytest.approx((2.9 + 0.4) / 3)
+    near = torch.tensor([[[0.01, 0.0, 0.0], [float("nan")] * 3]])
+    assert probe_loss(read, near, half_width=0.1).item() == pytest.approx(0.1**2 / (2 * 0.2) / 3)
     torch.autograd.backward(loss)
     assert read.grad is not None
     assert torch.isfinite(read.grad).all()
@@ -89,11 +83,25 @@ def test_a_shift_moves_the_picture_and_its_sights_alike(frames, square_reader):
     assert torch.equal(same[:, 0], sight[:, 0])
 
 
-def test_an_untrained_probe_answers_near_the_mean(frames):
+def test_softening_mixes_in_the_mean_of_the_neighbours():
+    frame = torch.zeros(40, 6, 6, 3, dtype=torch.uint8)
+    frame[:, 2, 3] = 180
+    soft = softened(frame, 1.0, stream(0)).int()
+    share = (180 - soft[:, 2, 3, 0]) / 160  # at 1 the pixel is the mean of nine, 20
+    torch.testing.assert_close(soft[:, 1, 2, 0].float(), 20 * share, atol=0.6, rtol=0)
+    assert 0 < share.min() < 0.2 < 0.8 < share.max() < 1
+    assert not soft[:, 0].any()
+    assert not soft[:, 4:].any()
+    assert torch.equal(softened(frame, 0.0, stream(0)), frame)
+    plain = torch.full((3, 6, 6, 3), 77, dtype=torch.uint8)
+    assert torch.equal(softened(plain, 1.0, stream(0)), plain)  # no edge darkens
+
+
+def test_an_untrained_probe_answers_the_mean_height_somewhere_in_the_picture(frames):
     probe = new_probe(SMALL, frames, seed=0)
     read = probe.read(frames.frame[:5], "PickRedCube")
-    mean, deviation = np.nanmean(frames.sight, axis=0), np.nanstd(frames.sight, axis=0)
-    assert (np.abs(read - mean) < np.maximum(3 * deviation, 0.01)).all()
+    np.testing.assert_allclose(read[..., 2], np.nanmean(frames.sight, axis=0)[None, :, 2].repeat(5, 0), atol=1e-6)
+    assert (np.abs(read[..., :2]) < 2).all()
     again = new_probe(SMALL, frames, seed=0).read(frames.frame[:5], "PickRedCube")
     np.testing.assert_array_equal(read, again)
 
@@ -121,7 +129,10 @@ def test_a_task_it_does_not_know_is_refused(frames):
         new_probe(SMALL, frames, seed=0).read(frames.frame[:1], "OpenDrawer")
 
 
-@pytest.mark.parametrize("over", [{"episodes": 0}, {"every": 0}, {"steps": -1}, {"jitter": -0.1}, {"shift": 0.5}])
+@pytest.mark.parametrize(
+    "over",
+    [{"episodes": 0}, {"every": 0}, {"steps": -1}, {"jitter": -0.1}, {"shift": 0.5}, {"blur": 1.1}, {"scattered": -1}],
+)
 def test_impossible_settings_are_refused(over):
     with pytest.raises(SettingError, match=f"probe.*{next(iter(over))}"):
         ProbeSettings(**over)

@@ -29,7 +29,9 @@ from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.columns import Column
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 
-PROBE = ProbeSettings(horizon=24, steps=4, batch=4, width=8, blocks=1, keypoints=2, hidden=8, checkpoint_every=2)
+PROBE = ProbeSettings(
+    horizon=24, scattered=3, steps=4, batch=4, width=8, blocks=1, keypoints=2, hidden=8, checkpoint_every=2
+)
 TIMED = ("imagined_frames_per_s", "peak_rss_mb")
 
 
@@ -195,6 +197,19 @@ def test_another_model_in_the_same_folder_does_not_continue_the_run(make_setting
     make_world_model(size=32, seed=1).save(tmp_path / "model")
     with pytest.raises(RunDirectoryError, match=r"begun with other content: world_model\.hash"):
         evaluate_world_model.main(settings)
+
+
+def test_a_probe_of_another_run_reads_alike_but_never_what_it_learned_from(whole, make_settings):
+    run, metrics = whole
+    probe = str(run / "stages" / "01-probe" / "probe")
+    again = evaluate_world_model.main(make_settings(probe_from=probe))
+    for name in ("probe_error_cm@32", "probe_error_cm@real", "closed_loop.psnr@32"):
+        assert again[name] == metrics[name]
+    assert again["probe"]["path"] == probe
+    with pytest.raises(SettingError, match=r"was trained on \d of the evaluated episodes, such as"):
+        evaluate_world_model.main(make_settings(run_dir=str(run.parent / "all"), probe_from=probe, episodes=4))
+    with pytest.raises(ArtefactError):
+        evaluate_world_model.main(make_settings(run_dir=str(run.parent / "none"), probe_from=str(run)))
 
 
 def test_what_does_not_fit_is_refused(make_settings, make_world_model, push_dataset, tmp_path):

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from worldrl.jobs import imagine, train_world_model
 from worldrl.jobs.imagine import ImagineSettings
 from worldrl.jobs.stages import calibrate, split_held_out, starting_world_model
 from worldrl.jobs.train_world_model import TrainWorldModelSettings
+from worldrl.rollout.specs import EpisodeSpec
 from worldrl.settings import compose
 from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.training import WorldModelTraining
@@ -93,6 +95,23 @@ def test_a_failed_gate_stops_but_the_model_is_there(make_settings, tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["gates"]
 
 
+def test_the_codec_of_another_model_is_taken_as_it_is(make_settings, world_model, make_world_model, tmp_path):
+    make_world_model(seed=7).save(tmp_path / "other")
+    other = VideoWorldModel.load(tmp_path / "other", "cpu")
+    training = WorldModelTraining(**{**SMALL, "codec_steps": 0}, outcome_steps=2, checkpoint_every=2)
+    train_world_model.main(make_settings(codec=str(tmp_path / "other"), training=training, held_out=0.0))
+    learned = VideoWorldModel.load(tmp_path / "run" / "world_model", "cpu")
+    for name, value in other.codec.state_dict().items():
+        assert torch.equal(learned.codec.state_dict()[name], value), name
+    assert any(
+        not torch.equal(a, b) for a, b in zip(learned.dynamics.parameters(), other.dynamics.parameters(), strict=True)
+    )
+    with pytest.raises(SettingError, match=r"codec: the one in .* differs from model.codec"):
+        train_world_model.main(make_settings(codec="bundled", run_dir=str(tmp_path / "b")))
+    with pytest.raises(SettingError, match="start=scratch"):
+        make_settings(codec="bundled", start="bundled")
+
+
 def test_without_held_out_episodes_nothing_is_measured(make_settings, tmp_path):
     metrics = train_world_model.main(make_settings(held_out=0.0, gates="stop", store_dtype="float16"))
     assert metrics["gates"] == []
@@ -100,7 +119,6 @@ def test_without_held_out_episodes_nothing_is_measured(make_settings, tmp_path):
 
 
 def test_a_model_of_another_robot_is_refused(world_model, robot, tmp_path):
-    from dataclasses import replace
 
     world_model.save(tmp_path / "model")
     config = VideoWorldModelConfig()
@@ -131,6 +149,18 @@ def test_held_out_episodes_are_apart_and_stay_so(push_episodes):
     again = split_held_out(push_episodes, 0.5, seed=0)
     assert [[id(e) for e in part] for part in again] == [[id(e) for e in part] for part in parts]
     assert [len(part) for part in split_held_out(push_episodes, 0.1, seed=0)] == [8, 0, 0]
+
+
+def test_the_same_motion_in_other_looks_stays_on_one_side(push_episodes):
+    def shown(episode, number, style):
+        spec = EpisodeSpec("PickRedCube", number, 5, style=style, source="expert")
+        return replace(episode, meta={**episode.meta, **spec.to_json()})
+
+    pairs = [shown(e, n, style) for style in ("default", "sampled-3") for n, e in enumerate(push_episodes)]
+    parts = split_held_out(pairs, 0.5, seed=0)
+    assert [len(part) for part in parts] == [8, 4, 4]
+    numbers = [{e.meta["index"] for e in part} for part in parts]
+    assert sum(map(len, numbers)) == len(set.union(*numbers)) == len(push_episodes)
 
 
 def test_calibration_sets_the_models_own_threshold(make_world_model, push_simulator, push_episodes):

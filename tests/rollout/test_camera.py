@@ -12,9 +12,10 @@ DOWN = Camera(np.array([0.0, 0.0, 2.0]), np.eye(3), half_width=0.5)
 
 
 def test_straight_down_in_closed_form():
-    assert DOWN.project(np.zeros(3)).tolist() == [0, 0, 2]
-    assert DOWN.project(np.array([0.25, 0.5, 1.0])).tolist() == [0.5, -1, 1]  # to the right, at the upper edge
-    assert DOWN.unproject(np.array([0.5, -1, 1])).tolist() == [0.25, 0.5, 1]
+    assert DOWN.project(np.zeros(3)).tolist() == [0, 0, 0]
+    assert DOWN.depth(np.zeros(3)) == 2
+    assert DOWN.project(np.array([0.125, 0.25, 1.5])).tolist() == [0.5, -1, 1.5]  # to the right, at the upper edge
+    assert DOWN.unproject(np.array([0.5, -1, 1.5])).tolist() == [0.125, 0.25, 1.5]
 
 
 def test_unproject_undoes_project_from_any_place():
@@ -44,8 +45,10 @@ def test_the_scenes_camera_shows_the_red_cube_where_it_says(style):
             env, obs, info = slot.reset(EpisodeSpec("PlaceCubeInBin", index, 0, style=style))
             red = (obs["image"][..., 0] > 150) & (obs["image"][..., 1:].max(axis=-1) < 60)
             rows, columns = np.nonzero(red)
-            u, v, depth = scene_camera(env).project(info["privileged"]["red_cube"][:3])
+            place, camera = info["privileged"]["red_cube"][:3], scene_camera(env)
+            u, v, height = camera.project(place)
             assert [(columns.mean() + 0.5) / 32 - 1, (rows.mean() + 0.5) / 32 - 1] == pytest.approx([u, v], abs=0.05)
-            assert 1 < depth < 2
+            assert 1 < camera.depth(place) < 2
+            assert height == place[2]
     finally:
         slot.close()

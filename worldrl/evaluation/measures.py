@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from worldrl.core.atomic import write_file
 from worldrl.core.errors import ArtefactError
 from worldrl.evaluation.lpips import Lpips
-from worldrl.evaluation.probe import Reader, position_errors, spread
+from worldrl.evaluation.probe import Reader
+from worldrl.evaluation.probe_frames import position_errors, spread
 from worldrl.evaluation.similarity import ssim
 from worldrl.evaluation.world_model import Replay, outcomes, replay, squared_error, static_error
 from worldrl.rewards.success import SuccessRule

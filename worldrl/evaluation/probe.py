@@ -1,19 +1,22 @@
 """A position probe: where are gripper and objects in a picture, in metres?
 
-Pixel error hardly sees a cube of nine pixels. The probe is trained on *real* frames of other episodes than those that
-are evaluated, with the simulator's own positions, and then reads imagined frames. Its error there is the world model's
-and its own together, so its error on real frames of the evaluated episodes always stands beside it.
+Pixel error hardly sees a cube of nine pixels. The probe is trained on *real* frames: of other episodes than those that
+are evaluated, and of scenes drawn at random, with the simulator's own positions. Then it reads imagined frames. Its error
+there is the world model's and its own together, so its error on real frames of the evaluated episodes always stands beside
+it.
 
-It reads sights (``rollout.camera``): where the picture shows a point, and how deep. In training, pictures are shifted and
-their sights with them, without which it learns the few layouts it sees by heart. Depth it can only guess: a long lens
-shows a gripper five centimetres nearer not one pixel wider. So the error across the line of sight is told apart.
+It reads sights (``rollout.camera``): where the picture shows a point, and how high that is. Each point has a keypoint of
+its own: the cells vote for where it is, each with its own correction (``nn.vision``), so that pixels are told apart
+finer than a cell. What stands on the table is at one height, so a pixel tells all. The height of the hand, and of what it
+holds, it can only guess: the camera looks down from afar, and five centimetres nearer along the line of sight show the
+gripper not one pixel wider. So the error across the line of sight is told apart.
 
 Shapes legend: ``N`` frames, ``P`` points (all that any task has), ``Y X`` pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
@@ -29,15 +32,16 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import initial_weights, stream
+from worldrl.evaluation.probe_frames import CENTIMETRES, ProbeFrames, shifted, softened
 from worldrl.nn.blocks import Mlp
-from worldrl.nn.vision import ImageEncoder, colour_jitter, shift
-from worldrl.rollout.true_runs import TrueRun
+from worldrl.nn.vision import ImageEncoder, colour_jitter
 
+Key = tuple[str, int, int, int]
+"""Identity of an episode: ``EpisodeSpec.key``."""
 KIND = "position-probe"
 TASK_WIDTH = 16
-CENTIMETRES = 100.0
-FALLEN = -0.05
-"""Height (m) below which an object has fallen off the table, out of the picture."""
+KNEE = 0.2
+"""Error (cm) beyond which the loss is linear: the heights that no picture tells shall not drown the millimetres."""
 
 
 @dataclass
@@ -48,31 +52,35 @@ class ProbeSettings:
         episodes: other episodes per task at most that are executed again to train it.
         horizon: control steps of each, continued like the evaluated ones.
         every: control steps between the frames that it learns from.
+        scattered: scenes drawn at random per task, of which it learns, too.
         steps: of its training; 0 trains none, and no position error is computed.
         batch: frames per step.
         learning_rate: peak, warm-up cosine.
         weight_decay: AdamW.
         shift: largest shift of its training pictures, as a fraction of their width.
         jitter: strength of the colour jitter, since imagined colours are a little off.
+        blur: largest share of a 3×3 mean in its training pictures, since imagined ones are blurred.
         width: channels of the image encoder.
         blocks: residual blocks.
-        keypoints: places it looks for.
-        hidden: width of the layer that turns them into sights.
+        keypoints: places it looks for beside the points.
+        hidden: width of the layer that turns them all into heights and last corrections.
         checkpoint_every: steps between checkpoints.
     """
 
     episodes: int = 100
     horizon: int = 128
     every: int = 2
-    steps: int = 2000
-    batch: int = 96
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.05
-    shift: float = 0.1
+    scattered: int = 4000
+    steps: int = 2500
+    batch: int = 64
+    learning_rate: float = 2e-3
+    weight_decay: float = 0.01
+    shift: float = 0.0
     jitter: float = 0.1
-    width: int = 48
+    blur: float = 0.7
+    width: int = 32
     blocks: int = 2
-    keypoints: int = 24
+    keypoints: int = 12
     hidden: int = 256
     checkpoint_every: int = 500
 
@@ -81,11 +89,13 @@ class ProbeSettings:
         for name in ("episodes", "horizon", "every", "batch"):
             if getattr(self, name) < 1:
                 raise SettingError(f"probe.{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("steps", "weight_decay", "jitter"):
+        for name in ("scattered", "steps", "weight_decay", "jitter"):
             if getattr(self, name) < 0:
                 raise SettingError(f"probe.{name} must be 0 or more, got {getattr(self, name)}")
         if not 0 <= self.shift < 0.5:
             raise SettingError(f"probe.shift must lie in [0, 0.5), got {self.shift}")
+        if not 0 <= self.blur <= 1:
+            raise SettingError(f"probe.blur must lie in [0, 1], got {self.blur}")
 
 
 class Reader(Protocol):
@@ -101,83 +111,32 @@ class Reader(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ProbeFrames:
-    """Frames with known sights.
-
-    Attributes:
-        tasks: names, in the order of their numbers.
-        names: of the points.
-        frame: uint8 ``[N, Y, X, 3]``.
-        task: int64 ``[N]``, number of each frame's task.
-        sight: float32 ``[N, P, 3]``; NaN where a point is not in the scene or fell off the table.
-        half_width: half the picture's width at the points' mean depth (m).
-    """
-
-    tasks: tuple[str, ...]
-    names: tuple[str, ...]
-    frame: NDArray[np.uint8]
-    task: NDArray[np.int64]
-    sight: NDArray[np.float32]
-    half_width: float
-
-    @classmethod
-    def of(cls, runs: Sequence[TrueRun], every: int) -> ProbeFrames:
-        """Take every ``every``-th frame of some runs."""
-        tasks = tuple(sorted({run.episode.task for run in runs}))
-        names = tuple(dict.fromkeys(name for run in runs for name in run.names))
-        frames = [run.episode.frames[::every, 0] for run in runs]
-        numbers = np.array([tasks.index(run.episode.task) for run in runs])
-        sight = np.concatenate([run.camera.project(spread(run, names)[::every]) for run in runs]).astype(np.float32)
-        half_width = float(np.nanmean(sight[..., 2])) * runs[0].camera.half_width
-        counts = [len(part) for part in frames]
-        return cls(tasks, names, np.concatenate(frames), numbers.repeat(counts), sight, half_width)
-
-
-def spread(run: TrueRun, names: Sequence[str]) -> NDArray[np.float32]:
-    """Return a run's points under all ``names``, ``[T+1, P, 3]`` (m); NaN for those it lacks or that fell off."""
-    full = np.full((len(run.point), len(names), 3), np.nan, np.float32)
-    full[:, [names.index(name) for name in run.names]] = run.point
-    full[full[..., 2] < FALLEN] = np.nan
-    return full
-
-
-def position_errors(
-    sight: NDArray[np.float32], true: NDArray[np.float32], run: TrueRun
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return how far sights are off.
-
-    Args:
-        sight: read, ``[N, P, 3]``.
-        true: positions in the world, ``[N, P, 3]`` (m); NaN where there is none.
-        run: whose camera took the pictures.
-
-    Returns:
-        ``[N, P]`` in centimetres, NaN where there is no point: the distance in space, and across the line of sight.
-    """
-    error = run.camera.unproject(sight) - true
-    across = run.camera.across(error, true)
-    whole, part = (CENTIMETRES * np.linalg.norm(vector, axis=-1) for vector in (error, across))
-    return whole, part
-
-
 class PositionProbe(nn.Module):
-    """An image encoder that knows the task, and a small head for all points.
+    """An image encoder that knows the task, with a keypoint per point, and a small head for heights and corrections.
 
     Args:
         config: sizes.
         tasks: names of the tasks it is trained on.
         names: of the points it reads.
+        learned: initial states of the episodes it is trained on (``EpisodeSpec.key``), which it must not judge.
     """
 
-    def __init__(self, config: ProbeSettings, tasks: Sequence[str], names: Sequence[str]) -> None:
+    def __init__(
+        self, config: ProbeSettings, tasks: Sequence[str], names: Sequence[str], learned: Iterable[Key] = ()
+    ) -> None:
         super().__init__()
         self.config, self.tasks, self._names = config, tuple(tasks), tuple(names)
+        self.learned = frozenset(learned)
         self.task = nn.Embedding(len(tasks), TASK_WIDTH)
-        self.encoder = ImageEncoder(TASK_WIDTH, width=config.width, blocks=config.blocks, keypoints=config.keypoints)
+        keypoints = len(names) + config.keypoints
+        self.encoder = ImageEncoder(TASK_WIDTH, width=config.width, blocks=config.blocks, keypoints=keypoints)
+        self.vote = nn.Linear(self.encoder.value_width, 2)
         self.head = Mlp(self.encoder.out_width, config.hidden, 3 * len(names))
         self.register_buffer("mean", torch.zeros(len(names), 3))
         self.register_buffer("deviation", torch.ones(len(names), 3))
+        # The votes come first; what the head adds to them starts at nothing.
+        for parameter in self.head[-1].parameters():
+            nn.init.zeros_(parameter)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -186,8 +145,15 @@ class PositionProbe(nn.Module):
 
     def forward(self, frame: Tensor, task: Tensor) -> Tensor:
         """Map uint8 ``[N, Y, X, 3]`` and task numbers ``[N]`` to sights ``[N, P, 3]``."""
-        raw = self.head(self.encoder(frame, self.task(task))).unflatten(1, (-1, 3))
-        return self.get_buffer("mean") + self.get_buffer("deviation") * raw
+        found = self.encoder(frame, self.task(task))
+        count, points = self.encoder.keypoints, len(self._names)
+        place = found[:, : 2 * count].unflatten(1, (count, 2))[:, :points]
+        value = found[:, 2 * count :].unflatten(1, (count, -1))[:, :points]
+        # The mean of the cells' votes: linear, so the mean of what they say is what their mean says.
+        seen = place + self.vote(value)
+        height = self.get_buffer("mean")[:, 2:].expand(len(frame), -1, -1)
+        correction = self.head(found).unflatten(1, (-1, 3))
+        return torch.cat([seen, height], dim=2) + self.get_buffer("deviation") * correction
 
     @torch.no_grad()
     def read(self, frames: NDArray[np.uint8], task: str, *, batch: int = 256) -> NDArray[np.float32]:
@@ -196,17 +162,22 @@ class PositionProbe(nn.Module):
         Raises:
             SettingError: it was not trained on that task.
         """
-        if task not in self.tasks:
-            raise SettingError(f"probe: was trained on {', '.join(self.tasks)}, not on {task}; record episodes of it")
         device = self.get_buffer("mean").device
+        number = torch.tensor([self.number(task)], device=device)
         parts = torch.from_numpy(frames).split(batch)
-        number = torch.tensor([self.tasks.index(task)], device=device)
         read = [self(part.to(device), number.expand(len(part))).cpu() for part in parts]
         return torch.cat(read).numpy()
 
+    def number(self, task: str) -> int:
+        """Return a task's number; SettingError when it was not trained on it."""
+        if task not in self.tasks:
+            raise SettingError(f"probe: was trained on {', '.join(self.tasks)}, not on {task}; record episodes of it")
+        return self.tasks.index(task)
+
     def save(self, folder: Path) -> None:
         """Write an artefact folder."""
-        config = {"sizes": asdict(self.config), "tasks": list(self.tasks), "names": list(self.names)}
+        learned = sorted(map(list, self.learned))
+        config = {"sizes": asdict(self.config), "tasks": self.tasks, "names": self.names, "learned": learned}
         write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
 
     @classmethod
@@ -215,17 +186,18 @@ class PositionProbe(nn.Module):
         artefact = read_artefact(folder, kind=KIND)
         try:
             config = artefact.config
-            probe = cls(ProbeSettings(**config["sizes"]), config["tasks"], config["names"])
+            learned = {(task, index, state, seed) for task, index, state, seed in config["learned"]}
+            probe = cls(ProbeSettings(**config["sizes"]), config["tasks"], config["names"], learned)
             probe.load_state_dict(artefact.tensors)
-        except (KeyError, TypeError, RuntimeError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return probe.to(device).eval()
 
 
-def new_probe(config: ProbeSettings, frames: ProbeFrames, *, seed: int) -> PositionProbe:
-    """Make an untrained probe that answers with each point's mean sight, give or take its deviation."""
+def new_probe(config: ProbeSettings, frames: ProbeFrames, *, seed: int, learned: Iterable[Key] = ()) -> PositionProbe:
+    """Make an untrained probe: it answers with each point's mean height, somewhere in the picture."""
     with initial_weights(seed, "probe"):
-        probe = PositionProbe(config, frames.tasks, frames.names)
+        probe = PositionProbe(config, frames.tasks, frames.names, learned)
     count = np.isfinite(frames.sight).sum(axis=0).clip(1)
     mean = np.nansum(frames.sight, axis=0) / count
     variance = np.nansum(np.square(frames.sight - mean), axis=0) / count
@@ -236,32 +208,15 @@ def new_probe(config: ProbeSettings, frames: ProbeFrames, *, seed: int) -> Posit
 
 
 def probe_loss(read: Tensor, true: Tensor, half_width: float) -> Tensor:
-    """Huber loss of sights ``[N, P, 3]`` in centimetres (linear beyond 1 cm), over the points that exist.
+    """Huber loss of sights ``[N, P, 3]`` in centimetres (linear beyond ``KNEE``), over the points that exist.
 
     ``half_width`` turns u and v into metres.
     """
     exists = torch.isfinite(true)
     unit = CENTIMETRES * true.new_tensor([half_width, half_width, 1.0])
     target = torch.where(exists, true, read.detach())
-    loss = F.smooth_l1_loss(unit * read, unit * target, reduction="none")
+    loss = F.smooth_l1_loss(unit * read, unit * target, reduction="none", beta=KNEE)
     return loss.sum() / exists.sum().clamp_min(1)
-
-
-def shifted(frame: Tensor, sight: Tensor, fraction: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Shift pictures by whole pixels, and their sights with them.
-
-    Args:
-        frame: uint8 ``[N, Y, X, 3]``.
-        sight: ``[N, P, 3]``.
-        fraction: largest shift, of the picture's width.
-        generator: CPU stream; two integers per row are drawn.
-    """
-    rows, height, width = frame.shape[:3]
-    most = int(fraction * width)
-    offset = torch.randint(-most, most + 1, (rows, 2), generator=generator).to(frame.device)
-    # A picture that begins further down shows everything further up; it spans 2 from edge to edge.
-    moved = torch.stack([offset[:, 1] * 2 / width, offset[:, 0] * 2 / height, torch.zeros_like(offset[:, 0])], dim=1)
-    return shift(frame, offset), sight - moved[:, None]
 
 
 def fit_probe(
@@ -275,7 +230,7 @@ def fit_probe(
         rows = torch.randint(len(frames.frame), (config.batch,), generator=generator).numpy()
         frame, true = (torch.from_numpy(part[rows]).to(device) for part in (frames.frame, frames.sight))
         frame, true = shifted(frame, true, config.shift, generator)
-        frame = colour_jitter(frame, strength=config.jitter, generator=generator)
+        frame = colour_jitter(softened(frame, config.blur, generator), strength=config.jitter, generator=generator)
         read = probe(frame, torch.from_numpy(frames.task[rows]).to(device))
         return probe_loss(read, true, frames.half_width), {}
 

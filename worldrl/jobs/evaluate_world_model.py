@@ -21,9 +21,10 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.battery import HORIZONS, check_horizons, drifts, summarise
 from worldrl.evaluation.lpips import Lpips
 from worldrl.evaluation.measures import Instruments, Measures, measure
-from worldrl.evaluation.probe import PositionProbe, ProbeFrames, ProbeSettings, fit_probe, new_probe
+from worldrl.evaluation.probe import PositionProbe, ProbeSettings
 from worldrl.evaluation.throughput import imagined_frames_per_s
 from worldrl.evaluation.world_model import whole_chunks
+from worldrl.jobs.evaluation_probe import given_probe, trained_probe
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.policy_dreams import PolicyDreams, policies_beside_reality
 from worldrl.jobs.sampler import Sampler, sampled
@@ -68,6 +69,10 @@ class EvaluateWorldModelSettings:
     sampler: Sampler = field(default_factory=Sampler)
     batch: int = setting(16, "episodes imagined at once, and measured between two saves")
     probe: ProbeSettings = field(default_factory=ProbeSettings)
+    probe_from: str | None = setting(
+        None,
+        "folder of a trained probe that reads the pictures (run_dir/stages/01-probe/probe of another run); null trains one",
+    )
     policies: PolicyDreams = field(default_factory=PolicyDreams)
     speed_rows: list[int] = setting([1, 16, 64], "batches of rows whose imagined frames per second are timed")
     speed_chunks: int = setting(5, "chunks timed of each; the median counts")
@@ -96,6 +101,10 @@ class EvaluateWorldModelSettings:
             raise SettingError("world_model=scratch has learned nothing to measure; give bundled or a folder")
         if self.idm is not None and not self.policies.folders:
             raise SettingError(f"idm={self.idm} reads the dreams of policies; give policies.folders=[...], too")
+        if self.probe_from is not None and not self.probe.steps:
+            raise SettingError(
+                f"probe_from={self.probe_from}: with probe.steps=0 no probe reads; leave one of them out"
+            )
         if self.fvd is not None:
             raise SettingError(f"fvd={self.fvd}: {NO_FVD}; give fvd=null")
 
@@ -117,7 +126,11 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
         model = load_model(settings, data, device)
         chosen, others = draw_scripts(data, settings.episodes, spare(settings), seed=settings.seed)
         idm = open_idm(settings, model)
-        probe = trained_probe(run, settings, model, others, log)
+        if settings.probe_from is not None:
+            probe = given_probe(Path(settings.probe_from), chosen, model.device)
+        else:
+            continued = _continued(settings, model, others, settings.probe.horizon)
+            probe = trained_probe(run, settings.probe, model, others, continued, log, seed=settings.seed)
         measures = measured(run, settings, model, chosen, probe)
         drift = drifts(measures, frame_stride=model.frame_stride, seed=settings.seed)
         names = () if probe is None else probe.names
@@ -148,6 +161,8 @@ def claim_inputs(run: RunDirectory, settings: EvaluateWorldModelSettings, data: 
     }
     if policies:
         inputs["policy"] = {"path": policies, "hash": [artefact_hash(Path(policy)) for policy in policies]}
+    if settings.probe_from is not None:
+        inputs["probe"] = {"path": settings.probe_from, "hash": artefact_hash(Path(settings.probe_from))}
     if settings.idm is not None:
         inputs["idm"] = {"path": settings.idm, "hash": artefact_hash(Path(settings.idm))}
     file = run.path / "inputs.json"
@@ -196,41 +211,7 @@ def open_idm(settings: EvaluateWorldModelSettings, model: VideoWorldModel) -> In
 
 def spare(settings: EvaluateWorldModelSettings) -> int:
     """How many episodes per task the probe may learn from."""
-    return settings.probe.episodes if settings.probe.steps else 0
-
-
-def trained_probe(
-    run: RunDirectory,
-    settings: EvaluateWorldModelSettings,
-    model: VideoWorldModel,
-    scripts: Sequence[Script],
-    log: MetricLog,
-) -> PositionProbe | None:
-    """Train the probe on real frames of other episodes, or find it trained; None where ``probe.steps=0``."""
-    config, seed = settings.probe, settings.seed
-    if not config.steps:
-        return None
-    stage = run.stage("01-probe")
-    if not stage.finished:
-        frames = probe_frames(settings, model, scripts)
-        probe = new_probe(config, frames, seed=seed).to(model.device)
-        report = fit_probe(probe, frames, seed=seed, folder=stage.folder / "checkpoints", log=log)
-        probe.save(stage.folder / "probe")
-        stage.finish({"episodes": len(scripts), "frames": len(frames.frame), **report.logs})
-    return PositionProbe.load(stage.folder / "probe", model.device)
-
-
-def probe_frames(
-    settings: EvaluateWorldModelSettings, model: VideoWorldModel, scripts: Sequence[Script]
-) -> ProbeFrames:
-    """Execute episodes again and keep frames with the positions in them."""
-    actions = _continued(settings, model, scripts, settings.probe.horizon)
-    runs = []
-    with Progress("probe: real frames", total=len(scripts), unit="episodes") as progress:
-        for run in true_runs(scripts, actions, image_size=model.config.codec.image_size):
-            runs.append(run)
-            progress.advance()
-    return ProbeFrames.of(runs, settings.probe.every)
+    return settings.probe.episodes if settings.probe.steps and settings.probe_from is None else 0
 
 
 def measured(
@@ -290,7 +271,7 @@ def circumstances(settings: EvaluateWorldModelSettings, model: VideoWorldModel, 
     reasons = {
         "lpips": NO_LPIPS if settings.lpips is None else None,
         "fvd": NO_FVD,
-        "probe_error_cm": None if settings.probe.steps else NO_PROBE,
+        "probe_error_cm": None if settings.probe.steps or settings.probe_from else NO_PROBE,
     }
     return {
         "imagined_frames_per_s": {

@@ -5,7 +5,7 @@ Each takes the folder of its stage, resumes from what it finds there and leaves 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from worldrl.rewards.success import SuccessRule, calibrate_threshold, debounced_
 from worldrl.rollout.actors import DreamActor
 from worldrl.rollout.collect import CollectPlan
 from worldrl.rollout.dreams import Dreams, dream, execute
+from worldrl.rollout.specs import motion_key
 from worldrl.rollout.starts import task_horizons
 from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
 from worldrl.world_models.distillation import fit_distilled
@@ -239,13 +240,20 @@ def split_held_out(
 ) -> tuple[Sequence[Episode], list[Episode], list[Episode]]:
     """Split episodes into training, calibration and gate sets; the last two get half of ``share`` each.
 
-    The training episodes of a dataset that is not loaded stay undecoded.
+    The same motion in several looks (``worldrl restyle``) stays on one side. The training episodes of a dataset that is
+    not loaded stay undecoded.
     """
-    order = numpy_stream(seed, "held-out").permutation(len(episodes))
-    count = held_out_count(len(episodes), share)
-    calibration, gates, training = order[:count], order[count : 2 * count], order[2 * count :]
+    metas = [one.meta for one in (episodes.records if isinstance(episodes, EpisodeDataset) else episodes)]
+    motions: dict[Hashable, list[int]] = {}
+    for number, meta in enumerate(metas):
+        motions.setdefault(motion_key(meta) or number, []).append(number)
+    groups = list(motions.values())
+    order = [groups[i] for i in numpy_stream(seed, "held-out").permutation(len(groups))]
+    count = held_out_count(len(groups), share)
+    parts = ([i for group in part for i in group] for part in (order[:count], order[count : 2 * count], order[2 * count :]))  # fmt: skip
+    calibration, gates, training = parts
     kept = episodes.subset(training) if isinstance(episodes, EpisodeDataset) else [episodes[i] for i in training]
-    return kept, [episodes[int(i)] for i in calibration], [episodes[int(i)] for i in gates]
+    return kept, [episodes[i] for i in calibration], [episodes[i] for i in gates]
 
 
 def held_out_count(episodes: int, share: float) -> int:

@@ -13,6 +13,7 @@ from rich.table import Table
 from worldrl.core.artefact import artefact_hash
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import SettingError
+from worldrl.core.jsonfile import difference
 from worldrl.core.log import MetricLog, console
 from worldrl.core.ranks import keep_silent, rank, rank_device, refuse_many
 from worldrl.core.run import RunDirectory
@@ -23,17 +24,21 @@ from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import (
     BUNDLED,
     DYNAMICS,
+    SCRATCH,
     WORLD_MODEL,
     calibrate,
     learn_world_model,
     split_held_out,
     starting_world_model,
+    weights_folder,
 )
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.settings import fraction, one_of, setting
-from worldrl.world_models.config import VideoWorldModelConfig
-from worldrl.world_models.loading import BACKBONES, VIDEO, WAN, AnyVideoModel
+from worldrl.world_models.codec import IdentityCodec
+from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig
+from worldrl.world_models.loading import BACKBONES, VIDEO, WAN, AnyVideoModel, open_world_model
 from worldrl.world_models.training import WorldModelTraining
+from worldrl.world_models.video import VideoWorldModel
 from worldrl.world_models.wan import WanWorldModel
 
 DTYPES = {"float32": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -55,6 +60,10 @@ class TrainWorldModelSettings:
         "weights to begin with: bundled (of video), scratch (of wan: the published ones in wan.folder), or a world-model "
         "folder",
     )
+    codec: str | None = setting(
+        None,
+        "with start=scratch: bundled or a world-model folder, whose trained frame codec is taken; null begins with none",
+    )
     model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
     training: WorldModelTraining = field(default_factory=WorldModelTraining)
     wan: WanSettings = field(default_factory=WanSettings)
@@ -75,6 +84,11 @@ class TrainWorldModelSettings:
         one_of("store_dtype", self.store_dtype, tuple(DTYPES))
         if not self.data:
             raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
+        latents = self.backbone == VIDEO and self.model.dynamics.kind is DynamicsKind.flow_transformer
+        if self.codec is not None and not (self.start == SCRATCH and latents):
+            raise SettingError(
+                f"codec={self.codec}: is for a flow transformer of backbone=video with start=scratch; leave it out otherwise"
+            )
 
 
 def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
@@ -117,12 +131,36 @@ def _begin(
     """Return the model to train, and the episodes for training, calibration and gates."""
     config = settings.wan if settings.backbone == WAN else settings.model
     model = starting_world_model(settings.start, config, datasets[0].embodiment, seed=settings.seed, device=device)
+    if settings.codec is not None and isinstance(model, VideoWorldModel):
+        take_codec(model, settings.codec)
     if settings.backbone == WAN:
         # Its frames are large and its processes many: each decodes its own share, where clips are drawn.
         episodes = datasets[0].concatenate(*datasets[1:])
     else:
         episodes = [episode for dataset in datasets for episode in dataset.load()]
     return model, *split_held_out(episodes, settings.held_out, seed=settings.seed)
+
+
+def take_codec(model: VideoWorldModel, source: str) -> None:
+    """Give a world model the trained frame codec of another one.
+
+    Args:
+        model: receives it.
+        source: ``bundled``, or a world-model folder.
+
+    Raises:
+        ArtefactError: no world model in that folder.
+        SettingError: its codec is of other sizes.
+    """
+    folder = weights_folder(source)
+    other = open_world_model(folder, model.device)
+    if not isinstance(other, VideoWorldModel) or isinstance(other.codec, IdentityCodec):
+        raise SettingError(f"codec: the world model in {folder} has no trained frame codec")
+    sizes = ("image_size", "patch", "channels", "width", "depth", "heads")
+    own, its = ({name: getattr(m.config.codec, name) for name in sizes} for m in (model, other))
+    if own != its:
+        raise SettingError(f"codec: the one in {folder} differs from model.codec: {difference(its, own)}")
+    model.codec.load_state_dict(other.codec.state_dict())
 
 
 def _help(settings: TrainWorldModelSettings, datasets: list[EpisodeDataset], device: torch.device) -> dict[str, Any]:

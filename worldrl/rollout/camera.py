@@ -1,8 +1,9 @@
 """The scene camera as a pinhole: where a point of the world is in the picture, and back.
 
 In the camera's frame x points right, y up, and it looks along -z, as in MuJoCo. A *sight* is where a picture shows a
-point: (u, v, depth), u to the right and v downwards in half picture widths from the centre, so that the picture spans
-[-1, 1], and the depth along the viewing direction in metres.
+point: (u, v, height), u to the right and v downwards in half picture widths from the centre, so that the picture spans
+[-1, 1], and the point's height above the world's ground in metres. Height and not depth: what stands on a table is at
+one height wherever it is seen, and its depth follows from that.
 
 Shapes legend: leading axes are free.
 """
@@ -33,14 +34,19 @@ class Camera:
     def project(self, point: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the sight ``[..., 3]`` of points ``[..., 3]`` in the world (m)."""
         x, y, z = np.moveaxis((point - self.position) @ self.rotation, -1, 0)
-        depth = -z
-        return np.stack([x / (depth * self.half_width), -y / (depth * self.half_width), depth], axis=-1)
+        width = -z * self.half_width
+        return np.stack([x / width, -y / width, np.asarray(point[..., 2], np.float64)], axis=-1)
 
     def unproject(self, sight: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return the points ``[..., 3]`` in the world (m) that have these sights."""
-        u, v, depth = np.moveaxis(np.asarray(sight, np.float64), -1, 0)
-        own = np.stack([u * depth * self.half_width, -v * depth * self.half_width, -depth], axis=-1)
-        return own @ self.rotation.T + self.position
+        """Return the points ``[..., 3]`` in the world (m) that have these sights; the camera must not look level."""
+        u, v, height = np.moveaxis(np.asarray(sight, np.float64), -1, 0)
+        own = np.stack([u * self.half_width, -v * self.half_width, -np.ones_like(u)], axis=-1)
+        ray = own @ self.rotation.T
+        return self.position + ((height - self.position[2]) / ray[..., 2])[..., None] * ray
+
+    def depth(self, point: NDArray[np.floating]) -> NDArray[np.float64]:
+        """Return how far points ``[..., 3]`` are along the viewing direction (m)."""
+        return -(point - self.position) @ self.rotation[:, 2]
 
     def across(self, error: NDArray[np.floating], point: NDArray[np.floating]) -> NDArray[np.float64]:
         """Return the part ``[..., 3]`` of an error (m) at a true point that a picture can show: across the line of sight."""

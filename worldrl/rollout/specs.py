@@ -165,3 +165,11 @@ def spec_of(meta: Mapping[str, Any]) -> EpisodeSpec:
     if missing:
         raise ArtefactError(f"episode: its meta lacks {missing}, so its identity is unknown; record it again")
     return EpisodeSpec.from_json({name: meta[name] for name in EpisodeSpec.__dataclass_fields__})
+
+
+def motion_key(meta: Mapping[str, Any]) -> tuple[Any, ...] | None:
+    """Return what episodes of one motion in several looks have in common; None where their identity is unknown."""
+    if not EpisodeSpec.__dataclass_fields__.keys() <= meta.keys():
+        return None
+    spec = spec_of(meta)
+    return *spec.key, spec.source

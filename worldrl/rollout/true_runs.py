@@ -200,11 +200,11 @@ def _execute(slot: EnvSlot, options: EnvOptions, script: Script, action: NDArray
     recording = Recording(script.spec, cameras=options.cameras, keep=True, hold_steps=len(action), restarted=False)
     recording.observe(obs, info)
     names = point_names(script.spec.task)
-    points = [_points(names, obs, info)]
+    points = [points_in(names, obs, info)]
     for step in action:
         obs, _, terminated, truncated, info = env.step(step)
         recording.step(step, obs, info, env_ended=terminated | truncated)
-        points.append(_points(names, obs, info))
+        points.append(points_in(names, obs, info))
     episode = recording.episode(info["instruction"])
     return TrueRun(episode, len(script), np.stack(points), names, scene_camera(env), _repeated(script, episode))
 
@@ -217,7 +217,8 @@ def point_names(task: str) -> tuple[str, ...]:
     return (GRIPPER, *spec.objects, *((DRAWER,) if "cabinet" in spec.fixtures else ()))
 
 
-def _points(names: Sequence[str], obs: Any, info: Any) -> NDArray[np.float32]:
+def points_in(names: Sequence[str], obs: Any, info: Any) -> NDArray[np.float32]:
+    """Return where the simulator has the points, ``[P, 3]`` (m)."""
     places = {name: pose[:3] for name, pose in info["privileged"].items()} | {GRIPPER: obs["state"][:3]}
     return np.array([places[name] for name in names], np.float32)
 

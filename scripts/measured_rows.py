@@ -1,0 +1,80 @@
+"""What the scripts with one measured row per line share: worldrl commands with their cost, their numbers, tables."""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from worldrl.evaluation.measures import Measures
+
+MEASURED = "measured.json"
+
+
+def run(folder: Path, command: str, *overrides: str) -> dict[str, Any]:
+    """Run a worldrl command in a run directory and return its metrics; nothing where the same command has finished.
+
+    Of a setting that is given twice the last one counts, so that what all rows share comes first and the row's own later.
+    The processor time of the command and its workers is kept beside its result. A command that was killed told none, so
+    what it had spent until then is missing.
+
+    Raises:
+        SystemExit: another command has finished there.
+    """
+    settled = {override.split("=", 1)[0]: override for override in overrides}
+    asked, file = [command, *settled.values()], folder / MEASURED
+    if file.exists():
+        if (done := json.loads(file.read_text())["command"]) != asked:
+            changed = sorted(set(done) ^ set(asked))
+            raise SystemExit(f"{folder}: was measured by another command ({', '.join(changed)}); give another out=")
+        return metrics(folder)
+    before = _children()
+    subprocess.run([sys.executable, "-m", "worldrl", *asked, f"run_dir={folder}"], check=True)
+    file.write_text(json.dumps({"command": asked, "cpu_seconds": _children() - before}) + "\n")
+    return metrics(folder)
+
+
+def metrics(folder: Path) -> dict[str, Any]:
+    """Read the metrics of a finished run."""
+    return json.loads((folder / "result.json").read_text())["metrics"]
+
+
+def cpu_seconds(*folders: Path) -> float:
+    """Processor time of some runs."""
+    return sum(json.loads((folder / MEASURED).read_text())["cpu_seconds"] for folder in folders)
+
+
+def measures(folder: Path) -> Measures:
+    """Read an evaluation's raw numbers, episode by episode."""
+    return Measures.join([Measures.load(file) for file in sorted((folder / "stages" / "02-replays").glob("*.npz"))])
+
+
+def number(found: dict[str, Any], form: str = ".1f") -> str:
+    """Write a measured number with its interval."""
+    value, lo, hi = (format(found[name], form) for name in ("value", "lo", "hi"))
+    return f"{value} [{lo}, {hi}]"
+
+
+def rate(found: dict[str, Any] | None) -> str:
+    """Write a rate in percent with its interval; a dash where nothing was counted."""
+    return "–" if found is None else f"{100 * found['rate']:.0f} [{100 * found['lo']:.0f}, {100 * found['hi']:.0f}]"
+
+
+def given(arguments: Sequence[str]) -> dict[str, str]:
+    """Read ``name=value`` arguments."""
+    return dict(argument.split("=", 1) for argument in arguments if "=" in argument)
+
+
+def show(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a Markdown table."""
+    for line in (headings, ["---"] * len(headings), *rows):
+        print("| " + " | ".join(line) + " |")
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

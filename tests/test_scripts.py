@@ -1,0 +1,156 @@
+"""Units under test: the scripts that measure row by row: which commands they give, and what they make of the numbers."""
+
+import importlib
+import json
+import subprocess
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from worldrl.cli import compose_command, find_command
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+NUMBER = {"n": 4, "value": 1.0, "lo": 0.5, "hi": 1.5, "method": "bootstrap"}
+RATE = {"k": 3, "n": 4, "rate": 0.75, "lo": 0.3, "hi": 0.95, "method": "wilson"}
+METRICS = {
+    "train-vla": {
+        "comparison": {"paired": {"diff": 0.2, "lo": 0.1, "hi": 0.3}},
+        "verify": {"precision": RATE},
+        "world_model": "stages/world_model",
+    },
+    "evaluate-world-model": {
+        **{f"closed_loop.psnr@{h}": NUMBER for h in (32, 64, 128)},
+        "action_swap_ratio": NUMBER,
+        "outcome_alignment": RATE,
+        "false_success_rate": None,
+        "imagined_frames_per_s": {"64": 100.0},
+        "drift": {"psnr": {"step": [2, 32, 64, 128]}},
+    },
+}
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+
+    def load(name):
+        return importlib.import_module(name)
+
+    return load
+
+
+@pytest.fixture
+def commands(monkeypatch):
+    """What would have run: command, composed settings; every command leaves a result."""
+    asked = []
+
+    def run(tokens, check):
+        command, overrides = tokens[3], tokens[4:]
+        settings = compose_command(find_command(command), overrides)
+        asked.append((command, settings))
+        folder = Path(settings.run_dir)
+        folder.mkdir(parents=True)
+        metrics = dict(METRICS.get(command, {}))
+        if command == "evaluate-world-model":
+            metrics["sampler"] = {
+                "steps": settings.sampler.steps,
+                "refinement_steps": settings.sampler.refinement_steps,
+            }
+        (folder / "result.json").write_text(json.dumps({"metrics": metrics}))
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return asked
+
+
+def ablate(script, tmp_path, *arguments):
+    return script("ablations").main(["supervised=p", "unseen=u/dataset", f"out={tmp_path}", *arguments])
+
+
+def test_quick_rows_share_recordings_codec_and_world_models(script, commands, tmp_path, capsys):
+    asked = "rows=full,no_anchor,no_masks,no_near_success,no_bootstrapping,no_styles,no_coevolution"
+    assert ablate(script, tmp_path, "scale=quick", asked) == 0
+    named = [command for command, _ in commands]
+    assert named.count("collect") == 3
+    assert named.count("restyle") == 4  # three recordings, and the unseen episodes
+    worlds = {Path(s.run_dir).name: s for command, s in commands if command == "train-world-model"}
+    assert sorted(worlds) == [f"{name}-world" for name in ("full", "no_anchor", "no_bootstrapping", "no_near_success", "no_styles")]  # fmt: skip
+    assert {world.codec for world in worlds.values()} == {"bundled"}
+    assert not worlds["no_anchor-world"].model.dynamics.reference
+    assert worlds["full-world"].model.dynamics.reference
+    assert (worlds["no_bootstrapping-world"].training.bootstrap, worlds["full-world"].training.bootstrap) == (0, 0.3)
+    assert len(worlds["full-world"].data) == len(worlds["no_near_success-world"].data) == 4
+    assert not any("styled" in folder for folder in worlds["no_styles-world"].data)
+    loops = {Path(s.run_dir).name: s for command, s in commands if command == "train-vla"}
+    assert loops["no_masks"].start == loops["full"].start == str(tmp_path / "quick" / "full-world" / "world_model")
+    assert (loops["no_masks"].improvement.stop_at_success, loops["full"].improvement.stop_at_success) == (False, True)
+    assert (loops["no_coevolution"].training.steps, loops["full"].training.steps) == (0, 60)
+    assert loops["no_bootstrapping"].training.bootstrap == 0
+    assert capsys.readouterr().out.count("+20.0 [+10.0, +30.0]") == 7
+
+    done = len(commands)
+    assert ablate(script, tmp_path, "scale=quick", asked) == 0
+    assert len(commands) == done  # nothing runs twice
+    with pytest.raises(SystemExit, match=r"was measured by another command \(.*rounds=2"):
+        ablate(script, tmp_path, "scale=quick", asked, "rounds=2")
+
+
+@pytest.mark.parametrize("scale", ["quick", "full"])
+def test_every_row_is_a_valid_run_and_differs_from_the_full_one(script, commands, tmp_path, scale):
+    assert ablate(script, tmp_path, f"scale={scale}") == 0
+    table = json.loads((tmp_path / f"table-{scale}.json").read_text())
+    assert [row["row"] for row in table] == [row.name for row in script("ablations").rows_of(scale)]
+    listed = {"no_anchor", "no_memory_noise", "no_keyframes", "no_coevolution", "no_near_success", "no_success_loss"}
+    if scale == "quick":
+        assert {row["row"] for row in table} >= listed | {"no_masks", "no_styles", "no_bootstrapping", "full"}
+    loops = [settings for command, settings in commands if command == "train-vla"]
+    assert len(loops) == len(table)
+    changed = {repr((s.start, s.world_model, s.training, s.scratch, s.practice, s.improvement, s.rounds, s.improve_from, s.target_precision)) for s in loops}  # fmt: skip
+    assert len(changed) == len(table)
+
+
+def test_unknown_rows_and_missing_words_are_refused(script, tmp_path, capsys):
+    assert script("ablations").main(["unseen=u"]) == 2
+    assert ablate(script, tmp_path, "scale=quick", "rows=loop_full") == 2
+    assert "unknown rows ['loop_full']" in capsys.readouterr().err
+
+
+def test_decibels_lost_are_paired_and_against_the_most_steps(script, commands, tmp_path, monkeypatch, capsys):
+    table = script("sampler_table")
+    draws = np.random.default_rng(0).uniform(0.5, 1.5, (30, 4))
+
+    def measures(folder):
+        return SimpleNamespace(error=0.01 * draws * (10**0.05 if folder.name == "bundled-1-0" else 1.0))
+
+    monkeypatch.setattr(table, "measures", measures)
+    assert table.main(["data=u", f"out={tmp_path}", "steps=1,4"]) == 0
+    rows = json.loads((tmp_path / "table.json").read_text())
+    assert [row["steps"] for row in rows] == [1, 4]
+    # The same episodes on both sides: half a decibel, and no doubt about it.
+    assert [rows[0]["lost"][end] for end in ("value", "lo", "hi")] == pytest.approx([0.5] * 3)
+    assert rows[1]["lost"]["value"] == 0
+    assert "+0.50 [+0.50, +0.50]" in capsys.readouterr().out
+
+
+def test_what_styles_cost_is_paired_and_judged_against_a_third(script, commands, tmp_path, monkeypatch, capsys):
+    styles = script("style_robustness")
+    wrong = {"start-other-looks": 40, "plain-other-looks": 30, "styled-other-looks": 10}
+
+    def measures(folder):
+        predicted = np.arange(100) >= wrong.get(folder.name, 0)
+        return SimpleNamespace(name=np.arange(100), predicted=predicted, actual=np.ones(100, bool))
+
+    monkeypatch.setattr(styles, "measures", measures)
+    assert styles.main(["data=d", "unseen=u", f"out={tmp_path}", "episodes=5"]) == 0
+    found = json.loads((tmp_path / "table.json").read_text())
+    assert [row["lost"]["value"] for row in found["rows"]] == pytest.approx([40, 30, 10])
+    assert found["excess_over_a_third"]["value"] == pytest.approx(0)
+    assert found["rows"][0]["lost"]["lo"] > 25
+    assert "asked: at most 0" in capsys.readouterr().out
+    trained = {Path(s.run_dir).name: s for command, s in commands if command == "train-world-model"}
+    assert trained["plain"].training == trained["styled"].training
+    assert trained["plain"].data == ["d", "d"]
+    assert trained["styled"].data == ["d", str(tmp_path / "data-looks" / "dataset")]
+    looks = {Path(s.run_dir).name: s.styles for command, s in commands if command == "restyle"}
+    assert not set(looks["data-looks"]) & set(looks["unseen-looks"])
