@@ -18,7 +18,6 @@ import torch
 from worldrl.algorithms.grpo import GrpoConfig, grpo_update
 from worldrl.algorithms.imagination import imagine_batch, imagined_env
 from worldrl.core.errors import WorkerEnvironmentError, WorkerError
-from worldrl.core.fit import adamw
 from worldrl.core.rng import row_streams
 from worldrl.core.types import PolicyObs
 from worldrl.data.lerobot_writer import LeRobotWriter
@@ -138,7 +137,7 @@ def test_one_step_of_grpo_in_imagination_moves_smolvla(published, world_model, m
     rollouts = imagine_batch(env, policy, Exploration(1.0, 0.0), group_size=2, p_keyframe=0.0, seed=1)
     rollouts = type(rollouts)(**{**vars(rollouts), "success": torch.tensor([True, False, False, True])})
     config = GrpoConfig(keep_low=0, keep_high=1, minibatch=8)
-    logs = grpo_update(policy, adamw(policy, 1e-3, 0.0), rollouts, config, seed=0, temperature=1.0)
+    logs = grpo_update(policy, policy.make_optimizer(1e-3, 0.0), rollouts, config, seed=0, temperature=1.0)
     assert float(logs["grpo/gradient_norm"]) > 0
     assert float(logs["grpo/approx_kl"]) == pytest.approx(0, abs=1e-3)  # the acting policy is the one updated
     after = policy.state_dict()

@@ -21,7 +21,7 @@ from worldrl.core.actions import ActionSpec
 from worldrl.core.device import resolve_dtype
 from worldrl.core.ema import Ema
 from worldrl.core.errors import SettingError
-from worldrl.core.fit import adamw, fit, warmup_cosine
+from worldrl.core.fit import fit, warmup_cosine
 from worldrl.core.interfaces import Logs
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream
@@ -316,7 +316,7 @@ def _fit(policy: TokenPolicy, batches: _Batches, folder: Path, log: MetricLog | 
     fit(
         series,
         modules={"policy": policy},
-        optimizer=adamw(policy, config.learning_rate, config.weight_decay),
+        optimizer=policy.make_optimizer(config.learning_rate, config.weight_decay),
         loss=loss,
         steps=config.steps,
         folder=folder,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
-from worldrl.core.fit import adamw, fit, warmup_cosine
+from worldrl.core.fit import fit, warmup_cosine
 from worldrl.core.interfaces import Logs
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream, stream_seed
@@ -104,7 +104,7 @@ def fine_tune(
     fit(
         SERIES,
         modules={"policy": policy},
-        optimizer=adamw(policy, config.learning_rate, config.weight_decay),
+        optimizer=policy.make_optimizer(config.learning_rate, config.weight_decay),
         loss=loss,
         steps=config.steps,
         folder=folder,

@@ -85,13 +85,7 @@ def constant(step: int) -> float:
 
 
 def adamw(module: nn.Module, learning_rate: float, weight_decay: float) -> Optimizer:
-    """Make the optimiser of every training: AdamW as one kernel per tensor, a quarter of the plain one's time or less on a CPU.
-
-    A module whose weights are in another process brings its own, by ``make_optimizer``.
-    """
-    own: Callable[[float, float], Optimizer] | None = getattr(module, "make_optimizer", None)
-    if own is not None:
-        return own(learning_rate, weight_decay)
+    """Make the optimiser of every training: AdamW as one kernel per tensor, a quarter of the plain one's time or less on a CPU."""
     return torch.optim.AdamW(module.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)
 
 

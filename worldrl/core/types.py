@@ -178,6 +178,20 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class Likelihood:
+    """What a policy thinks of given draws, with gradient.
+
+    Attributes:
+        logp: ``[B, L, A]``, log-probability of each token or number.
+        logits: ``[B, L, A, bins]`` where the policy draws from finitely many tokens: their whole distribution; None where
+            it knows the density of what was drawn only.
+    """
+
+    logp: torch.Tensor
+    logits: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Imagined:
     """What a world model predicts for one chunk.
 

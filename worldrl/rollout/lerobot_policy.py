@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from worldrl.core.atomic import atomic_folder
 from worldrl.core.errors import SettingError, WorkerEnvironmentError, WorkerError
 from worldrl.core.rng import row_noise
-from worldrl.core.types import Chunk, Habit, PolicyObs
+from worldrl.core.types import Chunk, Habit, Likelihood, PolicyObs
 from worldrl.policies.lerobot_folder import LerobotFolder, read_lerobot_folder
 from worldrl.policies.lerobot_inputs import COMMAND, IMAGE, SHOWN, match_inputs, require_fit
 from worldrl.rollout.environments import find_environment
@@ -67,7 +67,7 @@ def lerobot_launch(folder: Path, device: str) -> Launch:
 
 
 class LerobotPolicy(nn.Module):
-    """A lerobot policy (:class:`worldrl.core.interfaces.Policy`).
+    """A lerobot policy (:class:`worldrl.core.interfaces.TrainablePolicy`).
 
     Args:
         folder: a complete policy folder, already read.
@@ -166,6 +166,10 @@ class LerobotPolicy(nn.Module):
         _, found = self._ask("log_prob", arrays, instruction=list(obs.instruction), temperature=temperature, keep=keep)
         logp = torch.from_numpy(found["logp"])
         return self._with_gradient(logp, keep)[:, : self.chunk_length]
+
+    def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Likelihood:
+        """:meth:`log_prob`; the distribution of whole chunks has no closed form."""
+        return Likelihood(self.log_prob(obs, token, temperature=temperature))
 
     def imitation_loss(self, obs: PolicyObs, action: Tensor, *, seed: int) -> Tensor:
         """The policy's own supervised loss of demonstrated chunks ``[B, H, A]``; its noise comes from ``seed``."""
