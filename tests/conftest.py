@@ -100,13 +100,8 @@ def push_episodes() -> list[Episode]:
 @pytest.fixture(scope="session")
 def make_world_model() -> Callable[..., Any]:
     """Build a tiny video world model; ``spread`` > 0 shakes its weights, so that noise and actions matter."""
-    from worldrl.world_models.config import (
-        CodecConfig,
-        DynamicsConfig,
-        SuccessHeadConfig,
-        UNetConfig,
-        VideoWorldModelConfig,
-    )
+    from worldrl.world_models.config import CodecConfig, DynamicsConfig, SuccessHeadConfig, VideoWorldModelConfig
+    from worldrl.world_models.unet_config import UNetConfig
     from worldrl.world_models.video import VideoWorldModel
 
     def make(*, size: int = 16, spread: float = 0.2, seed: int = 0, codec: dict | None = None, **dynamics: Any) -> Any:

@@ -24,7 +24,8 @@ from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.one_step import unpack_trace
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.lerobot_policy import OFFLINE, LerobotPolicy, lerobot_python
+from worldrl.rollout.lerobot_policy import LerobotPolicy
+from worldrl.rollout.lerobot_worker import OFFLINE, lerobot_python
 from worldrl.rollout.reset_store import ResetStore
 
 pytestmark = pytest.mark.lerobot

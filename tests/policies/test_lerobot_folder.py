@@ -141,7 +141,7 @@ def test_the_command_line_says_it_in_one_line_and_exits_with_2(folder, tmp_path,
 
 def test_without_lerobot_the_error_names_the_setup(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLDRL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(client.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
         WorkerEnvironmentError, match=r"lerobot is not installed in .*build it with `worldrl setup lerobot`"
     ):

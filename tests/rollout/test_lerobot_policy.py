@@ -199,7 +199,7 @@ def test_wrong_requests_say_what_is_wrong(tmp_path, policy):
 
 def test_a_dead_worker_is_an_error_that_names_the_policy(folder):
     policy = start(folder)
-    os.kill(policy._process.pid, signal.SIGKILL)
+    os.kill(policy.worker._process.pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match=r"fake policy.*killed"):
         policy.act(observe(1), generators=row_streams(1, ["a"], 1))
 
@@ -278,7 +278,7 @@ def test_fine_tuning_lowers_the_policys_own_loss_and_resumes(tmp_path, folder, p
             policy.close()
 
     report, whole = train("whole", 6)
-    assert report["train"] < 0.95 * untrained_loss(folder, push_episodes)
+    assert report.train < 0.95 * untrained_loss(folder, push_episodes)
     train("parts", 4)
     _, resumed = train("parts", 6)
     assert all(torch.equal(value, whole[name]) for name, value in resumed.items())

@@ -11,7 +11,9 @@ from worldrl.core.rng import stream
 from worldrl.evaluation.world_model import padded_actions, replay
 from worldrl.world_models import training
 from worldrl.world_models.bootstrapping import LatentRollouts
-from worldrl.world_models.training import Sentences, WorldModelTraining, fit_dynamics, latent_sampler
+from worldrl.world_models.sentences import Sentences
+from worldrl.world_models.training import fit_dynamics, latent_sampler
+from worldrl.world_models.training_config import WorldModelTraining
 
 CONFIG = WorldModelTraining(
     dtype="float32", unroll=1, steps=6, batch=3, warmup=2, checkpoint_every=2, bootstrap=0.7, bootstrap_rows=5

@@ -8,7 +8,8 @@ from worldrl.core.rng import stream
 from worldrl.world_models import outcome_training
 from worldrl.world_models.outcome_head import OutcomeHead, OutcomeJury, named_as_jury, outcome_loss, verdict
 from worldrl.world_models.outcome_training import fit_outcome, imagine_episodes
-from worldrl.world_models.training import Sentences, WorldModelTraining
+from worldrl.world_models.sentences import Sentences
+from worldrl.world_models.training_config import WorldModelTraining
 
 SENTENCES = Sentences(
     same={"PickRedCube": ("pick up the red cube",), "PickGreenCylinder": ("take the green can",)},

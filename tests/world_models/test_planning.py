@@ -10,7 +10,8 @@ from worldrl.world_models.config import DynamicsConfig
 from worldrl.world_models.dynamics import hide_actions
 from worldrl.world_models.flow_transformer import FlowTransformer
 from worldrl.world_models.sentences import Sentences, hide_rows, relabel
-from worldrl.world_models.training import WorldModelTraining, fit_dynamics, latent_sampler
+from worldrl.world_models.training import fit_dynamics, latent_sampler
+from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel, with_planning
 
 SENTENCES = Sentences(

@@ -10,9 +10,10 @@ from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError, NonFiniteError, SettingError
 from worldrl.core.rng import row_streams
 from worldrl.world_models.codec import IdentityCodec, PatchCodec
-from worldrl.world_models.config import CodecConfig, DynamicsConfig, DynamicsKind, UNetConfig, VideoWorldModelConfig
+from worldrl.world_models.config import CodecConfig, DynamicsConfig, DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.flow_transformer import FlowTransformer
 from worldrl.world_models.unet import EdmUNet
+from worldrl.world_models.unet_config import UNetConfig
 from worldrl.world_models.video import VideoWorldModel
 
 

@@ -38,7 +38,9 @@ from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
 from worldrl.world_models.distillation import fit_distilled
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.outcome_training import fit_outcome
-from worldrl.world_models.training import Sentences, WorldModelTraining, fit_codec, fit_dynamics
+from worldrl.world_models.sentences import Sentences
+from worldrl.world_models.training import fit_codec, fit_dynamics
+from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import KIND, VideoWorldModel, with_planning
 from worldrl.world_models.wan import WanWorldModel
 from worldrl.world_models.wan_training import WanTraining

@@ -33,7 +33,7 @@ from worldrl.jobs.wan_settings import WanSettings
 from worldrl.settings import fraction, one_of, setting
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.loading import BACKBONES, VIDEO, WAN, AnyVideoModel
-from worldrl.world_models.training import WorldModelTraining
+from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.wan import WanWorldModel
 
 DTYPES = {"float32": None, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -25,7 +25,7 @@ from torch.optim import Optimizer
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.fit import adamw
+from worldrl.core.optimizer import adamw
 from worldrl.core.types import Chunk, Habit, Likelihood, PolicyObs
 from worldrl.nn.text import InstructionEncoder
 from worldrl.nn.vision import ImageEncoder

@@ -23,6 +23,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import RewardMix, VideoReward
 from worldrl.core.rng import row_streams
 from worldrl.core.types import Imagined, ImaginedVideos, ResetRecord
+from worldrl.rollout.state_rows import join_rows
 
 
 class Planner(Protocol):
@@ -137,8 +138,7 @@ class _Proposals:
     terms: Tensor
 
     def join(self, planner: Planner, others: _Proposals) -> _Proposals:
-        parts = zip(self.state.state_dict().items(), others.state.state_dict().values(), strict=True)
-        state = planner.restore({name: torch.cat([mine, theirs]) for (name, mine), theirs in parts})
+        state = join_rows(planner, self.state, others.state)
         rest = {n: torch.cat([getattr(self, n), getattr(others, n)]) for n in ("plan", "latent", "terms")}
         return _Proposals(state=state, **rest)
 

@@ -19,13 +19,16 @@ from torch import Tensor
 
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog, Progress
+from worldrl.core.optimizer import adamw
 from worldrl.core.rng import on_device, stream
 from worldrl.core.types import Episode
 from worldrl.data.frame_store import FrameStore, build_store
 from worldrl.data.window_batch import WindowBatch, WindowLayout, gather_windows
 from worldrl.world_models.losses import imagine_chunk
 from worldrl.world_models.outcome_head import OutcomeHead, outcome_loss
-from worldrl.world_models.training import Sentences, WorldModelTraining, autocast, encode_frames, relabel
+from worldrl.world_models.sentences import Sentences, relabel
+from worldrl.world_models.training import autocast, encode_frames
+from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoState, VideoWorldModel
 
 
@@ -86,9 +89,8 @@ def fit_outcome(
         model.outcome,
         loss,
         part="outcome",
+        optimizer=adamw(model.outcome, config.outcome_learning_rate, config.outcome_weight_decay),
         steps=config.outcome_steps,
-        learning_rate=config.outcome_learning_rate,
-        weight_decay=config.outcome_weight_decay,
         warmup=config.warmup,
         final=0.02,
         clip_norm=config.clip_norm,
