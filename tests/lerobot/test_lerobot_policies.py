@@ -194,6 +194,23 @@ def test_weights_that_do_not_fill_the_network_are_an_error(published, tmp_path):
         LerobotPolicy.load(folder, "cpu")
 
 
+@pytest.mark.parametrize("kind", ["diffusion", "smolvla"])
+def test_a_folder_with_the_keys_that_lerobot_06_adds_is_the_same_policy(published, serve, kind, tmp_path):
+    folder = tmp_path / "later"
+    shutil.copytree(published / kind, folder)
+    config = json.loads((folder / "config.json").read_text())
+    later = {"pretrained_revision": None, **({"gradient_checkpointing": True} if kind == "diffusion" else {})}
+    (folder / "config.json").write_text(json.dumps({**config, **later}))
+    obs, _ = observe(published, kind)
+    other = LerobotPolicy.load(folder, "cpu")
+    a, b = (p.act(obs, generators=row_streams(2, ["a"], 2)) for p in (serve(kind), other))
+    assert torch.equal(a.action, b.action)
+    other.close()
+    (folder / "config.json").write_text(json.dumps({**config, "think_steps": 3}))
+    with pytest.raises(WorkerError, match=r"does not know think_steps"):
+        LerobotPolicy.load(folder, "cpu")
+
+
 def test_a_missing_language_model_says_where_it_was_looked_for(published, tmp_path):
     folder = tmp_path / "nameless"
     shutil.copytree(published / "smolvla", folder)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from worldrl.core.errors import WorkerEnvironmentError, WorkerError
+from worldrl.policies.lerobot_release import installed_refusal
 from worldrl.rollout.environments import find_environment
 from worldrl.rollout.simulator import Launch, Lost, SimulatorProcess
 from worldrl.workers.wire import Arrays
@@ -30,18 +31,20 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARAL
 
 
 def lerobot_python() -> str:
-    """Interpreter that has lerobot: this one, or that of the environment ``worldrl setup lerobot`` built.
+    """Interpreter that has a lerobot we can serve: this one, or that of the environment ``worldrl setup lerobot`` built.
 
     Raises:
         WorkerEnvironmentError: neither has it.
     """
     found = importlib.util.find_spec(ENVIRONMENT)
-    if found is not None and found.origin is not None:  # without origin it is a folder that happens to have the name
+    here = found is not None and found.origin is not None  # without origin it is a folder that happens to have the name
+    reason = installed_refusal() if here else "lerobot is not installed"
+    if reason is None:
         return sys.executable
     try:
         return find_environment(ENVIRONMENT).python
     except WorkerEnvironmentError as error:
-        raise WorkerEnvironmentError(f"lerobot is not installed in {sys.prefix}, and {error}") from error
+        raise WorkerEnvironmentError(f"{reason} (in {sys.prefix}), and {error}") from error
 
 
 def lerobot_launch(folder: Path, device: str) -> Launch:
