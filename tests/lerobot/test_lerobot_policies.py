@@ -220,3 +220,16 @@ def test_a_missing_language_model_says_where_it_was_looked_for(published, tmp_pa
         WorkerError, match=r"config or tokenizer is missing(?s:.)*Looked in .*nameless/vlm.*hf download"
     ):
         LerobotPolicy.load(folder, "cpu")
+
+
+def test_a_step_that_this_release_does_not_have_is_named(published, tmp_path):
+    folder = tmp_path / "later"
+    shutil.copytree(published / "act", folder)
+    file = folder / "policy_postprocessor.json"
+    saved = json.loads(file.read_text())
+    saved["steps"].append({"registry_name": "absolute_actions_processor", "config": {"enabled": False}})
+    file.write_text(json.dumps(saved))
+    with pytest.raises(
+        WorkerError, match=r"lerobot 0\.4\.\d cannot read the processors(?s:.)*absolute_actions_processor"
+    ):
+        LerobotPolicy.load(folder, "cpu")

@@ -174,7 +174,7 @@ def test_what_a_later_release_adds_to_a_config_is_dropped_or_refused(folder):
     config = json.loads((folder / "config.json").read_text())
     later = {"pretrained_revision": None, "use_relative_actions": False}
     assert release.served_config({**config, **later}, set(config), folder) == config
-    with pytest.raises(ArtefactError, match=r"config.json: lerobot 0.4.4 does not know think_steps: another release"):
+    with pytest.raises(ArtefactError, match=r"config.json: lerobot 0.4 does not know think_steps: another release"):
         release.served_config({**config, **later, "think_steps": 3}, set(config), folder)
 
 

@@ -32,7 +32,7 @@ from worldrl.policies.lerobot_folder import (
     LerobotFolder,
     read_lerobot_folder,
 )
-from worldrl.policies.lerobot_release import TRIED, require_served, served_config
+from worldrl.policies.lerobot_release import require_served, served_config
 from worldrl.policies.lerobot_samplers import (
     LOG_STD,
     DiffusionSampler,
@@ -138,18 +138,19 @@ class LerobotNetwork:
                 to_transition=converters.batch_to_transition,
                 to_output=converters.transition_to_batch,
             )
+            after = load(
+                str(self.folder.path),
+                config_filename=POSTPROCESSOR,
+                to_transition=converters.policy_action_to_transition,
+                to_output=converters.transition_to_policy_action,
+            )
         except OSError as error:
             raise ArtefactError(missing_language_model(self.folder.path, error)) from error
-        except (ImportError, ValueError) as error:  # a step, or a setting of one, that this release does not have
+        except (ImportError, ValueError) as error:
             raise ArtefactError(
-                f"{self.folder.path / PREPROCESSOR}: lerobot {TRIED} cannot read it: {error}"
+                f"{self.folder.path}: lerobot {installed().get('lerobot', '0.4')} cannot read the processors, which another release "
+                f"may have saved: {error}"
             ) from error
-        after = load(
-            str(self.folder.path),
-            config_filename=POSTPROCESSOR,
-            to_transition=converters.policy_action_to_transition,
-            to_output=converters.transition_to_policy_action,
-        )
         return before, after
 
     def _has_step(self, name: str) -> bool:

@@ -67,7 +67,7 @@ def served_config(config: Mapping[str, Any], known: Collection[str], folder: Pat
     """
     if unknown := sorted(set(config) - set(known) - set(LATER)):
         raise ArtefactError(
-            f"{folder / 'config.json'}: lerobot {TRIED} does not know {', '.join(unknown)}: another release saved it, and "
-            "what that means for its actions is not known here; save the policy with 0.4"
+            f"{folder / 'config.json'}: lerobot 0.4 does not know {', '.join(unknown)}: another release saved it, and what "
+            "that means for its actions is not known here; save the policy with 0.4"
         )
     return {key: value for key, value in config.items() if key in known}
