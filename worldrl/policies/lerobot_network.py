@@ -147,9 +147,10 @@ class LerobotNetwork:
         except OSError as error:
             raise ArtefactError(missing_language_model(self.folder.path, error)) from error
         except (ImportError, ValueError) as error:
+            release = installed().get("lerobot", "0.4")
             raise ArtefactError(
-                f"{self.folder.path}: lerobot {installed().get('lerobot', '0.4')} cannot read the processors, which another release "
-                f"may have saved: {error}"
+                f"{self.folder.path}: lerobot {release} cannot read the processors, which another release may have saved: "
+                f"{error}"
             ) from error
         return before, after
 
