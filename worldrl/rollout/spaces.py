@@ -27,7 +27,7 @@ def told_spaces(actions: ActionSpec, bound: float) -> dict[str, gymnasium.Space[
 
 def give_spaces(env: VectorEnv, observation: Mapping[str, gymnasium.Space[Any]], actions: ActionSpec) -> None:
     """Set a vector environment's four spaces from what one row observes and does."""
-    env.single_observation_space = gymnasium.spaces.Dict(observation)
+    env.single_observation_space = gymnasium.spaces.Dict(dict(observation))
     env.single_action_space = gymnasium.spaces.Box(*actions.bounds, dtype=np.float32)
     env.observation_space = batch_space(env.single_observation_space, env.num_envs)
     env.action_space = batch_space(env.single_action_space, env.num_envs)
