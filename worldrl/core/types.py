@@ -267,3 +267,8 @@ class ResetRecord:
     def first_command(self) -> NDArray[np.float32]:
         """Command at the episode's start, float32 ``[A]``: what null actions hold."""
         return self.command if self.reference_command is None else self.reference_command
+
+
+def first_frames(records: Sequence[ResetRecord]) -> torch.Tensor:
+    """Stack the first frames of the records' episodes: uint8 ``[B, Y, X, 3]``."""
+    return torch.as_tensor(np.stack([record.reference for record in records]))

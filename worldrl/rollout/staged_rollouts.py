@@ -22,7 +22,7 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import RewardMix, VideoReward
 from worldrl.core.rng import row_streams
-from worldrl.core.types import Imagined, ImaginedVideos, ResetRecord
+from worldrl.core.types import Imagined, ImaginedVideos, ResetRecord, first_frames
 from worldrl.rollout.state_rows import join_rows
 
 
@@ -37,8 +37,8 @@ class Planner(Protocol):
         """Imagine one chunk more in every row."""
         ...
 
-    def decode(self, latent: Tensor) -> Tensor:
-        """Decode latents ``[B, T, c, h, w]`` to uint8 ``[B, T, Y, X, 3]``."""
+    def decode(self, latent: Tensor, first: Tensor) -> Tensor:
+        """Decode latents ``[B, T, c, h, w]`` of rows whose first frames were ``first``: uint8 ``[B, T, Y, X, 3]``."""
         ...
 
     def restore(self, data: dict[str, Any]) -> Any:
@@ -218,5 +218,5 @@ class _Planning:
     def _videos(self, latent: Tensor, plan: Tensor) -> ImaginedVideos:
         records = [self.records[i] for i in plan.tolist()]
         first = torch.from_numpy(np.stack([record.memory[-1] for record in records]))[:, None]
-        frames = torch.cat([first, self.planner.decode(latent).cpu()], dim=1)
+        frames = torch.cat([first, self.planner.decode(latent, first_frames(records)).cpu()], dim=1)
         return ImaginedVideos(frames, latent.cpu(), self.frame_s, [record.instruction for record in records])

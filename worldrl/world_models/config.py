@@ -208,6 +208,29 @@ class OutcomeHeadConfig:
 
 
 @dataclass
+class RestorerConfig:
+    """Frame restorer of decoded pictures.
+
+    Attributes:
+        width: channels; 0 shows what the codec decodes.
+        block: pixels of a square that the convolutions see as one place.
+        depth: residual convolutions.
+    """
+
+    width: int = 0
+    block: int = 2
+    depth: int = 2
+
+    def __post_init__(self) -> None:
+        """Reject sizes that make no network."""
+        if self.width < 0 or self.block < 1 or self.depth < 0:
+            raise SettingError(
+                f"restorer needs width and depth of 0 or more and block of 1 or more, got width={self.width}, "
+                f"block={self.block}, depth={self.depth}"
+            )
+
+
+@dataclass
 class VideoWorldModelConfig:
     """Everything that shapes a :class:`~worldrl.world_models.video.VideoWorldModel`."""
 
@@ -216,14 +239,19 @@ class VideoWorldModelConfig:
     success: SuccessHeadConfig = field(default_factory=SuccessHeadConfig)
     gripper: GripperHeadConfig = field(default_factory=GripperHeadConfig)
     outcome: OutcomeHeadConfig = field(default_factory=OutcomeHeadConfig)
+    restorer: RestorerConfig = field(default_factory=RestorerConfig)
 
     def __post_init__(self) -> None:
-        """Reject a U-Net that halves its grid more often than that can be halved."""
+        """Reject a U-Net that halves its grid more often than that can be halved, and blocks that do not tile a frame."""
         halvings = 2 ** (self.dynamics.unet.levels - 1)
         if self.dynamics.kind is DynamicsKind.edm_unet and self.latent_size % halvings:
             raise SettingError(
                 f"dynamics.unet.levels {self.dynamics.unet.levels} needs latents whose side {halvings} divides, "
                 f"got {self.latent_size}; use fewer levels"
+            )
+        if self.restorer.width and self.codec.image_size % self.restorer.block:
+            raise SettingError(
+                f"restorer.block must divide image_size {self.codec.image_size}, got {self.restorer.block}"
             )
 
     @property
@@ -246,6 +274,7 @@ class VideoWorldModelConfig:
             success=SuccessHeadConfig(**data["success"]),
             gripper=GripperHeadConfig(**data["gripper"]),
             outcome=OutcomeHeadConfig(**data["outcome"]),
+            restorer=RestorerConfig(**data.get("restorer", {})),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Training of the video world model: the codec on frames, then the dynamics with two heads on its latents.
 
-The sampler may then be distilled to fewer steps (``distillation``). The outcome head comes last, on whole episodes
-(``outcome_training``).
+The sampler may then be distilled to fewer steps (``distillation``). The outcome head and the frame restorer come last, on
+whole episodes (``outcome_training``, ``restorer_training``).
 
 The codec is frozen while the dynamics learn, so every frame is encoded once and windows are cut out of latents:
 on two cores that saves a third of each step.

@@ -37,6 +37,9 @@ class WorldModelTraining:
         outcome_learning_rate: peak, warm-up cosine.
         outcome_weight_decay: AdamW.
         outcome_dropout: share of the findings hidden in each episode.
+        restorer_steps: steps of the frame restorer, last of all; 0 leaves it as it is.
+        restorer_batch: frames per step of those.
+        restorer_learning_rate: peak, warm-up cosine.
         distill_steps: steps of distillation, between dynamics and outcome head; 0 leaves the sampler as it is.
         distill_teacher_steps: of the sampler that is distilled.
         distill_sampling_steps: of the distilled sampler.
@@ -68,6 +71,9 @@ class WorldModelTraining:
     outcome_learning_rate: float = 2e-3
     outcome_weight_decay: float = 0.05
     outcome_dropout: float = 0.1
+    restorer_steps: int = 0
+    restorer_batch: int = 32
+    restorer_learning_rate: float = 4e-3
     distill_steps: int = 0
     distill_teacher_steps: int = 8
     distill_sampling_steps: int = 1
