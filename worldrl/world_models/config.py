@@ -219,7 +219,7 @@ class RestorerConfig:
 
     width: int = 0
     block: int = 2
-    depth: int = 2
+    depth: int = 3
 
     def __post_init__(self) -> None:
         """Reject sizes that make no network."""
