@@ -103,13 +103,22 @@ def make_world_model() -> Callable[..., Any]:
     from worldrl.world_models.config import (
         CodecConfig,
         DynamicsConfig,
+        RestorerConfig,
         SuccessHeadConfig,
-        UNetConfig,
         VideoWorldModelConfig,
     )
+    from worldrl.world_models.unet_config import UNetConfig
     from worldrl.world_models.video import VideoWorldModel
 
-    def make(*, size: int = 16, spread: float = 0.2, seed: int = 0, codec: dict | None = None, **dynamics: Any) -> Any:
+    def make(
+        *,
+        size: int = 16,
+        spread: float = 0.2,
+        seed: int = 0,
+        codec: dict | None = None,
+        restorer: int = 0,
+        **dynamics: Any,
+    ) -> Any:
         small = {"width": 16, "depth": 1, "heads": 2}
         unet = UNetConfig(channels=8, levels=2, blocks=1, condition=16, heads=2)
         config = VideoWorldModelConfig(
@@ -118,6 +127,7 @@ def make_world_model() -> Callable[..., Any]:
                 **({"chunk_length": 4, "frame_stride": 2, "memory_frames": 2, "unet": unet} | small | dynamics)
             ),
             SuccessHeadConfig(),
+            restorer=RestorerConfig(width=restorer),
         )
         with initial_weights(seed, "world-model"):
             model = VideoWorldModel(config, ROBOT).eval()
@@ -174,7 +184,7 @@ class PushSimulator:
         latent = torch.stack(frames, dim=1)
         return PushState(place, state.colour), Imagined(latent, (2, 4), torch.zeros(len(action), 4, 7), success)
 
-    def decode(self, latent: torch.Tensor) -> torch.Tensor:
+    def decode(self, latent: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
         return (latent.int() + self.error).clamp(max=255).byte()
 
 

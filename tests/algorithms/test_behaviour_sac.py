@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from worldrl.algorithms.behaviour_actor import BehaviourActor
 from worldrl.algorithms.behaviour_sac import (
-    BehaviourActor,
     BehaviourSac,
     Evaluated,
     _Learner,

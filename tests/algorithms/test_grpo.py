@@ -15,11 +15,12 @@ from worldrl.algorithms.grpo import (
     grpo_loss,
     grpo_update,
     minibatches,
+    reference_kl,
     sampled_kl,
 )
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import stream
-from worldrl.core.types import PolicyObs
+from worldrl.core.types import Likelihood, PolicyObs
 from worldrl.rollout.imagined_rollouts import ImaginedRollouts
 
 
@@ -35,6 +36,10 @@ class Softmax(torch.nn.Module):
 
     def logits(self, obs: PolicyObs) -> torch.Tensor:
         return (obs.command.double() @ self.weight).unflatten(1, self.shape)
+
+    def likelihood(self, obs: PolicyObs, token: torch.Tensor, *, temperature: float) -> Likelihood:
+        logits = self.logits(obs) / temperature
+        return Likelihood(logits.log_softmax(dim=-1).gather(-1, token[..., None]).squeeze(-1), logits)
 
 
 def make_batch(rows: int = 5, *, seed: int = 0, old: Softmax, temperature: float = 1.0) -> GrpoBatch:
@@ -124,6 +129,19 @@ def test_the_sampled_kl_is_unbiased_for_gaussians_and_never_negative():
     each = sampled_kl(own.log_prob(draws), other.log_prob(draws))
     assert each.min() >= 0
     assert each.mean().item() == pytest.approx(0.3**2 / 2, rel=0.02)
+
+
+@pytest.mark.parametrize("blind", [0, 1])
+def test_the_kl_is_exact_only_where_both_policies_know_their_distribution(blind):
+    policy, reference = Softmax(1), Softmax(2)
+    batch = make_batch(old=policy)
+    own, other = (p.likelihood(batch.obs, batch.token, temperature=1.0) for p in (policy, reference))
+    exact = categorical_kl(own.logits, other.logits)
+    torch.testing.assert_close(reference_kl(own, other), exact)
+    pair = [own, other]
+    pair[blind] = Likelihood(pair[blind].logp)
+    torch.testing.assert_close(reference_kl(*pair), sampled_kl(own.logp, other.logp))
+    assert not torch.allclose(sampled_kl(own.logp, other.logp), exact)
 
 
 # -- rollouts to chunks --------------------------------------------------------------------------------------------

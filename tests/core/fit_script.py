@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from worldrl.core.ema import Ema
-from worldrl.core.fit import FitReport, fit, warmup_cosine
+from worldrl.core.fit import FitReport, fit
 from worldrl.core.log import MetricLog
+from worldrl.core.optimizer import warmup_cosine
 from worldrl.core.rng import stream
 
 STEPS = 20

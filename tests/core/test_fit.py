@@ -10,8 +10,9 @@ from torch import nn
 from worldrl.core.checkpoint import load_checkpoint
 from worldrl.core.ema import Ema
 from worldrl.core.errors import ArtefactError, NonFiniteError, SettingError
-from worldrl.core.fit import fit, warmup_cosine
+from worldrl.core.fit import fit
 from worldrl.core.log import MetricLog, read_metrics
+from worldrl.core.optimizer import warmup_cosine
 from worldrl.core.rng import stream
 
 SCRIPT = Path(__file__).with_name("fit_script.py")

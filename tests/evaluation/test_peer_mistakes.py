@@ -21,7 +21,8 @@ from worldrl.rollout.simulator_pool import SimulatorPool, Start
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, play_episodes
 from worldrl.workers import libero_facts
-from worldrl.workers.libero_observation import axis_angle, command_vector, state_vector
+from worldrl.workers.libero_observation import command_vector, state_vector
+from worldrl.workers.rotations import axis_angle
 
 ROOT = Path(__file__).parents[2]
 TARGET = f"{ROOT / 'tests' / 'workers' / 'fake_suite.py'}:Fake"

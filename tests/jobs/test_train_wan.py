@@ -17,7 +17,7 @@ from worldrl.jobs.vla_stages import backbone
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.settings import compose
 from worldrl.world_models.config import VideoWorldModelConfig
-from worldrl.world_models.training import WorldModelTraining
+from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.wan import WanWorldModel
 from worldrl.world_models.wan_training import WanTraining
 

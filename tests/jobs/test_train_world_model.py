@@ -16,7 +16,7 @@ from worldrl.jobs.train_world_model import TrainWorldModelSettings
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.settings import compose
 from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig
-from worldrl.world_models.training import WorldModelTraining
+from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
 
 SMALL = {"codec_steps": 3, "codec_batch": 4, "steps": 4, "batch": 2, "warmup": 1, "dtype": "float32", "unroll": 2}

@@ -18,14 +18,14 @@ import torch
 from worldrl.algorithms.grpo import GrpoConfig, grpo_update
 from worldrl.algorithms.imagination import imagine_batch, imagined_env
 from worldrl.core.errors import WorkerEnvironmentError, WorkerError
-from worldrl.core.fit import adamw
 from worldrl.core.rng import row_streams
 from worldrl.core.types import PolicyObs
 from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.one_step import unpack_trace
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.lerobot_policy import OFFLINE, LerobotPolicy, lerobot_python
+from worldrl.rollout.lerobot_policy import LerobotPolicy
+from worldrl.rollout.lerobot_worker import OFFLINE, lerobot_python
 from worldrl.rollout.reset_store import ResetStore
 
 pytestmark = pytest.mark.lerobot
@@ -138,7 +138,7 @@ def test_one_step_of_grpo_in_imagination_moves_smolvla(published, world_model, m
     rollouts = imagine_batch(env, policy, Exploration(1.0, 0.0), group_size=2, p_keyframe=0.0, seed=1)
     rollouts = type(rollouts)(**{**vars(rollouts), "success": torch.tensor([True, False, False, True])})
     config = GrpoConfig(keep_low=0, keep_high=1, minibatch=8)
-    logs = grpo_update(policy, adamw(policy, 1e-3, 0.0), rollouts, config, seed=0, temperature=1.0)
+    logs = grpo_update(policy, policy.make_optimizer(1e-3, 0.0), rollouts, config, seed=0, temperature=1.0)
     assert float(logs["grpo/gradient_norm"]) > 0
     assert float(logs["grpo/approx_kl"]) == pytest.approx(0, abs=1e-3)  # the acting policy is the one updated
     after = policy.state_dict()
@@ -194,6 +194,23 @@ def test_weights_that_do_not_fill_the_network_are_an_error(published, tmp_path):
         LerobotPolicy.load(folder, "cpu")
 
 
+@pytest.mark.parametrize("kind", ["diffusion", "smolvla"])
+def test_a_folder_with_the_keys_that_lerobot_06_adds_is_the_same_policy(published, serve, kind, tmp_path):
+    folder = tmp_path / "later"
+    shutil.copytree(published / kind, folder)
+    config = json.loads((folder / "config.json").read_text())
+    later = {"pretrained_revision": None, **({"gradient_checkpointing": True} if kind == "diffusion" else {})}
+    (folder / "config.json").write_text(json.dumps({**config, **later}))
+    obs, _ = observe(published, kind)
+    other = LerobotPolicy.load(folder, "cpu")
+    a, b = (p.act(obs, generators=row_streams(2, ["a"], 2)) for p in (serve(kind), other))
+    assert torch.equal(a.action, b.action)
+    other.close()
+    (folder / "config.json").write_text(json.dumps({**config, "think_steps": 3}))
+    with pytest.raises(WorkerError, match=r"does not know think_steps"):
+        LerobotPolicy.load(folder, "cpu")
+
+
 def test_a_missing_language_model_says_where_it_was_looked_for(published, tmp_path):
     folder = tmp_path / "nameless"
     shutil.copytree(published / "smolvla", folder)
@@ -201,5 +218,18 @@ def test_a_missing_language_model_says_where_it_was_looked_for(published, tmp_pa
     (folder / "config.json").write_text(json.dumps({**config, "vlm_model_name": "nobody/nothing"}))
     with pytest.raises(
         WorkerError, match=r"config or tokenizer is missing(?s:.)*Looked in .*nameless/vlm.*hf download"
+    ):
+        LerobotPolicy.load(folder, "cpu")
+
+
+def test_a_step_that_this_release_does_not_have_is_named(published, tmp_path):
+    folder = tmp_path / "later"
+    shutil.copytree(published / "act", folder)
+    file = folder / "policy_postprocessor.json"
+    saved = json.loads(file.read_text())
+    saved["steps"].append({"registry_name": "absolute_actions_processor", "config": {"enabled": False}})
+    file.write_text(json.dumps(saved))
+    with pytest.raises(
+        WorkerError, match=r"lerobot 0\.4\.\d cannot read the processors(?s:.)*absolute_actions_processor"
     ):
         LerobotPolicy.load(folder, "cpu")

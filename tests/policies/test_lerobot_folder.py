@@ -1,17 +1,24 @@
-"""Units under test: ``policies/lerobot_folder.py``, ``policies/lerobot_inputs.py``, ``rollout/policy_folder.py``."""
+"""Folders of lerobot's policies and which releases are served, without lerobot.
+
+Units under test: ``policies/lerobot_folder.py``, ``policies/lerobot_inputs.py``, ``policies/lerobot_release.py``, ``rollout/policy_folder.py``.
+"""
 
 import json
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
 from safetensors.torch import save_file
 
+import worldrl.policies.lerobot_release as release
 import worldrl.rollout.lerobot_policy as client
 from worldrl.cli import main
 from worldrl.core.actions import TOOL_ACTIONS, joint_targets
 from worldrl.core.errors import ArtefactError, SettingError, WorkerEnvironmentError
 from worldrl.policies.lerobot_folder import read_lerobot_folder
 from worldrl.policies.lerobot_inputs import match_inputs, require_fit
+from worldrl.rollout.lerobot_worker import lerobot_python
 from worldrl.rollout.policy_folder import policy_facts, policy_parent, require_policy_fits
 from worldrl.workers.boot import load_file
 
@@ -141,8 +148,46 @@ def test_the_command_line_says_it_in_one_line_and_exits_with_2(folder, tmp_path,
 
 def test_without_lerobot_the_error_names_the_setup(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLDRL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(client.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(
-        WorkerEnvironmentError, match=r"lerobot is not installed in .*build it with `worldrl setup lerobot`"
+        WorkerEnvironmentError, match=r"lerobot is not installed \(in .*build it with `worldrl setup lerobot`"
     ):
         client.LerobotPolicy.load(folder, "cpu")
+
+
+def test_a_lerobot_beside_worldrl_that_is_not_served_is_passed_over_and_named(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLDRL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None, origin="lerobot/__init__.py"))
+    monkeypatch.setattr(release, "version", lambda name: "0.6.1")
+    with pytest.raises(
+        WorkerEnvironmentError, match=r"lerobot 0.6.1 is not supported yet: .*build it with `worldrl setup"
+    ):
+        client.LerobotPolicy.load(folder, "cpu")
+    with pytest.raises(WorkerEnvironmentError, match=r"lerobot 0.6.1 is not supported yet.*builds 0.4.4"):
+        release.require_served()
+    monkeypatch.setattr(release, "version", lambda name: "0.4.4")
+    assert lerobot_python() == sys.executable
+    release.require_served()
+
+
+def test_what_a_later_release_adds_to_a_config_is_dropped_or_refused(folder):
+    config = json.loads((folder / "config.json").read_text())
+    later = {"pretrained_revision": None, "use_relative_actions": False}
+    assert release.served_config({**config, **later}, set(config), folder) == config
+    with pytest.raises(ArtefactError, match=r"config.json: lerobot 0.4 does not know think_steps: another release"):
+        release.served_config({**config, **later, "think_steps": 3}, set(config), folder)
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_actions_counted_from_the_measured_state_are_refused(folder, enabled):
+    file = folder / "policy_postprocessor.json"
+    saved = json.loads(file.read_text())
+    saved["steps"].append({"registry_name": "absolute_actions_processor", "config": {"enabled": enabled}})
+    file.write_text(json.dumps(saved))
+    if not enabled:
+        assert read_lerobot_folder(folder).kind == "smolvla"
+        return
+    with pytest.raises(
+        SettingError, match=r"postprocessor.json: step 'absolute_actions_processor' counts actions from"
+    ):
+        read_lerobot_folder(folder)

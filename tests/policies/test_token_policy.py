@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.artefact import write_artefact
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.interfaces import Policy
+from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.rng import row_streams, stream
 from worldrl.core.types import PolicyObs
 from worldrl.policies.observation import ObservationError
@@ -23,7 +23,17 @@ def pick(obs: PolicyObs, rows: list[int]) -> PolicyObs:
 
 
 def test_policy_meets_its_protocol(policy):
-    assert isinstance(policy, Policy)
+    assert isinstance(policy, TrainablePolicy)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.6])
+def test_the_likelihood_holds_the_distribution_that_is_drawn_from(policy, make_obs, temperature):
+    obs = make_obs()
+    chunk = policy.act(obs, generators=row_streams(0, ["act"], 5), temperature=temperature)
+    found = policy.likelihood(obs, chunk.token, temperature=temperature)
+    torch.testing.assert_close(found.logp.detach(), chunk.logp)
+    expected = policy.log_softmax(obs, temperature=temperature)
+    torch.testing.assert_close(found.logits.log_softmax(dim=-1), expected)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.6])

@@ -19,7 +19,6 @@ from worldrl.algorithms.grpo_training import train_grpo
 from worldrl.algorithms.imagination import imagine_batch, imagined_env
 from worldrl.algorithms.lerobot_tuning import FineTuning, fine_tune
 from worldrl.core.errors import SettingError, WorkerError
-from worldrl.core.fit import adamw
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import row_streams, stream
 from worldrl.core.types import Habit, PolicyObs
@@ -131,7 +130,7 @@ def test_gradients_cross_the_pipe(folder, network):
     (factor * fake_logp).sum().backward()
     expected = torch.stack([p.grad.norm() for p in network.policy.parameters()]).norm()
     here = torch.optim.AdamW(network.policy.parameters(), lr=0.01, weight_decay=0.1)
-    there = adamw(policy, 0.01, 0.1)
+    there = policy.make_optimizer(0.01, 0.1)
     for clip in (1e9, 0.5):
         for optimizer, own in ((here, network.policy), (there, policy)):
             if own is policy:
@@ -150,7 +149,7 @@ def test_gradients_cross_the_pipe(folder, network):
     assert all(torch.equal(value, twin.state_dict()[name]) for name, value in policy.state_dict().items())
     saved = there.state_dict()
     assert {name.rpartition("/")[2] for name in saved["state"]} == {"step", "exp_avg", "exp_avg_sq"}
-    other = adamw(twin, 0.5, 0.0)
+    other = twin.make_optimizer(0.5, 0.0)
     other.load_state_dict(saved)
     assert other.param_groups[0]["lr"] == 0.01
     assert all(torch.equal(value, other.state_dict()["state"][name]) for name, value in saved["state"].items())
@@ -200,7 +199,7 @@ def test_wrong_requests_say_what_is_wrong(tmp_path, policy):
 
 def test_a_dead_worker_is_an_error_that_names_the_policy(folder):
     policy = start(folder)
-    os.kill(policy._process.pid, signal.SIGKILL)
+    os.kill(policy.worker._process.pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match=r"fake policy.*killed"):
         policy.act(observe(1), generators=row_streams(1, ["a"], 1))
 
@@ -279,7 +278,7 @@ def test_fine_tuning_lowers_the_policys_own_loss_and_resumes(tmp_path, folder, p
             policy.close()
 
     report, whole = train("whole", 6)
-    assert report["train"] < 0.95 * untrained_loss(folder, push_episodes)
+    assert report.train < 0.95 * untrained_loss(folder, push_episodes)
     train("parts", 4)
     _, resumed = train("parts", 6)
     assert all(torch.equal(value, whole[name]) for name, value in resumed.items())

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ProtocolError, SettingError
-from worldrl.rollout.actors import ExpertActor, PolicyActor, Row, WanderActor
+from worldrl.rollout.actors import ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.real import rollout_episodes
+from worldrl.rollout.rows import Row
 from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_of
 
 pytestmark = pytest.mark.usefixtures("no_orphans")

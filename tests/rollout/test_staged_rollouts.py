@@ -37,7 +37,7 @@ class Walk:
         rows = len(after.place)
         return after, Imagined(after.place.view(-1, 1, 1, 1, 1), (1,), torch.zeros(rows, 1, 7), torch.zeros(rows, 1))
 
-    def decode(self, latent):
+    def decode(self, latent, first):
         return torch.full((*latent.shape[:2], 16, 16, 3), 7, dtype=torch.uint8)
 
     def restore(self, data):

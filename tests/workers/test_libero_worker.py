@@ -1,12 +1,16 @@
-"""Units under test: ``workers/libero_observation.py``, ``workers/libero_package.py`` and ``workers/libero_facts.py``, without LIBERO."""
+"""LIBERO's worker without LIBERO.
+
+Units under test: ``workers/libero_observation.py``, ``workers/rotations.py``, ``workers/libero_package.py``, ``workers/libero_facts.py``.
+"""
 
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
 from worldrl.workers import libero_facts as facts
-from worldrl.workers.libero_observation import DOWN, axis_angle, rotation_vector, turn
+from worldrl.workers.libero_observation import turn
 from worldrl.workers.libero_package import LiberoError, assets_digest, find_assets, task_sentence
+from worldrl.workers.rotations import DOWN, axis_angle, rotation_vector
 
 
 def test_horizons_are_the_published_ones_and_lerobots_is_named():

@@ -11,7 +11,9 @@ from worldrl.core.rng import stream
 from worldrl.evaluation.world_model import padded_actions, replay
 from worldrl.world_models import training
 from worldrl.world_models.bootstrapping import LatentRollouts
-from worldrl.world_models.training import Sentences, WorldModelTraining, fit_dynamics, latent_sampler
+from worldrl.world_models.sentences import Sentences
+from worldrl.world_models.training import fit_dynamics, latent_sampler
+from worldrl.world_models.training_config import WorldModelTraining
 
 CONFIG = WorldModelTraining(
     dtype="float32", unroll=1, steps=6, batch=3, warmup=2, checkpoint_every=2, bootstrap=0.7, bootstrap_rows=5
@@ -62,8 +64,9 @@ def test_a_row_sees_what_imagination_sees(make_rollouts, world_model, push_episo
         record.append(context.state.memory)
         rollouts.advance(world_model, context, stream(0, "replay", 0, chunk))
     result = replay(world_model, [episode], padded_actions(episode, 12)[None], seed=0)
+    first = torch.from_numpy(episode.frames[:1, 0])
     for chunk in (1, 2):
-        newest = world_model.decode(record[chunk][:, -1:])[0, 0].numpy().astype(int)
+        newest = world_model.decode(record[chunk][:, -1:], first)[0, 0].numpy().astype(int)
         there = result.imagined[0, chunk * world_model.config.dynamics.chunk_frames - 1]
         assert np.abs(newest - there).max() <= 1  # the buffer keeps half precision
 

@@ -12,7 +12,9 @@ from worldrl.diffusion.flow import sigma_grid
 from worldrl.world_models import distillation
 from worldrl.world_models.distillation import Consistency, fit_distilled
 from worldrl.world_models.losses import window_state
-from worldrl.world_models.training import Sentences, WorldModelTraining, latent_sampler
+from worldrl.world_models.sentences import Sentences
+from worldrl.world_models.training import latent_sampler
+from worldrl.world_models.training_config import WorldModelTraining
 
 NOTHING = Sentences({}, {})
 CONFIG = WorldModelTraining(

@@ -17,7 +17,8 @@ from worldrl.world_models.losses import (
     window_state,
 )
 from worldrl.world_models.success_head import SuccessHead, success_loss
-from worldrl.world_models.training import WorldModelTraining, latent_sampler
+from worldrl.world_models.training import latent_sampler
+from worldrl.world_models.training_config import WorldModelTraining
 
 CONFIG = WorldModelTraining(dtype="float32", unroll=2, event_share=0.3, static_share=0.2, first_chunk_share=0.2)
 

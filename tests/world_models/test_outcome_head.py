@@ -5,10 +5,11 @@ import pytest
 import torch
 
 from worldrl.core.rng import stream
-from worldrl.world_models import outcome_training
+from worldrl.world_models import episode_rollouts, outcome_training
 from worldrl.world_models.outcome_head import OutcomeHead, OutcomeJury, named_as_jury, outcome_loss, verdict
 from worldrl.world_models.outcome_training import fit_outcome, imagine_episodes
-from worldrl.world_models.training import Sentences, WorldModelTraining
+from worldrl.world_models.sentences import Sentences
+from worldrl.world_models.training_config import WorldModelTraining
 
 SENTENCES = Sentences(
     same={"PickRedCube": ("pick up the red cube",), "PickGreenCylinder": ("take the green can",)},
@@ -106,7 +107,7 @@ def test_episodes_are_imagined_to_their_ends_and_told_both_ways(world_model, pus
 @pytest.mark.parametrize("start", [0, 5])
 def test_success_is_what_came_and_a_lie_is_never_fulfilled(world_model, push_episodes, monkeypatch, start):
     monkeypatch.setattr(
-        outcome_training, "_middle", lambda length, chunk, generator: np.full(len(length), start, dtype=np.int64)
+        episode_rollouts, "_middle", lambda length, chunk, generator: np.full(len(length), start, dtype=np.int64)
     )
     told = imagine_episodes(world_model, push_episodes, CONFIG, SENTENCES, seed=0)
     stride = world_model.frame_stride
@@ -126,7 +127,7 @@ def test_the_head_learns_on_what_imagination_reads(make_world_model, kind, push_
 
     world_model = make_world_model(kind=kind)
 
-    monkeypatch.setattr(outcome_training, "_middle", lambda *_: np.array([step]))
+    monkeypatch.setattr(episode_rollouts, "_middle", lambda *_: np.array([step]))
     episode = push_episodes[0]
     told = imagine_episodes(world_model, [episode], CONFIG, Sentences({}, {}), seed=0)
     length, frames = world_model.chunk_length, world_model.config.dynamics.chunk_frames

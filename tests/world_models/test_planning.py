@@ -10,8 +10,9 @@ from worldrl.world_models.config import DynamicsConfig
 from worldrl.world_models.dynamics import hide_actions
 from worldrl.world_models.flow_transformer import FlowTransformer
 from worldrl.world_models.sentences import Sentences, hide_rows, relabel
-from worldrl.world_models.training import WorldModelTraining, fit_dynamics, latent_sampler
-from worldrl.world_models.video import VideoWorldModel, with_planning
+from worldrl.world_models.training import fit_dynamics, latent_sampler
+from worldrl.world_models.training_config import WorldModelTraining
+from worldrl.world_models.video import VideoWorldModel, extended
 
 SENTENCES = Sentences(
     same={"PickRedCube": ("pick up the red cube",), "PickGreenCylinder": ("pick up the green cylinder",)},
@@ -28,7 +29,7 @@ def test_with_actions_nothing_changes_not_a_bit(make_world_model, records, tmp_p
     """Weights from before load, and give the same numbers, saved and loaded again as a planner too."""
     plain = make_world_model()
     plain.save(tmp_path / "plain")
-    planner = with_planning(VideoWorldModel.load(tmp_path / "plain"), seed=3)
+    planner = extended(VideoWorldModel.load(tmp_path / "plain"), make_world_model(planning=True).config, seed=3)
     planner.save(tmp_path / "planner")
     action = torch.rand(2, 4, 7, generator=stream(0, "action")) * 2 - 1
     told = []

@@ -8,14 +8,9 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.evaluation.world_model import action_swap_ratio
 from worldrl.world_models import training
-from worldrl.world_models.training import (
-    Sentences,
-    WorldModelTraining,
-    fit_codec,
-    fit_dynamics,
-    latent_sampler,
-    relabel,
-)
+from worldrl.world_models.sentences import Sentences, relabel
+from worldrl.world_models.training import fit_codec, fit_dynamics, latent_sampler
+from worldrl.world_models.training_config import WorldModelTraining
 
 SENTENCES = Sentences(
     same={"PickRedCube": ("pick up the red cube", "lift the red block"), "PickGreenCylinder": ("take the green can",)},

@@ -89,7 +89,7 @@ def test_shapes_exact_commands_and_what_is_remembered(wan_model, start, robot):
     assert ((imagined.success_prob > 0) & (imagined.success_prob < 1)).all()
     torch.testing.assert_close(imagined.command, integrate_commands(robot, state.command, action))
     torch.testing.assert_close(after.command, imagined.command[:, -1])
-    frames = wan_model.decode(imagined.latent)
+    frames = wan_model.decode(imagined.latent, state.reference)
     assert (frames.shape, frames.dtype) == ((4, 4, 16, 16, 3), torch.uint8)
     assert torch.equal(after.memory, frames)  # four frames of memory, four frames a chunk
     assert torch.equal(after.memory_action, action)
@@ -105,7 +105,9 @@ def test_memory_and_its_actions_keep_the_newest(make_wan, wan_record):
     state = model.start([wan_record(5, memory=picture, memory_action=taken)])
     action = torch.full((1, 4, 7), 0.5)
     after, imagined = model.imagine(state, action, generators=streams(1))
-    assert torch.equal(after.memory, torch.cat([state.memory[:, 4:], model.decode(imagined.latent)], dim=1))
+    assert torch.equal(
+        after.memory, torch.cat([state.memory[:, 4:], model.decode(imagined.latent, state.reference)], dim=1)
+    )
     assert torch.equal(after.memory_action, torch.cat([state.memory_action[:, 4:], action], dim=1))
 
 

@@ -12,7 +12,7 @@ import torch
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.log import MetricLog, read_metrics
 from worldrl.world_models import wan_fit
-from worldrl.world_models.training import Sentences
+from worldrl.world_models.sentences import Sentences
 from worldrl.world_models.wan_adapter import is_published, is_trained
 from worldrl.world_models.wan_fit import finished_weights, fit_wan, parameter_groups
 from worldrl.world_models.wan_losses import WanLoss

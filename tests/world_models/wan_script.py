@@ -11,7 +11,7 @@ import torch
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.ranks import rank
 from worldrl.core.types import Episode
-from worldrl.world_models.training import Sentences
+from worldrl.world_models.sentences import Sentences
 from worldrl.world_models.wan import WanWorldModel
 from worldrl.world_models.wan_config import WanCodecConfig, WanConfig, WanDynamicsConfig, WanSuccessConfig
 from worldrl.world_models.wan_fit import fit_wan, is_sharded

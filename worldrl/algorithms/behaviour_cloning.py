@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from worldrl.algorithms.demonstrations import Demonstrations, ImitationReport
 from worldrl.core.actions import ActionSpec
 from worldrl.core.device import resolve_dtype
-from worldrl.core.ema import Ema
 from worldrl.core.errors import SettingError
-from worldrl.core.fit import adamw, fit, warmup_cosine
+from worldrl.core.fit import fit_module
 from worldrl.core.interfaces import Logs
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream
 from worldrl.core.types import Episode, PolicyObs
 from worldrl.nn.vision import colour_jitter, random_shift
-from worldrl.policies.samples import Samples, make_samples, split_episodes
+from worldrl.policies.samples import Samples
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.policies.tokens import encode, soft_target, still_dimensions
 
@@ -105,31 +104,6 @@ class BehaviourCloning:
         return torch.tensor(given)
 
 
-@dataclass(frozen=True)
-class BehaviourCloningReport:
-    """What came of a training.
-
-    Attributes:
-        episodes: trained on.
-        held_out_episodes: kept aside.
-        skipped_failures: left out because they did not succeed.
-        samples: trained on.
-        train: metrics on up to 1,024 training samples.
-        held_out: metrics on the held-out samples; empty without held-out episodes.
-    """
-
-    episodes: int
-    held_out_episodes: int
-    skipped_failures: int
-    samples: int
-    train: dict[str, float]
-    held_out: dict[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values."""
-        return asdict(self)
-
-
 def token_loss(policy: TokenPolicy, logp: Tensor, chunk: Tensor, *, label_width: float, weights: Tensor) -> Tensor:
     """Weighted cross-entropy of the (soft) labels, in nats per token.
 
@@ -160,7 +134,7 @@ def train_policy(
     log: MetricLog | None,
     device: torch.device | str,
     paraphrases: Mapping[str, Sequence[str]] | None = None,
-) -> BehaviourCloningReport:
+) -> ImitationReport:
     """Train a policy in place; resumes from ``folder`` if a checkpoint lies there.
 
     Args:
@@ -174,25 +148,17 @@ def train_policy(
         paraphrases: task to training sentences, one drawn per sample; tasks without keep the recorded sentence.
 
     Returns:
-        The report.
+        The report, with :func:`measure`'s numbers of up to 1,024 training samples and of the held-out ones.
 
     Raises:
         SettingError: no successful episode, or an empty list of paraphrases.
     """
-    successful = [episode for episode in episodes if episode.success]
-    if not successful:
-        raise SettingError(f"episodes: none of {len(episodes)} succeeded; record demonstrations that fulfil the task")
-    train, held_out = split_episodes(successful, config.held_out_fraction, seed=seed)
-    samples = make_samples(train, policy.chunk_length)
-    source = Source(samples, config.batch_size)
+    shown = Demonstrations.split(episodes, config.held_out_fraction, policy.chunk_length, seed=seed)
+    source = Source(shown.samples, config.batch_size)
     clone(policy.to(device), [source], config=config, seed=seed, folder=folder, log=log, paraphrases=paraphrases)
-    return BehaviourCloningReport(
-        episodes=len(train),
-        held_out_episodes=len(held_out),
-        skipped_failures=len(episodes) - len(successful),
-        samples=len(samples),
-        train=measure(policy, samples, config, limit=1024),
-        held_out=measure(policy, make_samples(held_out, policy.chunk_length), config) if held_out else {},
+    return shown.report(
+        train=measure(policy, shown.samples, config, limit=1024),
+        held_out={} if shown.held_out is None else measure(policy, shown.held_out, config),
     )
 
 
@@ -229,11 +195,31 @@ def clone(
     series: str = "behaviour-cloning",
 ) -> None:
     """Train a policy in place on samples, where it is, as in :func:`train_policy`; it ends in evaluation mode."""
-    policy.train()
+    batches, weights = _Batches(sources, config, seed, _check_paraphrases(paraphrases)), config.weights(policy.actions)
+
+    def loss(step: int) -> tuple[Tensor, Logs]:
+        obs, chunk, seen = batches(step)
+        logp = policy.log_softmax(obs, command_seen=seen)
+        value = token_loss(policy, logp, chunk.to(logp.device), label_width=config.label_width, weights=weights)
+        return value, {"policy/loss": value.detach()}
+
     policy.image_encoder.compute_dtype = resolve_dtype(config.dtype, policy.device)
-    _fit(policy, _Batches(sources, config, seed, _check_paraphrases(paraphrases)), folder, log, series)
+    fit_module(
+        series,
+        policy,
+        loss,
+        part="policy",
+        optimizer=policy.make_optimizer(config.learning_rate, config.weight_decay),
+        steps=config.steps,
+        warmup=config.warmup_steps,
+        clip_norm=config.clip_norm,
+        ema_decay=config.ema_decay,
+        every_checkpoint=config.checkpoint_every,
+        every_log=1,
+        folder=folder,
+        log=log,
+    )
     policy.image_encoder.compute_dtype = torch.float32
-    policy.eval()
 
 
 @torch.no_grad()
@@ -300,34 +286,6 @@ class _Batches:
     def _sentence(self, task: str, recorded: str, uniform: float) -> str:
         choices = self.paraphrases.get(task)
         return choices[int(uniform * len(choices))] if choices else recorded
-
-
-def _fit(policy: TokenPolicy, batches: _Batches, folder: Path, log: MetricLog | None, series: str) -> None:
-    config = batches.config
-    weights = config.weights(policy.actions)
-    ema = Ema(policy, config.ema_decay) if config.ema_decay else None
-
-    def loss(step: int) -> tuple[Tensor, Logs]:
-        obs, chunk, seen = batches(step)
-        logp = policy.log_softmax(obs, command_seen=seen)
-        value = token_loss(policy, logp, chunk.to(logp.device), label_width=config.label_width, weights=weights)
-        return value, {"policy/loss": value.detach()}
-
-    fit(
-        series,
-        modules={"policy": policy},
-        optimizer=adamw(policy, config.learning_rate, config.weight_decay),
-        loss=loss,
-        steps=config.steps,
-        folder=folder,
-        every_checkpoint=config.checkpoint_every,
-        schedule=warmup_cosine(config.steps, config.warmup_steps, final=0.01),
-        clip_norm=config.clip_norm,
-        log=log,
-        ema=ema,
-    )
-    if ema is not None:
-        policy.load_state_dict(ema.module.state_dict())
 
 
 def _check_paraphrases(paraphrases: Mapping[str, Sequence[str]] | None) -> Mapping[str, Sequence[str]]:

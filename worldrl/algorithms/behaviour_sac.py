@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from worldrl.algorithms.behaviour_actor import ACTOR, BehaviourActor
 from worldrl.algorithms.sb3_replay import recorded_replay
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
@@ -35,9 +35,7 @@ from worldrl.core.rng import lent_to_torch, numpy_stream, stream_seed
 from worldrl.data.offline.trajectories import VectorEpisode
 from worldrl.rollout.vector_episodes import StateInfo, environment_info, make_environment, memoryless, play_episode
 
-ACTOR, EXPERIENCE = "sac-actor", "sac-experience"
-LOG_STD = (-20.0, 2.0)
-"""Where Stable-Baselines3 clips the logarithm of the standard deviation."""
+EXPERIENCE = "sac-experience"
 SERIES = "sac"
 
 
@@ -86,58 +84,6 @@ class Evaluated:
 
     step: int
     value: float
-
-
-# --- the actor, without Stable-Baselines3 ----------------------------------------------------------------------------
-
-
-def squashed_gaussian(weights: Mapping[str, Tensor], obs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mean and logarithm of the standard deviation, both ``[B, A]``, of an action before its tanh.
-
-    Args:
-        weights: of Stable-Baselines3's SAC actor: ``latent_pi.{0,2,...}``, ``mu`` and ``log_std``.
-        obs: float32 ``[B, S]``.
-    """
-    hidden = obs
-    layers = sorted(int(name.split(".")[1]) for name in weights if name.startswith("latent_pi") and "weight" in name)
-    for layer in layers:
-        hidden = F.relu(F.linear(hidden, weights[f"latent_pi.{layer}.weight"], weights[f"latent_pi.{layer}.bias"]))
-    mean = F.linear(hidden, weights["mu.weight"], weights["mu.bias"])
-    return mean, F.linear(hidden, weights["log_std.weight"], weights["log_std.bias"]).clamp(*LOG_STD)
-
-
-@dataclass(frozen=True)
-class BehaviourActor:
-    """A trained actor.
-
-    Attributes:
-        weights: see :func:`squashed_gaussian`.
-        config: what the artefact says: environment, steps, return, settings.
-    """
-
-    weights: Mapping[str, Tensor]
-    config: Mapping[str, Any]
-
-    @classmethod
-    def load(cls, folder: Path) -> BehaviourActor:
-        """Load one of ``actors/step-...``.
-
-        Raises:
-            ArtefactError: see :func:`~worldrl.core.artefact.read_artefact`.
-        """
-        artefact = read_artefact(folder, kind=ACTOR)
-        return cls(artefact.tensors, artefact.config)
-
-    def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
-        """Choose actions float32 ``[B, A]`` in [-1, 1]; ``generator=None`` takes the tanh of the mean."""
-        with torch.no_grad():
-            mean, log_std = squashed_gaussian(self.weights, obs)
-            if generator is not None:
-                mean = mean + log_std.exp() * torch.randn(mean.shape, generator=generator)
-            return mean.tanh()
-
-
-# --- training --------------------------------------------------------------------------------------------------------
 
 
 def train_behaviour(

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -22,8 +21,9 @@ from torch import Tensor, nn
 
 from worldrl.algorithms.advantages import group_advantage, informative
 from worldrl.core.errors import NonFiniteError, SettingError
+from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.rng import stream
-from worldrl.core.types import PolicyObs
+from worldrl.core.types import Likelihood, PolicyObs
 from worldrl.rollout.imagined_rollouts import ImaginedRollouts
 
 
@@ -174,28 +174,30 @@ def grpo_batch(
     return batch, logs
 
 
-def token_logp(policy: Any, batch: GrpoBatch, temperature: float) -> tuple[Tensor, Tensor | None]:
-    """Log-probabilities of what was drawn ``[M, L, A]``, and the logits of policies whose draws are tokens."""
-    if hasattr(policy, "logits"):
-        logits = policy.logits(batch.obs) / temperature
-        return F.log_softmax(logits, dim=-1).gather(-1, batch.token[..., None]).squeeze(-1), logits
-    return policy.log_prob(batch.obs, batch.token, temperature=temperature), None
-
-
 def sampled_kl(logp: Tensor, reference: Tensor) -> Tensor:
     """KL(π_θ ‖ π_ref) per number from log-probabilities of what π_θ drew: r - 1 - log r with r = π_ref/π_θ, unbiased and >= 0."""
     ratio = reference - logp
     return ratio.exp() - 1 - ratio
 
 
-def grpo_loss(
-    policy: Any, batch: GrpoBatch, config: GrpoConfig, reference: Any | None, *, temperature: float
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Negative GRPO objective of some chunks, plus β·KL to ``reference`` when both are given.
+def reference_kl(own: Likelihood, reference: Likelihood) -> Tensor:
+    """KL(π_θ ‖ π_ref) per token or number ``[M, L, A]``: exact where both know their distribution, else from the draws."""
+    if own.logits is None or reference.logits is None:
+        return sampled_kl(own.logp, reference.logp)
+    return categorical_kl(own.logits, reference.logits)
 
-    The KL is exact for policies of tokens, and estimated from the draws for others.
-    """
-    logp, logits = token_logp(policy, batch, temperature)
+
+def grpo_loss(
+    policy: TrainablePolicy,
+    batch: GrpoBatch,
+    config: GrpoConfig,
+    reference: TrainablePolicy | None,
+    *,
+    temperature: float,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Negative GRPO objective of some chunks, plus β·KL to ``reference`` when both are given."""
+    own = policy.likelihood(batch.obs, batch.token, temperature=temperature)
+    logp = own.logp
     objective = clipped_objective(
         logp,
         batch.logp,
@@ -209,11 +211,8 @@ def grpo_loss(
     logs = {"grpo/loss": loss.detach(), "grpo/approx_kl": (log_ratio.exp() - 1 - log_ratio).sum(dim=(1, 2)).mean()}
     if config.kl > 0 and reference is not None:
         with torch.no_grad():
-            target, target_logits = token_logp(reference, batch, temperature)
-        if logits is None or target_logits is None:
-            kl = sampled_kl(logp, target).mean()
-        else:
-            kl = categorical_kl(logits, target_logits).mean()
+            target = reference.likelihood(batch.obs, batch.token, temperature=temperature)
+        kl = reference_kl(own, target).mean()
         loss, logs["grpo/reference_kl"] = loss + config.kl * kl, kl.detach()
     return loss, logs
 
@@ -227,14 +226,14 @@ def minibatches(batch: GrpoBatch, config: GrpoConfig, seed: int) -> Iterator[Grp
 
 
 def grpo_update(
-    policy: Any,
+    policy: TrainablePolicy,
     optimizer: torch.optim.Optimizer,
     rollouts: ImaginedRollouts,
     config: GrpoConfig,
     *,
     seed: int,
     temperature: float,
-    reference: Any | None = None,
+    reference: TrainablePolicy | None = None,
     trust: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Improve the policy on one batch of rollouts; a batch without an informative group changes nothing.

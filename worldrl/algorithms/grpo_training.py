@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any
 
 from torch.optim import Optimizer
 
@@ -16,8 +15,7 @@ from worldrl.algorithms.grpo import GrpoConfig, grpo_update
 from worldrl.algorithms.imagination import imagine_batch
 from worldrl.algorithms.motion_trust import MotionCheck
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
-from worldrl.core.fit import adamw
-from worldrl.core.interfaces import Logs
+from worldrl.core.interfaces import Logs, Stateful, TrainablePolicy
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import stream_seed
 from worldrl.policies.exploration import Exploration
@@ -26,7 +24,7 @@ from worldrl.rollout.imagined_rollouts import ImaginedRollouts
 
 
 def train_grpo(
-    policy: Any,
+    policy: TrainablePolicy,
     env: WorldModelVecEnv,
     config: GrpoConfig,
     *,
@@ -56,9 +54,10 @@ def train_grpo(
         Imagined success rate of each iteration.
     """
     reference = copy.deepcopy(policy).eval() if config.kl > 0 else None
-    optimizer = adamw(policy, config.learning_rate, config.weight_decay)
-    state = {"modules": {"policy": policy}, "optimizers": {"optimizer": optimizer}}
-    found = load_checkpoint(folder, **state)
+    optimizer = policy.make_optimizer(config.learning_rate, config.weight_decay)
+    modules: dict[str, Stateful] = {"policy": policy}
+    optimizers = {"optimizer": optimizer}
+    found = load_checkpoint(folder, modules=modules, optimizers=optimizers)
     first, history = (found.step, list(found.extra["history"])) if found else (0, [])
     log.truncate(series, first)
     policy.eval()
@@ -74,17 +73,18 @@ def train_grpo(
             log.write(series, k, logs)
             if (k + 1) % config.checkpoint_every == 0 or k + 1 == config.iterations:
                 log.flush()
-                save_checkpoint(folder, k + 1, **state, extra={"history": history})
+                extra = {"history": history}
+                save_checkpoint(folder, k + 1, modules=modules, optimizers=optimizers, extra=extra)
             progress.advance(note=f"imagined success {history[-1]:.2f}")
     return history
 
 
 def _update(
-    policy: Any,
+    policy: TrainablePolicy,
     optimizer: Optimizer,
     rollouts: ImaginedRollouts,
     config: GrpoConfig,
-    reference: Any | None,
+    reference: TrainablePolicy | None,
     motion: MotionCheck | None,
     temperature: float,
     *,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from worldrl.algorithms.grpo import GrpoConfig
 from worldrl.algorithms.grpo_training import train_grpo
 from worldrl.algorithms.motion_trust import MotionCheck, MotionTrust
 from worldrl.algorithms.self_training import SelfTraining, self_train
 from worldrl.core.errors import SettingError, nearest
+from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.log import MetricLog
 from worldrl.core.stats import Rate
 from worldrl.policies.exploration import Exploration
@@ -91,7 +91,7 @@ def keyframe_probability(config: Improvement, beginning: Rate | None, keyframe: 
 
 
 def improve(
-    policy: Any,
+    policy: TrainablePolicy,
     env: WorldModelVecEnv,
     config: Improvement,
     *,

@@ -11,18 +11,18 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from worldrl.algorithms.demonstrations import Demonstrations, ImitationReport
 from worldrl.core.errors import SettingError
-from worldrl.core.fit import adamw, fit, warmup_cosine
+from worldrl.core.fit import fit_module
 from worldrl.core.interfaces import Logs
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream, stream_seed
 from worldrl.core.types import Episode, PolicyObs
-from worldrl.policies.samples import Samples, make_samples, split_episodes
+from worldrl.policies.samples import Samples
 from worldrl.rollout.lerobot_policy import LerobotPolicy
 
 SERIES = "fine-tuning"
@@ -73,7 +73,7 @@ def fine_tune(
     seed: int,
     folder: Path,
     log: MetricLog | None,
-) -> dict[str, Any]:
+) -> ImitationReport:
     """Train a policy in place; resumes from ``folder`` if a checkpoint lies there.
 
     Args:
@@ -85,44 +85,38 @@ def fine_tune(
         log: receives every step's scalars.
 
     Returns:
-        Episodes, samples, and the loss on training and held-out ones.
+        The report, with the mean loss of training samples and of the held-out ones (None where there are none).
 
     Raises:
         SettingError: no successful episode, or observations that the policy cannot take.
     """
-    successful = [episode for episode in episodes if episode.success]
-    if not successful:
-        raise SettingError(f"episodes: none of {len(episodes)} succeeded; record demonstrations that fulfil the task")
-    train, held_out = split_episodes(successful, config.held_out_fraction, seed=seed)
-    samples = make_samples(train, policy.folder.chunk_size)
+    shown = Demonstrations.split(episodes, config.held_out_fraction, policy.folder.chunk_size, seed=seed)
+    samples, held_out = shown.samples, shown.held_out
 
     def loss(step: int) -> tuple[Tensor, Logs]:
         index = torch.randint(len(samples), (config.batch_size,), generator=stream(seed, SERIES, step))
         value = imitation_loss(policy, samples.select(index), stream_seed(seed, SERIES, "noise", step))
         return value, {"policy/loss": value.detach()}
 
-    fit(
+    fit_module(
         SERIES,
-        modules={"policy": policy},
-        optimizer=adamw(policy, config.learning_rate, config.weight_decay),
-        loss=loss,
+        policy,
+        loss,
+        part="policy",
+        optimizer=policy.make_optimizer(config.learning_rate, config.weight_decay),
         steps=config.steps,
-        folder=folder,
-        every_checkpoint=config.checkpoint_every,
-        schedule=warmup_cosine(config.steps, config.warmup_steps, final=0.025),
+        warmup=config.warmup_steps,
+        final=0.025,
         clip_norm=config.clip_norm,
+        every_checkpoint=config.checkpoint_every,
+        every_log=1,
+        folder=folder,
         log=log,
     )
-    return {
-        "episodes": len(train),
-        "held_out_episodes": len(held_out),
-        "skipped_failures": len(episodes) - len(successful),
-        "samples": len(samples),
-        "train": measured_loss(policy, samples, config, seed=seed),
-        "held_out": measured_loss(policy, make_samples(held_out, policy.folder.chunk_size), config, seed=seed)
-        if held_out
-        else None,
-    }
+    return shown.report(
+        train=measured_loss(policy, samples, config, seed=seed),
+        held_out=None if held_out is None else measured_loss(policy, held_out, config, seed=seed),
+    )
 
 
 def imitation_loss(policy: LerobotPolicy, samples: Samples, seed: int) -> Tensor:

@@ -13,12 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from worldrl.core.artefact import Artefact, read_artefact, write_artefact
 from worldrl.core.atomic import recover, remove_folder
 from worldrl.core.errors import ArtefactError
+from worldrl.core.interfaces import Stateful
 from worldrl.core.tree import flatten, unflatten
 
 KIND = "checkpoint"
@@ -49,7 +50,7 @@ def save_checkpoint(
     folder: Path,
     step: int,
     *,
-    modules: Mapping[str, nn.Module],
+    modules: Mapping[str, Stateful],
     optimizers: Mapping[str, Optimizer],
     extra: Mapping[str, Any] | None = None,
 ) -> Path:
@@ -82,7 +83,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(
-    folder: Path, *, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
+    folder: Path, *, modules: Mapping[str, Stateful], optimizers: Mapping[str, Optimizer]
 ) -> Checkpoint | None:
     """Load the newest checkpoint that verifies into modules and optimizers.
 
@@ -119,7 +120,7 @@ def load_checkpoint(
 
 def _restore(
     artefact: Artefact,
-    modules: Mapping[str, nn.Module],
+    modules: Mapping[str, Stateful],
     optimizers: Mapping[str, Optimizer],
     skipped: tuple[str, ...],
 ) -> Checkpoint:
@@ -146,7 +147,7 @@ def _check_names(folder: Path, what: str, saved: Mapping[str, Any], given: Mappi
         raise ArtefactError(f"{folder}: holds {what} {sorted(saved)}, received {sorted(given)}; give the same names")
 
 
-def _check_module(folder: Path, name: str, saved: Mapping[str, Any], module: nn.Module) -> None:
+def _check_module(folder: Path, name: str, saved: Mapping[str, Any], module: Stateful) -> None:
     own = module.state_dict()
     if differing := sorted(set(saved) ^ set(own)):
         side = "only in the checkpoint" if differing[0] in saved else "only in the module"

@@ -23,11 +23,10 @@ from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.interrupts import interrupts
 from worldrl.core.log import MetricLog, Progress
+from worldrl.core.optimizer import Schedule, constant, warmup_cosine
 
 Loss = Callable[[int], tuple[Tensor, Logs]]
 """Maps the step to a scalar loss with gradient, and detached scalars to log."""
-Schedule = Callable[[int], float]
-"""Maps the step to a factor on the learning rate."""
 
 
 @dataclass(frozen=True)
@@ -49,50 +48,6 @@ class FitReport:
     wall_s: float
     logs: dict[str, float] = field(default_factory=dict[str, float])
     skipped: tuple[str, ...] = ()
-
-
-def warmup_cosine(steps: int, warmup: int, *, final: float = 0.0) -> Schedule:
-    """Return a schedule: a linear rise over ``warmup`` steps, then half a cosine down to ``final``.
-
-    Args:
-        steps: length of the training.
-        warmup: steps of the rise, fewer than ``steps``; step 0 already has 1 / warmup.
-        final: factor at the end, in [0, 1].
-
-    Returns:
-        step -> factor in [0, 1].
-
-    Raises:
-        SettingError: a value out of range.
-    """
-    if not 0 <= warmup < steps:
-        raise SettingError(f"warmup: must be in [0, steps={steps}), received {warmup}")
-    if not 0 <= final <= 1:
-        raise SettingError(f"final: must be in [0, 1], received {final}")
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        progress = min((step - warmup) / (steps - warmup), 1.0)
-        return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
-
-    return factor
-
-
-def constant(step: int) -> float:
-    """Keep the learning rate: the schedule that is 1 at every step."""
-    return 1.0
-
-
-def adamw(module: nn.Module, learning_rate: float, weight_decay: float) -> Optimizer:
-    """Make the optimiser of every training: AdamW as one kernel per tensor, a quarter of the plain one's time or less on a CPU.
-
-    A module whose weights are in another process brings its own, by ``make_optimizer``.
-    """
-    own: Callable[[float, float], Optimizer] | None = getattr(module, "make_optimizer", None)
-    if own is not None:
-        return own(learning_rate, weight_decay)
-    return torch.optim.AdamW(module.parameters(), lr=learning_rate, weight_decay=weight_decay, fused=True)
 
 
 def fit(
@@ -163,17 +118,18 @@ def fit_module(
     loss: Loss,
     *,
     part: str,
+    optimizer: Optimizer,
     steps: int,
-    learning_rate: float,
-    weight_decay: float,
     warmup: int,
     final: float = 0.01,
     clip_norm: float = 1.0,
+    ema_decay: float = 0.0,
     every_checkpoint: int = 500,
+    every_log: int = 10,
     folder: Path | None,
     log: MetricLog | None,
 ) -> FitReport:
-    """Train one module as most are: AdamW, a short rise and half a cosine, clipped gradients, a log line every ten steps.
+    """Train one module as most are: a short rise and half a cosine of the learning rate, clipped gradients.
 
     It is in training mode meanwhile, and in evaluation mode afterwards.
 
@@ -184,21 +140,23 @@ def fit_module(
         module: what learns, all of it.
         loss: called once per step with the step's index.
         part: the module's name in checkpoints and messages.
+        optimizer: of its parameters, with the learning rate after the rise.
         steps: in all.
-        learning_rate: after the rise.
-        weight_decay: of AdamW.
         warmup: steps of the rise; cut to fewer than ``steps``.
         final: factor on the learning rate at the end.
         clip_norm: largest gradient norm.
+        ema_decay: of the averaged weights that the module ends with; 0 leaves it the last ones.
         every_checkpoint: steps between checkpoints.
+        every_log: steps between log lines.
         folder: of the checkpoints; None trains without.
         log: receives what :func:`fit` logs.
     """
     module.train()
+    ema = Ema(module, ema_decay) if ema_decay else None
     report = fit(
         name,
         modules={part: module},
-        optimizer=adamw(module, learning_rate, weight_decay),
+        optimizer=optimizer,
         loss=loss,
         steps=steps,
         folder=folder,
@@ -206,8 +164,11 @@ def fit_module(
         schedule=warmup_cosine(steps, min(warmup, steps - 1), final=final),
         clip_norm=clip_norm,
         log=log,
-        every_log=10,
+        every_log=every_log,
+        ema=ema,
     )
+    if ema is not None:
+        module.load_state_dict(ema.module.state_dict())
     module.eval()
     return report
 

@@ -6,17 +6,18 @@ must not depend on their neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.transitions import Outcome, Transitions
-from worldrl.core.types import Chunk, Habit, Imagined, ImaginedVideos, PolicyObs, ResetRecord
+from worldrl.core.types import Chunk, Habit, Imagined, ImaginedVideos, Likelihood, PolicyObs, ResetRecord
 
 Logs = dict[str, Tensor]
 """Detached scalars, named ``room/quantity``; they become floats only in the logger."""
@@ -59,6 +60,52 @@ class Policy(Protocol):
 
     def save(self, folder: Path, *, parents: Sequence[Mapping[str, str]] = ()) -> None:
         """Write ``config.json``, ``model.safetensors``, and what else belongs to a folder of its kind."""
+        ...
+
+
+class Stateful(Protocol):
+    """Anything that a checkpoint can hold; every ``nn.Module`` is."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors by name, and numbers."""
+        ...
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+        """Restore what ``state_dict`` gave, bit for bit."""
+        ...
+
+
+@runtime_checkable
+class TrainablePolicy(Policy, Stateful, Protocol):
+    """A policy that gradients improve, wherever its weights are.
+
+    Token policies (``TokenPolicy``) know the distribution of what they draw, flow, diffusion and regression policies
+    (``LerobotPolicy``, whose weights are in a worker) the density of the draw alone: :meth:`likelihood` says which.
+    """
+
+    @property
+    def device(self) -> torch.device:
+        """Where tokens and log-probabilities are; observations are moved by the policy."""
+        ...
+
+    def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Likelihood:
+        """Log-probabilities of given tokens as ``log_prob`` gives them, and the distribution behind them where there is one."""
+        ...
+
+    def make_optimizer(self, learning_rate: float, weight_decay: float) -> Optimizer:
+        """Make the AdamW that moves this policy's weights."""
+        ...
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """What a backward pass leaves gradients in, for clipping by their norm."""
+        ...
+
+    def train(self, mode: bool = True) -> Self:
+        """Go into training mode."""
+        ...
+
+    def eval(self) -> Self:
+        """Go into evaluation mode."""
         ...
 
 
@@ -180,8 +227,9 @@ class OfflineAgent(Protocol):
         ...
 
 
+@runtime_checkable
 class ActionDensity(Protocol):
-    """What policy-guided diffusion asks of an agent."""
+    """An agent that knows how likely its actions are: what policy-guided diffusion asks of one."""
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         """Log-density ``[B]`` of actions under the agent's policy, differentiable in both arguments."""

@@ -178,6 +178,20 @@ class Chunk:
 
 
 @dataclass(frozen=True)
+class Likelihood:
+    """What a policy thinks of given draws, with gradient.
+
+    Attributes:
+        logp: ``[B, L, A]``, log-probability of each token or number.
+        logits: ``[B, L, A, bins]`` where the policy draws from finitely many tokens: their whole distribution; None where
+            it knows the density of what was drawn only.
+    """
+
+    logp: torch.Tensor
+    logits: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
 class Imagined:
     """What a world model predicts for one chunk.
 
@@ -253,3 +267,8 @@ class ResetRecord:
     def first_command(self) -> NDArray[np.float32]:
         """Command at the episode's start, float32 ``[A]``: what null actions hold."""
         return self.command if self.reference_command is None else self.reference_command
+
+
+def first_frames(records: Sequence[ResetRecord]) -> torch.Tensor:
+    """Stack the first frames of the records' episodes: uint8 ``[B, Y, X, 3]``."""
+    return torch.as_tensor(np.stack([record.reference for record in records]))

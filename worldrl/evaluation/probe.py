@@ -31,6 +31,7 @@ from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
+from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
 from worldrl.evaluation.probe_frames import CENTIMETRES, ProbeFrames, shifted, softened
 from worldrl.nn.blocks import Mlp
@@ -239,9 +240,8 @@ def fit_probe(
         probe,
         loss,
         part="probe",
+        optimizer=adamw(probe, config.learning_rate, config.weight_decay),
         steps=config.steps,
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
         warmup=100,
         every_checkpoint=config.checkpoint_every,
         folder=folder,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from worldrl.core.rng import stream
-from worldrl.core.types import ResetRecord
+from worldrl.core.types import ResetRecord, first_frames
 from worldrl.world_models.video import VideoWorldModel
 
 
@@ -33,7 +33,7 @@ def imagined_frames_per_s(
     Returns:
         Frames of all rows together per second: ``latent`` without decoding, ``decoded`` with every frame decoded.
     """
-    state = model.start([record] * rows)
+    state, first = model.start([record] * rows), first_frames([record] * rows)
     still = torch.from_numpy(model.embodiment.actions.hold(record.command))
     action = still.expand(rows, model.chunk_length, -1).contiguous()
     imagining, decoding, frames = [], [], 0
@@ -42,7 +42,7 @@ def imagined_frames_per_s(
         began = _now(model, clock)
         state, imagined = model.imagine(state, action, generators=generators)
         between = _now(model, clock)
-        model.decode(imagined.latent)
+        model.decode(imagined.latent, first)
         ended = _now(model, clock)
         imagining.append(between - began)
         decoding.append(ended - began)

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from worldrl.core.rng import stream
 from worldrl.core.stats import Rate, wilson
-from worldrl.core.types import Episode
+from worldrl.core.types import Episode, first_frames
 from worldrl.rewards.success import SuccessRule, first_success, precision_recall
 from worldrl.rollout.reset_store import record_at
 from worldrl.world_models.loading import AnyVideoModel
@@ -90,11 +90,12 @@ def _replay_rows(model: AnyVideoModel, episodes: Sequence[Episode], actions: NDA
         for e in episodes
     ]
     state: Any = model.start(records)
+    first = first_frames(records)
     frames, probabilities = [], []
     for k, chunk in enumerate(torch.from_numpy(actions).to(model.device).split(model.chunk_length, dim=1)):
         generators = [stream(seed, "replay", row + i, k) for i in range(len(episodes))]
         state, imagined = model.imagine(state, chunk.contiguous(), generators=generators)
-        frames.append(model.decode(imagined.latent).cpu().numpy())
+        frames.append(model.decode(imagined.latent, first).cpu().numpy())
         probabilities.append(imagined.success_prob.cpu().numpy())
     return np.concatenate(frames, axis=1), np.concatenate(probabilities, axis=1)
 

@@ -18,7 +18,7 @@ from worldrl.rewards.columns import Column, column_values
 from worldrl.rewards.idm_training import IdmFrames, IdmTraining, Restore, fit_idm, new_idm, scale_deviations
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rewards.limits import JointLimits
-from worldrl.world_models.codec import to_unit
+from worldrl.world_models.codec import to_uint8, to_unit
 from worldrl.world_models.video import VideoWorldModel
 
 IDM = "idm"
@@ -33,8 +33,8 @@ def through_codec(model: VideoWorldModel, *, batch: int = 64) -> Restore:
         parts = []
         for part in frames.split(batch):
             with model.autocast():
-                latent = model.codec.encode(to_unit(part.to(model.device))[:, None]).float()
-            parts.append(model.decode(latent)[:, 0].cpu())
+                shown = model.codec.decode(model.codec.encode(to_unit(part.to(model.device))[:, None]).float())
+            parts.append(to_uint8(shown.float())[:, 0].cpu())
         return torch.cat(parts)
 
     return restore

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from worldrl.core.types import Episode
-from worldrl.world_models.training import Sentences
+from worldrl.world_models.sentences import Sentences
 
 
 def is_embedded(task: str) -> bool:

@@ -20,14 +20,8 @@ import numpy as np
 from gymnasium import spaces
 from rich.table import Table
 
-from worldrl.algorithms.behaviour_sac import (
-    BehaviourActor,
-    BehaviourSac,
-    Evaluated,
-    actor_folder,
-    read_experience,
-    train_behaviour,
-)
+from worldrl.algorithms.behaviour_actor import BehaviourActor
+from worldrl.algorithms.behaviour_sac import BehaviourSac, Evaluated, actor_folder, read_experience, train_behaviour
 from worldrl.core.artefact import artefact_hash
 from worldrl.core.errors import ArtefactError, GateError, SettingError
 from worldrl.core.extras import require

@@ -15,6 +15,7 @@ import torch
 from worldrl.algorithms.offline.branches import Branches
 from worldrl.algorithms.offline.ravl import Ravl
 from worldrl.algorithms.offline.reach import reach_report
+from worldrl.core.interfaces import ActionDensity
 from worldrl.core.rng import on_device, stream
 from worldrl.data.offline.trajectories import Trajectories
 from worldrl.jobs.offline_worlds import FirstUnguided
@@ -48,7 +49,7 @@ def diagnose(settings: Any, agent: Any, data: Trajectories, imagination: Any, de
 
 def _judgeable(agent: Any, data: Trajectories) -> bool:
     """Whether the data come from a MuJoCo environment with recorded states, and the agent has a density."""
-    return data.qpos is not None and data.info.env_id is not None and hasattr(agent, "log_prob")
+    return data.qpos is not None and data.info.env_id is not None and isinstance(agent, ActionDensity)
 
 
 def _few(imagination: Any) -> Branches | GuidedDreams | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from worldrl.settings import non_negative, positive, setting
-from worldrl.world_models.config import DynamicsConfig, DynamicsKind, UNetConfig
+from worldrl.world_models.config import DynamicsConfig, DynamicsKind
+from worldrl.world_models.unet_config import UNetConfig
 
 
 @dataclass

@@ -27,8 +27,8 @@ from worldrl.rollout.environments import (
     find_environment,
     lock_file,
 )
-from worldrl.rollout.lerobot_policy import ENVIRONMENT as LEROBOT
-from worldrl.rollout.lerobot_policy import OFFLINE
+from worldrl.rollout.lerobot_worker import ENVIRONMENT as LEROBOT
+from worldrl.rollout.lerobot_worker import OFFLINE
 from worldrl.rollout.libero import libero_launch
 from worldrl.rollout.maniskill import maniskill_launch
 from worldrl.rollout.simulator import Launch, Lost, SimulatorProcess

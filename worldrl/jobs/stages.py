@@ -6,6 +6,7 @@ Each takes the folder of its stage, resumes from what it finds there and leaves 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,11 @@ from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
 from worldrl.world_models.distillation import fit_distilled
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.outcome_training import fit_outcome
-from worldrl.world_models.training import Sentences, WorldModelTraining, fit_codec, fit_dynamics
-from worldrl.world_models.video import KIND, VideoWorldModel, with_planning
+from worldrl.world_models.restorer_training import fit_restorer
+from worldrl.world_models.sentences import Sentences
+from worldrl.world_models.training import fit_codec, fit_dynamics
+from worldrl.world_models.training_config import WorldModelTraining
+from worldrl.world_models.video import KIND, VideoWorldModel, extended
 from worldrl.world_models.wan import WanWorldModel
 from worldrl.world_models.wan_training import WanTraining
 
@@ -106,8 +110,8 @@ def starting_world_model(
     Args:
         start: ``bundled`` (the weights that come with worldrl), ``scratch`` (with Wan, published weights and action
             channels of one's own), or a world-model folder.
-        config: sizes, used from scratch, the backend that is asked for, and whether it plans: weights that do not are
-            then extended, untrained; None takes whatever a folder holds.
+        config: sizes, used from scratch, the backend that is asked for, and whether it plans and has a restorer: weights
+            without are then extended, untrained; None takes whatever a folder holds.
         embodiment: constants of the data's robot.
         seed: of the initial weights.
         device: where it goes.
@@ -128,8 +132,8 @@ def starting_world_model(
     model = open_world_model(folder, device)
     if model.embodiment != embodiment:
         raise SettingError(f"start: the world model in {folder} was made for another robot; use start=scratch")
-    if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel) and config.dynamics.planning:
-        return model if model.config.dynamics.planning else with_planning(model, seed=seed)
+    if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel):
+        return extended(model, config, seed=seed)
     return model
 
 
@@ -206,23 +210,22 @@ def _learn_video(
     log: MetricLog | None,
     series: str,
 ) -> dict[str, Any]:
-    """Train codec, dynamics, distilled sampler and outcome head in place, each if it has steps; return the last numbers."""
+    """Train codec, dynamics, distilled sampler, outcome head and restorer in place, each if it has steps; return the last numbers."""
     numbers: dict[str, Any] = {}
     if training.codec_steps and model.config.codec_kind is CodecKind.patch:
         frames = torch.from_numpy(np.concatenate([episode.frames[:, 0] for episode in episodes]))
         fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log)
         numbers |= last_numbers(log, "codec")
     parts = (
-        (fit_dynamics, DYNAMICS, training.steps),
-        (fit_distilled, "distillation", training.distill_steps),
-        (fit_outcome, "outcome", training.outcome_steps),
+        (partial(fit_dynamics, sentences=sentences), DYNAMICS, training.steps),
+        (partial(fit_distilled, sentences=sentences), "distillation", training.distill_steps),
+        (partial(fit_outcome, sentences=sentences), "outcome", training.outcome_steps),
+        (fit_restorer, "restorer", training.restorer_steps),
     )
     for fit_part, part, steps in parts:
         name = series.replace("dynamics", part)
         if steps:
-            fit_part(
-                model, episodes, training, sentences=sentences, seed=seed, folder=folder / part, log=log, series=name
-            )
+            fit_part(model, episodes, training, seed=seed, folder=folder / part, log=log, series=name)
             numbers |= {key: value for key, value in last_numbers(log, name).items() if "/" in key}
     return numbers
 

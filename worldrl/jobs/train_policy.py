@@ -87,4 +87,4 @@ def tune_lerobot(
     )
     policy.save(folder / POLICY)
     policy.close()
-    return report
+    return report.to_json()

@@ -37,7 +37,7 @@ from worldrl.settings import fraction, one_of, setting
 from worldrl.world_models.codec import IdentityCodec
 from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.loading import BACKBONES, VIDEO, WAN, AnyVideoModel, open_world_model
-from worldrl.world_models.training import WorldModelTraining
+from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
 from worldrl.world_models.wan import WanWorldModel
 

@@ -12,7 +12,7 @@ from worldrl.policies.token_policy import TokenPolicyConfig
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.loading import BACKBONES, VIDEO
-from worldrl.world_models.training import WorldModelTraining
+from worldrl.world_models.training_config import WorldModelTraining
 
 
 @dataclass

@@ -51,7 +51,7 @@ from worldrl.rollout.reset_store import ResetStore, keyframe_records
 from worldrl.rollout.starts import simulator_starts, task_horizons
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.loading import WAN, AnyVideoModel
-from worldrl.world_models.training import WorldModelTraining
+from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.wan_training import WanTraining
 
 # -- before the rounds ---------------------------------------------------------------------------------------------

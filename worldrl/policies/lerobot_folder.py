@@ -40,6 +40,7 @@ _STATISTICS = {
     "QUANTILE10": ("q10", "q90"),
     "IDENTITY": (),
 }
+_RELATIVE = ("relative_actions_processor", "absolute_actions_processor", "delta_actions_processor")
 _REFUSED = {
     "temporal_ensemble_coeff": "temporal ensembling decides at every step; chunks are executed here, so set it to null",
     "adapt_to_pi_aloha": "its conversion to another robot's joints is not done here; set it to false",
@@ -119,6 +120,7 @@ def read_lerobot_folder(folder: Path) -> LerobotFolder:
     _present(folder, WEIGHTS, "the checkpoint")
     inputs, outputs = (_features(config[name]) for name in ("input_features", "output_features"))
     _check_processors(folder, config, {**inputs, **outputs})
+    _refuse_relative_actions(folder)
     ours = read_json(folder / OURS, error=ArtefactError) if (folder / OURS).is_file() else {}
     sources = ours.get("inputs", {})
     if unknown := sorted(set(sources) - set(inputs)):
@@ -175,6 +177,18 @@ def _check_processors(folder: Path, config: Mapping[str, Any], features: Mapping
                 f"through unscaled; save the policy with its processors, or convert an older one with "
                 f"`python -m lerobot.processor.migrate_policy_normalization --pretrained-path {folder}`"
             )
+
+
+def _refuse_relative_actions(folder: Path) -> None:
+    """From 0.5 on lerobot may save chunks counted from the measured state: its two processors must then be coupled."""
+    for file in (PREPROCESSOR, POSTPROCESSOR):
+        for entry in read_json(folder / file, error=ArtefactError)["steps"]:
+            name = str(entry.get("registry_name"))
+            if name in _RELATIVE and entry.get("config", {}).get("enabled", False):
+                raise SettingError(
+                    f"{folder / file}: step {name!r} counts actions from the measured state, which is not done here; "
+                    "train the policy again without relative actions"
+                )
 
 
 def _statistics(folder: Path, mode: str) -> tuple[str, ...]:

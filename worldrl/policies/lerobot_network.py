@@ -9,17 +9,21 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from worldrl.core.errors import ArtefactError
+from worldrl.core.jsonfile import json_bytes, read_json
 from worldrl.core.tensorfile import load_tensors, save_tensors
 from worldrl.policies.lerobot_folder import (
     ACTION,
+    CONFIG,
     HEAD,
     OURS,
     POSTPROCESSOR,
@@ -28,6 +32,7 @@ from worldrl.policies.lerobot_folder import (
     LerobotFolder,
     read_lerobot_folder,
 )
+from worldrl.policies.lerobot_release import require_served, served_config
 from worldrl.policies.lerobot_samplers import (
     LOG_STD,
     DiffusionSampler,
@@ -45,7 +50,12 @@ _OPERATORS: list[Any] = []  # keeps the declared operators alive
 
 
 def import_lerobot() -> None:
-    """Import lerobot's policies, with or without a torchvision whose kernels load."""
+    """Import lerobot's policies, with or without a torchvision whose kernels load.
+
+    Raises:
+        WorkerEnvironmentError: this lerobot is of a release that is not served.
+    """
+    require_served()
     try:
         importlib.import_module("torchvision")
     except (RuntimeError, ImportError, OSError):
@@ -94,7 +104,7 @@ class LerobotNetwork:
     def _load_policy(self, device: str) -> Any:
         factory = importlib.import_module("lerobot.policies.factory")
         configs = importlib.import_module("lerobot.configs.policies")
-        config = configs.PreTrainedConfig.from_pretrained(str(self.folder.path))
+        config = read_config(configs.PreTrainedConfig, self.folder)
         config.device, config.pretrained_path = device, None
         if getattr(config, "pretrained_backbone_weights", None):
             config.pretrained_backbone_weights = (
@@ -128,19 +138,23 @@ class LerobotNetwork:
                 to_transition=converters.batch_to_transition,
                 to_output=converters.transition_to_batch,
             )
+            after = load(
+                str(self.folder.path),
+                config_filename=POSTPROCESSOR,
+                to_transition=converters.policy_action_to_transition,
+                to_output=converters.transition_to_policy_action,
+            )
         except OSError as error:
             raise ArtefactError(missing_language_model(self.folder.path, error)) from error
-        after = load(
-            str(self.folder.path),
-            config_filename=POSTPROCESSOR,
-            to_transition=converters.policy_action_to_transition,
-            to_output=converters.transition_to_policy_action,
-        )
+        except (ImportError, ValueError) as error:
+            release = installed().get("lerobot", "0.4")
+            raise ArtefactError(
+                f"{self.folder.path}: lerobot {release} cannot read the processors, which another release may have saved: "
+                f"{error}"
+            ) from error
         return before, after
 
     def _has_step(self, name: str) -> bool:
-        from worldrl.core.jsonfile import read_json
-
         steps = read_json(self.folder.path / PREPROCESSOR, error=ArtefactError)["steps"]
         return any(step.get("registry_name") == name for step in steps)
 
@@ -195,6 +209,23 @@ class LerobotNetwork:
             (folder / VLM).mkdir()
             for path in (self.folder.path / VLM).iterdir():
                 (folder / VLM / path.name).write_bytes(path.read_bytes())
+
+
+def read_config(base: Any, folder: LerobotFolder) -> Any:
+    """Read ``config.json`` as the release that is here reads it, whichever release of the same line or later wrote it.
+
+    Args:
+        base: lerobot's ``PreTrainedConfig``.
+        folder: of the policy.
+
+    Raises:
+        ArtefactError: it says something that this release does not know.
+    """
+    saved = read_json(folder.path / CONFIG, error=ArtefactError)
+    known = {"type", *(field.name for field in fields(base.get_choice_class(folder.kind)))}
+    with TemporaryDirectory() as temp:
+        (Path(temp) / CONFIG).write_bytes(json_bytes(served_config(saved, known, folder.path)))
+        return base.from_pretrained(temp)
 
 
 def check_weights(policy: nn.Module, folder: Path) -> None:

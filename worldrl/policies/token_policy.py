@@ -20,11 +20,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.types import Chunk, Habit, PolicyObs
+from worldrl.core.optimizer import adamw
+from worldrl.core.types import Chunk, Habit, Likelihood, PolicyObs
 from worldrl.nn.text import InstructionEncoder
 from worldrl.nn.vision import ImageEncoder
 from worldrl.policies.exploration import uniform_draws
@@ -96,7 +98,7 @@ def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
 
 
 class TokenPolicy(nn.Module):
-    """A chunked, language-conditioned image policy (:class:`worldrl.core.interfaces.Policy`).
+    """A chunked, language-conditioned image policy (:class:`worldrl.core.interfaces.TrainablePolicy`).
 
     Args:
         config: sizes.
@@ -168,9 +170,7 @@ class TokenPolicy(nn.Module):
 
     def log_softmax(self, obs: PolicyObs, *, temperature: float = 1.0, command_seen: Tensor | None = None) -> Tensor:
         """Return every bin's log-probability ``[B, L, A, bins]``; see :meth:`logits` for ``command_seen``."""
-        if not temperature > 0:
-            raise SettingError(f"temperature: must be above 0, received {temperature}; for greedy pass generators=None")
-        return (self.logits(obs, command_seen=command_seen) / temperature).log_softmax(dim=-1)
+        return self._tempered(obs, temperature, command_seen).log_softmax(dim=-1)
 
     @torch.no_grad()
     def act(
@@ -216,9 +216,18 @@ class TokenPolicy(nn.Module):
             ObservationError: an observation breaks a rule.
             SettingError: tokens of another shape, dtype or range.
         """
+        return self.likelihood(obs, token, temperature=temperature).logp
+
+    def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Likelihood:
+        """:meth:`log_prob`, with the logits divided by the temperature: the tokens' whole distribution."""
         self._check_token(token, len(obs.instruction))
-        logp = self.log_softmax(obs, temperature=temperature)
-        return logp.gather(-1, token.to(self.device)[..., None]).squeeze(-1)
+        logits = self._tempered(obs, temperature, None)
+        logp = logits.log_softmax(dim=-1)
+        return Likelihood(logp.gather(-1, token.to(self.device)[..., None]).squeeze(-1), logits)
+
+    def make_optimizer(self, learning_rate: float, weight_decay: float) -> Optimizer:
+        """Make the AdamW of its weights."""
+        return adamw(self, learning_rate, weight_decay)
 
     def entropy(self, obs: PolicyObs, *, temperature: float = 1.0) -> Tensor:
         """Entropy of each token's distribution in nats, ``[B, L, A]``, with gradient."""
@@ -264,6 +273,11 @@ class TokenPolicy(nn.Module):
         except (KeyError, TypeError, RuntimeError) as error:
             raise ArtefactError(f"policy {folder}: config and weights do not fit this version: {error}") from error
         return policy.to(device).eval()
+
+    def _tempered(self, obs: PolicyObs, temperature: float, command_seen: Tensor | None) -> Tensor:
+        if not temperature > 0:
+            raise SettingError(f"temperature: must be above 0, received {temperature}; for greedy pass generators=None")
+        return self.logits(obs, command_seen=command_seen) / temperature
 
     def _command_features(self, command: Tensor, seen: Tensor | None) -> Tensor:
         # Beyond five deviations only the direction counts: an outlier must not swamp the decoder.

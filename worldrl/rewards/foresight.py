@@ -26,6 +26,7 @@ from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
+from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.types import ImaginedVideos
 from worldrl.nn.blocks import Mlp
@@ -176,9 +177,8 @@ def fit_foresight(
         predictor,
         loss,
         part="predictor",
+        optimizer=adamw(predictor, config.learning_rate, config.weight_decay),
         steps=config.steps,
-        learning_rate=config.learning_rate,
-        weight_decay=config.weight_decay,
         warmup=50,
         folder=folder,
         log=log,

@@ -22,6 +22,7 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
+from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.types import Episode
 from worldrl.data.frame_store import build_store
@@ -193,9 +194,8 @@ def fit_idm(
         idm,
         loss,
         part="idm",
+        optimizer=adamw(idm, training.learning_rate, training.weight_decay),
         steps=training.steps,
-        learning_rate=training.learning_rate,
-        weight_decay=training.weight_decay,
         warmup=100,
         every_checkpoint=training.checkpoint_every,
         folder=folder,

@@ -9,10 +9,10 @@ An actor answers with ``chunk_length`` actions per row; only a policy uses more 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,44 +20,14 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.rng import numpy_stream, stream
-from worldrl.core.types import Habit, PolicyObs
+from worldrl.core.types import Habit
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.policies.exploration import Exploration
 from worldrl.rollout.chunk_timing import check_timing, splice
 from worldrl.rollout.dreams import Dreams
 from worldrl.rollout.policy_folder import load_policy
+from worldrl.rollout.rows import Actor, Row, stack_obs
 from worldrl.rollout.specs import EpisodeSpec, spec_of
-
-
-@dataclass
-class Row:
-    """One running episode as an actor sees it.
-
-    Attributes:
-        spec: which episode.
-        env: its Gymnasium environment, already reset.
-        obs: newest observation (``image``, ``command``, ...).
-        instruction: what the robot was told.
-        mind: the actor's own state of this episode (a generator, a scripted expert).
-    """
-
-    spec: EpisodeSpec
-    env: Any
-    obs: Mapping[str, Any]
-    instruction: str
-    mind: Any = field(default=None, repr=False)
-
-
-class Actor(Protocol):
-    """Chooses actions for several episodes at once."""
-
-    def begin(self, row: Row) -> None:
-        """Prepare ``row.mind`` for an episode that was just reset."""
-        ...
-
-    def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        """Return the next actions, float32 ``[B, L, A]`` in the robot's range; ``L`` is the actor's own."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -304,30 +274,3 @@ def _find(number: Mapping[tuple[str, int, int, int], int], episode: EpisodeSpec,
     if episode.key not in number:
         raise SettingError(f"{where}: holds nothing of {episode.describe()}")
     return number[episode.key]
-
-
-def stack_obs(rows: Sequence[Row], device: str, more: Sequence[str] = ()) -> PolicyObs:
-    """Batch the rows' newest observations for a policy.
-
-    Args:
-        rows: running episodes.
-        device: where the tensors go.
-        more: names of further observations that the policy asks for.
-
-    Raises:
-        SettingError: the simulator does not show one of them.
-    """
-    for name in more:
-        if name not in rows[0].obs:
-            raise SettingError(f"{name}: the policy looks at it, the simulator shows {', '.join(sorted(rows[0].obs))}")
-    command = np.stack([np.asarray(row.obs["command"], np.float32) for row in rows])
-    return PolicyObs(
-        image=_stacked(rows, "image", device),
-        command=torch.from_numpy(command).to(device),
-        instruction=[row.instruction for row in rows],
-        more={name: _stacked(rows, name, device) for name in more},
-    )
-
-
-def _stacked(rows: Sequence[Row], name: str, device: str) -> torch.Tensor:
-    return torch.from_numpy(np.stack([row.obs[name] for row in rows])).to(device)

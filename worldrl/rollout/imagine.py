@@ -20,37 +20,20 @@ import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.interfaces import WorldModel, WorldState
 from worldrl.core.rng import stream
 from worldrl.core.types import ResetRecord
 from worldrl.rewards.success import SuccessRule, first_success
 from worldrl.rollout.reset_store import ResetStore
+from worldrl.rollout.spaces import check_action, give_spaces, told_spaces
+from worldrl.rollout.state_rows import merge_rows
 
-TEXT_LENGTH = 256
-BOUND = 10.0  # metres and radians; far beyond the table, so that every space is finite
-_CHARACTERS = "".join(chr(code) for code in range(32, 127))
-
-
-def check_action(
-    action: NDArray[Any], rows: tuple[int, ...], actions: ActionSpec = TOOL_ACTIONS
-) -> NDArray[np.float32]:
-    """Return ``action`` if it is a finite floating array ``[*rows, A]`` within the robot's range; else raise ActionError."""
-    action, shape, (low, high) = np.asarray(action), (*rows, actions.size), actions.bounds
-    if action.shape != shape or action.dtype.kind != "f":
-        raise ActionError(f"action must be a float array of shape {shape}, got {action.dtype} {action.shape}")
-    bad = ~np.isfinite(action) | (action < low - 1e-6) | (action > high + 1e-6)
-    if bad.any():
-        index = tuple(int(i) for i in np.argwhere(bad)[0])
-        raise ActionError(
-            f"action row {index[0]}, field {index[1:]} is {action[index]}; it must be finite and in "
-            f"[{low[index[-1]]:g}, {high[index[-1]]:g}]; no state was changed"
-        )
-    return action.astype(np.float32)
+BOUND = 10.0
+"""Metres and radians; far beyond the table, so that every space is finite."""
 
 
 class WorldModelVecEnv(VectorEnv):
@@ -112,16 +95,8 @@ class WorldModelVecEnv(VectorEnv):
 
     def _make_spaces(self, store: ResetStore) -> None:
         image = store.sample(1, 0.0, generator=stream(0, "spaces"))[0].reference
-        self.single_observation_space = gymnasium.spaces.Dict(
-            {
-                "image": gymnasium.spaces.Box(0, 255, image.shape, np.uint8),
-                "command": gymnasium.spaces.Box(-BOUND, BOUND, (self.actions.size,), np.float32),
-                "instruction": gymnasium.spaces.Text(TEXT_LENGTH, charset=_CHARACTERS),
-            }
-        )
-        self.single_action_space = gymnasium.spaces.Box(*self.actions.bounds, dtype=np.float32)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        spaces = {"image": gymnasium.spaces.Box(0, 255, image.shape, np.uint8), **told_spaces(self.actions, BOUND)}
+        give_spaces(self, spaces, self.actions)
 
     def _reset_counters(self) -> None:
         rows, length = self.num_envs, self.world_model.chunk_length
@@ -320,12 +295,3 @@ class WorldModelVecEnv(VectorEnv):
         self.records = [ResetRecord(**record) for record in state["records"]]
         for name, value in state["counters"].items():
             setattr(self, name, value.copy())
-
-
-def merge_rows(model: WorldModel, old: WorldState, new: WorldState, rows: NDArray[np.int64]) -> WorldState:
-    """Return ``old`` with ``rows`` replaced by the rows of ``new``."""
-    index = torch.from_numpy(rows)
-    merged = {name: value.clone() for name, value in old.state_dict().items()}
-    for name, value in new.state_dict().items():
-        merged[name][index.to(value.device)] = value
-    return model.restore(merged)

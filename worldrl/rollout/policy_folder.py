@@ -7,7 +7,7 @@ from pathlib import Path
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.artefact import parent, read_artefact
-from worldrl.core.interfaces import Policy
+from worldrl.core.interfaces import TrainablePolicy
 from worldrl.policies.lerobot_folder import is_lerobot_folder, read_lerobot_folder
 from worldrl.policies.lerobot_inputs import (
     COMMAND,
@@ -77,7 +77,7 @@ def require_policy_fits(folder: Path, actions: ActionSpec, where: str) -> None:
     require_fit(found, match_inputs(found), shown, actions.size, where)
 
 
-def load_policy(folder: Path, device: str) -> Policy:
+def load_policy(folder: Path, device: str) -> TrainablePolicy:
     """Load a policy onto ``device``; a lerobot policy starts its worker."""
     if is_lerobot_folder(folder):
         from worldrl.rollout.lerobot_policy import LerobotPolicy

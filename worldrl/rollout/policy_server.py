@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import WorldrlError
 from worldrl.core.extras import require
-from worldrl.rollout.actors import Actor, Row
+from worldrl.rollout.rows import Actor, Row
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.workers.robotwin_facts import ARM_JOINTS, CLIENT_CAMERAS, SIZE
 

@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.types import Episode
-from worldrl.rollout.actors import Actor, AnyActor, PolicyActor, Row, actor_from_json, actor_to_json
+from worldrl.rollout.actors import AnyActor, PolicyActor, actor_from_json, actor_to_json
 from worldrl.rollout.recording import Recording
+from worldrl.rollout.rows import Actor, Row
 from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
 
 Pulse = Callable[[str, int], None]

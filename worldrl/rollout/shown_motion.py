@@ -19,7 +19,7 @@ from torch import Tensor
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.core.types import ResetRecord
+from worldrl.core.types import ResetRecord, first_frames
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rewards.similarity import commanded_columns, surprise
 
@@ -80,11 +80,12 @@ def dream_surprise(
 
 
 def _of_one_task(model: Any, idm: InverseDynamics, starts: list[ResetRecord], action: Tensor, seed: int) -> Tensor:
-    state, frames, commands = model.start(starts), [], []
+    state, first = model.start(starts), first_frames(starts)
+    frames, commands = [], []
     for k, chunk in enumerate(action.split(model.chunk_length, dim=1)):
         # The names under which ``dream_rows`` drew: a row's number counts within its task.
         generators = [stream(seed, "dream", "noise", record.task, row, k) for row, record in enumerate(starts)]
         state, imagined = model.imagine(state, chunk.contiguous(), generators=generators)
-        frames.append(model.decode(imagined.latent).cpu())
+        frames.append(model.decode(imagined.latent, first).cpu())
         commands.append(imagined.command[:, [step - 1 for step in imagined.frame_steps]].cpu())
     return motion_surprise(idm, torch.cat(frames, dim=1), torch.cat(commands, dim=1))

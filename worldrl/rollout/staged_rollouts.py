@@ -22,7 +22,8 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import RewardMix, VideoReward
 from worldrl.core.rng import row_streams
-from worldrl.core.types import Imagined, ImaginedVideos, ResetRecord
+from worldrl.core.types import Imagined, ImaginedVideos, ResetRecord, first_frames
+from worldrl.rollout.state_rows import join_rows
 
 
 class Planner(Protocol):
@@ -36,8 +37,8 @@ class Planner(Protocol):
         """Imagine one chunk more in every row."""
         ...
 
-    def decode(self, latent: Tensor) -> Tensor:
-        """Decode latents ``[B, T, c, h, w]`` to uint8 ``[B, T, Y, X, 3]``."""
+    def decode(self, latent: Tensor, first: Tensor) -> Tensor:
+        """Decode latents ``[B, T, c, h, w]`` of rows whose first frames were ``first``: uint8 ``[B, T, Y, X, 3]``."""
         ...
 
     def restore(self, data: dict[str, Any]) -> Any:
@@ -137,8 +138,7 @@ class _Proposals:
     terms: Tensor
 
     def join(self, planner: Planner, others: _Proposals) -> _Proposals:
-        parts = zip(self.state.state_dict().items(), others.state.state_dict().values(), strict=True)
-        state = planner.restore({name: torch.cat([mine, theirs]) for (name, mine), theirs in parts})
+        state = join_rows(planner, self.state, others.state)
         rest = {n: torch.cat([getattr(self, n), getattr(others, n)]) for n in ("plan", "latent", "terms")}
         return _Proposals(state=state, **rest)
 
@@ -218,5 +218,5 @@ class _Planning:
     def _videos(self, latent: Tensor, plan: Tensor) -> ImaginedVideos:
         records = [self.records[i] for i in plan.tolist()]
         first = torch.from_numpy(np.stack([record.memory[-1] for record in records]))[:, None]
-        frames = torch.cat([first, self.planner.decode(latent).cpu()], dim=1)
+        frames = torch.cat([first, self.planner.decode(latent, first_frames(records)).cpu()], dim=1)
         return ImaginedVideos(frames, latent.cpu(), self.frame_s, [record.instruction for record in records])

@@ -12,7 +12,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
-from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from worldrl.core.actions import TOOL_ACTIONS, joint_targets
@@ -20,13 +19,11 @@ from worldrl.core.embodiment import STATE_NAMES
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import MAIN_CAMERAS
-from worldrl.rollout.imagine import check_action
 from worldrl.rollout.simulator import Launch
 from worldrl.rollout.simulator_pool import Row, SimulatorPool, Start
+from worldrl.rollout.spaces import check_action, give_spaces, told_spaces
 
 BOUND = 1e3
-TEXT_LENGTH = 256
-_CHARACTERS = "".join(chr(code) for code in range(32, 127))
 Step = tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
@@ -116,18 +113,14 @@ class SuiteVecEnv(VectorEnv):
         height, width = suite.get("picture") or (self._image_size, self._image_size)
         spaces: dict[str, Any] = {
             "state": box(-BOUND, BOUND, (suite.get("state_size", len(STATE_NAMES)),), np.float32),
-            "command": box(-BOUND, BOUND, (self.actions.size,), np.float32),
-            "instruction": gymnasium.spaces.Text(TEXT_LENGTH, charset=_CHARACTERS),
+            **told_spaces(self.actions, BOUND),
         }
         if "policy_size" in suite:
             spaces["policy"] = box(-np.inf, np.inf, (suite["policy_size"],), np.float32)
         for camera in self._cameras:
             name = "image" if camera in MAIN_CAMERAS else f"{camera}_image"
             spaces[name] = box(0, 255, (height, width, 3), np.uint8)
-        self.single_observation_space = gymnasium.spaces.Dict(spaces)
-        self.single_action_space = box(*self.actions.bounds, dtype=np.float32)
-        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
-        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        give_spaces(self, spaces, self.actions)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None

@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
-from worldrl.rollout.actors import Actor, AnyActor, ExpertActor, PolicyActor, Row
+from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.recording import Recording
+from worldrl.rollout.rows import Actor, Row
 from worldrl.rollout.simulator_pool import SimulatorPool, Start
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec, spec_of
 

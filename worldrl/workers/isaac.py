@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.workers import isaac_facts as facts
-from worldrl.workers.libero_observation import DOWN, axis_angle, rotation_matrix, rotation_vector
+from worldrl.workers.rotations import axis_angle, rotation_matrix, turn_from_down
 from worldrl.workers.wire import Arrays
 
 NEVER_S = 1e9
@@ -170,7 +170,7 @@ class Isaac:
         for slot, drawn in zip(slots, render, strict=True):
             row = self._rows[slot]
             state = [*position[row], *axis_angle(quaternion[row]), fingers[row, 0], -fingers[row, 1]]
-            turn = rotation_vector(rotation_matrix(quaternion[row]) @ DOWN.T)
+            turn = turn_from_down(quaternion[row])
             arrays: Arrays = {
                 "state": np.array(state, np.float32),
                 "command": np.array([*position[row], *turn, self._gripper[row]], np.float32),

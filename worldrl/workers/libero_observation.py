@@ -12,43 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-DOWN = np.diag([1.0, -1.0, -1.0])
-"""Rotation of a gripper that points straight down, fingers along y; the command's rotation vector counts from it."""
-
-
-def axis_angle(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotation vector (rad) of a quaternion (x, y, z, w), with an angle in [0, 2π] as robosuite has it.
-
-    The two quaternions of one rotation are not folded together: published policies were trained on states that were
-    not, and the sign carries over (83 % → 97 % on libero_goal for one of them).
-    """
-    w = float(np.clip(quaternion[3], -1.0, 1.0))
-    sine = np.sqrt(1.0 - w * w)
-    return np.zeros(3) if sine < 1e-9 else quaternion[:3] * (2.0 * np.arccos(w) / sine)
-
-
-def rotation_vector(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotation vector (rad) of a rotation matrix, with an angle in [0, π)."""
-    skew = np.array([matrix[2, 1] - matrix[1, 2], matrix[0, 2] - matrix[2, 0], matrix[1, 0] - matrix[0, 1]]) / 2
-    sine, cosine = float(np.linalg.norm(skew)), float((np.trace(matrix) - 1) / 2)
-    return skew if sine < 1e-9 else skew * (np.arctan2(sine, cosine) / sine)
+from worldrl.workers.rotations import axis_angle, turn_from_down
 
 
 def turn(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Turn a rendered picture by 180°."""
     return np.ascontiguousarray(picture[::-1, ::-1])
-
-
-def rotation_matrix(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotation matrix ``[3, 3]`` of a unit quaternion (x, y, z, w)."""
-    x, y, z, w = quaternion
-    return 2 * np.array(
-        [
-            [0.5 - y * y - z * z, x * y - z * w, x * z + y * w],
-            [x * y + z * w, 0.5 - x * x - z * z, y * z - x * w],
-            [x * z - y * w, y * z + x * w, 0.5 - x * x - y * y],
-        ]
-    )
 
 
 def state_vector(obs: Mapping[str, Any]) -> NDArray[np.float32]:
@@ -68,5 +37,5 @@ def command_vector(obs: Mapping[str, Any], gripper: float) -> NDArray[np.float32
         obs: robosuite's observation.
         gripper: last commanded value.
     """
-    turned = rotation_matrix(obs["robot0_eef_quat"]) @ DOWN.T
-    return np.concatenate([obs["robot0_eef_pos"], rotation_vector(turned), [gripper]]).astype(np.float32)
+    turned = turn_from_down(obs["robot0_eef_quat"])
+    return np.concatenate([obs["robot0_eef_pos"], turned, [gripper]]).astype(np.float32)

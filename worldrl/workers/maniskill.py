@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.workers import maniskill_facts as facts
-from worldrl.workers.libero_observation import DOWN, axis_angle, rotation_matrix, rotation_vector
 from worldrl.workers.maniskill_expert import CubeExpert
+from worldrl.workers.rotations import axis_angle, rotation_matrix, turn_from_down
 from worldrl.workers.wire import Arrays
 
 TOUCH_N = 1e-3
@@ -141,7 +141,7 @@ class Simulation:
         position, quaternion = self.tool()
         fingers = self.env.agent.robot.get_qpos()[0, -2:].cpu().numpy()
         state = np.concatenate([position, axis_angle(quaternion), [fingers[0], -fingers[1]]])
-        turn = rotation_vector(rotation_matrix(quaternion) @ DOWN.T)
+        turn = turn_from_down(quaternion)
         row: Arrays = {
             "state": state.astype(np.float32),
             "command": np.concatenate([position, turn, [self._gripper]]).astype(np.float32),

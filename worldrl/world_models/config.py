@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from worldrl.core.errors import SettingError, nearest
+from worldrl.world_models.unet_config import UNetConfig
 
 Kind = TypeVar("Kind", bound=StrEnum)
 
@@ -66,62 +67,6 @@ class CodecConfig:
             raise SettingError(f"codec.patch must divide image_size {self.image_size}, got {self.patch}")
         if self.width % self.heads:
             raise SettingError(f"codec.heads must divide width {self.width}, got {self.heads}")
-
-
-@dataclass
-class UNetConfig:
-    """EDM U-Net; the defaults are DIAMOND's.
-
-    Attributes:
-        channels: of every level.
-        levels: resolutions, each half of the one before.
-        blocks: residual blocks per level on the way down; one more on the way up.
-        condition: width of what noise level and actions become.
-        heads: attention heads at the lowest resolution, and of the success and gripper head.
-        sigma_data: standard deviation of the latents; 0.5 for pixels in [-1, 1], about 1 for the patch codec's.
-        offset_noise: standard deviation of the noise that all places of a channel share, in training.
-        log_sigma_mean: mean of the training levels' logarithm.
-        log_sigma_std: its standard deviation.
-        sigma_low: lowest level, in training and of the sampler.
-        sigma_high: highest level in training.
-        sigma_start: level at which sampling starts.
-        rho: how much the sampler's levels crowd at the lower end.
-        sampling_steps: steps of the sampler for each frame.
-        order: 1 for Euler's steps, 2 for Heun's: one evaluation more for every step but the last.
-    """
-
-    channels: int = 64
-    levels: int = 4
-    blocks: int = 2
-    condition: int = 256
-    heads: int = 8
-    sigma_data: float = 0.5
-    offset_noise: float = 0.3
-    log_sigma_mean: float = -0.4
-    log_sigma_std: float = 1.2
-    sigma_low: float = 2e-3
-    sigma_high: float = 20.0
-    sigma_start: float = 5.0
-    rho: float = 7.0
-    sampling_steps: int = 3
-    order: int = 1
-
-    def __post_init__(self) -> None:
-        """Reject sizes that do not divide and levels in the wrong order."""
-        if self.channels > 32 and self.channels % 32:
-            raise SettingError(f"dynamics.unet.channels above 32 must be a multiple of 32, got {self.channels}")
-        if self.channels % self.heads:
-            raise SettingError(f"dynamics.unet.heads must divide channels {self.channels}, got {self.heads}")
-        for name in ("levels", "blocks", "sampling_steps"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"dynamics.unet.{name} must be at least 1, got {getattr(self, name)}")
-        if not (0 < self.sigma_low < self.sigma_start and self.sigma_low < self.sigma_high):
-            raise SettingError(
-                "dynamics.unet.sigma_low must be above 0 and below sigma_start and sigma_high, got "
-                f"{self.sigma_low}, {self.sigma_start}, {self.sigma_high}"
-            )
-        if self.order not in (1, 2):
-            raise SettingError(f"dynamics.unet.order must be 1 (Euler) or 2 (Heun), got {self.order}")
 
 
 @dataclass
@@ -263,6 +208,29 @@ class OutcomeHeadConfig:
 
 
 @dataclass
+class RestorerConfig:
+    """Frame restorer of decoded pictures.
+
+    Attributes:
+        width: channels; 0 shows what the codec decodes.
+        block: pixels of a square that the convolutions see as one place.
+        depth: residual convolutions.
+    """
+
+    width: int = 0
+    block: int = 2
+    depth: int = 3
+
+    def __post_init__(self) -> None:
+        """Reject sizes that make no network."""
+        if self.width < 0 or self.block < 1 or self.depth < 0:
+            raise SettingError(
+                f"restorer needs width and depth of 0 or more and block of 1 or more, got width={self.width}, "
+                f"block={self.block}, depth={self.depth}"
+            )
+
+
+@dataclass
 class VideoWorldModelConfig:
     """Everything that shapes a :class:`~worldrl.world_models.video.VideoWorldModel`."""
 
@@ -271,14 +239,19 @@ class VideoWorldModelConfig:
     success: SuccessHeadConfig = field(default_factory=SuccessHeadConfig)
     gripper: GripperHeadConfig = field(default_factory=GripperHeadConfig)
     outcome: OutcomeHeadConfig = field(default_factory=OutcomeHeadConfig)
+    restorer: RestorerConfig = field(default_factory=RestorerConfig)
 
     def __post_init__(self) -> None:
-        """Reject a U-Net that halves its grid more often than that can be halved."""
+        """Reject a U-Net that halves its grid more often than that can be halved, and blocks that do not tile a frame."""
         halvings = 2 ** (self.dynamics.unet.levels - 1)
         if self.dynamics.kind is DynamicsKind.edm_unet and self.latent_size % halvings:
             raise SettingError(
                 f"dynamics.unet.levels {self.dynamics.unet.levels} needs latents whose side {halvings} divides, "
                 f"got {self.latent_size}; use fewer levels"
+            )
+        if self.restorer.width and self.codec.image_size % self.restorer.block:
+            raise SettingError(
+                f"restorer.block must divide image_size {self.codec.image_size}, got {self.restorer.block}"
             )
 
     @property
@@ -301,6 +274,7 @@ class VideoWorldModelConfig:
             success=SuccessHeadConfig(**data["success"]),
             gripper=GripperHeadConfig(**data["gripper"]),
             outcome=OutcomeHeadConfig(**data["outcome"]),
+            restorer=RestorerConfig(**data.get("restorer", {})),
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -29,7 +29,9 @@ from worldrl.core.types import Episode
 from worldrl.diffusion.flow import add_noise, euler_step, sigma_grid
 from worldrl.world_models.dynamics import ChunkLoss, motion_weight
 from worldrl.world_models.flow_transformer import FlowTransformer
-from worldrl.world_models.training import Sentences, WorldModelTraining, fit_windows, latent_sampler
+from worldrl.world_models.sentences import Sentences
+from worldrl.world_models.training import fit_windows, latent_sampler
+from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
 
 

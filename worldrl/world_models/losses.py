@@ -78,10 +78,10 @@ def _with_noise(state: VideoState, strength: float, generator: torch.Generator) 
 
 
 def window_state(batch: WindowBatch) -> tuple[VideoState, Tensor]:
-    """Split a window of latents into its start (without instruction and belief) and all future latents ``[B, U·F, ...]``."""
+    """Split a window of latents into its start (without instruction, belief and picture) and all future ones ``[B, U·F, ...]``."""
     reference, memory, future = (x.float() for x in (batch.reference, batch.memory, batch.frames))
     nothing = reference.new_zeros(len(reference), 0)
-    return VideoState(reference, memory, batch.command, nothing, nothing), future
+    return VideoState(reference, memory, batch.command, nothing, nothing, nothing), future
 
 
 def imagine_ahead(

@@ -1,7 +1,7 @@
 """Training of the outcome head on episodes to their ends, imagined once from their true actions.
 
-Each episode is imagined from its beginning and from somewhere in its middle, as a rollout from a keyframe will be: with
-nothing remembered. Each of those is told twice: with a sentence for its task against what really came, and with one that
+Each episode is imagined from its beginning and from somewhere in its middle (``episode_rollouts``). Each of those is told
+twice: with a sentence for its task against what really came, and with one that
 it certainly does not fulfil, against failure throughout.
 
 Shapes legend: ``E`` imagined episodes, ``T`` frames, padded to whole chunks of the longest, ``d`` width of the dynamics.
@@ -13,20 +13,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from worldrl.core.fit import FitReport, fit_module
-from worldrl.core.log import MetricLog, Progress
+from worldrl.core.log import MetricLog
+from worldrl.core.optimizer import adamw
 from worldrl.core.rng import on_device, stream
 from worldrl.core.types import Episode
-from worldrl.data.frame_store import FrameStore, build_store
-from worldrl.data.window_batch import WindowBatch, WindowLayout, gather_windows
+from worldrl.data.window_batch import WindowBatch
+from worldrl.world_models.episode_rollouts import chunks_of, first_state, whole_episodes
 from worldrl.world_models.losses import imagine_chunk
 from worldrl.world_models.outcome_head import OutcomeHead, outcome_loss
-from worldrl.world_models.training import Sentences, WorldModelTraining, autocast, encode_frames, relabel
-from worldrl.world_models.video import VideoState, VideoWorldModel
+from worldrl.world_models.sentences import Sentences, relabel
+from worldrl.world_models.training import autocast
+from worldrl.world_models.training_config import WorldModelTraining
+from worldrl.world_models.video import VideoWorldModel
 
 
 @dataclass(frozen=True)
@@ -86,9 +88,8 @@ def fit_outcome(
         model.outcome,
         loss,
         part="outcome",
+        optimizer=adamw(model.outcome, config.outcome_learning_rate, config.outcome_weight_decay),
         steps=config.outcome_steps,
-        learning_rate=config.outcome_learning_rate,
-        weight_decay=config.outcome_weight_decay,
         warmup=config.warmup,
         final=0.02,
         clip_norm=config.clip_norm,
@@ -112,40 +113,22 @@ def imagine_episodes(
     batch: int = 128,
 ) -> Told:
     """Imagine every episode twice from its true actions and tell it both ways; four rows each, two without a lie."""
-    store = build_store(episodes)
-    order = np.argsort(store.length, kind="stable")  # neighbours of like length waste the least
     parts: list[Told] = []
-    with Progress(f"{series}: imagining", len(order), unit="episodes") as progress:
-        for first in range(0, len(order), batch):
-            rows = order[first : first + batch]
-            generator = stream(seed, "imagine-episodes", first)
-            for start in (np.zeros(len(rows), np.int64), _middle(store.length[rows], model.chunk_length, generator)):
-                parts += _imagine_rows(model, store, rows, start, config, sentences, generator)
-            progress.advance(len(rows))
+    for windows, generator in whole_episodes(model, episodes, seed=seed, series=series, batch=batch):
+        parts += _tell_both_ways(model, windows, config, sentences, generator)
     return _join(parts)
 
 
-def _middle(length: np.ndarray, chunk_length: int, generator: torch.Generator) -> np.ndarray:
-    """Draw a frame to start from, a chunk or more before each episode's end."""
-    where = torch.rand(len(length), generator=generator, dtype=torch.float64).numpy()
-    return (where * np.maximum(length - chunk_length + 1, 1)).astype(np.int64)
-
-
-def _imagine_rows(
+def _tell_both_ways(
     model: VideoWorldModel,
-    store: FrameStore,
-    rows: np.ndarray,
-    start: np.ndarray,
+    batch: WindowBatch,
     config: WorldModelTraining,
     sentences: Sentences,
     generator: torch.Generator,
 ) -> list[Told]:
-    chunks = -(-int((store.length[rows] - start).max()) // model.chunk_length)
-    layout = WindowLayout(model.chunk_length, model.memory_frames, model.frame_stride, chunks)
-    batch = gather_windows(store, layout, rows, start, np.zeros(len(rows), np.bool_)).to(model.device)
     # Half of the episodes tell everything about a lie: the others must not become rare.
     versions = [relabel(batch, sentences, share, generator) for share in (0.0, 1.0)]
-    findings = _findings(model, batch, versions, chunks, config, on_device(generator, model.device))
+    findings = _findings(model, batch, versions, config, on_device(generator, model.device))
     told = [Told(f, v.success, v.valid) for f, v in zip(findings, versions, strict=True)]
     untrue = torch.tensor([bool(sentences.other.get(task)) for task in batch.task])
     return [told[0], told[1].select(untrue.nonzero().squeeze(1))] if untrue.any() else told[:1]
@@ -155,28 +138,19 @@ def _findings(
     model: VideoWorldModel,
     batch: WindowBatch,
     versions: Sequence[WindowBatch],
-    chunks: int,
     config: WorldModelTraining,
     generator: torch.Generator,
 ) -> list[Tensor]:
     """Imagine once; return each version's findings ``[B, T, 2d]``."""
-    state = _first_state(model, batch, config)
+    state = first_state(model, batch, config)
     found: list[list[Tensor]] = [[] for _ in versions]
     with autocast(model, config):
         told = [model.success.embed(version.instruction) for version in versions]
-        for chunk in range(chunks):
+        for chunk in range(chunks_of(model, batch)):
             state, features = imagine_chunk(model, state, batch, chunk, generator)
             for sentence, frames in zip(told, found, strict=True):
                 frames.append(model.find(features, sentence).half())
     return [torch.cat(frames, dim=1) for frames in found]
-
-
-def _first_state(model: VideoWorldModel, batch: WindowBatch, config: WorldModelTraining) -> VideoState:
-    """Start where the windows start, with nothing remembered but the memory frames."""
-    frames = torch.cat([batch.reference[:, None], batch.memory], dim=1)
-    latent = encode_frames(model, frames.flatten(0, 1).cpu().numpy(), config).float().unflatten(0, frames.shape[:2])
-    nothing = latent.new_zeros(len(latent), 0)
-    return VideoState(latent[:, 0], latent[:, 1:], batch.command, nothing, nothing)
 
 
 def _join(parts: Sequence[Told]) -> Told:

@@ -1,7 +1,7 @@
 """Training of the video world model: the codec on frames, then the dynamics with two heads on its latents.
 
-The sampler may then be distilled to fewer steps (``distillation``). The outcome head comes last, on whole episodes
-(``outcome_training``).
+The sampler may then be distilled to fewer steps (``distillation``). The outcome head and the frame restorer come last, on
+whole episodes (``outcome_training``, ``restorer_training``).
 
 The codec is frozen while the dynamics learn, so every frame is encoded once and windows are cut out of latents:
 on two cores that saves a third of each step.
@@ -21,8 +21,9 @@ from worldrl.core.device import autocast as device_autocast
 from worldrl.core.device import resolve_dtype
 from worldrl.core.ema import Ema
 from worldrl.core.errors import SettingError
-from worldrl.core.fit import FitReport, adamw, fit, warmup_cosine
+from worldrl.core.fit import FitReport, fit, fit_module
 from worldrl.core.log import MetricLog
+from worldrl.core.optimizer import adamw, warmup_cosine
 from worldrl.core.rng import on_device, stream
 from worldrl.core.types import Episode
 from worldrl.data.windows import WindowSampler
@@ -30,93 +31,8 @@ from worldrl.world_models.bootstrapping import LatentRollouts
 from worldrl.world_models.codec import IdentityCodec, to_unit
 from worldrl.world_models.losses import Denoise, chunk_loss, draw_depth, dynamics_loss
 from worldrl.world_models.sentences import Sentences, hide_rows, relabel
+from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
-
-
-@dataclass
-class WorldModelTraining:
-    """Settings of :func:`fit_codec`, :func:`fit_dynamics` and ``outcome_training.fit_outcome``.
-
-    Attributes:
-        codec_steps: steps of the codec; 0 keeps the codec as it is, and pixels need none.
-        codec_batch: frames per codec step.
-        codec_learning_rate: peak, warm-up cosine.
-        steps: steps of dynamics, success and gripper head together; 0 leaves them as they are.
-        batch: windows per step.
-        learning_rate: peak, warm-up cosine.
-        warmup: steps of warm-up.
-        weight_decay: AdamW.
-        clip_norm: largest gradient norm.
-        ema_decay: of the averaged weights that are kept; 0 keeps the last ones.
-        unroll: chunks per window.
-        bootstrap: probability that a step continues from the model's own imagined frames.
-        bootstrap_rows: size of the buffer of latent rollouts that such steps continue, to any depth
-            (``bootstrapping``); 0 imagines ahead within the window instead.
-        first_chunk_share: share of windows that start an episode.
-        static_share: share of static clips.
-        event_share: share of windows around gripper changes and contacts.
-        negative_share: share of windows whose instruction is swapped for one they certainly do not fulfil.
-        action_dropout: share of windows that are told the instruction instead of their actions, for a model that plans
-            (``dynamics.planning``); static clips keep theirs. Give such a model episodes that do what they were told.
-        outcome_steps: steps of the outcome head, after the dynamics; 0 leaves it as it is.
-        outcome_batch: episodes per step of those.
-        outcome_learning_rate: peak, warm-up cosine.
-        outcome_weight_decay: AdamW.
-        outcome_dropout: share of the findings hidden in each episode.
-        distill_steps: steps of distillation, between dynamics and outcome head; 0 leaves the sampler as it is.
-        distill_teacher_steps: of the sampler that is distilled.
-        distill_sampling_steps: of the distilled sampler.
-        dtype: ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
-        compile: compile the dynamics (worth it on a GPU).
-        checkpoint_every: steps between checkpoints.
-    """
-
-    codec_steps: int = 0
-    codec_batch: int = 48
-    codec_learning_rate: float = 6e-4
-    steps: int = 600
-    batch: int = 32
-    learning_rate: float = 2e-4
-    warmup: int = 50
-    weight_decay: float = 0.01
-    clip_norm: float = 1.0
-    ema_decay: float = 0.995
-    unroll: int = 3
-    bootstrap: float = 0.5
-    bootstrap_rows: int = 0
-    first_chunk_share: float = 0.1
-    static_share: float = 0.05
-    event_share: float = 0.4
-    negative_share: float = 0.2
-    action_dropout: float = 0.0
-    outcome_steps: int = 400
-    outcome_batch: int = 64
-    outcome_learning_rate: float = 2e-3
-    outcome_weight_decay: float = 0.05
-    outcome_dropout: float = 0.1
-    distill_steps: int = 0
-    distill_teacher_steps: int = 8
-    distill_sampling_steps: int = 1
-    dtype: str = "auto"
-    compile: bool = False
-    checkpoint_every: int = 200
-
-    def __post_init__(self) -> None:
-        """Check the ranges that the rooms below do not check."""
-        for name in ("bootstrap", "negative_share", "action_dropout"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise SettingError(f"world_model.{name} must lie in [0, 1], got {getattr(self, name)}")
-        for name in ("distill_teacher_steps", "distill_sampling_steps"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"world_model.{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 <= self.outcome_dropout < 1:
-            raise SettingError(f"world_model.outcome_dropout must lie in [0, 1), got {self.outcome_dropout}")
-        if self.bootstrap_rows < 0:
-            raise SettingError(f"world_model.bootstrap_rows must not be negative, got {self.bootstrap_rows}")
-        if self.bootstrap > 0 and self.unroll < 2 and not self.bootstrap_rows:
-            raise SettingError(
-                f"world_model.bootstrap needs world_model.unroll of at least 2 or bootstrap_rows, got {self.unroll} and 0"
-            )
 
 
 def fit_codec(
@@ -132,7 +48,6 @@ def fit_codec(
     codec = model.codec
     if isinstance(codec, IdentityCodec):
         raise SettingError("codec.kind=identity has nothing to learn; give codec_steps=0, or codec.kind=patch")
-    optimizer = adamw(codec, config.codec_learning_rate, config.weight_decay)
 
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
         generator = stream(seed, "codec", step)
@@ -140,18 +55,19 @@ def fit_codec(
         with autocast(model, config):
             return codec.loss(frames[rows.to(frames.device)].to(model.device), generator=generator)
 
-    return fit(
+    return fit_module(
         "codec",
-        modules={"codec": codec},
-        optimizer=optimizer,
-        loss=loss,
+        codec,
+        loss,
+        part="codec",
+        optimizer=adamw(codec, config.codec_learning_rate, config.weight_decay),
         steps=config.codec_steps,
-        folder=folder,
-        every_checkpoint=config.checkpoint_every,
-        schedule=warmup_cosine(config.codec_steps, min(config.warmup, config.codec_steps - 1), final=0.02),
+        warmup=config.warmup,
+        final=0.02,
         clip_norm=config.clip_norm,
+        every_checkpoint=config.checkpoint_every,
+        folder=folder,
         log=log,
-        every_log=10,
     )
 
 

@@ -33,6 +33,7 @@ from worldrl.world_models.dynamics import hide_actions
 from worldrl.world_models.flow_transformer import FlowTransformer
 from worldrl.world_models.gripper_head import GripperHead
 from worldrl.world_models.outcome_head import OutcomeJury, named_as_jury, verdict
+from worldrl.world_models.restorer import FrameRestorer
 from worldrl.world_models.success_head import SuccessHead
 from worldrl.world_models.unet import EdmUNet
 
@@ -49,6 +50,7 @@ class VideoState:
         command: what the robot was last told ``[B, A]``.
         instruction: embedded instructions ``[B, d]``.
         belief: of the outcome jury ``[B, J b]``.
+        first: uint8 ``[B, Y, X, 3]``, each row's first frame as the camera saw it.
     """
 
     reference: Tensor
@@ -56,6 +58,7 @@ class VideoState:
     command: Tensor
     instruction: Tensor
     belief: Tensor
+    first: Tensor
 
     @property
     def rows(self) -> int:
@@ -94,6 +97,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         self.success = SuccessHead(*sizes)
         self.gripper = GripperHead(*sizes, len(embodiment.actions.grippers))
         self.outcome = OutcomeJury(2 * self.dynamics.width, config.outcome.width, config.outcome.jury)
+        self.restorer = FrameRestorer(config.restorer) if config.restorer.width else None
 
     @property
     def device(self) -> torch.device:
@@ -114,12 +118,14 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     @torch.no_grad()
     def start(self, records: Sequence[ResetRecord]) -> VideoState:
         """Begin one rollout per record."""
-        frames = np.stack([np.concatenate([r.reference[None], r.memory]) for r in records])
+        stacked = np.stack([np.concatenate([r.reference[None], r.memory]) for r in records])
+        frames = torch.from_numpy(stacked).to(self.device)
         with self.autocast():
-            latent = self.codec.encode(to_unit(torch.from_numpy(frames).to(self.device))).float()  # [B, 1+K, c, h, w]
+            latent = self.codec.encode(to_unit(frames)).float()  # [B, 1+K, c, h, w]
             instruction = self.success.embed([r.instruction for r in records]).float()
         command = torch.from_numpy(np.stack([r.command for r in records])).to(self.device)
-        return VideoState(latent[:, 0], latent[:, 1:], command, instruction, self.outcome.blank(len(records)))
+        belief = self.outcome.blank(len(records))
+        return VideoState(latent[:, 0], latent[:, 1:], command, instruction, belief, frames[:, 0])
 
     @torch.no_grad()
     def imagine(
@@ -196,13 +202,17 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     @torch.no_grad()
     def decode_last(self, state: VideoState) -> Tensor:
         """Decode the newest frame of each row: uint8 ``[B, Y, X, 3]``."""
-        return self.decode(state.memory[:, -1:])[:, 0]
+        return self.decode(state.memory[:, -1:], state.first)[:, 0]
 
     @torch.no_grad()
-    def decode(self, latent: Tensor) -> Tensor:
-        """Decode latents ``[B, T, c, h, w]`` to uint8 ``[B, T, Y, X, 3]``."""
+    def decode(self, latent: Tensor, first: Tensor) -> Tensor:
+        """Decode latents ``[B, T, c, h, w]`` of rows whose first frames were ``first``: uint8 ``[B, T, Y, X, 3]``."""
         with self.autocast():
             frames = self.codec.decode(latent)
+            if self.restorer is not None:
+                whole = to_unit(first.to(self.device))[:, None].expand_as(frames)
+                shape = frames.shape[:2]
+                frames = self.restorer(frames.flatten(0, 1), whole.flatten(0, 1)).unflatten(0, shape)
         return to_uint8(frames.float())
 
     def restore(self, data: dict[str, Tensor]) -> VideoState:
@@ -235,18 +245,24 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         return model.to(device).eval()
 
 
-def with_planning(model: VideoWorldModel, *, seed: int) -> VideoWorldModel:
-    """Return the model with what planning needs on top, untrained; with actions it gives the numbers it gave before.
+def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int) -> VideoWorldModel:
+    """Return the model with what planning and a restorer need on top, untrained, where ``wanted`` asks and it has none.
+
+    With actions it gives the numbers and pictures that it gave before.
 
     Raises:
         SettingError: its backend cannot plan.
     """
     config = VideoWorldModelConfig.from_json(model.config.to_json())
-    config.dynamics = replace(config.dynamics, planning=True)
+    config.dynamics = replace(config.dynamics, planning=config.dynamics.planning or wanted.dynamics.planning)
+    if model.restorer is None:
+        config.restorer = wanted.restorer
+    if config == model.config:
+        return model
     with initial_weights(seed, "planning"):
-        planner = VideoWorldModel(config, model.embodiment)
-    planner.load_state_dict(planner.state_dict() | model.state_dict())
-    return planner.to(model.device).train(model.training)
+        larger = VideoWorldModel(config, model.embodiment)
+    larger.load_state_dict(larger.state_dict() | model.state_dict())
+    return larger.to(model.device).train(model.training)
 
 
 def make_codec(config: VideoWorldModelConfig) -> PatchCodec | IdentityCodec:

@@ -150,7 +150,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
             logit = self.success(features, state.instruction).float()
         check_imagined(future)
         clip = torch.cat([context, future], dim=1)
-        after = replace(self._remember(state, self.decode(clip), action), command=commands[:, -1])
+        after = replace(self._remember(state, self.decode(clip, state.reference), action), command=commands[:, -1])
         return after, Imagined(clip, self.frame_steps, commands, torch.sigmoid(logit))
 
     def _remember(self, state: WanState, frames: Tensor, action: Tensor) -> WanState:
@@ -180,8 +180,9 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         return state.memory[:, -1]
 
     @torch.no_grad()
-    def decode(self, latent: Tensor) -> Tensor:
-        """Decode the future frames of whole clips ``[B, f, c, h, w]`` to uint8 ``[B, F, Y, X, 3]``."""
+    def decode(self, latent: Tensor, first: Tensor) -> Tensor:
+        """Decode the future frames of whole clips ``[B, f, c, h, w]``, each with its first frame: uint8 ``[B, F, Y, X, 3]``."""
+        del first  # a clip begins with it
         return self.codec.decode(latent)[:, -self.config.dynamics.chunk_frames :]
 
     def restore(self, data: dict[str, Tensor]) -> WanState:

@@ -23,10 +23,11 @@ from worldrl.core.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.extras import require
-from worldrl.core.fit import FitReport, Schedule, interrupts, warmup_cosine
+from worldrl.core.fit import FitReport, interrupts
 from worldrl.core.log import MetricLog, Progress
+from worldrl.core.optimizer import Schedule, warmup_cosine
 from worldrl.core.types import Episode
-from worldrl.world_models.training import Sentences
+from worldrl.world_models.sentences import Sentences
 from worldrl.world_models.wan import WanWorldModel
 from worldrl.world_models.wan_adapter import is_published
 from worldrl.world_models.wan_folder import EXTRA

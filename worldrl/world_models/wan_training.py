@@ -17,7 +17,7 @@ from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.window_batch import first_nulls, memory_actions
 from worldrl.data.windows import WindowSampler
-from worldrl.world_models.training import Sentences, relabel
+from worldrl.world_models.sentences import Sentences, relabel
 from worldrl.world_models.wan import WanWorldModel
 from worldrl.world_models.wan_losses import WanClip, draw_clip
 from worldrl.world_models.wan_state import clip_action

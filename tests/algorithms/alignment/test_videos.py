@@ -110,7 +110,7 @@ def test_rewards_see_whole_videos_from_the_recorded_frame_on(make_task):
     (videos,) = seen
     assert (videos.frames.shape, videos.frames.dtype) == ((4, 5, 16, 16, 3), torch.uint8)
     assert videos.frames[:, 0, 0, 0, 0].tolist() == [60, 60, 120, 120]
-    assert torch.equal(videos.frames[:, 1:], task.model.decode(tree.latent))
+    assert torch.equal(videos.frames[:, 1:], task.model.decode(tree.latent, videos.frames[:, 0]))
     assert list(videos.instruction) == ["pick up the red cube"] * 2 + ["pick up the green cylinder"] * 2
     assert (videos.frame_s, videos.command) == (0.1, None)
 

@@ -12,8 +12,8 @@ from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
 from worldrl.core.rng import initial_weights
 from worldrl.core.types import Episode
 from worldrl.jobs.reproductions.latent_actor import LatentActor, forgetful, recurrent
-from worldrl.rollout.actors import Row
 from worldrl.rollout.latent_world import recorded_latents
+from worldrl.rollout.rows import Row
 from worldrl.rollout.specs import EpisodeSpec
 
 

@@ -25,9 +25,9 @@ from worldrl.algorithms.alignment.step_aware_preference import StepAwarePreferen
 from worldrl.algorithms.alignment.task import AlignmentTask
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.errors import NonFiniteError, SettingError, nearest
-from worldrl.core.fit import adamw
 from worldrl.core.interfaces import Logs
 from worldrl.core.log import MetricLog, Progress
+from worldrl.core.optimizer import adamw
 
 METHODS = ("flow_grpo", "dance_grpo", "branch_grpo", "diffusion_nft", "sol_rl", "step_aware_preference")
 

@@ -17,7 +17,7 @@ from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.interfaces import Logs, RewardMix, VideoReward
 from worldrl.core.rng import stream
-from worldrl.core.types import ImaginedVideos, ResetRecord
+from worldrl.core.types import ImaginedVideos, ResetRecord, first_frames
 from worldrl.world_models.flow_transformer import FlowTransformer
 from worldrl.world_models.video import VideoWorldModel
 
@@ -130,10 +130,10 @@ def mean_of_terms(terms: Tensor, group: Tensor) -> Tensor:
 
 def imagined_videos(task: AlignmentTask, latent: Tensor, start: Tensor) -> ImaginedVideos:
     """Show latents ``[B, T, c, h, w]`` that began at ``start`` ``[B]`` as their rewards see them."""
-    which = start.tolist()
-    first = torch.stack([torch.from_numpy(task.starts.records[i].memory[-1]) for i in which])[:, None]
-    frames = torch.cat([first, task.model.decode(latent).cpu()], dim=1)
-    sentences = [task.starts.records[i].instruction for i in which]
+    records = [task.starts.records[i] for i in start.tolist()]
+    now = torch.stack([torch.from_numpy(record.memory[-1]) for record in records])[:, None]
+    frames = torch.cat([now, task.model.decode(latent, first_frames(records)).cpu()], dim=1)
+    sentences = [record.instruction for record in records]
     return ImaginedVideos(frames, latent.cpu(), task.frame_s, sentences, commanded(task, start, latent.shape[1]))
 
 

@@ -30,7 +30,7 @@ from worldrl.rollout.decoded_plans import check_targets
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.rollout.starts import simulator_starts
 from worldrl.world_models.config import CodecConfig, DynamicsConfig, VideoWorldModelConfig
-from worldrl.world_models.training import WorldModelTraining
+from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
 
 KIND = "bimanual"

@@ -21,10 +21,10 @@ from torch import Tensor
 from worldrl.algorithms.offline.neubay import Neubay
 from worldrl.core.types import Episode
 from worldrl.evaluation.protocol import embedded_protocol
-from worldrl.rollout.actors import Row
 from worldrl.rollout.latent_world import latent_obs
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.reset_store import initial_record
+from worldrl.rollout.rows import Row
 from worldrl.world_models.video import VideoWorldModel
 
 DecideChunk = Callable[[Tensor], Tensor]

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.fit import adamw, fit, warmup_cosine
+from worldrl.core.fit import fit
 from worldrl.core.interfaces import Logs
 from worldrl.core.log import MetricLog
+from worldrl.core.optimizer import adamw, warmup_cosine
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.transitions import Transitions
 from worldrl.nn.blocks import Mlp

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.ema import Ema
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.fit import FitReport, Loss, fit, warmup_cosine
+from worldrl.core.fit import FitReport, Loss, fit
 from worldrl.core.interfaces import Logs
 from worldrl.core.log import MetricLog
+from worldrl.core.optimizer import warmup_cosine
 from worldrl.core.rng import initial_weights, on_device, stream
 from worldrl.core.transitions import Transitions
 from worldrl.diffusion.edm import denoised, draw_sigma, loss_weight, precondition

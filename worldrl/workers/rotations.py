@@ -1,0 +1,47 @@
+"""Rotations as every suite's worker reads them: LIBERO's, ManiSkill's and Isaac Lab's poses in one convention.
+
+Quaternions are (x, y, z, w); a suite that has w first brings it to the end before it asks here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+DOWN = np.diag([1.0, -1.0, -1.0])
+"""Rotation of a gripper that points straight down, fingers along y; the command's rotation vector counts from it."""
+
+
+def axis_angle(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rotation vector (rad) of a quaternion (x, y, z, w), with an angle in [0, 2π] as robosuite has it.
+
+    The two quaternions of one rotation are not folded together: published policies were trained on states that were
+    not, and the sign carries over (83 % → 97 % on libero_goal for one of them).
+    """
+    w = float(np.clip(quaternion[3], -1.0, 1.0))
+    sine = np.sqrt(1.0 - w * w)
+    return np.zeros(3) if sine < 1e-9 else quaternion[:3] * (2.0 * np.arccos(w) / sine)
+
+
+def rotation_vector(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rotation vector (rad) of a rotation matrix, with an angle in [0, π)."""
+    skew = np.array([matrix[2, 1] - matrix[1, 2], matrix[0, 2] - matrix[2, 0], matrix[1, 0] - matrix[0, 1]]) / 2
+    sine, cosine = float(np.linalg.norm(skew)), float((np.trace(matrix) - 1) / 2)
+    return skew if sine < 1e-9 else skew * (np.arctan2(sine, cosine) / sine)
+
+
+def rotation_matrix(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rotation matrix ``[3, 3]`` of a unit quaternion (x, y, z, w)."""
+    x, y, z, w = quaternion
+    return 2 * np.array(
+        [
+            [0.5 - y * y - z * z, x * y - z * w, x * z + y * w],
+            [x * y + z * w, 0.5 - x * x - z * z, y * z - x * w],
+            [x * z - y * w, y * z + x * w, 0.5 - x * x - y * y],
+        ]
+    )
+
+
+def turn_from_down(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rotation vector (rad) from :data:`DOWN` to a unit quaternion (x, y, z, w): a command's three numbers of rotation."""
+    return rotation_vector(rotation_matrix(quaternion) @ DOWN.T)
