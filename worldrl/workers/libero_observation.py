@@ -12,6 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+POSITION, QUATERNION, FINGERS = "robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos"
+OBSERVED = (POSITION, QUATERNION, FINGERS)
+"""What is read of robosuite's observation. It computes some thirty quantities, each looked at in every physics step; the
+worker switches the others off."""
 DOWN = np.diag([1.0, -1.0, -1.0])
 """Rotation of a gripper that points straight down, fingers along y; the command's rotation vector counts from it."""
 
@@ -57,7 +61,7 @@ def state_vector(obs: Mapping[str, Any]) -> NDArray[np.float32]:
     Args:
         obs: robosuite's observation.
     """
-    parts = (obs["robot0_eef_pos"], axis_angle(obs["robot0_eef_quat"]), obs["robot0_gripper_qpos"])
+    parts = (obs[POSITION], axis_angle(obs[QUATERNION]), obs[FINGERS])
     return np.concatenate(parts).astype(np.float32)
 
 
@@ -68,5 +72,5 @@ def command_vector(obs: Mapping[str, Any], gripper: float) -> NDArray[np.float32
         obs: robosuite's observation.
         gripper: last commanded value.
     """
-    turned = rotation_matrix(obs["robot0_eef_quat"]) @ DOWN.T
-    return np.concatenate([obs["robot0_eef_pos"], rotation_vector(turned), [gripper]]).astype(np.float32)
+    turned = rotation_matrix(obs[QUATERNION]) @ DOWN.T
+    return np.concatenate([obs[POSITION], rotation_vector(turned), [gripper]]).astype(np.float32)
