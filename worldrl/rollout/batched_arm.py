@@ -8,6 +8,7 @@ Shapes legend: ``N`` rows, ``J`` joints.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import torch
@@ -30,11 +31,10 @@ class BatchedArm:
     """
 
     def __init__(self) -> None:
-        import mujoco
-
         from worldrl_envs.kinematics import HOME_QPOS
         from worldrl_envs.paths import mjcf
 
+        mujoco: Any = importlib.import_module("mujoco")  # its types are made at import time
         model = mujoco.MjModel.from_xml_path(str(mjcf("panda")))
         self.joints, self._home = len(HOME_QPOS), torch.tensor(HOME_QPOS, dtype=torch.float64)
         self._low, self._high = torch.from_numpy(model.jnt_range[: self.joints].copy()).T

@@ -30,9 +30,10 @@ from worldrl.core.rng import numpy_stream
 from worldrl.rollout.batched_arm import BatchedArm
 from worldrl.rollout.collect import embedded_embodiment
 from worldrl.rollout.imagine import check_action
-from worldrl.rollout.suite_env import Step, register_vector
+from worldrl.rollout.suite_env import register_vector
 from worldrl.rollout.warp_physics import Readings, WarpPhysics
 
+Vector = NDArray[np.float32]
 ENV_ID = "worldrl/Warp-v0"
 CONTACTS, CONSTRAINTS = 64, 384
 """Room per copy: the fullest task of the suite has under half of it at its start."""
@@ -133,7 +134,9 @@ class WarpVecEnv(VectorEnv):
         readings = self.physics.read()
         return self._observe(readings), self._info(readings, np.zeros(self.num_envs, bool))
 
-    def step(self, actions: NDArray[np.float32]) -> Step:
+    def step(
+        self, actions: NDArray[np.float32]
+    ) -> tuple[Vector, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Take one control step of 0.05 s in every row that is not over.
 
         Under ``NEXT_STEP`` a row that is over is reset here and its action ignored, as Gymnasium prescribes.

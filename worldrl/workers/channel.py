@@ -79,7 +79,7 @@ class Channel:
 
     def _read(self, size: int) -> memoryview:
         # numpy's memory, because a bytearray would be written twice: with zeros first.
-        view = memoryview(np.empty(size, np.uint8))
+        view = np.empty(size, np.uint8).data
         place = 0
         while place < size:
             count = self._end.recv_into(view[place:], 0, socket.MSG_WAITALL)

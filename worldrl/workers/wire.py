@@ -46,7 +46,7 @@ def parts(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None =
     # ascontiguousarray makes a scalar a row of one, so the shape is taken from what was given.
     listing = [[name, array.dtype.str, list(np.shape((arrays or {})[name]))] for name, array in packed.items()]
     head = json.dumps({**header, "arrays": listing}).encode()
-    flat = [memoryview(array.reshape(-1).view(np.uint8)) for array in packed.values() if array.size]
+    flat = [array.reshape(-1).view(np.uint8).data for array in packed.values() if array.size]
     return [memoryview(_LENGTH.pack(len(head)) + head), *flat]
 
 
