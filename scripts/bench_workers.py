@@ -1,13 +1,17 @@
 """Measures what LIBERO's workers cost and bring: two against one, and one against the bare package; prints JSON.
 
 ``python scripts/bench_workers.py --steps 200`` needs ``worldrl setup libero``. Ratios are of one run on one machine: the
-three ways take turns, a block of steps each, so that a busy moment hits them alike. Time by the clock says little where
+ways take turns, a block of steps each, so that a busy moment hits them alike. Time by the clock says little where
 other programs share the cores, and two workers need two of them; ``cpu_ms_per_step`` counts processor time of all
 processes that take part, and holds on a busy machine too.
 
-* ``bare``: hf-libero's environment stepped by a program of its own in LIBERO's Python, nothing of worldrl in the loop.
+* ``bare``: hf-libero's environment as it comes, stepped by a program of its own in LIBERO's Python, nothing of worldrl
+  in the loop.
+* ``two_bare``: two such programs at once, neither waiting for the other: what two cores give at best.
 * ``one``: the same task behind one worker.
 * ``two``: two environments behind two workers, stepped together; its rate counts both.
+
+All play the same stored state with the same actions, and at the end their robots must be in the same place to the bit.
 """
 
 import argparse
@@ -20,6 +24,7 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,21 +37,32 @@ BARE = """
 import json, sys, time
 import numpy as np
 from worldrl.workers.libero import Libero
+from worldrl.workers.libero_facts import CAMERAS
+from worldrl.workers.libero_observation import OBSERVED, state_vector
 suite = Libero(**json.loads(sys.argv[1]))
 simulation = suite.make(suite.describe()["tasks"][0]["name"])
-env, state = simulation.env, simulation._states[0]  # the vendor's environment itself
-env.reset(); env.set_init_state(state)
+env = simulation.env  # the vendor's environment itself
+for name in env.env.observation_names.difference(OBSERVED):
+    env.env.modify_observable(name, "enabled", True)  # as it comes
+simulation.reset(0, 0, render=False)
+obs, size = simulation.obs, suite.image_size
 for line in sys.stdin:
-    actions = np.random.default_rng(0).uniform(-1, 1, (int(line), 7))
+    actions = np.random.default_rng(0).uniform(-1, 1, (int(line), 7)).astype(np.float32).astype(np.float64)
     began, used = time.perf_counter(), time.process_time()
     for action in actions:
-        env.step(action)
-    sys.stdout.write(f"{time.perf_counter() - began} {time.process_time() - used}\\n"); sys.stdout.flush()
+        obs = env.step(action)[0]
+        for camera in suite.cameras:
+            env.sim.render(camera_name=CAMERAS[camera], width=size, height=size)[::-1, ::-1].copy()
+    told = [time.perf_counter() - began, time.process_time() - used, *state_vector(obs).tolist()]
+    sys.stdout.write(json.dumps({"bare": told}) + "\\n"); sys.stdout.flush()
 """
 """Runs in LIBERO's environment; each line on its input asks for a block of steps."""
 
+Times = tuple[float, float, float]
+"""Seconds per step: by the clock, of processor time in simulating processes, and in this one."""
 
-class Bare:
+
+class Program:
     """The package without a worker around it."""
 
     def __init__(self, launch: Launch) -> None:
@@ -65,47 +81,96 @@ class Bare:
             env={**os.environ, "OMP_NUM_THREADS": "1", **launch.variables},
         )
 
-    def block(self, steps: int) -> tuple[float, float]:
-        """Seconds per step by the clock, and of processor time."""
+    def begin(self, steps: int) -> None:
+        """Let it take a block of steps."""
+        assert self.child.stdin is not None
         self.child.stdin.write(f"{steps}\n")
         self.child.stdin.flush()
+
+    def end(self) -> list[float]:
+        """Wait for the block: seconds by the clock, of processor time, and the state it ends in."""
+        assert self.child.stdout is not None
         while line := self.child.stdout.readline():
-            try:
-                clock, used = map(float, line.split())
-            except ValueError:
-                continue  # something that the package prints
-            return clock / steps, used / steps
+            if line.startswith('{"bare"'):  # the package prints other things
+                return json.loads(line)["bare"]
         raise SystemExit("bench_workers: the bare program ended; run it by hand to see why")
 
     def close(self) -> None:
         """End the program."""
+        assert self.child.stdin is not None
         self.child.stdin.close()
         self.child.wait()
+
+
+class Bare:
+    """Programs that step at the same time."""
+
+    def __init__(self, programs: list[Program]) -> None:
+        self.programs = programs
+        self.state: list[float] = []
+
+    def block(self, steps: int) -> Times:
+        """Take a block of steps in each."""
+        for program in self.programs:
+            program.begin(steps)
+        clock, used, *states = zip(*(program.end() for program in self.programs), strict=True)
+        self.state = [values[0] for values in states]
+        count = len(self.programs)
+        return statistics.mean(clock) / steps / count, statistics.mean(used) / steps, 0.0
 
 
 class Workers:
     """Environments behind workers."""
 
-    def __init__(self, pool: SimulatorPool) -> None:
-        self.pool = pool
+    def __init__(self, pool: SimulatorPool, *, pictures: bool) -> None:
+        self.pool, self.drawn = pool, None if pictures else ()
         task = pool.suite["tasks"][0]["name"]
         pool.reset({slot: Start(task, 0, 0) for slot in range(pool.slots)}, render=False)
+        self.state: list[float] = []
 
     def used_s(self) -> float:
-        """Processor time of the workers and of this process (s)."""
-        ticks = 0
-        for pid in self.pool.pids:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])  # user and system time
-        return ticks / os.sysconf("SC_CLK_TCK") + time.process_time()
+        """Processor time of the workers, all threads (s)."""
+        tasks = [task for pid in self.pool.pids for task in Path(f"/proc/{pid}/task").iterdir()]
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
-    def block(self, steps: int) -> tuple[float, float]:
-        """Seconds per step of one environment by the clock, and of processor time."""
+    def block(self, steps: int) -> Times:
+        """Take a block of steps in all slots together."""
         actions = np.random.default_rng(0).uniform(-1, 1, (steps, 7)).astype(np.float32)
-        began, used, count = time.perf_counter(), self.used_s(), steps * self.pool.slots
+        count, rows = steps * self.pool.slots, {}
+        began, used, own = time.perf_counter(), self.used_s(), time.process_time()
         for action in actions:
-            self.pool.step(dict.fromkeys(range(self.pool.slots), action), render=())
-        return (time.perf_counter() - began) / count, (self.used_s() - used) / count
+            rows = self.pool.step(dict.fromkeys(range(self.pool.slots), action), render=self.drawn)
+        passed = (time.perf_counter() - began, self.used_s() - used, time.process_time() - own)
+        self.state = rows[0]["state"].tolist()
+        return passed[0] / count, passed[1] / count, passed[2] / count
+
+
+def measure(ways: dict[str, Any], blocks: int, size: int) -> dict[str, list[float]]:
+    """Medians over the blocks, milliseconds per step of one environment: by the clock, of simulators, of the core."""
+    seconds: dict[str, list[Times]] = {name: [] for name in ways}
+    for way in ways.values():
+        way.block(size)
+    for _ in range(blocks):
+        for name, way in ways.items():
+            seconds[name].append(way.block(size))
+    ends = {name: way.state for name, way in ways.items()}
+    if any(state != ends["bare"] for state in ends.values()):
+        raise SystemExit(f"bench_workers: the ways did not do the same; their robots end at {ends}")
+    return {name: [1000 * statistics.median(part) for part in zip(*v, strict=True)] for name, v in seconds.items()}
+
+
+def report(ms: dict[str, list[float]]) -> dict[str, Any]:
+    """Put together what is printed."""
+    clock, used = ({name: value[0] for name, value in ms.items()}, {name: sum(v[1:]) for name, v in ms.items()})
+    return {
+        "ms_per_step": {name: round(value, 3) for name, value in clock.items()},
+        "cpu_ms_per_step": {name: round(value, 3) for name, value in used.items()},
+        "cpu_ms_per_step_of_the_core": {name: round(value[2], 3) for name, value in ms.items()},
+        "two_workers_over_one": round(clock["one"] / clock["two"], 3),
+        "two_bare_over_one": round(clock["bare"] / clock["two_bare"], 3),
+        "one_worker_over_bare": round(clock["one"] / clock["bare"], 3),
+        "one_worker_over_bare_cpu": round(used["one"] / used["bare"], 3),
+    }
 
 
 def main() -> None:
@@ -113,42 +178,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--suite", default="libero_spatial", choices=libero_facts.SUITES)
     parser.add_argument("--steps", type=int, default=200, help="steps of each way in all")
-    parser.add_argument("--blocks", type=int, default=10, help="into how many turns they are divided")
+    parser.add_argument("--blocks", type=int, default=10, help="into how many turns they are divided, after one more")
+    parser.add_argument("--cameras", nargs="*", default=[], choices=libero_facts.CAMERAS, help="drawn in each step")
     given = parser.parse_args()
     size = max(1, given.steps // given.blocks)
-    launch = libero_launch(given.suite, cameras=())
+    launch = libero_launch(given.suite, cameras=given.cameras)
     with ExitStack() as stack:
         pools = [
             stack.enter_context(SimulatorPool(launch, workers=count, slots=count, timeout_s=900.0)) for count in (1, 2)
         ]
-        bare = Bare(launch)
-        stack.callback(bare.close)
-        ways = {"bare": bare, "one": Workers(pools[0]), "two": Workers(pools[1])}
-        for way in ways.values():
-            way.block(2)
-        seconds = {name: [] for name in ways}
-        for _ in range(given.blocks):
-            for name, way in ways.items():
-                seconds[name].append(way.block(size))
-    clock, used = (
-        {name: statistics.median(v[part] for v in values) for name, values in seconds.items()} for part in (0, 1)
-    )
-    found = {
-        "suite": given.suite,
-        "steps": size * given.blocks,
-        "ms_per_step": {name: round(1000 * value, 3) for name, value in clock.items()},
-        "cpu_ms_per_step": {name: round(1000 * value, 3) for name, value in used.items()},
-        "two_workers_over_one": round(clock["one"] / clock["two"], 3),
-        "one_worker_over_bare": round(clock["one"] / clock["bare"], 3),
-        "one_worker_over_bare_cpu": round(used["one"] / used["bare"], 3),
-        "machine": {
-            "cpu": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "load": os.getloadavg(),
-        },
-        "python": platform.python_version(),
-    }
-    sys.stdout.write(json.dumps(found, indent=2) + "\n")
+        programs = [Program(launch) for _ in range(3)]
+        for program in programs:
+            stack.callback(program.close)
+        one, two = (Workers(pool, pictures=bool(given.cameras)) for pool in pools)
+        ways = {"bare": Bare(programs[:1]), "two_bare": Bare(programs[1:]), "one": one, "two": two}
+        found = report(measure(ways, given.blocks, size))
+    machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()}
+    about = {"suite": given.suite, "cameras": given.cameras, "steps": size * given.blocks}
+    sys.stdout.write(json.dumps({**about, **found, "machine": machine, "python": platform.python_version()}, indent=2))
+    sys.stdout.write("\n")
 
 
 if __name__ == "__main__":

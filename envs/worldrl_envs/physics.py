@@ -52,10 +52,10 @@ class Physics(ABC):
         self._qpos_at = {name: model.joint(name).qposadr[0] for name in objects}
         self._qvel_at = {name: model.joint(name).dofadr[0] for name in objects}
         self._body_of = {model.body(i).name: i for i in range(model.nbody)}
-        self._drawer = model.joint("drawer").qposadr[0] if "cabinet" in fixtures else None
+        self.drawer_at = model.joint("drawer").qposadr[0] if "cabinet" in fixtures else None
         self._geoms = {name: self._geoms_of_body(name) for name in objects}
         self._geoms |= {name: frozenset([model.geom(name).id]) for name in self._named_geoms()}
-        bodies = (*objects, "drawer") if self._drawer is not None else tuple(objects)
+        bodies = (*objects, "drawer") if self.drawer_at is not None else tuple(objects)
         self._task_geoms = frozenset(geom for name in bodies for geom in self._geoms_of_body(name))
 
     @abstractmethod
@@ -67,7 +67,7 @@ class Physics(ABC):
         """Run one control step with the robot held at home."""
 
     def _named_geoms(self) -> tuple[str, ...]:
-        return ("table",) if self._drawer is None else ("table", "knob")
+        return ("table",) if self.drawer_at is None else ("table", "knob")
 
     def _geoms_of_body(self, name: str) -> frozenset[int]:
         return frozenset(np.flatnonzero(self.model.geom_bodyid == self._body_of[name]).tolist())
@@ -92,8 +92,8 @@ class Physics(ABC):
             else:
                 mocap = self.model.body(name).mocapid[0]
                 self.data.mocap_pos[mocap], self.data.mocap_quat[mocap] = (x, y, 0), quat
-        if self._drawer is not None:
-            self.data.qpos[self._drawer] = layout.opening
+        if self.drawer_at is not None:
+            self.data.qpos[self.drawer_at] = layout.opening
 
     def placement(self) -> Placement:
         """The present positions, for storing."""
@@ -135,7 +135,7 @@ class Physics(ABC):
     @property
     def opening(self) -> float:
         """How far the drawer is open, metres; 0 in a scene without one."""
-        return 0.0 if self._drawer is None else float(self.data.qpos[self._drawer])
+        return 0.0 if self.drawer_at is None else float(self.data.qpos[self.drawer_at])
 
     def position(self, name: str) -> NDArray[np.float64]:
         """World position of an object's or fixture's body, float64[3], metres."""
@@ -166,13 +166,13 @@ class Physics(ABC):
 
     def poses(self) -> dict[str, NDArray[np.float64]]:
         """Pose of every object and fixture, and of the drawer where there is one."""
-        names = (*self.objects, *self.fixtures, *(("drawer",) if self._drawer is not None else ()))
+        names = (*self.objects, *self.fixtures, *(("drawer",) if self.drawer_at is not None else ()))
         return {name: self.pose(name) for name in names}
 
     def targets(self) -> list[NDArray[np.float64]]:
         """Positions worth reaching for: the objects, or the drawer's knob."""
         points = [self.position(name) for name in self.objects]
-        return points if self._drawer is None else [*points, self.knob]
+        return points if self.drawer_at is None else [*points, self.knob]
 
     @property
     def knob(self) -> NDArray[np.float64]:

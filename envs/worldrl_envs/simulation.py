@@ -22,12 +22,45 @@ REACH = 8  # solutions of the inverse kinematics, each bounded, from home to any
 REACHED = 1e-4  # rad; a solution that moves no joint further is the last one
 
 
+def servo_path(
+    start: NDArray[np.float64],
+    goal: NDArray[np.float64],
+    fingers: NDArray[np.float64],
+    gripper: NDArray[np.floating] | np.floating,
+    lag: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Servo targets of one control step, of one scene or of many.
+
+    Args:
+        start: float64[..., 7], joint targets before it, rad.
+        goal: float64[..., 7], joint targets after it, rad.
+        fingers: float64[..., 2], finger targets before it, metres.
+        gripper: float[...], commanded value; above 0 closes.
+        lag: float64[7], each servo's kv / kp, seconds.
+
+    Returns:
+        float64[SEGMENTS, ..., 9], the targets of each segment.
+    """
+    velocity = (goal - start) * PANDA.control_hz
+    # The sign alone decides, as on LIBERO's gripper: a hesitant policy still grasps.
+    wanted = np.where(np.asarray(gripper) > 0, 0.0, FINGER_OPEN)[..., None]
+    travel = np.clip(wanted - fingers, -FINGER_TRAVEL, FINGER_TRAVEL)
+    shares = [segment / SEGMENTS for segment in range(1, SEGMENTS + 1)]
+    arm = [start + (goal - start) * share + lag * velocity for share in shares]
+    hand = [fingers + travel * share for share in shares]
+    return np.concatenate([np.stack(arm), np.stack(hand)], axis=-1)
+
+
 class Simulation(Physics):
     """MuJoCo model and data of one task, driven by commanded poses.
 
     Args:
         objects: Names of the free objects, from `scene.OBJECTS`.
         fixtures: Names of the fixtures, from `scene.FIXTURES`.
+
+    Attributes:
+        substeps: Physics steps in each segment of a control step.
+        lag: float64[7], kv / kp of the arm's servos, seconds.
     """
 
     def __init__(self, objects: tuple[str, ...], fixtures: tuple[str, ...]) -> None:
@@ -36,9 +69,9 @@ class Simulation(Physics):
         self._arm = ArmKinematics()
         self._arm_target = np.array(HOME_QPOS)
         self._tcp = model.site("tcp").id
-        self._substeps = round(1 / (PANDA.control_hz * SEGMENTS * model.opt.timestep))
+        self.substeps = round(1 / (PANDA.control_hz * SEGMENTS * model.opt.timestep))
         gain, bias = model.actuator_gainprm, model.actuator_biasprm
-        self._lag = -bias[:ARM_JOINTS, 2] / gain[:ARM_JOINTS, 0]  # kv / kp, seconds
+        self.lag = -bias[:ARM_JOINTS, 2] / gain[:ARM_JOINTS, 0]  # kv / kp, seconds
         self._pads = tuple(model.geom(f"{side}_pad").id for side in ("left", "right"))
 
     def home(self) -> None:
@@ -73,16 +106,10 @@ class Simulation(Physics):
         """Run one control step (0.05 s) toward `command`, float32[7]."""
         start = self._arm_target
         self._arm_target = self._arm.solve(command, start)
-        velocity = (self._arm_target - start) * PANDA.control_hz
-        fingers = self.data.ctrl[ARM_JOINTS:].copy()
-        # The sign alone decides, as on LIBERO's gripper: a hesitant policy still grasps.
-        goal = 0.0 if command[GRIPPER_INDEX] > 0 else FINGER_OPEN
-        travel = np.clip(goal - fingers, -FINGER_TRAVEL, FINGER_TRAVEL)
-        for segment in range(1, SEGMENTS + 1):
-            reached = start + (self._arm_target - start) * (segment / SEGMENTS)
-            self.data.ctrl[:ARM_JOINTS] = reached + self._lag * velocity
-            self.data.ctrl[ARM_JOINTS:] = fingers + travel * (segment / SEGMENTS)
-            mujoco.mj_step(self.model, self.data, nstep=self._substeps)
+        fingers = self.data.ctrl[ARM_JOINTS:]
+        for targets in servo_path(start, self._arm_target, fingers, command[GRIPPER_INDEX], self.lag):
+            self.data.ctrl[:] = targets
+            mujoco.mj_step(self.model, self.data, nstep=self.substeps)
         mujoco.mj_forward(self.model, self.data)  # poses and contacts of the final state
 
     # --- state ---
@@ -120,6 +147,11 @@ class Simulation(Physics):
         """Whether the (left, right) finger touches the free object `name`, or the drawer's "knob"."""
         left, right = (self.touches((pad,), self._geoms[name]) for pad in self._pads)
         return left, right
+
+    @property
+    def contact_geoms(self) -> tuple[list[int], list[int]]:
+        """Ids of the fingers' pads, and of what counts when they touch it: the task's objects and the drawer."""
+        return list(self._pads), sorted(self._task_geoms)
 
     def contact(self) -> bool:
         """Whether any finger touches any task object or the drawer."""

@@ -4,6 +4,9 @@ Units under test: ``workers/libero.py``, ``workers/libero_expert.py``, ``rollout
 """
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,6 +63,16 @@ def test_traces_do_not_depend_on_workers_or_on_what_was_played_before():
                 trace += [rows[0]["state"], rows[1]["state"]]
             traces.append(np.stack(trace))
     np.testing.assert_array_equal(*traces)
+
+
+def test_what_the_worker_does_not_compute_changes_nothing():
+    """The bare package, all its observables on, and one and two workers end in the same state to the bit, or it fails."""
+    script = Path(__file__).parents[2] / "scripts" / "bench_workers.py"
+    program = subprocess.run(
+        [sys.executable, script, "--steps", "6", "--blocks", "2"], capture_output=True, text=True, check=False
+    )
+    assert program.returncode == 0, program.stderr
+    assert set(json.loads(program.stdout)["ms_per_step"]) == {"bare", "two_bare", "one", "two"}
 
 
 def test_pictures_are_the_right_way_up_and_the_state_is_the_robots():

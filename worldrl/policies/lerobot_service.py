@@ -31,7 +31,7 @@ from worldrl.core.rng import lent_to_torch
 from worldrl.policies.lerobot_folder import ACTION
 from worldrl.policies.lerobot_network import LerobotNetwork, import_lerobot, installed
 from worldrl.policies.one_step import draw_chunk, trace_log_prob
-from worldrl.workers.wire import PROTOCOL, encode
+from worldrl.workers.wire import PROTOCOL
 
 Arrays = dict[str, NDArray[Any]]
 Pulse = Callable[[str, int], None]
@@ -99,7 +99,7 @@ class Service:
         }
         self._optimizer = torch.optim.AdamW(list(self._parameters.values()))
 
-    def answer(self, header: Mapping[str, Any], arrays: Arrays) -> bytes:
+    def answer(self, header: Mapping[str, Any], arrays: Arrays) -> tuple[dict[str, Any], Arrays]:
         """Serve one request."""
         self._pulse(str(header["kind"]), -1)
         handlers: dict[str, Callable[[Mapping[str, Any], Arrays], Arrays]] = {
@@ -115,7 +115,7 @@ class Service:
         }
         if header["kind"] not in handlers:
             raise ValueError(f"unknown request {header['kind']!r}")
-        return encode({"kind": "rows", "protocol": PROTOCOL}, handlers[header["kind"]](header, arrays))
+        return {"kind": "rows", "protocol": PROTOCOL}, handlers[header["kind"]](header, arrays)
 
     def close(self) -> None:
         """Nothing but memory is held."""

@@ -18,13 +18,13 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
 from typing import Any
 
 from worldrl.core.errors import WorkerError
 from worldrl.rollout.pool import JOIN_S, STARTUP_S, describe_exit
 from worldrl.workers import boot
-from worldrl.workers.wire import PROTOCOL, Arrays, WireError, decode, encode
+from worldrl.workers.channel import Channel
+from worldrl.workers.wire import PROTOCOL, Arrays, WireError
 
 Reply = tuple[dict[str, Any], Arrays]
 _HIDDEN = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "DISPLAY")
@@ -85,7 +85,7 @@ class SimulatorProcess:
             raise WorkerError(f"{launch.name}: {launch.python} cannot be started ({error.strerror})") from error
         finally:
             theirs.close()  # only the worker may hold this end, or its death would not end the pipe
-        self.connection = Connection(ours.detach())
+        self.connection = Channel(ours)
         self._heard_s = time.monotonic() + max(0.0, STARTUP_S - timeout_s)
         self.send({"kind": "hello", "protocol": PROTOCOL, "options": dict(launch.options)})
 
@@ -94,7 +94,7 @@ class SimulatorProcess:
         self._heard_s = max(self._heard_s, time.monotonic())
         self.call = header["kind"]
         try:
-            self.connection.send_bytes(encode(header, arrays))
+            self.connection.send(header, arrays)
         except OSError:
             return
 
@@ -120,7 +120,7 @@ class SimulatorProcess:
             WorkerError: it reports an exception; asking again would raise it again.
         """
         try:
-            header, arrays = decode(self.connection.recv_bytes())
+            header, arrays = self.connection.receive()
         except (EOFError, OSError, WireError) as error:
             raise Lost(self._end(error)) from error
         self._heard_s = time.monotonic()

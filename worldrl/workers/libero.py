@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from worldrl.workers import libero_facts as facts
+from worldrl.workers.libero_observation import OBSERVED
 from worldrl.workers.libero_package import (
     LiberoError,
     assets_digest,
@@ -89,13 +90,16 @@ class Libero:
         return Simulation(self, self._environment(self.suite, task), self.states[task])
 
     def _environment(self, suite: str, task: str, *, render: bool | None = None) -> Any:
-        return self._vendor.ControlEnv(
+        env = self._vendor.ControlEnv(
             bddl_file_name=str(self._bddl / suite / f"{task}.bddl"),
             use_camera_obs=False,  # pictures are drawn only where somebody looks at them
             has_offscreen_renderer=bool(self.cameras) if render is None else render,
             control_freq=facts.CONTROL_HZ,
             **{"ignore_done": True},  # the horizon is the protocol's, counted by the core
         )
+        for name in env.env.observation_names.difference(OBSERVED):
+            env.env.modify_observable(name, "enabled", False)
+        return env
 
     def probe(self) -> dict[str, Any]:
         """Let one telling stored state settle.

@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 
 from worldrl.workers.rotations import axis_angle, turn_from_down
 
+POSITION, QUATERNION, FINGERS = "robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos"
+OBSERVED = (POSITION, QUATERNION, FINGERS)
+"""What is read of robosuite's observation. It computes some thirty quantities, each looked at in every physics step; the
+worker switches the others off."""
+
 
 def turn(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """Turn a rendered picture by 180°."""
@@ -26,7 +31,7 @@ def state_vector(obs: Mapping[str, Any]) -> NDArray[np.float32]:
     Args:
         obs: robosuite's observation.
     """
-    parts = (obs["robot0_eef_pos"], axis_angle(obs["robot0_eef_quat"]), obs["robot0_gripper_qpos"])
+    parts = (obs[POSITION], axis_angle(obs[QUATERNION]), obs[FINGERS])
     return np.concatenate(parts).astype(np.float32)
 
 
@@ -37,5 +42,5 @@ def command_vector(obs: Mapping[str, Any], gripper: float) -> NDArray[np.float32
         obs: robosuite's observation.
         gripper: last commanded value.
     """
-    turned = turn_from_down(obs["robot0_eef_quat"])
-    return np.concatenate([obs["robot0_eef_pos"], turned, [gripper]]).astype(np.float32)
+    turned = turn_from_down(obs[QUATERNION])
+    return np.concatenate([obs[POSITION], turned, [gripper]]).astype(np.float32)

@@ -28,11 +28,11 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import socket
 import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -40,8 +40,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.workers.boot import load_file
-from worldrl.workers.wire import PROTOCOL, Arrays, decode, encode
+from worldrl.workers.channel import Channel
+from worldrl.workers.wire import PROTOCOL, Arrays
 
+Answer = tuple[dict[str, Any], Arrays]
+"""A header and its arrays."""
 PULSE_S = 0.5
 PICTURE = "image"
 """The main camera's picture; another camera's is called ``<camera>_image``."""
@@ -142,12 +145,12 @@ class Server:
         self._suite, self._pulse = suite, pulse
         self._slots: dict[int, tuple[str, Simulation]] = {}
 
-    def answer(self, header: Mapping[str, Any], arrays: Arrays) -> bytes:
+    def answer(self, header: Mapping[str, Any], arrays: Arrays) -> Answer:
         """Serve one request."""
         kind = header["kind"]
         if kind == "probe":
             self._pulse("probe", -1)
-            return encode({"kind": "ready", "protocol": PROTOCOL, "suite": self._suite.probe()})
+            return {"kind": "ready", "protocol": PROTOCOL, "suite": self._suite.probe()}, {}
         if kind == "reset":
             return self._reset(header["episodes"])
         slots: list[int] = header["slots"]
@@ -162,7 +165,7 @@ class Server:
         self._pulse(call, slot)
         return self._slots[slot][1]
 
-    def _reset(self, episodes: Sequence[Sequence[Any]]) -> bytes:
+    def _reset(self, episodes: Sequence[Sequence[Any]]) -> Answer:
         rows, sentences = [], []
         for slot, task, init_id, seed, render in episodes:
             self._pulse("make and reset the environment", slot)
@@ -196,12 +199,12 @@ class BatchServer:
     def __init__(self, suite: BatchedSuite, pulse: Any) -> None:
         self._suite, self._pulse = suite, pulse
 
-    def answer(self, header: Mapping[str, Any], arrays: Arrays) -> bytes:
+    def answer(self, header: Mapping[str, Any], arrays: Arrays) -> Answer:
         """Serve one request."""
         kind = header["kind"]
         self._pulse(kind, -1)
         if kind == "probe":
-            return encode({"kind": "ready", "protocol": PROTOCOL, "suite": self._suite.probe()})
+            return {"kind": "ready", "protocol": PROTOCOL, "suite": self._suite.probe()}, {}
         if kind == "reset":
             episodes = header["episodes"]
             return pack([episode[0] for episode in episodes], self._suite.reset_rows(episodes))
@@ -215,13 +218,17 @@ class BatchServer:
         self._suite.close()
 
 
-def pack(slots: Sequence[int], rows: Sequence[Arrays], instructions: Sequence[str | None] = ()) -> bytes:
+def pack(slots: Sequence[int], rows: Sequence[Arrays], instructions: Sequence[str | None] = ()) -> Answer:
     """Stack rows into one answer; pictures are stacked over the rows that have them."""
     pictured = [slot for slot, row in zip(slots, rows, strict=True) if PICTURE in row]
     names = {name: None for row in rows for name in row}
-    stacked = {name: np.stack([np.asarray(row[name]) for row in rows if name in row]) for name in names}
+    stacked = {name: _stack([np.asarray(row[name]) for row in rows if name in row]) for name in names}
     told = {"instructions": list(instructions)} if any(instructions) else {}
-    return encode({"kind": "rows", "slots": list(slots), "pictured": pictured, **told}, stacked)
+    return {"kind": "rows", "slots": list(slots), "pictured": pictured, **told}, stacked
+
+
+def _stack(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    return values[0][None] if len(values) == 1 else np.stack(values)  # a worker often holds one slot: no copy
 
 
 def main(descriptor: str, target: str) -> None:
@@ -233,16 +240,16 @@ def main(descriptor: str, target: str) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops its workers
     threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
-    connection = Connection(int(descriptor))
+    channel = Channel(socket.socket(fileno=int(descriptor)))
     try:
-        _serve(connection, target)
+        _serve(channel, target)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # nobody listens any more
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
-        connection.send_bytes(encode({"kind": "failed", "error": text, "traceback": traceback.format_exc()}))
+        channel.send({"kind": "failed", "error": text, "traceback": traceback.format_exc()})
     finally:
-        connection.close()
+        channel.close()
 
 
 def server_of(suite: Any, pulse: Any) -> Any:
@@ -252,8 +259,8 @@ def server_of(suite: Any, pulse: Any) -> Any:
     return (BatchServer if hasattr(suite, "step_rows") else Server)(suite, pulse)
 
 
-def _serve(connection: Connection, target: str) -> None:
-    header, _ = decode(connection.recv_bytes())
+def _serve(channel: Channel, target: str) -> None:
+    header, _ = channel.receive()
     if header.get("kind") != "hello" or header.get("protocol") != PROTOCOL:
         raise ValueError(f"this worker speaks protocol {PROTOCOL}, the core says {header}")
     last_s = -PULSE_S
@@ -262,16 +269,16 @@ def _serve(connection: Connection, target: str) -> None:
         nonlocal last_s
         if time.monotonic() - last_s >= PULSE_S:
             last_s = time.monotonic()
-            connection.send_bytes(encode({"kind": "pulse", "call": call, "slot": slot}))
+            channel.send({"kind": "pulse", "call": call, "slot": slot})
 
     suite = find_suite(target)(**header["options"])
-    connection.send_bytes(encode({"kind": "ready", "protocol": PROTOCOL, "suite": suite.describe()}))
+    channel.send({"kind": "ready", "protocol": PROTOCOL, "suite": suite.describe()})
     if hasattr(suite, "pulse"):
         suite.pulse = pulse
     server = server_of(suite, pulse)
     try:
-        while (message := decode(connection.recv_bytes()))[0]["kind"] != "stop":
-            connection.send_bytes(server.answer(*message))
+        while (message := channel.receive())[0]["kind"] != "stop":
+            channel.send(*server.answer(*message))
     finally:
         server.close()
 

@@ -19,11 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-PROTOCOL = 1
-"""Version of the messages between the core and a simulator worker; both sides must speak the same."""
+PROTOCOL = 2
+"""Version of the messages between the core and a simulator worker, and of how they are framed (`workers/channel.py`); both
+sides must speak the same."""
 
 Arrays = dict[str, NDArray[Any]]
 _LENGTH = struct.Struct("<I")
+_KEPT_BYTES = 4096
+"""Smaller arrays are copied out of a message, or the state of one step would keep its pictures alive."""
 _KINDS = "buif"  # numpy's letters of bool, unsigned, signed and float
 
 
@@ -31,8 +34,8 @@ class WireError(ValueError):
     """A message is not one of ours, or was cut short."""
 
 
-def encode(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> bytes:
-    """Pack a JSON-ready header and named arrays into one message.
+def parts(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> list[memoryview]:
+    """Pack a JSON-ready header and named arrays into the parts of one message, flat bytes; arrays lie where they lay.
 
     Raises:
         WireError: an array holds something other than numbers or bools.
@@ -43,11 +46,24 @@ def encode(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None 
     # ascontiguousarray makes a scalar a row of one, so the shape is taken from what was given.
     listing = [[name, array.dtype.str, list(np.shape((arrays or {})[name]))] for name, array in packed.items()]
     head = json.dumps({**header, "arrays": listing}).encode()
-    return b"".join([_LENGTH.pack(len(head)), head, *(array.tobytes() for array in packed.values())])
+    flat = [array.reshape(-1).view(np.uint8).data for array in packed.values() if array.size]
+    return [memoryview(_LENGTH.pack(len(head)) + head), *flat]
 
 
-def decode(message: bytes) -> tuple[dict[str, Any], Arrays]:
-    """Unpack :func:`encode`; the arrays are writable and own their memory.
+def encode(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> bytes:
+    """Pack a JSON-ready header and named arrays into one message.
+
+    Raises:
+        WireError: an array holds something other than numbers or bools.
+    """
+    return b"".join(parts(header, arrays))
+
+
+def decode(message: bytes | memoryview) -> tuple[dict[str, Any], Arrays]:
+    """Unpack :func:`encode`; the arrays are writable.
+
+    Args:
+        message: bytes, from which the arrays are copied, or a writable buffer of nobody else's, which large arrays keep.
 
     Raises:
         WireError: the message is damaged, or announces anything but numbers and bools.
@@ -55,7 +71,7 @@ def decode(message: bytes) -> tuple[dict[str, Any], Arrays]:
     try:
         (length,) = _LENGTH.unpack_from(message)
         offset = _LENGTH.size + length
-        header = json.loads(message[_LENGTH.size : offset])
+        header = json.loads(bytes(message[_LENGTH.size : offset]))
         listing = [(str(name), np.dtype(str(dtype)), tuple(shape)) for name, dtype, shape in header.pop("arrays")]
     except (struct.error, ValueError, TypeError, KeyError, AttributeError) as error:
         raise WireError(f"not a message of ours: {error}") from error
@@ -67,7 +83,9 @@ def decode(message: bytes) -> tuple[dict[str, Any], Arrays]:
         count = math.prod(shape)
         if offset + count * dtype.itemsize > len(message):
             raise WireError(f"array {name!r}: the message ends inside it")
-        arrays[name] = np.frombuffer(message, dtype, count, offset).reshape(shape).copy()
+        array = np.frombuffer(message, dtype, count, offset).reshape(shape)
+        kept = array.flags.writeable and array.flags.aligned and array.nbytes >= _KEPT_BYTES
+        arrays[name] = array if kept else array.copy()
         offset += arrays[name].nbytes
     if offset != len(message):
         raise WireError(f"{len(message) - offset} bytes follow the last array")
