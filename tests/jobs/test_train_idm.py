@@ -83,6 +83,21 @@ def test_actions_between_frames_have_no_noise_floor(make_settings):
     assert metrics["frames"] == 4 * 17  # every second frame but the last
 
 
+def test_held_out_videos_of_two_arms_are_decoded_and_executed(make_settings, two_armed_data, tmp_path):
+    data = [str(two_armed_data)] * 2  # the expert's episode and a noisy one, twice
+    metrics = train_idm.main(make_settings(data=data, camera="head", clip_frames=4, executed=1))
+    executed = metrics["executed"]
+    assert executed["commanded"]["k"] == 1  # the true commands open the drawer again
+    assert executed["decoded"]["k"] == 0  # what nothing was learned for does not
+    assert executed["tasks"] == {"BimanualOpenDrawer": {name: executed[name] for name in ("commanded", "decoded")}}
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Executed decodes succeed in 0 %" in page
+    with pytest.raises(SettingError, match="it must read the whole command"):
+        train_idm.main(make_settings("half", data=data, camera="head", target=["command.0:7"], executed=1))
+    with pytest.raises(SettingError, match="executed: none of the 1 held-out episodes succeeded"):
+        train_idm.main(make_settings("failed", data=data, camera="head", clip_frames=4, executed=1, seed=FAILED))
+
+
 def test_what_does_not_fit_is_refused(make_settings, make_world_model, tmp_path):
     make_world_model(size=32).save(tmp_path / "large")
     for over, message in (
@@ -94,6 +109,13 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, tmp_path)
     ):
         with pytest.raises(SettingError, match=message):
             train_idm.main(make_settings(next(iter(over)), **over))
-    for over in ({"limits": "arm"}, {"clip_frames": 3}, {"data": []}, {"temperature": 0.0}, {"held_out": 2.0}):
+    for over in (
+        {"limits": "arm"},
+        {"executed": -1},
+        {"clip_frames": 3},
+        {"data": []},
+        {"temperature": 0.0},
+        {"held_out": 2.0},
+    ):
         with pytest.raises(SettingError, match=next(iter(over))):
             make_settings(**over)
