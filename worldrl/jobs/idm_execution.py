@@ -29,7 +29,8 @@ def executions(
 
     Args:
         idm: reads the whole command.
-        held_out: episodes in random order, of which it has learned none.
+        held_out: episodes in random order, of which it has learned none; having scaled its deviations is no harm, since
+            deviations are not executed.
         count: how many; 0 executes nothing.
         camera: which it looks through.
         restore: shows frames as a world model's codec does; None shows them as recorded only.

@@ -66,7 +66,8 @@ class TrainIdmSettings:
     clip_frames: int = setting(16, "frames of the held-out clips that noise floor and acceptance probe are measured on")
     temperature: float = setting(0.25, "of the action-similarity reward in the acceptance probe")
     executed: int = setting(
-        0, "held-out successes whose decoded videos the simulator executes; of joint targets, with target=[command]"
+        0,
+        "held-out successes (of both halves) whose decoded videos the simulator executes; of joint targets, with target=[command]",
     )
     model: IdmConfig = field(default_factory=IdmConfig)
     training: IdmTraining = field(default_factory=IdmTraining)
@@ -136,7 +137,9 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
             "by_unit": {look: by_unit(reading, seed=settings.seed) for look, reading in readings.items()},
             **measured_rewards(settings, idm, training, held_out, dt),
             "foresight": learn_foresight(run, settings, idm, training, held_out, log),
-            "executed": executions(idm, held_out, settings.executed, camera=settings.camera, restore=restore),
+            "executed": executions(
+                idm, [*held_out, *scaling], settings.executed, camera=settings.camera, restore=restore
+            ),
         }
         idm.save(run.path / IDM, parents=lineage(settings, data))
         metrics["hash"] = artefact_hash(run.path / IDM)
