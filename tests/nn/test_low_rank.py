@@ -33,7 +33,7 @@ def train(network, steps=2):
 
 
 def test_only_the_additions_move_and_merged_they_are_the_weights(network):
-    before, keys = copy.deepcopy(network.state_dict()), list(network.state_dict())
+    before = copy.deepcopy(network.state_dict())
     at_first = run(network)
     add_low_rank(network, network[1], LowRankConfig(rank=2, alpha=6.0), seed=3)
     assert torch.equal(run(network), at_first)
@@ -45,7 +45,7 @@ def test_only_the_additions_move_and_merged_they_are_the_weights(network):
     by_hand = before["1.mlp.0.weight"] + 6 / 2 * addition.up @ addition.down
     learned = run(network)
     merge_low_rank(network)
-    assert list(network.state_dict()) == keys
+    assert network.state_dict().keys() == before.keys()
     assert torch.equal(run(network), learned)
     torch.testing.assert_close(network[1].mlp[0].weight.data, by_hand.data)
     changed = {name for name, value in network.state_dict().items() if not torch.equal(value, before[name])}
