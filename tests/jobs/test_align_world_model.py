@@ -1,6 +1,7 @@
 """The job on a tiny planner: result, report, resume, actions instead of instructions, and what it refuses."""
 
 import json
+from functools import partial
 
 import pytest
 import torch
@@ -82,7 +83,25 @@ def test_a_run_leaves_a_model_a_result_and_a_page(settings, tmp_path, planner):
     assert report.main(report.ReportSettings(run_dir=str(tmp_path / "run")))["bytes"] == len(page.encode())
 
 
-def test_a_stopped_run_goes_on_to_the_same_numbers(settings, tmp_path, monkeypatch):
+def test_low_rank_additions_are_merged_into_an_ordinary_folder(settings, tmp_path, planner):
+    metrics = align_world_model.main(settings(lora__rank=2))
+    assert 0 < metrics["trained_share"] < 0.5
+    assert metrics["terms"]["bright"]["gain"]["value"] != 0
+    start, aligned = (VideoWorldModel.load(folder).state_dict() for folder in (planner, tmp_path / "run/world_model"))
+    assert start.keys() == aligned.keys()
+    changed = [name for name in start if not torch.equal(start[name], aligned[name])]
+    assert changed
+    for name in changed:
+        assert name.startswith("dynamics.blocks.")
+        assert torch.linalg.matrix_rank(aligned[name] - start[name], atol=1e-4) <= 2
+    # What was measured last is what the folder holds.
+    again = align_world_model.main(settings("again", start=f"{tmp_path}/run/world_model"))
+    assert again["terms"]["bright"]["before"] == metrics["terms"]["bright"]["after"]
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_stopped_run_goes_on_to_the_same_numbers(settings, tmp_path, monkeypatch, rank):
+    settings = partial(settings, lora__rank=rank)
     whole = align_world_model.main(settings("whole"))
 
     class StopError(Exception):
@@ -121,6 +140,7 @@ def test_a_model_that_follows_actions_is_aligned_too(settings, make_world_model,
         ({"data": "[]"}, "data must name"),
         ({"methods__branch_grpo__splits": "[]"}, "branch_grpo.splits"),
         ({"held_out": "0.01"}, "leaves none to measure"),
+        ({"lora__rank": "17"}, "lora.rank: 17 is above a side"),
     ],
 )
 def test_impossible_settings_are_refused(settings, over, words):

@@ -1,12 +1,17 @@
 """``worldrl train-idm`` on pushed squares: numbers, page, folder, and what it refuses."""
 
 import json
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from worldrl.core.artefact import read_manifest
 from worldrl.core.errors import SettingError
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.evaluation.report.words import percent
 from worldrl.jobs import train_idm
+from worldrl.jobs.idm_execution import executions
 from worldrl.jobs.train_idm import TrainIdmSettings
 from worldrl.rewards.foresight import FeaturePredictor, ForesightConfig
 from worldrl.rewards.idm_training import IdmTraining
@@ -54,7 +59,7 @@ def test_a_run_leaves_numbers_a_page_and_a_model(make_settings, model_folder, tm
             assert row["median"].keys() == {"n", "value", "lo", "hi", "method"}
             assert row["median"]["value"] <= row["p90"]["value"]
             assert row["coverage"].keys() == {"0.5", "0.9", "0.95"}
-        assert result["metrics"]["by_unit"][look].keys() == {"m", "rad"}
+        assert result["metrics"]["by_unit"][look].keys() == {"m"}  # the hand never turns here
     floor = metrics["noise_floor"]
     assert floor["p0"] == pytest.approx(floor["medians"]["penalty"]["real"])
     assert floor["medians"]["executability"]["real"] == pytest.approx(10 / 2**0.5, abs=0.2)
@@ -83,6 +88,23 @@ def test_actions_between_frames_have_no_noise_floor(make_settings):
     assert metrics["frames"] == 4 * 17  # every second frame but the last
 
 
+def test_held_out_videos_of_two_arms_are_decoded_and_executed(make_settings, two_armed_data, tmp_path):
+    data = [str(two_armed_data)] * 2  # the expert's episode and a noisy one, twice
+    metrics = train_idm.main(make_settings(data=data, camera="head", clip_frames=4, executed=1))
+    executed = metrics["executed"]
+    assert executed["commanded"]["k"] == 1  # the true commands open the drawer again
+    assert executed["decoded"]["k"] == 0  # what nothing was learned for does not
+    assert executed["tasks"] == {"BimanualOpenDrawer": {name: executed[name] for name in ("commanded", "decoded")}}
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert f"Executed decodes succeed in {percent(0, 0)}" in page
+    with pytest.raises(SettingError, match="it must read the whole command"):
+        train_idm.main(make_settings("half", data=data, camera="head", target=["command.0:7"], executed=1))
+    episode = EpisodeDataset.open(two_armed_data)[0]
+    failed = replace(episode, reward=np.zeros_like(episode.reward))
+    with pytest.raises(SettingError, match="executed: none of the 1 held-out episodes succeeded"):
+        executions(InverseDynamics.load(tmp_path / "run" / "idm"), [failed], 1, camera="head", restore=None)
+
+
 def test_what_does_not_fit_is_refused(make_settings, make_world_model, tmp_path):
     make_world_model(size=32).save(tmp_path / "large")
     for over, message in (
@@ -94,6 +116,13 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, tmp_path)
     ):
         with pytest.raises(SettingError, match=message):
             train_idm.main(make_settings(next(iter(over)), **over))
-    for over in ({"limits": "arm"}, {"clip_frames": 3}, {"data": []}, {"temperature": 0.0}, {"held_out": 2.0}):
+    for over in (
+        {"limits": "arm"},
+        {"executed": -1},
+        {"clip_frames": 3},
+        {"data": []},
+        {"temperature": 0.0},
+        {"held_out": 2.0},
+    ):
         with pytest.raises(SettingError, match=next(iter(over))):
             make_settings(**over)

@@ -13,6 +13,7 @@ from worldrl.jobs.vla_settings import Evaluation, Practice
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.world_models.video import VideoWorldModel
+from worldrl_envs.bimanual.control import NAMES
 
 SCRIPT = Path(__file__).parent / "vla_script.py"
 SMALL = (
@@ -144,3 +145,25 @@ def test_a_practice_of_which_nothing_is_held_out_is_refused_before_anything_is_r
     with pytest.raises(SettingError, match=r"held_out: 0\.2 of 6 practice episodes is not one each"):
         main(settings)
     assert not (tmp_path / "run").exists()
+
+
+def test_weights_of_another_robot_are_refused_before_anything_is_recorded(tmp_path):
+    settings = TrainVlaSettings(run_dir=str(tmp_path / "run"), kind="bimanual")  # the bundled weights are of one arm
+    with pytest.raises(SettingError, match="was made for another robot; use start=scratch"):
+        main(settings)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow  # every stage of two rounds in a process of its own
+def test_the_whole_loop_with_two_arms(run_python, tmp_path):
+    """Fourteen joint targets and their own inverse dynamics, through every stage; resumed, nothing changes."""
+    small = [part for part in SMALL if not part.startswith("tasks=")] + ["tasks=[BimanualOpenDrawer]"]
+    ended = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", "run_dir=run", *small, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr
+    metrics = check_run(tmp_path / "run")
+    assert [row["column"] for row in metrics["rounds"][0]["idm"]["errors"]] == [f"command.{name}" for name in NAMES]
+    assert TokenPolicy.load(tmp_path / "run" / metrics["policy"], "cpu").actions.names == NAMES
+    assert len(VideoWorldModel.load(tmp_path / "run" / metrics["world_model"]).embodiment.actions.grippers) == 2
+    again = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", "run_dir=run", *small, cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert check_run(tmp_path / "run") == metrics

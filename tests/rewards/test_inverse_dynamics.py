@@ -210,6 +210,12 @@ def test_errors_and_coverage_by_hand():
     assert rx["coverage"]["0.95"]["value"] == 0.0
     assert x["median"]["n"] == 2
     assert by_unit(readings, seed=0)["rad"]["median"]["value"] == pytest.approx(2.0)
+    still = [np.full((len(t), 1), 0.5) for t in true]  # what never moves is read without error, and does not count
+    true, mean = ([np.hstack([a, b]) for a, b in zip(given, still, strict=True)] for given in (true, mean))
+    readings = Readings((*readings.columns, Column("state", 4, "ry")), true, mean, mean)
+    assert by_unit(readings, seed=0)["rad"]["median"]["value"] == pytest.approx(2.0)
+    alone = Readings((Column("state", 4, "ry"),), still, still, still)
+    assert by_unit(alone, seed=0) == {}
 
 
 def test_quantiles_over_episodes_are_those_of_all_their_values():

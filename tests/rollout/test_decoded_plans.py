@@ -1,6 +1,7 @@
 """Plans read off frames: targets between frames by hand, and recorded motion executed again from what a reader says."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,9 +12,10 @@ from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
 from worldrl.rewards.columns import Column
 from worldrl.rewards.inverse_dynamics import Decoded
+from worldrl.rollout import starts
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.collect import embedded_options
-from worldrl.rollout.decoded_plans import check_targets, execute_recorded, joint_path
+from worldrl.rollout.decoded_plans import check_targets, commanded, decoded, execute_recorded, joint_path
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EpisodeSpec
 
@@ -50,17 +52,28 @@ class Knowing:
         return Decoded(command, torch.zeros_like(command))
 
 
-def test_true_readings_open_the_drawer_again_and_wrong_ones_do_not():
-    task = "BimanualOpenDrawer"
-    (episode,) = rollout_episodes(
-        [EpisodeSpec(task, 0, 3)],
-        actor=ExpertActor(),
-        env_options=embedded_options([task], 16),
-        workers=0,
-        hold_steps=8,
-    )
+def demonstration(spec: EpisodeSpec, domain: str = "clean") -> Episode:
+    options = replace(embedded_options([spec.task], 16), domain=domain)
+    (episode,) = rollout_episodes([spec], actor=ExpertActor(), env_options=options, workers=0, hold_steps=8)
     assert isinstance(episode, Episode)
     assert episode.success
-    assert execute_recorded(Knowing(episode, 0.0), [episode]).tolist() == [True]
+    return episode
+
+
+def test_true_readings_open_the_drawer_again_and_wrong_ones_do_not():
+    episode = demonstration(EpisodeSpec("BimanualOpenDrawer", 0, 3))
     still = replace(episode, command=np.repeat(episode.command[:1], len(episode) + 1, axis=0))
-    assert execute_recorded(Knowing(still, 0.0), [episode]).tolist() == [False]
+    for knows, succeeds in ((episode, True), (still, False)):
+        read = partial(decoded, Knowing(knows, 0.0), "head")
+        assert execute_recorded([episode], 2, read).tolist() == [succeeds]
+    assert execute_recorded([episode], 2, partial(commanded, 2)).tolist() == [True]
+
+
+def test_a_randomised_episode_is_executed_on_the_table_that_it_was_recorded_on(monkeypatch):
+    spec = EpisodeSpec("BimanualLiftPot", 1, 3)
+    episode, opened, real = demonstration(spec, "randomised"), [], starts.simulator
+    monkeypatch.setattr(starts, "simulator", lambda task, **options: opened.append(options) or real(task, **options))
+    again = starts.replay_in_simulator(spec.task, [(spec.index, spec.seed)], [episode.action], domain="randomised")
+    assert again.tolist() == [episode.first_success]
+    assert execute_recorded([episode], 1, partial(commanded, 1)).tolist() == [True]
+    assert [options["domain"] for options in opened] == ["randomised", "randomised"]

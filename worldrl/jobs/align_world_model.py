@@ -24,6 +24,7 @@ from worldrl.evaluation.world_model import padded_actions
 from worldrl.jobs.align_report import sentence, write_report
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import WORLD_MODEL, starting_world_model, weights_folder
+from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 from worldrl.registry import VIDEO_REWARDS
 from worldrl.rewards.mixing import mix
 from worldrl.rollout.reset_store import record_at
@@ -60,6 +61,7 @@ class AlignWorldModelSettings:
     mixing: str = setting("gdpo", "how terms become one number: gdpo (each normalised in its group first) or mean")
     method: str = setting("flow_grpo", f"one of {', '.join(METHODS)}")
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
+    lora: LowRankConfig = field(default_factory=LowRankConfig)
     methods: MethodConfigs = field(default_factory=MethodConfigs)
     held_out: float = setting(0.2, "share of the episodes whose starts are kept apart, to measure before and after")
     videos: int = setting(4, "videos per held-out start, before and after with the same noise")
@@ -90,14 +92,18 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     datasets = [EpisodeDataset.open(folder) for folder in settings.data]
     with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:
         task, held_out = alignment_tasks(settings, datasets, device)
+        add_low_rank(task.dynamics, task.dynamics.blocks, settings.lora, seed=settings.seed)
+        share = trained_share(task.dynamics)
         method = make_method(settings.method, task, settings.methods)  # remembers the weights as they are now
         before = measure(held_out, settings.videos, pictures=settings.strips)
         history = align(task, method, folder=run.path / "checkpoints", log=log)
+        merge_low_rank(task.dynamics)
         after = measure(held_out, settings.videos, pictures=settings.strips)
         parent = {"path": settings.start, "hash": artefact_hash(weights_folder(settings.start))}
         task.model.save(run.path / WORLD_MODEL, parents=[parent])
         metrics = {
             "method": settings.method,
+            "trained_share": share,
             "starts": len(task.starts),
             "held_out_starts": len(held_out.starts),
             "terms": compare(before, after, seed=settings.seed),

@@ -16,7 +16,7 @@ from worldrl.core.run import RunDirectory
 from worldrl.evaluation.report.model import Curve, Number, ReportData, Table
 from worldrl.evaluation.report.store import save_report
 from worldrl.evaluation.report.words import count, number
-from worldrl.jobs.world_model_tables import with_interval
+from worldrl.jobs.world_model_tables import with_interval, with_rate
 from worldrl.rewards.acceptance import APART, LEAST_EXACT, MOST_SPOILT
 from worldrl.rewards.calibration import INTERVALS, Readings
 
@@ -69,7 +69,9 @@ def sentence(findings: IdmFindings) -> str:
     metrics = findings.metrics
     parts = [f"{with_interval(found['median'])} {unit}" for unit, found in metrics["by_unit"]["recorded"].items()]
     errors = " and ".join(parts) or "told column by column below"
-    return f"Median error on {count(metrics['episodes']['held_out'], 'held-out episode')}: {errors}."
+    executed = metrics["executed"]
+    again = f" Executed decodes succeed in {with_rate(executed['decoded'])}." if executed else ""
+    return f"Median error on {count(metrics['episodes']['held_out'], 'held-out episode')}: {errors}.{again}"
 
 
 def headline(findings: IdmFindings) -> list[Number]:
@@ -81,10 +83,10 @@ def headline(findings: IdmFindings) -> list[Number]:
         for unit, found in units.items()
     ]
     scores = metrics["acceptance"]["scores"]
-    return [
-        *tiles,
-        Number("Acceptance probe", "passed" if metrics["acceptance"]["accepted"] else "failed", note=_named(scores)),
-    ]
+    probe = Number("Acceptance probe", "passed" if metrics["acceptance"]["accepted"] else "failed", note=_named(scores))
+    if not metrics["executed"]:
+        return [*tiles, probe]
+    return [*tiles, Number("Executed decodes that succeed", with_rate(metrics["executed"]["decoded"])), probe]
 
 
 def tables(findings: IdmFindings) -> list[Table]:
@@ -94,6 +96,8 @@ def tables(findings: IdmFindings) -> list[Table]:
     if metrics["noise_floor"]:
         found.append(floor_table(metrics["noise_floor"]))
     found.append(acceptance_table(metrics["acceptance"]))
+    if metrics["executed"]:
+        found.append(execution_table(metrics["executed"]))
     if metrics["foresight"]:
         rows = [(name, f"{value:.3f}") for name, value in metrics["foresight"].items()]
         found.append(
@@ -128,6 +132,15 @@ def floor_table(floor: Mapping[str, Any]) -> Table:
         "where a decode is as rough as that of a real video."
     )
     return Table("Noise floor", ("Measure", "Decoded real", "Decoded still", "Recorded motion"), rows, note)
+
+
+def execution_table(executed: Mapping[str, Any]) -> Table:
+    """How many episodes succeed again when what their frames show is executed."""
+    sources = [name for name in executed if name != "tasks"]
+    rows = [(name, *(with_rate(rates[source]) for source in sources)) for name, rates in executed["tasks"].items()]
+    rows.append(("all", *(with_rate(executed[source]) for source in sources)))
+    note = "Held-out successes, open loop from their initial states. Commanded: the true commands at the same frames."
+    return Table("Executed decodes", ("Task", *map(str.capitalize, sources)), rows, note)
 
 
 def acceptance_table(found: Mapping[str, Any]) -> Table:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning, train_policy
 from worldrl.core.artefact import read_artefact
-from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Policy
 from worldrl.core.log import MetricLog, read_metrics
@@ -53,6 +53,7 @@ POLICY, WORLD_MODEL = "policy", "world_model"
 """Folder names of the artefacts inside a stage."""
 DYNAMICS = "dynamics"
 """Folder of a training's checkpoints."""
+OTHER_ROBOT = "start: the world model in {folder} was made for another robot; use start=scratch"
 
 
 def learn_policy(
@@ -97,6 +98,20 @@ def require_kind(start: str, config: VideoWorldModelConfig) -> None:
         raise SettingError(f"start: the dynamics in {folder} are {held}, dynamics.kind is {asked}; use start=scratch")
 
 
+def require_robot(start: str, robot: AnyEmbodiment) -> None:
+    """Refuse weights of another robot before anything is recorded for this one.
+
+    Raises:
+        ArtefactError: no world model in that folder.
+        SettingError: the robots differ.
+    """
+    if start == SCRATCH:
+        return
+    folder = weights_folder(start)
+    if embodiment_from_json(read_artefact(folder, kind=KIND).config["embodiment"]) != robot:
+        raise SettingError(OTHER_ROBOT.format(folder=folder))
+
+
 def starting_world_model(
     start: str,
     config: VideoWorldModelConfig | WanSettings | None,
@@ -131,7 +146,7 @@ def starting_world_model(
     folder = weights_folder(start)
     model = open_world_model(folder, device)
     if model.embodiment != embodiment:
-        raise SettingError(f"start: the world model in {folder} was made for another robot; use start=scratch")
+        raise SettingError(OTHER_ROBOT.format(folder=folder))
     if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel):
         return extended(model, config, seed=seed)
     return model

@@ -18,6 +18,7 @@ from worldrl.core.rng import stream
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
+from worldrl.jobs.idm_execution import executions
 from worldrl.jobs.idm_report import IdmFindings, show, write_report
 from worldrl.jobs.idm_stages import IDM, clips, learn_idm, motion_basis, through_codec
 from worldrl.jobs.opening import open_run
@@ -32,7 +33,8 @@ from worldrl.rewards.idm_training import IdmTraining, Restore
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rewards.limits import piper_bimanual
 from worldrl.rewards.similarity import action_similarity
-from worldrl.settings import fraction, one_of, positive, setting
+from worldrl.rollout.decoded_plans import check_targets
+from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.video import VideoWorldModel
 
 LIMITS = ("measured", "piper")
@@ -63,6 +65,10 @@ class TrainIdmSettings:
     )
     clip_frames: int = setting(16, "frames of the held-out clips that noise floor and acceptance probe are measured on")
     temperature: float = setting(0.25, "of the action-similarity reward in the acceptance probe")
+    executed: int = setting(
+        0,
+        "held-out successes (of both halves) whose decoded videos the simulator executes; of joint targets, with target=[command]",
+    )
     model: IdmConfig = field(default_factory=IdmConfig)
     training: IdmTraining = field(default_factory=IdmTraining)
     foresight: ForesightConfig = field(default_factory=ForesightConfig)
@@ -70,6 +76,7 @@ class TrainIdmSettings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         fraction("held_out", self.held_out)
+        non_negative("executed", self.executed)
         one_of("limits", self.limits, LIMITS)
         for name in ("frame_stride", "threads", "clip_frames", "temperature"):
             positive(name, getattr(self, name))
@@ -95,6 +102,9 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
     set_threads(settings.threads)
     data = [EpisodeDataset.open(folder) for folder in settings.data]
     pooled = data[0].concatenate(*data[1:])
+    columns = choose_columns(settings.target, recorded_names(pooled.embodiment))
+    if settings.executed:
+        check_targets(columns, pooled.embodiment.actions)
     with open_run("train-idm", settings) as run, MetricLog(run.path) as log:
         episodes = pooled.load()
         training, scaling, held_out = split_held_out(list(episodes), settings.held_out, seed=settings.seed)
@@ -105,7 +115,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
             run.path,
             training,
             scaling,
-            choose_columns(settings.target, recorded_names(pooled.embodiment)),
+            columns,
             config=settings.model,
             training=settings.training,
             frame_stride=settings.frame_stride,
@@ -127,6 +137,9 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
             "by_unit": {look: by_unit(reading, seed=settings.seed) for look, reading in readings.items()},
             **measured_rewards(settings, idm, training, held_out, dt),
             "foresight": learn_foresight(run, settings, idm, training, held_out, log),
+            "executed": executions(
+                idm, [*held_out, *scaling], settings.executed, camera=settings.camera, restore=restore
+            ),
         }
         idm.save(run.path / IDM, parents=lineage(settings, data))
         metrics["hash"] = artefact_hash(run.path / IDM)

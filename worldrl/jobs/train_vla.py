@@ -17,11 +17,12 @@ from worldrl.evaluation.compare import compare
 from worldrl.jobs import vla_checks as checks
 from worldrl.jobs import vla_stages as stages
 from worldrl.jobs.opening import choose_tasks, open_run
-from worldrl.jobs.stages import SCRATCH, require_kind, weights_folder
+from worldrl.jobs.stages import SCRATCH, require_kind, require_robot, weights_folder
 from worldrl.jobs.vla_loop import Loop, check_held_out
 from worldrl.jobs.vla_motion import idm_stage
 from worldrl.jobs.vla_report import write_report
 from worldrl.jobs.vla_settings import TrainVlaSettings
+from worldrl.rollout.collect import embedded_embodiment
 
 __all__ = ["TrainVlaSettings", "main"]
 
@@ -36,7 +37,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
         The metrics: before, after, paired comparison, gates and imagined numbers of every round.
 
     Raises:
-        SettingError: nothing of the practice would be held out.
+        SettingError: nothing of the practice would be held out, or the world model is another robot's.
         GateError: the world model is not good enough to practise in, and ``gates=stop``.
     """
     refuse_many("train-vla")
@@ -45,6 +46,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
     check_held_out(settings, tasks)
     require_kind(settings.start, settings.world_model)
+    require_robot(settings.start, embedded_embodiment(tasks))
     with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
         loop = Loop(settings, run, log, device, tasks)
         demos = stages.demonstrations(loop)

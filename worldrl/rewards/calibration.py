@@ -17,7 +17,7 @@ from worldrl.core.bootstrap import Bootstrap, bootstrap
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import Episode
 from worldrl.rewards.columns import Column, column_values
-from worldrl.rewards.idm_training import Restore
+from worldrl.rewards.idm_training import LEAST_DEVIATION, Restore
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 
 INTERVALS = {"0.5": 0.6745, "0.9": 1.6449, "0.95": 1.9600}
@@ -103,11 +103,17 @@ def calibration(readings: Readings, *, seed: int) -> list[dict[str, Any]]:
 
 
 def by_unit(readings: Readings, *, seed: int) -> dict[str, dict[str, Bootstrap]]:
-    """Median and 90th percentile of the absolute error over all columns of one unit together."""
+    """Median and 90th percentile of the absolute error over all columns of one unit that move, together.
+
+    What stands still in all of the episodes would flatter: it is read without error.
+    """
     units = dict.fromkeys(column.unit for column in readings.columns)
+    moving = np.concatenate(readings.true).std(axis=0) > LEAST_DEVIATION
     found: dict[str, dict[str, Bootstrap]] = {}
     for unit in filter(None, units):
-        chosen = [d for d, column in enumerate(readings.columns) if column.unit == unit]
+        chosen = [d for d, column in enumerate(readings.columns) if column.unit == unit and moving[d]]
+        if not chosen:
+            continue
         parts = [error[:, chosen].ravel() for error in readings.errors]
         found[unit] = {
             name: over_episodes(parts, share, seed=seed, name=unit) for name, share in (("median", 0.5), ("p90", 0.9))

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
@@ -51,6 +52,8 @@ class IdmTraining:
         jitter: strength of the colour jitter, since imagined colours are a little off.
         codec_share: share of the windows shown as the codec of ``world_model`` gives them back; needs one.
         checkpoint_every: steps between checkpoints.
+        dtype: number type of the encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where
+            the device has units for it. Reading is float32.
     """
 
     steps: int = 3000
@@ -61,6 +64,7 @@ class IdmTraining:
     jitter: float = 0.05
     codec_share: float = 0.5
     checkpoint_every: int = 500
+    dtype: str = "auto"
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -189,7 +193,8 @@ def fit_idm(
         error = (mean - target).detach().abs().mean()
         return beta_nll(mean, log_std, target, training.beta).mean(), {"idm/error": error}
 
-    return fit_module(
+    idm.encoder.compute_dtype = resolve_dtype(training.dtype, idm.device)
+    report = fit_module(
         series,
         idm,
         loss,
@@ -201,6 +206,8 @@ def fit_idm(
         folder=folder,
         log=log,
     )
+    idm.encoder.compute_dtype = torch.float32
+    return report
 
 
 def scale_deviations(idm: InverseDynamics, scores: Tensor) -> None:

@@ -8,7 +8,7 @@ Shapes legend: ``N`` plans, ``T`` imagined frames, ``s`` control steps per frame
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -78,17 +78,53 @@ def execute_frames(
         bool ``[N]``: the task was fulfilled within its horizon.
     """
     read = idm.decode(frames).mean[:, 1:].float().cpu()
-    path = joint_path(told, read, idm.frame_stride, actions)
+    return execute_targets(read, told, idm.frame_stride, task, starts, actions)
+
+
+def execute_targets(
+    read: Tensor,
+    told: Tensor,
+    stride: int,
+    task: str,
+    starts: Sequence[tuple[int, int]],
+    actions: ActionSpec,
+    domain: str = "clean",
+) -> NDArray[np.bool_]:
+    """Execute targets ``[N, T, A]`` that stand ``stride`` control steps apart; otherwise as :func:`execute_frames`."""
+    path = joint_path(told, read, stride, actions)
     rest = max(task_horizons([task])[task] - path.shape[1], 0)
     whole = np.concatenate([path, np.repeat(actions.hold(path[:, -1:]), rest, axis=1)], axis=1)
-    return replay_in_simulator(task, starts, list(whole)) >= 0
+    return replay_in_simulator(task, starts, list(whole), domain=domain) >= 0
 
 
-def execute_recorded(idm: InverseDynamics, episodes: Sequence[Episode]) -> NDArray[np.bool_]:
-    """Execute what the frames of recorded episodes show: how much the decoding alone loses, bool ``[E]``."""
+def execute_recorded(episodes: Sequence[Episode], stride: int, read: Callable[[Episode], Tensor]) -> NDArray[np.bool_]:
+    """Execute recorded episodes again, from their initial states, by what is known of every ``stride``-th frame.
+
+    Args:
+        episodes: made by ``collect`` in the embedded suite.
+        stride: control steps between the frames.
+        read: the targets ``[T, A]`` at the frames of an episode after its first: :func:`decoded`, :func:`commanded`.
+
+    Returns:
+        bool ``[E]``: the task was fulfilled within its horizon.
+    """
     found = []
     for episode in episodes:
-        frames = torch.from_numpy(episode.main_view[:: idm.frame_stride].copy())[None]
         spec, told = spec_of(episode.meta), torch.from_numpy(episode.command[:1])
-        found.append(execute_frames(idm, frames, told, episode.task, [(spec.index, spec.seed)], episode.actions))
+        start, domain = (spec.index, spec.seed), episode.meta.get("domain", "clean")
+        target = read(episode)[None]
+        found.append(execute_targets(target, told, stride, episode.task, [start], episode.actions, domain))
     return np.concatenate(found)
+
+
+def decoded(
+    idm: InverseDynamics, camera: str, episode: Episode, restore: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """What a camera's pictures show, as recorded or restored by a codec: how much decoding loses, float32 ``[T, A]``."""
+    frames = torch.from_numpy(episode.view(camera)[:: idm.frame_stride].copy())
+    return idm.decode((frames if restore is None else restore(frames))[None]).mean[0, 1:].float().cpu()
+
+
+def commanded(stride: int, episode: Episode) -> Tensor:
+    """What was commanded at every ``stride``-th frame: how much is lost between the frames, float32 ``[T, A]``."""
+    return torch.from_numpy(episode.command[::stride].copy())[1:]

@@ -67,7 +67,7 @@ def simulator_starts(
 
 
 def replay_in_simulator(
-    task: str, starts: Sequence[tuple[int, int]], actions: Sequence[NDArray[np.float32]]
+    task: str, starts: Sequence[tuple[int, int]], actions: Sequence[NDArray[np.float32]], *, domain: str = "clean"
 ) -> NDArray[np.int64]:
     """Execute action sequences open loop from known initial states.
 
@@ -75,12 +75,13 @@ def replay_in_simulator(
         task: name.
         starts: ``(index, seed)`` of each row.
         actions: float32 ``[T_i, A]`` of each row; what lies beyond the task's horizon is not executed.
+        domain: of two-armed tasks, in which the initial states lie; a randomised one has tables of its own heights.
 
     Returns:
         int64 ``[E]``: control step after which the task was first fulfilled, -1 where it never was.
     """
     step = np.full(len(starts), -1, np.int64)
-    with simulator(task, obs="state") as env:
+    with simulator(task, obs="state", **({} if domain == "clean" else {"domain": domain})) as env:
         for row, ((index, seed), sequence) in enumerate(zip(starts, actions, strict=True)):
             env.reset(seed=seed, options={"index": index})
             fulfilled = (k for k, action in _until_over(env, sequence) if env.step(action)[2])

@@ -16,6 +16,7 @@ backward). Wall time depends on the machine and never repeats; it is in each sta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.eva_arms import ALIGNED, MEASURES, METHODS, TRAINED, aligned, equal_compute, executed
 from worldrl.jobs.reproductions.eva_parts import TERM, EvaSettings, open_parts
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
-from worldrl.rollout.decoded_plans import execute_recorded
+from worldrl.rollout.decoded_plans import decoded, execute_recorded
 from worldrl.world_models.config import DynamicsConfig
 
 SETTINGS: Mapping[str, EvaSettings] = {
@@ -51,7 +52,8 @@ def run(settings: EvaSettings, cell: Cell, folder: Path) -> dict[str, Any]:
         successes = [episode for episode in parts.kept if episode.success]
         if not successes:
             raise SettingError(f"eva: the expert failed in all {len(parts.kept)} kept demonstrations; record more")
-        found = execute_recorded(parts.idm, successes)
+        read = partial(decoded, parts.idm, successes[0].cameras[0])
+        found = execute_recorded(successes, settings.stride, read)
         return {"success": float(found.mean()), "episodes": len(found)}
     trained = aligned(settings, cell, parts, folder) if cell.method in ALIGNED else {}
     return {**trained, **executed(settings, cell, parts)}

@@ -1,0 +1,100 @@
+"""LoRA (Hu et al. 2022, 2106.09685): a network learns through low-rank additions to its frozen matrices.
+
+Every chosen layer computes with ``W + (α / r) U D``, where ``D`` ``[r, in]`` begins random and ``U`` ``[out, r]`` at zero, so
+nothing changes at first. Afterwards the sum takes the matrix's place: the network is again what it was, with other numbers,
+and its folder needs nothing to be read. The additions are torch parametrisations, which copies and checkpoints know; Wan's
+transformer, whose folder keeps them apart, has peft's.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import initial_weights
+
+
+@dataclass
+class LowRankConfig:
+    """Settings of the additions.
+
+    Attributes:
+        rank: ``r``; 0 trains all weights instead.
+        alpha: α.
+    """
+
+    rank: int = 0
+    alpha: float = 32.0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.rank < 0:
+            raise SettingError(f"lora.rank must be 0 (all weights) or more, got {self.rank}")
+        if self.alpha <= 0:
+            raise SettingError(f"lora.alpha must be positive, got {self.alpha}")
+
+
+class LowRankAddition(nn.Module):
+    """Add ``(α / r) U D`` to a matrix ``[out, in]``.
+
+    Args:
+        matrix: what it is added to.
+        config: rank and scale; the rank is positive.
+    """
+
+    def __init__(self, matrix: Tensor, config: LowRankConfig) -> None:
+        super().__init__()
+        self.scale = config.alpha / config.rank
+        self.down = nn.Parameter(matrix.new_empty(config.rank, matrix.shape[1]))
+        self.up = nn.Parameter(matrix.new_zeros(matrix.shape[0], config.rank))
+        nn.init.kaiming_uniform_(self.down, a=math.sqrt(5))  # as a linear layer's weights
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        """Return the sum."""
+        return matrix + self.scale * (self.up @ self.down)
+
+
+def add_low_rank(network: nn.Module, within: nn.Module, config: LowRankConfig, *, seed: int) -> None:
+    """Freeze a network, and let every linear layer ``within`` a part of it learn a low-rank addition; no outputs change.
+
+    Args:
+        network: changed in place.
+        within: the part, for example a transformer's blocks.
+        config: rank and scale; rank 0 leaves everything as it is.
+        seed: of the additions' first values.
+
+    Raises:
+        SettingError: the rank is above a layer's smaller side, where it would save nothing.
+    """
+    if not config.rank:
+        return
+    layers = [(name, layer) for name, layer in within.named_modules() if isinstance(layer, nn.Linear)]
+    for name, layer in layers:
+        if config.rank > min(layer.weight.shape):
+            raise SettingError(
+                f"lora.rank: {config.rank} is above a side of {name} {tuple(layer.weight.shape)}; lower it"
+            )
+    network.requires_grad_(False)
+    with initial_weights(seed, "low-rank"):
+        for _, layer in layers:
+            parametrize.register_parametrization(layer, "weight", LowRankAddition(layer.weight, config))
+
+
+@torch.no_grad()
+def merge_low_rank(network: nn.Module) -> None:
+    """Let every sum take its matrix's place, and thaw the network; without additions only the latter."""
+    for layer in list(network.modules()):
+        if parametrize.is_parametrized(layer, "weight"):
+            parametrize.remove_parametrizations(layer, "weight")
+    network.requires_grad_(True)
+
+
+def trained_share(network: nn.Module) -> float:
+    """Share of a network's numbers that are trained."""
+    sizes = [(parameter.numel(), parameter.requires_grad) for parameter in network.parameters()]
+    return sum(size for size, trained in sizes if trained) / sum(size for size, _ in sizes)
