@@ -1,37 +1,16 @@
 """Unit under test: ``worldrl collect suite=libero_...`` and what can be done with it, through a tiny suite's workers."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import worldrl.jobs.collect_suite as collect_suite
-import worldrl.rollout.suites as suites
 from worldrl.cli import main
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.lerobot_journal import read_journal
-from worldrl.rollout.simulator import Launch
 from worldrl.rollout.specs import spec_of
 
-TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
 SIZE = 16
-
-
-@pytest.fixture
-def fake_libero(monkeypatch):
-    """LIBERO's launch starts a tiny suite instead; everything else is the real path."""
-
-    def install(**options):
-        launch = Launch("libero_goal", sys.executable, TARGET, {"suite": "libero_goal", "image_size": SIZE, **options})
-        monkeypatch.setattr(suites, "libero_launch", lambda suite, **settings: launch)
-
-    monkeypatch.setattr(collect_suite, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
-    record = type("E", (), {"record": {"assets_note": "toy"}})
-    monkeypatch.setattr(suites, "find_environment", lambda name: record)
-    install()
-    return install
 
 
 def collect(folder, *tokens):

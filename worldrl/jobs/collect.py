@@ -166,7 +166,7 @@ def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:
     return EnvOptions(image_size=settings.image_size, cameras=cameras, domain=settings.domain, actions=robot.actions)
 
 
-def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> list[CollectPlan]:
+def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> list[CollectPlan[AnyActor]]:
     """Name every episode of every source."""
     noisy = ExpertActor(noise=settings.noise, goal_offset=settings.goal_offset)
     sources: list[tuple[str, AnyActor, int]] = [
@@ -183,7 +183,9 @@ def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> 
     return [CollectPlan(actor, name_episodes(settings, tasks, source, count)) for source, actor, count in sources]
 
 
-def dream_plans(settings: CollectSettings, tasks: Sequence[str], file: Path, device: str) -> list[CollectPlan]:
+def dream_plans(
+    settings: CollectSettings, tasks: Sequence[str], file: Path, device: str
+) -> list[CollectPlan[AnyActor]]:
     """Imagine the dreams, unless an earlier start has, and plan to execute them."""
     if settings.policy is None or settings.world_model is None:
         return []

@@ -68,7 +68,11 @@ def record_suite(
     cameras, names = ("scene", "wrist") if settings.wrist else ("scene",), libero_tasks(settings.suite)
     tasks = choose_suite_tasks(settings.tasks, names)
     plans = [*read_plans(settings, tasks, names), *make_plans(settings, tasks, device)]
-    fields = {"embodiment": libero_embodiment(), "cameras": cameras, "image_size": settings.image_size}
+    fields: dict[str, Any] = {
+        "embodiment": libero_embodiment(),
+        "cameras": cameras,
+        "image_size": settings.image_size,
+    }
     if settings.expert_episodes + settings.policy_episodes == 0:
         return record_missing(run.path / DATASET, plans, _player(None, settings, cameras), **fields), {
             "suite": settings.suite

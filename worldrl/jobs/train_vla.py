@@ -16,7 +16,8 @@ from worldrl.core.ranks import refuse_many
 from worldrl.evaluation.compare import compare
 from worldrl.jobs import vla_checks as checks
 from worldrl.jobs import vla_stages as stages
-from worldrl.jobs.opening import choose_tasks, open_run
+from worldrl.jobs.arena import open_arena, tasks_of
+from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import SCRATCH, require_kind, weights_folder
 from worldrl.jobs.vla_loop import Loop, check_held_out
 from worldrl.jobs.vla_motion import idm_stage
@@ -42,11 +43,15 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     refuse_many("train-vla")
     device = resolve_device(settings.device)
     set_threads(settings.threads)
-    tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
+    tasks = tasks_of(settings)
     check_held_out(settings, tasks)
     require_kind(settings.start, settings.world_model)
-    with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
-        loop = Loop(settings, run, log, device, tasks)
+    with (
+        open_run("train-vla", settings) as run,
+        MetricLog(run.path) as log,
+        open_arena(settings, tasks, device) as arena,
+    ):
+        loop = Loop(settings, run, log, device, arena)
         demos = stages.demonstrations(loop)
         supervised = stages.supervised_policy(loop, demos)
         before = checks.evaluate(loop, "03-before", supervised)
@@ -54,6 +59,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
         verified = checks.verify(loop, policy, world)
         after = checks.evaluate(loop, "05-after", policy)
         metrics = {
+            **suite_facts(loop),
             "before": before.metrics(),
             "after": after.metrics(),
             "comparison": compare(before, after).metrics(),
@@ -65,6 +71,11 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
         run.write_result(metrics, seed=settings.seed, device=str(device), protocol_hash=before.protocol.hash)
         write_report(loop, metrics, console())
     return metrics
+
+
+def suite_facts(loop: Loop) -> dict[str, Any]:
+    """Which suite, and what its first evaluation says about assets, physics and drawing."""
+    return {"suite": loop.settings.suite, **loop.run.stage("03-before").summary.get("facts", {})}
 
 
 def run_rounds(loop: Loop, demos: Path, supervised: Path) -> tuple[Path, Path]:

@@ -43,7 +43,8 @@ from worldrl.workers.libero_package import task_sentence
 from worldrl.workers.rotations import quaternion
 
 SUFFIX = ".hdf5"
-SOURCE = "demonstrations"
+SOURCE, START = "demonstrations", "start_state"
+"""Label of these episodes, and the name under which their meta holds the simulator's state at the first frame."""
 PICTURES = {"scene": "obs/agentview_rgb", "wrist": "obs/eye_in_hand_rgb"}
 WIDTHS = {
     "actions": 7,
@@ -185,7 +186,7 @@ def read_demonstration(demonstration: Demonstration, *, cameras: Sequence[str], 
             **demonstration.spec(seed).to_json(),
             "restarted": False,
             "file": demonstration.file.name,
-            "start_state": raw["states"][int(after)].tolist(),
+            START: raw["states"][int(after)].tolist(),
         },
     )
 
