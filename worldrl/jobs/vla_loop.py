@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ class Loop:
         return self.arena.tasks
 
     @property
-    def horizons(self) -> Mapping[str, int]:
+    def horizons(self) -> dict[str, int]:
         """Time limit of each task (control steps)."""
         return self.arena.ground.horizons(self.tasks)
 

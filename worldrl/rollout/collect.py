@@ -23,12 +23,13 @@ from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_
 
 Who = TypeVar("Who")
 """Who acts: an actor, or files of what somebody did."""
+Who_co = TypeVar("Who_co", covariant=True)
 Play = Callable[[Sequence[tuple[EpisodeSpec, Who]]], Iterator[Episode | EpisodeOutcome]]
 """Plays episodes with their actors and returns them in the order asked for."""
 
 
 @dataclass(frozen=True)
-class CollectPlan(Generic[Who]):
+class CollectPlan(Generic[Who_co]):
     """Episodes of one actor.
 
     Attributes:
@@ -36,7 +37,7 @@ class CollectPlan(Generic[Who]):
         specs: which episodes.
     """
 
-    actor: Who
+    actor: Who_co
     specs: Sequence[EpisodeSpec]
 
 

@@ -6,7 +6,7 @@ really lead to. The embedded suite is one, a foreign suite's workers are another
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from worldrl.rollout.specs import EpisodeSpec
 class Ground(Protocol):
     """A simulator under imagined rollouts. An initial state is named by task, index and seed alone."""
 
-    def horizons(self, tasks: Sequence[str]) -> Mapping[str, int]:
+    def horizons(self, tasks: Sequence[str]) -> dict[str, int]:
         """Time limit of each task (control steps)."""
         ...
 
@@ -45,7 +45,7 @@ class Ground(Protocol):
 class EmbeddedGround:
     """The embedded suite: initial states are sampled, from index and seed."""
 
-    def horizons(self, tasks: Sequence[str]) -> Mapping[str, int]:
+    def horizons(self, tasks: Sequence[str]) -> dict[str, int]:
         """As of :class:`Ground`, and so are the others."""
         return task_horizons(tasks)
 

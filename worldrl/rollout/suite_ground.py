@@ -6,7 +6,7 @@ count episodes need not know that there are few; those behind are left to the ev
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,7 +50,7 @@ class SuiteGround:
         self._workers, self._horizon, self.states = workers, horizon, states
         self._seen: dict[tuple[str, int], _Look] = {}
 
-    def horizons(self, tasks: Sequence[str]) -> Mapping[str, int]:
+    def horizons(self, tasks: Sequence[str]) -> dict[str, int]:
         """The suite's one limit."""
         return dict.fromkeys(tasks, self._horizon)
 
