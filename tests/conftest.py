@@ -438,3 +438,52 @@ def wan_record(make_record: Callable[..., ResetRecord]) -> Callable[..., ResetRe
         return make_record(grey, **({"memory": np.repeat(picture[None], 4, axis=0)} | over))
 
     return make
+
+
+def _libero_rows(rows: int, size: int, draw: np.random.Generator, *, after: bool) -> dict[str, np.ndarray]:
+    action = np.round(draw.uniform(-1, 1, (rows, 7)), 3)
+    action[:, 6] = np.where(np.arange(rows) < rows // 2, -1, 1)
+    place = np.cumsum(np.vstack([[0.1, 0.0, 1.0], 0.01 * action[:, :3]]), axis=0)  # before and after each action
+    joint = np.tile(place[:, :1], 7) * np.arange(1, 8)
+    seen = slice(1, None) if after else slice(None, -1)
+    states = np.zeros((rows, 20))
+    states[:, 1:8] = joint[:-1]
+    return {
+        "actions": action,
+        "rewards": (np.arange(rows) == rows - 1).astype(np.uint8),
+        "dones": (np.arange(rows) == rows - 1).astype(np.uint8),
+        "states": states,
+        "obs/ee_pos": place[seen],
+        "obs/ee_ori": np.tile([3.1, 0.2, -0.1], (rows, 1)),
+        "obs/gripper_states": np.tile([0.04, -0.04], (rows, 1)),
+        "obs/joint_states": joint[seen],
+        "obs/agentview_rgb": draw.integers(0, 255, (rows, size, size, 3), np.uint8),
+        "obs/eye_in_hand_rgb": draw.integers(0, 255, (rows, size, size, 3), np.uint8),
+    }
+
+
+@pytest.fixture(scope="session")
+def write_libero_file() -> Callable[..., dict[str, np.ndarray]]:
+    """Write an HDF5 file as LIBERO's script does, of a hand that moves 0.01 m per action; returns demo 0's columns.
+
+    ``after=False`` pairs each action with the observation before it, as files made anew for OpenVLA do.
+    """
+    import h5py
+
+    def write(
+        file: Path, *, task: str, demos: int = 1, rows: int = 12, size: int = 8, after: bool = True,
+        bddl: str | None = "bddl_files/libero_goal/{}.bddl", convention: str = "opengl",
+    ) -> dict[str, np.ndarray]:  # fmt: skip
+        file.parent.mkdir(parents=True, exist_ok=True)
+        written = [_libero_rows(rows, size, numpy_stream(n, "libero-file"), after=after) for n in range(demos)]
+        with h5py.File(file, "w") as content:
+            data = content.create_group("data")
+            data.attrs["macros_image_convention"] = convention
+            if bddl is not None:
+                data.attrs["bddl_file_name"] = bddl.format(task)
+            for number, columns in enumerate(written):
+                for name, values in columns.items():
+                    data[f"demo_{number}/{name}"] = values
+        return written[0]
+
+    return write

@@ -1,10 +1,19 @@
-"""Small datasets on the disk: pushed squares, and two arms that open a drawer."""
+"""Small datasets on the disk, pushed squares and two arms that open a drawer; and LIBERO's place taken by a tiny suite."""
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
 
+import worldrl.jobs.arena as arena
+import worldrl.jobs.check_protocol as check_protocol
+import worldrl.jobs.collect_suite as collect_suite
+import worldrl.rollout.suites as suites
 from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.rollout.simulator import Launch
+
+FAKE_SUITE = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
 
 
 @pytest.fixture(scope="session")
@@ -47,3 +56,21 @@ def two_armed(tmp_path_factory):
 def two_armed_data(two_armed):
     """Folder of the dataset of :func:`two_armed`."""
     return two_armed[0]
+
+
+@pytest.fixture
+def fake_libero(monkeypatch):
+    """LIBERO's launch starts a tiny suite instead; everything else is the real path."""
+
+    def install(**options):
+        launch = Launch(
+            "libero_goal", sys.executable, FAKE_SUITE, {"suite": "libero_goal", "image_size": 16, **options}
+        )
+        monkeypatch.setattr(suites, "libero_launch", lambda suite, **settings: launch)
+
+    for job in (arena, check_protocol, collect_suite):
+        monkeypatch.setattr(job, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
+    record = type("E", (), {"record": {"assets_note": "toy"}})
+    monkeypatch.setattr(suites, "find_environment", lambda name: record)
+    install()
+    return install

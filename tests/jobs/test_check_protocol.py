@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import h5py
 import numpy as np
 import pytest
 
@@ -12,6 +13,7 @@ from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.evaluation.conventions import other_sign, shifted
 from worldrl.jobs.collect import CollectSettings
 from worldrl.jobs.collect import main as collect
+from worldrl.workers.server import BatchServer, start_name
 
 EPISODES = 2
 
@@ -145,3 +147,45 @@ def test_failed_recordings_and_unknown_suites_are_refused(tmp_path, demonstratio
     assert "no recorded episode succeeded" in capsys.readouterr().err
     assert main(["check-protocol", f"data={data}", "suite=libero_gaol"]) == 2
     assert "did you mean" in capsys.readouterr().err
+
+
+def as_libero_file(file, episodes, change):
+    """The same episodes as LIBERO's script would have written them: an observation behind each action."""
+    with h5py.File(file, "w") as content:
+        data = content.create_group("data")
+        data.attrs["bddl_file_name"] = f"bddl_files/libero_goal/{episodes[0].task}.bddl"
+        for number, episode in enumerate(episodes):
+            joints = np.pad(episode.state[:, :2], ((0, 0), (0, 5)))  # the tiny suite's two, and five that rest
+            demo = data.create_group(f"demo_{number}")
+            demo["states"] = np.pad(joints[:-1], ((0, 0), (1, 0)))  # after the time
+            demo["actions"], demo["rewards"] = change(episode.action.copy()), episode.reward
+            demo["obs/joint_states"] = joints[1:]
+            for name, part in (("ee_pos", slice(3)), ("ee_ori", slice(3, 6)), ("gripper_states", slice(6, 8))):
+                demo[f"obs/{name}"] = episode.state[1:, part]
+            for camera in ("agentview_rgb", "eye_in_hand_rgb"):
+                demo[f"obs/{camera}"] = episode.frames[1:, 0, ::-1, ::-1]
+
+
+def test_liberos_own_files_are_replayed_from_the_states_that_they_hold(tmp_path, fake_libero, capsys):
+    record = ["collect", "suite=libero_goal", "expert_episodes=2", "tasks=[reach_up]", "image_size=16", "workers=1"]
+    assert main([*record, f"run_dir={tmp_path / 'run'}"]) == 0
+    episodes = list(EpisodeDataset.open(tmp_path / "run" / "dataset"))
+    fake_libero(wrist=True)
+    found = {}
+    for name, change in (("fits", lambda action: action), ("half", half)):
+        (tmp_path / name).mkdir()
+        as_libero_file(tmp_path / name / "reach_up_demo.hdf5", episodes, change)
+        tokens = ["suite=libero_goal", "episodes=2", f"run_dir={tmp_path / name / 'run'}"]
+        assert main(["check-protocol", f"data={tmp_path / name}", *tokens]) == 0
+        found[name] = json.loads((tmp_path / name / "run" / "result.json").read_text())["metrics"]
+    assert found["fits"]["fits"], found["fits"]["verdict"]
+    assert found["fits"]["best"]["position_m"] < 1e-6
+    assert {frame["what"] for frame in found["fits"]["first_frames"]} >= {"picture of scene", "picture of wrist"}
+    assert not found["half"]["fits"]
+    assert [item["family"] for item in found["half"]["off"]] == ["position scale"]
+
+
+def test_a_suite_without_such_states_says_so():
+    server = BatchServer(None, lambda call, slot: None)
+    with pytest.raises(ValueError, match="begins at its own initial states only"):
+        server.answer({"kind": "reset", "episodes": [[0, "t", 0, 0, False]]}, {start_name(0): np.zeros(3)})

@@ -1,39 +1,22 @@
 """Unit under test: ``worldrl collect suite=libero_...`` and what can be done with it, through a tiny suite's workers."""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import worldrl.rollout.suites as suites
 from worldrl.cli import main
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.lerobot_journal import read_journal
-from worldrl.rollout.simulator import Launch
 from worldrl.rollout.specs import spec_of
 
-TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
 SIZE = 16
 
 
-@pytest.fixture
-def fake_libero(monkeypatch):
-    """LIBERO's launch starts a tiny suite instead; everything else is the real path."""
-
-    def install(**options):
-        launch = Launch("libero_goal", sys.executable, TARGET, {"suite": "libero_goal", "image_size": SIZE, **options})
-        monkeypatch.setattr(suites, "libero_launch", lambda suite, **settings: launch)
-
-    record = type("E", (), {"record": {"assets_note": "toy"}})
-    monkeypatch.setattr(suites, "find_environment", lambda name: record)
-    install()
-    return install
-
-
 def collect(folder, *tokens):
-    given = ["suite=libero_goal", "expert_episodes=3", f"image_size={SIZE}", "hold_steps=2", f"run_dir={folder}"]
+    given = ["suite=libero_goal", "hold_steps=2", f"run_dir={folder}"]
+    usual = {"expert_episodes": 3, "image_size": SIZE}
+    given += [f"{name}={value}" for name, value in usual.items() if not any(t.startswith(name) for t in tokens)]
     return main(["collect", *given, *tokens])
 
 
@@ -99,3 +82,23 @@ def test_a_policy_is_cloned_from_it_measured_on_other_states_and_its_data_checke
 def test_what_the_suite_does_not_have_is_refused(token, message, tmp_path, fake_libero, capsys):
     assert collect(tmp_path, "workers=1", "envs_per_worker=1", token) == 2
     assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_liberos_files_are_one_more_source_and_need_no_simulator(tmp_path, fake_libero, write_libero_file, capsys):
+    for task in ("reach_up", "reach_right"):
+        write_libero_file(tmp_path / "files" / f"{task}_demo.hdf5", task=task, demos=2, size=SIZE)
+    files = f"demonstrations={tmp_path / 'files'}"
+    assert collect(tmp_path / "both", files, "workers=1", "expert_episodes=1") == 0
+    fake_libero(boom="a simulator was started")
+    assert collect(tmp_path / "read", files, "expert_episodes=0", "tasks=[reach_up]") == 0
+    records = EpisodeDataset.open(tmp_path / "both" / "dataset").records
+    found = [(record.task, record.source, spec_of(record.meta).index, record.success) for record in records]
+    files_first = [(task, "demonstrations", n, True) for task in ("reach_right", "reach_up") for n in (0, 1)]
+    assert found == [*files_first, ("reach_right", "expert", 0, True), ("reach_up", "expert", 0, True)]
+    assert [record.task for record in EpisodeDataset.open(tmp_path / "read" / "dataset").records] == ["reach_up"] * 2
+    metrics = json.loads((tmp_path / "both" / "result.json").read_text())["metrics"]
+    assert metrics["tasks"]["reach_up"]["demonstrations"]["n"] == 2
+    assert collect(tmp_path / "other", files, "expert_episodes=0", "image_size=32") == 2
+    assert "image_size=16" in capsys.readouterr().err.replace("\n", " ")
+    assert main(["collect", files, f"run_dir={tmp_path / 'embedded'}"]) == 2
+    assert "give suite=libero_..." in capsys.readouterr().err

@@ -10,6 +10,7 @@ from worldrl.algorithms.improve import ALGORITHMS, Improvement, improve
 from worldrl.algorithms.motion_trust import MotionTrust
 from worldrl.algorithms.self_training import SelfTraining
 from worldrl.core.log import MetricLog, read_metrics
+from worldrl.jobs.arena import EmbeddedArena
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.vla_loop import Loop, load
 from worldrl.jobs.vla_motion import motion_check
@@ -34,8 +35,9 @@ def settings_in(folder, use):
 
 
 def test_it_is_off_by_default(push_dataset, world_model, tmp_path):
-    with open_run("train-vla", settings_in(tmp_path, "off")) as run, MetricLog(run.path, tensorboard=False) as log:
-        loop = Loop(settings_in(tmp_path, "off"), run, log, torch.device("cpu"), ("PickRedCube",))
+    settings = settings_in(tmp_path, "off")
+    with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
         assert motion_check(loop, 1, world_model, [push_dataset]) is None
         assert not (tmp_path / "stages" / "round-1-4-idm").exists()
 
@@ -46,7 +48,7 @@ def test_a_learned_judge_weighs_what_is_imagined(
 ):
     settings = settings_in(tmp_path, "weight")
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), ("PickRedCube",))
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
         check = motion_check(loop, 1, world_model, [push_dataset])
         assert check is not None
         assert check.bound > 0

@@ -9,6 +9,7 @@ from worldrl.core.artefact import artefact_hash, read_manifest
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import initial_weights
+from worldrl.jobs.arena import EmbeddedArena
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.vla_loop import Loop
 from worldrl.jobs.vla_settings import TrainVlaSettings
@@ -34,7 +35,9 @@ def take(run_dir: Path, folder: Path, **sizes):
         run_dir=str(run_dir), supervised=str(folder), policy=TokenPolicyConfig(**{**SIZES, **sizes})
     )
     with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
-        return supervised_policy(Loop(settings, run, log, torch.device("cpu"), ("PickRedCube",)), Path("unused"))
+        return supervised_policy(
+            Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",))), Path("unused")
+        )
 
 
 def test_a_given_policy_is_taken_as_it_is(policy_folder, tmp_path):

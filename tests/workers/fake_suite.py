@@ -18,10 +18,10 @@ REACHED = 0.05
 
 
 class Fake:
-    def __init__(self, *, image_size=0, fault=None, drift=0.0, suite="fake", boom=""):
+    def __init__(self, *, image_size=0, fault=None, drift=0.0, suite="fake", boom="", wrist=False):
         if boom:
             raise RuntimeError(boom)
-        self.image_size, self.fault, self.suite = image_size, fault or {}, suite
+        self.image_size, self.fault, self.suite, self.wrist = image_size, fault or {}, suite, wrist
         self.drift = drift * os.getpid()  # a simulator that is not deterministic
         self.draws = np.random.default_rng(os.getpid())
 
@@ -50,13 +50,19 @@ class Point:
     def reset(self, init_id, seed, *, render):
         sys.stdout.write("a simulator prints what it likes\n")
         sys.stdout.flush()
-        self.init_id, self.steps, self.asked = init_id, 0, 0
+        self.init_id, self.steps, self.asked, self.gripper = init_id, 0, 0, -1
         self.place = np.random.default_rng([init_id, seed]).uniform(-0.5, 0.0, 2)
+        return self.row(render)
+
+    def reset_to(self, state, *, render):
+        self.reset(0, 0, render=False)
+        self.place = state[1:3].copy()  # after the time, as a simulator's flattened state has it
         return self.row(render)
 
     def step(self, action, *, render):
         self.steps += 1
         self.accident()
+        self.gripper = action[6]
         self.place = self.place + 0.05 * action[:2].astype(float) + self.suite.drift
         return self.row(render)
 
@@ -68,13 +74,15 @@ class Point:
     def row(self, render):
         row = {
             "state": np.array([*self.place, 0, 0, 0, 0, 0, 0], np.float32),
-            "command": np.array([*self.place, 0, 0, 0, 0, -1], np.float32),
+            "command": np.array([*self.place, 0, 0, 0, 0, self.gripper], np.float32),
             "success": np.array(np.linalg.norm(self.place - self.mark) < REACHED),
             "contact": np.array(False),
         }
         if render and self.suite.image_size:
             size = self.suite.image_size
             row["image"] = np.full((size, size, 3), int(255 * abs(np.sin(self.place.sum()))), np.uint8)
+            if self.suite.wrist:
+                row["wrist_image"] = row["image"]
         return row
 
     def accident(self):

@@ -1,13 +1,20 @@
-"""Protocols of foreign suites: their conventions written down where they are hashed."""
+"""Protocols of foreign suites, their conventions written down where they are hashed, and the measurement under them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import SettingError, nearest
+from worldrl.core.types import Episode
+from worldrl.evaluation.evaluate import evaluate_with
 from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.evaluation.result import EvalResult
+from worldrl.rollout.actors import AnyActor
+from worldrl.rollout.simulator_pool import SimulatorPool
+from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.suite_episodes import Rules, Spent, play_episodes
 from worldrl.workers import isaac_facts, maniskill_facts, robotwin_facts
 from worldrl.workers import libero_facts as facts
 
@@ -32,6 +39,33 @@ def suite_protocol(
     if suite in facts.suite_names():
         return libero_protocol(suite, described, shadows=shadows, assets_note=assets_note, **fields)
     return described_protocol(suite, described, **fields)
+
+
+def evaluate_in_suite(
+    pool: SimulatorPool,
+    actor: AnyActor,
+    protocol: EvalProtocol,
+    cameras: tuple[str, ...],
+    *,
+    account: Spent | None = None,
+    **recording: Any,
+) -> EvalResult:
+    """Measure whoever acts in a foreign suite's workers.
+
+    Args:
+        pool: the workers, started.
+        actor: a policy, or the suite's expert.
+        protocol: what to measure; each of its episodes is run exactly once.
+        cameras: names of the launched cameras, in the order of an episode's frames.
+        account: where the time is added up.
+        **recording: of :func:`~worldrl.evaluation.evaluate.evaluate_with`: names, files, videos and race.
+    """
+
+    def run(specs: Sequence[EpisodeSpec], record: Sequence[int]) -> Iterator[Episode | EpisodeOutcome]:
+        rules = Rules(protocol.horizon, cameras, protocol.hold_steps, frozenset(record))
+        return play_episodes(pool, specs, actor, rules, account)
+
+    return evaluate_with(run, protocol, **recording)
 
 
 def libero_protocol(

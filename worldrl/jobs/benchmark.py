@@ -7,7 +7,7 @@ it ends as soon as the comparison is decided; with ``plan.diff`` it says how man
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,11 +20,11 @@ from worldrl.core.log import console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
-from worldrl.evaluation.evaluate import evaluate_actor, evaluate_policy, evaluate_with, policy_actor
+from worldrl.evaluation.evaluate import evaluate_actor, evaluate_policy, policy_actor
 from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol, require_same
 from worldrl.evaluation.race import Race, RaceOver, race_against
 from worldrl.evaluation.result import EvalResult, mean_score
-from worldrl.evaluation.suites import require_fit, suite_protocol
+from worldrl.evaluation.suites import evaluate_in_suite, require_fit, suite_protocol
 from worldrl.jobs.benchmark_plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
 from worldrl.jobs.benchmark_report import Measured, choose_failures, write_report
 from worldrl.jobs.benchmark_tables import write_tables
@@ -35,7 +35,6 @@ from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, actor_to_
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.policy_folder import policy_facts, require_policy_fits
 from worldrl.rollout.real import rollout_episodes
-from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, Spent, play_episodes
 from worldrl.rollout.suites import SCRIPTED, family_of, main_camera, suite_names
 from worldrl.settings import non_negative, one_of, positive, setting
@@ -224,14 +223,12 @@ def foreign(
             **fields,
         )
         actor, race = actor_of(settings, protocol, device), race_of(settings, protocol)
-
-        def runner(specs: Sequence[EpisodeSpec], record: Sequence[int]) -> Iterator[Episode | EpisodeOutcome]:
-            rules = Rules(protocol.horizon, cameras, protocol.hold_steps, frozenset(record))
-            return play_episodes(suite.pool, specs, actor, rules, account)
-
-        result = evaluate_with(
-            runner,
+        result = evaluate_in_suite(
+            suite.pool,
+            actor,
             protocol,
+            cameras,
+            account=account,
             name=Path(settings.policy).name,
             identity=identity_of(settings, actor),
             out=run.path,

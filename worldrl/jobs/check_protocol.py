@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from worldrl.evaluation.conventions import picture_alternatives
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.suite_opening import open_suite
 from worldrl.rollout.collect import embedded_embodiment
-from worldrl.rollout.libero import libero_embodiment
+from worldrl.rollout.libero import libero_embodiment, libero_tasks
+from worldrl.rollout.libero_files import PICTURES, START, SUFFIX, find_demonstrations, read_demonstration
 from worldrl.rollout.replays import EmbeddedReplayer, Opening, Replay, Replayer, SuiteReplayer
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec, spec_of
 from worldrl.settings import one_of, positive, required, setting
@@ -46,7 +48,7 @@ rotation: Any = Rotation
 class CheckProtocolSettings:
     """Which demonstrations, in which suite."""
 
-    data: str = required("dataset folder; its successful episodes are replayed")
+    data: str = required("dataset folder, or one of LIBERO's own HDF5 files; successful episodes are replayed")
     suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
     run_dir: str = setting("runs/check-protocol", "where the result is written")
     seed: int = setting(0, "recorded only: nothing is drawn")
@@ -72,11 +74,10 @@ def main(settings: CheckProtocolSettings) -> dict[str, Any]:
     Returns:
         The metrics: whether all fits, what is off, everything that was tried.
     """
-    dataset = EpisodeDataset.open(settings.data)
-    demonstrations = choose(dataset, settings.episodes)
+    demonstrations = read(settings)
     specs = [spec_of(episode.meta) for episode in demonstrations]
     with open_run("check-protocol", settings) as run:
-        with open_replayer(settings, dataset, specs) as (replayer, embodiment):
+        with open_replayer(settings, demonstrations, specs) as (replayer, embodiment):
             matches = first_frames(demonstrations, replayer.open(specs))
             found = search([episode.action for episode in demonstrations], player(replayer, demonstrations), embodiment)
         text = verdict(found, matches)
@@ -93,25 +94,39 @@ def main(settings: CheckProtocolSettings) -> dict[str, Any]:
     return metrics
 
 
-def choose(dataset: EpisodeDataset, count: int) -> list[Episode]:
-    """Take successful episodes evenly from a dataset.
+def read(settings: CheckProtocolSettings) -> list[Episode]:
+    """Take successful episodes evenly from a dataset, or demonstrations from LIBERO's own files.
 
     Raises:
+        ArtefactError: a file is damaged, or of another suite.
         SettingError: none succeeded.
     """
-    good = [number for number, record in enumerate(dataset.records) if record.success]
+    data = Path(settings.data)
+    if settings.suite != EMBEDDED and (data.suffix == SUFFIX or any(data.glob(f"*{SUFFIX}"))):
+        found = find_demonstrations(data, settings.suite, libero_tasks(settings.suite))
+        chosen = [found[place] for place in evenly(len(found), settings.episodes)]
+        episodes = [read_demonstration(item, cameras=tuple(PICTURES), seed=settings.seed) for item in chosen]
+        good = [episode for episode in episodes if episode.success]
+    else:
+        dataset = EpisodeDataset.open(data)
+        numbers = [number for number, record in enumerate(dataset.records) if record.success]
+        good = [dataset[numbers[place]] for place in evenly(len(numbers), settings.episodes)]
     if not good:
         raise SettingError("data: no recorded episode succeeded, so replaying them says nothing; give demonstrations")
-    places = np.unique(np.linspace(0, len(good) - 1, min(count, len(good))).round().astype(int))
-    return [dataset[good[place]] for place in places]
+    return good
+
+
+def evenly(there: int, count: int) -> list[int]:
+    """Places of ``count`` of ``there`` things, the first and the last among them."""
+    return [int(place) for place in np.unique(np.linspace(0, there - 1, min(count, there)).round())]
 
 
 @contextmanager
 def open_replayer(
-    settings: CheckProtocolSettings, dataset: EpisodeDataset, specs: Sequence[EpisodeSpec]
+    settings: CheckProtocolSettings, demonstrations: Sequence[Episode], specs: Sequence[EpisodeSpec]
 ) -> Generator[tuple[Replayer, Embodiment]]:
-    """Open the suite with the recordings' cameras and picture size."""
-    cameras, (height, width) = dataset.header.cameras, dataset.header.image_size
+    """Open the suite with the recordings' cameras and picture size, to begin where they began."""
+    cameras, (height, width) = demonstrations[0].cameras, demonstrations[0].frames.shape[2:4]
     if height != width:
         raise SettingError(f"data: its pictures are {width} by {height}; suites draw square ones")
     if settings.suite == EMBEDDED:
@@ -133,7 +148,8 @@ def open_replayer(
         restarts=2,
         recycle_after=None,
     ) as suite:
-        yield SuiteReplayer(suite.pool, cameras), libero_embodiment()
+        given = {spec.key: e.meta[START] for spec, e in zip(specs, demonstrations, strict=True) if START in e.meta}
+        yield SuiteReplayer(suite.pool, cameras, given), libero_embodiment()
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------

@@ -45,6 +45,10 @@ class CollectSettings:
     timeout_s: float = setting(120.0, "longest silence of a worker before it is restarted (s)")
     suite: str = setting(EMBEDDED, f"one of {', '.join((EMBEDDED, *libero_facts.suite_names()))}")
     first_index: int = setting(0, "LIBERO: first stored state; leave those out that a benchmark will measure")
+    demonstrations: str | None = setting(
+        None,
+        "LIBERO: folder of its own HDF5 demonstrations, all of which are read; expert_episodes=0 records no others",
+    )
     shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
     tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind")
     kind: str | None = setting(None, "object, spatial, goal or long; bimanual for two arms; null for all of one arm")
@@ -97,6 +101,8 @@ class CollectSettings:
         one_of("suite", self.suite, (EMBEDDED, *libero_facts.suite_names()))
         if self.suite != EMBEDDED:
             check_settings(self)
+        elif self.demonstrations is not None:
+            raise SettingError("demonstrations: LIBERO's files are read for one of its suites; give suite=libero_...")
         if not self.styles:
             raise SettingError("styles: must name at least one style, got []; give styles=[default]")
 
@@ -160,7 +166,7 @@ def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:
     return EnvOptions(image_size=settings.image_size, cameras=cameras, domain=settings.domain, actions=robot.actions)
 
 
-def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> list[CollectPlan]:
+def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> list[CollectPlan[AnyActor]]:
     """Name every episode of every source."""
     noisy = ExpertActor(noise=settings.noise, goal_offset=settings.goal_offset)
     sources: list[tuple[str, AnyActor, int]] = [
@@ -177,7 +183,9 @@ def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> 
     return [CollectPlan(actor, name_episodes(settings, tasks, source, count)) for source, actor, count in sources]
 
 
-def dream_plans(settings: CollectSettings, tasks: Sequence[str], file: Path, device: str) -> list[CollectPlan]:
+def dream_plans(
+    settings: CollectSettings, tasks: Sequence[str], file: Path, device: str
+) -> list[CollectPlan[AnyActor]]:
     """Imagine the dreams, unless an earlier start has, and plan to execute them."""
     if settings.policy is None or settings.world_model is None:
         return []

@@ -1,12 +1,15 @@
 """``worldrl collect suite=libero_...``: the scripted expert, or a policy, recorded in LIBERO with the suite's conventions.
 
 Episodes begin at the suite's stored initial states; ``first_index`` keeps those apart that a benchmark is to measure.
+LIBERO's own demonstrations are read from their files and begin where those did; where nothing else is asked for, no
+simulator is started.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worldrl.core.errors import SettingError, nearest
@@ -15,7 +18,8 @@ from worldrl.core.types import Episode
 from worldrl.jobs.suite_opening import OpenSuite, open_suite
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.collect import CollectPlan, record_missing
-from worldrl.rollout.libero import libero_embodiment
+from worldrl.rollout.libero import libero_embodiment, libero_tasks
+from worldrl.rollout.libero_files import Demonstration, find_demonstrations, read_demonstration
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, in_order, play_episodes
 from worldrl.workers import libero_facts as facts
@@ -56,8 +60,23 @@ def record_suite(
 
     Returns:
         One row per episode of the dataset, and what the result says about assets, physics and drawing.
+
+    Raises:
+        SettingError: an unknown task, or more episodes than stored states.
+        ArtefactError: a file of demonstrations that cannot be read, or says something else than the suite.
     """
-    cameras = ("scene", "wrist") if settings.wrist else ("scene",)
+    cameras, names = ("scene", "wrist") if settings.wrist else ("scene",), libero_tasks(settings.suite)
+    tasks = choose_suite_tasks(settings.tasks, names)
+    plans = [*read_plans(settings, tasks, names), *make_plans(settings, tasks, device)]
+    fields: dict[str, Any] = {
+        "embodiment": libero_embodiment(),
+        "cameras": cameras,
+        "image_size": settings.image_size,
+    }
+    if settings.expert_episodes + settings.policy_episodes == 0:
+        return record_missing(run.path / DATASET, plans, _player(None, settings, cameras), **fields), {
+            "suite": settings.suite
+        }
     with open_suite(
         settings.suite,
         cameras=cameras,
@@ -69,27 +88,49 @@ def record_suite(
         restarts=RESTARTS,
         recycle_after=RECYCLE_AFTER,
     ) as suite:
-        rows = record_missing(
-            run.path / DATASET,
-            make_plans(settings, suite, device),
-            _player(suite, settings, cameras),
-            embodiment=libero_embodiment(),
-            cameras=cameras,
-            image_size=settings.image_size,
-        )
+        rows = record_missing(run.path / DATASET, plans, _player(suite, settings, cameras), **fields)
     return rows, {"suite": settings.suite, **suite.facts}
 
 
-def make_plans(settings: CollectSettings, suite: OpenSuite, device: str) -> list[CollectPlan]:
-    """Name every episode of both sources.
+def choose_suite_tasks(tasks: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the named tasks, or all of a suite.
+
+    Args:
+        tasks: names; empty takes all.
+        names: of the suite's tasks.
 
     Raises:
-        SettingError: an unknown task, or more episodes than stored states.
+        SettingError: an unknown task, or one named twice.
     """
-    names = [task["name"] for task in suite.pool.suite["tasks"]]
-    for task in settings.tasks:
+    for task in tasks:
         if task not in names:
             raise SettingError(f"tasks: unknown task {task!r}{nearest(task, names)}")
+    if len(set(tasks)) < len(tasks):
+        raise SettingError(f"tasks: each may be named once, received {list(tasks)}")
+    return list(tasks or names)
+
+
+def read_plans(
+    settings: CollectSettings, tasks: Sequence[str], names: Sequence[str]
+) -> list[CollectPlan[AnyActor | Demonstration]]:
+    """Plan to read the demonstrations of these tasks, one by one, if there are files."""
+    if settings.demonstrations is None:
+        return []
+    found = find_demonstrations(Path(settings.demonstrations), settings.suite, names)
+    kept = [item for item in found if item.task in tasks]
+    if not kept:
+        raise SettingError(f"demonstrations: {settings.demonstrations} has none of {', '.join(tasks)}")
+    return [CollectPlan(item, [item.spec(settings.seed)]) for item in kept]
+
+
+def make_plans(
+    settings: CollectSettings, tasks: Sequence[str], device: str
+) -> list[CollectPlan[AnyActor | Demonstration]]:
+    """Name every episode of both simulated sources.
+
+    Raises:
+        SettingError: more episodes than stored states.
+    """
     sources: list[tuple[str, AnyActor, int]] = [("expert", ExpertActor(), settings.expert_episodes)]
     if settings.policy is not None:
         policy = PolicyActor(
@@ -97,7 +138,7 @@ def make_plans(settings: CollectSettings, suite: OpenSuite, device: str) -> list
         )
         sources.append(("policy", policy, settings.policy_episodes))
     return [
-        CollectPlan(actor, name_episodes(settings, settings.tasks or names, source, number, count))
+        CollectPlan(actor, name_episodes(settings, tasks, source, number, count))
         for number, (source, actor, count) in enumerate(sources)
     ]
 
@@ -123,14 +164,31 @@ def name_episodes(
     ]
 
 
-def _player(suite: OpenSuite, settings: CollectSettings, cameras: tuple[str, ...]) -> Any:
-    """Return what plays missing episodes in the suite, one actor after the other."""
-    horizon = {task["name"]: facts.horizon(settings.suite) for task in suite.pool.suite["tasks"]}
+def _player(suite: OpenSuite | None, settings: CollectSettings, cameras: tuple[str, ...]) -> Any:
+    """Return what plays missing episodes in the suite, or reads them, one actor after the other."""
 
-    def play(missing: Sequence[tuple[EpisodeSpec, AnyActor]]) -> Iterator[Episode | EpisodeOutcome]:
+    def play(missing: Sequence[tuple[EpisodeSpec, AnyActor | Demonstration]]) -> Iterator[Episode | EpisodeOutcome]:
         for actor, group in groupby(missing, key=lambda pair: pair[1]):
             specs = [spec for spec, _ in group]
-            rules = Rules(horizon, cameras, settings.hold_steps, range(len(specs)))
-            yield from in_order(play_episodes(suite.pool, specs, actor, rules), specs)
+            if isinstance(actor, Demonstration):
+                yield of_size(read_demonstration(actor, cameras=cameras, seed=settings.seed), settings.image_size)
+            elif suite is not None:
+                horizon = dict.fromkeys((spec.task for spec in specs), facts.horizon(settings.suite))
+                rules = Rules(horizon, cameras, settings.hold_steps, range(len(specs)))
+                yield from in_order(play_episodes(suite.pool, specs, actor, rules), specs)
 
     return play
+
+
+def of_size(episode: Episode, image_size: int) -> Episode:
+    """Return a demonstration whose pictures have the dataset's size.
+
+    Raises:
+        SettingError: they have another; files hold pictures as they were drawn.
+    """
+    found = episode.frames.shape[2]
+    if found != image_size:
+        raise SettingError(
+            f"image_size: the pictures of {episode.meta['file']} are {found} pixels, not {image_size}; give image_size={found}"
+        )
+    return episode

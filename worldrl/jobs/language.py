@@ -52,7 +52,8 @@ def exclusive_tasks(task: str) -> list[str]:
 
 
 def task_sentences(tasks: Sequence[str]) -> Sentences:
-    """Collect both kinds of sentences for some tasks."""
+    """Collect both kinds of sentences for the embedded tasks among these; others keep what their episodes were told."""
+    tasks = [task for task in tasks if is_embedded(task)]
     return Sentences(
         same={task: training_sentences(task) for task in tasks},
         other={task: [s for other in exclusive_tasks(task) for s in training_sentences(other)] for task in tasks},

@@ -31,11 +31,11 @@ from worldrl.policies.exploration import Exploration
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.success import SuccessRule, calibrate_threshold, debounced_score
-from worldrl.rollout.actors import DreamActor
+from worldrl.rollout.actors import AnyActor, DreamActor
 from worldrl.rollout.collect import CollectPlan
 from worldrl.rollout.dreams import Dreams, dream, execute
 from worldrl.rollout.specs import motion_key
-from worldrl.rollout.starts import task_horizons
+from worldrl.rollout.starts import EMBEDDED_GROUND, Ground
 from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
 from worldrl.world_models.distillation import fit_distilled
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
@@ -286,6 +286,7 @@ def calibrate(
     *,
     target_precision: float,
     seed: int,
+    ground: Ground = EMBEDDED_GROUND,
 ) -> SuccessRule:
     """Set the model's success threshold and return its rule.
 
@@ -295,11 +296,12 @@ def calibrate(
         dreams: a policy's dreams in this model, which are executed in the simulator.
         target_precision: least share of imagined successes that are real.
         seed: of the model's noise in the replays.
+        ground: the simulator that the dreams begin and are executed in.
     """
     head = model.config.outcome
     parts = [_replayed_scores(model, episodes, seed)] if episodes else []
     if dreams is not None:
-        parts.append((debounced_score(dreams.probability, head.debounce), execute(dreams) >= 0))
+        parts.append((debounced_score(dreams.probability, head.debounce), execute(dreams, ground) >= 0))
     if parts:
         score, actual = (np.concatenate(part) for part in zip(*parts, strict=True))
         head.threshold = calibrate_threshold(
@@ -328,14 +330,22 @@ def dream_plan(
     seed: int,
     image_size: int,
     exploration: Exploration,
-) -> CollectPlan:
+    ground: Ground = EMBEDDED_GROUND,
+) -> CollectPlan[AnyActor]:
     """Let the policy act in the model's dreams, ``count`` per task, and plan to execute them in the simulator.
 
     The dreams are kept in ``file``, which the workers read; where it exists they are not imagined again.
     """
     if not file.exists():
-        horizon = task_horizons(tasks)
         dream(
-            model, policy, tasks, count, seed=seed, horizon=horizon, image_size=image_size, exploration=exploration
+            model,
+            policy,
+            tasks,
+            count,
+            seed=seed,
+            horizon=ground.horizons(tasks),
+            image_size=image_size,
+            exploration=exploration,
+            ground=ground,
         ).save(file)
-    return CollectPlan(DreamActor(str(file)), Dreams.load(file).specs("dream"))
+    return CollectPlan(DreamActor(str(file)), [ground.placed(spec) for spec in Dreams.load(file).specs("dream")])

@@ -16,13 +16,13 @@ from worldrl.core.ranks import refuse_many
 from worldrl.evaluation.compare import compare
 from worldrl.jobs import vla_checks as checks
 from worldrl.jobs import vla_stages as stages
-from worldrl.jobs.opening import choose_tasks, open_run
+from worldrl.jobs.arena import open_arena, tasks_of
+from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import SCRATCH, require_kind, require_robot, weights_folder
 from worldrl.jobs.vla_loop import Loop, check_held_out
 from worldrl.jobs.vla_motion import idm_stage
 from worldrl.jobs.vla_report import write_report
 from worldrl.jobs.vla_settings import TrainVlaSettings
-from worldrl.rollout.collect import embedded_embodiment
 
 __all__ = ["TrainVlaSettings", "main"]
 
@@ -43,12 +43,16 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     refuse_many("train-vla")
     device = resolve_device(settings.device)
     set_threads(settings.threads)
-    tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
+    tasks = tasks_of(settings)
     check_held_out(settings, tasks)
     require_kind(settings.start, settings.world_model)
-    require_robot(settings.start, embedded_embodiment(tasks))
-    with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
-        loop = Loop(settings, run, log, device, tasks)
+    with (
+        open_run("train-vla", settings) as run,
+        MetricLog(run.path) as log,
+        open_arena(settings, tasks, device) as arena,
+    ):
+        require_robot(settings.start, arena.embodiment)
+        loop = Loop(settings, run, log, device, arena)
         demos = stages.demonstrations(loop)
         supervised = stages.supervised_policy(loop, demos)
         before = checks.evaluate(loop, "03-before", supervised)
@@ -56,6 +60,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
         verified = checks.verify(loop, policy, world)
         after = checks.evaluate(loop, "05-after", policy)
         metrics = {
+            **suite_facts(loop),
             "before": before.metrics(),
             "after": after.metrics(),
             "comparison": compare(before, after).metrics(),
@@ -67,6 +72,11 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
         run.write_result(metrics, seed=settings.seed, device=str(device), protocol_hash=before.protocol.hash)
         write_report(loop, metrics, console())
     return metrics
+
+
+def suite_facts(loop: Loop) -> dict[str, Any]:
+    """Which suite, and what its first evaluation says about assets, physics and drawing."""
+    return {"suite": loop.settings.suite, **loop.run.stage("03-before").summary.get("facts", {})}
 
 
 def run_rounds(loop: Loop, demos: Path, supervised: Path) -> tuple[Path, Path]:

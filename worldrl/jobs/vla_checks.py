@@ -13,16 +13,16 @@ from worldrl.core.artefact import artefact_hash
 from worldrl.core.log import console
 from worldrl.core.stats import Rate, wilson
 from worldrl.core.types import Episode
-from worldrl.evaluation.evaluate import evaluate_policy
 from worldrl.evaluation.gates import confirmed_gate, measure_gates, require
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.world_model import outcome_report, padded_actions, replay, whole_chunks
 from worldrl.jobs.evaluate import video_writer
 from worldrl.jobs.train_world_model import show_gates
-from worldrl.jobs.vla_loop import Loop, fresh_dreams, keyframe_dreams, load_world_model, practice_split, protocol
+from worldrl.jobs.vla_loop import Loop, fresh_dreams, keyframe_dreams, load_world_model, practice_split
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.dreams import Dreams, came_true, execute
 from worldrl.rollout.policy_folder import load_policy, policy_facts
+from worldrl.rollout.starts import Ground
 from worldrl.world_models.loading import AnyVideoModel
 
 
@@ -30,16 +30,13 @@ def evaluate(loop: Loop, name: str, policy: Path) -> EvalResult:
     """Measure a policy in the simulator."""
     stage = loop.run.stage(name)
     if not stage.finished:
-        result = evaluate_policy(
+        result = loop.arena.evaluate(
             policy,
-            protocol(loop),
-            workers=loop.settings.workers,
-            envs_per_worker=loop.settings.envs_per_worker,
             out=stage.folder / "evaluation",
-            record_videos=loop.settings.evaluation.videos,
-            on_recording=video_writer(stage.folder / "videos", protocol(loop).control_hz),
+            videos=loop.settings.evaluation.videos,
+            on_recording=video_writer(stage.folder / "videos", loop.arena.embodiment.control_hz),
         )
-        loop.finish(stage, result.metrics())
+        loop.finish(stage, {**result.metrics(), "facts": dict(loop.arena.facts)})
     return EvalResult.load(stage.folder / "evaluation")
 
 
@@ -57,7 +54,7 @@ def gates(loop: Loop, number: int, policy: Path, world: Path, practices: Sequenc
     seed = loop.seed("gates", number)
     measured, metrics = measure_gates(model, held_out, rule, loop.settings.thresholds, seed=seed)
     learner, count, name = load_policy(policy, str(loop.device)), loop.settings.evaluation.verify, f"gates-{number}"
-    outcome = imagined_outcome(fresh_dreams(loop, learner, model, count, name=name), rule)
+    outcome = imagined_outcome(fresh_dreams(loop, learner, model, count, name=name), rule, loop.arena.ground)
     midway = keyframe_dreams(loop, learner, model, trained_on, count, name=name)
     measured.append(confirmed_gate(outcome["precision"], loop.settings.confirmed))
     show_gates(measured, f"gates of round {number}, {len(held_out)} held-out episodes")
@@ -66,7 +63,7 @@ def gates(loop: Loop, number: int, policy: Path, world: Path, practices: Sequenc
     save_replays(stage.folder, model, held_out, seed=seed)
     summary = {"gates": [asdict(gate) for gate in measured], "on_failure": loop.settings.gates}
     summary |= {"held_out": len(held_out), "policy": outcome, **metrics}
-    summary["keyframes"] = imagined_outcome(midway, rule) if midway else None
+    summary["keyframes"] = imagined_outcome(midway, rule, loop.arena.ground) if midway else None
     loop.finish(stage, summary)
     return stage.summary
 
@@ -88,19 +85,19 @@ def verify(loop: Loop, policy: Path, world: Path) -> dict[str, Any]:
         dreams = fresh_dreams(
             loop, load_policy(policy, str(loop.device)), model, loop.settings.evaluation.verify, name="verify"
         )
-        outcome = imagined_outcome(dreams, rule)
+        outcome = imagined_outcome(dreams, rule, loop.arena.ground)
         loop.finish(stage, {**outcome, "policy": policy_facts(policy).hash, "world_model": artefact_hash(world)})
         console().print(f"imagined success confirmed by the simulator: {outcome['precision']}")
     return stage.summary
 
 
-def imagined_outcome(dreams: Dreams, rule: SuccessRule) -> dict[str, Rate | None]:
+def imagined_outcome(dreams: Dreams, rule: SuccessRule, ground: Ground) -> dict[str, Rate | None]:
     """Execute dreams in the simulator, and compare.
 
     Returns:
         Precision, recall and so on of imagined success, the imagined rate and the real one.
     """
-    imagined, real = dreams.success_step(rule), execute(dreams)
+    imagined, real = dreams.success_step(rule), execute(dreams, ground)
     predicted, actual = imagined >= 0, came_true(imagined, real)
     return {
         **outcome_report(predicted, actual),

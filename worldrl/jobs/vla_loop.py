@@ -15,18 +15,18 @@ from worldrl.core.interfaces import Policy
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import numpy_stream, stream_seed
 from worldrl.core.run import RunDirectory, Stage
-from worldrl.core.stats import wilson
+from worldrl.core.stats import Rate, wilson
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
-from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
+from worldrl.jobs.arena import Arena
 from worldrl.jobs.stages import SCRATCH, held_out_count, split_held_out
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_options
+from worldrl.rollout.actors import AnyActor
+from worldrl.rollout.collect import CollectPlan
 from worldrl.rollout.dreams import Dreams, dream, dream_on
 from worldrl.rollout.reset_store import keyframe_starts
 from worldrl.rollout.specs import EpisodeSpec
-from worldrl.rollout.starts import task_horizons
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 
 DATASET = "dataset"
@@ -41,14 +41,24 @@ class Loop:
         run: its run directory.
         log: its metrics.
         device: where the networks live.
-        tasks: names.
+        arena: the suite.
     """
 
     settings: TrainVlaSettings
     run: RunDirectory
     log: MetricLog
     device: torch.device
-    tasks: tuple[str, ...]
+    arena: Arena
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names."""
+        return self.arena.tasks
+
+    @property
+    def horizons(self) -> dict[str, int]:
+        """Time limit of each task (control steps)."""
+        return self.arena.ground.horizons(self.tasks)
 
     def seed(self, *names: str | int) -> int:
         """Derive a stage's seed; below 2**31, which every simulator keeps."""
@@ -58,23 +68,22 @@ class Loop:
         """Finish a stage with the wall time spent on the run so far."""
         stage.finish({**summary, "run_wall_s": self.run.wall_s})
 
-    def collect(self, folder: Path, plans: Sequence[CollectPlan]) -> dict[str, Any]:
+    def collect(self, folder: Path, plans: Sequence[CollectPlan[AnyActor]]) -> dict[str, Rate]:
         """Record episodes; return how many, and how many succeeded, by source."""
-        rows = collect_dataset(
-            folder,
-            plans,
-            env_options=embedded_options(self.tasks, self.settings.policy.image_size),
-            workers=self.settings.workers,
-            envs_per_worker=self.settings.envs_per_worker,
-            hold_steps=self.settings.practice.hold_steps,
-        )
-        sources = sorted({str(row["source"]) for row in rows})
-        counts = {s: [row for row in rows if row["source"] == s] for s in sources}
-        return {s: wilson(sum(bool(row["success"]) for row in found), len(found)) for s, found in counts.items()}
+        rows = self.arena.record(folder, plans)
+        return success_by_source([(str(row["source"]), bool(row["success"])) for row in rows])
 
     def specs(self, source: str, count: int, seed: int) -> list[EpisodeSpec]:
         """Name ``count`` episodes of each task."""
-        return [EpisodeSpec(task, index, seed, source=source) for task in self.tasks for index in range(count)]
+        named = (EpisodeSpec(task, index, seed, source=source) for task in self.tasks for index in range(count))
+        return [self.arena.ground.placed(spec) for spec in named]
+
+
+def success_by_source(rows: Sequence[tuple[str, bool]]) -> dict[str, Rate]:
+    """Rates of success, from the source and the success of each episode."""
+    sources = sorted({source for source, _ in rows})
+    parts = {source: [success for of, success in rows if of == source] for source in sources}
+    return {source: wilson(sum(part), len(part)) for source, part in parts.items()}
 
 
 def check_held_out(settings: TrainVlaSettings, tasks: Sequence[str]) -> None:
@@ -99,19 +108,6 @@ def load(folder: Path) -> list[Episode]:
     return list(EpisodeDataset.open(folder).load())
 
 
-def protocol(loop: Loop) -> EvalProtocol:
-    """Return the protocol of both evaluations."""
-    evaluation = loop.settings.evaluation
-    return embedded_protocol(
-        loop.tasks,
-        episodes_per_task=evaluation.episodes_per_task,
-        seed=evaluation.seed,
-        chunk_length=loop.settings.policy.chunk_length,
-        image_size=loop.settings.policy.image_size,
-        temperature=evaluation.temperature,
-    )
-
-
 def fresh_dreams(loop: Loop, policy: Policy, model: AnyVideoModel, count: int, *, name: str) -> Dreams:
     """Dream ``count`` rollouts of each task from initial states of their own; ``name`` fixes every draw."""
     return dream(
@@ -120,9 +116,10 @@ def fresh_dreams(loop: Loop, policy: Policy, model: AnyVideoModel, count: int, *
         loop.tasks,
         count,
         seed=loop.seed(name, "dreams"),
-        horizon=task_horizons(loop.tasks),
+        horizon=loop.horizons,
         image_size=loop.settings.policy.image_size,
         exploration=loop.settings.improvement.exploration,
+        ground=loop.arena.ground,
     )
 
 
@@ -148,7 +145,7 @@ def keyframe_dreams(
         policy,
         chosen,
         seed=loop.seed(name, "keyframe-dreams"),
-        horizon=task_horizons(loop.tasks),
+        horizon=loop.horizons,
         exploration=config.exploration,
     )
 

@@ -30,11 +30,10 @@ from worldrl.evaluation.report.store import save_report
 from worldrl.evaluation.report.terminal import show
 from worldrl.evaluation.video import encode_mp4
 from worldrl.jobs.stages import WORLD_MODEL
-from worldrl.jobs.vla_loop import Loop, protocol
+from worldrl.jobs.vla_loop import Loop
 from worldrl.world_models.video import KIND
 
 LIMITS = (
-    "Initial states are drawn anew for the evaluation; the interval covers other draws of the same kind, not other scenes.",
     "The scripted expert that demonstrates and varies the practice episodes reads the simulator's state; the policy sees "
     "the scene image, the commanded pose and the instruction.",
     "Practice episodes are real rollouts in the simulator, counted below; only the improvement itself is imagined.",
@@ -46,6 +45,8 @@ def write_report(loop: Loop, metrics: Mapping[str, Any], console: Console) -> Pa
     data = gather(loop, metrics)
     page = save_report(data, loop.run.path)
     show(data, console)
+    for limit in assets_limit(metrics):
+        console.print(limit, markup=False)
     console.print(f"report: {page}")
     return page
 
@@ -85,8 +86,15 @@ def gather(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
             "protocol": metrics["before"]["protocol"].get("hash", ""),
             "device": str(loop.device),
         },
-        notes=LIMITS,
+        notes=(*assets_limit(metrics), *loop.arena.limits, *LIMITS),
     )
+
+
+def assets_limit(metrics: Mapping[str, Any]) -> tuple[str, ...]:
+    """What must be said of a suite whose assets are not the benchmark's own."""
+    if not metrics.get("assets_note"):
+        return ()
+    return (f"Assets: {metrics['assets_note']}. No number on this page is a {metrics['suite']} result.",)
 
 
 def success_row(
@@ -194,7 +202,7 @@ def filmstrips(loop: Loop) -> list[Filmstrip]:
 
 def videos(loop: Loop) -> list[Video]:
     """The same episodes as side-by-side videos, and the filmed evaluations."""
-    fps = protocol(loop).control_hz / _frame_stride(loop)
+    fps = loop.arena.embodiment.control_hz / _frame_stride(loop)
     found = [
         Video(
             f"{name}: real | imagined", "Left the simulator, right the world model.", side_by_side(real, imagined, fps)
@@ -228,8 +236,8 @@ def stage_times(loop: Loop) -> list[Stage]:
 
 def data_budget(loop: Loop, metrics: Mapping[str, Any]) -> list[DataUse]:
     """Real episodes, and what they were used for."""
-    demos = loop.run.stage("01-demonstrations").summary["success"]["expert"]["n"]
-    uses = [DataUse("demonstrations", demos, "supervised policy, world model")]
+    demos = loop.run.stage("01-demonstrations").summary["success"]
+    uses = [DataUse("demonstrations", sum(rate["n"] for rate in demos.values()), "supervised policy, world model")]
     for number, part in enumerate(metrics["rounds"], start=1):
         for source, rate in part["practice"]["success"].items():
             uses.append(DataUse(f"round {number}: {source}", rate["n"], "world model, keyframes, gates"))

@@ -10,9 +10,15 @@ from worldrl.evaluation.gates import GateThresholds
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.policies.token_policy import TokenPolicyConfig
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
+from worldrl.workers import libero_facts
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.loading import BACKBONES, VIDEO
 from worldrl.world_models.training_config import WorldModelTraining
+
+EMBEDDED = "embedded"
+SUITES = (EMBEDDED, *libero_facts.suite_names())
+KIND = "object"
+"""Kind of the embedded suite's tasks where none is named."""
 
 
 @dataclass
@@ -22,11 +28,11 @@ class Practice:
     Attributes:
         policy_episodes: per task, by the round's policy, sampled.
         expert_episodes: per task, by the scripted expert with noise and misplaced goals that lifts whether or not it
-            holds: near misses and successes whose actions do not tell the outcome.
+            holds: near misses and successes whose actions do not tell the outcome. A foreign suite's has noise only.
         dream_episodes: per task, what the round's policy did in the dreams of the world model so far, executed in the
             simulator: where imagination is about to be believed. None in round 1 of ``start=scratch``.
         noise: action noise of that expert, as a fraction of the action range.
-        goal_offset: error of its goals, standard deviation (m).
+        goal_offset: error of its goals, standard deviation (m); of the embedded suite.
         hold_steps: steps recorded after the first success.
     """
 
@@ -72,7 +78,8 @@ class Evaluation:
 
     Attributes:
         episodes_per_task: initial states of each task.
-        seed: of the initial states; training never uses it. 1000 is kept for reported numbers.
+        seed: of the initial states; training never uses it. 1000 is kept for reported numbers. A foreign suite's are
+            stored and are the last of them, which training never uses.
         temperature: null decodes greedily.
         videos: filmed episodes per task.
         verify: imagined rollouts per task that are replayed in the simulator with the same actions.
@@ -102,9 +109,12 @@ class TrainVlaSettings:
     threads: int = setting(2, "torch threads of the main process")
     workers: int = setting(2, "simulator processes")
     envs_per_worker: int = setting(8, "environments per process, stepped in lock-step")
-    tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind")
+    timeout_s: float = setting(300.0, "LIBERO: longest silence of a worker before it is replaced (s)")
+    suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
+    shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
+    tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind, or all of a foreign suite")
     kind: str | None = setting(
-        "object", "object, spatial, goal or long; bimanual for two arms; null with empty tasks for all kinds"
+        KIND, "object, spatial, goal or long; bimanual for two arms; null with empty tasks for all kinds"
     )
     backbone: str = setting(
         VIDEO, "what learns to imagine: video (worldrl's own transformer) or wan (published Wan weights)"
@@ -124,6 +134,9 @@ class TrainVlaSettings:
         "policy that each round's improvement begins with: latest, or supervised (safer against inherited exploits)",
     )
     demonstrations: int = setting(20, "expert demonstrations per task")
+    data: str | None = setting(
+        None, "dataset folder of demonstrations of these tasks (worldrl collect), instead of the expert's"
+    )
     held_out: float = setting(0.2, "share of the practice episodes kept apart for calibration and gates")
     target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
     policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
@@ -148,11 +161,12 @@ class TrainVlaSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        one_of("suite", self.suite, SUITES)
         one_of("gates", self.gates, ("stop", "warn"))
         one_of("improve_from", self.improve_from, ("latest", "supervised"))
         one_of("backbone", self.backbone, BACKBONES)
         fraction("held_out", self.held_out)
         fraction("confirmed", self.confirmed)
         fraction("target_precision", self.target_precision)
-        for name in ("rounds", "demonstrations", "threads", "workers", "envs_per_worker"):
+        for name in ("rounds", "demonstrations", "threads", "workers", "envs_per_worker", "timeout_s"):
             positive(name, getattr(self, name))

@@ -20,12 +20,12 @@ from worldrl.algorithms.imagination import imagine_batch, imagined_env
 from worldrl.algorithms.improve import Improvement, improve, keyframe_probability
 from worldrl.core.artefact import parent
 from worldrl.core.device import resolve_dtype
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import Policy
 from worldrl.core.jsonfile import difference
 from worldrl.core.stats import Rate, wilson
 from worldrl.data.dataset import EpisodeDataset
-from worldrl.jobs.language import training_sentences
+from worldrl.jobs.language import told_or_known
 from worldrl.jobs.stages import (
     POLICY,
     SCRATCH,
@@ -36,7 +36,16 @@ from worldrl.jobs.stages import (
     learn_world_model,
     starting_world_model,
 )
-from worldrl.jobs.vla_loop import DATASET, Loop, fresh_dreams, keyframe_dreams, load, load_world_model, practice_split
+from worldrl.jobs.vla_loop import (
+    DATASET,
+    Loop,
+    fresh_dreams,
+    keyframe_dreams,
+    load,
+    load_world_model,
+    practice_split,
+    success_by_source,
+)
 from worldrl.jobs.vla_motion import motion_check
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.wan_settings import WanSettings
@@ -48,7 +57,6 @@ from worldrl.rollout.dreams import join_dreams
 from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.policy_folder import load_policy, policy_facts, policy_parent
 from worldrl.rollout.reset_store import ResetStore, keyframe_records
-from worldrl.rollout.starts import simulator_starts, task_horizons
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.loading import WAN, AnyVideoModel
 from worldrl.world_models.training_config import WorldModelTraining
@@ -58,13 +66,37 @@ from worldrl.world_models.wan_training import WanTraining
 
 
 def demonstrations(loop: Loop) -> Path:
-    """Record the expert's demonstrations."""
+    """Record the expert's demonstrations, or take the dataset that is given."""
     stage = loop.run.stage("01-demonstrations")
+    if loop.settings.data is not None:
+        given = EpisodeDataset.open(loop.settings.data)
+        if not stage.finished:
+            success = given_demonstrations(loop, given)
+            loop.finish(stage, {"given": loop.settings.data, "content": given.fingerprint, "success": success})
+        if stage.summary["content"] != given.fingerprint:
+            raise ArtefactError(f"data: {loop.settings.data} has changed since this run began; give a new run_dir")
+        return Path(loop.settings.data)
     if not stage.finished:
         specs = loop.specs("expert", loop.settings.demonstrations, loop.seed("demonstrations"))
         plan = CollectPlan(ExpertActor(), specs)
         loop.finish(stage, {"success": loop.collect(stage.folder / DATASET, [plan])})
     return stage.folder / DATASET
+
+
+def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]:
+    """Check that a dataset fits the loop; return how many of its episodes succeeded, by source.
+
+    Raises:
+        SettingError: it is of another robot, of pictures in another size, or lacks or adds a task.
+    """
+    folder, size = loop.settings.data, loop.settings.policy.image_size
+    if dataset.embodiment != loop.arena.embodiment:
+        raise SettingError(f"data: {folder} is of another robot than {loop.settings.suite}'s; collect it there")
+    if dataset.header.image_size != (size, size):
+        raise SettingError(f"data: its pictures are {dataset.header.image_size[0]} pixels, policy.image_size is {size}")
+    if set(dataset.tasks()) != set(loop.tasks):
+        raise SettingError(f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(loop.tasks)}")
+    return success_by_source([(str(record.source), record.success) for record in dataset.records])
 
 
 def supervised_policy(loop: Loop, demos: Path) -> Path:
@@ -112,14 +144,14 @@ def given_policy(folder: Path, config: TokenPolicyConfig) -> Policy:
 
 
 def practice(loop: Loop, number: int, policy: Path, world: Path | None) -> Path:
-    """Record the policy's own rollouts, the blind expert's, and what the policy did in the dreams of ``world``."""
+    """Record the policy's own rollouts, the varied expert's, and what the policy did in the dreams of ``world``."""
     stage = loop.run.stage(f"round-{number}-1-practice")
     if not stage.finished:
         settings, exploration = loop.settings.practice, loop.settings.improvement.exploration
         expert_episodes = settings.expert_episodes if world is not None else loop.settings.scratch.expert_episodes
         sources: list[tuple[str, AnyActor, int]] = [
             ("policy", PolicyActor(str(policy), **asdict(exploration)), settings.policy_episodes),
-            ("blind_expert", ExpertActor(settings.noise, settings.goal_offset, blind=True), expert_episodes),
+            (*loop.arena.various(settings), expert_episodes),
         ]
         plans = [
             CollectPlan(actor, loop.specs(source, count, loop.seed("practice", number, source)))
@@ -136,6 +168,7 @@ def practice(loop: Loop, number: int, policy: Path, world: Path | None) -> Path:
                 seed=loop.seed("practice", number, "dream"),
                 image_size=loop.settings.policy.image_size,
                 exploration=exploration,
+                ground=loop.arena.ground,
             )
             plans.append(plan)
         loop.finish(stage, {"success": loop.collect(stage.folder / DATASET, plans)})
@@ -170,7 +203,14 @@ def world_model(
             keyframe_dreams(loop, learner, model, training, settings.evaluation.verify, name=name),
         ]
         dreamt = join_dreams([part for part in dreams if part is not None])
-        rule = calibrate(model, calibration, dreamt, target_precision=settings.target_precision, seed=seed)
+        rule = calibrate(
+            model,
+            calibration,
+            dreamt,
+            target_precision=settings.target_precision,
+            seed=seed,
+            ground=loop.arena.ground,
+        )
         parents = [] if before is None else [parent(before)]
         model.save(stage.folder / WORLD_MODEL, parents=parents)
         dtype = str(model.compute_dtype).removeprefix("torch.")
@@ -202,16 +242,16 @@ def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: P
             store,
             rule,
             rows=config.rows,
-            horizon=task_horizons(loop.tasks),
+            horizon=loop.horizons,
             stop_at_success=config.stop_at_success,
         )
-        start = imagined_success(loop, learner, env, seed=loop.seed("imagined-before", number))
+        start, shown = imagined_success(loop, learner, env, seed=loop.seed("imagined-before", number)), load(demos)
         history = improve(
             learner,
             env,
             config,
-            demonstrations=make_samples(load(demos), learner.chunk_length),
-            paraphrases={task: training_sentences(task) for task in loop.tasks},
+            demonstrations=make_samples(shown, learner.chunk_length),
+            paraphrases=told_or_known(shown),
             seed=loop.seed("improve", number),
             folder=stage.folder / "checkpoints",
             log=loop.log,
@@ -235,7 +275,7 @@ def scheduled(loop: Loop, number: int) -> Improvement:
 def reset_store(loop: Loop, model: AnyVideoModel, practices: Sequence[Path], number: int) -> ResetStore:
     """Collect start states: fresh initial states of the simulator, and keyframes of the practice that is trained on."""
     config = loop.settings.improvement
-    initial = simulator_starts(
+    initial = loop.arena.ground.starts(
         loop.tasks,
         config.starts_per_task,
         seed=loop.seed("starts", number),

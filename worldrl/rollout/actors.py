@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.rng import numpy_stream, stream
 from worldrl.core.types import Habit
@@ -247,30 +248,31 @@ class _GivenActions:
 
     def begin(self, row: Row) -> None:
         action = self._actions(row.spec)
-        row.mind = chain(action, _held(row.env))
+        row.mind = chain(action, _held(row))
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         return np.stack([next(row.mind) for row in rows])[:, None]
 
 
-def _held(env: Any) -> Iterator[NDArray[np.float32]]:
-    while True:
-        yield env.unwrapped.hold_action()
+def _held(row: Row) -> Iterator[NDArray[np.float32]]:
+    while True:  # a foreign suite's row has no environment, and one arm
+        yield row.env.unwrapped.hold_action() if row.env else TOOL_ACTIONS.hold(np.asarray(row.obs["command"]))
 
 
 def _dreamt_actions(spec: DreamActor) -> Callable[[EpisodeSpec], NDArray[np.float32]]:
     dreams = Dreams.load(Path(spec.file))
-    number = {episode.key: n for n, episode in enumerate(dreams.specs("dream"))}
-    return lambda episode: dreams.action[_find(number, episode, spec.file)]
+    # By task, index and seed, which name an initial state wherever a simulator places it.
+    number = {(dreamt.task, dreamt.index, dreamt.seed): n for n, dreamt in enumerate(dreams.specs("dream"))}
+    return lambda episode: dreams.action[_find(number, (episode.task, episode.index, episode.seed), episode, spec.file)]
 
 
 def _recorded_actions(spec: ReplayActor) -> Callable[[EpisodeSpec], NDArray[np.float32]]:
     dataset = EpisodeDataset.open(spec.dataset)
     number = {spec_of(record.meta).key: n for n, record in enumerate(dataset.records)}
-    return lambda episode: dataset[_find(number, episode, spec.dataset)].action
+    return lambda episode: dataset[_find(number, episode.key, episode, spec.dataset)].action
 
 
-def _find(number: Mapping[tuple[str, int, int, int], int], episode: EpisodeSpec, where: str) -> int:
-    if episode.key not in number:
+def _find(number: Mapping[Any, int], key: Any, episode: EpisodeSpec, where: str) -> int:
+    if key not in number:
         raise SettingError(f"{where}: holds nothing of {episode.describe()}")
-    return number[episode.key]
+    return number[key]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from worldrl.core.embodiment import AnyEmbodiment, Embodiment, JointEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
@@ -20,12 +21,15 @@ from worldrl.rollout.actors import AnyActor
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_of
 
-Play = Callable[[Sequence[tuple[EpisodeSpec, AnyActor]]], Iterator[Episode | EpisodeOutcome]]
+Who = TypeVar("Who")
+"""Who acts: an actor, or files of what somebody did."""
+Who_co = TypeVar("Who_co", covariant=True)
+Play = Callable[[Sequence[tuple[EpisodeSpec, Who]]], Iterator[Episode | EpisodeOutcome]]
 """Plays episodes with their actors and returns them in the order asked for."""
 
 
 @dataclass(frozen=True)
-class CollectPlan:
+class CollectPlan(Generic[Who_co]):
     """Episodes of one actor.
 
     Attributes:
@@ -33,7 +37,7 @@ class CollectPlan:
         specs: which episodes.
     """
 
-    actor: AnyActor
+    actor: Who_co
     specs: Sequence[EpisodeSpec]
 
 
@@ -71,7 +75,7 @@ def embedded_options(tasks: Collection[str], image_size: int) -> EnvOptions:
 
 def collect_dataset(
     folder: Path,
-    plans: Sequence[CollectPlan],
+    plans: Sequence[CollectPlan[AnyActor]],
     *,
     env_options: EnvOptions,
     workers: int,
@@ -117,8 +121,8 @@ def collect_dataset(
 
 def record_missing(
     folder: Path,
-    plans: Sequence[CollectPlan],
-    play: Play,
+    plans: Sequence[CollectPlan[Who]],
+    play: Play[Who],
     *,
     embodiment: AnyEmbodiment,
     cameras: Sequence[str],
@@ -165,7 +169,7 @@ def _row(record: EpisodeRecord) -> dict[str, object]:
     }
 
 
-def _refuse_strangers(folder: Path, known: set[tuple[str, int, int, int]], plans: Sequence[CollectPlan]) -> None:
+def _refuse_strangers(folder: Path, known: set[tuple[str, int, int, int]], plans: Sequence[CollectPlan[Who]]) -> None:
     strangers = known - {spec.key for plan in plans for spec in plan.specs}
     if strangers:
         raise ArtefactError(

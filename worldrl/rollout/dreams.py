@@ -32,7 +32,7 @@ from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule, first_success
 from worldrl.rollout.reset_store import record_at
 from worldrl.rollout.specs import EpisodeSpec, spec_of
-from worldrl.rollout.starts import replay_in_simulator, simulator_starts
+from worldrl.rollout.starts import EMBEDDED_GROUND, Ground
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,7 @@ def dream(
     horizon: Mapping[str, int],
     image_size: int,
     exploration: Exploration,
+    ground: Ground = EMBEDDED_GROUND,
 ) -> Dreams:
     """Imagine ``count`` rollouts of each task from fresh initial states, to the horizon whatever happens.
 
@@ -135,11 +136,12 @@ def dream(
         horizon: control steps per task.
         image_size: pixels per side.
         exploration: how the policy's actions are drawn.
+        ground: the simulator whose initial states they begin at.
     """
     steps = max(-(-horizon[task] // model.chunk_length) for task in tasks) * model.chunk_length
     parts = []
     for task in tasks:
-        starts = simulator_starts([task], count, seed=seed, memory_frames=model.memory_frames, image_size=image_size)
+        starts = ground.starts([task], count, seed=seed, memory_frames=model.memory_frames, image_size=image_size)
         action, probability = dream_rows(model, policy, starts, steps, seed=seed, exploration=exploration)
         action[:, horizon[task] :] = policy.actions.hold(action[:, horizon[task] - 1])[:, None]
         probability[:, horizon[task] // model.frame_stride :] = 0
@@ -251,13 +253,13 @@ def dream_rows(
     return np.concatenate(actions, axis=1), np.concatenate(probabilities, axis=1)
 
 
-def execute(dreams: Dreams) -> NDArray[np.int64]:
-    """Execute every dream in the simulator; return the step of its first real success ``[E]``, -1 for none."""
+def execute(dreams: Dreams, ground: Ground = EMBEDDED_GROUND) -> NDArray[np.int64]:
+    """Execute every dream in its simulator; return the step of its first real success ``[E]``, -1 for none."""
     step, task = np.full(len(dreams), -1, np.int64), np.array(dreams.task)
     for name in dict.fromkeys(dreams.task):
         rows = np.flatnonzero(task == name)
         starts = [(int(index), int(seed)) for index, seed in zip(dreams.index[rows], dreams.seed[rows], strict=True)]
-        step[rows] = replay_in_simulator(name, starts, list(dreams.action[rows]))
+        step[rows] = ground.replay(name, starts, list(dreams.action[rows]))
     return step
 
 

@@ -24,6 +24,7 @@ from worldrl.rollout.environments import find_environment
 from worldrl.rollout.simulator import Launch
 from worldrl.rollout.suite_env import SuiteVecEnv
 from worldrl.workers import libero_facts as facts
+from worldrl.workers.libero_states import StatesError, load_suite
 from worldrl.workers.rendering import BACKENDS, choose_backend
 
 ENV_ID = "worldrl/Libero-v0"
@@ -76,6 +77,19 @@ def libero_launch(
         },
         variables=variables,
     )
+
+
+def libero_tasks(suite: str) -> list[str]:
+    """Names of a suite's tasks in its order, from the stored states; no worker is started.
+
+    Raises:
+        WorkerEnvironmentError: not set up, or the stored states are damaged.
+    """
+    name, _ = facts.split_suite(suite)
+    try:
+        return list(load_suite(find_environment("libero").folder / "initial_states" / f"{name}.npz", name))
+    except StatesError as error:
+        raise WorkerEnvironmentError(f"libero: {error}") from error
 
 
 def libero_embodiment() -> Embodiment:

@@ -23,6 +23,8 @@ from worldrl.rollout.simulator_pool import SimulatorPool, Start
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 
 Actions = NDArray[np.float32]
+Key = tuple[str, int, int, int]
+"""Of an episode, see :class:`~worldrl.rollout.specs.EpisodeSpec`."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,16 @@ class Replay:
 
     Attributes:
         state: float32 ``[T+1, 8]``, measured.
-        success: the task was fulfilled at some frame after the first.
+        first_success: the first frame (1..T) at which the task was fulfilled, or None.
     """
 
     state: NDArray[np.float32]
-    success: bool
+    first_success: int | None
+
+    @property
+    def success(self) -> bool:
+        """Whether the task was fulfilled at some frame after the first."""
+        return self.first_success is not None
 
 
 @dataclass(frozen=True)
@@ -80,15 +87,13 @@ class EmbeddedReplayer:
 
     def _one(self, spec: EpisodeSpec, actions: Actions) -> Replay:
         env, obs, _ = self._blind.reset(spec)
-        states, success = (
-            [obs[: len(STATE_NAMES)]],
-            False,
-        )  # an observation without pictures begins with the measured state
+        states: list[NDArray[np.float32]] = [obs[: len(STATE_NAMES)]]  # without pictures it begins with the state
+        hits: list[bool] = []
         for action in actions:
             obs, _, _, _, info = env.step(action)
             states.append(obs[: len(STATE_NAMES)])
-            success |= bool(info["is_success"])
-        return Replay(np.stack(states).astype(np.float32), success)
+            hits.append(bool(info["is_success"]))
+        return Replay(np.stack(states).astype(np.float32), _first(hits))
 
     def open(self, specs: Sequence[EpisodeSpec]) -> list[Opening]:
         """Reset to each episode."""
@@ -110,10 +115,13 @@ class SuiteReplayer:
     Args:
         pool: started, with the cameras of the recordings.
         cameras: their names, the scene camera first.
+        given: by an episode's key, the simulator's state that it begins at; the others begin at stored ones.
     """
 
-    def __init__(self, pool: SimulatorPool, cameras: tuple[str, ...]) -> None:
-        self._pool, self._cameras = pool, cameras
+    def __init__(
+        self, pool: SimulatorPool, cameras: tuple[str, ...], given: Mapping[Key, Sequence[float]] | None = None
+    ) -> None:
+        self._pool, self._cameras, self._given = pool, cameras, given or {}
 
     def play(self, specs: Sequence[EpisodeSpec], actions: Sequence[Actions]) -> list[Replay]:
         """Play as many episodes at once as there are slots."""
@@ -124,23 +132,32 @@ class SuiteReplayer:
         return found
 
     def _batch(self, specs: Sequence[EpisodeSpec], actions: Sequence[Actions]) -> list[Replay]:
-        rows = self._pool.reset(dict(enumerate(map(start_of, specs))), render=False)
+        rows = self._pool.reset(dict(enumerate(map(self._start, specs))), render=False)
         states = {slot: [row["state"]] for slot, row in rows.items()}
-        success = dict.fromkeys(states, False)
+        hits: dict[int, list[bool]] = {slot: [] for slot in states}
         for step in range(max(map(len, actions))):
             live = {slot: actions[slot][step] for slot in states if step < len(actions[slot])}
             for slot, row in self._pool.step(live, render=()).items():
                 states[slot].append(row["state"])
-                success[slot] |= bool(row["success"])
-        return [Replay(np.stack(states[slot]).astype(np.float32), success[slot]) for slot in sorted(states)]
+                hits[slot].append(bool(row["success"]))
+        return [Replay(np.stack(states[slot]).astype(np.float32), _first(hits[slot])) for slot in sorted(states)]
 
     def open(self, specs: Sequence[EpisodeSpec]) -> list[Opening]:
         """Reset to each episode."""
         found: list[Opening] = []
         for spec in specs:
-            row = self._pool.reset({0: start_of(spec)}, render=True)[0]
+            row = self._pool.reset({0: self._start(spec)}, render=True)[0]
             found.append(Opening(np.array(row["state"], np.float32), camera_frames(row, self._cameras)))
         return found
+
+    def _start(self, spec: EpisodeSpec) -> Start:
+        if spec.key in self._given:
+            return Start(spec.task, -1, spec.seed, tuple(self._given[spec.key]))
+        return start_of(spec)
+
+
+def _first(hits: Sequence[bool]) -> int | None:
+    return hits.index(True) + 1 if True in hits else None
 
 
 def start_of(spec: EpisodeSpec) -> Start:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import ActionError, SettingError, WorkerError
 from worldrl.rollout.simulator import Launch, Lost, Reply, SimulatorProcess
-from worldrl.workers.server import is_picture
+from worldrl.workers.server import is_picture, start_name
 from worldrl.workers.wire import Arrays
 
 Row = dict[str, NDArray[Any]]
@@ -37,15 +37,25 @@ class Start:
         task: its name.
         init_id: number of the stored initial state.
         seed: for what a suite draws itself.
+        given: state of the simulator to begin at instead of the stored one.
     """
 
     task: str
     init_id: int
     seed: int
+    given: tuple[float, ...] | None = None
 
     def describe(self) -> str:
         """Name the episode for an error message."""
+        if self.given is not None:
+            return f"{self.task} from a given state"
         return f"{self.task} stored state {self.init_id}, seed {self.seed}"
+
+
+def _reset_request(starts: Mapping[int, Start], *, render: bool) -> Request:
+    rows = [[slot, start.task, start.init_id, start.seed, render] for slot, start in starts.items()]
+    given = {start_name(slot): start.given for slot, start in starts.items() if start.given is not None}
+    return {"kind": "reset", "episodes": rows}, {name: np.array(state, np.float64) for name, state in given.items()}
 
 
 @dataclass
@@ -147,8 +157,7 @@ class SimulatorPool:
                 self._recycle(number)
         requests: dict[int, Request] = {}
         for number, mine in self._by_owner(starts).items():
-            rows = [[slot, starts[slot].task, starts[slot].init_id, starts[slot].seed, render] for slot in mine]
-            requests[number] = ({"kind": "reset", "episodes": rows}, {})
+            requests[number] = _reset_request({slot: starts[slot] for slot in mine}, render=render)
             self._played[number] += len(mine)
         self._journals |= {slot: _Journal(start) for slot, start in starts.items()}
         return self._rows(self._exchange(requests))
@@ -253,7 +262,7 @@ class SimulatorPool:
 
     def _replay(self, process: SimulatorProcess, slot: int, journal: _Journal) -> None:
         start = journal.start
-        process.send({"kind": "reset", "episodes": [[slot, start.task, start.init_id, start.seed, False]]})
+        process.send(*_reset_request({slot: start}, render=False))
         arrays = process.answer()[1]
         for action, asked in journal.actions:
             if asked:

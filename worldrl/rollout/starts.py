@@ -1,16 +1,72 @@
-"""Start states from the simulator itself: reset it, look once. They cost no rollout."""
+"""Start states from the simulator itself: reset it, look once. They cost no rollout.
+
+What imagination needs of a simulator is a :class:`Ground`: where rollouts begin, how long they last, and what actions
+really lead to. The embedded suite is one, a foreign suite's workers are another (``suite_ground``).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.types import ResetRecord
 from worldrl.rollout.reset_store import initial_record
+from worldrl.rollout.specs import EpisodeSpec
+
+
+class Ground(Protocol):
+    """A simulator under imagined rollouts. An initial state is named by task, index and seed alone."""
+
+    def horizons(self, tasks: Sequence[str]) -> dict[str, int]:
+        """Time limit of each task (control steps)."""
+        ...
+
+    def placed(self, spec: EpisodeSpec) -> EpisodeSpec:
+        """The episode that begins at the initial state of this spec's task, index and seed."""
+        ...
+
+    def starts(
+        self, tasks: Sequence[str], count: int, *, seed: int, memory_frames: int, image_size: int
+    ) -> list[ResetRecord]:
+        """As :func:`simulator_starts`."""
+        ...
+
+    def replay(
+        self, task: str, starts: Sequence[tuple[int, int]], actions: Sequence[NDArray[np.float32]]
+    ) -> NDArray[np.int64]:
+        """As :func:`replay_in_simulator`."""
+        ...
+
+
+class EmbeddedGround:
+    """The embedded suite: initial states are sampled, from index and seed."""
+
+    def horizons(self, tasks: Sequence[str]) -> dict[str, int]:
+        """As of :class:`Ground`, and so are the others."""
+        return task_horizons(tasks)
+
+    def placed(self, spec: EpisodeSpec) -> EpisodeSpec:
+        """It is the spec itself."""
+        return spec
+
+    def starts(
+        self, tasks: Sequence[str], count: int, *, seed: int, memory_frames: int, image_size: int
+    ) -> list[ResetRecord]:
+        """Render initial states in this process."""
+        return simulator_starts(tasks, count, seed=seed, memory_frames=memory_frames, image_size=image_size)
+
+    def replay(
+        self, task: str, starts: Sequence[tuple[int, int]], actions: Sequence[NDArray[np.float32]]
+    ) -> NDArray[np.int64]:
+        """Execute actions in this process."""
+        return replay_in_simulator(task, starts, actions)
+
+
+EMBEDDED_GROUND = EmbeddedGround()
 
 
 @contextmanager

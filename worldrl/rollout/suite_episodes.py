@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.errors import SettingError
+from worldrl.core.rng import numpy_stream
 from worldrl.core.types import Episode
-from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
+from worldrl.rollout.actors import AnyActor, DreamActor, ExpertActor, PolicyActor
 from worldrl.rollout.recording import Recording
 from worldrl.rollout.rows import Actor, Row
 from worldrl.rollout.simulator_pool import SimulatorPool, Start
@@ -58,27 +59,31 @@ class _Decider(Protocol):
 
 
 class _Expert:
-    """The suite's own expert, which lives with the simulator."""
+    """The suite's own expert, which lives with the simulator; noise on its motion is drawn here."""
 
     looks = False
 
-    def __init__(self, pool: SimulatorPool) -> None:
-        self._pool = pool
+    def __init__(self, pool: SimulatorPool, noise: float) -> None:
+        self._pool, self._noise = pool, noise
 
     def begin(self, row: Row) -> None:
-        pass
+        row.mind = numpy_stream(row.spec.seed, "act", ExpertActor.kind, *row.spec.stream_names)
 
     def decide(self, runs: Mapping[int, _Run]) -> Actions:
-        return {slot: action[None] for slot, action in self._pool.expert(runs).items()}
+        return {slot: self._shaken(action, runs[slot])[None] for slot, action in self._pool.expert(runs).items()}
+
+    def _shaken(self, action: NDArray[np.float32], run: _Run) -> NDArray[np.float32]:
+        if not self._noise:
+            return action
+        motion = np.clip(action[:-1] + self._noise * run.row.mind.normal(size=len(action) - 1), -1, 1)
+        return np.append(motion, action[-1]).astype(np.float32)  # the gripper stays as the expert wants it
 
 
-class _Policy:
-    """One policy in this process, one decision for all slots."""
+class _InProcess:
+    """An actor in this process, one decision for all slots; ``looks`` where it needs pictures."""
 
-    looks = True
-
-    def __init__(self, actor: Actor) -> None:
-        self._actor = actor
+    def __init__(self, actor: Actor, *, looks: bool) -> None:
+        self._actor, self.looks = actor, looks
 
     def begin(self, row: Row) -> None:
         self._actor.begin(row)
@@ -89,11 +94,13 @@ class _Policy:
 
 
 def _decider(actor: AnyActor, pool: SimulatorPool) -> _Decider:
-    if isinstance(actor, PolicyActor):
-        return _Policy(actor.build())
-    if actor == ExpertActor():
-        return _Expert(pool)
-    raise SettingError(f"actor: {actor} cannot act in {pool.launch.name}; give a policy, or the expert without noise")
+    if isinstance(actor, PolicyActor | DreamActor):
+        return _InProcess(actor.build(), looks=isinstance(actor, PolicyActor))
+    if isinstance(actor, ExpertActor) and not actor.blind and not actor.goal_offset:
+        return _Expert(pool, actor.noise)
+    raise SettingError(
+        f"actor: {actor} cannot act in {pool.launch.name}; give a policy, dreams, or its expert, whose only variation is noise"
+    )
 
 
 @dataclass(frozen=True)

@@ -39,16 +39,26 @@ class Simulation:
         """Start from a stored state and let it settle; the seed moves nothing here."""
         if not 0 <= init_id < len(self._states):
             raise LiberoError(f"stored state {init_id}: there are {len(self._states)}")
-        # A hard reset each time (the vendor's default): a soft one keeps the gripper's and the controller's last goal.
-        self.env.seed(facts.FIXTURE_SEED)
-        self.env.reset()
-        self._know_geoms()
-        self.obs = self.env.set_init_state(self._states[init_id])
-        self._expert = None
+        self._begin(self._states[init_id])
         fulfilled = False
         for _ in range(facts.SETTLE_STEPS):
             fulfilled = self._advance(np.array(facts.NO_OP))
         return self._row(fulfilled, render)
+
+    def reset_to(self, state: NDArray[np.float64], *, render: bool) -> Arrays:
+        """Start from a demonstration's state, which has settled; fixtures, no part of it, stand where the suite puts them."""
+        if state.shape != self._states[0].shape:
+            raise LiberoError(f"a given state has {state.size} numbers, those of this task have {self._states[0].size}")
+        self._begin(state)
+        return self._row(False, render)
+
+    def _begin(self, state: NDArray[np.float64]) -> None:
+        # A hard reset each time (the vendor's default): a soft one keeps the gripper's and the controller's last goal.
+        self.env.seed(facts.FIXTURE_SEED)
+        self.env.reset()
+        self._know_geoms()
+        self.obs = self.env.set_init_state(state)
+        self._expert, self._gripper = None, facts.NO_OP[6]
 
     def step(self, action: NDArray[np.float32], *, render: bool) -> Arrays:
         """Take one action in [-1, 1]."""

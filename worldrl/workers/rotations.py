@@ -23,6 +23,13 @@ def axis_angle(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.zeros(3) if sine < 1e-9 else quaternion[:3] * (2.0 * np.arccos(w) / sine)
 
 
+def quaternion(turned: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Quaternion (x, y, z, w) of a rotation vector (rad): :func:`axis_angle` undone, its sign included."""
+    angle = float(np.linalg.norm(turned))
+    axis = turned / angle if angle > 0 else np.zeros(3)
+    return np.append(axis * np.sin(angle / 2), np.cos(angle / 2))
+
+
 def rotation_vector(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rotation vector (rad) of a rotation matrix, with an angle in [0, π)."""
     skew = np.array([matrix[2, 1] - matrix[1, 2], matrix[0, 2] - matrix[2, 0], matrix[1, 0] - matrix[0, 1]]) / 2

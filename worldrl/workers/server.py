@@ -3,7 +3,8 @@
 Requests (parent → worker), each answered by ``ready``, ``rows`` or ``failed``::
 
     hello    protocol, options                                    first message
-    reset    episodes: [[slot, task, init_id, seed, render], ...]
+    reset    episodes: [[slot, task, init_id, seed, render], ...]; array start_SLOT [D] where that slot begins at a given
+             state of the simulator instead of a stored one
     step     slots, render: [bool, ...]; array action [N, A]
     expert   slots                                                what the suite's scripted expert would do now
     probe                                                         the suite's own check of its physics
@@ -56,6 +57,10 @@ class Simulation(Protocol):
 
     def reset(self, init_id: int, seed: int, *, render: bool) -> Arrays:
         """Start an episode from a stored initial state; returns its first observation."""
+        ...
+
+    def reset_to(self, state: NDArray[np.float64], *, render: bool) -> Arrays:
+        """Start from a state of the simulator that was recorded elsewhere; only LIBERO's can."""
         ...
 
     def step(self, action: NDArray[np.float32], *, render: bool) -> Arrays:
@@ -121,6 +126,11 @@ def is_picture(name: str) -> bool:
     return name == PICTURE or name.endswith(f"_{PICTURE}")
 
 
+def start_name(slot: int) -> str:
+    """Name of the array that holds the state a slot is to begin at."""
+    return f"start_{slot}"
+
+
 def find_suite(target: str) -> Any:
     """Return the suite's class.
 
@@ -152,7 +162,7 @@ class Server:
             self._pulse("probe", -1)
             return {"kind": "ready", "protocol": PROTOCOL, "suite": self._suite.probe()}, {}
         if kind == "reset":
-            return self._reset(header["episodes"])
+            return self._reset(header["episodes"], arrays)
         slots: list[int] = header["slots"]
         if kind == "expert":
             return pack(slots, [{"action": self._call("expert", slot).expert()} for slot in slots])
@@ -165,12 +175,15 @@ class Server:
         self._pulse(call, slot)
         return self._slots[slot][1]
 
-    def _reset(self, episodes: Sequence[Sequence[Any]]) -> Answer:
+    def _reset(self, episodes: Sequence[Sequence[Any]], given: Arrays) -> Answer:
         rows, sentences = [], []
         for slot, task, init_id, seed, render in episodes:
             self._pulse("make and reset the environment", slot)
             simulation = self._simulation(slot, task)
-            rows.append(simulation.reset(init_id, seed, render=render))
+            if (name := start_name(slot)) in given:
+                rows.append(simulation.reset_to(given[name], render=render))
+            else:
+                rows.append(simulation.reset(init_id, seed, render=render))
             sentences.append(getattr(simulation, "instruction", None))
         return pack([episode[0] for episode in episodes], rows, sentences)
 
@@ -207,6 +220,8 @@ class BatchServer:
             return {"kind": "ready", "protocol": PROTOCOL, "suite": self._suite.probe()}, {}
         if kind == "reset":
             episodes = header["episodes"]
+            if arrays:
+                raise ValueError("this suite begins at its own initial states only; a given state cannot be taken up")
             return pack([episode[0] for episode in episodes], self._suite.reset_rows(episodes))
         if kind != "step":
             raise ValueError(f"this suite does not serve {kind!r}: it has no scripted expert")

@@ -1,0 +1,101 @@
+"""Unit under test: ``worldrl train-vla suite=libero_...``, through a tiny suite's workers (``-m libero`` has the real one)."""
+
+import json
+
+import pytest
+
+from worldrl.cli import main
+from worldrl.core.errors import SettingError
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.jobs.arena import tasks_of
+from worldrl.jobs.vla_settings import Evaluation, Practice, Scratch, TrainVlaSettings
+from worldrl.rollout.specs import spec_of
+from worldrl.workers import libero_facts
+
+SIZE = 16
+SMALL = (
+    "preset=tiny", "suite=libero_goal", "tasks=[reach_up]", "rounds=2", "envs_per_worker=2", "demonstrations=3", "cloning.steps=3",
+    f"policy.image_size={SIZE}", f"world_model.codec.image_size={SIZE}", "scratch.training.codec_steps=2", "scratch.training.steps=2",
+    "scratch.training.outcome_steps=2", "training.steps=2", "training.outcome_steps=2", "practice.dream_episodes=1",
+    "practice.expert_episodes=2", "improvement.self_training.rollouts=4", "improvement.starts_per_task=2", "evaluation.verify=1",
+)  # fmt: skip
+
+
+@pytest.fixture
+def suite(fake_libero, monkeypatch):
+    monkeypatch.setitem(libero_facts.SUITES, "libero_goal", libero_facts.SuiteFacts(2, 24))  # the mark is 20 steps away
+    return fake_libero
+
+
+def states_in(folder):
+    return [(r.source, spec_of(r.meta).init_id, r.success) for r in EpisodeDataset.open(folder / "dataset").records]
+
+
+def test_the_whole_loop_runs_in_a_foreign_suite_and_says_what_its_numbers_are(tmp_path, suite):
+    run = tmp_path / "run"
+    assert main(["train-vla", *SMALL, f"run_dir={run}"]) == 0
+    metrics = json.loads((run / "result.json").read_text())["metrics"]
+    assert (metrics["suite"], metrics["assets_note"]) == ("libero_goal", "toy")
+    protocol = metrics["before"]["protocol"]
+    assert (protocol["suite"], protocol["initial_states"], protocol["first_index"]) == ("libero_goal", "stored", 48)
+    assert metrics["before"]["success"]["n"] == metrics["after"]["success"]["n"] == 2
+    assert metrics["verify"]["same_actions_real"]["n"] == 1
+    shown = states_in(run / "stages" / "01-demonstrations")
+    assert all(success for _, _, success in shown)
+    practised = states_in(run / "stages" / "round-2-1-practice")
+    assert {source for source, _, _ in practised} == {"policy", "noisy_expert", "dream"}
+    begun = [state for _, state, _ in shown + practised]
+    assert max(begun) < 48  # the last two are the evaluation's
+    assert len({state for _, state, _ in shown}) == 3
+    page = (run / "report.html").read_text()
+    assert "Assets: toy. No number on this page is a libero_goal result." in page
+    assert "the last 2" in page
+    suite(boom="a finished run starts no simulator")
+    assert main(["train-vla", *SMALL, f"run_dir={run}"]) == 0
+
+
+def test_demonstrations_may_be_given_and_must_fit(tmp_path, suite, write_libero_file, capsys):
+    """LIBERO's own files become a dataset, the dataset demonstrates; what does not fit is named before anything is learned."""
+    write_libero_file(tmp_path / "files" / "reach_up_demo.hdf5", task="reach_up", demos=2, size=SIZE)
+    collect = ["suite=libero_goal", "expert_episodes=0", f"image_size={SIZE}", f"demonstrations={tmp_path / 'files'}"]
+    assert main(["collect", *collect, f"run_dir={tmp_path / 'data'}"]) == 0
+    given = ["train-vla", *SMALL, f"data={tmp_path / 'data' / 'dataset'}", f"run_dir={tmp_path / 'run'}"]
+    suite(boom="it got as far as the simulator")
+    assert main(given) == 2
+    assert "it got as far as the simulator" in capsys.readouterr().err  # the policy is cloned, then measured
+    assert (tmp_path / "run" / "stages" / "02-policy" / "stage.json").exists()
+    first = json.loads((tmp_path / "run" / "stages" / "01-demonstrations" / "stage.json").read_text())["summary"]
+    assert first["success"]["demonstrations"] | {"k": 2, "n": 2} == first["success"]["demonstrations"]
+    for token, message in (("tasks=[reach_right]", "data: "), ("policy.image_size=32", "policy.image_size is 32")):
+        tokens = [t for t in given[1:-1] if t.split("=")[0] != token.split("=")[0]]
+        assert main(["train-vla", *tokens, token, f"run_dir={tmp_path / token}"]) == 2
+        assert message in capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("over", "message"),
+    [
+        ({"demonstrations": 41}, "demonstrations: 41 episodes .* 40 initial states left beside the 10"),
+        ({"practice": Practice(41, 1, 0)}, r"practice\.policy_episodes"),
+        ({"scratch": Scratch(41)}, r"scratch\.expert_episodes"),
+        ({"evaluation": Evaluation(episodes_per_task=50)}, r"evaluation\.episodes_per_task: .* stores 50"),
+        ({"rounds": 2, "practice": Practice(2, 41, 0)}, r"practice\.expert_episodes"),
+        ({"start": "bundled"}, "start: the bundled world model is of the embedded suite's robot"),
+        ({"kind": "long"}, "kind: 'long' is of the embedded suite"),
+        ({"tasks": ["reach_upp"]}, "did you mean 'reach_up'"),
+        ({"tasks": ["reach_up", "reach_up"]}, "named once"),
+    ],
+)
+def test_what_the_suite_cannot_give_is_refused_before_it_is_started(over, message, suite):
+    fits = {"demonstrations": 2, "practice": Practice(2, 2, 0), "scratch": Scratch(2), "start": "scratch", "rounds": 1}
+    settings = TrainVlaSettings(suite="libero_goal", **{**fits, "evaluation": Evaluation(10), **over})
+    with pytest.raises(SettingError, match=message):
+        tasks_of(settings)
+
+
+def test_without_names_all_tasks_are_meant(suite):
+    settings = TrainVlaSettings(
+        suite="libero_goal", start="scratch", rounds=1, demonstrations=45, scratch=Scratch(45), practice=Practice(45, 99, 0),
+        evaluation=Evaluation(5),
+    )  # fmt: skip
+    assert tasks_of(settings) == ("reach_right", "reach_up")

@@ -1,0 +1,163 @@
+"""Where ``worldrl train-vla`` really acts: one suite's demonstrations, real rollouts and evaluation, whichever suite it is.
+
+The stages ask an :class:`Arena` and never a simulator, so the loop is the same on the embedded suite and on LIBERO
+(``suite_arena``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.errors import SettingError
+from worldrl.core.types import Episode
+from worldrl.evaluation.evaluate import evaluate_policy
+from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
+from worldrl.evaluation.result import EvalResult
+from worldrl.jobs.collect_suite import choose_suite_tasks
+from worldrl.jobs.opening import choose_tasks
+from worldrl.jobs.suite_arena import SuiteArena, require_possible
+from worldrl.jobs.vla_settings import EMBEDDED, KIND, Practice, TrainVlaSettings
+from worldrl.rollout.actors import AnyActor, ExpertActor
+from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_embodiment, embedded_options
+from worldrl.rollout.libero import libero_tasks
+from worldrl.rollout.starts import EMBEDDED_GROUND, Ground
+
+
+class Arena(Protocol):
+    """A suite as the loop needs it."""
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """Names."""
+        ...
+
+    @property
+    def ground(self) -> Ground:
+        """Under imagined rollouts: where they begin, and what their actions really lead to."""
+        ...
+
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """What a reader of the report must know about the suite's numbers."""
+        ...
+
+    @property
+    def embodiment(self) -> AnyEmbodiment:
+        """Of the robot that does the tasks."""
+        ...
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What a result says about assets, physics and drawing."""
+        ...
+
+    def various(self, practice: Practice) -> tuple[str, AnyActor]:
+        """The expert that practice varies, and the name of its episodes' source."""
+        ...
+
+    def record(self, folder: Path, plans: Sequence[CollectPlan[AnyActor]]) -> list[dict[str, Any]]:
+        """Record the episodes of the plans that the dataset does not hold yet; one row per episode."""
+        ...
+
+    def evaluate(self, policy: Path, *, out: Path, videos: int, on_recording: Callable[[Episode], None]) -> EvalResult:
+        """Measure a policy under the loop's one protocol."""
+        ...
+
+
+@dataclass(frozen=True)
+class EmbeddedArena:
+    """The embedded suite, in worker processes of this environment.
+
+    Attributes:
+        settings: of the job.
+        tasks: names.
+    """
+
+    settings: TrainVlaSettings
+    tasks: tuple[str, ...]
+    ground: Ground = EMBEDDED_GROUND
+    limits: tuple[str, ...] = (
+        "Initial states are drawn anew for the evaluation; the interval covers other draws of the same kind, not other scenes.",
+    )
+
+    @property
+    def embodiment(self) -> AnyEmbodiment:
+        """Of the robot that does the tasks."""
+        return embedded_embodiment(self.tasks)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """None: its assets and its physics come with it, and the protocol names the packages."""
+        return {}
+
+    def various(self, practice: Practice) -> tuple[str, AnyActor]:
+        """An expert with noise and misplaced goals that lifts whether or not it holds."""
+        return "blind_expert", ExpertActor(practice.noise, practice.goal_offset, blind=True)
+
+    def record(self, folder: Path, plans: Sequence[CollectPlan[AnyActor]]) -> list[dict[str, Any]]:
+        """Record in simulators of this environment."""
+        return collect_dataset(
+            folder,
+            plans,
+            env_options=embedded_options(self.tasks, self.settings.policy.image_size),
+            workers=self.settings.workers,
+            envs_per_worker=self.settings.envs_per_worker,
+            hold_steps=self.settings.practice.hold_steps,
+        )
+
+    @property
+    def protocol(self) -> EvalProtocol:
+        """Of both evaluations."""
+        evaluation = self.settings.evaluation
+        return embedded_protocol(
+            self.tasks,
+            episodes_per_task=evaluation.episodes_per_task,
+            seed=evaluation.seed,
+            chunk_length=self.settings.policy.chunk_length,
+            image_size=self.settings.policy.image_size,
+            temperature=evaluation.temperature,
+        )
+
+    def evaluate(self, policy: Path, *, out: Path, videos: int, on_recording: Callable[[Episode], None]) -> EvalResult:
+        """Measure in simulators of this environment."""
+        return evaluate_policy(
+            policy,
+            self.protocol,
+            workers=self.settings.workers,
+            envs_per_worker=self.settings.envs_per_worker,
+            out=out,
+            record_videos=videos,
+            on_recording=on_recording,
+        )
+
+
+@contextmanager
+def open_arena(settings: TrainVlaSettings, tasks: Sequence[str], device: torch.device) -> Generator[Arena]:
+    """Open the suite of the settings; a foreign suite's workers start when first they are needed, and end here."""
+    if settings.suite == EMBEDDED:
+        yield EmbeddedArena(settings, tuple(tasks))
+        return
+    with SuiteArena(settings, tuple(tasks), device) as arena:
+        yield arena
+
+
+def tasks_of(settings: TrainVlaSettings) -> tuple[str, ...]:
+    """Names of the tasks that the settings mean.
+
+    Raises:
+        SettingError: unknown ones, or something that a foreign suite cannot give.
+        WorkerEnvironmentError: a foreign suite is not set up.
+    """
+    if settings.suite == EMBEDDED:
+        return tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
+    if settings.kind not in (None, KIND):
+        raise SettingError(f"kind: {settings.kind!r} is of the embedded suite; with suite={settings.suite} give tasks")
+    require_possible(settings)
+    return tuple(choose_suite_tasks(settings.tasks, libero_tasks(settings.suite)))
