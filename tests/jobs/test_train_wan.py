@@ -10,11 +10,12 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.jobs import imagine, train_world_model
 from worldrl.jobs.imagine import ImagineSettings
-from worldrl.jobs.stages import learn_world_model, starting_world_model
+from worldrl.jobs.stages import learn_world_model
 from worldrl.jobs.train_vla import TrainVlaSettings
 from worldrl.jobs.train_world_model import TrainWorldModelSettings
 from worldrl.jobs.vla_stages import backbone
 from worldrl.jobs.wan_settings import WanSettings
+from worldrl.jobs.world_model_start import starting_world_model
 from worldrl.settings import compose
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.training_config import WorldModelTraining

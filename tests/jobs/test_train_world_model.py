@@ -11,8 +11,9 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.gates import GateThresholds
 from worldrl.jobs import imagine, train_world_model
 from worldrl.jobs.imagine import ImagineSettings
-from worldrl.jobs.stages import calibrate, split_held_out, starting_world_model
+from worldrl.jobs.stages import calibrate, split_held_out
 from worldrl.jobs.train_world_model import TrainWorldModelSettings
+from worldrl.jobs.world_model_start import starting_world_model
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.settings import compose
 from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig

@@ -5,7 +5,7 @@ import torch
 
 from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.rng import initial_weights, row_streams, stream
-from worldrl.jobs.stages import starting_world_model
+from worldrl.jobs.world_model_start import starting_world_model
 from worldrl.world_models.config import DynamicsConfig
 from worldrl.world_models.dynamics import hide_actions
 from worldrl.world_models.flow_transformer import FlowTransformer

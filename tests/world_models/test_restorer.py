@@ -5,7 +5,7 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, row_streams, stream
-from worldrl.jobs.stages import starting_world_model
+from worldrl.jobs.world_model_start import starting_world_model
 from worldrl.world_models import restorer_training
 from worldrl.world_models.codec import to_uint8, to_unit
 from worldrl.world_models.config import RestorerConfig, VideoWorldModelConfig

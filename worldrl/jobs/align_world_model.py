@@ -23,7 +23,7 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.world_model import padded_actions
 from worldrl.jobs.align_report import sentence, write_report
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.stages import WORLD_MODEL, starting_world_model, weights_folder
+from worldrl.jobs.world_model_start import WORLD_MODEL, starting_world_model, weights_folder
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 from worldrl.registry import VIDEO_REWARDS
 from worldrl.rewards.mixing import mix

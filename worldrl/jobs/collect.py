@@ -20,7 +20,8 @@ from worldrl.core.stats import wilson
 from worldrl.evaluation.protocol import instruction_of
 from worldrl.jobs.collect_suite import DATASET, check_settings, record_suite
 from worldrl.jobs.opening import choose_tasks, open_run, rate_interval
-from worldrl.jobs.stages import dream_plan, weights_folder
+from worldrl.jobs.stages import dream_plan
+from worldrl.jobs.world_model_start import weights_folder
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.token_policy import TokenPolicy, stored_actions
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, WanderActor

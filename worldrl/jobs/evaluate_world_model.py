@@ -28,9 +28,9 @@ from worldrl.jobs.evaluation_probe import given_probe, trained_probe
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.policy_dreams import PolicyDreams, policies_beside_reality
 from worldrl.jobs.sampler import Sampler, sampled
-from worldrl.jobs.stages import BUNDLED, SCRATCH, starting_world_model, weights_folder
 from worldrl.jobs.unseen_episodes import continue_all, draw_scripts, one_arm, open_unseen
 from worldrl.jobs.world_model_report import show, write_report
+from worldrl.jobs.world_model_start import BUNDLED, SCRATCH, starting_world_model, weights_folder
 from worldrl.jobs.world_model_tables import Findings
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rewards.similarity import commanded_columns

@@ -31,7 +31,7 @@ from worldrl.evaluation.world_model import (
     whole_chunks,
 )
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.stages import BUNDLED, SCRATCH, starting_world_model
+from worldrl.jobs.world_model_start import BUNDLED, SCRATCH, starting_world_model
 from worldrl.rewards.success import SuccessRule
 from worldrl.settings import non_negative, one_of, positive, setting
 

@@ -27,7 +27,7 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
 from worldrl.jobs.online_phase import PlannedBranches
-from worldrl.jobs.stages import weights_folder
+from worldrl.jobs.world_model_start import weights_folder
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.latent_world import LatentWorld, RecordedLatents, recorded_latents
 from worldrl.world_models.loading import open_world_model

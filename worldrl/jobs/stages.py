@@ -15,8 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning, train_policy
-from worldrl.core.artefact import read_artefact
-from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Policy
 from worldrl.core.log import MetricLog, read_metrics
@@ -25,8 +23,6 @@ from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
 from worldrl.jobs.language import task_sentences, told_or_known
-from worldrl.jobs.wan_settings import WanSettings
-from worldrl.paths import weights_dir
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
@@ -36,24 +32,22 @@ from worldrl.rollout.collect import CollectPlan
 from worldrl.rollout.dreams import Dreams, dream, execute
 from worldrl.rollout.specs import motion_key
 from worldrl.rollout.starts import EMBEDDED_GROUND, Ground
-from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
+from worldrl.world_models.config import CodecKind
 from worldrl.world_models.distillation import fit_distilled
-from worldrl.world_models.loading import AnyVideoModel, open_world_model
+from worldrl.world_models.loading import AnyVideoModel
 from worldrl.world_models.outcome_training import fit_outcome
 from worldrl.world_models.restorer_training import fit_restorer
 from worldrl.world_models.sentences import Sentences
 from worldrl.world_models.training import fit_codec, fit_dynamics
 from worldrl.world_models.training_config import WorldModelTraining
-from worldrl.world_models.video import KIND, VideoWorldModel, extended
+from worldrl.world_models.video import VideoWorldModel
 from worldrl.world_models.wan import WanWorldModel
 from worldrl.world_models.wan_training import WanTraining
 
-BUNDLED, SCRATCH = "bundled", "scratch"
-POLICY, WORLD_MODEL = "policy", "world_model"
-"""Folder names of the artefacts inside a stage."""
+POLICY = "policy"
+"""Folder name of a policy inside a stage."""
 DYNAMICS = "dynamics"
 """Folder of a training's checkpoints."""
-OTHER_ROBOT = "start: the world model in {folder} was made for another robot; use start=scratch"
 
 
 def learn_policy(
@@ -81,80 +75,6 @@ def learn_policy(
     )
     policy.save(folder / POLICY)
     return report.to_json()
-
-
-def require_kind(start: str, config: VideoWorldModelConfig) -> None:
-    """Refuse weights of another dynamics backend than the settings ask for.
-
-    Raises:
-        ArtefactError: no world model in that folder.
-        SettingError: the kinds differ.
-    """
-    if start == SCRATCH:
-        return
-    folder, asked = weights_folder(start), config.dynamics.kind
-    held = VideoWorldModelConfig.from_json(read_artefact(folder, kind=KIND).config).dynamics.kind
-    if held is not asked:
-        raise SettingError(f"start: the dynamics in {folder} are {held}, dynamics.kind is {asked}; use start=scratch")
-
-
-def require_robot(start: str, robot: AnyEmbodiment) -> None:
-    """Refuse weights of another robot before anything is recorded for this one.
-
-    Raises:
-        ArtefactError: no world model in that folder.
-        SettingError: the robots differ.
-    """
-    if start == SCRATCH:
-        return
-    folder = weights_folder(start)
-    if embodiment_from_json(read_artefact(folder, kind=KIND).config["embodiment"]) != robot:
-        raise SettingError(OTHER_ROBOT.format(folder=folder))
-
-
-def starting_world_model(
-    start: str,
-    config: VideoWorldModelConfig | WanSettings | None,
-    embodiment: AnyEmbodiment,
-    *,
-    seed: int,
-    device: torch.device,
-) -> AnyVideoModel:
-    """Return the world model that training begins with.
-
-    Args:
-        start: ``bundled`` (the weights that come with worldrl), ``scratch`` (with Wan, published weights and action
-            channels of one's own), or a world-model folder.
-        config: sizes, used from scratch, the backend that is asked for, and whether it plans and has a restorer: weights
-            without are then extended, untrained; None takes whatever a folder holds.
-        embodiment: constants of the data's robot.
-        seed: of the initial weights.
-        device: where it goes.
-
-    Raises:
-        ArtefactError: no world model in that folder, or no published weights in ``config.folder``.
-        SettingError: its robot is not the data's, or its backend not the one that is asked for.
-    """
-    if isinstance(config, WanSettings):
-        if start == SCRATCH:
-            return WanWorldModel.from_base(config.folder, config.model, embodiment, seed=seed).to(device)
-    elif config is not None:
-        require_kind(start, config)
-        if start == SCRATCH:
-            with initial_weights(seed, "world-model"):
-                return VideoWorldModel(config, embodiment).to(device)
-    folder = weights_folder(start)
-    model = open_world_model(folder, device)
-    if model.embodiment != embodiment:
-        raise SettingError(OTHER_ROBOT.format(folder=folder))
-    if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel):
-        return extended(model, config, seed=seed)
-    return model
-
-
-def weights_folder(start: str) -> Path:
-    """Return the world-model folder that ``start`` names: ``bundled``, or the folder itself."""
-    return weights_dir() / WORLD_MODEL if start == BUNDLED else Path(start)
 
 
 def learn_world_model(

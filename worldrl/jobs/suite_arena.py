@@ -23,9 +23,9 @@ from worldrl.evaluation.evaluate import policy_actor
 from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.suites import evaluate_in_suite, suite_protocol
-from worldrl.jobs.stages import BUNDLED, SCRATCH
 from worldrl.jobs.suite_opening import OpenSuite, open_suite
 from worldrl.jobs.vla_settings import Practice, TrainVlaSettings
+from worldrl.jobs.world_model_start import BUNDLED, SCRATCH
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.collect import CollectPlan, record_missing
 from worldrl.rollout.libero import libero_embodiment

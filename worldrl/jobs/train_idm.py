@@ -22,7 +22,8 @@ from worldrl.jobs.idm_execution import executions
 from worldrl.jobs.idm_report import IdmFindings, show, write_report
 from worldrl.jobs.idm_stages import IDM, clips, learn_idm, motion_basis, through_codec
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.stages import split_held_out, weights_folder
+from worldrl.jobs.stages import split_held_out
+from worldrl.jobs.world_model_start import weights_folder
 from worldrl.rewards.acceptance import acceptance
 from worldrl.rewards.basis import MotionBasis
 from worldrl.rewards.calibration import by_unit, calibration, read_episodes

@@ -18,11 +18,11 @@ from worldrl.jobs import vla_checks as checks
 from worldrl.jobs import vla_stages as stages
 from worldrl.jobs.arena import open_arena, tasks_of
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.stages import SCRATCH, require_kind, require_robot, weights_folder
 from worldrl.jobs.vla_loop import Loop, check_held_out
 from worldrl.jobs.vla_motion import idm_stage
 from worldrl.jobs.vla_report import write_report
 from worldrl.jobs.vla_settings import TrainVlaSettings
+from worldrl.jobs.world_model_start import SCRATCH, require_kind, require_robot, weights_folder
 
 __all__ = ["TrainVlaSettings", "main"]
 

@@ -21,18 +21,9 @@ from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.gates import Gate, GateThresholds, measure_gates, require
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.stages import (
-    BUNDLED,
-    DYNAMICS,
-    SCRATCH,
-    WORLD_MODEL,
-    calibrate,
-    learn_world_model,
-    split_held_out,
-    starting_world_model,
-    weights_folder,
-)
+from worldrl.jobs.stages import DYNAMICS, calibrate, learn_world_model, split_held_out
 from worldrl.jobs.wan_settings import WanSettings
+from worldrl.jobs.world_model_start import BUNDLED, SCRATCH, WORLD_MODEL, starting_world_model, weights_folder
 from worldrl.settings import fraction, one_of, setting
 from worldrl.world_models.codec import IdentityCodec
 from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig

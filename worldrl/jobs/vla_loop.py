@@ -19,8 +19,9 @@ from worldrl.core.stats import Rate, wilson
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.arena import Arena
-from worldrl.jobs.stages import SCRATCH, held_out_count, split_held_out
+from worldrl.jobs.stages import held_out_count, split_held_out
 from worldrl.jobs.vla_settings import TrainVlaSettings
+from worldrl.jobs.world_model_start import SCRATCH
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.actors import AnyActor
 from worldrl.rollout.collect import CollectPlan

@@ -29,8 +29,8 @@ from worldrl.evaluation.report.model import (
 from worldrl.evaluation.report.store import save_report
 from worldrl.evaluation.report.terminal import show
 from worldrl.evaluation.video import encode_mp4
-from worldrl.jobs.stages import WORLD_MODEL
 from worldrl.jobs.vla_loop import Loop
+from worldrl.jobs.world_model_start import WORLD_MODEL
 from worldrl.world_models.video import KIND
 
 LIMITS = (

@@ -26,16 +26,7 @@ from worldrl.core.jsonfile import difference
 from worldrl.core.stats import Rate, wilson
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.language import told_or_known
-from worldrl.jobs.stages import (
-    POLICY,
-    SCRATCH,
-    WORLD_MODEL,
-    calibrate,
-    dream_plan,
-    learn_policy,
-    learn_world_model,
-    starting_world_model,
-)
+from worldrl.jobs.stages import POLICY, calibrate, dream_plan, learn_policy, learn_world_model
 from worldrl.jobs.vla_loop import (
     DATASET,
     Loop,
@@ -49,6 +40,7 @@ from worldrl.jobs.vla_loop import (
 from worldrl.jobs.vla_motion import motion_check
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.wan_settings import WanSettings
+from worldrl.jobs.world_model_start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.policies.samples import make_samples
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor

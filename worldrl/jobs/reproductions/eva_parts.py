@@ -19,7 +19,8 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.idm_stages import IDM, clips, learn_idm, motion_basis, through_codec
 from worldrl.jobs.opening import choose_tasks
 from worldrl.jobs.reproductions.shared import shared
-from worldrl.jobs.stages import SCRATCH, WORLD_MODEL, learn_world_model, split_held_out, starting_world_model
+from worldrl.jobs.stages import learn_world_model, split_held_out
+from worldrl.jobs.world_model_start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.rewards.columns import choose_columns, recorded_names
 from worldrl.rewards.decoded import DecodedReward
 from worldrl.rewards.idm_training import IdmTraining

@@ -41,7 +41,7 @@ from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
 from worldrl.jobs.reproductions.latent_actor import LatentActor, forgetful, played, recurrent
 from worldrl.jobs.reproductions.shared import shared
-from worldrl.jobs.stages import BUNDLED, weights_folder
+from worldrl.jobs.world_model_start import BUNDLED, weights_folder
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.latent_world import LatentWorld, RecordedLatents, recorded_latents
