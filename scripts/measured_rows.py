@@ -28,8 +28,8 @@ def run(folder: Path, command: str, *overrides: str) -> dict[str, Any]:
     settled = {override.split("=", 1)[0]: override for override in overrides}
     asked, file = [command, *settled.values()], folder / MEASURED
     if file.exists():
-        if (done := json.loads(file.read_text())["command"]) != asked:
-            changed = sorted(set(done) ^ set(asked))
+        if (measured := json.loads(file.read_text())["command"]) != asked:
+            changed = sorted(set(measured) ^ set(asked))
             raise SystemExit(f"{folder}: was measured by another command ({', '.join(changed)}); give another out=")
         return metrics(folder)
     before = _children()

@@ -112,19 +112,10 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
         if not held_out:
             raise SettingError(f"held_out: {settings.held_out} of {len(episodes)} episodes is not two; raise it")
         restore = open_restore(settings, pooled.image_size, device)
+        look = {"frame_stride": settings.frame_stride, "camera": settings.camera, "restore": restore}
+        sizes = {"config": settings.model, "training": settings.training}
         idm = learn_idm(
-            run.path,
-            training,
-            scaling,
-            columns,
-            config=settings.model,
-            training=settings.training,
-            frame_stride=settings.frame_stride,
-            camera=settings.camera,
-            restore=restore,
-            seed=settings.seed,
-            device=device,
-            log=log,
+            run.path, training, scaling, columns, **sizes, **look, seed=settings.seed, device=device, log=log
         )
         dt = settings.frame_stride / pooled.embodiment.control_hz
         readings = {

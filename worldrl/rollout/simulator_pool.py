@@ -308,7 +308,8 @@ class SimulatorPool:
         while len(replies) < len(requests):
             waiting = {self._processes[n].connection: n for n in requests if n not in replies}
             patience_s = min(self._processes[n].patience_s for n in waiting.values())
-            ready: list[Any] = wait(list(waiting), max(0.0, patience_s))
+            channels: list[Any] = list(waiting)  # whatever has a fileno() can be waited for
+            ready: list[Any] = wait(channels, max(0.0, patience_s))
             silent = [c for c, n in waiting.items() if c not in ready and self._processes[n].patience_s <= 0]
             for connection in [*ready, *silent]:
                 self._attend(waiting[connection], connection in silent, requests, replies)

@@ -94,7 +94,7 @@ class WarpPhysics:
         with self._here():
             try:
                 self._model = self._mjw.put_model(model)
-            except NotImplementedError as error:
+            except RuntimeError as error:  # what it does not implement is one, too
                 raise SettingError(f"MuJoCo Warp cannot simulate this task's model: {error}") from error
             self._data = self._mjw.make_data(model, nworld=copies, nconmax=contacts, njmax=constraints)
         kinds = self._mjw.OverflowType
