@@ -1,6 +1,7 @@
 """``worldrl train-idm`` on pushed squares: numbers, page, folder, and what it refuses."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -89,7 +90,10 @@ def test_actions_between_frames_have_no_noise_floor(make_settings):
 
 
 def test_held_out_videos_of_two_arms_are_decoded_and_executed(make_settings, two_armed_data, tmp_path):
-    data = [str(two_armed_data)] * 2  # the expert's episode and a noisy one, twice
+    again = shutil.copytree(two_armed_data, tmp_path / "again")  # the expert's episode and a noisy one, as if by others
+    journal = again / "meta" / "worldrl.jsonl"
+    journal.write_text(journal.read_text().replace('"source": "', '"source": "another '))
+    data = [str(two_armed_data), str(again)]
     metrics = train_idm.main(make_settings(data=data, camera="head", clip_frames=4, executed=1))
     executed = metrics["executed"]
     assert executed["commanded"]["k"] == 1  # the true commands open the drawer again

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from worldrl.core.errors import SettingError
-from worldrl.core.fit import adamw
+from worldrl.core.optimizer import adamw
 from worldrl.nn.blocks import Block
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 

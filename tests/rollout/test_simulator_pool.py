@@ -137,7 +137,7 @@ def test_numbers_out_of_range(settings):
 
 
 def test_an_actor_that_cannot_act_here_is_refused():
-    with SimulatorPool(launch()) as pool, pytest.raises(SettingError, match="give a policy, or the expert"):
+    with SimulatorPool(launch()) as pool, pytest.raises(SettingError, match="give a policy, dreams, or its expert"):
         next(play_episodes(pool, SPECS, WanderActor(), Rules(HORIZON)))
 
 

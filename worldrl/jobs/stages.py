@@ -188,8 +188,8 @@ def split_held_out(
     groups = list(motions.values())
     order = [groups[i] for i in numpy_stream(seed, "held-out").permutation(len(groups))]
     count = held_out_count(len(groups), share)
-    parts = ([i for group in part for i in group] for part in (order[:count], order[count : 2 * count], order[2 * count :]))  # fmt: skip
-    calibration, gates, training = parts
+    shares = (order[:count], order[count : 2 * count], order[2 * count :])
+    calibration, gates, training = ([i for group in part for i in group] for part in shares)
     kept = episodes.subset(training) if isinstance(episodes, EpisodeDataset) else [episodes[i] for i in training]
     return kept, [episodes[i] for i in calibration], [episodes[i] for i in gates]
 

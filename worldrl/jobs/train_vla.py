@@ -46,31 +46,28 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     tasks = tasks_of(settings)
     check_held_out(settings, tasks)
     require_kind(settings.start, settings.world_model)
-    with (
-        open_run("train-vla", settings) as run,
-        MetricLog(run.path) as log,
-        open_arena(settings, tasks, device) as arena,
-    ):
+    with open_arena(settings, tasks, device) as arena:
         require_robot(settings.start, arena.embodiment)
-        loop = Loop(settings, run, log, device, arena)
-        demos = stages.demonstrations(loop)
-        supervised = stages.supervised_policy(loop, demos)
-        before = checks.evaluate(loop, "03-before", supervised)
-        policy, world = run_rounds(loop, demos, supervised)
-        verified = checks.verify(loop, policy, world)
-        after = checks.evaluate(loop, "05-after", policy)
-        metrics = {
-            **suite_facts(loop),
-            "before": before.metrics(),
-            "after": after.metrics(),
-            "comparison": compare(before, after).metrics(),
-            "verify": verified,
-            "rounds": [round_summary(loop, number) for number in range(1, settings.rounds + 1)],
-            "policy": str(policy.relative_to(run.path)),
-            "world_model": str(world.relative_to(run.path)),
-        }
-        run.write_result(metrics, seed=settings.seed, device=str(device), protocol_hash=before.protocol.hash)
-        write_report(loop, metrics, console())
+        with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
+            loop = Loop(settings, run, log, device, arena)
+            demos = stages.demonstrations(loop)
+            supervised = stages.supervised_policy(loop, demos)
+            before = checks.evaluate(loop, "03-before", supervised)
+            policy, world = run_rounds(loop, demos, supervised)
+            verified = checks.verify(loop, policy, world)
+            after = checks.evaluate(loop, "05-after", policy)
+            metrics = {
+                **suite_facts(loop),
+                "before": before.metrics(),
+                "after": after.metrics(),
+                "comparison": compare(before, after).metrics(),
+                "verify": verified,
+                "rounds": [round_summary(loop, number) for number in range(1, settings.rounds + 1)],
+                "policy": str(policy.relative_to(run.path)),
+                "world_model": str(world.relative_to(run.path)),
+            }
+            run.write_result(metrics, seed=settings.seed, device=str(device), protocol_hash=before.protocol.hash)
+            write_report(loop, metrics, console())
     return metrics
 
 
