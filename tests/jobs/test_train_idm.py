@@ -1,7 +1,6 @@
 """``worldrl train-idm`` on pushed squares: numbers, page, folder, and what it refuses."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 from worldrl.core.artefact import read_manifest
 from worldrl.core.errors import SettingError
 from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.evaluation.report.words import percent
 from worldrl.jobs import train_idm
 from worldrl.jobs.idm_execution import executions
@@ -90,9 +90,10 @@ def test_actions_between_frames_have_no_noise_floor(make_settings):
 
 
 def test_held_out_videos_of_two_arms_are_decoded_and_executed(make_settings, two_armed_data, tmp_path):
-    again = shutil.copytree(two_armed_data, tmp_path / "again")  # the expert's episode and a noisy one, as if by others
-    journal = again / "meta" / "worldrl.jsonl"
-    journal.write_text(journal.read_text().replace('"source": "', '"source": "another '))
+    recorded, again = EpisodeDataset.open(two_armed_data), tmp_path / "again"  # the expert's episode and a noisy one
+    with LeRobotWriter(again, **vars(recorded.header)) as writer:
+        for episode in recorded:
+            writer.add_episode(replace(episode, meta={**episode.meta, "source": "another"}))
     data = [str(two_armed_data), str(again)]
     metrics = train_idm.main(make_settings(data=data, camera="head", clip_frames=4, executed=1))
     executed = metrics["executed"]
