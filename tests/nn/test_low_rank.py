@@ -8,6 +8,7 @@ from torch import nn
 
 from worldrl.core.errors import SettingError
 from worldrl.core.optimizer import adamw
+from worldrl.core.rng import initial_weights
 from worldrl.nn.blocks import Block
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 
@@ -16,8 +17,8 @@ TOKENS = torch.linspace(-1, 1, 48).view(1, 6, 8).sin()
 
 @pytest.fixture
 def network():
-    torch.manual_seed(0)
-    return nn.ModuleList([nn.Linear(8, 8), Block(8, 2)])
+    with initial_weights(0, "network"):
+        return nn.ModuleList([nn.Linear(8, 8), Block(8, 2)])
 
 
 def run(network):
@@ -57,9 +58,10 @@ def test_only_the_additions_move_and_merged_they_are_the_weights(network):
 
 def test_the_seed_decides_and_the_process_wide_generator_does_not(network):
     def down(seed, process_seed):
-        torch.manual_seed(process_seed)
         copied = copy.deepcopy(network)
-        add_low_rank(copied, copied, LowRankConfig(rank=1), seed=seed)
+        with torch.random.fork_rng():
+            torch.manual_seed(process_seed)
+            add_low_rank(copied, copied, LowRankConfig(rank=1), seed=seed)
         return copied[0].parametrizations.weight[0].down.detach()
 
     assert torch.equal(down(1, 0), down(1, 9))
