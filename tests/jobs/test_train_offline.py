@@ -80,10 +80,8 @@ def test_run_ends_with_a_score_and_an_agent_that_loads(run: Any, tmp_path: Path,
     assert action.shape == (90, 1)
 
 
-def test_stopped_run_goes_on_and_ends_as_if_it_had_not(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
-    assert run() == 0
-    whole = result(tmp_path)["metrics"]
-    (tmp_path / "run").rename(tmp_path / "whole")
+def stop_at_second_score(monkeypatch: Any) -> Any:
+    """Let a run be interrupted when it plays its second evaluation; return what really plays."""
     play, calls = offline_scores.play, []
 
     def killed(*arguments: Any) -> Any:
@@ -93,6 +91,14 @@ def test_stopped_run_goes_on_and_ends_as_if_it_had_not(run: Any, tmp_path: Path,
         return play(*arguments)
 
     monkeypatch.setattr(offline_scores, "play", killed)
+    return play
+
+
+def test_stopped_run_goes_on_and_ends_as_if_it_had_not(run: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    assert run() == 0
+    whole = result(tmp_path)["metrics"]
+    (tmp_path / "run").rename(tmp_path / "whole")
+    play = stop_at_second_score(monkeypatch)
     assert run() == cli.INTERRUPTED
     monkeypatch.setattr(offline_scores, "play", play)
     assert run() == 0
@@ -123,15 +129,7 @@ def test_agent_with_a_memory_trains_on_tapes_and_resumes(run: Any, tmp_path: Pat
     assert whole["last"]["threshold"] > 0
     assert whole["evaluation"]["over_estimation"]["lo"] < whole["evaluation"]["over_estimation"]["hi"]
     (tmp_path / "run").rename(tmp_path / "whole")
-    play, calls = offline_scores.play, []
-
-    def killed(*arguments: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return play(*arguments)
-
-    monkeypatch.setattr(offline_scores, "play", killed)
+    play = stop_at_second_score(monkeypatch)
     assert run(*NEUBAY) == cli.INTERRUPTED
     monkeypatch.setattr(offline_scores, "play", play)
     assert run(*NEUBAY) == 0
