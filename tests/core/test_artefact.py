@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from worldrl.core.artefact import artefact_hash, parent, read_artefact, read_manifest, write_artefact
+from worldrl.core.artefact import artefact_hash, parent, read_artefact, read_config, read_manifest, write_artefact
 from worldrl.core.errors import ArtefactError
 from worldrl.core.jsonfile import digest
 from worldrl.core.rng import stream
@@ -136,6 +136,18 @@ def test_an_extra_file_changed_after_loading_is_found(tmp_path):
         artefact.file("notes/readme.txt")
     with pytest.raises(ArtefactError, match=r"no file 'other' in its manifest; it lists config.json"):
         artefact.file("other")
+
+
+def test_the_config_is_read_and_verified_without_the_tensors(tmp_path):
+    make(tmp_path / "a")
+    (tmp_path / "a/model.safetensors").unlink()
+    assert read_config(tmp_path / "a") == read_config(tmp_path / "a", kind="policy") == CONFIG
+    with pytest.raises(ArtefactError, match="holds a 'policy', expected a 'probe'"):
+        read_config(tmp_path / "a", kind="probe")
+    file = tmp_path / "a/config.json"
+    file.write_bytes(file.read_bytes().replace(b"64", b"65"))
+    with pytest.raises(ArtefactError, match="damaged or altered"):
+        read_config(tmp_path / "a")
 
 
 def test_missing_files_and_folders_are_named(tmp_path):

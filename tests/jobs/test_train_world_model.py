@@ -13,7 +13,7 @@ from worldrl.jobs import imagine, train_world_model
 from worldrl.jobs.imagine import ImagineSettings
 from worldrl.jobs.stages import calibrate, split_held_out
 from worldrl.jobs.train_world_model import TrainWorldModelSettings
-from worldrl.jobs.world_model_start import starting_world_model
+from worldrl.jobs.world_model_start import starting_world_model, tell_settled
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.settings import compose
 from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig
@@ -87,6 +87,20 @@ def test_weights_of_the_other_backend_are_refused(make_settings, world_model, tm
     settings.model.dynamics.kind = DynamicsKind.edm_unet
     with pytest.raises(SettingError, match=r"are flow_transformer, dynamics\.kind is edm_unet; use start=scratch"):
         train_world_model.main(settings)
+
+
+def test_what_the_weights_settle_is_told(world_model, tmp_path, capsys):
+    world_model.save(tmp_path / "model")
+    start, asked = str(tmp_path / "model"), VideoWorldModelConfig.from_json(world_model.config.to_json())
+    asked.restorer.width = 8  # is put on top of the weights
+    tell_settled(start, asked)
+    assert capsys.readouterr().err == ""
+    asked.dynamics.memory_noise = 0.5
+    tell_settled("scratch", asked)
+    assert capsys.readouterr().err == ""
+    tell_settled(start, asked)
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.endswith(f"not the settings: dynamics.memory_noise: 0.5 -> {world_model.config.dynamics.memory_noise}")
 
 
 def test_a_failed_gate_stops_but_the_model_is_there(make_settings, tmp_path):

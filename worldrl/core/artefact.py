@@ -128,13 +128,31 @@ def read_artefact(folder: Path, *, kind: str) -> Artefact:
     manifest = read_manifest(folder, kind=kind)
     for name, entry in manifest["files"].items():
         _verify_file(folder, name, entry)
-    config = read_json(folder / CONFIG, error=ArtefactError)
-    if config.pop("schema", None) != SCHEMA or config.pop("kind", None) != kind:
-        raise ArtefactError(f"{folder / CONFIG}: schema or kind differs from its manifest; train or download it again")
-    refuse_code(config, where=f"{folder / CONFIG}")
+    config = _config(folder, kind)
     restore = frozenset(manifest["restore_float32"])
     tensors = load_tensors(folder / MODEL, restore) if MODEL in manifest["files"] else {}
     return Artefact(folder, kind, config, tensors, manifest)
+
+
+def read_config(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
+    """Read an artefact's config without its tensors; of its files, only the config is verified.
+
+    Args:
+        folder: the artefact.
+        kind: what it must be; None accepts any kind.
+
+    Returns:
+        Plain JSON values.
+
+    Raises:
+        ArtefactError: as :func:`read_artefact`, as far as manifest and config tell.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder, kind=kind)
+    if CONFIG not in manifest["files"]:
+        raise ArtefactError(f"{folder}: its manifest lists no {CONFIG}; make the artefact again")
+    _verify_file(folder, CONFIG, manifest["files"][CONFIG])
+    return _config(folder, manifest["kind"])
 
 
 def read_manifest(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
@@ -204,6 +222,14 @@ def refuse_code(config: Any, *, where: str) -> None:
             refuse_code(value, where=f"{where}[{index}]")
     elif isinstance(config, str) and "${" in config:
         raise ArtefactError(f"{where}: {config!r} is an interpolation; store the resolved value instead")
+
+
+def _config(folder: Path, kind: str) -> dict[str, Any]:
+    config = read_json(folder / CONFIG, error=ArtefactError)
+    if config.pop("schema", None) != SCHEMA or config.pop("kind", None) != kind:
+        raise ArtefactError(f"{folder / CONFIG}: schema or kind differs from its manifest; train or download it again")
+    refuse_code(config, where=f"{folder / CONFIG}")
+    return config
 
 
 def _checked_config(folder: Path, kind: str, config: Mapping[str, Any]) -> dict[str, Any]:

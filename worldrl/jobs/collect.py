@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from worldrl.core.artefact import read_artefact
+from worldrl.core.artefact import read_config
 from worldrl.core.device import resolve_device
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import SettingError
@@ -156,7 +156,7 @@ def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:
     if settings.domain != "clean" and (not two_armed or settings.styles != ["default"]):
         raise SettingError("domain: randomised is of two-armed tasks and draws its own looks; leave styles as it is")
     if settings.policy is not None:
-        own = stored_actions(read_artefact(Path(settings.policy), kind="policy").config)
+        own = stored_actions(read_config(Path(settings.policy), kind="policy"))
         if own != robot.actions:
             raise SettingError(
                 f"policy: the one in {settings.policy} acts with {', '.join(own.names)}, the robot of these tasks with "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worldrl.core.artefact import read_artefact
+from worldrl.core.artefact import read_config
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.extras import require
@@ -62,7 +62,7 @@ def main(settings: ServePolicySettings) -> dict[str, Any]:
 
 def open_server(settings: ServePolicySettings) -> Any:
     """Load the policy and open the socket; a context manager with ``serve_forever``."""
-    config = read_artefact(Path(settings.policy), kind="policy").config
+    config = read_config(Path(settings.policy), kind="policy")
     numbers = stored_actions(config).size
     if numbers != SIZE:
         raise SettingError(

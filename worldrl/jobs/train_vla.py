@@ -22,7 +22,8 @@ from worldrl.jobs.vla_loop import Loop, check_held_out
 from worldrl.jobs.vla_motion import idm_stage
 from worldrl.jobs.vla_report import write_report
 from worldrl.jobs.vla_settings import TrainVlaSettings
-from worldrl.jobs.world_model_start import SCRATCH, require_kind, require_robot, weights_folder
+from worldrl.jobs.world_model_start import SCRATCH, require_kind, require_robot, tell_settled, weights_folder
+from worldrl.world_models.loading import VIDEO
 
 __all__ = ["TrainVlaSettings", "main"]
 
@@ -45,7 +46,9 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     set_threads(settings.threads)
     tasks = tasks_of(settings)
     check_held_out(settings, tasks)
-    require_kind(settings.start, settings.world_model)
+    if settings.backbone == VIDEO:
+        require_kind(settings.start, settings.world_model)
+        tell_settled(settings.start, settings.world_model)
     with open_arena(settings, tasks, device) as arena:
         require_robot(settings.start, arena.embodiment)
         with open_run("train-vla", settings) as run, MetricLog(run.path) as log:

@@ -23,7 +23,14 @@ from worldrl.evaluation.gates import Gate, GateThresholds, measure_gates, requir
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import DYNAMICS, calibrate, learn_world_model, split_held_out
 from worldrl.jobs.wan_settings import WanSettings
-from worldrl.jobs.world_model_start import BUNDLED, SCRATCH, WORLD_MODEL, starting_world_model, weights_folder
+from worldrl.jobs.world_model_start import (
+    BUNDLED,
+    SCRATCH,
+    WORLD_MODEL,
+    starting_world_model,
+    tell_settled,
+    weights_folder,
+)
 from worldrl.settings import fraction, one_of, setting
 from worldrl.world_models.codec import IdentityCodec
 from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig
@@ -100,6 +107,8 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
     datasets = [EpisodeDataset.open(folder) for folder in settings.data]
     if rank() > 0:
         return _help(settings, datasets, device)
+    if settings.backbone == VIDEO:
+        tell_settled(settings.start, settings.model)
     with open_run("train-world-model", settings) as run, MetricLog(run.path) as log:
         model, training, calibration, held_out = _begin(settings, datasets, device)
         part = settings.wan.training if settings.backbone == WAN else settings.training

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from worldrl.core.artefact import read_artefact
+from worldrl.core.artefact import read_config
 from worldrl.core.log import read_metrics
 from worldrl.core.provenance import package_versions
 from worldrl.core.run import RunDirectory
@@ -31,7 +31,6 @@ from worldrl.evaluation.report.terminal import show
 from worldrl.evaluation.video import encode_mp4
 from worldrl.jobs.vla_loop import Loop
 from worldrl.jobs.world_model_start import WORLD_MODEL
-from worldrl.world_models.video import KIND
 
 LIMITS = (
     "The scripted expert that demonstrates and varies the practice episodes reads the simulator's state; the policy sees "
@@ -186,7 +185,7 @@ def _replays(loop: Loop) -> list[tuple[str, np.ndarray, np.ndarray]]:
 
 def _frame_stride(loop: Loop) -> int:
     folder = loop.run.stage(f"round-{loop.settings.rounds}-2-world-model").folder / WORLD_MODEL
-    return read_artefact(folder, kind=KIND).config["dynamics"]["frame_stride"]
+    return read_config(folder)["dynamics"]["frame_stride"]
 
 
 def filmstrips(loop: Loop) -> list[Filmstrip]:

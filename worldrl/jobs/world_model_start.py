@@ -6,15 +6,17 @@ from pathlib import Path
 
 import torch
 
-from worldrl.core.artefact import read_artefact
+from worldrl.core.artefact import read_config
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
 from worldrl.core.errors import SettingError
+from worldrl.core.jsonfile import difference
+from worldrl.core.log import console
 from worldrl.core.rng import initial_weights
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.paths import weights_dir
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
-from worldrl.world_models.video import KIND, VideoWorldModel, extended
+from worldrl.world_models.video import KIND, VideoWorldModel, extended, extended_config
 from worldrl.world_models.wan import WanWorldModel
 
 BUNDLED, SCRATCH = "bundled", "scratch"
@@ -32,10 +34,29 @@ def require_kind(start: str, config: VideoWorldModelConfig) -> None:
     """
     if start == SCRATCH:
         return
-    folder, asked = weights_folder(start), config.dynamics.kind
-    held = VideoWorldModelConfig.from_json(read_artefact(folder, kind=KIND).config).dynamics.kind
+    asked, held = config.dynamics.kind, config_of(start).dynamics.kind
     if held is not asked:
-        raise SettingError(f"start: the dynamics in {folder} are {held}, dynamics.kind is {asked}; use start=scratch")
+        raise SettingError(
+            f"start: the dynamics in {weights_folder(start)} are {held}, dynamics.kind is {asked}; use start=scratch"
+        )
+
+
+def tell_settled(start: str, config: VideoWorldModelConfig) -> None:
+    """Say on the console which settings of the model the weights settle otherwise, since they come with them.
+
+    Raises:
+        ArtefactError: no world model in that folder.
+    """
+    if start == SCRATCH:
+        return
+    held = config_of(start)
+    if changed := difference(config.to_json(), extended_config(held, config).to_json()):
+        console().print(f"start={start}: what the weights bring holds, not the settings: {changed}", markup=False)
+
+
+def config_of(start: str) -> VideoWorldModelConfig:
+    """Read the configuration of the weights that ``start`` names; ArtefactError without any."""
+    return VideoWorldModelConfig.from_json(read_config(weights_folder(start), kind=KIND))
 
 
 def require_robot(start: str, robot: AnyEmbodiment) -> None:
@@ -48,7 +69,7 @@ def require_robot(start: str, robot: AnyEmbodiment) -> None:
     if start == SCRATCH:
         return
     folder = weights_folder(start)
-    if embodiment_from_json(read_artefact(folder, kind=KIND).config["embodiment"]) != robot:
+    if embodiment_from_json(read_config(folder)["embodiment"]) != robot:
         raise SettingError(OTHER_ROBOT.format(folder=folder))
 
 

@@ -253,16 +253,22 @@ def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int
     Raises:
         SettingError: its backend cannot plan.
     """
-    config = VideoWorldModelConfig.from_json(model.config.to_json())
-    config.dynamics = replace(config.dynamics, planning=config.dynamics.planning or wanted.dynamics.planning)
-    if model.restorer is None:
-        config.restorer = wanted.restorer
+    config = extended_config(model.config, wanted)
     if config == model.config:
         return model
     with initial_weights(seed, "planning"):
         larger = VideoWorldModel(config, model.embodiment)
     larger.load_state_dict(larger.state_dict() | model.state_dict())
     return larger.to(model.device).train(model.training)
+
+
+def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) -> VideoWorldModelConfig:
+    """Return the configuration of :func:`extended`'s model: that of the weights, but for planning and a restorer."""
+    config = VideoWorldModelConfig.from_json(held.to_json())
+    config.dynamics = replace(config.dynamics, planning=config.dynamics.planning or wanted.dynamics.planning)
+    if not held.restorer.width:
+        config.restorer = wanted.restorer
+    return config
 
 
 def make_codec(config: VideoWorldModelConfig) -> PatchCodec | IdentityCodec:

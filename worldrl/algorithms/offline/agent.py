@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from worldrl.core.artefact import read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, read_config, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import on_device
@@ -296,4 +296,4 @@ def saved_algorithm(folder: Path) -> str:
     Raises:
         ArtefactError: no saved agent in that folder.
     """
-    return str(read_artefact(folder, kind=KIND).config["algorithm"])
+    return str(read_config(folder, kind=KIND)["algorithm"])
