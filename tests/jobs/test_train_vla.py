@@ -12,6 +12,7 @@ from worldrl.jobs.train_vla import TrainVlaSettings, main
 from worldrl.jobs.vla_settings import Evaluation, Practice
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.inverse_dynamics import InverseDynamics
+from worldrl.settings import compose
 from worldrl.world_models.video import VideoWorldModel
 from worldrl_envs.bimanual.control import NAMES
 
@@ -151,6 +152,28 @@ def test_weights_of_another_robot_are_refused_before_anything_is_recorded(tmp_pa
     settings = TrainVlaSettings(run_dir=str(tmp_path / "run"), kind="bimanual")  # the bundled weights are of one arm
     with pytest.raises(SettingError, match="was made for another robot; use start=scratch"):
         main(settings)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"world_model.dynamics.chunk_length": 16, "start": "scratch"},
+            "chunk_length is 8, the world model's .* is 16",
+        ),
+        ({"policy.chunk_length": 4}, r"chunk_length is 4, the world model's .* is 8 \(start=bundled\)"),
+        ({"policy.image_size": 128}, "image_size is 128, the world model's .* is 64"),
+        (
+            {"backbone": "wan", "start": "scratch", "policy.image_size": 64},
+            "image_size is 64, the world model's .* is 256",
+        ),
+    ],
+)
+def test_a_policy_that_does_not_fit_the_world_model_is_refused_before_anything_is_recorded(tmp_path, given, message):
+    tokens = {name: str(value) for name, value in given.items()} | {"run_dir": str(tmp_path / "run")}
+    with pytest.raises(SettingError, match=message):
+        main(compose("train-vla", TrainVlaSettings, tokens))
     assert not (tmp_path / "run").exists()
 
 

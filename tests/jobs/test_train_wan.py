@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from worldrl.cli import main
 from worldrl.core.errors import SettingError
 from worldrl.jobs import imagine, train_world_model
 from worldrl.jobs.imagine import ImagineSettings
@@ -113,6 +114,22 @@ def test_several_processes_are_for_wan_alone(make_settings, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SettingError, match="backbone=video runs in one process, 2 were launched"):
         train_world_model.main(make_settings(backbone="video"))
+
+
+def test_a_policy_practises_in_a_wan_model(tmp_path, make_wan):
+    """``train-vla backbone=wan`` to its end, begun with a trained folder."""
+    make_wan(lora_rank=3).save(tmp_path / "wan")
+    small = (
+        "preset=tiny", "backbone=wan", f"start={tmp_path / 'wan'}", "tasks=[PickRedCube]", "demonstrations=1", "policy.image_size=16",
+        "policy.chunk_length=4", "wan.training.steps=1", "wan.training.batch=2", "wan.training.dtype=float32",
+        "practice.policy_episodes=4", "practice.expert_episodes=0", "practice.dream_episodes=0", "evaluation.episodes_per_task=1",
+        "evaluation.verify=1", "improvement.starts_per_task=1",
+    )  # fmt: skip
+    run = tmp_path / "run"
+    assert main(["train-vla", *small, f"run_dir={run}"]) == 0
+    trained = run / json.loads((run / "result.json").read_text())["metrics"]["world_model"]
+    assert WanWorldModel.load(trained).config.dynamics.lora_rank == 3  # the folder's, not the settings'
+    assert (run / "report.html").exists()
 
 
 def test_words_choose_the_backbone_in_both_jobs():

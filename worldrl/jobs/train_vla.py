@@ -18,7 +18,7 @@ from worldrl.jobs import vla_checks as checks
 from worldrl.jobs import vla_stages as stages
 from worldrl.jobs.arena import open_arena, tasks_of
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.vla_loop import Loop, check_held_out
+from worldrl.jobs.vla_loop import Loop, check_held_out, check_policy_fits
 from worldrl.jobs.vla_motion import idm_stage
 from worldrl.jobs.vla_report import write_report
 from worldrl.jobs.vla_settings import TrainVlaSettings
@@ -49,6 +49,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     if settings.backbone == VIDEO:
         require_kind(settings.start, settings.world_model)
         tell_settled(settings.start, settings.world_model)
+    check_policy_fits(settings)
     with open_arena(settings, tasks, device) as arena:
         require_robot(settings.start, arena.embodiment)
         with open_run("train-vla", settings) as run, MetricLog(run.path) as log:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from worldrl.core.artefact import read_config
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Policy
@@ -21,14 +22,14 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.arena import Arena
 from worldrl.jobs.stages import held_out_count, split_held_out
 from worldrl.jobs.vla_settings import TrainVlaSettings
-from worldrl.jobs.world_model_start import SCRATCH
+from worldrl.jobs.world_model_start import SCRATCH, weights_folder
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.actors import AnyActor
 from worldrl.rollout.collect import CollectPlan
 from worldrl.rollout.dreams import Dreams, dream, dream_on
 from worldrl.rollout.reset_store import keyframe_starts
 from worldrl.rollout.specs import EpisodeSpec
-from worldrl.world_models.loading import AnyVideoModel, open_world_model
+from worldrl.world_models.loading import WAN, AnyVideoModel, open_world_model
 
 DATASET = "dataset"
 
@@ -102,6 +103,25 @@ def check_held_out(settings: TrainVlaSettings, tasks: Sequence[str]) -> None:
             f"held_out: {settings.held_out} of {episodes} practice episodes is not one each for calibration and gates; "
             "raise held_out or the episodes of practice"
         )
+
+
+def check_policy_fits(settings: TrainVlaSettings) -> None:
+    """Refuse a policy whose chunks or pictures are not the world model's, before anything is recorded.
+
+    Raises:
+        ArtefactError: no world model in the folder to begin with.
+        SettingError: they differ.
+    """
+    if settings.start == SCRATCH:
+        world = (settings.wan.model if settings.backbone == WAN else settings.world_model).to_json()
+    else:
+        world = read_config(weights_folder(settings.start))
+    for name, part in (("chunk_length", "dynamics"), ("image_size", "codec")):
+        own, its = getattr(settings.policy, name), world[part][name]
+        if own != its:
+            raise SettingError(
+                f"policy.{name} is {own}, the world model's {name} is {its} (start={settings.start}); make them the same"
+            )
 
 
 def load(folder: Path) -> list[Episode]:
