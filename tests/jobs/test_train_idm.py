@@ -5,18 +5,24 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from worldrl.core.artefact import read_manifest
 from worldrl.core.errors import SettingError
+from worldrl.core.rng import stream
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.evaluation.report.words import percent
 from worldrl.jobs import train_idm
 from worldrl.jobs.idm_execution import executions
+from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.train_idm import TrainIdmSettings
 from worldrl.rewards.foresight import FeaturePredictor, ForesightConfig
 from worldrl.rewards.idm_training import IdmTraining
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.world_models.codec import to_unit
+from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.video import extended
 
 SIZES = {"width": 8, "blocks": 1, "keypoints": 2, "value_width": 2, "hidden": 8}
 
@@ -78,6 +84,25 @@ def test_a_run_leaves_numbers_a_page_and_a_model(make_settings, model_folder, tm
     assert parents == [str(push_dataset), str(model_folder)]
     again = train_idm.main(settings)  # its training is finished: the checkpoint gives the same model
     assert {**again, "hash": metrics["hash"]} == metrics
+
+
+@pytest.mark.parametrize("width", [0, 4])
+def test_frames_are_shown_as_dreams_are_with_their_restorer(make_world_model, width):
+    """What inverse dynamics learns from has the look of what it will read: a still dream of the same picture."""
+    model = make_world_model(size=16)
+    wanted = VideoWorldModelConfig.from_json(model.config.to_json())
+    wanted.restorer.width = width
+    model = extended(model, wanted, seed=0)
+    if model.restorer is not None:
+        with torch.no_grad():
+            model.restorer.out.bias.fill_(0.2)  # an untrained one changes nothing
+    generator = stream(0, "frames")
+    frame, first = (torch.randint(0, 256, (3, 16, 16, 3), generator=generator, dtype=torch.uint8) for _ in range(2))
+    shown = through_codec(model, batch=2)(frame, first)
+    with torch.no_grad():
+        latent = model.codec.encode(to_unit(frame)[:, None]).float()
+        assert torch.equal(shown, model.decode(latent, first)[:, 0])
+        assert torch.equal(shown, through_codec(model)(frame, frame)) == (width == 0)
 
 
 def test_actions_between_frames_have_no_noise_floor(make_settings):

@@ -120,7 +120,7 @@ def real_bound(
         view = episode.frames[::chunk_length, episode.cameras.index(camera)]
         frames = torch.from_numpy(np.ascontiguousarray(view))
         command = torch.from_numpy(episode.command[::chunk_length].copy())
-        shown = frames if restore is None else restore(frames)
+        shown = frames if restore is None else restore(frames, frames[:1].expand_as(frames))
         worst.append(float(motion_surprise(idm, shown[None], command[None])[0, 1:].amax()))
     if not worst:
         raise SettingError(

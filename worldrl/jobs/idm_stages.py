@@ -18,7 +18,7 @@ from worldrl.rewards.columns import Column, column_values
 from worldrl.rewards.idm_training import IdmFrames, IdmTraining, Restore, fit_idm, new_idm, scale_deviations
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rewards.limits import JointLimits
-from worldrl.world_models.codec import to_uint8, to_unit
+from worldrl.world_models.codec import to_unit
 from worldrl.world_models.video import VideoWorldModel
 
 IDM = "idm"
@@ -26,15 +26,15 @@ IDM = "idm"
 
 
 def through_codec(model: VideoWorldModel, *, batch: int = 64) -> Restore:
-    """Show frames uint8 ``[N, Y, X, 3]`` as a world model's codec gives them back: imagined frames look like that."""
+    """Show frames as a world model's codec, and its frame restorer, give them back: imagined frames look like that."""
 
     @torch.no_grad()
-    def restore(frames: Tensor) -> Tensor:
+    def restore(frames: Tensor, first: Tensor) -> Tensor:
         parts = []
-        for part in frames.split(batch):
+        for part, begun in zip(frames.split(batch), first.split(batch), strict=True):
             with model.autocast():
-                shown = model.codec.decode(model.codec.encode(to_unit(part.to(model.device))[:, None]).float())
-            parts.append(to_uint8(shown.float())[:, 0].cpu())
+                latent = model.codec.encode(to_unit(part.to(model.device))[:, None]).float()
+            parts.append(model.decode(latent, begun)[:, 0].cpu())
         return torch.cat(parts)
 
     return restore

@@ -66,7 +66,7 @@ def read_episodes(
     for episode in episodes:
         view = episode.frames[:: idm.frame_stride, episode.cameras.index(camera)]
         frames = torch.from_numpy(np.ascontiguousarray(view))
-        decoded = idm.decode((frames if restore is None else restore(frames))[None])
+        decoded = idm.decode((frames if restore is None else restore(frames, frames[:1].expand_as(frames)))[None])
         values = column_values(episode, idm.columns, idm.frame_stride)[:: idm.frame_stride]
         kept = np.isfinite(values).all(axis=1)
         true.append(values[kept].astype(np.float64))

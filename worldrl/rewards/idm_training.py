@@ -31,8 +31,8 @@ from worldrl.nn.vision import colour_jitter
 from worldrl.rewards.columns import Column, column_values
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 
-Restore = Callable[[Tensor], Tensor]
-"""Shows frames uint8 ``[N, Y, X, 3]`` as a world model's codec gives them back."""
+Restore = Callable[[Tensor, Tensor], Tensor]
+"""Shows frames uint8 ``[N, Y, X, 3]`` as a world model's codec gives them back, each in an episode with that first frame ``[N, Y, X, 3]``."""
 COVERED, WITHIN = 0.9, 1.6449
 """The deviations are scaled so that 90 % of the errors lie within 1.64 of them."""
 LEAST_DEVIATION = 1e-3
@@ -122,7 +122,7 @@ class IdmFrames:
         last = first + rows - 1
         return cls(
             frame=frame,
-            restored=None if restore is None else restore(frame),
+            restored=None if restore is None else restore(frame, frame[first.repeat_interleave(rows)]),
             target=target,
             first=first.repeat_interleave(rows),
             last=last.repeat_interleave(rows),
