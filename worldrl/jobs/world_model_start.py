@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 
@@ -42,16 +43,29 @@ def require_kind(start: str, config: VideoWorldModelConfig) -> None:
 
 
 def tell_settled(start: str, config: VideoWorldModelConfig) -> None:
-    """Say on the console which settings of the model the weights settle otherwise, since they come with them.
+    """Say on the console which settings of the model are in vain, since the weights bring their own.
+
+    What stands at its default was not asked for, and is not told.
 
     Raises:
         ArtefactError: no world model in that folder.
     """
     if start == SCRATCH:
         return
-    held = config_of(start)
-    if changed := difference(config.to_json(), extended_config(held, config).to_json()):
-        console().print(f"start={start}: what the weights bring holds, not the settings: {changed}", markup=False)
+    held = extended_config(config_of(start), config).to_json()
+    if changed := difference(asked_for(config.to_json(), VideoWorldModelConfig().to_json(), held), held):
+        console().print(f"start={start}: its weights bring their own {changed}", markup=False)
+
+
+def asked_for(wanted: dict[str, Any], default: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:
+    """Return ``held`` with every value of ``wanted`` that is not its default; nested dicts of the same keys."""
+
+    def one(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return asked_for(cast("dict[str, Any]", value), default[name], held[name])
+        return held[name] if value == default[name] else value
+
+    return {name: one(name, value) for name, value in wanted.items()}
 
 
 def config_of(start: str) -> VideoWorldModelConfig:
