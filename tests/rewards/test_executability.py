@@ -214,6 +214,17 @@ def test_measured_bounds_hold_real_motion_and_weigh_units_alike():
     assert rest.velocity == (0.01,)
 
 
+def test_a_coordinate_that_is_still_in_the_data_neither_breaks_bounds_nor_outweighs_what_moves():
+    q = swing(videos=3)[..., :2].clone()
+    q[..., 1] = 1e-6 * q[..., 1]  # a joint that no task turns
+    limits = JointLimits.measured(list(q), DT)
+    assert limits.velocity[1] == limits.velocity[0]
+    decoded = q.clone()
+    decoded[..., 1] = 5e-4 * torch.tensor([1.0, -1.0]).repeat(q.shape[1])[: q.shape[1]]  # as an imagined video trembles
+    assert violation_rate(decoded, DT, limits).max() == 0
+    assert limits.weight[1] == limits.weight[0]
+
+
 def test_limits_and_basis_survive_json():
     basis = measure_basis(noisy(0.01, 4), 0 * noisy(0.01, 4), DT, PIPER)
     assert MotionBasis.from_json(basis.to_json()) == basis

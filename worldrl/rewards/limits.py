@@ -19,7 +19,7 @@ GRIPPER_WEIGHT = 0.2
 SHARE, MARGIN = 0.999, 1.5
 """Measured bounds: ``MARGIN`` times what ``SHARE`` of all real steps keep to."""
 STILL = 0.01
-"""Least measured bound of a velocity (units/s): a coordinate that never moved in the data may tremble this much."""
+"""A coordinate that keeps within so much (units) in all the data is still there. Also the least bound of a velocity (units/s)."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,9 @@ class JointLimits:
     def measured(cls, trajectories: Sequence[Tensor], dt: float) -> JointLimits:
         """Take the bounds from real motion, for embodiments whose data sheet nobody has.
 
-        Coordinates of different units are made to count alike: each is weighted with 1 / acceleration bound².
+        Coordinates of different units are made to count alike: each is weighted with 1 / acceleration bound². What is still
+        in the data is not bounded by them: it may move as the liveliest coordinate does, and counts least. Otherwise the
+        tremble of a decoded video there would break every bound, and outweigh all that moves.
 
         Args:
             trajectories: positions ``[T, D]`` of each episode.
@@ -99,9 +101,11 @@ class JointLimits:
             raise SettingError("joint limits: need a trajectory of at least three frames to measure them on")
         velocity = _bound([q.diff(dim=0) / dt for q in long], STILL)
         acceleration = _bound([q.diff(n=2, dim=0) / dt**2 for q in long], STILL / dt)
-        every = torch.cat(long)
-        room = (MARGIN - 1) * (every.amax(0) - every.amin(0))
-        bounds = velocity, acceleration, every.amin(0) - room, every.amax(0) + room, acceleration.pow(-2)
+        low, high = torch.cat(long).aminmax(dim=0)
+        still = high - low < STILL
+        room = ((MARGIN - 1) * (high - low)).clamp_min(STILL)
+        velocity, acceleration, room = (torch.where(still, b.max(), b) for b in (velocity, acceleration, room))
+        bounds = velocity, acceleration, low - room, high + room, acceleration.pow(-2)
         return cls(*(tuple(bound.tolist()) for bound in bounds))
 
 
