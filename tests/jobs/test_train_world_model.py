@@ -11,6 +11,7 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.gates import GateThresholds
 from worldrl.jobs import imagine, train_world_model
 from worldrl.jobs.imagine import ImagineSettings
+from worldrl.jobs.sampler import Sampler
 from worldrl.jobs.stages import calibrate, split_held_out
 from worldrl.jobs.train_world_model import TrainWorldModelSettings
 from worldrl.jobs.world_model_start import starting_world_model, tell_settled
@@ -100,6 +101,20 @@ def test_what_the_weights_settle_is_told(world_model, tmp_path, capsys):
     tell_settled(start, asked)
     told = " ".join(capsys.readouterr().err.split())
     assert told.endswith(f"bring their own dynamics.memory_noise: 0.5 -> {world_model.config.dynamics.memory_noise}")
+
+
+def test_the_sampler_may_change_and_stays_with_the_model(make_settings, world_model, tmp_path):
+    world_model.save(tmp_path / "model")
+    steps = world_model.config.dynamics.sampling_steps + 3
+    training = WorldModelTraining(**{**SMALL, "codec_steps": 0, "steps": 0}, outcome_steps=2, checkpoint_every=2)
+    settings = make_settings(start=str(tmp_path / "model"), training=training, sampler=Sampler(steps=steps))
+    train_world_model.main(settings)
+    learned = VideoWorldModel.load(tmp_path / "run" / "world_model")
+    assert learned.config.dynamics.sampling_steps == steps
+    as_before = train_world_model.main(replace(settings, sampler=Sampler(), run_dir=str(tmp_path / "as before")))
+    assert as_before["hash"] != json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["hash"]
+    with pytest.raises(SettingError, match="sampler: is of backbone=video"):
+        make_settings(backbone="wan", sampler=Sampler(steps=2))
 
 
 def test_a_failed_gate_stops_but_the_model_is_there(make_settings, tmp_path):

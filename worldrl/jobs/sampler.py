@@ -1,4 +1,4 @@
-"""Settings that sample a saved world model otherwise than it was saved: what more or fewer steps are worth."""
+"""Settings that sample a saved world model otherwise than it was saved: in a measurement, or from now on."""
 
 from __future__ import annotations
 

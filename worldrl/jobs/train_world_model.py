@@ -21,6 +21,7 @@ from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.gates import Gate, GateThresholds, measure_gates, require
 from worldrl.jobs.opening import open_run
+from worldrl.jobs.sampler import Sampler
 from worldrl.jobs.stages import DYNAMICS, calibrate, learn_world_model, split_held_out
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.jobs.world_model_start import (
@@ -65,6 +66,7 @@ class TrainWorldModelSettings:
     model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
     training: WorldModelTraining = field(default_factory=WorldModelTraining)
     wan: WanSettings = field(default_factory=WanSettings)
+    sampler: Sampler = field(default_factory=Sampler)
     held_out: float = setting(
         0.1, "share of the episodes kept apart, half to calibrate the success head, half for the gates"
     )
@@ -87,6 +89,8 @@ class TrainWorldModelSettings:
             raise SettingError(
                 f"codec={self.codec}: is for a flow transformer of backbone=video with start=scratch; leave it out otherwise"
             )
+        if self.backbone != VIDEO and self.sampler != Sampler():
+            raise SettingError("sampler: is of backbone=video; give wan.model.dynamics.sampling_steps")
 
 
 def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
@@ -131,6 +135,8 @@ def _begin(
     """Return the model to train, and the episodes for training, calibration and gates."""
     config = settings.wan if settings.backbone == WAN else settings.model
     model = starting_world_model(settings.start, config, datasets[0].embodiment, seed=settings.seed, device=device)
+    if isinstance(model, VideoWorldModel):
+        settings.sampler.apply(model.config.dynamics)
     if settings.codec is not None and isinstance(model, VideoWorldModel):
         take_codec(model, settings.codec)
     if settings.backbone == WAN:
