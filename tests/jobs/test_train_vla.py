@@ -181,12 +181,16 @@ def test_a_policy_that_does_not_fit_the_world_model_is_refused_before_anything_i
 def test_the_whole_loop_with_two_arms(run_python, tmp_path):
     """Fourteen joint targets and their own inverse dynamics, through every stage; resumed, nothing changes."""
     small = [part for part in SMALL if not part.startswith("tasks=")] + ["tasks=[BimanualOpenDrawer]"]
-    ended = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", "run_dir=run", *small, cwd=tmp_path)
+    ended = run_python(
+        "-m", "worldrl.cli", "train-vla", "preset=tiny", "run_dir=run", *small, cwd=tmp_path, timeout=1200
+    )
     assert ended.returncode == 0, ended.stderr
     metrics = check_run(tmp_path / "run")
     assert [row["column"] for row in metrics["rounds"][0]["idm"]["errors"]] == [f"command.{name}" for name in NAMES]
     assert TokenPolicy.load(tmp_path / "run" / metrics["policy"], "cpu").actions.names == NAMES
     assert len(VideoWorldModel.load(tmp_path / "run" / metrics["world_model"]).embodiment.actions.grippers) == 2
-    again = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", "run_dir=run", *small, cwd=tmp_path)
+    again = run_python(
+        "-m", "worldrl.cli", "train-vla", "preset=tiny", "run_dir=run", *small, cwd=tmp_path, timeout=1200
+    )
     assert again.returncode == 0, again.stderr
     assert check_run(tmp_path / "run") == metrics
