@@ -22,7 +22,7 @@ from torch import Tensor
 
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.types import Episode
-from worldrl.rewards.idm_training import IdmTraining, Restore
+from worldrl.rewards.idm_training import IdmTraining, Restore, as_shown
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rollout.imagined_rollouts import ImaginedRollouts
 from worldrl.rollout.shown_motion import check_spacing, motion_surprise
@@ -120,7 +120,7 @@ def real_bound(
         view = episode.frames[::chunk_length, episode.cameras.index(camera)]
         frames = torch.from_numpy(np.ascontiguousarray(view))
         command = torch.from_numpy(episode.command[::chunk_length].copy())
-        shown = frames if restore is None else restore(frames, frames[:1].expand_as(frames))
+        shown = as_shown(frames, restore)
         worst.append(float(motion_surprise(idm, shown[None], command[None])[0, 1:].amax()))
     if not worst:
         raise SettingError(

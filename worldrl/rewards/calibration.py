@@ -17,7 +17,7 @@ from worldrl.core.bootstrap import Bootstrap, bootstrap
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import Episode
 from worldrl.rewards.columns import Column, column_values
-from worldrl.rewards.idm_training import LEAST_DEVIATION, Restore
+from worldrl.rewards.idm_training import LEAST_DEVIATION, Restore, as_shown
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 
 INTERVALS = {"0.5": 0.6745, "0.9": 1.6449, "0.95": 1.9600}
@@ -66,7 +66,7 @@ def read_episodes(
     for episode in episodes:
         view = episode.frames[:: idm.frame_stride, episode.cameras.index(camera)]
         frames = torch.from_numpy(np.ascontiguousarray(view))
-        decoded = idm.decode((frames if restore is None else restore(frames, frames[:1].expand_as(frames)))[None])
+        decoded = idm.decode(as_shown(frames, restore)[None])
         values = column_values(episode, idm.columns, idm.frame_stride)[:: idm.frame_stride]
         kept = np.isfinite(values).all(axis=1)
         true.append(values[kept].astype(np.float64))

@@ -32,11 +32,16 @@ from worldrl.rewards.columns import Column, column_values
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 
 Restore = Callable[[Tensor, Tensor], Tensor]
-"""Shows frames uint8 ``[N, Y, X, 3]`` as a world model's codec gives them back, each in an episode with that first frame ``[N, Y, X, 3]``."""
+"""Shows frames uint8 ``[N, Y, X, 3]`` as a world model's codec gives them back; told the first frame of each one's episode."""
 COVERED, WITHIN = 0.9, 1.6449
 """The deviations are scaled so that 90 % of the errors lie within 1.64 of them."""
 LEAST_DEVIATION = 1e-3
 """Of a column's normalisation: what never moves in the data keeps a thousandth of its unit to answer with."""
+
+
+def as_shown(frames: Tensor, restore: Restore | None) -> Tensor:
+    """Show an episode's frames uint8 ``[T, Y, X, 3]``, the first among them, as recorded or as ``restore`` does."""
+    return frames if restore is None else restore(frames, frames[:1].expand_as(frames))
 
 
 @dataclass

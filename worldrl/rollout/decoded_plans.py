@@ -19,7 +19,7 @@ from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
 from worldrl.rewards.columns import Column
-from worldrl.rewards.idm_training import Restore
+from worldrl.rewards.idm_training import Restore, as_shown
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rollout.specs import spec_of
 from worldrl.rollout.starts import replay_in_simulator, task_horizons
@@ -121,12 +121,7 @@ def execute_recorded(episodes: Sequence[Episode], stride: int, read: Callable[[E
 def decoded(idm: InverseDynamics, camera: str, episode: Episode, restore: Restore | None = None) -> Tensor:
     """What a camera's pictures show, as recorded or restored by a codec: how much decoding loses, float32 ``[T, A]``."""
     frames = torch.from_numpy(episode.view(camera)[:: idm.frame_stride].copy())
-    return (
-        idm.decode((frames if restore is None else restore(frames, frames[:1].expand_as(frames)))[None])
-        .mean[0, 1:]
-        .float()
-        .cpu()
-    )
+    return idm.decode(as_shown(frames, restore)[None]).mean[0, 1:].float().cpu()
 
 
 def commanded(stride: int, episode: Episode) -> Tensor:
