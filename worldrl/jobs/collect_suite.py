@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 NOT_HERE = ("noisy_episodes", "blind_episodes", "wander_episodes", "dream_episodes")
 """Sources that only the embedded suite has."""
-RESTARTS, RECYCLE_AFTER = 2, 50
 DATASET = "dataset"
 
 
@@ -85,8 +84,6 @@ def record_suite(
         workers=settings.workers,
         slots=settings.workers * settings.envs_per_worker,
         timeout_s=settings.timeout_s,
-        restarts=RESTARTS,
-        recycle_after=RECYCLE_AFTER,
     ) as suite:
         rows = record_missing(run.path / DATASET, plans, _player(suite, settings, cameras), **fields)
     return rows, {"suite": settings.suite, **suite.facts}

@@ -37,7 +37,6 @@ from worldrl.workers import libero_facts as facts
 
 CAMERAS = ("scene",)
 """What the loop's policies and world models look through."""
-RESTARTS, RECYCLE_AFTER = 2, 50
 
 
 def training_states(settings: TrainVlaSettings) -> int:
@@ -125,8 +124,6 @@ class SuiteArena:
                     workers=settings.workers,
                     slots=settings.workers * settings.envs_per_worker,
                     timeout_s=settings.timeout_s,
-                    restarts=RESTARTS,
-                    recycle_after=RECYCLE_AFTER,
                 )
             )
         return self._open

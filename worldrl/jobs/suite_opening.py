@@ -10,6 +10,9 @@ from typing import Any
 from worldrl.rollout.simulator_pool import SimulatorPool
 from worldrl.rollout.suites import crew_of
 
+RESTARTS, RECYCLE_AFTER = 2, 50
+"""Where nobody sets them: how often one episode may lose its worker, and after how many episodes a worker is replaced."""
+
 
 @dataclass(frozen=True)
 class OpenSuite:
@@ -45,8 +48,8 @@ def open_suite(
     workers: int,
     slots: int,
     timeout_s: float,
-    restarts: int,
-    recycle_after: int | None,
+    restarts: int = RESTARTS,
+    recycle_after: int | None = RECYCLE_AFTER,
 ) -> Generator[OpenSuite]:
     """Start a foreign suite's workers and probe its physics: in LIBERO, let a stored state settle.
 

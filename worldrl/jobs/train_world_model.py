@@ -137,8 +137,8 @@ def _begin(
     model = starting_world_model(settings.start, config, datasets[0].embodiment, seed=settings.seed, device=device)
     if isinstance(model, VideoWorldModel):
         settings.sampler.apply(model.config.dynamics)
-    if settings.codec is not None and isinstance(model, VideoWorldModel):
-        take_codec(model, settings.codec)
+        if settings.codec is not None:
+            take_codec(model, settings.codec)
     if settings.backbone == WAN:
         # Its frames are large and its processes many: each decodes its own share, where clips are drawn.
         episodes = datasets[0].concatenate(*datasets[1:])
