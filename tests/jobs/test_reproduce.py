@@ -10,7 +10,7 @@ from worldrl.core.errors import SettingError
 from worldrl.jobs import reproduce
 from worldrl.jobs.reproduce import ReproduceSettings
 from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, find
-from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.jobs.reproductions.findings import VERDICTS, Claim, Findings, across_seeds
 from worldrl.jobs.reproductions.neubay_bandit import BanditSettings
 
 SLOW = ("offline-video", "eva")  # opens the bundled world model nine times; records, trains and plans for two arms
@@ -23,7 +23,7 @@ TINY = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for n
         ([1.0, 1.2, 0.8], "reproduced"),
         ([-1.0, -1.2, -0.8], "contrary"),
         ([1.0, -0.5, 0.2], "not reproduced"),
-        ([0.5], "not reproduced"),
+        ([0.5], "open"),
         ([0.0, 0.0], "not reproduced"),
     ],
 )
@@ -32,10 +32,11 @@ def test_verdict_follows_from_the_interval(values: list[float], verdict: str) ->
 
 
 def test_verdict_of_all_needs_all() -> None:
-    good, open_, bad = Claim("a", "q", [1.0, 1.1]), Claim("b", "q", [1.0, -1.0]), Claim("c", "q", [-1.0, -1.1])
+    good, no, bad = Claim("a", "q", [1.0, 1.1]), Claim("b", "q", [1.0, -1.0]), Claim("c", "q", [-1.0, -1.1])
     assert Findings([good, good]).verdict == "reproduced"
-    assert Findings([good, open_]).verdict == "not reproduced"
-    assert Findings([good, open_, bad]).verdict == "contrary"
+    assert Findings([good, no]).verdict == "not reproduced"
+    assert Findings([good, no, bad]).verdict == "contrary"
+    assert Findings([Claim("d", "q", [1.0]), Claim("e", "q", [-1.0])]).verdict == "open"
 
 
 def test_curve_over_seeds_has_the_mean_and_a_band() -> None:
@@ -99,7 +100,7 @@ def test_tiny_run_resumes_and_leaves_a_page(name: str, tmp_path: Path) -> None:
     again = reproduce.main(settings)
     assert again == first  # the missing stage was computed anew, to the same numbers
     assert {path: path.stat().st_mtime_ns for path in stages[1:]} == kept
-    assert first["verdict"] in ("reproduced", "not reproduced", "contrary")
+    assert first["verdict"] in VERDICTS
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert [claim["n"] for claim in result["metrics"]["claims"]] == [2] * len(first["claims"])
     page = (tmp_path / "run" / "report.html").read_text()

@@ -20,7 +20,7 @@ from worldrl.evaluation.report.model import Number, ReportData
 from worldrl.evaluation.report.store import save_report
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, Cell, changed, find
-from worldrl.jobs.reproductions.findings import Findings, claims_table
+from worldrl.jobs.reproductions.findings import VERDICTS, Findings, claims_table
 from worldrl.jobs.reproductions.workers import Task, run_tasks
 from worldrl.settings import non_negative, one_of, positive, setting
 
@@ -104,10 +104,11 @@ def compute(run: RunDirectory, settings: ReproduceSettings, cells: Sequence[Cell
 
 def sentence(name: str, findings: Findings) -> str:
     """Say the verdict, in one sentence made of numbers alone."""
-    counts = {v: sum(c.verdict == v for c in findings.claims) for v in ("reproduced", "not reproduced", "contrary")}
+    counts = {v: sum(c.verdict == v for c in findings.claims) for v in VERDICTS}
     told = ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n)
     seeds = max(len(claim.values) for claim in findings.claims)
-    return f"{name}: {findings.verdict} ({told} of {len(findings.claims)} claims; {seeds} seeds, 95 % intervals)."
+    basis = "one seed, so without intervals" if seeds == 1 else f"{seeds} seeds, 95 % intervals"
+    return f"{name}: {findings.verdict} ({told} of {len(findings.claims)} claims; {basis})."
 
 
 def write_report(run: RunDirectory, settings: ReproduceSettings, findings: Findings) -> None:

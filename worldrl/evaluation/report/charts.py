@@ -5,7 +5,7 @@ What was imagined is dashed and hollow besides being coloured, so that print and
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.markup import Html, element, join
@@ -36,7 +36,7 @@ def line_chart(curve: Curve) -> Html:
     series = {name: points for name, raw in curve.series.items() if (points := finite(raw))}
     if not series:
         return element("p", f"Not measured: {curve.title} has no finite number.", class_="missing")
-    classes = _classes(curve)
+    classes = series_classes(curve)
     longest = max(len(label(name, curve)) for name in series)
     direct = len(series) == 1 or (len(series) <= MAX_DIRECT and longest <= MAX_LABEL)
     right = 14.0 + (CHARACTER * longest if direct and len(series) > 1 else 4)
@@ -54,7 +54,7 @@ def line_chart(curve: Curve) -> Html:
         role="img",
         aria_label=describe(curve),
     )
-    return svg if direct else join([_legend(series, classes, curve), svg])
+    return svg if direct else join([legend(series, classes, curve), svg])
 
 
 def finite(points: Sequence[Point]) -> list[Point]:
@@ -80,14 +80,21 @@ def label(name: str, curve: Curve) -> str:
 
 
 def describe(curve: Curve) -> str:
-    """Say in words where each series starts and ends, for readers who cannot see the chart."""
+    """Say in words where each series starts and ends (or what it is at each place), for readers who cannot see the chart."""
     write = percent if curve.percent else number
+    if curve.places:
+        return f"{curve.title}, {curve.y_label}: {'; '.join(_described(curve, name, write) for name in curve.series)}."
     parts = []
     for name, raw in curve.series.items():
         if points := finite(raw):
             (x0, y0), (x1, y1) = points[0], points[-1]
             parts.append(f"{label(name, curve)} from {write(y0)} at {number(x0)} to {write(y1)} at {number(x1)}")
     return f"{curve.title}, {curve.y_label} over {curve.x_label}: {'; '.join(parts)}."
+
+
+def _described(curve: Curve, name: str, write: Callable[[float], str]) -> str:
+    known = (f"{curve.places[int(at) - 1]} {write(value)}" for at, value in finite(curve.series[name]))
+    return f"{label(name, curve)} {', '.join(known)}"
 
 
 def axes(x: Scale, y: Scale, x_label: str, as_percent: bool, y_percent_only: bool = True) -> Html:
@@ -115,7 +122,7 @@ def axes(x: Scale, y: Scale, x_label: str, as_percent: bool, y_percent_only: boo
     return join([*grid, base, *y_texts, *x_texts, name])
 
 
-def _classes(curve: Curve) -> dict[str, str]:
+def series_classes(curve: Curve) -> dict[str, str]:
     """Choose each series' style: colours in order, real ones solid; one imagined series has its own colour."""
     real = [name for name in curve.series if name not in curve.imagined]
     classes = {name: f"s{index % COLOURS}" for index, name in enumerate(real)}
@@ -176,7 +183,9 @@ def _direct_labels(series: dict[str, list[Point]], classes: dict[str, str], curv
     )
 
 
-def _legend(series: dict[str, list[Point]], classes: dict[str, str], curve: Curve) -> Html:
+def legend(series: dict[str, list[Point]], classes: dict[str, str], curve: Curve) -> Html:
+    """List the series with their lines, for charts without room for direct labels."""
+
     def entry(name: str) -> Html:
         line = element("line", x1=0, x2=26, y1=6, y2=6, class_=f"line {classes[name]}")
         return element("li", element("svg", line, width=26, height=12, aria_hidden="true"), label(name, curve))

@@ -103,6 +103,7 @@ class Curve:
         bands: name to ``[(x, lo, hi), …]`` for any of the series.
         imagined: names of the series that were measured in imagination; drawn dashed and labelled so.
         percent: y is a fraction to be shown as 0 to 100 %.
+        places: names of x = 1, 2, …, where these are not numbers but things side by side; no line joins them then.
     """
 
     title: str
@@ -112,12 +113,16 @@ class Curve:
     bands: Mapping[str, Sequence[BandPoint]] = field(default_factory=dict)
     imagined: Sequence[str] = ()
     percent: bool = False
+    places: Sequence[str] = ()
 
     def __post_init__(self) -> None:
-        """Refuse bands and labels for series that do not exist."""
+        """Refuse bands and labels for series that do not exist, and points at places that do not."""
         unknown = sorted((set(self.bands) | set(self.imagined)) - set(self.series))
         if unknown:
             raise ArtefactError(f"curve {self.title!r}: bands and imagined must name series, received {unknown}")
+        known = set(range(1, len(self.places) + 1))
+        if self.places and (lost := sorted({x for points in self.series.values() for x, _ in points} - known)):
+            raise ArtefactError(f"curve {self.title!r}: x must be 1 to {len(self.places)}, the places, received {lost}")
 
 
 @dataclass(frozen=True)

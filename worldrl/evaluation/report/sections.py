@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from worldrl.evaluation.report.charts import is_thinned, label, line_chart
 from worldrl.evaluation.report.checks import Rate, is_number
+from worldrl.evaluation.report.dots import dot_chart
 from worldrl.evaluation.report.markup import Child, Html, breakable, element, join
 from worldrl.evaluation.report.model import Curve, Gate, ImaginedReal, Number, ReportData, SuccessRow, Table
 from worldrl.evaluation.report.rates import bars_axis, before_after_bars, imagined_real_scatter
@@ -182,7 +183,7 @@ def _table_card(given: Table) -> Html:
 
 
 def curves(data: ReportData) -> Html:
-    """Every chart of lines in a card."""
+    """Every chart in a card."""
     if not data.curves:
         return missing("the curves of training", "recorded")
     return element("div", *(_curve_card(curve) for curve in data.curves), class_="charts")
@@ -192,10 +193,9 @@ def _curve_card(curve: Curve) -> Html:
     tag = join([" ", IMAGINED]) if curve.imagined and set(curve.imagined) == set(curve.series) else None
     only = [label(name, curve) for name in curve.series] if len(curve.series) == 1 else []
     averaged = ["neighbouring points averaged"] if is_thinned(curve) else []
-    caption = "; ".join([curve.y_label, *only, *averaged])
-    return element(
-        "figure", element("figcaption", element("h3", curve.title, tag), caption), line_chart(curve), class_="card"
-    )
+    caption = "; ".join(dict.fromkeys([curve.y_label, *only, *averaged]))
+    chart = dot_chart(curve) if curve.places else line_chart(curve)
+    return element("figure", element("figcaption", element("h3", curve.title, tag), caption), chart, class_="card")
 
 
 def gates(data: ReportData) -> Html:

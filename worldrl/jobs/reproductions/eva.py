@@ -27,7 +27,7 @@ from worldrl.evaluation.report.model import Curve, Table
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.eva_arms import ALIGNED, MEASURES, METHODS, TRAINED, aligned, equal_compute, executed
 from worldrl.jobs.reproductions.eva_parts import TERM, EvaSettings, open_parts
-from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.jobs.reproductions.findings import Claim, Findings, side_by_side
 from worldrl.rollout.decoded_plans import decoded, execute_recorded
 from worldrl.world_models.config import DynamicsConfig
 
@@ -65,15 +65,8 @@ def run(settings: EvaSettings, cell: Cell, folder: Path) -> dict[str, Any]:
 def conclude(settings: EvaSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
     """Hold the arms against each other, seed by seed."""
     tables = [measures_table(results), cost_table(results)]
-    arms = METHODS
-    figure = across_seeds(
-        ", ".join(f"{i}: {m}" for i, m in enumerate(arms, 1)),
-        "arm",
-        "success of executed plans",
-        range(1, len(arms) + 1),
-        {"success": np.stack([column(results, m, "success") for m in arms], axis=1).tolist()},
-        percent=True,
-    )
+    success = np.stack([column(results, m, "success") for m in METHODS], axis=1).tolist()
+    figure = side_by_side("Executed plans", "success", METHODS, {"success": success}, percent=True)
     return Findings(claims(results), tables, [figure, artefact_figure(results)], notes(settings))
 
 
@@ -155,8 +148,7 @@ def artefact_figure(results: Mapping[str, Sequence[dict[str, Any]]]) -> Curve:
         label: np.stack([column(results, m, name) for m in arms], axis=1).tolist()
         for label, name in (("limits broken", "violation_rate"), ("jerk spikes", "jerk_spike_rate"))
     }
-    title = ", ".join(f"{i}: {m}" for i, m in enumerate(arms, 1))
-    return across_seeds(title, "arm", "share of frames", range(1, len(arms) + 1), series, percent=True)
+    return side_by_side("Artefacts of plans", "share of frames", arms, series, percent=True)
 
 
 def notes(settings: EvaSettings) -> list[str]:

@@ -1,15 +1,15 @@
 """What a reproduction found: claims with one number per seed, and a verdict that follows from their interval alone.
 
 A claim's numbers are laid out so that the paper expects them above zero. The verdict is "reproduced" where the 95 %
-Student interval of their mean over seeds lies above zero, "contrary" where it lies below, and "not reproduced" where
-it holds zero, or where one seed gives no interval.
+Student interval of their mean over seeds lies above zero, "contrary" where it lies below, "not reproduced" where
+it holds zero, and "open" where one seed gives no interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from worldrl.evaluation.offline import score_over_seeds
 from worldrl.evaluation.report.model import Curve, Filmstrip, Point, Table
 from worldrl.evaluation.report.words import number
 
-Verdict = Literal["reproduced", "not reproduced", "contrary"]
+Verdict = Literal["reproduced", "not reproduced", "contrary", "open"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,9 @@ class Claim:
     @property
     def verdict(self) -> Verdict:
         """Follow from the interval."""
-        lo, hi = self.interval or (float("-inf"), float("inf"))
+        if self.interval is None:
+            return "open"
+        lo, hi = self.interval
         return "reproduced" if lo > 0 else "contrary" if hi < 0 else "not reproduced"
 
     def metrics(self) -> dict[str, Any]:
@@ -82,9 +85,11 @@ class Findings:
 
     @property
     def verdict(self) -> Verdict:
-        """Reproduced where every claim is; contrary where any is."""
+        """What all claims are; else contrary where any is, or not reproduced."""
         found = {claim.verdict for claim in self.claims}
-        return "contrary" if "contrary" in found else "reproduced" if found == {"reproduced"} else "not reproduced"
+        if len(found) == 1:
+            return found.pop()
+        return "contrary" if "contrary" in found else "not reproduced"
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:
@@ -127,6 +132,19 @@ def across_seeds(
         ends = [_ends(column) for column in columns]
         bands[name] = [(float(at), *end) for at, end in zip(x, ends, strict=True) if end is not None]
     return Curve(title, x_label, y_label, lines, bands, percent=percent)
+
+
+def side_by_side(
+    title: str,
+    y_label: str,
+    places: Sequence[str],
+    series: Mapping[str, Sequence[Sequence[float]]],
+    *,
+    percent: bool = False,
+) -> Curve:
+    """Draw the mean over seeds at each of some named places, with its 95 % interval; see :func:`across_seeds`."""
+    drawn = across_seeds(title, "", y_label, range(1, len(places) + 1), series, percent=percent)
+    return replace(drawn, places=tuple(places))
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float] | None:

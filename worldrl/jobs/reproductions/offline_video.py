@@ -38,7 +38,7 @@ from worldrl.evaluation.protocol import embedded_protocol
 from worldrl.evaluation.report.model import Table
 from worldrl.jobs.offline_worlds import FirstUnguided, latent_trajectories, outcome_rule
 from worldrl.jobs.reproductions.catalogue import Cell
-from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.jobs.reproductions.findings import Claim, Findings, side_by_side
 from worldrl.jobs.reproductions.latent_actor import LatentActor, forgetful, played, recurrent
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.world_model_start import BUNDLED, weights_folder
@@ -279,14 +279,8 @@ def conclude(settings: LatentSettings, results: Mapping[str, Sequence[dict[str, 
     ]
     rows = [(m, f"{x.mean():.1%}", f"{x.min():.1%}", f"{x.max():.1%}") for m, x in success.items()]
     table = Table("Success in the simulator", ("Method", "Mean", "Lowest seed", "Highest"), rows)
-    figure = across_seeds(
-        ", ".join(f"{i}: {m}" for i, m in enumerate(METHODS, 1)),
-        "method",
-        "success",
-        range(1, len(METHODS) + 1),
-        {"success": np.stack([success[m] for m in METHODS], axis=1).tolist()},
-        percent=True,
-    )
+    by_seed = np.stack([success[m] for m in METHODS], axis=1).tolist()
+    figure = side_by_side("Success in the simulator", "success", METHODS, {"success": by_seed}, percent=True)
     return Findings(claims, [table], [figure], notes(settings))
 
 

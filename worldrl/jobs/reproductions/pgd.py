@@ -34,7 +34,7 @@ from worldrl.evaluation.report.model import Curve, Table
 from worldrl.evaluation.report.words import number
 from worldrl.jobs.offline_worlds import FirstUnguided
 from worldrl.jobs.reproductions.catalogue import Cell
-from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.jobs.reproductions.findings import Claim, Findings, side_by_side
 from worldrl.jobs.reproductions.pendulum import REWARD_SCALE, STEPS, hang, observe, record, swing
 from worldrl.jobs.reproductions.pgd_quality import KINDS, NOISES, SHARES, log_ratio, measure
 from worldrl.jobs.reproductions.shared import shared
@@ -279,7 +279,7 @@ def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Curve]:
     }
     return [
         Curve("Dynamics error", "log-likelihood under the target policy", "log10 of the error", lines, {}),
-        across_seeds(f"Return; 1: {', 2: '.join(AGENTS)}", "agent", "return", range(1, len(AGENTS) + 1), by_agent),
+        side_by_side("Return by agent", "return", AGENTS, by_agent),
     ]
 
 
