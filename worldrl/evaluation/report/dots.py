@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from worldrl.evaluation.report.charts import BOTTOM, CHARACTER, TOP, WIDTH, describe, finite, label, legend, series_classes
+from worldrl.evaluation.report.charts import (
+    BOTTOM,
+    CHARACTER,
+    TOP,
+    WIDTH,
+    describe,
+    finite,
+    label,
+    legend,
+    series_classes,
+)
 from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.markup import Html, element, join
 from worldrl.evaluation.report.model import BandPoint, Curve, Point
@@ -71,9 +81,7 @@ def _frame(curve: Curve, x: Scale, height: float, bottom: float) -> Html:
     return join([*grid, *ticks, *names, under])
 
 
-def _marks(
-    curve: Curve, name: str, points: Sequence[Point], class_: str, x: Scale, heights: Sequence[float]
-) -> Html:
+def _marks(curve: Curve, name: str, points: Sequence[Point], class_: str, x: Scale, heights: Sequence[float]) -> Html:
     bands = {at: (lo, hi) for at, lo, hi in curve.bands.get(name, ())}
     write = percent if curve.percent else number
     drawn = []
