@@ -86,7 +86,7 @@ class Findings:
     @property
     def verdict(self) -> Verdict:
         """What all claims are; else contrary where any is, or not reproduced."""
-        found = {claim.verdict for claim in self.claims}
+        found: set[Verdict] = {claim.verdict for claim in self.claims}
         if len(found) == 1:
             return found.pop()
         return "contrary" if "contrary" in found else "not reproduced"

@@ -279,7 +279,7 @@ def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Curve]:
     }
     return [
         Curve("Dynamics error", "log-likelihood under the target policy", "log10 of the error", lines, {}),
-        side_by_side("Return by agent", "return", AGENTS, by_agent),
+        side_by_side("Return by agent", "return", list(AGENTS), by_agent),
     ]
 
 
