@@ -21,7 +21,7 @@ METRICS = {
         "world_model": "stages/world_model",
     },
     "evaluate-world-model": {
-        **{f"closed_loop.psnr@{h}": NUMBER for h in (32, 64, 128)},
+        **{f"closed_loop.psnr@{h}": NUMBER for h in (8, 32, 64, 128)},
         "action_swap_ratio": NUMBER,
         "outcome_alignment": RATE,
         "false_success_rate": None,
@@ -154,3 +154,26 @@ def test_what_styles_cost_is_paired_and_judged_against_a_third(script, commands,
     assert trained["styled"].data == ["d", str(tmp_path / "data-looks" / "dataset")]
     looks = {Path(s.run_dir).name: s.styles for command, s in commands if command == "restyle"}
     assert not set(looks["data-looks"]) & set(looks["unseen-looks"])
+
+
+def test_backends_get_the_same_time_whatever_a_step_costs(script, commands, tmp_path, monkeypatch, capsys):
+    """A codec step costs 1 s, a transformer's 2, a U-Net's 20; whatever else a training does costs 30."""
+    backends = script("backends_table")
+
+    def cost(folder):
+        settings = next(s for command, s in commands if command == "train-world-model" and s.run_dir == str(folder))
+        step = {"flow_transformer": 2.0, "edm_unet": 20.0}[settings.model.dynamics.kind]
+        return 30 + settings.training.codec_steps + step * settings.training.steps
+
+    monkeypatch.setattr(backends, "cpu_seconds", cost)
+    asked = ["data=d,e", "unseen=u", "minutes=10", "batch.edm_unet=4", f"out={tmp_path}"]
+    assert backends.main(asked) == 0
+    flow, unet = json.loads((tmp_path / "table.json").read_text())
+    assert flow["steps"] == {"codec_steps": 120, "steps": 240}
+    assert unet["steps"] == {"steps": 30}
+    assert [row["cpu_minutes"] for row in (flow, unet)] == pytest.approx([10, 10])
+    trained = {Path(s.run_dir).name: s for command, s in commands if command == "train-world-model"}
+    assert trained["flow_transformer"].data == trained["edm_unet"].data == ["d", "e"]
+    assert (trained["flow_transformer"].training.batch, trained["edm_unet"].training.batch) == (32, 4)
+    assert (trained["edm_unet"].training.codec_steps, trained["edm_unet"].codec) == (0, None)
+    assert "| edm_unet | 30 | 10.0 |" in capsys.readouterr().out
