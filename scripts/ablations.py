@@ -6,9 +6,9 @@ Further: rows=full,no_anchor (all of the scale), seed=100, out=runs/ablations, a
 
 Every row begins with the same supervised policy, initial states and seed, and differs from the full row in one thing.
 
-- ``scale=quick``: one recording for all rows, and the bundled codec, so that nothing but the dynamics is learned anew; then one
-  round of practice. Rows that leave the world model alone share the full row's. Full means everything on: reference, memory
-  noise, bootstrapping, keyframes, styles, near successes, refinement on what the policy did (co-evolution), masks.
+- ``scale=quick``: one round of practice. Rows of the world model learn their dynamics from nothing, with the bundled codec and
+  one recording for all; rows of the loop practise in the bundled world model and are held against ``loop_full``. Full means
+  everything on but the styles, which a row of its own adds: the bundled codec knows one look.
 - ``scale=full``: one train-vla run per row, its world model from scratch, codec and all; ``loop`` rows from the bundled one.
 
 A stopped script goes on with the same command, inside the row it was in. Each row tells what it cost. Writes
@@ -26,6 +26,7 @@ from typing import Any
 from measured_rows import cpu_seconds, given, metrics, number, rate, run, show
 
 QUICK, FULL = "quick", "full"
+BUNDLED = "bundled"
 SHOWN = (32, 64, 128)
 LOOKS = "styles=[dim,bright,warm,dark_table,checker,speckle,shifted_camera,cluttered]"
 """Looks that are only ever measured in; training draws ``sampled`` ones."""
@@ -36,13 +37,13 @@ WORLD = (
 )  # fmt: skip
 LOOP = ("start=bundled",)
 PRACTICE = (
-    "rounds=1", "demonstrations=10", "practice.policy_episodes=20", "practice.expert_episodes=20", "practice.dream_episodes=20",
+    "rounds=1", "practice.policy_episodes=20", "practice.expert_episodes=20", "practice.dream_episodes=20",
     "training.steps=60", "training.outcome_steps=60", "improvement.self_training.rollouts=1024", "improvement.p_keyframe=0.3",
-    "improvement.self_training.cloning.steps=600", "evaluation.episodes_per_task=50", "evaluation.verify=16",
+    "improvement.self_training.cloning.steps=600", "evaluation.episodes_per_task=170", "evaluation.verify=32",
 )  # fmt: skip
 DYNAMICS = ("start=scratch", "codec=bundled", "gates=warn")
 LEARNING = (
-    "codec_steps=0", "steps=1000", "batch=32", "learning_rate=5e-4", "warmup=100", "ema_decay=0.99", "bootstrap=0.3",
+    "codec_steps=0", "steps=1200", "batch=32", "learning_rate=6e-4", "warmup=100", "ema_decay=0.99", "bootstrap=0.3",
     "outcome_steps=300",
 )  # fmt: skip
 
@@ -51,7 +52,8 @@ RECORDINGS = {
     "near": ("expert_episodes=0", "blind_episodes=40"),
     "plain": ("expert_episodes=40",),
 }
-USUAL = ("common", "near", "common-styled", "near-styled")
+USUAL = ("common", "near")
+STYLED = (*USUAL, "common-styled", "near-styled")
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,8 @@ class Row:
     @property
     def world(self) -> str:
         """Name of the row whose world model it practises in, at the quick scale."""
-        return self.name if self.model or self.training or self.data != USUAL else "full"
+        changed = self.model or self.training or self.data != USUAL
+        return self.name if changed or self.name == "full" else BUNDLED
 
 
 ROWS = (
@@ -92,10 +95,11 @@ ROWS = (
     Row(
         "no_near_success",
         loop=("practice.expert_episodes=0", "practice.policy_episodes=40"),
-        data=("common", "plain", "common-styled", "plain-styled"),
+        data=("common", "plain"),
         full=("scratch.expert_episodes=0", "practice.policy_episodes=260"),
     ),
-    Row("no_styles", data=("common", "near"), base=None),
+    Row("styles", data=STYLED, base=None),
+    Row("loop_full", base=LOOP),
     Row("no_keyframes", loop=("improvement.p_keyframe=0",), base=None),
     # The full scale's family takes two rounds, each of which refines the world model.
     Row(
@@ -111,7 +115,6 @@ ROWS = (
     Row("no_action_tokens", model=("dynamics.action_tokens=false",)),
     Row("no_pose_map", model=("dynamics.pose_map=false",)),
     Row("no_debounce", model=("outcome.debounce=1",)),
-    Row("loop_full", base=LOOP),
     Row("loop_keyframes", loop=("improvement.p_keyframe=0.3",), base=LOOP),
     Row("loop_from_supervised", loop=("improve_from=supervised",), base=LOOP),
     Row("loop_groups_of_4", loop=("improvement.self_training.group_size=4",), base=LOOP),
@@ -121,10 +124,10 @@ ROWS = (
 
 
 def rows_of(scale: str) -> tuple[Row, ...]:
-    """Rows that a scale has: the quick one has one family, so the rows named after the other one are left out."""
+    """Rows that a scale has: the quick one leaves out what varies the loop further."""
     if scale == FULL:
         return tuple(row for row in ROWS if row.base is not None)
-    return tuple(row for row in ROWS if not row.name.startswith("loop_"))
+    return tuple(row for row in ROWS if not row.name.startswith("loop_") or row.name == "loop_full")
 
 
 # --- the quick scale ------------------------------------------------------------------------------------------------
@@ -150,15 +153,17 @@ def unseen_looks(out: Path, options: dict[str, str]) -> Path:
     return folder / "dataset"
 
 
-def quick_world(row: Row, out: Path, options: dict[str, str]) -> Path:
+def quick_world(row: Row, out: Path, options: dict[str, str]) -> str:
     """Return the world model that a row practises in, trained where it is missing."""
+    if row.world == BUNDLED:
+        return BUNDLED
     folder = out / QUICK / f"{row.world}-world"
     data = ",".join(str(recording(out, name, options)) for name in row.data)
     run(
         folder, "train-world-model", f"data=[{data}]", f"seed={options['seed']}", *DYNAMICS,
         *(f"model.{change}" for change in row.model), *(f"training.{value}" for value in (*LEARNING, *row.training)),
     )  # fmt: skip
-    return folder / "world_model"
+    return str(folder / "world_model")
 
 
 def quick(row: Row, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
@@ -172,11 +177,12 @@ def quick(row: Row, out: Path, options: dict[str, str], common: list[str]) -> di
     plain, looks = (out / QUICK / f"{row.world}-{what}" for what in ("drift", "looks"))
     run(plain, *drift_command(world, options["unseen"], SHOWN))
     run(looks, *drift_command(world, str(unseen_looks(out, options)), SHOWN[:1]))
-    cost = cpu_seconds(world.parent, loop, plain, looks)
+    trained = [] if world == BUNDLED else [Path(world).parent]
+    cost = cpu_seconds(*trained, loop, plain, looks)
     return {**found(row, metrics(loop), metrics(plain), cost), "looks": metrics(looks)["outcome_alignment"]}
 
 
-def drift_command(world: Path, data: str, horizons: tuple[int, ...]) -> tuple[str, ...]:
+def drift_command(world: str, data: str, horizons: tuple[int, ...]) -> tuple[str, ...]:
     """Measure a world model alone."""
     return (
         "evaluate-world-model", f"world_model={world}", f"data=[{data}]", f"horizons=[{','.join(map(str, horizons))}]",
@@ -199,7 +205,7 @@ def full(row: Row, out: Path, options: dict[str, str], common: list[str]) -> dic
         loop, "train-vla", f"seed={options['seed']}", f"supervised={options['supervised']}", "gates=warn",
         "evaluation.seed=3", *(row.base or ()), *change, *common,
     )  # fmt: skip
-    world = loop / metrics(loop)["world_model"]
+    world = str(loop / metrics(loop)["world_model"])
     run(drift, *drift_command(world, options["unseen"], SHOWN))
     return found(row, metrics(loop), metrics(drift), cpu_seconds(loop, drift))
 

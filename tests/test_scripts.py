@@ -69,21 +69,22 @@ def ablate(script, tmp_path, *arguments):
 
 
 def test_quick_rows_share_recordings_codec_and_world_models(script, commands, tmp_path, capsys):
-    asked = "rows=full,no_anchor,no_masks,no_near_success,no_bootstrapping,no_styles,no_coevolution"
+    asked = "rows=full,no_anchor,no_masks,no_near_success,no_bootstrapping,styles,no_coevolution"
     assert ablate(script, tmp_path, "scale=quick", asked) == 0
     named = [command for command, _ in commands]
     assert named.count("collect") == 3
-    assert named.count("restyle") == 4  # three recordings, and the unseen episodes
+    assert named.count("restyle") == 3  # two recordings, and the unseen episodes
     worlds = {Path(s.run_dir).name: s for command, s in commands if command == "train-world-model"}
-    assert sorted(worlds) == [f"{name}-world" for name in ("full", "no_anchor", "no_bootstrapping", "no_near_success", "no_styles")]  # fmt: skip
+    assert sorted(worlds) == [f"{name}-world" for name in ("full", "no_anchor", "no_bootstrapping", "no_near_success", "styles")]  # fmt: skip
     assert {world.codec for world in worlds.values()} == {"bundled"}
     assert not worlds["no_anchor-world"].model.dynamics.reference
     assert worlds["full-world"].model.dynamics.reference
     assert (worlds["no_bootstrapping-world"].training.bootstrap, worlds["full-world"].training.bootstrap) == (0, 0.3)
-    assert len(worlds["full-world"].data) == len(worlds["no_near_success-world"].data) == 4
-    assert not any("styled" in folder for folder in worlds["no_styles-world"].data)
+    assert len(worlds["full-world"].data) == len(worlds["no_near_success-world"].data) == 2
+    assert sum("styled" in folder for folder in worlds["styles-world"].data) == 2
     loops = {Path(s.run_dir).name: s for command, s in commands if command == "train-vla"}
-    assert loops["no_masks"].start == loops["full"].start == str(tmp_path / "quick" / "full-world" / "world_model")
+    assert loops["full"].start == str(tmp_path / "quick" / "full-world" / "world_model")
+    assert loops["no_masks"].start == loops["no_coevolution"].start == "bundled"
     assert (loops["no_masks"].improvement.stop_at_success, loops["full"].improvement.stop_at_success) == (False, True)
     assert (loops["no_coevolution"].training.steps, loops["full"].training.steps) == (0, 60)
     assert loops["no_bootstrapping"].training.bootstrap == 0
@@ -103,7 +104,7 @@ def test_every_row_is_a_valid_run_and_differs_from_the_full_one(script, commands
     assert [row["row"] for row in table] == [row.name for row in script("ablations").rows_of(scale)]
     listed = {"no_anchor", "no_memory_noise", "no_keyframes", "no_coevolution", "no_near_success", "no_success_loss"}
     if scale == "quick":
-        assert {row["row"] for row in table} >= listed | {"no_masks", "no_styles", "no_bootstrapping", "full"}
+        assert {row["row"] for row in table} >= listed | {"no_masks", "styles", "no_bootstrapping", "full", "loop_full"}
     loops = [settings for command, settings in commands if command == "train-vla"]
     assert len(loops) == len(table)
     changed = {repr((s.start, s.world_model, s.training, s.scratch, s.practice, s.improvement, s.rounds, s.improve_from, s.target_precision)) for s in loops}  # fmt: skip
@@ -112,8 +113,8 @@ def test_every_row_is_a_valid_run_and_differs_from_the_full_one(script, commands
 
 def test_unknown_rows_and_missing_words_are_refused(script, tmp_path, capsys):
     assert script("ablations").main(["unseen=u"]) == 2
-    assert ablate(script, tmp_path, "scale=quick", "rows=loop_full") == 2
-    assert "unknown rows ['loop_full']" in capsys.readouterr().err
+    assert ablate(script, tmp_path, "scale=quick", "rows=loop_strict") == 2
+    assert "unknown rows ['loop_strict']" in capsys.readouterr().err
 
 
 def test_decibels_lost_are_paired_and_against_the_most_steps(script, commands, tmp_path, monkeypatch, capsys):
