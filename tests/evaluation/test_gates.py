@@ -35,7 +35,7 @@ def test_the_error_names_every_failed_number_its_threshold_and_what_to_do():
         require(gates)
     text = str(caught.value)
     assert "recall is 0.457, needs 0.75" in text
-    assert "precision is nan, needs 0.9" in text
+    assert "precision is not measurable, needs 0.9" in text
     assert ADVICE["recall"] in text
     assert ADVICE["precision"] in text
     assert "gates=warn" in text

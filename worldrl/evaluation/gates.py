@@ -82,7 +82,9 @@ class Gate:
     hi: float | None = None
 
     def __str__(self) -> str:
-        """Return the value, of a rate with its interval."""
+        """Return the value, of a rate with its interval; words where there was nothing to measure."""
+        if math.isnan(self.value):
+            return "not measurable"
         interval = "" if self.lo is None or self.hi is None else f" [{self.lo:.2f}, {self.hi:.2f}]"
         return f"{self.value:.3g}{interval}"
 
