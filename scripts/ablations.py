@@ -1,18 +1,19 @@
-"""What each mechanism is worth: its effect on a world model's drift, and on real success after practice in it.
+"""What each mechanism is worth: its effect on a world model's drift, and on real success after practice.
 
 python scripts/ablations.py scale=quick supervised=runs/x/stages/02-policy/policy unseen=runs/unseen/dataset
 
-Further: rows=full,no_anchor (all of the scale), seed=100, out=runs/ablations, and any setting of train-vla for all rows.
+Further: rows=full,no_anchor (all of the scale), seed=100, out=runs/ablations, and any setting of train-vla for its runs.
 
-Every row begins with the same supervised policy, initial states and seed, and differs from the full row in one thing.
+Rows of the world model differ from ``full`` in one thing, rows of the loop from ``loop_full``; every row begins with the same
+supervised policy, initial states and seed.
 
-- ``scale=quick``: one round of practice. Rows of the world model learn their dynamics from nothing, with the bundled codec and
-  one recording for all; rows of the loop practise in the bundled world model and are held against ``loop_full``. Full means
-  everything on but the styles, which a row of its own adds: the bundled codec knows one look.
-- ``scale=full``: one train-vla run per row, its world model from scratch, codec and all; ``loop`` rows from the bundled one.
+- Rows of the loop, at both scales: one train-vla run each from the bundled world model.
+- Rows of the world model, ``scale=quick``: drift only. Each learns its dynamics from nothing, with the bundled codec and one
+  recording for all. Full means everything on but the styles, which a row of its own adds: the bundled codec knows one look.
+- ``scale=full``: one train-vla run per row, its world model from scratch, codec and all, then that model's drift.
 
 A stopped script goes on with the same command, inside the row it was in. Each row tells what it cost. Writes
-``out/table-SCALE.json`` and prints a Markdown table.
+``out/table-SCALE.json`` and prints a Markdown table, with a dash for what a row does not measure.
 """
 
 from __future__ import annotations
@@ -26,111 +27,100 @@ from typing import Any
 from measured_rows import cpu_seconds, given, metrics, number, rate, run, show
 
 QUICK, FULL = "quick", "full"
-BUNDLED = "bundled"
 SHOWN = (32, 64, 128)
+DASH = "–"
 LOOKS = "styles=[dim,bright,warm,dark_table,checker,speckle,shifted_camera,cluttered]"
 """Looks that are only ever measured in; training draws ``sampled`` ones."""
 
-WORLD = (
+SCRATCH = (
     "start=scratch", "rounds=1", "scratch.expert_episodes=200", "scratch.training.codec_steps=1500",
     "scratch.training.steps=3000", "scratch.training.outcome_steps=400",
-)  # fmt: skip
-LOOP = ("start=bundled",)
-PRACTICE = (
-    "rounds=1", "practice.policy_episodes=20", "practice.expert_episodes=20", "practice.dream_episodes=20",
-    "training.steps=60", "training.outcome_steps=60", "improvement.self_training.rollouts=1024", "improvement.p_keyframe=0.3",
-    "improvement.self_training.cloning.steps=600", "evaluation.episodes_per_task=170", "evaluation.verify=32",
 )  # fmt: skip
 DYNAMICS = ("start=scratch", "codec=bundled", "gates=warn")
 LEARNING = (
     "codec_steps=0", "steps=1200", "batch=32", "learning_rate=6e-4", "warmup=100", "ema_decay=0.99", "bootstrap=0.3",
-    "outcome_steps=300",
+    "outcome_steps=800",
 )  # fmt: skip
 
 RECORDINGS = {
-    "common": ("expert_episodes=0", "policy_episodes=40", "wander_episodes=10", "temperature=1.0"),
-    "near": ("expert_episodes=0", "blind_episodes=40"),
-    "plain": ("expert_episodes=40",),
+    "common": ("expert_episodes=0", "policy_episodes=100", "wander_episodes=15", "temperature=1.0"),
+    "near": ("expert_episodes=0", "blind_episodes=100"),
+    "plain": ("expert_episodes=100",),
 }
 USUAL = ("common", "near")
 STYLED = (*USUAL, "common-styled", "near-styled")
 
 
 @dataclass(frozen=True)
-class Row:
-    """What one row does otherwise than the full one.
+class WorldRow:
+    """What one world model does otherwise than the full one.
 
     Attributes:
         name: short.
-        model: settings of the world model.
+        model: its settings.
         training: settings of its training.
-        loop: settings of train-vla.
-        data: recordings that the world model of the quick scale learns from.
-        full: settings of train-vla at the full scale, where they are others than ``loop``.
-        base: settings of its family at the full scale; None where the scale has no such row.
+        data: recordings that it learns from at the quick scale.
+        scratch: settings of train-vla at the full scale, beside those.
+        scales: at which it is measured.
     """
 
     name: str
     model: tuple[str, ...] = ()
     training: tuple[str, ...] = ()
-    loop: tuple[str, ...] = ()
     data: tuple[str, ...] = USUAL
-    full: tuple[str, ...] | None = None
-    base: tuple[str, ...] | None = WORLD
-
-    @property
-    def world(self) -> str:
-        """Name of the row whose world model it practises in, at the quick scale."""
-        changed = self.model or self.training or self.data != USUAL
-        return self.name if changed or self.name == "full" else BUNDLED
+    scratch: tuple[str, ...] = ()
+    scales: tuple[str, ...] = (QUICK, FULL)
 
 
-ROWS = (
-    Row("full"),
-    Row("no_anchor", model=("dynamics.reference=false",)),
-    Row("no_memory_noise", model=("dynamics.memory_noise=0",)),
-    Row("no_bootstrapping", training=("bootstrap=0",)),
-    Row("no_success_loss", model=("success.loss_weight=0",)),
+@dataclass(frozen=True)
+class LoopRow:
+    """What one train-vla run does otherwise than the default one.
+
+    Attributes:
+        name: short, begins with ``loop_``.
+        settings: of train-vla.
+    """
+
+    name: str
+    settings: tuple[str, ...] = ()
+    scales: tuple[str, ...] = (QUICK, FULL)
+
+
+Row = WorldRow | LoopRow
+ROWS: tuple[Row, ...] = (
+    WorldRow("full"),
+    WorldRow("no_anchor", model=("dynamics.reference=false",)),
+    WorldRow("no_memory_noise", model=("dynamics.memory_noise=0",)),
+    WorldRow("no_bootstrapping", training=("bootstrap=0",)),
+    WorldRow("no_success_loss", model=("success.loss_weight=0",)),
     # As many episodes, none of them the blind expert's.
-    Row(
-        "no_near_success",
-        loop=("practice.expert_episodes=0", "practice.policy_episodes=40"),
-        data=("common", "plain"),
-        full=("scratch.expert_episodes=0", "practice.policy_episodes=260"),
-    ),
-    Row("styles", data=STYLED, base=None),
-    Row("loop_full", base=LOOP),
-    Row("no_keyframes", loop=("improvement.p_keyframe=0",), base=None),
-    # The full scale's family takes two rounds, each of which refines the world model.
-    Row(
-        "no_coevolution",
-        loop=("training.steps=0", "training.outcome_steps=0"),
-        full=("rounds=1", "improvement.self_training.cycles=2"),
-        base=LOOP,
-    ),
-    Row("no_masks", loop=("improvement.stop_at_success=false",), base=LOOP),
-    Row("no_static_clips", training=("static_share=0",)),
-    Row("no_first_chunks", training=("first_chunk_share=0",)),
-    Row("no_action_modulation", model=("dynamics.action_modulation=false",)),
-    Row("no_action_tokens", model=("dynamics.action_tokens=false",)),
-    Row("no_pose_map", model=("dynamics.pose_map=false",)),
-    Row("no_debounce", model=("outcome.debounce=1",)),
-    Row("loop_keyframes", loop=("improvement.p_keyframe=0.3",), base=LOOP),
-    Row("loop_from_supervised", loop=("improve_from=supervised",), base=LOOP),
-    Row("loop_groups_of_4", loop=("improvement.self_training.group_size=4",), base=LOOP),
-    Row("loop_opinions", loop=("improvement.self_training.opinions=2",), base=LOOP),
-    Row("loop_strict", loop=("target_precision=0.93",), base=LOOP),
-)
+    WorldRow("no_near_success", data=("common", "plain"), scratch=("scratch.expert_episodes=0", "practice.policy_episodes=260")),
+    WorldRow("styles", data=STYLED, scales=(QUICK,)),
+    WorldRow("no_static_clips", training=("static_share=0",)),
+    WorldRow("no_first_chunks", training=("first_chunk_share=0",)),
+    WorldRow("no_action_modulation", model=("dynamics.action_modulation=false",)),
+    WorldRow("no_action_tokens", model=("dynamics.action_tokens=false",)),
+    WorldRow("no_pose_map", model=("dynamics.pose_map=false",)),
+    WorldRow("no_debounce", model=("outcome.debounce=1",)),
+    LoopRow("loop_full"),
+    # As many cycles of imagining and learning, none of them in a world model that saw what the first one taught.
+    LoopRow("loop_no_coevolution", ("rounds=1", "improvement.self_training.cycles=2")),
+    LoopRow("loop_no_masks", ("improvement.stop_at_success=false",)),
+    LoopRow("loop_no_near_success", ("practice.expert_episodes=0", "practice.policy_episodes=100")),
+    LoopRow("loop_keyframes", ("improvement.p_keyframe=0.3",)),
+    LoopRow("loop_from_supervised", ("improve_from=supervised",)),
+    LoopRow("loop_groups_of_4", ("improvement.self_training.group_size=4",)),
+    LoopRow("loop_opinions", ("improvement.self_training.opinions=2",)),
+    LoopRow("loop_strict", ("target_precision=0.93",)),
+)  # fmt: skip
 
 
 def rows_of(scale: str) -> tuple[Row, ...]:
-    """Rows that a scale has: the quick one leaves out what varies the loop further."""
-    if scale == FULL:
-        return tuple(row for row in ROWS if row.base is not None)
-    return tuple(row for row in ROWS if not row.name.startswith("loop_") or row.name == "loop_full")
+    """Rows that a scale has."""
+    return tuple(row for row in ROWS if scale in row.scales)
 
 
-# --- the quick scale ------------------------------------------------------------------------------------------------
+# --- world models at the quick scale --------------------------------------------------------------------------------
 
 
 def recording(out: Path, name: str, options: dict[str, str]) -> Path:
@@ -153,36 +143,28 @@ def unseen_looks(out: Path, options: dict[str, str]) -> Path:
     return folder / "dataset"
 
 
-def quick_world(row: Row, out: Path, options: dict[str, str]) -> str:
-    """Return the world model that a row practises in, trained where it is missing."""
-    if row.world == BUNDLED:
-        return BUNDLED
-    folder = out / QUICK / f"{row.world}-world"
+def quick_world(row: WorldRow, out: Path, options: dict[str, str]) -> dict[str, Any]:
+    """Learn one world model's dynamics from nothing and measure it."""
+    folder = out / QUICK / f"{row.name}-world"
     data = ",".join(str(recording(out, name, options)) for name in row.data)
     run(
         folder, "train-world-model", f"data=[{data}]", f"seed={options['seed']}", *DYNAMICS,
         *(f"model.{change}" for change in row.model), *(f"training.{value}" for value in (*LEARNING, *row.training)),
     )  # fmt: skip
-    return str(folder / "world_model")
-
-
-def quick(row: Row, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
-    """Measure one row of the quick scale."""
-    world = quick_world(row, out, options)
-    loop = out / QUICK / row.name
-    run(
-        loop, "train-vla", f"seed={options['seed']}", f"supervised={options['supervised']}", f"start={world}", "gates=warn",
-        "evaluation.seed=3", *PRACTICE, *(f"training.{change}" for change in row.training), *row.loop, *common,
-    )  # fmt: skip
-    plain, looks = (out / QUICK / f"{row.world}-{what}" for what in ("drift", "looks"))
+    plain, looks = (out / QUICK / f"{row.name}-{what}" for what in ("drift", "looks"))
+    world = folder / "world_model"
     run(plain, *drift_command(world, options["unseen"], SHOWN))
     run(looks, *drift_command(world, str(unseen_looks(out, options)), SHOWN[:1]))
-    trained = [] if world == BUNDLED else [Path(world).parent]
-    cost = cpu_seconds(*trained, loop, plain, looks)
-    return {**found(row, metrics(loop), metrics(plain), cost), "looks": metrics(looks)["outcome_alignment"]}
+    alignment = {"looks": metrics(looks)["outcome_alignment"]}
+    return {
+        "row": row.name,
+        **drift(metrics(plain)),
+        **alignment,
+        "cpu_minutes": cpu_seconds(folder, plain, looks) / 60,
+    }
 
 
-def drift_command(world: str, data: str, horizons: tuple[int, ...]) -> tuple[str, ...]:
+def drift_command(world: Path, data: str, horizons: tuple[int, ...]) -> tuple[str, ...]:
     """Measure a world model alone."""
     return (
         "evaluate-world-model", f"world_model={world}", f"data=[{data}]", f"horizons=[{','.join(map(str, horizons))}]",
@@ -190,48 +172,69 @@ def drift_command(world: str, data: str, horizons: tuple[int, ...]) -> tuple[str
     )  # fmt: skip
 
 
-# --- the full scale -------------------------------------------------------------------------------------------------
+# --- train-vla ------------------------------------------------------------------------------------------------------
 
 
-def full(row: Row, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
-    """Measure one row of the full scale."""
-    loop, drift = out / row.name, out / f"{row.name}-world"
-    change = (
-        *(f"world_model.{value}" for value in row.model),
-        *(f"scratch.training.{value}" for value in row.training),
-        *(row.loop if row.full is None else row.full),
-    )
-    run(
-        loop, "train-vla", f"seed={options['seed']}", f"supervised={options['supervised']}", "gates=warn",
-        "evaluation.seed=3", *(row.base or ()), *change, *common,
+def scratch_world(row: WorldRow, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
+    """Run train-vla with a world model of the row's own, and measure that one."""
+    loop, plain = out / FULL / row.name, out / FULL / f"{row.name}-drift"
+    change = (f"world_model.{value}" for value in row.model), (f"scratch.training.{value}" for value in row.training)
+    run(loop, *loop_command(options), *SCRATCH, *change[0], *change[1], *row.scratch, *common)
+    world = loop / metrics(loop)["world_model"]
+    run(plain, *drift_command(world, options["unseen"], SHOWN))
+    found = {**success(metrics(loop)), **drift(metrics(plain))}
+    return {"row": row.name, **found, "cpu_minutes": cpu_seconds(loop, plain) / 60}
+
+
+def bundled_loop(row: LoopRow, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
+    """Run train-vla from the bundled world model."""
+    loop = out / row.name
+    run(loop, *loop_command(options), "start=bundled", *row.settings, *common)
+    return {"row": row.name, **success(metrics(loop)), "cpu_minutes": cpu_seconds(loop) / 60}
+
+
+def loop_command(options: dict[str, str]) -> tuple[str, ...]:
+    """Return what all runs of train-vla share."""
+    return (
+        "train-vla", f"seed={options['seed']}", f"supervised={options['supervised']}", "gates=warn", "evaluation.seed=3",
+        "evaluation.episodes_per_task=170",
     )  # fmt: skip
-    world = str(loop / metrics(loop)["world_model"])
-    run(drift, *drift_command(world, options["unseen"], SHOWN))
-    return found(row, metrics(loop), metrics(drift), cpu_seconds(loop, drift))
 
 
 # --- the table ------------------------------------------------------------------------------------------------------
 
 
-def found(row: Row, loop: dict[str, Any], drift: dict[str, Any], cost: float) -> dict[str, Any]:
-    """Collect a row's numbers."""
-    return {
-        "row": row.name,
-        "gain": loop["comparison"]["paired"],
-        "confirmed": loop["verify"]["precision"],
-        "psnr": {h: drift[f"closed_loop.psnr@{h}"] for h in SHOWN},
-        **{name: drift[name] for name in ("action_swap_ratio", "outcome_alignment", "false_success_rate")},
-        "cpu_minutes": cost / 60,
-    }
+def success(loop: dict[str, Any]) -> dict[str, Any]:
+    """Collect what practice brought."""
+    return {"gain": loop["comparison"]["paired"], "confirmed": loop["verify"]["precision"]}
+
+
+def drift(found: dict[str, Any]) -> dict[str, Any]:
+    """Collect how far a world model carries."""
+    shown = ("action_swap_ratio", "outcome_alignment", "false_success_rate")
+    return {"psnr": {h: found[f"closed_loop.psnr@{h}"] for h in SHOWN}, **{name: found[name] for name in shown}}
+
+
+def measure(row: Row, scale: str, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
+    """Measure one row, or read it where it has finished."""
+    if isinstance(row, LoopRow):
+        return bundled_loop(row, out, options, common)
+    return quick_world(row, out, options) if scale == QUICK else scratch_world(row, out, options, common)
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     """Write one row of the table."""
-    gain = row["gain"]
-    points = f"{100 * gain['diff']:+.1f} [{100 * gain['lo']:+.1f}, {100 * gain['hi']:+.1f}]"
-    rates = (row.get(name) for name in ("confirmed", "outcome_alignment", "false_success_rate", "looks"))
-    errors = (number(value) for value in row["psnr"].values())
-    return [row["row"], points, *errors, number(row["action_swap_ratio"]), *map(rate, rates), f"{row['cpu_minutes']:.0f}"]  # fmt: skip
+    rates = [rate(row.get(name)) for name in ("confirmed", "outcome_alignment", "false_success_rate", "looks")]
+    errors = [number(value) for value in row["psnr"].values()] if "psnr" in row else [DASH] * len(SHOWN)
+    swap = number(row["action_swap_ratio"]) if "psnr" in row else DASH
+    return [row["row"], points(row.get("gain")), *errors, swap, *rates, f"{row['cpu_minutes']:.0f}"]
+
+
+def points(gain: dict[str, Any] | None) -> str:
+    """Write a paired difference in points with its interval."""
+    if gain is None:
+        return DASH
+    return f"{100 * gain['diff']:+.1f} [{100 * gain['lo']:+.1f}, {100 * gain['hi']:+.1f}]"
 
 
 HEADINGS = (
@@ -255,7 +258,7 @@ def main(arguments: list[str]) -> int:
         return 2
     common, table = [f"{key}={value}" for key, value in asked.items()], []
     for name in names:
-        table.append((quick if scale == QUICK else full)(known[name], out, options, common))
+        table.append(measure(known[name], scale, out, options, common))
         (out / f"table-{scale}.json").write_text(json.dumps(table, indent=2) + "\n")
     show(HEADINGS, [cells(row) for row in table])
     return 0
