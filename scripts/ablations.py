@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measured_rows import cpu_seconds, given, metrics, number, rate, run, show
+from measured_rows import cpu_seconds, given, lost_db, metrics, number, rate, run, show
 
 QUICK, FULL = "quick", "full"
 SHOWN = (32, 64, 128)
@@ -155,13 +155,8 @@ def quick_world(row: WorldRow, out: Path, options: dict[str, str]) -> dict[str, 
     world = folder / "world_model"
     run(plain, *drift_command(world, options["unseen"], SHOWN))
     run(looks, *drift_command(world, str(unseen_looks(out, options)), SHOWN[:1]))
-    alignment = {"looks": metrics(looks)["outcome_alignment"]}
-    return {
-        "row": row.name,
-        **drift(metrics(plain)),
-        **alignment,
-        "cpu_minutes": cpu_seconds(folder, plain, looks) / 60,
-    }
+    alignment, cost = {"looks": metrics(looks)["outcome_alignment"]}, cpu_seconds(folder, plain, looks) / 60
+    return {"row": row.name, **drift(plain, out / QUICK), **alignment, "cpu_minutes": cost}
 
 
 def drift_command(world: Path, data: str, horizons: tuple[int, ...]) -> tuple[str, ...]:
@@ -182,7 +177,7 @@ def scratch_world(row: WorldRow, out: Path, options: dict[str, str], common: lis
     run(loop, *loop_command(options), *SCRATCH, *change[0], *change[1], *row.scratch, *common)
     world = loop / metrics(loop)["world_model"]
     run(plain, *drift_command(world, options["unseen"], SHOWN))
-    found = {**success(metrics(loop)), **drift(metrics(plain))}
+    found = {**success(metrics(loop)), **drift(plain, out / FULL)}
     return {"row": row.name, **found, "cpu_minutes": cpu_seconds(loop, plain) / 60}
 
 
@@ -209,10 +204,14 @@ def success(loop: dict[str, Any]) -> dict[str, Any]:
     return {"gain": loop["comparison"]["paired"], "confirmed": loop["verify"]["precision"]}
 
 
-def drift(found: dict[str, Any]) -> dict[str, Any]:
-    """Collect how far a world model carries."""
+def drift(folder: Path, scale: Path) -> dict[str, Any]:
+    """Collect how far a world model carries, and how much less far than the full one, where that was measured."""
+    found, full = metrics(folder), scale / "full-drift"
     shown = ("action_swap_ratio", "outcome_alignment", "false_success_rate")
-    return {"psnr": {h: found[f"closed_loop.psnr@{h}"] for h in SHOWN}, **{name: found[name] for name in shown}}
+    known = (full / "result.json").exists()
+    lost = {"lost": lost_db(folder, full, SHOWN[-1], name="ablations")} if known else {}
+    psnr = {h: found[f"closed_loop.psnr@{h}"] for h in SHOWN}
+    return {"psnr": psnr, **lost, **{name: found[name] for name in shown}}
 
 
 def measure(row: Row, scale: str, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
@@ -226,8 +225,9 @@ def cells(row: dict[str, Any]) -> list[str]:
     """Write one row of the table."""
     rates = [rate(row.get(name)) for name in ("confirmed", "outcome_alignment", "false_success_rate", "looks")]
     errors = [number(value) for value in row["psnr"].values()] if "psnr" in row else [DASH] * len(SHOWN)
+    lost = number(row["lost"], "+.2f") if "lost" in row else DASH
     swap = number(row["action_swap_ratio"]) if "psnr" in row else DASH
-    return [row["row"], points(row.get("gain")), *errors, swap, *rates, f"{row['cpu_minutes']:.0f}"]
+    return [row["row"], points(row.get("gain")), *errors, lost, swap, *rates, f"{row['cpu_minutes']:.0f}"]
 
 
 def points(gain: dict[str, Any] | None) -> str:
@@ -238,7 +238,7 @@ def points(gain: dict[str, Any] | None) -> str:
 
 
 HEADINGS = (
-    "row", "gain, points", *(f"PSNR@{h}" for h in SHOWN), "action swap", "confirmed %", "outcomes told right %",
+    "row", "gain, points", *(f"PSNR@{h}" for h in SHOWN), f"dB lost@{SHOWN[-1]}", "action swap", "confirmed %", "outcomes told right %",
     "false successes %", "told right in other looks %", "CPU minutes",
 )  # fmt: skip
 

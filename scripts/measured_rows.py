@@ -10,6 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.bootstrap import Bootstrap, bootstrap
+from worldrl.core.rng import numpy_stream
+from worldrl.evaluation.battery import psnr_of_mean
 from worldrl.evaluation.measures import Measures
 
 MEASURED = "measured.json"
@@ -51,6 +57,21 @@ def cpu_seconds(*folders: Path) -> float:
 def measures(folder: Path) -> Measures:
     """Read an evaluation's raw numbers, episode by episode."""
     return Measures.join([Measures.load(file) for file in sorted((folder / "stages" / "02-replays").glob("*.npz"))])
+
+
+def errors_at(folder: Path, horizon: int) -> NDArray[np.float64]:
+    """Return the squared error ``[E]`` of each episode's frame at a horizon."""
+    frame = metrics(folder)["drift"]["psnr"]["step"].index(horizon)
+    return measures(folder).error[:, frame]
+
+
+def lost_db(folder: Path, best: Path, horizon: int, *, name: str) -> Bootstrap:
+    """Return how many dB of PSNR one evaluation lies below another of the same episodes, with the interval of the pairs.
+
+    ``name`` fixes the draws.
+    """
+    pairs = np.stack([errors_at(part, horizon) for part in (best, folder)], axis=1)
+    return bootstrap(pairs, lambda some: float(np.subtract(*psnr_of_mean(some))), generator=numpy_stream(0, name))
 
 
 def number(found: dict[str, Any], form: str = ".1f") -> str:

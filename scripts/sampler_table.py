@@ -16,13 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from measured_rows import given, measures, metrics, number, rate, run, show
-from numpy.typing import NDArray
-
-from worldrl.core.bootstrap import Bootstrap, bootstrap
-from worldrl.core.rng import numpy_stream
-from worldrl.evaluation.battery import psnr_of_mean
+from measured_rows import given, lost_db, number, rate, run, show
 
 SHOWN = (32, 64, 128)
 HEADINGS = (
@@ -60,18 +54,6 @@ def measure(model: str, steps: str, refinement: str, data: str, out: Path, commo
     }
 
 
-def errors_at(folder: Path, horizon: int) -> NDArray[np.float64]:
-    """Return the squared error ``[E]`` of each episode's frame at a horizon."""
-    frame = metrics(folder)["drift"]["psnr"]["step"].index(horizon)
-    return measures(folder).error[:, frame]
-
-
-def lost(row: dict[str, Any], best: dict[str, Any], horizon: int) -> Bootstrap:
-    """Return how many dB of PSNR a row lies below another of the same episodes, with the interval of the pairs."""
-    pairs = np.stack([errors_at(Path(part["folder"]), horizon) for part in (best, row)], axis=1)
-    return bootstrap(pairs, lambda some: -np.diff(psnr_of_mean(some))[0], generator=numpy_stream(0, "sampler-table"))
-
-
 def cells(row: dict[str, Any]) -> list[str]:
     """Write one row of the table."""
     errors = (number(row[f"closed_loop.psnr@{h}"]) for h in SHOWN)
@@ -92,7 +74,8 @@ def main(arguments: list[str]) -> int:
     rows = [measure(model, steps, refinement, data, out, common) for model, steps, refinement in product(*choices)]
     for row in rows:
         same = [other for other in rows if other["model"] == row["model"] and not other["refinement_steps"]]
-        row["lost"] = lost(row, max(same or [row], key=lambda other: other["steps"]), SHOWN[-1])
+        most = max(same or [row], key=lambda other: other["steps"])
+        row["lost"] = lost_db(Path(row["folder"]), Path(most["folder"]), SHOWN[-1], name="sampler-table")
     (out / "table.json").write_text(json.dumps(rows, indent=2) + "\n")
     show(HEADINGS, [cells(row) for row in rows])
     return 0

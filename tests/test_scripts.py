@@ -64,11 +64,24 @@ def commands(monkeypatch):
     return asked
 
 
+@pytest.fixture
+def errors(script, monkeypatch):
+    """Each episode's squared errors: without the anchor a tenth more than in every other row."""
+    draws = np.random.default_rng(0).uniform(0.01, 0.02, (20, 4))
+
+    def measures(folder):
+        return SimpleNamespace(error=draws * (1.1 if folder.name == "no_anchor-drift" else 1.0))
+
+    monkeypatch.setattr(script("measured_rows"), "measures", measures)
+
+
 def ablate(script, tmp_path, *arguments):
     return script("ablations").main(["supervised=p", "unseen=u/dataset", f"out={tmp_path}", *arguments])
 
 
-def test_quick_rows_share_recordings_and_codec_and_the_loop_begins_with_the_bundle(script, commands, tmp_path, capsys):
+def test_quick_rows_share_recordings_and_codec_and_the_loop_begins_with_the_bundle(
+    script, commands, errors, tmp_path, capsys
+):
     asked = "rows=full,no_anchor,no_near_success,no_bootstrapping,styles,loop_full,loop_no_masks"
     assert ablate(script, tmp_path, "scale=quick", asked) == 0
     named = [command for command, _ in commands]
@@ -87,10 +100,12 @@ def test_quick_rows_share_recordings_and_codec_and_the_loop_begins_with_the_bund
     assert {loop.start for loop in loops.values()} == {"bundled"}
     assert (loops["loop_no_masks"].improvement.stop_at_success, loops["loop_full"].improvement.stop_at_success) == (False, True)  # fmt: skip
     printed = capsys.readouterr().out.splitlines()
-    assert (
-        sum("| +20.0 [+10.0, +30.0] | – | – | – | – |" in line for line in printed) == 2
-    )  # the loop's rows have no drift
+    no_drift = "| +20.0 [+10.0, +30.0] | – | – | – | – | – |"
+    assert sum(no_drift in line for line in printed) == 2
     assert sum("| – | 1.0 [0.5, 1.5] |" in line for line in printed) == 5  # the world models' no gain
+
+    assert sum("| +0.00 [+0.00, +0.00] |" in line for line in printed) == 4
+    assert sum("| +0.41 [+0.41, +0.41] |" in line for line in printed) == 1  # 10 log10(1.1), paired
 
     done = len(commands)
     assert ablate(script, tmp_path, "scale=quick", asked) == 0
@@ -100,7 +115,7 @@ def test_quick_rows_share_recordings_and_codec_and_the_loop_begins_with_the_bund
 
 
 @pytest.mark.parametrize("scale", ["quick", "full"])
-def test_every_row_is_a_valid_run_and_differs_from_the_full_one(script, commands, tmp_path, scale):
+def test_every_row_is_a_valid_run_and_differs_from_the_full_one(script, commands, errors, tmp_path, scale):
     assert ablate(script, tmp_path, f"scale={scale}") == 0
     table = json.loads((tmp_path / f"table-{scale}.json").read_text())
     assert [row["row"] for row in table] == [row.name for row in script("ablations").rows_of(scale)]
@@ -125,7 +140,7 @@ def test_decibels_lost_are_paired_and_against_the_most_steps(script, commands, t
     def measures(folder):
         return SimpleNamespace(error=0.01 * draws * (10**0.05 if folder.name == "bundled-1-0" else 1.0))
 
-    monkeypatch.setattr(table, "measures", measures)
+    monkeypatch.setattr(script("measured_rows"), "measures", measures)
     assert table.main(["data=u", f"out={tmp_path}", "steps=1,4"]) == 0
     rows = json.loads((tmp_path / "table.json").read_text())
     assert [row["steps"] for row in rows] == [1, 4]
