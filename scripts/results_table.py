@@ -1,4 +1,4 @@
-"""Print the README's results table from ``result.json`` files of train-vla runs: one row per file.
+"""Print the results table of docs/measurements.md from ``result.json`` files of train-vla runs: one row per file.
 
 python scripts/results_table.py docs/results/train-vla*.json
 """
