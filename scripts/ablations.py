@@ -163,7 +163,7 @@ def drift_command(world: Path, data: str, horizons: tuple[int, ...]) -> tuple[st
     """Measure a world model alone."""
     return (
         "evaluate-world-model", f"world_model={world}", f"data=[{data}]", f"horizons=[{','.join(map(str, horizons))}]",
-        "probe.steps=0", "speed_rows=[16]", "speed_chunks=1",
+        "episodes=60", "threads=1", "probe.steps=0", "speed_rows=[16]", "speed_chunks=1",
     )  # fmt: skip
 
 
