@@ -83,7 +83,6 @@ class LoopRow:
 
     name: str
     settings: tuple[str, ...] = ()
-    scales: tuple[str, ...] = (QUICK, FULL)
 
 
 Row = WorldRow | LoopRow
@@ -116,8 +115,8 @@ ROWS: tuple[Row, ...] = (
 
 
 def rows_of(scale: str) -> tuple[Row, ...]:
-    """Rows that a scale has."""
-    return tuple(row for row in ROWS if scale in row.scales)
+    """Rows that a scale has; the loop's belong to both."""
+    return tuple(row for row in ROWS if isinstance(row, LoopRow) or scale in row.scales)
 
 
 # --- world models at the quick scale --------------------------------------------------------------------------------
@@ -155,8 +154,8 @@ def quick_world(row: WorldRow, out: Path, options: dict[str, str]) -> dict[str, 
     world = folder / "world_model"
     run(plain, *drift_command(world, options["unseen"], SHOWN))
     run(looks, *drift_command(world, str(unseen_looks(out, options)), SHOWN[:1]))
-    alignment, cost = {"looks": metrics(looks)["outcome_alignment"]}, cpu_seconds(folder, plain, looks) / 60
-    return {"row": row.name, **drift(plain, out / QUICK), **alignment, "cpu_minutes": cost}
+    found = {**drift(plain, out / QUICK), "looks": metrics(looks)["outcome_alignment"]}
+    return {"row": row.name, **found, "cpu_minutes": cpu_seconds(folder, plain, looks) / 60}
 
 
 def drift_command(world: Path, data: str, horizons: tuple[int, ...]) -> tuple[str, ...]:
@@ -173,8 +172,11 @@ def drift_command(world: Path, data: str, horizons: tuple[int, ...]) -> tuple[st
 def scratch_world(row: WorldRow, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
     """Run train-vla with a world model of the row's own, and measure that one."""
     loop, plain = out / FULL / row.name, out / FULL / f"{row.name}-drift"
-    change = (f"world_model.{value}" for value in row.model), (f"scratch.training.{value}" for value in row.training)
-    run(loop, *loop_command(options), *SCRATCH, *change[0], *change[1], *row.scratch, *common)
+    model, training = (
+        (f"world_model.{value}" for value in row.model),
+        (f"scratch.training.{value}" for value in row.training),
+    )
+    run(loop, *loop_command(options), *SCRATCH, *model, *training, *row.scratch, *common)
     world = loop / metrics(loop)["world_model"]
     run(plain, *drift_command(world, options["unseen"], SHOWN))
     found = {**success(metrics(loop)), **drift(plain, out / FULL)}

@@ -5,7 +5,8 @@ python scripts/backends_table.py data=runs/a/dataset,runs/b/dataset unseen=runs/
 Further: seed=100, episodes=4 (evaluated per task), batch.edm_unet=8, out=runs/backends, and any setting of
 train-world-model for both. ``flow_transformer`` learns its frame codec in a fifth of the time, ``edm_unet`` (DIAMOND's
 size) works on pixels. What a step costs is measured first: trainings of a few steps, whose difference leaves out what
-does not grow with steps (reading, encoding, gates); nor does the table count that. A stopped script goes on with the same
+does not grow with steps (reading, encoding, gates); nor does the table count that. Give OMP_NUM_THREADS=1: threads that wait
+for each other count as processor time. A stopped script goes on with the same
 command. Writes ``out/table.json`` and prints a Markdown table.
 """
 
@@ -70,7 +71,7 @@ def measure(kind: str, out: Path, seconds: float, options: Mapping[str, str], co
     unseen = out / f"{kind}-unseen"
     run(
         unseen, "evaluate-world-model", f"world_model={out / kind / 'world_model'}", f"data=[{options['unseen']}]",
-        f"episodes={options['episodes']}", f"horizons=[{','.join(map(str, HORIZONS))}]", "probe.steps=0", "speed_rows=[1]",
+        f"episodes={options['episodes']}", f"horizons=[{','.join(map(str, HORIZONS))}]", "threads=1", "probe.steps=0", "speed_rows=[1]",
         "speed_chunks=1",
     )  # fmt: skip
     found = metrics(unseen)

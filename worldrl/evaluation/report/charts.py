@@ -5,7 +5,7 @@ What was imagined is dashed and hollow besides being coloured, so that print and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.markup import Html, element, join
@@ -33,9 +33,9 @@ def line_chart(curve: Curve) -> Html:
         An ``<svg>`` (with a legend above it where direct labels would not fit), or the sentence that nothing was
         measured.
     """
-    series = {name: points for name, raw in curve.series.items() if (points := finite(raw))}
+    series = finite_series(curve)
     if not series:
-        return element("p", f"Not measured: {curve.title} has no finite number.", class_="missing")
+        return nothing_measured(curve)
     classes = series_classes(curve)
     longest = max(len(label(name, curve)) for name in series)
     direct = len(series) == 1 or (len(series) <= MAX_DIRECT and longest <= MAX_LABEL)
@@ -55,6 +55,22 @@ def line_chart(curve: Curve) -> Html:
         aria_label=describe(curve),
     )
     return svg if direct else join([legend(series, classes, curve), svg])
+
+
+def finite_series(curve: Curve) -> dict[str, list[Point]]:
+    """Keep the series that have a finite point, with those points alone."""
+    return {name: points for name, raw in curve.series.items() if (points := finite(raw))}
+
+
+def nothing_measured(curve: Curve) -> Html:
+    """Say that a chart has nothing to show."""
+    return element("p", f"Not measured: {curve.title} has no finite number.", class_="missing")
+
+
+def heights(curve: Curve, series: Mapping[str, list[Point]]) -> list[float]:
+    """List every y of some series, and both ends of their bands."""
+    bands = [edge for name in series for _, lo, hi in curve.bands.get(name, ()) for edge in (lo, hi) if is_number(edge)]
+    return [y for points in series.values() for _, y in points] + bands
 
 
 def finite(points: Sequence[Point]) -> list[Point]:
@@ -134,10 +150,8 @@ def series_classes(curve: Curve) -> dict[str, str]:
 
 def _scales(curve: Curve, series: dict[str, list[Point]], right: float) -> tuple[Scale, Scale]:
     xs = [x for points in series.values() for x, _ in points]
-    bands = [edge for name in series for _, lo, hi in curve.bands.get(name, ()) for edge in (lo, hi) if is_number(edge)]
-    ys = [y for points in series.values() for _, y in points] + bands
     x = fitted(xs, LEFT, WIDTH - right, pad=False)
-    y = fraction_scale(HEIGHT - BOTTOM, TOP) if curve.percent else fitted(ys, HEIGHT - BOTTOM, TOP)
+    y = fraction_scale(HEIGHT - BOTTOM, TOP) if curve.percent else fitted(heights(curve, series), HEIGHT - BOTTOM, TOP)
     return x, y
 
 
@@ -176,10 +190,10 @@ def _line(points: list[Point], class_: str, name: str, as_percent: bool, x: Scal
 
 
 def _direct_labels(series: dict[str, list[Point]], classes: dict[str, str], curve: Curve, x: Scale, y: Scale) -> Html:
-    heights = spread([y(thin(points)[-1][1]) for points in series.values()], 15.0, TOP, HEIGHT - BOTTOM)
+    places = spread([y(thin(points)[-1][1]) for points in series.values()], 15.0, TOP, HEIGHT - BOTTOM)
     return join(
         element("text", label(name, curve), x=x.end + 8, y=height + 4, class_=f"label {classes[name]}")
-        for name, height in zip(series, heights, strict=True)
+        for name, height in zip(series, places, strict=True)
     )
 
 

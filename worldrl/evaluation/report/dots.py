@@ -10,14 +10,15 @@ from worldrl.evaluation.report.charts import (
     TOP,
     WIDTH,
     describe,
-    finite,
+    finite_series,
+    heights,
     label,
     legend,
+    nothing_measured,
     series_classes,
 )
-from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.markup import Html, element, join
-from worldrl.evaluation.report.model import BandPoint, Curve, Point
+from worldrl.evaluation.report.model import Curve, Point
 from worldrl.evaluation.report.scale import Scale, fitted, fraction_scale, tick_text
 from worldrl.evaluation.report.words import number, percent
 
@@ -34,9 +35,9 @@ def dot_chart(curve: Curve) -> Html:
     Returns:
         An ``<svg>``, with a legend above it where there are several series, or the sentence that nothing was measured.
     """
-    series = {name: points for name, raw in curve.series.items() if (points := finite(raw))}
+    series = finite_series(curve)
     if not series:
-        return element("p", f"Not measured: {curve.title} has no finite number.", class_="missing")
+        return nothing_measured(curve)
     left = 12.0 + CHARACTER * max(len(place) for place in curve.places)
     height = ROW + APART * (len(series) - 1)
     bottom = TOP + height * len(curve.places)
@@ -58,9 +59,7 @@ def dot_chart(curve: Curve) -> Html:
 
 
 def _across(curve: Curve, series: Mapping[str, list[Point]], left: float) -> Scale:
-    edges = [edge for name in series for _, lo, hi in curve.bands.get(name, ()) for edge in (lo, hi) if is_number(edge)]
-    values = [value for points in series.values() for _, value in points] + edges
-    return fraction_scale(left, WIDTH - 20) if curve.percent else fitted(values, left, WIDTH - 20)
+    return fraction_scale(left, WIDTH - 20) if curve.percent else fitted(heights(curve, series), left, WIDTH - 20)
 
 
 def _shifts(count: int) -> list[float]:
@@ -81,19 +80,18 @@ def _frame(curve: Curve, x: Scale, height: float, bottom: float) -> Html:
     return join([*grid, *ticks, *names, under])
 
 
-def _marks(curve: Curve, name: str, points: Sequence[Point], class_: str, x: Scale, heights: Sequence[float]) -> Html:
+def _marks(curve: Curve, name: str, points: Sequence[Point], class_: str, x: Scale, rows: Sequence[float]) -> Html:
     bands = {at: (lo, hi) for at, lo, hi in curve.bands.get(name, ())}
     write = percent if curve.percent else number
     drawn = []
-    for (at, value), y in zip(points, heights, strict=True):
-        drawn += [_bar((at, *bands[at]), class_, x, y)] if at in bands else []
+    for (at, value), y in zip(points, rows, strict=True):
+        drawn += [_bar(*bands[at], class_, x, y)] if at in bands else []
         text = element("title", f"{label(name, curve)}, {curve.places[int(at) - 1]}: {write(value)}")
         drawn.append(element("circle", text, cx=x(value), cy=y, r=4, class_=f"dot {class_}"))
     return join(drawn)
 
 
-def _bar(band: BandPoint, class_: str, x: Scale, y: float) -> Html:
-    _, lo, hi = band
+def _bar(lo: float, hi: float, class_: str, x: Scale, y: float) -> Html:
     # An interval of a mean of rates may leave [0, 1]; it is drawn up to the end of the axis.
     ends = [x(min(max(edge, x.low), x.high)) for edge in (lo, hi)]
     return element("line", x1=ends[0], x2=ends[1], y1=y, y2=y, class_=f"interval thin {class_}")
