@@ -1,11 +1,13 @@
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from worldrl.core.errors import ArtefactError, GateError, SettingError
+from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.gates import GateThresholds
@@ -14,6 +16,8 @@ from worldrl.jobs.imagine import ImagineSettings
 from worldrl.jobs.sampler import Sampler
 from worldrl.jobs.stages import calibrate, split_held_out
 from worldrl.jobs.train_world_model import TrainWorldModelSettings
+from worldrl.jobs.unseen_episodes import refuse_seen
+from worldrl.jobs.world_model_lineage import learned_from
 from worldrl.jobs.world_model_start import starting_world_model, tell_settled
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.settings import compose
@@ -59,6 +63,22 @@ def test_a_run_leaves_a_model_a_result_and_repeats_itself(make_settings, tmp_pat
     assert again["metrics"] == result["metrics"]
     other = train_world_model.main(make_settings(run_dir=str(tmp_path / "other")))
     assert other["hash"] == metrics["hash"]
+
+
+def test_what_the_weights_learned_from_is_remembered(make_settings, world_model, push_dataset, tmp_path):
+    before = Learned(frozenset({"a"}), frozenset({"of a"}))
+    world_model.save(tmp_path / "model", learned=before)
+    training = WorldModelTraining(**{**SMALL, "codec_steps": 0, "steps": 0}, outcome_steps=2, checkpoint_every=2)
+    train_world_model.main(make_settings(start=str(tmp_path / "model"), training=training, held_out=0.0))
+    own = learned_from([EpisodeDataset.open(push_dataset)])
+    assert len(own.episodes) == 16
+    assert Learned.read(tmp_path / "run" / "world_model") == before | own
+    with pytest.raises(SettingError, match="or weights that it began with, was trained on"):
+        refuse_seen("a", SimpleNamespace(fingerprint="a"), before | own, tmp_path)
+    # What weights without a record saw stays unknown, however often they are trained on.
+    world_model.save(tmp_path / "old")
+    train_world_model.main(make_settings(codec=str(tmp_path / "old"), held_out=0.0, run_dir=str(tmp_path / "on")))
+    assert Learned.read(tmp_path / "on" / "world_model") == replace(own, complete=False)
 
 
 def test_the_other_backend_trains_is_saved_loads_and_dreams(push_dataset, tmp_path):

@@ -24,6 +24,7 @@ from worldrl.jobs.opening import open_run
 from worldrl.jobs.sampler import Sampler
 from worldrl.jobs.stages import DYNAMICS, calibrate, learn_world_model, split_held_out
 from worldrl.jobs.wan_settings import WanSettings
+from worldrl.jobs.world_model_lineage import lineage
 from worldrl.jobs.world_model_start import (
     BUNDLED,
     SCRATCH,
@@ -121,11 +122,9 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
         if (stored := DTYPES[settings.store_dtype]) is not None:
             _round(model, stored)  # gate what is stored
         gates, metrics = _measure(model, calibration, held_out, settings, device)
-        parents = [
-            {"path": folder, "hash": dataset.fingerprint}
-            for folder, dataset in zip(settings.data, datasets, strict=True)
-        ]
-        model.save(run.path / WORLD_MODEL, store_dtype=stored, parents=parents)
+        weights = [settings.start] + ([] if settings.codec is None else [settings.codec])
+        parents, learned = lineage(dict(zip(settings.data, datasets, strict=True)), weights)
+        model.save(run.path / WORLD_MODEL, store_dtype=stored, parents=parents, learned=learned)
         return _finish(run, settings, gates, {"training": numbers, "episodes": len(training), **metrics}, device)
 
 

@@ -40,6 +40,7 @@ from worldrl.jobs.vla_loop import (
 from worldrl.jobs.vla_motion import motion_check
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.wan_settings import WanSettings
+from worldrl.jobs.world_model_lineage import lineage, opened
 from worldrl.jobs.world_model_start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.policies.samples import make_samples
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
@@ -203,8 +204,8 @@ def world_model(
             seed=seed,
             ground=loop.arena.ground,
         )
-        parents = [] if before is None else [parent(before)]
-        model.save(stage.folder / WORLD_MODEL, parents=parents)
+        parents, learned = lineage(opened([demos, *practices]), [start])
+        model.save(stage.folder / WORLD_MODEL, parents=parents, learned=learned)
         dtype = str(model.compute_dtype).removeprefix("torch.")
         summary = {"training": numbers, "threshold": rule.threshold, "episodes": len(training), "dtype": dtype}
         loop.finish(stage, summary)

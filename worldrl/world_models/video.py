@@ -23,6 +23,7 @@ from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError
+from worldrl.core.learned import Learned
 from worldrl.core.rng import initial_weights, row_noise
 from worldrl.core.types import Imagined, ResetRecord
 from worldrl.world_models.checks import check_chunk, check_imagined
@@ -224,12 +225,29 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     # -- folder ----------------------------------------------------------------------------------------------
 
     def save(
-        self, folder: Path, *, store_dtype: torch.dtype | None = None, parents: Sequence[dict[str, Any]] = ()
+        self,
+        folder: Path,
+        *,
+        store_dtype: torch.dtype | None = None,
+        parents: Sequence[dict[str, Any]] = (),
+        learned: Learned | None = None,
     ) -> None:
-        """Write the model as an artefact folder; ``store_dtype=torch.float16`` halves it."""
-        config = {**self.config.to_json(), "embodiment": self.embodiment.to_json()}
+        """Write the model as an artefact folder.
+
+        Args:
+            folder: the artefact.
+            store_dtype: ``torch.float16`` halves it.
+            parents: what it was made from.
+            learned: all it has learned from; None leaves that unknown.
+        """
         write_artefact(
-            folder, kind=KIND, config=config, tensors=self.state_dict(), store_dtype=store_dtype, parents=parents
+            folder,
+            kind=KIND,
+            config={**self.config.to_json(), "embodiment": self.embodiment.to_json()},
+            tensors=self.state_dict(),
+            files=None if learned is None else learned.files(),
+            store_dtype=store_dtype,
+            parents=parents,
         )
 
     @classmethod
