@@ -26,11 +26,13 @@ from typing import Any
 
 from measured_rows import cpu_seconds, given, lost_db, metrics, number, rate, run, show
 
+from worldrl_envs.style import TEST_STYLES
+
 QUICK, FULL = "quick", "full"
 SHOWN = (32, 64, 128)
 DASH = "–"
-LOOKS = "styles=[dim,bright,warm,dark_table,checker,speckle,shifted_camera,cluttered]"
-"""Looks that are only ever measured in; training draws ``sampled`` ones."""
+LOOKS = f"styles=[{','.join(TEST_STYLES)}]"
+"""Looks that are only ever measured in; training draws ``sampled`` ones, which cannot be like them."""
 
 SCRATCH = (
     "start=scratch", "rounds=1", "scratch.expert_episodes=200", "scratch.training.codec_steps=1500",

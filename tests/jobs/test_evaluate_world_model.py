@@ -196,7 +196,7 @@ def test_what_it_learned_from_in_another_look_is_refused(make_settings, make_wor
     restyle.main(RestyleSettings(str(unseen), str(tmp_path / "looks"), styles=["dim"], workers=0))
     seen = learned_from([EpisodeDataset.open(tmp_path / "looks" / "dataset").subset([5])])
     make_world_model(size=32).save(tmp_path / "trained", learned=seen)
-    with pytest.raises(SettingError, match="was trained on 1 of the 8 episodes of .* such as its episode 5"):
+    with pytest.raises(SettingError, match=r"was trained on 1 of the 8 episodes of .* such as its episode 5"):
         evaluate_world_model.main(make_settings(world_model=str(tmp_path / "trained")))
     assert not (tmp_path / "run").exists()
 

@@ -10,6 +10,7 @@ from worldrl.core.errors import ArtefactError, GateError, SettingError
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.evaluation.gates import GateThresholds
 from worldrl.jobs import imagine, train_world_model
 from worldrl.jobs.imagine import ImagineSettings
@@ -135,6 +136,15 @@ def test_the_sampler_may_change_and_stays_with_the_model(make_settings, world_mo
     assert as_before["hash"] != json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["hash"]
     with pytest.raises(SettingError, match="sampler: is of backbone=video"):
         make_settings(backbone="wan", sampler=Sampler(steps=2))
+
+
+def test_looks_that_are_kept_for_tests_are_not_trained_on(make_settings, push_episodes, robot, tmp_path):
+    with LeRobotWriter(tmp_path / "looks", fps=20, cameras=("scene",), image_size=(16, 16), embodiment=robot) as writer:
+        for episode, style in zip(push_episodes, ("sampled-3", "dim", "image", "default"), strict=False):
+            writer.add_episode(replace(episode, meta={**episode.meta, "style": style}))
+    with pytest.raises(SettingError, match=r"looks has episodes in the looks dim, which are kept for tests"):
+        train_world_model.main(make_settings(data=[str(tmp_path / "looks")]))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_failed_gate_stops_but_the_model_is_there(make_settings, tmp_path):

@@ -23,6 +23,7 @@ from worldrl.evaluation.gates import Gate, GateThresholds, measure_gates, requir
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.sampler import Sampler
 from worldrl.jobs.stages import DYNAMICS, calibrate, learn_world_model, split_held_out
+from worldrl.jobs.training_looks import refuse_test_looks
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.jobs.world_model_lineage import lineage
 from worldrl.jobs.world_model_start import (
@@ -110,6 +111,7 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
         refuse_many(f"backbone={settings.backbone}")
     device = rank_device(resolve_device(settings.device))
     datasets = [EpisodeDataset.open(folder) for folder in settings.data]
+    refuse_test_looks(dict(zip(settings.data, datasets, strict=True)))
     if rank() > 0:
         return _help(settings, datasets, device)
     if settings.backbone == VIDEO:

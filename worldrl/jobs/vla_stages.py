@@ -27,6 +27,7 @@ from worldrl.core.stats import Rate, wilson
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.language import told_or_known
 from worldrl.jobs.stages import POLICY, calibrate, dream_plan, learn_policy, learn_world_model
+from worldrl.jobs.training_looks import refuse_test_looks
 from worldrl.jobs.vla_loop import (
     DATASET,
     Loop,
@@ -80,9 +81,10 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
     """Check that a dataset fits the loop; return how many of its episodes succeeded, by source.
 
     Raises:
-        SettingError: it is of another robot, of pictures in another size, or lacks or adds a task.
+        SettingError: it is of another robot, of pictures in another size, in a look kept for tests, or lacks or adds a task.
     """
     folder, size = loop.settings.data, loop.settings.policy.image_size
+    refuse_test_looks({str(folder): dataset})
     if dataset.embodiment != loop.arena.embodiment:
         raise SettingError(f"data: {folder} is of another robot than {loop.settings.suite}'s; collect it there")
     if dataset.header.image_size != (size, size):
