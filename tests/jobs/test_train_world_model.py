@@ -19,7 +19,7 @@ from worldrl.jobs.stages import calibrate, split_held_out
 from worldrl.jobs.train_world_model import TrainWorldModelSettings
 from worldrl.jobs.unseen_episodes import refuse_seen
 from worldrl.jobs.world_model_lineage import learned_from
-from worldrl.jobs.world_model_start import starting_world_model, tell_settled
+from worldrl.jobs.world_model_start import check_start, starting_world_model
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.settings import compose
 from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig
@@ -111,17 +111,41 @@ def test_weights_of_the_other_backend_are_refused(make_settings, world_model, tm
         train_world_model.main(settings)
 
 
-def test_what_the_weights_settle_is_told(world_model, tmp_path, capsys):
+def test_what_the_weights_are_told_otherwise_is_said_or_refused(world_model, make_world_model, tmp_path, capsys):
     world_model.save(tmp_path / "model")
-    start, asked = str(tmp_path / "model"), VideoWorldModelConfig()  # other sizes, but none that anybody asked for
-    asked.restorer.width = 8  # is put on top of the weights
-    tell_settled(start, asked)
-    asked.dynamics.memory_noise = 0.5
-    tell_settled("scratch", asked)
+    start, asked, training = str(tmp_path / "model"), VideoWorldModelConfig(), WorldModelTraining()
+    asked.dynamics.width = 24
+    check_start("scratch", asked, training)
+    asked.dynamics.width = VideoWorldModelConfig().dynamics.width
+    check_start(start, asked, training)  # other sizes, but none that anybody asked for
     assert capsys.readouterr().err == ""
-    tell_settled(start, asked)
+    asked.dynamics.memory_noise, asked.outcome.jury = 0.5, 2
+    check_start(start, asked, training)
     told = " ".join(capsys.readouterr().err.split())
-    assert told.endswith(f"bring their own dynamics.memory_noise: 0.5 -> {world_model.config.dynamics.memory_noise}")
+    assert told.endswith("taken over: dynamics.memory_noise 0.15 -> 0.5, outcome.jury 1 -> 2")
+    with pytest.raises(
+        SettingError, match=r"outcome\.jury=2 adds jurors .* training\.outcome_steps=0 leaves untrained"
+    ):
+        check_start(start, asked, replace(training, outcome_steps=0))
+    with pytest.raises(SettingError, match=r"not made for dynamics\.width=24 \(16\)"):
+        asked.dynamics.width = 24
+        check_start(start, asked, training)
+    other = make_world_model(memory_noise=0.3)
+    other.save(tmp_path / "other")
+    check_start(str(tmp_path / "other"), VideoWorldModelConfig(), training)
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.endswith("its own kept: dynamics.memory_noise 0.15 -> 0.3")
+
+
+def test_a_jury_of_three_on_existing_weights_is_trained_and_saved(make_settings, world_model, tmp_path):
+    world_model.save(tmp_path / "model")
+    training = WorldModelTraining(**{**SMALL, "codec_steps": 0, "steps": 0}, outcome_steps=2, checkpoint_every=2)
+    settings = make_settings(start=str(tmp_path / "model"), training=training, held_out=0.0)
+    settings.model.outcome.jury, settings.model.outcome.debounce = 3, 1
+    train_world_model.main(settings)
+    learned = VideoWorldModel.load(tmp_path / "run" / "world_model")
+    assert (learned.config.outcome.jury, learned.config.outcome.debounce) == (3, 1)
+    assert len(learned.outcome.members) == 3
 
 
 def test_the_sampler_may_change_and_stays_with_the_model(make_settings, world_model, tmp_path):

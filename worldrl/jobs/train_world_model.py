@@ -30,8 +30,8 @@ from worldrl.jobs.world_model_start import (
     BUNDLED,
     SCRATCH,
     WORLD_MODEL,
+    check_start,
     starting_world_model,
-    tell_settled,
     weights_folder,
 )
 from worldrl.settings import fraction, one_of, setting
@@ -115,7 +115,7 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
     if rank() > 0:
         return _help(settings, datasets, device)
     if settings.backbone == VIDEO:
-        tell_settled(settings.start, settings.model)
+        check_start(settings.start, settings.model, settings.training)
     with open_run("train-world-model", settings) as run, MetricLog(run.path) as log:
         model, training, calibration, held_out = _begin(settings, datasets, device)
         part = settings.wan.training if settings.backbone == WAN else settings.training
