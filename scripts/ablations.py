@@ -94,6 +94,7 @@ ROWS: tuple[Row, ...] = (
     WorldRow("no_memory_noise", model=("dynamics.memory_noise=0",)),
     WorldRow("no_bootstrapping", training=("bootstrap=0",)),
     WorldRow("no_success_loss", model=("success.loss_weight=0",)),
+    WorldRow("no_noise_weight", model=("success.noise_weight=0",)),
     # As many episodes, none of them the blind expert's.
     WorldRow("no_near_success", data=("common", "plain"), scratch=("scratch.expert_episodes=0", "practice.policy_episodes=260")),
     WorldRow("styles", data=STYLED, scales=(QUICK,)),

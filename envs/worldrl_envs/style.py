@@ -119,7 +119,8 @@ def sample_style(*, generator: np.random.Generator) -> Style:
         return float(generator.uniform(*SAMPLED_RANGES[name]))
 
     def triple(name: str) -> tuple[float, float, float]:
-        x, y, z = (float(v) for v in generator.uniform(*SAMPLED_RANGES[name], 3))
+        low, high = SAMPLED_RANGES[name]
+        x, y, z = (float(v) for v in generator.uniform(low, high, 3))
         return x, y, z
 
     fewest, most = SAMPLED_RANGES["distractors"]

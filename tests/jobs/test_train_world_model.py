@@ -127,8 +127,8 @@ def test_what_the_weights_are_told_otherwise_is_said_or_refused(world_model, mak
         SettingError, match=r"outcome\.jury=2 adds jurors .* training\.outcome_steps=0 leaves untrained"
     ):
         check_start(start, asked, replace(training, outcome_steps=0))
+    asked.dynamics.width = 24
     with pytest.raises(SettingError, match=r"not made for dynamics\.width=24 \(16\)"):
-        asked.dynamics.width = 24
         check_start(start, asked, training)
     other = make_world_model(memory_noise=0.3)
     other.save(tmp_path / "other")

@@ -21,7 +21,7 @@ FREE = frozenset(
         "dynamics.unet.offset_noise", "dynamics.unet.log_sigma_mean", "dynamics.unet.log_sigma_std",
         "dynamics.unet.sigma_low", "dynamics.unet.sigma_high", "dynamics.unet.sigma_start", "dynamics.unet.rho",
         "dynamics.unet.sampling_steps", "dynamics.unet.order",
-        "success.loss_weight", "success.positive_weight", "gripper.loss_weight",
+        "success.loss_weight", "success.positive_weight", "success.noise_weight", "gripper.loss_weight",
         "outcome.jury", "outcome.threshold", "outcome.least_threshold", "outcome.debounce",
     }
 )  # fmt: skip
