@@ -1,6 +1,7 @@
 """Stages of ``worldrl train-vla`` by themselves."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from worldrl.core.artefact import artefact_hash, read_manifest
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import initial_weights
+from worldrl.jobs import train_vla
 from worldrl.jobs.arena import EmbeddedArena
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.vla_loop import Loop
@@ -46,6 +48,34 @@ def test_a_given_policy_is_taken_as_it_is(policy_folder, tmp_path):
     assert all(torch.equal(found[name], value) for name, value in given.items())
     assert [parent["hash"] for parent in read_manifest(taken)["parents"]] == [artefact_hash(policy_folder)]
     assert take(tmp_path / "run", policy_folder) == taken  # finished: a second start takes nothing
+
+
+@pytest.mark.parametrize(
+    ("improve_from", "begun"),
+    [("latest", ["supervised", "improved-1", "improved-2"]), ("supervised", ["supervised"] * 3)],
+)
+def test_each_round_improves_the_policy_that_is_asked_for_and_practises_with_the_latest(
+    monkeypatch, improve_from, begun
+):
+    learners, actors = [], []
+
+    def practice(loop, number, policy, world):
+        actors.append(policy.name)
+        return Path(f"practice-{number}")
+
+    def improved(loop, number, demos, learner, world, practices):
+        learners.append(learner.name)
+        return Path(f"improved-{number}")
+
+    monkeypatch.setattr(train_vla.stages, "practice", practice)
+    monkeypatch.setattr(train_vla.stages, "world_model", lambda loop, number, *_: Path(f"world-{number}"))
+    monkeypatch.setattr(train_vla.stages, "improved_policy", improved)
+    monkeypatch.setattr(train_vla.checks, "gates", lambda *_: None)
+    loop = SimpleNamespace(settings=TrainVlaSettings(rounds=3, improve_from=improve_from, start="scratch"))
+    last = train_vla.run_rounds(loop, Path("demos"), Path("supervised"))
+    assert last == (Path("improved-3"), Path("world-3"))
+    assert learners == begun
+    assert actors == ["supervised", "improved-1", "improved-2"]
 
 
 def test_a_policy_of_other_sizes_is_refused(policy_folder, tmp_path):
