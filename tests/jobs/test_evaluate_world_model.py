@@ -36,6 +36,7 @@ from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 PROBE = ProbeSettings(
     horizon=24, scattered=3, steps=4, batch=4, width=8, blocks=1, keypoints=2, hidden=8, checkpoint_every=2
 )
+REAL = (0.1, 0.2, 0.5, 0.7, 0.9)
 TIMED = ("imagined_frames_per_s", "peak_rss_mb")
 
 
@@ -139,6 +140,7 @@ def test_the_page_shows_drift_tables_and_filmstrips_and_can_be_rebuilt(whole, tm
     )
     assert [text for text in shown if text not in page] == []
     assert "Success per task" not in page
+    assert "Imagined beside real" not in page  # of no policy
     data = load_report_data(run)
     assert len(data.filmstrips) >= 2
     assert all(strip.rows.keys() == {"real", "imagined"} for strip in data.filmstrips)
@@ -315,6 +317,19 @@ def test_the_tiny_preset_runs_as_typed(tmp_path):
     assert (tmp_path / "runs" / "evaluate-world-model-tiny" / "report.html").is_file()
 
 
+def test_a_correlation_needs_five_policies_that_differ():
+    def policies(imagined):
+        return [
+            {"imagined": {"rate": rate}, "real": {"rate": real}} for rate, real in zip(imagined, REAL, strict=False)
+        ]
+
+    assert policy_dreams.correlation(policies([0.0, 0.3, 0.5, 0.8])) is None
+    found = policy_dreams.correlation(policies([0.0, 0.3, 0.5, 0.8, 0.9]))
+    assert found["n"] == 5
+    assert 0.9 < found["r"] < 1
+    assert policy_dreams.correlation(policies([0.5] * 5)) is None
+
+
 def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settings_in, tmp_path, monkeypatch):
     folders = []
     for number in range(2):
@@ -342,6 +357,8 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settin
     assert metrics["imagined_real_pearson"] is None  # of two policies
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Imagined successes that came true" in page
+    assert page.count('aria-label="Imagined against real success. ') == 1
+    assert load_report_data(tmp_path / "run").imagined_real[1].real == metrics["policies"][1]["real"]
     if metrics["trust"]["imagined_successes"]:
         assert "agreement_of_motion" in metrics["trust"]["auroc"]
     assert metrics["idm"]["path"] == str(tmp_path / "idm")

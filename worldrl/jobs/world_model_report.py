@@ -16,14 +16,14 @@ from worldrl.core.run import RunDirectory
 from worldrl.evaluation.battery import Drift
 from worldrl.evaluation.measures import picture_frames
 from worldrl.evaluation.report.checks import is_number
-from worldrl.evaluation.report.model import Curve, Filmstrip, Number, ReportData
+from worldrl.evaluation.report.model import Curve, Filmstrip, ImaginedReal, Number, ReportData
 from worldrl.evaluation.report.store import save_report
 from worldrl.evaluation.report.words import count, interval, percent
 from worldrl.evaluation.world_model import psnr
 from worldrl.jobs.world_model_tables import QUANTITY, Findings, columns, tables
 from worldrl.rollout.true_runs import HOLD_STEPS
 
-PAGE = ("measurements", "curves", "filmstrips", "notes", "configuration")
+PAGE = ("measurements", "imagined", "curves", "filmstrips", "notes", "configuration")
 CHARTS = ("psnr", "ssim", "lpips", "probe_error_cm", "probe_across_cm")
 CONTINUATIONS = {
     "retrace": "the arm holds still for {hold} steps, retraces its path to where it began, executes the recorded actions of "
@@ -51,11 +51,12 @@ def gather(run: RunDirectory, findings: Findings, *, seed: int, device: str) -> 
     return ReportData(
         title=f"evaluate-world-model on {', '.join(metrics['tasks'])}",
         sentence=sentence(findings),
-        sections=PAGE,
+        sections=[key for key in PAGE if key != "imagined" or "policies" in metrics],
         headline=headline(findings),
         tables=tables(findings),
         curves=curves(findings.drift),
         filmstrips=filmstrips(findings),
+        imagined_real=[ImaginedReal(one["path"], one["imagined"], one["real"]) for one in metrics.get("policies", ())],
         seeds=[seed],
         configuration=run.config,
         versions=package_versions(),
