@@ -26,11 +26,13 @@ from typing import Any
 
 from measured_rows import cpu_seconds, given, lost_db, metrics, number, rate, run, show
 
+from worldrl_envs.style import TEST_STYLES
+
 QUICK, FULL = "quick", "full"
 SHOWN = (32, 64, 128)
 DASH = "–"
-LOOKS = "styles=[dim,bright,warm,dark_table,checker,speckle,shifted_camera,cluttered]"
-"""Looks that are only ever measured in; training draws ``sampled`` ones."""
+LOOKS = f"styles=[{','.join(TEST_STYLES)}]"
+"""Looks that are only ever measured in; training draws ``sampled`` ones, which cannot be like them."""
 
 SCRATCH = (
     "start=scratch", "rounds=1", "scratch.expert_episodes=200", "scratch.training.codec_steps=1500",
@@ -92,6 +94,7 @@ ROWS: tuple[Row, ...] = (
     WorldRow("no_memory_noise", model=("dynamics.memory_noise=0",)),
     WorldRow("no_bootstrapping", training=("bootstrap=0",)),
     WorldRow("no_success_loss", model=("success.loss_weight=0",)),
+    WorldRow("no_noise_weight", model=("success.noise_weight=0",)),
     # As many episodes, none of them the blind expert's.
     WorldRow("no_near_success", data=("common", "plain"), scratch=("scratch.expert_episodes=0", "practice.policy_episodes=260")),
     WorldRow("styles", data=STYLED, scales=(QUICK,)),

@@ -27,8 +27,9 @@ from numpy.typing import NDArray
 
 from worldrl.core.bootstrap import Bootstrap, bootstrap
 from worldrl.core.rng import numpy_stream
+from worldrl_envs.style import TEST_STYLES
 
-LOOKS = "styles=[dim,bright,warm,dark_table,checker,speckle,shifted_camera,cluttered]"
+LOOKS = f"styles=[{','.join(TEST_STYLES)}]"
 ALLOWED = 1 / 3
 """Share of the loss without augmentation that may be left with it."""
 TRAINED = ("plain", "styled")

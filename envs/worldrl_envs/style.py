@@ -16,6 +16,19 @@ from worldrl_envs.scene import N_PROPS, ROBOT_BITS
 TEXTURES = ("plain", "checker", "speckle", "spots")
 SAMPLED = "sampled"
 
+SAMPLED_TEXTURES = ("plain", "spots")
+SAMPLED_RANGES = {
+    "light": (0.7, 1.05),
+    "light_direction": ((-0.6, -0.6, -1.0), (0.6, 0.6, -1.0)),
+    "warmth": (-0.5, 0.5),
+    "table": (0.25, 0.8),
+    "robot_grey": (0.75, 1.0),
+    "camera_jitter": (-0.02, 0.02),
+    "camera_roll": (-0.03, 0.03),
+    "distractors": (0, 4),
+}
+"""Least and largest values that `sample_style` draws, ends included. Every one of `TEST_STYLES` lies beyond them in some field."""
+
 
 @dataclass(frozen=True)
 class Style:
@@ -79,6 +92,10 @@ STYLES = {
 }
 
 
+TEST_STYLES = tuple(name for name in STYLES if name != "default")
+"""Looks that are kept for tests: world models refuse to be trained on them, and `sample_style` cannot draw them."""
+
+
 def get_style(style: "Style | str | None") -> Style:
     """A style from itself, its preset's name, ``sampled-<number>`` (see `sample_style`), or None for the default.
 
@@ -95,28 +112,41 @@ def get_style(style: "Style | str | None") -> Style:
     return STYLES[name]
 
 
-def _triple(generator: np.random.Generator, low: float, high: float) -> tuple[float, float, float]:
-    x, y, z = (float(v) for v in generator.uniform(low, high, 3))
-    return x, y, z
-
-
 def sample_style(*, generator: np.random.Generator) -> Style:
-    """Draw a random look; the colours of task objects stay, because instructions name them."""
-    light = float(generator.uniform(0.7, 1.2))
-    right, forward = (float(v) for v in generator.uniform(-0.6, 0.6, 2))
+    """Draw a random look, never one of `TEST_STYLES`; the colours of task objects stay, because instructions name them."""
+
+    def number(name: str) -> float:
+        return float(generator.uniform(*SAMPLED_RANGES[name]))
+
+    def triple(name: str) -> tuple[float, float, float]:
+        low, high = SAMPLED_RANGES[name]
+        x, y, z = (float(v) for v in generator.uniform(low, high, 3))
+        return x, y, z
+
+    fewest, most = SAMPLED_RANGES["distractors"]
     return Style(
         name=SAMPLED,
-        light=light,
-        light_direction=(right, forward, -1.0),
-        warmth=float(generator.uniform(-0.5, 0.5)),
-        table=_triple(generator, 0.25, 0.8),
-        texture=TEXTURES[generator.integers(len(TEXTURES))],
-        robot_grey=float(generator.uniform(0.75, 1.0)),
-        camera_jitter=_triple(generator, -0.02, 0.02),
-        camera_roll=float(generator.uniform(-0.03, 0.03)),
-        distractors=int(generator.integers(N_PROPS + 1)),
+        light=number("light"),
+        light_direction=triple("light_direction"),
+        warmth=number("warmth"),
+        table=triple("table"),
+        texture=SAMPLED_TEXTURES[generator.integers(len(SAMPLED_TEXTURES))],
+        robot_grey=number("robot_grey"),
+        camera_jitter=triple("camera_jitter"),
+        camera_roll=number("camera_roll"),
+        distractors=int(generator.integers(fewest, most, endpoint=True)),
         distractor_seed=int(generator.integers(2**31)),
     )
+
+
+def beyond_sampling(style: Style) -> tuple[str, ...]:
+    """Names of the fields in which a style lies beyond everything that `sample_style` draws."""
+    outside = [
+        name
+        for name, (low, high) in SAMPLED_RANGES.items()
+        if np.any(np.asarray(getattr(style, name)) < low) or np.any(np.asarray(getattr(style, name)) > high)
+    ]
+    return tuple(outside) + (() if style.texture in SAMPLED_TEXTURES else ("texture",))
 
 
 class Look:

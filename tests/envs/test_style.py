@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from worldrl_envs.style import STYLES, Style, get_style, sample_style
+from worldrl_envs.style import STYLES, TEST_STYLES, TEXTURES, Style, beyond_sampling, get_style, sample_style
 
 HOLD = np.array([0, 0, 0, 0, 0, 0, -1], np.float32)
 
@@ -32,6 +32,22 @@ def test_sampled_styles_follow_the_generator():
     first, second = (sample_style(generator=np.random.default_rng(4)) for _ in range(2))
     assert first == second
     assert first != sample_style(generator=np.random.default_rng(5))
+
+
+def test_sampling_never_makes_a_test_style():
+    """Each test style lies beyond the sampled ranges in some field, and whatever is drawn lies within all of them."""
+    assert tuple(STYLES)[1:] == TEST_STYLES
+    beyond = {name: beyond_sampling(get_style(name)) for name in STYLES}
+    assert [name for name, fields in beyond.items() if not fields] == ["default"]
+    drawn = [sample_style(generator=np.random.default_rng(seed)) for seed in range(500)]
+    assert [style for style in drawn if beyond_sampling(style)] == []
+    # The test itself must tell: these are what a wider sampling drew.
+    assert beyond_sampling(Style(light=1.15)) == ("light",)
+    assert beyond_sampling(Style(table=(0.5, 0.2, 0.5))) == ("table",)
+    assert {texture for texture in TEXTURES if beyond_sampling(Style(texture=texture))} == {"checker", "speckle"}
+    # And it still reaches what it is meant to.
+    assert {style.texture for style in drawn} == {"plain", "spots"}
+    assert {style.distractors for style in drawn} == {0, 1, 2, 3, 4}
 
 
 @pytest.mark.parametrize("kwargs", [{"texture": "wood"}, {"distractors": 7}, {"light": 0.0}])

@@ -77,7 +77,7 @@ def test_what_cannot_be_measured_fails(push_simulator, push_episode):
 
 
 def test_thresholds_out_of_range_are_refused():
-    with pytest.raises(SettingError, match=r"gates\.recall"):
+    with pytest.raises(SettingError, match=r"thresholds\.recall"):
         GateThresholds(recall=80)
 
 

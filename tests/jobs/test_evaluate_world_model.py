@@ -11,19 +11,23 @@ import pytest
 import torch
 
 from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
+from worldrl.core.learned import Learned
 from worldrl.core.rng import initial_weights
 from worldrl.core.tensorfile import save_tensors
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.lpips import expected_shapes
 from worldrl.evaluation.probe import ProbeSettings
 from worldrl.evaluation.report.store import load_report_data
-from worldrl.jobs import collect, evaluate_world_model, policy_dreams
+from worldrl.jobs import collect, evaluate_world_model, policy_dreams, restyle
 from worldrl.jobs.collect import CollectSettings
-from worldrl.jobs.evaluate_world_model import EvaluateWorldModelSettings
+from worldrl.jobs.evaluate_world_model import EvaluateWorldModelSettings, seen_facts
 from worldrl.jobs.policy_dreams import PolicyDreams
 from worldrl.jobs.report import ReportSettings
 from worldrl.jobs.report import main as rebuild
+from worldrl.jobs.restyle import RestyleSettings
 from worldrl.jobs.unseen_episodes import continue_all, draw_scripts
+from worldrl.jobs.world_model_lineage import learned_from
+from worldrl.jobs.world_model_start import weights_folder
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.columns import Column
@@ -32,6 +36,7 @@ from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 PROBE = ProbeSettings(
     horizon=24, scattered=3, steps=4, batch=4, width=8, blocks=1, keypoints=2, hidden=8, checkpoint_every=2
 )
+REAL = (0.1, 0.2, 0.5, 0.7, 0.9)
 TIMED = ("imagined_frames_per_s", "peak_rss_mb")
 
 
@@ -135,6 +140,7 @@ def test_the_page_shows_drift_tables_and_filmstrips_and_can_be_rebuilt(whole, tm
     )
     assert [text for text in shown if text not in page] == []
     assert "Success per task" not in page
+    assert "Imagined beside real" not in page  # of no policy
     data = load_report_data(run)
     assert len(data.filmstrips) >= 2
     assert all(strip.rows.keys() == {"real", "imagined"} for strip in data.filmstrips)
@@ -186,6 +192,31 @@ def test_data_that_the_model_was_trained_on_is_refused(make_settings, make_world
     with pytest.raises(SettingError, match="was trained on"):
         evaluate_world_model.main(make_settings(world_model=str(tmp_path / "trained")))
     assert not (tmp_path / "run").exists()
+
+
+def test_what_it_learned_from_in_another_look_is_refused(make_settings, make_world_model, unseen, tmp_path):
+    restyle.main(RestyleSettings(str(unseen), str(tmp_path / "looks"), styles=["dim"], workers=0))
+    seen = learned_from([EpisodeDataset.open(tmp_path / "looks" / "dataset").subset([5])])
+    make_world_model(size=32).save(tmp_path / "trained", learned=seen)
+    with pytest.raises(SettingError, match=r"was trained on 1 of the 8 episodes of .* such as its episode 5"):
+        evaluate_world_model.main(make_settings(world_model=str(tmp_path / "trained")))
+    assert not (tmp_path / "run").exists()
+
+
+def test_weights_that_do_not_say_what_they_saw_are_called_unknown(whole, make_settings, make_world_model, tmp_path):
+    run, metrics = whole  # of a model that names a direct parent and no more
+    assert metrics["seen"] == {"known": False, "datasets": 1, "episodes": 0}
+    page = (run / "report.html").read_text()
+    assert "are unseen is unknown" in page
+    assert "unseen\xa0episode" not in page
+    assert not seen_facts(Learned.read(weights_folder("bundled")))["known"]
+    make_world_model(size=32).save(tmp_path / "model", learned=Learned(episodes=frozenset({"another"})))
+    settings = make_settings(
+        world_model=str(tmp_path / "model"), episodes=1, horizons=[8], probe=ProbeSettings(steps=0)
+    )
+    assert evaluate_world_model.main(settings)["seen"] == {"known": True, "datasets": 0, "episodes": 1}
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "None of these episodes, in any look, is among the 1" in page
 
 
 def test_another_model_in_the_same_folder_does_not_continue_the_run(make_settings, make_world_model, tmp_path):
@@ -286,6 +317,19 @@ def test_the_tiny_preset_runs_as_typed(tmp_path):
     assert (tmp_path / "runs" / "evaluate-world-model-tiny" / "report.html").is_file()
 
 
+def test_a_correlation_needs_five_policies_that_differ():
+    def policies(imagined):
+        return [
+            {"imagined": {"rate": rate}, "real": {"rate": real}} for rate, real in zip(imagined, REAL, strict=False)
+        ]
+
+    assert policy_dreams.correlation(policies([0.0, 0.3, 0.5, 0.8])) is None
+    found = policy_dreams.correlation(policies([0.0, 0.3, 0.5, 0.8, 0.9]))
+    assert found["n"] == 5
+    assert 0.9 < found["r"] < 1
+    assert policy_dreams.correlation(policies([0.5] * 5)) is None
+
+
 def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settings_in, tmp_path, monkeypatch):
     folders = []
     for number in range(2):
@@ -313,6 +357,8 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settin
     assert metrics["imagined_real_pearson"] is None  # of two policies
     page = (tmp_path / "run" / "report.html").read_text()
     assert "Imagined successes that came true" in page
+    assert page.count('aria-label="Imagined against real success. ') == 1
+    assert load_report_data(tmp_path / "run").imagined_real[1].real == metrics["policies"][1]["real"]
     if metrics["trust"]["imagined_successes"]:
         assert "agreement_of_motion" in metrics["trust"]["auroc"]
     assert metrics["idm"]["path"] == str(tmp_path / "idm")

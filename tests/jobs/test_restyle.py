@@ -7,6 +7,8 @@ from worldrl.core.errors import SettingError
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs import restyle
 from worldrl.jobs.restyle import RestyleSettings
+from worldrl.jobs.stages import split_held_out
+from worldrl.rollout.specs import scene_digest
 
 
 def settings_for(data, folder, **over):
@@ -24,6 +26,21 @@ def test_recolours_a_recording_that_no_simulator_knows(push_dataset, tmp_path):
         assert new.meta["style"] == "image"
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["command"], result["metrics"]) == ("restyle", metrics)
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_copies_stay_on_the_side_of_what_they_are_copies_of(push_dataset, tmp_path, loaded):
+    """Also a copy of a copy, and where no simulator knows the recording: nothing held out is trained on in another look."""
+    restyle.main(settings_for(push_dataset, tmp_path / "once"))
+    restyle.main(settings_for(tmp_path / "once" / "dataset", tmp_path / "twice", seed=1))
+    folders = (push_dataset, tmp_path / "once" / "dataset", tmp_path / "twice" / "dataset")
+    looks = [EpisodeDataset.open(folder) for folder in folders]
+    pooled = [e for look in looks for e in look] if loaded else looks[0].concatenate(*looks[1:])
+    parts = split_held_out(pooled, 0.5, seed=0)
+    assert [len(part) for part in parts] == [24, 12, 12]
+    motions = [{episode.action.tobytes() for episode in part} for part in parts]
+    assert sum(map(len, motions)) == len(set.union(*motions)) == 16
+    assert len({scene_digest(record) for look in looks for record in look.records}) == 16
 
 
 def test_a_restyling_cut_short_goes_on_to_the_same_pictures(push_dataset, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from worldrl.rewards.idm_training import IdmTraining
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.world_models.codec import to_unit
 from worldrl.world_models.config import VideoWorldModelConfig
-from worldrl.world_models.video import extended
+from worldrl.world_models.extension import extended
 
 SIZES = {"width": 8, "blocks": 1, "keypoints": 2, "value_width": 2, "hidden": 8}
 

@@ -9,6 +9,7 @@ import pytest
 from worldrl.core.errors import SettingError
 from worldrl.core.log import read_metrics
 from worldrl.jobs.train_vla import TrainVlaSettings, main
+from worldrl.jobs.unseen_episodes import open_unseen
 from worldrl.jobs.vla_settings import Evaluation, Practice
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.inverse_dynamics import InverseDynamics
@@ -71,6 +72,9 @@ def test_the_whole_loop_from_another_directory(run_python, tmp_path):
         ["blind_expert", "policy"],
         ["blind_expert", "dream", "policy"],
     ]
+    for folder in ("01-demonstrations", "round-1-1-practice", "round-2-1-practice"):
+        with pytest.raises(SettingError, match="was trained on"):
+            open_unseen([str(run / "stages" / folder / "dataset")], run / metrics["world_model"])
     assert "report.html" in ended.stderr.splitlines()[-1]
     before = {path: path.read_bytes() for path in (run / "stages").rglob("*") if path.is_file()}
     again = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", *SMALL, cwd=tmp_path)

@@ -1,20 +1,25 @@
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from worldrl.core.errors import ArtefactError, GateError, SettingError
+from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.evaluation.gates import GateThresholds
 from worldrl.jobs import imagine, train_world_model
 from worldrl.jobs.imagine import ImagineSettings
 from worldrl.jobs.sampler import Sampler
 from worldrl.jobs.stages import calibrate, split_held_out
 from worldrl.jobs.train_world_model import TrainWorldModelSettings
-from worldrl.jobs.world_model_start import starting_world_model, tell_settled
+from worldrl.jobs.unseen_episodes import refuse_seen
+from worldrl.jobs.world_model_lineage import learned_from
+from worldrl.jobs.world_model_start import check_start, starting_world_model
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.settings import compose
 from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig
@@ -61,6 +66,22 @@ def test_a_run_leaves_a_model_a_result_and_repeats_itself(make_settings, tmp_pat
     assert other["hash"] == metrics["hash"]
 
 
+def test_what_the_weights_learned_from_is_remembered(make_settings, world_model, push_dataset, tmp_path):
+    before = Learned(frozenset({"a"}), frozenset({"of a"}))
+    world_model.save(tmp_path / "model", learned=before)
+    training = WorldModelTraining(**{**SMALL, "codec_steps": 0, "steps": 0}, outcome_steps=2, checkpoint_every=2)
+    train_world_model.main(make_settings(start=str(tmp_path / "model"), training=training, held_out=0.0))
+    own = learned_from([EpisodeDataset.open(push_dataset)])
+    assert len(own.episodes) == 16
+    assert Learned.read(tmp_path / "run" / "world_model") == before | own
+    with pytest.raises(SettingError, match="or weights that it began with, was trained on"):
+        refuse_seen("a", SimpleNamespace(fingerprint="a"), before | own, tmp_path)
+    # What weights without a record saw stays unknown, however often they are trained on.
+    world_model.save(tmp_path / "old")
+    train_world_model.main(make_settings(codec=str(tmp_path / "old"), held_out=0.0, run_dir=str(tmp_path / "on")))
+    assert Learned.read(tmp_path / "on" / "world_model") == replace(own, complete=False)
+
+
 def test_the_other_backend_trains_is_saved_loads_and_dreams(push_dataset, tmp_path):
     """What ``train-world-model preset=tiny model.dynamics.kind=edm_unet`` does, on pictures of 16 pixels."""
     given = {
@@ -90,17 +111,41 @@ def test_weights_of_the_other_backend_are_refused(make_settings, world_model, tm
         train_world_model.main(settings)
 
 
-def test_what_the_weights_settle_is_told(world_model, tmp_path, capsys):
+def test_what_the_weights_are_told_otherwise_is_said_or_refused(world_model, make_world_model, tmp_path, capsys):
     world_model.save(tmp_path / "model")
-    start, asked = str(tmp_path / "model"), VideoWorldModelConfig()  # other sizes, but none that anybody asked for
-    asked.restorer.width = 8  # is put on top of the weights
-    tell_settled(start, asked)
-    asked.dynamics.memory_noise = 0.5
-    tell_settled("scratch", asked)
+    start, asked, training = str(tmp_path / "model"), VideoWorldModelConfig(), WorldModelTraining()
+    asked.dynamics.width = 24
+    check_start("scratch", asked, training)
+    asked.dynamics.width = VideoWorldModelConfig().dynamics.width
+    check_start(start, asked, training)  # other sizes, but none that anybody asked for
     assert capsys.readouterr().err == ""
-    tell_settled(start, asked)
+    asked.dynamics.memory_noise, asked.outcome.jury = 0.5, 2
+    check_start(start, asked, training)
     told = " ".join(capsys.readouterr().err.split())
-    assert told.endswith(f"bring their own dynamics.memory_noise: 0.5 -> {world_model.config.dynamics.memory_noise}")
+    assert told.endswith("taken over: dynamics.memory_noise 0.15 -> 0.5, outcome.jury 1 -> 2")
+    with pytest.raises(
+        SettingError, match=r"outcome\.jury=2 adds jurors .* training\.outcome_steps=0 leaves untrained"
+    ):
+        check_start(start, asked, replace(training, outcome_steps=0))
+    asked.dynamics.width = 24
+    with pytest.raises(SettingError, match=r"not made for dynamics\.width=24 \(16\)"):
+        check_start(start, asked, training)
+    other = make_world_model(memory_noise=0.3)
+    other.save(tmp_path / "other")
+    check_start(str(tmp_path / "other"), VideoWorldModelConfig(), training)
+    told = " ".join(capsys.readouterr().err.split())
+    assert told.endswith("its own kept: dynamics.memory_noise 0.15 -> 0.3")
+
+
+def test_a_jury_of_three_on_existing_weights_is_trained_and_saved(make_settings, world_model, tmp_path):
+    world_model.save(tmp_path / "model")
+    training = WorldModelTraining(**{**SMALL, "codec_steps": 0, "steps": 0}, outcome_steps=2, checkpoint_every=2)
+    settings = make_settings(start=str(tmp_path / "model"), training=training, held_out=0.0)
+    settings.model.outcome.jury, settings.model.outcome.debounce = 3, 1
+    train_world_model.main(settings)
+    learned = VideoWorldModel.load(tmp_path / "run" / "world_model")
+    assert (learned.config.outcome.jury, learned.config.outcome.debounce) == (3, 1)
+    assert len(learned.outcome.members) == 3
 
 
 def test_the_sampler_may_change_and_stays_with_the_model(make_settings, world_model, tmp_path):
@@ -115,6 +160,15 @@ def test_the_sampler_may_change_and_stays_with_the_model(make_settings, world_mo
     assert as_before["hash"] != json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["hash"]
     with pytest.raises(SettingError, match="sampler: is of backbone=video"):
         make_settings(backbone="wan", sampler=Sampler(steps=2))
+
+
+def test_looks_that_are_kept_for_tests_are_not_trained_on(make_settings, push_episodes, robot, tmp_path):
+    with LeRobotWriter(tmp_path / "looks", fps=20, cameras=("scene",), image_size=(16, 16), embodiment=robot) as writer:
+        for episode, style in zip(push_episodes, ("sampled-3", "dim", "image", "default"), strict=False):
+            writer.add_episode(replace(episode, meta={**episode.meta, "style": style}))
+    with pytest.raises(SettingError, match=r"looks has episodes in the looks dim, which are kept for tests"):
+        train_world_model.main(make_settings(data=[str(tmp_path / "looks")]))
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_failed_gate_stops_but_the_model_is_there(make_settings, tmp_path):

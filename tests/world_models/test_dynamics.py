@@ -153,6 +153,16 @@ def test_size_and_work_are_diamonds():
     assert counter.get_total_flops() == pytest.approx(18.27e9, rel=0.01)
 
 
+def test_levels_and_noise_are_diamonds():
+    """The constants of its published configuration: of training levels, offset noise, preconditioning and sampler."""
+    published = {
+        "sigma_data": 0.5, "offset_noise": 0.3, "log_sigma_mean": -0.4, "log_sigma_std": 1.2, "sigma_low": 2e-3,
+        "sigma_high": 20.0, "sigma_start": 5.0, "rho": 7.0, "sampling_steps": 3, "order": 1,
+    }  # fmt: skip
+    own = UNetConfig()
+    assert {name: getattr(own, name) for name in published} == published
+
+
 @pytest.fixture
 def unet():
     return build("edm_unet", shake=0.1, chunk_length=8)

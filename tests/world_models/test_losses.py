@@ -1,12 +1,16 @@
 """Losses of the dynamics and the success head, and the windows they are fed."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.data.windows import WindowSampler
+from worldrl.world_models.config import SuccessHeadConfig
 from worldrl.world_models.dynamics import motion_weight
 from worldrl.world_models.losses import (
     chunk_loss,
@@ -19,6 +23,7 @@ from worldrl.world_models.losses import (
 from worldrl.world_models.success_head import SuccessHead, success_loss
 from worldrl.world_models.training import latent_sampler
 from worldrl.world_models.training_config import WorldModelTraining
+from worldrl.world_models.wan_config import WanSuccessConfig
 
 CONFIG = WorldModelTraining(dtype="float32", unroll=2, event_share=0.3, static_share=0.2, first_chunk_share=0.2)
 
@@ -83,11 +88,37 @@ def test_success_loss_by_hand():
     entropy = F.softplus(torch.tensor([-2.0, -1.0, 0.5]))  # of the three valid frames
     weight = torch.tensor([0.5 * 3, 0.5, 1.0])  # 1 - level/2, and 3 for a success
     expected = (weight * entropy).sum() / weight.sum()
-    torch.testing.assert_close(success_loss(logit, success, valid, level, 3.0), expected)
+    torch.testing.assert_close(success_loss(logit, success, valid, level, 3.0, 0.5), expected)
     wild = torch.where(valid, logit, 1e6)
-    torch.testing.assert_close(success_loss(wild, success, valid, level, 3.0), expected)
-    torch.testing.assert_close(success_loss(logit, success, valid, level.expand(2, 2), 3.0), expected)
-    assert success_loss(logit, success, torch.zeros_like(valid), level, 1.0) == 0
+    torch.testing.assert_close(success_loss(wild, success, valid, level, 3.0, 0.5), expected)
+    torch.testing.assert_close(success_loss(logit, success, valid, level.expand(2, 2), 3.0, 0.5), expected)
+    assert success_loss(logit, success, torch.zeros_like(valid), level, 1.0, 0.5) == 0
+
+
+def test_the_noise_weight_says_how_much_less_noisy_frames_count():
+    entropy = F.softplus(torch.tensor([-2.0, -1.0]))
+    logit, level, success = torch.tensor([[2.0], [-1.0]]), torch.tensor([[1.0], [0.0]]), torch.tensor([[True], [False]])
+
+    def loss(noise_weight):
+        return success_loss(logit, success, torch.ones_like(success), level, 1.0, noise_weight)
+
+    torch.testing.assert_close(loss(0.0), entropy.mean())
+    torch.testing.assert_close(loss(0.4), (0.6 * entropy[0] + entropy[1]) / 1.6)
+    torch.testing.assert_close(loss(1.0), entropy[1])
+    with pytest.raises(SettingError, match=r"success\.noise_weight must lie in \[0, 1\], got 2"):
+        SuccessHeadConfig(noise_weight=2)
+    with pytest.raises(SettingError, match=r"success\.noise_weight"):
+        WanSuccessConfig(noise_weight=-1)
+
+
+def test_the_noise_weight_of_the_settings_is_the_losses(make_world_model, push_episodes, kind):
+    model = make_world_model(kind=kind)
+    batch = latent_sampler(model, push_episodes, CONFIG).sample(12, stream(0, "windows"))
+    _, half = dynamics_loss(model, batch, generator=stream(0, "loss"))
+    model.config.success.noise_weight = 0.0
+    _, alike = dynamics_loss(model, batch, generator=stream(0, "loss"))
+    assert half["wm/success_loss"] != alike["wm/success_loss"]
+    assert half["wm/gripper_loss"] == alike["wm/gripper_loss"]
 
 
 def test_frames_beyond_the_end_are_not_learned_from(make_world_model, push_episodes):
@@ -155,6 +186,40 @@ def test_every_weight_is_learned_also_after_imagining_ahead(make_world_model, pu
     own = {"flow_transformer": "wm/flow_loss", "edm_unet": "wm/edm_loss"}[kind]
     assert logs.keys() == {own, "wm/success_loss", "wm/gripper_loss"}
     assert not any(value.requires_grad for value in logs.values())
+
+
+def test_the_joint_loss_and_its_gradient_are_the_weighted_sums_of_the_parts(make_world_model, push_episodes, kind):
+    """Linear in each weight; at weight 0 the trunk learns as if no head read its features."""
+    model = make_world_model(kind=kind)
+    batch = latent_sampler(model, push_episodes, CONFIG).sample(12, stream(0, "windows"))
+    state, target = window_state(batch)
+    trunk, success = list(model.dynamics.parameters()), list(model.success.out.parameters())
+
+    def unread(*given, **more):
+        told = model.dynamics.loss(*given, **more)
+        return replace(told, features=told.features.detach())
+
+    def learned(weights, denoise=None):
+        model.config.success.loss_weight, model.config.gripper.loss_weight = weights
+        loss, logs = chunk_loss(model, state, batch, target, 0, stream(0, "loss"), denoise)
+        (own,) = (value for name, value in logs.items() if name not in ("wm/success_loss", "wm/gripper_loss"))
+        parts = own + weights[0] * logs["wm/success_loss"] + weights[1] * logs["wm/gripper_loss"]
+        torch.testing.assert_close(loss.detach(), parts)
+        grads = torch.autograd.grad(loss, trunk + success, materialize_grads=True)
+        return tuple(torch.cat([g.flatten() for g in part]) for part in (grads[: len(trunk)], grads[len(trunk) :]))
+
+    alone, none = learned((0.0, 0.0))
+    torch.testing.assert_close(learned((1.0, 1.0), unread)[0], alone)
+    assert none.abs().max() == 0
+    (one, head), (two, twice), (grip, _), (both, _) = (
+        learned(w) for w in ((0.5, 0.0), (1.0, 0.0), (0.0, 0.7), (1.0, 0.7))
+    )
+    near = {"rtol": 1e-3, "atol": 1e-5 * alone.abs().max().item() + 1e-7}
+    for part in (one - alone, grip - alone, head):
+        assert part.abs().max() > 100 * near["atol"]
+    torch.testing.assert_close(two - alone, 2 * (one - alone), **near)
+    torch.testing.assert_close(twice, 2 * head)
+    torch.testing.assert_close(both - alone, (two - alone) + (grip - alone), **near)
 
 
 def test_bootstrap_uses_the_models_own_frames(make_world_model, push_episodes, kind):

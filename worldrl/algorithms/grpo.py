@@ -71,13 +71,15 @@ class GrpoConfig:
         """Reject settings under which nothing could be learned."""
         for name in ("iterations", "checkpoint_every", "groups"):
             if getattr(self, name) < 1:
-                raise SettingError(f"grpo.{name} must be at least 1, got {getattr(self, name)}")
+                raise SettingError(f"improvement.grpo.{name} must be at least 1, got {getattr(self, name)}")
         if self.group_size < 2:
             raise SettingError(
-                f"grpo.group_size must be at least 2, got {self.group_size}: a group of one has no signal"
+                f"improvement.grpo.group_size must be at least 2, got {self.group_size}: a group of one has no signal"
             )
         if not 0 <= self.keep_low < self.keep_high <= 1:
-            raise SettingError(f"grpo needs 0 <= keep_low < keep_high <= 1, got {self.keep_low}, {self.keep_high}")
+            raise SettingError(
+                f"improvement.grpo.keep_low must lie in [0, keep_high), and keep_high in (keep_low, 1], got {self.keep_low} and {self.keep_high}"
+            )
 
 
 def clipped_objective(

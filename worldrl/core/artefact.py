@@ -60,11 +60,7 @@ class Artefact:
         Raises:
             ArtefactError: the manifest does not list it, or it changed since it was verified.
         """
-        if name not in self.manifest["files"]:
-            listed = ", ".join(sorted(self.manifest["files"]))
-            raise ArtefactError(f"{self.folder}: no file {name!r} in its manifest; it lists {listed}")
-        _verify_file(self.folder, name, self.manifest["files"][name])
-        return (self.folder / name).read_bytes()
+        return _listed_file(self.folder, name, self.manifest["files"])
 
 
 def write_artefact(
@@ -191,6 +187,15 @@ def read_manifest(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
     return manifest
 
 
+def read_file(folder: Path, name: str) -> bytes:
+    """Return the content of one file of an artefact; of its files, only that one is verified.
+
+    Raises:
+        ArtefactError: as :func:`read_manifest`, or the manifest does not list it, or it is not what the manifest says.
+    """
+    return _listed_file(Path(folder), name, read_manifest(folder)["files"])
+
+
 def artefact_hash(folder: Path) -> str:
     """Return the SHA-256 over the names, sizes and hashes in the manifest: the same content has the same hash."""
     return digest(read_manifest(folder)["files"])
@@ -271,6 +276,13 @@ def _fingerprint(path: Path) -> dict[str, Any]:
     with path.open("rb") as stream:
         sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
     return {"sha256": sha256, "bytes": path.stat().st_size}
+
+
+def _listed_file(folder: Path, name: str, files: Mapping[str, Any]) -> bytes:
+    if name not in files:
+        raise ArtefactError(f"{folder}: no file {name!r} in its manifest; it lists {', '.join(sorted(files))}")
+    _verify_file(folder, name, files[name])
+    return (folder / name).read_bytes()
 
 
 def _verify_file(folder: Path, name: str, entry: Mapping[str, Any]) -> None:

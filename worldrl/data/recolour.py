@@ -47,10 +47,10 @@ class Recolouring:
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.segments < 1:
-            raise SettingError(f"recolouring.segments must be at least 1, got {self.segments}")
+            raise SettingError(f"image.segments must be at least 1, got {self.segments}")
         for name in ("colour", "light", "texture", "keep_chroma"):
             if getattr(self, name) < 0:
-                raise SettingError(f"recolouring.{name} must not be negative, got {getattr(self, name)}")
+                raise SettingError(f"image.{name} must not be negative, got {getattr(self, name)}")
 
 
 def recolour_episode(episode: Episode, config: Recolouring, *, generator: np.random.Generator) -> Episode:

@@ -54,7 +54,7 @@ class GateThresholds:
         """Reject rates that no model can reach."""
         for name in ("recall", "precision"):
             if not 0 <= getattr(self, name) <= 1:
-                raise SettingError(f"gates.{name} must lie in [0, 1], got {getattr(self, name)}")
+                raise SettingError(f"thresholds.{name} must lie in [0, 1], got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -98,14 +98,21 @@ MEANING = {
     "confirmed": "imagined successes of this policy that came true with the same actions in the simulator",
 }
 ADVICE = {
-    "psnr": "train longer (world_model.steps) or on more rollouts",
-    "action_swap_ratio": "the model ignores its actions: train longer, or raise world_model.event_share",
-    "static_psnr": "raise world_model.static_share",
-    "recall": "collect more episodes that succeed (practice.expert_episodes), raise world_model.event_share, train longer",
-    "precision": "collect more near misses (practice.policy_episodes), raise outcome.threshold or outcome.debounce",
-    "confirmed": "collect more near misses whose actions do not tell the outcome (practice.expert_episodes, "
-    "practice.policy_episodes), train longer",
+    "psnr": "train longer (training.steps) or on more rollouts",
+    "action_swap_ratio": "the model ignores its actions: train longer (training.steps), or raise training.event_share",
+    "static_psnr": "raise training.static_share",
+    "recall": "record more episodes that succeed (train-vla: practice.expert_episodes), raise training.event_share, train "
+    "longer (training.steps)",
+    "precision": "record more near misses (train-vla: practice.policy_episodes), raise target_precision, or the frames that "
+    "make a success (model.outcome.debounce; train-vla: world_model.outcome.debounce)",
+    "confirmed": "record more near misses whose actions do not tell the outcome (train-vla: practice.expert_episodes, "
+    "practice.policy_episodes), train longer (training.steps)",
 }
+ELSEWHERE = (
+    "training.* is scratch.training.* in the first round of train-vla start=scratch; with backbone=wan training.* and model.* "
+    "are wan.training.* and wan.model.*"
+)
+"""Where else the settings of :data:`ADVICE` stand; what is named goes for ``train-world-model`` unless it says ``train-vla``."""
 
 
 def measure_gates(
@@ -174,5 +181,5 @@ def require(gates: Sequence[Gate]) -> None:
         raise GateError(
             "the world model is not good enough to practise in:\n  "
             + "\n  ".join(lines)
-            + "\n  or go on with gates=warn"
+            + f"\n  or go on with gates=warn\n  ({ELSEWHERE})"
         )

@@ -15,6 +15,7 @@ from worldrl.core.artefact import artefact_hash
 from worldrl.core.device import peak_rss_mb, resolve_device, resolve_dtype, set_threads
 from worldrl.core.errors import RunDirectoryError, SettingError
 from worldrl.core.jsonfile import difference, read_json, write_json
+from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.run import RunDirectory
 from worldrl.data.dataset import EpisodeDataset
@@ -139,6 +140,7 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
             **policies_beside_reality(run, settings.policies, model, data.tasks(), seed=settings.seed, idm=idm),
             **circumstances(settings, model, data),
             **inputs,
+            "seen": seen_facts(Learned.read(weights_folder(settings.world_model))),
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
         findings = Findings(metrics, measures, drift, settings.horizons, model.frame_stride, settings.strips)
@@ -170,6 +172,11 @@ def claim_inputs(run: RunDirectory, settings: EvaluateWorldModelSettings, data: 
         raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")
     write_json(file, inputs)
     return inputs
+
+
+def seen_facts(learned: Learned) -> dict[str, Any]:
+    """Say what the evaluated episodes were compared with, and whether that is all that the world model has seen."""
+    return {"known": learned.complete, "datasets": len(learned.datasets), "episodes": len(learned.episodes)}
 
 
 def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, device: torch.device) -> VideoWorldModel:

@@ -18,6 +18,7 @@ from worldrl.data.recolour import Recolouring, recolour_episode
 from worldrl.jobs.collect import DATASET
 from worldrl.jobs.opening import open_run
 from worldrl.rollout.restyle import restyle_dataset
+from worldrl.rollout.specs import COPY_OF
 from worldrl.settings import one_of, positive, setting
 
 SIMULATOR, IMAGE = "simulator", "image"
@@ -102,11 +103,11 @@ def by_image(settings: RestyleSettings, recorded: EpisodeDataset, folder: Path) 
             )
         with Progress("restyle", total=len(recorded), start=written, unit="episodes") as progress:
             for number in range(written, len(recorded)):
-                episode = recorded[number]
+                episode, source = recorded[number], recorded.records[number].content
                 look = recolour_episode(
                     episode, settings.image, generator=numpy_stream(settings.seed, "recolour", number)
                 )
-                writer.add_episode(replace(look, meta={**episode.meta, "style": IMAGE}))
+                writer.add_episode(replace(look, meta={COPY_OF: source, **episode.meta, "style": IMAGE}))
                 progress.advance()
     return [IMAGE] * len(recorded)
 

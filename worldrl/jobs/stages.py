@@ -181,10 +181,9 @@ def split_held_out(
     The same motion in several looks (``worldrl restyle``) stays on one side. The training episodes of a dataset that is
     not loaded stay undecoded.
     """
-    metas = [one.meta for one in (episodes.records if isinstance(episodes, EpisodeDataset) else episodes)]
     motions: dict[Hashable, list[int]] = {}
-    for number, meta in enumerate(metas):
-        motions.setdefault(motion_key(meta) or number, []).append(number)
+    for number, one in enumerate(episodes.records if isinstance(episodes, EpisodeDataset) else episodes):
+        motions.setdefault(motion_key(one), []).append(number)
     groups = list(motions.values())
     order = [groups[i] for i in numpy_stream(seed, "held-out").permutation(len(groups))]
     count = held_out_count(len(groups), share)

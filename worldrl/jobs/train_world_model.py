@@ -23,13 +23,15 @@ from worldrl.evaluation.gates import Gate, GateThresholds, measure_gates, requir
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.sampler import Sampler
 from worldrl.jobs.stages import DYNAMICS, calibrate, learn_world_model, split_held_out
+from worldrl.jobs.training_looks import refuse_test_looks
 from worldrl.jobs.wan_settings import WanSettings
+from worldrl.jobs.world_model_lineage import lineage
 from worldrl.jobs.world_model_start import (
     BUNDLED,
     SCRATCH,
     WORLD_MODEL,
+    check_start,
     starting_world_model,
-    tell_settled,
     weights_folder,
 )
 from worldrl.settings import fraction, one_of, setting
@@ -109,10 +111,11 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
         refuse_many(f"backbone={settings.backbone}")
     device = rank_device(resolve_device(settings.device))
     datasets = [EpisodeDataset.open(folder) for folder in settings.data]
+    refuse_test_looks(dict(zip(settings.data, datasets, strict=True)))
     if rank() > 0:
         return _help(settings, datasets, device)
     if settings.backbone == VIDEO:
-        tell_settled(settings.start, settings.model)
+        check_start(settings.start, settings.model, settings.training)
     with open_run("train-world-model", settings) as run, MetricLog(run.path) as log:
         model, training, calibration, held_out = _begin(settings, datasets, device)
         part = settings.wan.training if settings.backbone == WAN else settings.training
@@ -121,11 +124,9 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
         if (stored := DTYPES[settings.store_dtype]) is not None:
             _round(model, stored)  # gate what is stored
         gates, metrics = _measure(model, calibration, held_out, settings, device)
-        parents = [
-            {"path": folder, "hash": dataset.fingerprint}
-            for folder, dataset in zip(settings.data, datasets, strict=True)
-        ]
-        model.save(run.path / WORLD_MODEL, store_dtype=stored, parents=parents)
+        weights = [settings.start] + ([] if settings.codec is None else [settings.codec])
+        parents, learned = lineage(dict(zip(settings.data, datasets, strict=True)), weights)
+        model.save(run.path / WORLD_MODEL, store_dtype=stored, parents=parents, learned=learned)
         return _finish(run, settings, gates, {"training": numbers, "episodes": len(training), **metrics}, device)
 
 

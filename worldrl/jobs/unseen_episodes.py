@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.core.artefact import read_manifest
 from worldrl.core.embodiment import AnyEmbodiment, Embodiment
 from worldrl.core.errors import SettingError, nearest
+from worldrl.core.learned import Learned
 from worldrl.core.rng import numpy_stream
 from worldrl.data.dataset import EpisodeDataset
-from worldrl.rollout.specs import spec_of
+from worldrl.rollout.specs import scene_digest, spec_of
 from worldrl.rollout.true_runs import Script, continued
 
 
@@ -22,21 +22,19 @@ def open_unseen(folders: Sequence[str], world_model: Path) -> EpisodeDataset:
 
     Args:
         folders: the datasets.
-        world_model: folder of the world model; its manifest names what it was made from.
+        world_model: folder of the world model, which tells what it has learned from.
 
     Raises:
-        SettingError: it was trained on one of them, there is no episode, or a task is not the embedded suite's.
+        SettingError: it, or weights that it began with, learned from one of them or from one of their episodes, there is
+            no episode, or a task is not the embedded suite's.
         ArtefactError: a dataset is missing or damaged, or two do not fit together.
     """
     from worldrl_envs.tasks import task_names
 
     datasets = [EpisodeDataset.open(folder) for folder in folders]
-    seen = {parent["hash"] for parent in read_manifest(world_model)["parents"]}
+    learned = Learned.read(world_model)
     for folder, dataset in zip(folders, datasets, strict=True):
-        if dataset.fingerprint in seen:
-            raise SettingError(
-                f"data: the world model in {world_model} was trained on {folder}; record episodes with another seed"
-            )
+        refuse_seen(folder, dataset, learned, world_model)
     data = datasets[0].concatenate(*datasets[1:])
     if not len(data):
         raise SettingError(f"data: {', '.join(folders)} holds no episode; record some with worldrl collect")
@@ -44,6 +42,19 @@ def open_unseen(folders: Sequence[str], world_model: Path) -> EpisodeDataset:
         if task not in task_names():
             raise SettingError(f"data: task {task!r} is not of the embedded suite{nearest(task, task_names())}")
     return data
+
+
+def refuse_seen(folder: str, dataset: EpisodeDataset, learned: Learned, world_model: Path) -> None:
+    """Raise SettingError where a world model has learned from a dataset, or from an episode of it in any look."""
+    who = f"data: the world model in {world_model}, or weights that it began with,"
+    if dataset.fingerprint in learned.datasets:
+        raise SettingError(f"{who} was trained on {folder}; record episodes with another seed")
+    known = [record for record in dataset.records if scene_digest(record) in learned.episodes]
+    if known:
+        raise SettingError(
+            f"{who} was trained on {len(known)} of the {len(dataset)} episodes of {folder}, such as its episode "
+            f"{known[0].index}, maybe in another look; record episodes with another seed"
+        )
 
 
 def one_arm(robot: AnyEmbodiment) -> Embodiment:

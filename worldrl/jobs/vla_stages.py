@@ -27,6 +27,7 @@ from worldrl.core.stats import Rate, wilson
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.language import told_or_known
 from worldrl.jobs.stages import POLICY, calibrate, dream_plan, learn_policy, learn_world_model
+from worldrl.jobs.training_looks import refuse_test_looks
 from worldrl.jobs.vla_loop import (
     DATASET,
     Loop,
@@ -40,6 +41,7 @@ from worldrl.jobs.vla_loop import (
 from worldrl.jobs.vla_motion import motion_check
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.wan_settings import WanSettings
+from worldrl.jobs.world_model_lineage import lineage, opened
 from worldrl.jobs.world_model_start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.policies.samples import make_samples
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
@@ -79,9 +81,10 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
     """Check that a dataset fits the loop; return how many of its episodes succeeded, by source.
 
     Raises:
-        SettingError: it is of another robot, of pictures in another size, or lacks or adds a task.
+        SettingError: it is of another robot, of pictures in another size, in a look kept for tests, or lacks or adds a task.
     """
     folder, size = loop.settings.data, loop.settings.policy.image_size
+    refuse_test_looks({str(folder): dataset})
     if dataset.embodiment != loop.arena.embodiment:
         raise SettingError(f"data: {folder} is of another robot than {loop.settings.suite}'s; collect it there")
     if dataset.header.image_size != (size, size):
@@ -203,8 +206,8 @@ def world_model(
             seed=seed,
             ground=loop.arena.ground,
         )
-        parents = [] if before is None else [parent(before)]
-        model.save(stage.folder / WORLD_MODEL, parents=parents)
+        parents, learned = lineage(opened([demos, *practices]), [start])
+        model.save(stage.folder / WORLD_MODEL, parents=parents, learned=learned)
         dtype = str(model.compute_dtype).removeprefix("torch.")
         summary = {"training": numbers, "threshold": rule.threshold, "episodes": len(training), "dtype": dtype}
         loop.finish(stage, summary)

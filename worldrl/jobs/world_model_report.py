@@ -16,14 +16,14 @@ from worldrl.core.run import RunDirectory
 from worldrl.evaluation.battery import Drift
 from worldrl.evaluation.measures import picture_frames
 from worldrl.evaluation.report.checks import is_number
-from worldrl.evaluation.report.model import Curve, Filmstrip, Number, ReportData
+from worldrl.evaluation.report.model import Curve, Filmstrip, ImaginedReal, Number, ReportData
 from worldrl.evaluation.report.store import save_report
 from worldrl.evaluation.report.words import count, interval, percent
 from worldrl.evaluation.world_model import psnr
 from worldrl.jobs.world_model_tables import QUANTITY, Findings, columns, tables
 from worldrl.rollout.true_runs import HOLD_STEPS
 
-PAGE = ("measurements", "curves", "filmstrips", "notes", "configuration")
+PAGE = ("measurements", "imagined", "curves", "filmstrips", "notes", "configuration")
 CHARTS = ("psnr", "ssim", "lpips", "probe_error_cm", "probe_across_cm")
 CONTINUATIONS = {
     "retrace": "the arm holds still for {hold} steps, retraces its path to where it began, executes the recorded actions of "
@@ -51,11 +51,12 @@ def gather(run: RunDirectory, findings: Findings, *, seed: int, device: str) -> 
     return ReportData(
         title=f"evaluate-world-model on {', '.join(metrics['tasks'])}",
         sentence=sentence(findings),
-        sections=PAGE,
+        sections=[key for key in PAGE if key != "imagined" or "policies" in metrics],
         headline=headline(findings),
         tables=tables(findings),
         curves=curves(findings.drift),
         filmstrips=filmstrips(findings),
+        imagined_real=[ImaginedReal(one["path"], one["imagined"], one["real"]) for one in metrics.get("policies", ())],
         seeds=[seed],
         configuration=run.config,
         versions=package_versions(),
@@ -76,13 +77,13 @@ def gather(run: RunDirectory, findings: Findings, *, seed: int, device: str) -> 
 def sentence(findings: Findings) -> str:
     """What was found, in one sentence made of numbers alone."""
     metrics, steps = findings.metrics, findings.headline
-    outcome = metrics["outcome_alignment"]
+    outcome, episode = metrics["outcome_alignment"], "unseen episode" if metrics["seen"]["known"] else "episode"
     read, own = (metrics.get(f"probe_error_cm{which}@{steps}") for which in ("", "_real"))
     positions = (
         f" and positions in them {read['value']:.2g} cm off ({own['value']:.2g} in real ones)" if read and own else ""
     )
     return (
-        f"Outcome told right in {percent(outcome['rate'])} of {count(outcome['n'], 'unseen episode')} (95 % interval "
+        f"Outcome told right in {percent(outcome['rate'])} of {count(outcome['n'], episode)} (95 % interval "
         f"{interval(outcome)}); after {steps} control steps imagined pictures are at "
         f"{metrics[f'closed_loop.psnr@{steps}']['value']:.1f} dB{positions}."
     )
@@ -180,7 +181,18 @@ def notes(findings: Findings) -> list[str]:
     missing = [
         f"Not computed: {name}. {reason[0].upper()}{reason[1:]}." for name, reason in metrics["not_computed"].items()
     ]
-    return [f"Horizon continuation: beyond its recorded actions {how}.", *LIMITS, *missing]
+    return [f"Horizon continuation: beyond its recorded actions {how}.", unseen(metrics["seen"]), *LIMITS, *missing]
+
+
+def unseen(seen: Mapping[str, Any]) -> str:
+    """Say how well it is known that the evaluated episodes are unseen."""
+    if seen["known"]:
+        return f"None of these episodes, in any look, is among the {seen['episodes']} that the world model or its earlier weights learned from."
+    return (
+        f"Whether all of these episodes are unseen is unknown: the world model, or weights that it began with, does not say "
+        f"all that it learned from. They are not in what it does say ({count(seen['datasets'], 'parent')}, "
+        f"{count(seen['episodes'], 'episode')})."
+    )
 
 
 # --- the terminal ---------------------------------------------------------------------------------------------------
@@ -196,4 +208,6 @@ def show(findings: Findings, run_dir: Path) -> None:
         for row in given.rows:
             table.add_row(*row)
         console().print(table)
+    if not findings.metrics["seen"]["known"]:
+        console().print(unseen(findings.metrics["seen"]), markup=False)
     console().print(f"{sentence(findings)}\nreport: {run_dir / 'report.html'}")

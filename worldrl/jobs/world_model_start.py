@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
 
 import torch
 
 from worldrl.core.artefact import read_config
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
 from worldrl.core.errors import SettingError
-from worldrl.core.jsonfile import difference
 from worldrl.core.log import console
 from worldrl.core.rng import initial_weights
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.paths import weights_dir
 from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.extension import FREE, changes, extended, extended_config
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
-from worldrl.world_models.video import KIND, VideoWorldModel, extended, extended_config
+from worldrl.world_models.training_config import WorldModelTraining
+from worldrl.world_models.video import KIND, VideoWorldModel
 from worldrl.world_models.wan import WanWorldModel
 
 BUNDLED, SCRATCH = "bundled", "scratch"
@@ -42,30 +42,40 @@ def require_kind(start: str, config: VideoWorldModelConfig) -> None:
         )
 
 
-def tell_settled(start: str, config: VideoWorldModelConfig) -> None:
-    """Say on the console which settings of the model are in vain, since the weights bring their own.
+def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelTraining) -> None:
+    """Refuse settings that do not fit the weights to begin with, before anything is read or recorded; tell the others.
 
-    What stands at its default was not asked for, and is not told.
+    What stands at its default was not asked for, and the weights keep their own.
+
+    Args:
+        start: see :func:`starting_world_model`.
+        config: of the world model, as asked for.
+        training: of the weights.
 
     Raises:
         ArtefactError: no world model in that folder.
+        SettingError: the weights are not made for what is asked for, or jurors would be added and never trained.
     """
     if start == SCRATCH:
         return
-    held = extended_config(config_of(start), config).to_json()
-    if changed := difference(asked_for(config.to_json(), VideoWorldModelConfig().to_json(), held), held):
-        console().print(f"start={start}: its weights bring their own {changed}", markup=False)
-
-
-def asked_for(wanted: dict[str, Any], default: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:
-    """Return ``held`` with every value of ``wanted`` that is not its default; nested dicts of the same keys."""
-
-    def one(name: str, value: Any) -> Any:
-        if isinstance(value, dict):
-            return asked_for(cast("dict[str, Any]", value), default[name], held[name])
-        return held[name] if value == default[name] else value
-
-    return {name: one(name, value) for name, value in wanted.items()}
+    require_kind(start, config)
+    held = config_of(start)
+    taken = extended_config(held, config)
+    if taken.outcome.jury > held.outcome.jury and not training.outcome_steps:
+        raise SettingError(
+            f"outcome.jury={taken.outcome.jury} adds jurors to the {held.outcome.jury} of {weights_folder(start)}, which "
+            "training.outcome_steps=0 leaves untrained; give it steps"
+        )
+    told = {
+        "taken over": changes(held.to_json(), taken.to_json()),
+        "its own kept": {
+            name: both for name, both in changes(config.to_json(), taken.to_json()).items() if name in FREE
+        },
+    }
+    for what, found in told.items():
+        if found:
+            shown = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in found.items())
+            console().print(f"start={start}: {what}: {shown}", markup=False)
 
 
 def config_of(start: str) -> VideoWorldModelConfig:
@@ -100,15 +110,15 @@ def starting_world_model(
     Args:
         start: ``bundled`` (the weights that come with worldrl), ``scratch`` (with Wan, published weights and action
             channels of one's own), or a world-model folder.
-        config: sizes, used from scratch, the backend that is asked for, and whether it plans and has a restorer: weights
-            without are then extended, untrained; None takes whatever a folder holds.
+        config: sizes, used from scratch, the backend that is asked for, and what existing weights are to do otherwise
+            (:mod:`worldrl.world_models.extension`); None takes whatever a folder holds.
         embodiment: constants of the data's robot.
         seed: of the initial weights.
         device: where it goes.
 
     Raises:
         ArtefactError: no world model in that folder, or no published weights in ``config.folder``.
-        SettingError: its robot is not the data's, or its backend not the one that is asked for.
+        SettingError: its robot is not the data's, or it is not made for what is asked for.
     """
     if isinstance(config, WanSettings):
         if start == SCRATCH:

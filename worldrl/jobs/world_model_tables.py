@@ -12,6 +12,7 @@ from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.model import Table
 from worldrl.evaluation.report.words import percent
 from worldrl.evaluation.trust import SIGNS
+from worldrl.jobs.policy_dreams import LEAST_POLICIES
 from worldrl.rollout.true_runs import HOLD_STEPS
 
 HEADLINE = 64
@@ -138,7 +139,9 @@ def policy_table(metrics: Mapping[str, Any]) -> Table:
     r = metrics["imagined_real_pearson"]
     over = f"Pearson r of imagined and real success over {len(rows)} policies: "
     note = over + (
-        f"{r['r']:.2f} [{r['lo']:.2f}, {r['hi']:.2f}]." if r else "not computed: fewer than 4, or all alike."
+        f"{r['r']:.2f} [{r['lo']:.2f}, {r['hi']:.2f}]."
+        if r
+        else f"not computed: fewer than {LEAST_POLICIES}, or all alike."
     )
     headers = ("Policy", "Imagined success", "Real success", "Imagined successes that came true", "Outcome told right")
     return Table("Policies", headers, rows, note)

@@ -6,6 +6,8 @@ many workers there are, which one runs it, in which order, or beside which other
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -14,6 +16,10 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import Name
 from worldrl.core.types import Episode
+from worldrl.data.lerobot_format import EpisodeRecord, episode_digest
+
+COPY_OF = "copy_of"
+"""Key of an episode's meta: digest of the recording of which it is a copy in another look."""
 
 
 @dataclass(frozen=True)
@@ -167,9 +173,29 @@ def spec_of(meta: Mapping[str, Any]) -> EpisodeSpec:
     return EpisodeSpec.from_json({name: meta[name] for name in EpisodeSpec.__dataclass_fields__})
 
 
-def motion_key(meta: Mapping[str, Any]) -> tuple[Any, ...] | None:
-    """Return what episodes of one motion in several looks have in common; None where their identity is unknown."""
-    if not EpisodeSpec.__dataclass_fields__.keys() <= meta.keys():
-        return None
-    spec = spec_of(meta)
+def scene_digest(record: EpisodeRecord) -> str:
+    """Return what an episode shares with its copies in other looks and with all that begin in its initial state.
+
+    Where that state is unknown, copies of one recording share it alone.
+    """
+    spec = spec_of(record.meta) if _has_spec(record.meta) else None
+    identity = [_recording(record)] if spec is None else list(spec.key)
+    return hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
+
+
+def motion_key(episode: Episode | EpisodeRecord) -> tuple[Any, ...]:
+    """Return what episodes of one motion in several looks have in common."""
+    if not _has_spec(episode.meta):
+        return (_recording(episode),)
+    spec = spec_of(episode.meta)
     return *spec.key, spec.source
+
+
+def _recording(episode: Episode | EpisodeRecord) -> str:
+    """Digest of the recording that an episode shows: its own, or that of which it is a copy."""
+    own = episode.content if isinstance(episode, EpisodeRecord) else episode_digest(episode)
+    return str(episode.meta.get(COPY_OF, own))
+
+
+def _has_spec(meta: Mapping[str, Any]) -> bool:
+    return EpisodeSpec.__dataclass_fields__.keys() <= meta.keys()

@@ -64,7 +64,7 @@ class LatentRollouts(nn.Module):
     def __init__(self, store: FrameStore, layout: WindowLayout, rows: int, latent_shape: tuple[int, int, int]):
         super().__init__()
         if rows < 1:
-            raise SettingError(f"world_model.bootstrap_rows must be at least 1, got {rows}")
+            raise SettingError(f"training.bootstrap_rows must be at least 1, got {rows}")
         self.store, self.layout = store, replace(layout, unroll=1)
         self.register_buffer("episode", torch.zeros(rows, dtype=torch.int64))
         self.register_buffer("step", torch.zeros(rows, dtype=torch.int64))

@@ -166,10 +166,18 @@ class SuccessHeadConfig:
         loss_weight: weight of its cross-entropy beside the flow loss.
         positive_weight: weight of frames of success; below 1 favours precision, since false success is what
             reinforcement learning exploits.
+        noise_weight: how much less a frame weighs in pure noise than in none; 0 weighs all levels alike, 1 leaves pure
+            noise out.
     """
 
     loss_weight: float = 0.1
     positive_weight: float = 1.0
+    noise_weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Reject weights that would turn the loss around."""
+        if not 0 <= self.noise_weight <= 1:
+            raise SettingError(f"success.noise_weight must lie in [0, 1], got {self.noise_weight}")
 
 
 @dataclass

@@ -129,7 +129,8 @@ def chunk_loss(
     dynamics: Dynamics = model.dynamics
     told = (denoise or dynamics.loss)(clean, valid, state.reference, state.memory, condition, generator=generator)
     logit = model.success(told.features, instruction)
-    head = success_loss(logit.float(), success, valid, told.level, config.success.positive_weight)
+    weights = config.success.positive_weight, config.success.noise_weight
+    head = success_loss(logit.float(), success, valid, told.level, *weights)
     unit = model.embodiment.actions.opening_unit
     grip = opening_loss(model.gripper(told.features).float(), batch.opening[:, frames], valid, unit)
     total = told.loss + config.success.loss_weight * head + config.gripper.loss_weight * grip

@@ -72,7 +72,9 @@ def fit_restorer(
     """
     restorer = model.restorer
     if restorer is None:
-        raise SettingError("world_model.restorer_steps needs a model with a restorer: give restorer.width above 0")
+        raise SettingError(
+            "training.restorer_steps needs a model with a restorer: give restorer.width above 0 of the model"
+        )
     pairs = imagine_pairs(model, episodes, config, seed=seed, series=series)
 
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:

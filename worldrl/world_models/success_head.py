@@ -59,20 +59,23 @@ class SuccessHead(nn.Module):
         return self.out(self.find(features, embedded)).squeeze(-1)
 
 
-def success_loss(logit: Tensor, success: Tensor, valid: Tensor, level: Tensor, positive_weight: float) -> Tensor:
+def success_loss(
+    logit: Tensor, success: Tensor, valid: Tensor, level: Tensor, positive_weight: float, noise_weight: float
+) -> Tensor:
     """Cross-entropy over valid frames, weighted down at high noise.
 
     Args:
         logit: ``[B, F]``.
         success: bool ``[B, F]``.
         valid: bool ``[B, F]``.
-        level: of noise, ``[B, F]`` or ``[B, 1]``; the weight is 1 - level/2: the outcome of nearly deterministic
-            dynamics is known in pure noise too, only less surely.
+        level: of noise in [0, 1], ``[B, F]`` or ``[B, 1]``.
         positive_weight: weight of success frames.
+        noise_weight: how much less a frame weighs in pure noise: its weight is 1 - ``noise_weight`` · level. Half
+            by default: the outcome of nearly deterministic dynamics is known in pure noise too, only less surely.
 
     Returns:
         A scalar.
     """
-    weight = valid.float() * (1 - 0.5 * level) * torch.where(success, positive_weight, 1.0)
+    weight = valid.float() * (1 - noise_weight * level) * torch.where(success, positive_weight, 1.0)
     loss = F.binary_cross_entropy_with_logits(logit, success.float(), reduction="none")
     return (weight * loss).sum() / weight.sum().clamp_min(1e-6)

@@ -151,7 +151,7 @@ def fit_windows(
     """Train dynamics, success and gripper head in place on windows; ``denoise`` replaces the backend's own loss."""
     if config.action_dropout and not model.config.dynamics.planning:
         raise SettingError(
-            f"world_model.action_dropout={config.action_dropout} needs a model that plans: give dynamics.planning=true"
+            f"training.action_dropout={config.action_dropout} needs a model that plans: give dynamics.planning=true of the model"
         )
     modules = {"dynamics": model.dynamics, "success": model.success, "gripper": model.gripper}
     together = torch.nn.ModuleDict(modules)

@@ -85,15 +85,15 @@ class WorldModelTraining:
         """Check the ranges that the rooms below do not check."""
         for name in ("bootstrap", "negative_share", "action_dropout"):
             if not 0 <= getattr(self, name) <= 1:
-                raise SettingError(f"world_model.{name} must lie in [0, 1], got {getattr(self, name)}")
+                raise SettingError(f"training.{name} must lie in [0, 1], got {getattr(self, name)}")
         for name in ("distill_teacher_steps", "distill_sampling_steps"):
             if getattr(self, name) < 1:
-                raise SettingError(f"world_model.{name} must be at least 1, got {getattr(self, name)}")
+                raise SettingError(f"training.{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.outcome_dropout < 1:
-            raise SettingError(f"world_model.outcome_dropout must lie in [0, 1), got {self.outcome_dropout}")
+            raise SettingError(f"training.outcome_dropout must lie in [0, 1), got {self.outcome_dropout}")
         if self.bootstrap_rows < 0:
-            raise SettingError(f"world_model.bootstrap_rows must not be negative, got {self.bootstrap_rows}")
+            raise SettingError(f"training.bootstrap_rows must not be negative, got {self.bootstrap_rows}")
         if self.bootstrap > 0 and self.unroll < 2 and not self.bootstrap_rows:
             raise SettingError(
-                f"world_model.bootstrap needs world_model.unroll of at least 2 or bootstrap_rows, got {self.unroll} and 0"
+                f"training.bootstrap needs training.unroll of at least 2 or training.bootstrap_rows, got {self.unroll} and 0"
             )

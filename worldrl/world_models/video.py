@@ -23,7 +23,8 @@ from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError
-from worldrl.core.rng import initial_weights, row_noise
+from worldrl.core.learned import Learned
+from worldrl.core.rng import row_noise
 from worldrl.core.types import Imagined, ResetRecord
 from worldrl.world_models.checks import check_chunk, check_imagined
 from worldrl.world_models.chunks import Chunked
@@ -224,12 +225,29 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     # -- folder ----------------------------------------------------------------------------------------------
 
     def save(
-        self, folder: Path, *, store_dtype: torch.dtype | None = None, parents: Sequence[dict[str, Any]] = ()
+        self,
+        folder: Path,
+        *,
+        store_dtype: torch.dtype | None = None,
+        parents: Sequence[dict[str, Any]] = (),
+        learned: Learned | None = None,
     ) -> None:
-        """Write the model as an artefact folder; ``store_dtype=torch.float16`` halves it."""
-        config = {**self.config.to_json(), "embodiment": self.embodiment.to_json()}
+        """Write the model as an artefact folder.
+
+        Args:
+            folder: the artefact.
+            store_dtype: ``torch.float16`` halves it.
+            parents: what it was made from.
+            learned: all it has learned from; None leaves that unknown.
+        """
         write_artefact(
-            folder, kind=KIND, config=config, tensors=self.state_dict(), store_dtype=store_dtype, parents=parents
+            folder,
+            kind=KIND,
+            config={**self.config.to_json(), "embodiment": self.embodiment.to_json()},
+            tensors=self.state_dict(),
+            files=None if learned is None else learned.files(),
+            store_dtype=store_dtype,
+            parents=parents,
         )
 
     @classmethod
@@ -243,32 +261,6 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         except (KeyError, TypeError, RuntimeError) as error:
             raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return model.to(device).eval()
-
-
-def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int) -> VideoWorldModel:
-    """Return the model with what planning and a restorer need on top, untrained, where ``wanted`` asks and it has none.
-
-    With actions it gives the numbers and pictures that it gave before.
-
-    Raises:
-        SettingError: its backend cannot plan.
-    """
-    config = extended_config(model.config, wanted)
-    if config == model.config:
-        return model
-    with initial_weights(seed, "planning"):
-        larger = VideoWorldModel(config, model.embodiment)
-    larger.load_state_dict(larger.state_dict() | model.state_dict())
-    return larger.to(model.device).train(model.training)
-
-
-def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) -> VideoWorldModelConfig:
-    """Return the configuration of :func:`extended`'s model: that of the weights, but for planning and a restorer."""
-    config = VideoWorldModelConfig.from_json(held.to_json())
-    config.dynamics = replace(config.dynamics, planning=config.dynamics.planning or wanted.dynamics.planning)
-    if not held.restorer.width:
-        config.restorer = wanted.restorer
-    return config
 
 
 def make_codec(config: VideoWorldModelConfig) -> PatchCodec | IdentityCodec:

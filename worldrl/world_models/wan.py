@@ -24,6 +24,7 @@ from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError, SettingError
+from worldrl.core.learned import Learned
 from worldrl.core.rng import initial_weights, row_noise
 from worldrl.core.types import Imagined, ResetRecord
 from worldrl.diffusion.flow import sigma_grid
@@ -215,15 +216,33 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         self.load_trained({name: value.to(dtype).to(value.dtype) for name, value in self.trained().items()})
 
     def save(
-        self, folder: Path, *, store_dtype: torch.dtype | None = None, parents: Sequence[dict[str, Any]] = ()
+        self,
+        folder: Path,
+        *,
+        store_dtype: torch.dtype | None = None,
+        parents: Sequence[dict[str, Any]] = (),
+        learned: Learned | None = None,
     ) -> None:
-        """Write what was trained, and the identity of the published folder, as an artefact folder."""
+        """Write what was trained, and the identity of the published folder, as an artefact folder.
+
+        Args:
+            folder: the artefact.
+            store_dtype: number type of the file.
+            parents: what it was made from, beside the published folder.
+            learned: all it has learned from, beside what the publishers took; None leaves that unknown.
+        """
         path = str(self.base.folder.resolve())
         base = {"path": path, "hash": self.base_hash}
         config = {**self.config.to_json(), "embodiment": self.embodiment.to_json(), "base": base}
         lineage = [*parents, base]
         write_artefact(
-            folder, kind=KIND, config=config, tensors=self.trained(), store_dtype=store_dtype, parents=lineage
+            folder,
+            kind=KIND,
+            config=config,
+            tensors=self.trained(),
+            files=None if learned is None else learned.files(),
+            store_dtype=store_dtype,
+            parents=lineage,
         )
 
     @classmethod

@@ -133,6 +133,7 @@ class WanSuccessConfig(SuccessHeadConfig):
     Attributes:
         loss_weight: weight of its cross-entropy beside the flow loss.
         positive_weight: weight of frames of success; below 1 favours precision.
+        noise_weight: how much less a frame weighs in pure noise than in none.
         width: to which the features are projected first.
         heads: attention heads.
     """
@@ -142,6 +143,7 @@ class WanSuccessConfig(SuccessHeadConfig):
 
     def __post_init__(self) -> None:
         """Reject sizes that do not divide."""
+        super().__post_init__()
         if self.width % self.heads:
             raise SettingError(f"success.heads must divide width {self.width}, got {self.heads}")
 

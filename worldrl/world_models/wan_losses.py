@@ -123,6 +123,7 @@ class WanLoss(nn.Module):
         weight = bell_weight(clip.sigma, config.shift) if config.bell_weight else torch.ones_like(clip.sigma)
         flow = flow_loss(velocity[:, config.context_latents :], clip, future, weight)
         logit = self.success(features, self.success.embed(clip.instruction)).float()
-        head = success_loss(logit, clip.success, clip.valid, clip.sigma[:, None], self.config.success.positive_weight)
+        weights = self.config.success.positive_weight, self.config.success.noise_weight
+        head = success_loss(logit, clip.success, clip.valid, clip.sigma[:, None], *weights)
         total = flow + self.config.success.loss_weight * head
         return total, {"wm/flow_loss": flow.detach(), "wm/success_loss": head.detach()}
