@@ -167,3 +167,15 @@ def joint_targets(names: tuple[str, ...], low: tuple[float, ...], high: tuple[fl
     """
     grippers = tuple(place for place, name in enumerate(names) if name.endswith("gripper"))
     return ActionSpec(names, low, high, (True,) * len(names), grippers, 1.0, 0.0, 0.25)
+
+
+def suite_actions(described: Mapping[str, Any]) -> ActionSpec:
+    """Return what the numbers of a foreign suite's actions are.
+
+    Args:
+        described: what its worker says about it: names and bounds of ``joints`` where it takes targets, else LIBERO's seven.
+    """
+    if "joints" not in described:
+        return TOOL_ACTIONS
+    names, low, high = (tuple(described["joints"][key]) for key in ("names", "low", "high"))
+    return joint_targets(names, low, high)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.actions import ActionSpec, suite_actions
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.types import Episode
 from worldrl.evaluation.evaluate import evaluate_with
@@ -160,7 +160,7 @@ def require_fit(suite: str, described: dict[str, Any], actions: ActionSpec) -> N
     Raises:
         SettingError: both sides, and the suites that take such a policy.
     """
-    wanted = tuple(described["joints"]["names"]) if "joints" in described else TOOL_ACTIONS.names
+    wanted = suite_actions(described).names
     if len(wanted) != actions.size:
         others = (
             "robotwin_clean, robotwin_randomised" if actions.absolute else "libero_*, maniskill*, isaac_stack, embedded"
@@ -217,6 +217,7 @@ def described_protocol(
             "packages": dict(described["packages"]),
             "initial_states": "stored",
             "conventions": conventions,
+            "actions": suite_actions(described),
             **fields,
         }
     )

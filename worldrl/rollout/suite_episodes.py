@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.core.actions import suite_actions
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import Episode
@@ -169,6 +170,7 @@ def _fill(
         if spec.init_id is None:
             raise SettingError(f"{spec.describe()}: {pool.launch.name} begins at stored initial states; give init_id")
         starts[slot] = Start(spec.task, spec.init_id, spec.seed)
+    actions = suite_actions(pool.suite)
     rows = pool.reset(starts, render=decider.looks or bool(rules.record)) if starts else {}
     for slot, (position, spec) in fresh.items():
         told = str(rows[slot].get("instruction", sentence[spec.task]))
@@ -179,6 +181,7 @@ def _fill(
             keep=position in rules.record,
             hold_steps=rules.hold_steps,
             restarted=False,
+            actions=actions,
         )
         recording.observe(row.obs, _info(rows[slot]))
         decider.begin(row)
