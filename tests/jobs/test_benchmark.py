@@ -11,9 +11,10 @@ import pytest
 
 import worldrl.rollout.suites as suites
 from worldrl.cli import main
-from worldrl.core.errors import ProtocolError, SettingError
+from worldrl.core.errors import ProtocolError, SettingError, WorkerEnvironmentError
 from worldrl.evaluation.compare import compare
 from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.evaluation.report.store import load_report_data
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.suites import libero_protocol
 from worldrl.rollout.simulator import Launch
@@ -129,6 +130,38 @@ def test_a_video_shows_the_episode(tmp_path, fake_libero):
     assert code == 0
     assert len(list((folder / "videos").glob("*.mp4"))) == 2
     assert np.isfinite(json.loads((folder / "result.json").read_text())["metrics"]["mean_steps"])
+
+
+@pytest.mark.parametrize("trouble", ["no renderer", "lost worker"])
+def test_pictures_that_fail_are_a_note_and_lose_no_result(tmp_path, fake_libero, monkeypatch, capsys, trouble):
+    """The expert looks at nothing, so only the films of its failures need a renderer."""
+
+    def launch(suite, *, cameras, **settings):
+        if cameras and trouble == "no renderer":
+            raise WorkerEnvironmentError("libero: nothing renders in its environment")
+        fault = {"task": "reach_up", "init_id": 0, "at": 2, "kind": "kill"} if cameras else None
+        options = {"suite": suite, "image_size": 16 * len(cameras), "lazy": True, "fault": fault}
+        return Launch(suite, sys.executable, TARGET, options)
+
+    monkeypatch.setattr(suites, "libero_launch", launch)
+    code, folder = run(tmp_path, "run", "workers=1", "envs=1", "restarts=0", "failures=2")
+    assert code == 0
+    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    assert (metrics["success"]["k"], metrics["success"]["n"]) == (0, 6)
+    word, shown = {"no renderer": ("nothing renders", 0), "lost worker": ("SIGKILL", 1)}[trouble]
+    assert f"{shown} of 2 failed episodes" in metrics["pictures_note"]
+    assert word in metrics["pictures_note"]
+    data = load_report_data(folder)
+    assert metrics["pictures_note"] in data.notes
+    assert len(data.filmstrips) == shown
+    assert word in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_result_is_written_before_its_pictures(tmp_path, fake_libero, monkeypatch):
+    monkeypatch.setattr("worldrl.jobs.benchmark.film_failures", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, "run", "workers=1", "envs=1")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["success"]["n"] == 6
 
 
 def test_a_comparison_ends_when_it_is_decided(tmp_path, fake_libero, capsys):

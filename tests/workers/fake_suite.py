@@ -18,10 +18,11 @@ REACHED = 0.05
 
 
 class Fake:
-    def __init__(self, *, image_size=0, fault=None, drift=0.0, suite="fake", boom="", wrist=False):
+    def __init__(self, *, image_size=0, fault=None, drift=0.0, suite="fake", boom="", wrist=False, lazy=False):
         if boom:
             raise RuntimeError(boom)
         self.image_size, self.fault, self.suite, self.wrist = image_size, fault or {}, suite, wrist
+        self.lazy = lazy  # the expert stands still, so every episode fails
         self.drift = drift * os.getpid()  # a simulator that is not deterministic
         self.draws = np.random.default_rng(os.getpid())
 
@@ -68,7 +69,7 @@ class Point:
 
     def expert(self):
         self.asked += 1  # remembers the episode: without the replay of questions its gripper would differ
-        motion = np.clip(10 * (self.mark - self.place), -1, 1)
+        motion = (not self.suite.lazy) * np.clip(10 * (self.mark - self.place), -1, 1)
         return np.array([*motion, 0, 0, 0, 0, (self.asked % 7) / 7], np.float32)
 
     def row(self, render):

@@ -31,6 +31,19 @@ LIMITS = (
 
 
 @dataclass(frozen=True)
+class Films:
+    """Failed episodes with their pictures.
+
+    Attributes:
+        episodes: those that could be filmed.
+        note: how many are missing, and why; empty where none is.
+    """
+
+    episodes: Sequence[Episode]
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Measured:
     """Everything that a page is made of.
 
@@ -39,7 +52,7 @@ class Measured:
         result: of the policy.
         others: finished results under the same protocol, for example of other training seeds.
         score: mean over tasks with its interval over seeds and episodes.
-        failures: failed episodes, run again with pictures.
+        films: failed episodes, run again with pictures.
         spent: where the time of playing went.
         extra: what else the result says: assets, physics, comparison.
     """
@@ -48,7 +61,7 @@ class Measured:
     result: EvalResult
     others: Sequence[EvalResult]
     score: Mapping[str, Any]
-    failures: Sequence[Episode]
+    films: Films
     spent: Spent
     extra: Mapping[str, Any]
 
@@ -74,7 +87,7 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
         tasks=[*(SuccessRow(task, after=result.rate(task)) for task in result.protocol.tasks), total(result)],
         headline=headline(found, run.wall_s, workers),
         tables=[states_table(result), *always_table(found)],
-        filmstrips=[strip(episode) for episode in found.failures],
+        filmstrips=[strip(episode) for episode in found.films.episodes],
         stages=stages(found.spent, run.wall_s),
         data_budget=[DataUse("measurement", len(result.outcomes), "these rates; nothing was trained on them here")],
         seeds=[seed],
@@ -87,7 +100,7 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
             "policy": f"{result.policy} ({result.policy_hash[:16]})",
             "device": device,
         },
-        notes=[*limits, *LIMITS, *_validity(result)],
+        notes=[*limits, *LIMITS, *_validity(result), *([found.films.note] if found.films.note else [])],
     )
 
 
