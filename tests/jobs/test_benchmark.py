@@ -157,6 +157,30 @@ def test_pictures_that_fail_are_a_note_and_lose_no_result(tmp_path, fake_libero,
     assert word in " ".join(capsys.readouterr().err.split())
 
 
+def test_a_success_that_does_not_last_is_told_only_where_episodes_go_on_after_it(tmp_path, fake_libero, capsys):
+    """Episodes that end at their first success are fulfilled at their end by construction: nothing was measured."""
+    fake_libero(undone="reach_up")
+    held, ended = (run(tmp_path, f"hold-{n}", "workers=1", "envs=2", f"hold_steps={n}") for n in (3, 0))
+    assert held[0] == ended[0] == 0
+    table = {row["task"]: row for row in csv.DictReader((held[1] / "results.csv").read_text().splitlines())}
+    assert [table[name]["successes"] for name in ("reach_right", "reach_up", "all")] == ["3", "3", "6"]
+    assert [table[name]["at_end"] for name in ("reach_right", "reach_up", "all")] == ["3", "0", "3"]
+    (states, *_) = load_report_data(held[1]).tables
+    assert [row[-1] for row in states.rows] == ["none", "0, 1, 2"]
+    (states, *_) = load_report_data(ended[1]).tables
+    assert [row[-1] for row in states.rows] == ["not measured"] * 2
+    metrics = [json.loads((folder / "result.json").read_text())["metrics"] for _, folder in (held, ended)]
+    assert metrics[0]["success_at_end"]["k"] == 3
+    assert metrics[1]["success_at_end"] is metrics[1]["tasks_at_end"] is None
+    assert metrics[0]["protocol"]["hold_steps"] == 3
+    assert "not measured" in capsys.readouterr().err
+    a, b = (EvalResult.load(folder) for _, folder in (held, ended))
+    with pytest.raises(ProtocolError, match="hold_steps: 3 against 0"):
+        compare(a, b)
+    with pytest.raises(ProtocolError, match="hold_steps is 0"):
+        compare(b, b, at_end=True)
+
+
 def test_a_result_is_written_before_its_pictures(tmp_path, fake_libero, monkeypatch):
     monkeypatch.setattr("worldrl.jobs.benchmark.film_failures", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -33,7 +33,7 @@ from worldrl.jobs.benchmark_films import (
 from worldrl.jobs.benchmark_plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
 from worldrl.jobs.benchmark_report import Measured, write_report
 from worldrl.jobs.benchmark_tables import write_tables
-from worldrl.jobs.evaluate import show, video_writer
+from worldrl.jobs.evaluate import HOLD_STEPS, show, video_writer
 from worldrl.jobs.opening import choose_tasks, open_run
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.chunk_timing import check_timing
@@ -61,6 +61,7 @@ class BenchmarkSettings:
     envs: int = setting(4, "environments in all, and the largest batch of a decision")
     replan: int | None = setting(None, "actions executed of each chunk; null for all")
     latency: int = setting(0, "control steps that a decision takes, in which the robot goes on with the chunk before")
+    hold_steps: int = setting(0, HOLD_STEPS)
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
     shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
     image_size: int = setting(256, "foreign suites: pixels of the expert's videos; a policy brings its own")
@@ -78,7 +79,7 @@ class BenchmarkSettings:
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
         one_of("suite", self.suite, SUITES)
-        for name in ("first_index", "workers", "restarts", "videos", "failures", "latency"):
+        for name in ("first_index", "workers", "restarts", "videos", "failures", "latency", "hold_steps"):
             non_negative(name, getattr(self, name))
         for name in ("episodes", "envs", "timeout_s", "recycle_after", "image_size"):
             positive(name, getattr(self, name))
@@ -169,7 +170,11 @@ def undecided(race: Race | None, result: EvalResult) -> dict[str, Any]:
 
 def common_fields(settings: BenchmarkSettings) -> dict[str, Any]:
     """Fields of the protocol that the policy and the settings decide."""
-    fields: dict[str, Any] = {"first_index": settings.first_index, "seed": settings.seed}
+    fields: dict[str, Any] = {
+        "first_index": settings.first_index,
+        "seed": settings.seed,
+        "hold_steps": settings.hold_steps,
+    }
     if settings.policy == EXPERT:
         return {**fields, "chunk_length": 1}
     facts = policy_facts(Path(settings.policy))

@@ -17,7 +17,7 @@ from worldrl.evaluation.report.model import DataUse, Filmstrip, Number, ReportDa
 from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import save_report_data
 from worldrl.evaluation.report.words import count, interval, percent
-from worldrl.evaluation.result import EvalResult
+from worldrl.evaluation.result import UNMEASURED, EvalResult
 from worldrl.rollout.suite_episodes import Spent
 
 PAGE = ("rates", "measurements", "filmstrips", "cost", "notes", "configuration")
@@ -26,7 +26,6 @@ FRAMES = 10
 LIMITS = (
     "The initial states are fixed. A greedy policy in a deterministic simulator does the same again, so the intervals "
     "are about other initial states of the same kind, not about another run.",
-    "Success is counted where the task is fulfilled at some step; the table of states says where it was undone again.",
 )
 
 
@@ -100,7 +99,13 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
             "policy": f"{result.policy} ({result.policy_hash[:16]})",
             "device": device,
         },
-        notes=[*limits, *LIMITS, *_validity(result), *([found.films.note] if found.films.note else [])],
+        notes=[
+            *limits,
+            *LIMITS,
+            lasting(result),
+            *_validity(result),
+            *([found.films.note] if found.films.note else []),
+        ],
     )
 
 
@@ -144,6 +149,18 @@ def stages(spent: Spent, wall_s: float) -> list[Stage]:
     return [*deciding, simulating, Stage("starting, probing, pictures of failures", rest)]
 
 
+def lasting(result: EvalResult) -> str:
+    """Which success is counted, and what is known of its end."""
+    once = "Success is counted where the task is fulfilled at some step"
+    if not result.end_measured:
+        return f"{once}; episodes end there, so whether it lasts was {UNMEASURED} (hold_steps=0)."
+    end = result.rate(at_end=True)
+    return (
+        f"{once}. {result.protocol.hold_steps} steps later, or at the time limit, {end['k']} of {end['n']} episodes are still "
+        "fulfilled; the table of states says which were undone."
+    )
+
+
 # --- states ---------------------------------------------------------------------------------------------------------
 
 
@@ -162,7 +179,8 @@ def states_table(result: EvalResult) -> Table:
     rows = []
     for task in result.protocol.tasks:
         undone = [o.spec.index for o in result.of_task(task) if o.success_once and not o.success_at_end]
-        rows.append((task, _numbers(failed_states(result, task)), _numbers(undone)))
+        told = _numbers(undone) if result.end_measured else UNMEASURED
+        rows.append((task, _numbers(failed_states(result, task)), told))
     return Table("Initial states that fail", ("Task", "Never fulfilled", "Fulfilled, then undone"), rows)
 
 
