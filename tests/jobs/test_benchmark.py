@@ -18,6 +18,7 @@ from worldrl.evaluation.report.store import load_report_data
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.suites import libero_protocol
 from worldrl.rollout.simulator import Launch
+from worldrl.workers import libero_facts
 
 TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
 DESCRIBED = {"tasks": [{"name": "a"}, {"name": "b"}], "packages": {"mujoco": "3.3.7"}, "assets": "0123"}
@@ -115,6 +116,31 @@ def test_results_of_different_conventions_refuse_to_be_compared():
         compare(result(protocol()), result(protocol(shadows=False)))
     with pytest.raises(ProtocolError, match="horizon"):
         compare(result(protocol("libero_spatial")), result(protocol("libero_spatial@lerobot")))
+
+
+@pytest.fixture
+def half_scripted(monkeypatch, fake_libero):
+    """The expert plays one of the tiny suite's two tasks; a worker that starts is one too many."""
+    monkeypatch.setitem(libero_facts.UNSCRIPTED, "libero_goal", ("reach_up",))
+    monkeypatch.setattr(suites, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
+    fake_libero(boom="a worker was started")
+
+
+def test_tasks_that_the_expert_does_not_play_are_refused_before_the_start(tmp_path, half_scripted, capsys):
+    assert run(tmp_path, "run")[0] == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert (
+        "policy: the scripted expert of libero_goal does not play reach_up; select others with tasks=[reach_right]"
+        in told
+    )
+    assert run(tmp_path, "one", "tasks=[reach_right]")[0] == 2
+    assert "a worker was started" in capsys.readouterr().err
+    assert main(["benchmark", "suite=maniskill", "policy=expert", f"run_dir={tmp_path / 'cubes'}"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "does not play PlaceSphere-v1, LiftPegUpright-v1" in told
+    assert "tasks=[PickCube-v1,PushCube-v1,PullCube-v1,StackCube-v1]" in told
+    assert main(["benchmark", "suite=robotwin_clean", "policy=expert", f"run_dir={tmp_path / 'arms'}"]) == 2
+    assert "no scripted expert that acts step by step" in " ".join(capsys.readouterr().err.split())
 
 
 def test_more_episodes_than_stored_states_are_refused():

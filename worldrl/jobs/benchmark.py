@@ -39,7 +39,7 @@ from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.policy_folder import policy_facts
 from worldrl.rollout.suite_episodes import Spent
-from worldrl.rollout.suites import SCRIPTED, family_of, suite_names
+from worldrl.rollout.suites import require_expert, suite_names
 from worldrl.settings import non_negative, one_of, positive, setting
 
 SUITES = (EMBEDDED, *suite_names())
@@ -217,8 +217,8 @@ def foreign(
     settings: BenchmarkSettings, run: RunDirectory, device: str, account: Spent
 ) -> tuple[EvalResult, dict[str, Any]]:
     """Measure on a foreign suite, in its own environment, after its physics has been probed."""
-    if settings.policy == EXPERT and family_of(settings.suite) not in SCRIPTED:
-        raise SettingError(f"policy: {settings.suite} has no scripted expert that acts step by step; give a policy")
+    if settings.policy == EXPERT:
+        require_expert("policy", settings.suite, settings.tasks)
     fields = common_fields(settings)
     fields.setdefault("image_size", settings.image_size)
     looks = settings.policy != EXPERT or settings.videos > 0

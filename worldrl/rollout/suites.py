@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from worldrl.core.errors import SettingError
 from worldrl.rollout.environments import find_environment
 from worldrl.rollout.isaac import isaac_launch
-from worldrl.rollout.libero import libero_launch
+from worldrl.rollout.libero import libero_launch, libero_tasks
 from worldrl.rollout.maniskill import maniskill_launch
 from worldrl.rollout.robotwin import robotwin_launch
 from worldrl.rollout.simulator import Launch
@@ -36,6 +37,37 @@ def suite_names() -> list[str]:
 def family_of(suite: str) -> str:
     """The environment that a suite lives in; the suite must be one of :func:`suite_names`."""
     return next(family for family, names in FAMILIES.items() if suite in names)
+
+
+def unscripted(suite: str, tasks: Sequence[str]) -> list[str]:
+    """Which of these tasks the suite's scripted expert does not play; no tasks are all of the suite's."""
+    if family_of(suite) == "maniskill":
+        without = [name for name in maniskill_facts.SUITES[suite] if not maniskill_facts.TASKS[name].expert]
+    else:
+        without = list(libero_facts.UNSCRIPTED.get(libero_facts.split_suite(suite)[0], ()))
+    return [name for name in without if not tasks or name in tasks]
+
+
+def require_expert(setting: str, suite: str, tasks: Sequence[str]) -> None:
+    """Refuse a scripted expert that some of the tasks do not have, before any worker is started.
+
+    Args:
+        setting: that asks for the expert.
+        suite: a name of :func:`suite_names`.
+        tasks: names; empty takes all.
+
+    Raises:
+        SettingError: there is none, or not for some tasks; with the tasks that have one, as a setting to copy.
+        WorkerEnvironmentError: LIBERO is not set up.
+    """
+    family = family_of(suite)
+    if family not in SCRIPTED:
+        raise SettingError(f"{setting}: {suite} has no scripted expert that acts step by step; give a policy")
+    if without := unscripted(suite, tasks):
+        names = maniskill_facts.SUITES[suite] if family == "maniskill" else libero_tasks(suite)
+        others = [name for name in tasks or names if name not in without]
+        select = f"select others with tasks=[{','.join(others)}]" if others else "choose other tasks, or give a policy"
+        raise SettingError(f"{setting}: the scripted expert of {suite} does not play {', '.join(without)}; {select}")
 
 
 def main_camera(suite: str) -> str:
