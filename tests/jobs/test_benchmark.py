@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import worldrl.rollout.suites as suites
 from worldrl.cli import main
@@ -18,8 +19,12 @@ from worldrl.evaluation.report.store import load_report_data
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.suites import libero_protocol
 from worldrl.rollout.simulator import Launch
+from worldrl.rollout.simulator_pool import SimulatorPool
 from worldrl.workers import libero_facts
+from worldrl.workers.boot import load_file
 
+FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
+fake = load_file("fake_network", FAKE)
 TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
 DESCRIBED = {"tasks": [{"name": "a"}, {"name": "b"}], "packages": {"mujoco": "3.3.7"}, "assets": "0123"}
 
@@ -170,6 +175,7 @@ def test_pictures_that_fail_are_a_note_and_lose_no_result(tmp_path, fake_libero,
         return Launch(suite, sys.executable, TARGET, options)
 
     monkeypatch.setattr(suites, "libero_launch", launch)
+    monkeypatch.setitem(libero_facts.SUITES, "libero_goal", libero_facts.SuiteFacts(2, 24))
     code, folder = run(tmp_path, "run", "workers=1", "envs=1", "restarts=0", "failures=2")
     assert code == 0
     metrics = json.loads((folder / "result.json").read_text())["metrics"]
@@ -205,6 +211,37 @@ def test_a_success_that_does_not_last_is_told_only_where_episodes_go_on_after_it
         compare(a, b)
     with pytest.raises(ProtocolError, match="hold_steps is 0"):
         compare(b, b, at_end=True)
+
+
+def test_numbers_outside_the_robots_range_are_counted_and_never_reach_a_simulator(tmp_path, fake_libero, monkeypatch):
+    """One number of seven is always 3; whoever clips it in silence only measures a bad policy."""
+    mean = torch.tensor([3.0, 0.1, 0, 0, 0, 0, -0.5])
+    statistics = {"action.mean": mean, "action.std": torch.full((7,), 1e-4)}
+    policy = fake.publish(tmp_path / "policy", size=4, statistics=statistics)
+    worker = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(policy)})
+    monkeypatch.setattr("worldrl.rollout.lerobot_policy.lerobot_launch", lambda folder, device: worker)
+    executed = []
+    step = SimulatorPool.step
+    monkeypatch.setattr(
+        SimulatorPool,
+        "step",
+        lambda self, actions, **more: executed.extend(actions.values()) or step(self, actions, **more),
+    )
+    monkeypatch.setitem(libero_facts.SUITES, "libero_goal", libero_facts.SuiteFacts(2, 24))
+    fake_libero(image_size=4)
+    tokens = ["suite=libero_goal", "tasks=[reach_up]", "episodes=2", "workers=1", "envs=2", "failures=1"]
+    assert main(["benchmark", f"policy={policy}", *tokens, f"run_dir={tmp_path / 'run'}"]) == 0
+    result = EvalResult.load(tmp_path / "run")
+    assert (
+        [outcome.clipped for outcome in result.outcomes] == [outcome.steps for outcome in result.outcomes] == [24] * 2
+    )
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["clipped_share"] == pytest.approx(
+        1 / 7
+    )
+    assert [
+        note for note in load_report_data(tmp_path / "run").notes if note.startswith("14 % of the policy's numbers")
+    ]
+    assert {float(action[0]) for action in executed} == {1.0}
 
 
 def test_a_result_is_written_before_its_pictures(tmp_path, fake_libero, monkeypatch):

@@ -117,6 +117,10 @@ class ActionSpec:
         low, high = scaled.new_tensor(self.low), scaled.new_tensor(self.high)
         return (low + (scaled + 1) / 2 * (high - low)).clamp(low, high)
 
+    def within(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Take actions ``[..., A]`` to the range: what lies outside to its nearest end; what is not finite stays as it is."""
+        return np.where(np.isfinite(action), np.clip(action, *self.bounds), action)
+
     def hold(self, told: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the null action: the one under which everything stays as it was told.
 

@@ -100,6 +100,13 @@ class EvalResult:
         return sum(outcome.restarted for outcome in self.outcomes)
 
     @property
+    def clipped_share(self) -> float | None:
+        """Share of the executed numbers that were decided outside the robot's range; None where nobody counted."""
+        counts = [outcome.clipped for outcome in self.outcomes]
+        numbers = self.protocol.actions.size * sum(outcome.steps for outcome in self.outcomes)
+        return None if None in counts else sum(count or 0 for count in counts) / numbers
+
+    @property
     def valid(self) -> bool:
         """Whether infrastructure lost at most 1 % of the episodes."""
         return self.restarts <= MAX_RESTARTS * len(self.outcomes)
@@ -115,6 +122,7 @@ class EvalResult:
             "tasks": {task: self.rate(task) for task in tasks},
             "tasks_at_end": {task: self.rate(task, at_end=True) for task in tasks} if end else None,
             "mean_steps": sum(outcome.steps for outcome in self.outcomes) / len(self.outcomes),
+            "clipped_share": self.clipped_share,
             "restarted_episodes": self.restarts,
             "valid": self.valid,
             "protocol": self.protocol.to_json(),

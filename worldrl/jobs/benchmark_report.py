@@ -18,6 +18,7 @@ from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import save_report_data
 from worldrl.evaluation.report.words import count, interval, percent
 from worldrl.evaluation.result import UNMEASURED, EvalResult
+from worldrl.jobs.evaluate import clipping
 from worldrl.rollout.suite_episodes import Spent
 
 PAGE = ("rates", "measurements", "filmstrips", "cost", "notes", "configuration")
@@ -103,6 +104,7 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
             *limits,
             *LIMITS,
             lasting(result),
+            *_clipped(result),
             *_validity(result),
             *([found.films.note] if found.films.note else []),
         ],
@@ -196,6 +198,13 @@ def always_table(found: Measured) -> list[Table]:
 
 def _numbers(states: Sequence[int]) -> str:
     return ", ".join(map(str, states)) or "none"
+
+
+def _clipped(result: EvalResult) -> list[str]:
+    share = result.clipped_share
+    if share is None:
+        return ["Nobody counted the policy's numbers outside the robot's range."]
+    return [f"{clipping(share)}."] if share else []
 
 
 def _validity(result: EvalResult) -> list[str]:

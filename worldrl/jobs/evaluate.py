@@ -132,8 +132,18 @@ def show(metrics: Mapping[str, Any], protocol_hash: str) -> None:
         last = f"{end['k']}/{end['n']}" if end else UNMEASURED
         table.add_row(task, f"{rate['k']}/{rate['n']}", rate_interval(rate), last)
     console().print(table)
+    if metrics["clipped_share"]:
+        console().print(clipping(metrics["clipped_share"]), markup=False)
     if not metrics["valid"]:
         console().print(
             f"not valid: {metrics['restarted_episodes']} episodes were run again after a worker died, "
             f"more than {100 * MAX_RESTARTS:.0f} %"
         )
+
+
+def clipping(share: float) -> str:
+    """What a share of numbers outside the robot's range means; how large a one is wrong depends on which numbers they are."""
+    return (
+        f"{100 * share:.2g} % of the policy's numbers lay outside the robot's range and were executed as its nearest end: "
+        "few are a gripper or a full speed that overshoots, many are other units, another range or other statistics"
+    )
