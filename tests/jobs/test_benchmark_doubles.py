@@ -26,6 +26,7 @@ from worldrl.workers.boot import load_file
 
 DOUBLES = Path(__file__).parents[1] / "workers"
 make_checkout = load_file("robotwin_double", DOUBLES / "robotwin_double.py").make_checkout
+fake = load_file("fake_network", DOUBLES.parent / "policies" / "fake_network.py")
 TWO_ARMS = embedded_embodiment(["BimanualOpenDrawer"]).actions
 
 
@@ -94,3 +95,41 @@ def test_isaacs_failures_are_filmed_too(tmp_path, isaac):
     assert (metrics["success"]["k"], metrics["success"]["n"]) == (0, 2)
     assert len(load_report_data(tmp_path / "run").filmstrips) == 2
     assert len(list((tmp_path / "run" / "videos").glob("*.mp4"))) == 1
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch):
+    """A suite whose workers are launched is one too many."""
+    for name in ("robotwin", "isaac", "maniskill", "libero"):
+        monkeypatch.setattr(suites, f"{name}_launch", lambda *_, **__: pytest.fail("a worker was launched"))
+
+
+def refused(capsys, policy, suite, tmp_path):
+    assert main(["benchmark", f"policy={policy}", f"suite={suite}", f"run_dir={tmp_path / suite}"]) == 2
+    return " ".join(capsys.readouterr().err.split())
+
+
+def test_a_policy_that_does_not_fit_is_told_both_specs_before_any_worker_starts(tmp_path, capsys, nothing_starts):
+    one, two = (save_policy(tmp_path / name, spec) for name, spec in (("one", TOOL_ACTIONS), ("two", TWO_ARMS)))
+    told = refused(capsys, one, "robotwin_clean", tmp_path)
+    assert "does not fit the suite robotwin_clean" in told
+    assert "command (7,) | command (14,) action (7,) | action (14,)" in told
+    assert "foreign suites for this policy: libero_spatial," in told
+    assert "isaac_stack" in told
+    assert "isaac_lift" not in told
+    told = refused(capsys, two, "libero_goal", tmp_path)
+    assert "action (14,) | action (7,)" in told
+    assert told.endswith("foreign suites for this policy: robotwin_clean, robotwin_randomised")
+    assert "image (16, 16, 3) | image not shown" in refused(capsys, one, "isaac_lift", tmp_path)
+
+
+def test_a_camera_that_a_suite_lacks_is_told_beside_those_it_has(tmp_path, capsys, nothing_starts):
+    sees = {"type": "VISUAL", "shape": [3, 16, 16]}
+    cameras = {"observation.images.image": sees, "observation.images.image2": sees}
+    moves = {"observation.state": {"type": "STATE", "shape": [7]}}
+    policy = fake.publish(tmp_path / "wrist", input_features={**cameras, **moves})
+    told = refused(capsys, policy, "maniskill", tmp_path)
+    assert "observation.images.image2 (16, 16, 3) | wrist_image not shown" in told
+    assert "observation.images.image (16, 16, 3) | image (16, 16, 3)" in told
+    assert "unknown camera" not in told
+    assert "libero_goal" in told

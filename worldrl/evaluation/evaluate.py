@@ -51,10 +51,12 @@ def evaluate_policy(
     Raises:
         RaceOver: the comparison is decided; the outcomes so far are kept in ``out``.
         ArtefactError: no policy there.
+        SettingError: its inputs, or the number of its actions, are not the suite's; both specs side by side.
         ProtocolError: the policy has another chunk length or other actions than the protocol, or ``out`` holds another evaluation.
         WorkerError: a worker failed; the outcomes so far are kept in ``out``.
     """
-    require_policy_fits(folder, protocol.actions, f"the suite {protocol.suite}")
+    cameras = (*protocol.cameras[:1], *(() if protocol.actions.absolute else ("wrist",)))
+    require_policy_fits(folder, protocol.actions, f"the suite {protocol.suite}", cameras=cameras)
     facts = policy_facts(folder)
     if facts.chunk_length != protocol.chunk_length:
         raise ProtocolError(

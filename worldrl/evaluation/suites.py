@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from worldrl.core.actions import ActionSpec, suite_actions
+from worldrl.core.actions import suite_actions
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.types import Episode
 from worldrl.evaluation.evaluate import evaluate_with
@@ -147,28 +147,6 @@ def choose(tasks: Sequence[str], described: dict[str, Any]) -> tuple[str, ...]:
         if task not in names:
             raise SettingError(f"tasks: unknown task {task!r}{nearest(task, names)}")
     return tuple(tasks) or tuple(names)
-
-
-def require_fit(suite: str, described: dict[str, Any], actions: ActionSpec) -> None:
-    """Refuse a policy whose actions a suite does not take.
-
-    Args:
-        suite: its name.
-        described: what its worker says about it.
-        actions: the policy's.
-
-    Raises:
-        SettingError: both sides, and the suites that take such a policy.
-    """
-    wanted = suite_actions(described).names
-    if len(wanted) != actions.size:
-        others = (
-            "robotwin_clean, robotwin_randomised" if actions.absolute else "libero_*, maniskill*, isaac_stack, embedded"
-        )
-        raise SettingError(
-            f"policy: its {actions.size} actions are {', '.join(actions.names)}; {suite} takes {len(wanted)}: "
-            f"{', '.join(wanted)}; suites for this policy: {others}"
-        )
 
 
 def described_protocol(

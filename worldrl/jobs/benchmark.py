@@ -20,7 +20,7 @@ from worldrl.evaluation.evaluate import evaluate_actor, evaluate_policy
 from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol, require_same
 from worldrl.evaluation.race import Race, RaceOver, race_against
 from worldrl.evaluation.result import EvalResult, mean_score
-from worldrl.evaluation.suites import evaluate_in_suite, require_fit, suite_protocol
+from worldrl.evaluation.suites import evaluate_in_suite, suite_protocol
 from worldrl.jobs.benchmark_films import (
     EMBEDDED,
     EXPERT,
@@ -39,7 +39,7 @@ from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.policy_folder import policy_facts
 from worldrl.rollout.suite_episodes import Spent
-from worldrl.rollout.suites import require_expert, suite_names
+from worldrl.rollout.suites import require_expert, require_suite_fits, suite_names
 from worldrl.settings import non_negative, one_of, positive, setting
 
 SUITES = (EMBEDDED, *suite_names())
@@ -219,13 +219,13 @@ def foreign(
     """Measure on a foreign suite, in its own environment, after its physics has been probed."""
     if settings.policy == EXPERT:
         require_expert("policy", settings.suite, settings.tasks)
+    else:
+        require_suite_fits(settings.suite, Path(settings.policy))
     fields = common_fields(settings)
     fields.setdefault("image_size", settings.image_size)
     looks = settings.policy != EXPERT or settings.videos > 0
     cameras = cameras_of(settings) if looks else ()
     with open_foreign(settings, cameras, fields["image_size"]) as suite:
-        if settings.policy != EXPERT:
-            require_fit(settings.suite, suite.pool.suite, policy_facts(Path(settings.policy)).actions)
         protocol = suite_protocol(
             settings.suite,
             suite.pool.suite,

@@ -20,7 +20,7 @@ from worldrl.evaluation.result import EvalResult
 from worldrl.jobs.benchmark_report import Films, choose_failures
 from worldrl.jobs.suite_opening import OpenSuite, open_suite
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, actor_to_json
-from worldrl.rollout.policy_folder import policy_facts, require_policy_fits
+from worldrl.rollout.policy_folder import policy_facts
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, play_episodes
@@ -61,7 +61,6 @@ def actor_of(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -
     """Who acts."""
     if settings.policy == EXPERT:
         return ExpertActor()
-    require_policy_fits(Path(settings.policy), protocol.actions, f"the suite {protocol.suite}")
     return policy_actor(Path(settings.policy), protocol, device)
 
 

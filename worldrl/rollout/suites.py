@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec, suite_actions
 from worldrl.core.errors import SettingError
 from worldrl.rollout.environments import find_environment
 from worldrl.rollout.isaac import isaac_launch
 from worldrl.rollout.libero import libero_launch, libero_tasks
 from worldrl.rollout.maniskill import maniskill_launch
+from worldrl.rollout.policy_folder import require_policy_fits
 from worldrl.rollout.robotwin import robotwin_launch
 from worldrl.rollout.simulator import Launch
 from worldrl.workers import isaac_facts, libero_facts, maniskill_facts, robotwin_facts
@@ -73,6 +76,51 @@ def require_expert(setting: str, suite: str, tasks: Sequence[str]) -> None:
 def main_camera(suite: str) -> str:
     """The camera whose picture is called ``image``."""
     return "head" if family_of(suite) == "robotwin" else "scene"
+
+
+@dataclass(frozen=True)
+class SuiteSpec:
+    """What a suite's robot takes and shows, known before any worker is started.
+
+    Attributes:
+        actions: what their numbers are.
+        cameras: ours, the main one first; empty where there is nothing to see.
+    """
+
+    actions: ActionSpec
+    cameras: tuple[str, ...]
+
+
+def suite_spec(suite: str) -> SuiteSpec:
+    """The spec of a suite of :func:`suite_names`."""
+    family = family_of(suite)
+    if family == "robotwin":
+        return SuiteSpec(suite_actions({"joints": robotwin_facts.joints()}), tuple(robotwin_facts.CAMERAS))
+    if family == "isaac":
+        return SuiteSpec(TOOL_ACTIONS, tuple(isaac_facts.CAMERAS) if isaac_facts.SUITES[suite].pictures else ())
+    cameras = libero_facts.CAMERAS if family == "libero" else maniskill_facts.CAMERAS
+    return SuiteSpec(TOOL_ACTIONS, tuple(cameras))
+
+
+def require_suite_fits(suite: str, policy: Path) -> None:
+    """Refuse a policy that a suite has no inputs or no robot for, before any worker is started.
+
+    Raises:
+        SettingError: both specs side by side, the nearest adapter, and the suites that such a policy fits.
+    """
+    problem = _misfit(suite, policy)
+    if problem is not None:
+        others = [name for name in suite_names() if _misfit(name, policy) is None]
+        raise SettingError(f"{problem}\nforeign suites for this policy: {', '.join(others) or 'none'}") from problem
+
+
+def _misfit(suite: str, policy: Path) -> SettingError | None:
+    spec = suite_spec(suite)
+    try:
+        require_policy_fits(policy, spec.actions, f"the suite {suite}", cameras=spec.cameras)
+    except SettingError as problem:
+        return problem
+    return None
 
 
 @dataclass(frozen=True)
