@@ -84,6 +84,18 @@ def test_embedded_suite_with_its_expert(tmp_path):
     assert (result.rate()["k"], result.rate()["n"]) == (2, 2)
 
 
+def test_restarts_are_allowed_to_the_embedded_suites_workers_too(tmp_path, monkeypatch):
+    class SeenError(Exception):
+        pass
+
+    def seen(specs, *, restarts, **_):
+        raise SeenError(restarts)
+
+    monkeypatch.setattr("worldrl.evaluation.evaluate.rollout_episodes", seen)
+    with pytest.raises(SeenError, match="7"):
+        main(["benchmark", "policy=expert", "episodes=1", "restarts=7", f"run_dir={tmp_path / 'run'}"])
+
+
 def test_missing_environment_is_exit_code_2(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WORLDRL_CACHE", str(tmp_path / "cache"))
     assert main(["benchmark", "suite=libero_goal", "policy=expert", f"run_dir={tmp_path / 'run'}"]) == 2

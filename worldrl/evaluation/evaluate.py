@@ -29,6 +29,7 @@ def evaluate_policy(
     envs_per_worker: int = 4,
     device: str = "cpu",
     timeout_s: float = 120.0,
+    restarts: int = 1,
     out: Path | None = None,
     record_videos: int = 0,
     on_recording: Callable[[Episode], None] | None = None,
@@ -43,6 +44,7 @@ def evaluate_policy(
         envs_per_worker: environments per process, and the largest batch of a decision.
         device: torch device of the policy, in every worker.
         timeout_s: longest silence of a worker (s).
+        restarts: how often one episode may lose its worker.
         out: where outcomes are written as they come, and found again after an interruption; None keeps nothing.
         record_videos: episodes per task that are recorded with frames.
         on_recording: receives each recorded episode, before its outcome counts.
@@ -77,6 +79,7 @@ def evaluate_policy(
         workers=workers,
         envs_per_worker=envs_per_worker,
         timeout_s=timeout_s,
+        restarts=restarts,
         out=out,
         record_videos=record_videos,
         on_recording=on_recording,
@@ -104,6 +107,7 @@ def evaluate_actor(
     workers: int,
     envs_per_worker: int = 4,
     timeout_s: float = 120.0,
+    restarts: int = 1,
     out: Path | None = None,
     record_videos: int = 0,
     on_recording: Callable[[Episode], None] | None = None,
@@ -119,6 +123,7 @@ def evaluate_actor(
         workers: as in :func:`evaluate_policy`, and so are the others.
         envs_per_worker: environments per process.
         timeout_s: longest silence of a worker (s).
+        restarts: how often one episode may lose its worker.
         out: where outcomes are written.
         record_videos: episodes per task recorded with frames.
         on_recording: receives them.
@@ -133,6 +138,7 @@ def evaluate_actor(
             workers=workers,
             envs_per_worker=envs_per_worker,
             timeout_s=timeout_s,
+            restarts=restarts,
             hold_steps=protocol.hold_steps,
             record=record,
             order="completion",

@@ -69,7 +69,7 @@ class BenchmarkSettings:
     assets_note: str = setting("", "LIBERO: what the result must say about assets=; setup's own note is kept")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
     recycle_after: int = setting(50, "foreign suites: episodes after which a worker is replaced")
-    restarts: int = setting(2, "foreign suites: how often one episode may lose its worker")
+    restarts: int = setting(2, "how often one episode may lose its worker")
     videos: int = setting(0, "episodes per task recorded as mp4")
     failures: int = setting(3, "failed episodes that are run again for the report's pictures")
     against: str = setting("", "finished benchmark to compare with: ends as soon as the comparison is decided")
@@ -199,6 +199,7 @@ def embedded(
         "workers": settings.workers,
         "envs_per_worker": max(1, settings.envs // max(1, settings.workers)),
         "timeout_s": settings.timeout_s,
+        "restarts": settings.restarts,
         "out": run.path,
         "record_videos": settings.videos,
         "on_recording": video_writer(run.path / "videos", protocol.control_hz),

@@ -93,8 +93,15 @@ def _play(
     actor = actor_of(settings, protocol, device)
     if settings.suite == EMBEDDED:
         # In a process of its own: a renderer that fails takes nothing else along.
-        options, hold_steps = protocol.env_options, protocol.hold_steps
-        yield from rollout_episodes(specs, actor=actor, env_options=options, workers=1, hold_steps=hold_steps)
+        yield from rollout_episodes(
+            specs,
+            actor=actor,
+            env_options=protocol.env_options,
+            workers=1,
+            timeout_s=settings.timeout_s,
+            hold_steps=protocol.hold_steps,
+            restarts=settings.restarts,
+        )
         return
     cameras = cameras_of(settings)
     with open_foreign(settings, cameras, protocol.image_size) as suite:
