@@ -88,3 +88,10 @@ def test_what_is_not_described_is_refused(push_episode):
         joint_targets(("a", "b"), (0.0,), (1.0, 1.0))
     with pytest.raises(SettingError, match="must lie below"):
         joint_targets(("a",), (1.0,), (1.0,))
+
+
+def test_what_lies_outside_the_range_takes_its_nearest_end_and_what_is_no_number_stays():
+    action = np.array([[3.0, -0.5, -7.0, np.nan, np.inf, 1.0, -1.0]], np.float32)
+    expected = np.array([[1.0, -0.5, -1.0, np.nan, np.inf, 1.0, -1.0]], np.float32)
+    np.testing.assert_array_equal(TOOL_ACTIONS.within(action), expected)
+    assert TOOL_ACTIONS.within(action).dtype == np.float32

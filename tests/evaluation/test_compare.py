@@ -33,7 +33,8 @@ def test_metrics_agree_with_themselves(protocol, make_result):
         assert entry["after"]["k"] == pair["both"] + pair["only_b"]
     assert found["paired"]["diff"] == pytest.approx(2 / 6)
     assert all(entry["p_holm"] >= entry["paired"]["p"] for entry in found["tasks"].values())
-    at_end = compare(make_result(protocol, "sfffff"), make_result(protocol, "sssfff"), at_end=True).metrics()
+    held = dataclasses.replace(protocol, hold_steps=1)
+    at_end = compare(make_result(held, "sfffff"), make_result(held, "sssfff"), at_end=True).metrics()
     assert (at_end["before"]["k"], at_end["after"]["k"], at_end["paired"]["neither"]) == (0, 0, 6)
 
 

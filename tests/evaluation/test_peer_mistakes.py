@@ -144,7 +144,7 @@ def test_an_action_that_is_no_number_never_reaches_a_simulator(bad):
 
 def test_a_rate_is_counts_and_says_both_kinds_of_success():
     """43.9 % of 500 is not a whole number; 75 % and 29 % were the same rollouts."""
-    made = result(protocol())
+    made = result(protocol(hold_steps=5))
     outcomes = (replace(made.outcomes[0], success_at_end=False), *made.outcomes[1:])
     metrics = replace(made, outcomes=outcomes).metrics()
     assert (metrics["success"]["k"], metrics["success_at_end"]["k"], metrics["success"]["n"]) == (5, 4, 5)

@@ -10,7 +10,9 @@ def test_rates_count_episodes(protocol, make_result):
     result = make_result(protocol, "ssffsf")
     assert (result.rate()["k"], result.rate()["n"]) == (3, 6)
     assert (result.rate("PickRedCube")["k"], result.rate("CloseDrawer")["k"]) == (2, 1)
-    assert result.rate(at_end=True)["k"] == 0
+    with pytest.raises(ProtocolError, match="hold_steps is 0"):
+        result.rate(at_end=True)
+    assert make_result(dataclasses.replace(protocol, hold_steps=1), "ssffsf").rate(at_end=True)["k"] == 0
     assert result.metrics()["mean_steps"] == 12.5
 
 

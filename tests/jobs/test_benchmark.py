@@ -8,16 +8,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import worldrl.rollout.suites as suites
 from worldrl.cli import main
-from worldrl.core.errors import ProtocolError, SettingError
+from worldrl.core.errors import ProtocolError, SettingError, WorkerEnvironmentError
 from worldrl.evaluation.compare import compare
 from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.evaluation.report.store import load_report_data
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.suites import libero_protocol
 from worldrl.rollout.simulator import Launch
+from worldrl.rollout.simulator_pool import SimulatorPool
+from worldrl.workers import libero_facts
+from worldrl.workers.boot import load_file
 
+FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
+fake = load_file("fake_network", FAKE)
 TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
 DESCRIBED = {"tasks": [{"name": "a"}, {"name": "b"}], "packages": {"mujoco": "3.3.7"}, "assets": "0123"}
 
@@ -77,6 +84,18 @@ def test_embedded_suite_with_its_expert(tmp_path):
     assert (result.rate()["k"], result.rate()["n"]) == (2, 2)
 
 
+def test_restarts_are_allowed_to_the_embedded_suites_workers_too(tmp_path, monkeypatch):
+    class SeenError(Exception):
+        pass
+
+    def seen(specs, *, restarts, **_):
+        raise SeenError(restarts)
+
+    monkeypatch.setattr("worldrl.evaluation.evaluate.rollout_episodes", seen)
+    with pytest.raises(SeenError, match="7"):
+        main(["benchmark", "policy=expert", "episodes=1", "restarts=7", f"run_dir={tmp_path / 'run'}"])
+
+
 def test_missing_environment_is_exit_code_2(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("WORLDRL_CACHE", str(tmp_path / "cache"))
     assert main(["benchmark", "suite=libero_goal", "policy=expert", f"run_dir={tmp_path / 'run'}"]) == 2
@@ -116,6 +135,31 @@ def test_results_of_different_conventions_refuse_to_be_compared():
         compare(result(protocol("libero_spatial")), result(protocol("libero_spatial@lerobot")))
 
 
+@pytest.fixture
+def half_scripted(monkeypatch, fake_libero):
+    """The expert plays one of the tiny suite's two tasks; a worker that starts is one too many."""
+    monkeypatch.setitem(libero_facts.UNSCRIPTED, "libero_goal", ("reach_up",))
+    monkeypatch.setattr(suites, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
+    fake_libero(boom="a worker was started")
+
+
+def test_tasks_that_the_expert_does_not_play_are_refused_before_the_start(tmp_path, half_scripted, capsys):
+    assert run(tmp_path, "run")[0] == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert (
+        "policy: the scripted expert of libero_goal does not play reach_up; select others with tasks=[reach_right]"
+        in told
+    )
+    assert run(tmp_path, "one", "tasks=[reach_right]")[0] == 2
+    assert "a worker was started" in capsys.readouterr().err
+    assert main(["benchmark", "suite=maniskill", "policy=expert", f"run_dir={tmp_path / 'cubes'}"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "does not play PlaceSphere-v1, LiftPegUpright-v1" in told
+    assert "tasks=[PickCube-v1,PushCube-v1,PullCube-v1,StackCube-v1]" in told
+    assert main(["benchmark", "suite=robotwin_clean", "policy=expert", f"run_dir={tmp_path / 'arms'}"]) == 2
+    assert "no scripted expert that acts step by step" in " ".join(capsys.readouterr().err.split())
+
+
 def test_more_episodes_than_stored_states_are_refused():
     with pytest.raises(SettingError, match="50 initial states"):
         protocol(episodes_per_task=51)
@@ -129,6 +173,94 @@ def test_a_video_shows_the_episode(tmp_path, fake_libero):
     assert code == 0
     assert len(list((folder / "videos").glob("*.mp4"))) == 2
     assert np.isfinite(json.loads((folder / "result.json").read_text())["metrics"]["mean_steps"])
+
+
+@pytest.mark.parametrize("trouble", ["no renderer", "lost worker"])
+def test_pictures_that_fail_are_a_note_and_lose_no_result(tmp_path, fake_libero, monkeypatch, capsys, trouble):
+    """The expert looks at nothing, so only the films of its failures need a renderer."""
+
+    def launch(suite, *, cameras, **settings):
+        if cameras and trouble == "no renderer":
+            raise WorkerEnvironmentError("libero: nothing renders in its environment")
+        fault = {"task": "reach_up", "init_id": 0, "at": 2, "kind": "kill"} if cameras else None
+        options = {"suite": suite, "image_size": 16 * len(cameras), "lazy": True, "fault": fault}
+        return Launch(suite, sys.executable, TARGET, options)
+
+    monkeypatch.setattr(suites, "libero_launch", launch)
+    monkeypatch.setitem(libero_facts.SUITES, "libero_goal", libero_facts.SuiteFacts(2, 24))
+    code, folder = run(tmp_path, "run", "workers=1", "envs=1", "restarts=0", "failures=2")
+    assert code == 0
+    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    assert (metrics["success"]["k"], metrics["success"]["n"]) == (0, 6)
+    word, shown = {"no renderer": ("nothing renders", 0), "lost worker": ("SIGKILL", 1)}[trouble]
+    assert f"{shown} of 2 failed episodes" in metrics["pictures_note"]
+    assert word in metrics["pictures_note"]
+    data = load_report_data(folder)
+    assert metrics["pictures_note"] in data.notes
+    assert len(data.filmstrips) == shown
+    assert word in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_success_that_does_not_last_is_told_only_where_episodes_go_on_after_it(tmp_path, fake_libero, capsys):
+    """Episodes that end at their first success are fulfilled at their end by construction: nothing was measured."""
+    fake_libero(undone="reach_up")
+    held, ended = (run(tmp_path, f"hold-{n}", "workers=1", "envs=2", f"hold_steps={n}") for n in (3, 0))
+    assert held[0] == ended[0] == 0
+    table = {row["task"]: row for row in csv.DictReader((held[1] / "results.csv").read_text().splitlines())}
+    assert [table[name]["successes"] for name in ("reach_right", "reach_up", "all")] == ["3", "3", "6"]
+    assert [table[name]["at_end"] for name in ("reach_right", "reach_up", "all")] == ["3", "0", "3"]
+    (states, *_) = load_report_data(held[1]).tables
+    assert [row[-1] for row in states.rows] == ["none", "0, 1, 2"]
+    (states, *_) = load_report_data(ended[1]).tables
+    assert [row[-1] for row in states.rows] == ["not measured"] * 2
+    metrics = [json.loads((folder / "result.json").read_text())["metrics"] for _, folder in (held, ended)]
+    assert metrics[0]["success_at_end"]["k"] == 3
+    assert metrics[1]["success_at_end"] is metrics[1]["tasks_at_end"] is None
+    assert metrics[0]["protocol"]["hold_steps"] == 3
+    assert "not measured" in capsys.readouterr().err
+    a, b = (EvalResult.load(folder) for _, folder in (held, ended))
+    with pytest.raises(ProtocolError, match="hold_steps: 3 against 0"):
+        compare(a, b)
+    with pytest.raises(ProtocolError, match="hold_steps is 0"):
+        compare(b, b, at_end=True)
+
+
+def test_numbers_outside_the_robots_range_are_counted_and_never_reach_a_simulator(tmp_path, fake_libero, monkeypatch):
+    """One number of seven is always 3; whoever clips it in silence only measures a bad policy."""
+    mean = torch.tensor([3.0, 0.1, 0, 0, 0, 0, -0.5])
+    statistics = {"action.mean": mean, "action.std": torch.full((7,), 1e-4)}
+    policy = fake.publish(tmp_path / "policy", size=4, statistics=statistics)
+    worker = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(policy)})
+    monkeypatch.setattr("worldrl.rollout.lerobot_policy.lerobot_launch", lambda folder, device: worker)
+    executed = []
+    step = SimulatorPool.step
+    monkeypatch.setattr(
+        SimulatorPool,
+        "step",
+        lambda self, actions, **more: executed.extend(actions.values()) or step(self, actions, **more),
+    )
+    monkeypatch.setitem(libero_facts.SUITES, "libero_goal", libero_facts.SuiteFacts(2, 24))
+    fake_libero(image_size=4)
+    tokens = ["suite=libero_goal", "tasks=[reach_up]", "episodes=2", "workers=1", "envs=2", "failures=1"]
+    assert main(["benchmark", f"policy={policy}", *tokens, f"run_dir={tmp_path / 'run'}"]) == 0
+    result = EvalResult.load(tmp_path / "run")
+    assert (
+        [outcome.clipped for outcome in result.outcomes] == [outcome.steps for outcome in result.outcomes] == [24] * 2
+    )
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["clipped_share"] == pytest.approx(
+        1 / 7
+    )
+    assert [
+        note for note in load_report_data(tmp_path / "run").notes if note.startswith("14 % of the policy's numbers")
+    ]
+    assert {float(action[0]) for action in executed} == {1.0}
+
+
+def test_a_result_is_written_before_its_pictures(tmp_path, fake_libero, monkeypatch):
+    monkeypatch.setattr("worldrl.jobs.benchmark.film_failures", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run(tmp_path, "run", "workers=1", "envs=1")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["success"]["n"] == 6
 
 
 def test_a_comparison_ends_when_it_is_decided(tmp_path, fake_libero, capsys):

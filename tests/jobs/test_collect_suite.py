@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 
+import worldrl.rollout.suites as suites
 from worldrl.cli import main
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.lerobot_journal import read_journal
 from worldrl.rollout.specs import spec_of
+from worldrl.workers import libero_facts
 
 SIZE = 16
 
@@ -38,6 +40,17 @@ def test_recordings_do_not_depend_on_workers_or_interruption_and_keep_their_orde
     metrics = json.loads((tmp_path / "plain" / "result.json").read_text())["metrics"]
     assert (metrics["suite"], metrics["assets_note"]) == ("libero_goal", "toy")
     assert metrics["tasks"]["reach_up"]["expert"]["k"] == 3
+
+
+def test_tasks_that_the_expert_does_not_play_are_refused_before_the_start(tmp_path, fake_libero, monkeypatch, capsys):
+    monkeypatch.setitem(libero_facts.UNSCRIPTED, "libero_goal", ("reach_up",))
+    monkeypatch.setattr(suites, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
+    fake_libero(boom="a worker was started")
+    assert collect(tmp_path / "run") == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert (
+        "expert_episodes: the scripted expert of libero_goal does not play reach_up; select others with tasks=[" in told
+    )
 
 
 def test_a_recording_holds_what_the_suite_said(tmp_path, fake_libero):

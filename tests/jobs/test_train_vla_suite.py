@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+import worldrl.rollout.suites as suites
 from worldrl.cli import main
 from worldrl.core.errors import SettingError
 from worldrl.data.dataset import EpisodeDataset
@@ -99,3 +100,25 @@ def test_without_names_all_tasks_are_meant(suite):
         evaluation=Evaluation(5),
     )  # fmt: skip
     assert tasks_of(settings) == ("reach_right", "reach_up")
+
+
+def test_tasks_that_the_expert_does_not_play_are_refused_where_it_is_asked_to(suite, monkeypatch):
+    monkeypatch.setitem(libero_facts.UNSCRIPTED, "libero_goal", ("reach_up",))
+    monkeypatch.setattr(suites, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
+    fits = {
+        "suite": "libero_goal",
+        "start": "scratch",
+        "rounds": 1,
+        "evaluation": Evaluation(10),
+        "practice": Practice(2, 0, 0),
+    }
+    with pytest.raises(SettingError, match=r"demonstrations: .* does not play reach_up; .*tasks=\[reach_right\]"):
+        tasks_of(TrainVlaSettings(demonstrations=2, scratch=Scratch(2), **fits))
+    with pytest.raises(SettingError, match=r"scratch.expert_episodes: .* does not play reach_up"):
+        tasks_of(TrainVlaSettings(data="somebody's", scratch=Scratch(2), **fits))
+    with pytest.raises(SettingError, match="choose other tasks"):
+        tasks_of(TrainVlaSettings(demonstrations=2, tasks=["reach_up"], scratch=Scratch(2), **fits))
+    assert tasks_of(TrainVlaSettings(demonstrations=2, tasks=["reach_right"], scratch=Scratch(2), **fits)) == (
+        "reach_right",
+    )
+    assert len(tasks_of(TrainVlaSettings(data="somebody's", scratch=Scratch(0), **fits))) == 2

@@ -114,7 +114,9 @@ def test_liberos_names_are_matched_by_themselves(tmp_path):
     folder = republish(tmp_path, features)
     assert list(match_inputs(read_lerobot_folder(folder)).values()) == ["image", "wrist_image", "state"]
     assert policy_facts(folder).cameras == ("scene", "wrist")
-    require_policy_fits(folder, TOOL_ACTIONS, "libero_goal")
+    require_policy_fits(folder, TOOL_ACTIONS, "libero_goal", cameras=("scene", "wrist"))
+    with pytest.raises(SettingError, match=r"image2 .*\| wrist_image not shown"):
+        require_policy_fits(folder, TOOL_ACTIONS, "one camera", cameras=("scene",))
 
 
 def test_an_input_that_is_not_sure_is_asked_for_with_the_line_to_write(tmp_path):
@@ -137,7 +139,7 @@ def test_specs_that_differ_are_shown_side_by_side(folder):
     ):
         require_fit(found, match_inputs(found), {"image": (16, 16, 3), "command": (6,)}, 7, "the moon")
     with pytest.raises(SettingError, match=r"action \(7,\) +\| action \(14,\)(?s:.)*another robot"):
-        require_policy_fits(folder, TWO_ARMS, "two arms")
+        require_policy_fits(folder, TWO_ARMS, "two arms", cameras=("head",))
 
 
 def test_the_command_line_says_it_in_one_line_and_exits_with_2(folder, tmp_path, capsys):

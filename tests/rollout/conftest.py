@@ -40,8 +40,9 @@ def policy_folder(tmp_path_factory):
 def faulty(monkeypatch, tmp_path):
     """Plan an accident; returns the environment options that meet it."""
 
-    def plan(kind, *, index=1, at=3, once=False):
-        fault = {"kind": kind, "index": index, "at": at, "marker": str(tmp_path / "happened") if once else None}
+    def plan(kind, *, index=1, at=3, times=None):
+        marker = str(tmp_path / "happened") if times else None
+        fault = {"kind": kind, "index": index, "at": at, "marker": marker, "times": times}
         monkeypatch.setenv("WORLDRL_TEST_FAULT", json.dumps(fault))
         monkeypatch.syspath_prepend(str(Path(__file__).parent / "faulty"))
         return EnvOptions(image_size=16, max_steps={"PickRedCube": 40}, env_id="worldrl_faulty:faulty/{task}-v0")

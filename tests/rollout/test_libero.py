@@ -4,6 +4,7 @@ Units under test: ``workers/libero.py``, ``workers/libero_expert.py``, ``rollout
 """
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from worldrl.rollout.simulator_pool import SimulatorPool, Start
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, play_episodes
 from worldrl.workers import libero_facts as facts
+from worldrl.workers.libero_expert import known_goal
 
 pytestmark = pytest.mark.libero
 NO_OP = np.array(facts.NO_OP, np.float32)
@@ -43,6 +45,24 @@ def test_the_settle_probe_holds_here():
         assert workers.probe()["distance_mm"] == pytest.approx(14.5, abs=1)
         assert workers.suite["packages"] == facts.PHYSICS[facts.VERSION]
         assert len(workers.suite["tasks"]) == 10
+
+
+def test_the_tasks_without_an_expert_are_those_whose_goals_it_does_not_know(environment):
+    """The table that is looked at before any worker starts, against the goals in hf-libero's own files."""
+    (folder,) = Path(environment.python).parents[1].glob("lib/python3*/site-packages/libero/libero/bddl_files")
+    for suite in facts.SUITES:
+        without = set()
+        for file in (folder / suite).glob("*.bddl"):
+            goals, movable = read_problem(file.read_text())
+            without |= set() if known_goal(goals, movable) else {file.stem}
+        assert without == set(facts.UNSCRIPTED.get(suite, ())), suite
+
+
+def read_problem(text):
+    """Predicates of a BDDL file's goal, and names of its movable objects."""
+    goals = [goal.split() for goal in re.findall(r"\((\w+ [\w ]+)\)", text[text.index("(:goal") :])]
+    objects = text[text.index("(:objects") :].partition(")")[0].splitlines()[1:]
+    return goals, [name for line in objects for name in line.split(" - ")[0].split()]
 
 
 def test_traces_do_not_depend_on_workers_or_on_what_was_played_before():

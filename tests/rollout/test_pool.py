@@ -32,7 +32,7 @@ def undisturbed(outcomes):
 
 @pytest.mark.parametrize("kind", ["kill", "exit", "hang"])
 def test_a_lost_worker_is_replaced_once(specs, options, faulty, kind):
-    outcomes = run(specs, faulty(kind, once=True), timeout_s=5.0 if kind == "hang" else 120.0)
+    outcomes = run(specs, faulty(kind, times=1), timeout_s=5.0 if kind == "hang" else 120.0)
     assert [outcome.restarted for outcome in outcomes] == [False, True, False, False]
     assert undisturbed(outcomes) == run(specs, options, workers=0)
 
@@ -43,6 +43,19 @@ def test_a_lost_worker_is_replaced_once(specs, options, faulty, kind):
 def test_the_second_loss_is_an_error_that_names_everything(specs, faulty, kind, end):
     with pytest.raises(WorkerError, match=f"worker 0 .PickRedCube episode index 1, seed 5, .*{end}.*workers=0"):
         run(specs, faulty(kind), timeout_s=5.0 if kind == "hang" else 120.0)
+
+
+def test_an_episode_may_lose_its_worker_as_often_as_is_allowed(specs, options, faulty):
+    outcomes = run(specs, faulty("kill", times=2), restarts=2)
+    assert [outcome.restarted for outcome in outcomes] == [False, True, False, False]
+    assert undisturbed(outcomes) == run(specs, options, workers=0)
+
+
+def test_losses_are_counted_by_episode_not_by_worker(specs, options, faulty):
+    """A long run on a bad machine loses one worker after the other; only an episode that kills each of them ends it."""
+    outcomes = run(specs, faulty("kill", index=None, times=1), restarts=1)
+    assert [outcome.restarted for outcome in outcomes] == [True] * 4
+    assert undisturbed(outcomes) == run(specs, options, workers=0)
 
 
 def test_an_exception_is_not_tried_again(specs, faulty):

@@ -2,8 +2,11 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import ProtocolError, SettingError
+from worldrl.core.types import Chunk
 from worldrl.rollout.actors import ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.rows import Row
@@ -106,6 +109,24 @@ def test_outcome_equals_that_of_the_record(specs, options):
     assert [EpisodeOutcome.of(episode) for episode in episodes] == outcomes
     assert all(outcome.success_once and outcome.success_at_end for outcome in outcomes)
     assert outcomes == [EpisodeOutcome.from_json(outcome.to_json()) for outcome in outcomes]
+
+
+class Loud:
+    """A policy whose first number is always 3."""
+
+    chunk_length, needs_noise, more, actions = 2, False, (), TOOL_ACTIONS
+
+    def act(self, obs, **_):
+        decided = torch.zeros(len(obs.instruction), 2, 7)
+        decided[..., 0] = 3
+        return Chunk(decided.clamp(-1, 1), decided, decided, decided)
+
+
+def test_numbers_outside_the_range_are_executed_as_its_end_and_counted(specs, options, monkeypatch):
+    monkeypatch.setattr("worldrl.rollout.actors.load_policy", lambda folder, device: Loud())
+    (episode,) = run(specs[:1], options, PolicyActor("loud"))
+    assert set(episode.action[:, 0]) == {1.0}
+    assert EpisodeOutcome.of(episode).clipped == len(episode)
 
 
 def test_some_positions_are_recorded(specs, options):

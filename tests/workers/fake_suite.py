@@ -18,10 +18,14 @@ REACHED = 0.05
 
 
 class Fake:
-    def __init__(self, *, image_size=0, fault=None, drift=0.0, suite="fake", boom="", wrist=False):
+    def __init__(
+        self, *, image_size=0, fault=None, drift=0.0, suite="fake", boom="", wrist=False, lazy=False, undone=""
+    ):
         if boom:
             raise RuntimeError(boom)
         self.image_size, self.fault, self.suite, self.wrist = image_size, fault or {}, suite, wrist
+        self.undone = undone  # a task that is fulfilled for one step only
+        self.lazy = lazy  # the expert stands still, so every episode fails
         self.drift = drift * os.getpid()  # a simulator that is not deterministic
         self.draws = np.random.default_rng(os.getpid())
 
@@ -51,6 +55,7 @@ class Point:
         sys.stdout.write("a simulator prints what it likes\n")
         sys.stdout.flush()
         self.init_id, self.steps, self.asked, self.gripper = init_id, 0, 0, -1
+        self.reached = 0
         self.place = np.random.default_rng([init_id, seed]).uniform(-0.5, 0.0, 2)
         return self.row(render)
 
@@ -68,14 +73,19 @@ class Point:
 
     def expert(self):
         self.asked += 1  # remembers the episode: without the replay of questions its gripper would differ
-        motion = np.clip(10 * (self.mark - self.place), -1, 1)
+        motion = (not self.suite.lazy) * np.clip(10 * (self.mark - self.place), -1, 1)
         return np.array([*motion, 0, 0, 0, 0, (self.asked % 7) / 7], np.float32)
+
+    def succeeds(self):
+        here = bool(np.linalg.norm(self.place - self.mark) < REACHED)
+        self.reached += here
+        return here and (self.reached == 1 or self.task != self.suite.undone)
 
     def row(self, render):
         row = {
             "state": np.array([*self.place, 0, 0, 0, 0, 0, 0], np.float32),
             "command": np.array([*self.place, 0, 0, 0, 0, self.gripper], np.float32),
-            "success": np.array(np.linalg.norm(self.place - self.mark) < REACHED),
+            "success": np.array(self.succeeds()),
             "contact": np.array(False),
         }
         if render and self.suite.image_size:

@@ -117,6 +117,10 @@ class ActionSpec:
         low, high = scaled.new_tensor(self.low), scaled.new_tensor(self.high)
         return (low + (scaled + 1) / 2 * (high - low)).clamp(low, high)
 
+    def within(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Take actions ``[..., A]`` to the range: what lies outside to its nearest end; what is not finite stays as it is."""
+        return np.where(np.isfinite(action), np.clip(action, *self.bounds), action)
+
     def hold(self, told: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the null action: the one under which everything stays as it was told.
 
@@ -167,3 +171,15 @@ def joint_targets(names: tuple[str, ...], low: tuple[float, ...], high: tuple[fl
     """
     grippers = tuple(place for place, name in enumerate(names) if name.endswith("gripper"))
     return ActionSpec(names, low, high, (True,) * len(names), grippers, 1.0, 0.0, 0.25)
+
+
+def suite_actions(described: Mapping[str, Any]) -> ActionSpec:
+    """Return what the numbers of a foreign suite's actions are.
+
+    Args:
+        described: what its worker says about it: names and bounds of ``joints`` where it takes targets, else LIBERO's seven.
+    """
+    if "joints" not in described:
+        return TOOL_ACTIONS
+    names, low, high = (tuple(described["joints"][key]) for key in ("names", "low", "high"))
+    return joint_targets(names, low, high)

@@ -170,11 +170,14 @@ class Chunk:
         token: what was drawn, for ``log_prob``: int64 ``[B, L, A]``, the discrete action whose centre ``action`` is; of
             policies without tokens a float row ``[B, N]`` (``policies.one_step``).
         logp: float32 ``[B, L, A]``, log-probability of each token or number.
+        decided: float32 ``[B, L, A]``, what the network said before it was taken to the robot's range; None where it
+            cannot say anything outside.
     """
 
     action: torch.Tensor
     token: torch.Tensor
     logp: torch.Tensor
+    decided: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)

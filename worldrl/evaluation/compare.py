@@ -87,9 +87,12 @@ def compare(a: EvalResult, b: EvalResult, *, at_end: bool = False) -> Comparison
         at_end: compare whether the task was still fulfilled at the end, instead of at some frame.
 
     Raises:
-        ProtocolError: they were measured under different protocols; the message names the fields.
+        ProtocolError: they were measured under different protocols, which the message names field by field; or ``at_end``
+            was not measured.
     """
     require_same(a.protocol, b.protocol)
+    if at_end:
+        a.require_end()
     overall = _pair(a, b, None, at_end)
     tasks = {task: _pair(a, b, task, at_end) for task in a.protocol.tasks}
     return Comparison(a, b, overall, tasks, holm({task: pair["p"] for task, pair in tasks.items()}), at_end)

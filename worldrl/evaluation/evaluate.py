@@ -29,6 +29,7 @@ def evaluate_policy(
     envs_per_worker: int = 4,
     device: str = "cpu",
     timeout_s: float = 120.0,
+    restarts: int = 1,
     out: Path | None = None,
     record_videos: int = 0,
     on_recording: Callable[[Episode], None] | None = None,
@@ -43,6 +44,7 @@ def evaluate_policy(
         envs_per_worker: environments per process, and the largest batch of a decision.
         device: torch device of the policy, in every worker.
         timeout_s: longest silence of a worker (s).
+        restarts: how often one episode may lose its worker.
         out: where outcomes are written as they come, and found again after an interruption; None keeps nothing.
         record_videos: episodes per task that are recorded with frames.
         on_recording: receives each recorded episode, before its outcome counts.
@@ -51,10 +53,12 @@ def evaluate_policy(
     Raises:
         RaceOver: the comparison is decided; the outcomes so far are kept in ``out``.
         ArtefactError: no policy there.
+        SettingError: its inputs, or the number of its actions, are not the suite's; both specs side by side.
         ProtocolError: the policy has another chunk length or other actions than the protocol, or ``out`` holds another evaluation.
         WorkerError: a worker failed; the outcomes so far are kept in ``out``.
     """
-    require_policy_fits(folder, protocol.actions, f"the suite {protocol.suite}")
+    cameras = (*protocol.cameras[:1], *(() if protocol.actions.absolute else ("wrist",)))
+    require_policy_fits(folder, protocol.actions, f"the suite {protocol.suite}", cameras=cameras)
     facts = policy_facts(folder)
     if facts.chunk_length != protocol.chunk_length:
         raise ProtocolError(
@@ -75,6 +79,7 @@ def evaluate_policy(
         workers=workers,
         envs_per_worker=envs_per_worker,
         timeout_s=timeout_s,
+        restarts=restarts,
         out=out,
         record_videos=record_videos,
         on_recording=on_recording,
@@ -102,6 +107,7 @@ def evaluate_actor(
     workers: int,
     envs_per_worker: int = 4,
     timeout_s: float = 120.0,
+    restarts: int = 1,
     out: Path | None = None,
     record_videos: int = 0,
     on_recording: Callable[[Episode], None] | None = None,
@@ -117,6 +123,7 @@ def evaluate_actor(
         workers: as in :func:`evaluate_policy`, and so are the others.
         envs_per_worker: environments per process.
         timeout_s: longest silence of a worker (s).
+        restarts: how often one episode may lose its worker.
         out: where outcomes are written.
         record_videos: episodes per task recorded with frames.
         on_recording: receives them.
@@ -131,6 +138,7 @@ def evaluate_actor(
             workers=workers,
             envs_per_worker=envs_per_worker,
             timeout_s=timeout_s,
+            restarts=restarts,
             hold_steps=protocol.hold_steps,
             record=record,
             order="completion",

@@ -29,6 +29,8 @@ from worldrl.rollout.specs import EpisodeOutcome
 
 SCHEMA = 1
 HEADER, EPISODES = "evaluation.json", "episodes.jsonl"
+UNMEASURED = "not measured"
+"""What tables say of success at the end where episodes end at their first success."""
 MAX_RESTARTS = 0.01
 """Share of episodes that infrastructure may lose before the rates are called invalid."""
 
@@ -69,10 +71,28 @@ class EvalResult:
         Args:
             task: a name, or None for all.
             at_end: count episodes still fulfilled at their end, instead of fulfilled at some frame.
+
+        Raises:
+            ProtocolError: ``at_end``, and the episodes ended at their first success.
         """
+        if at_end:
+            self.require_end()
         outcomes = self.of_task(task)
         hits = [outcome.success_at_end if at_end else outcome.success_once for outcome in outcomes]
         return wilson(sum(hits), len(hits))
+
+    @property
+    def end_measured(self) -> bool:
+        """Whether episodes went on after their first success; otherwise every success is one at the end too."""
+        return self.protocol.hold_steps > 0
+
+    def require_end(self) -> None:
+        """Refuse to count successes at the end where nothing could be undone; ProtocolError."""
+        if not self.end_measured:
+            raise ProtocolError(
+                f"{self.policy}: success at the end was not measured, episodes ended at their first success: hold_steps is "
+                "0; measure again with hold_steps=20, for example"
+            )
 
     @property
     def restarts(self) -> int:
@@ -80,20 +100,29 @@ class EvalResult:
         return sum(outcome.restarted for outcome in self.outcomes)
 
     @property
+    def clipped_share(self) -> float | None:
+        """Share of the executed numbers that were decided outside the robot's range; None where nobody counted."""
+        counts = [outcome.clipped for outcome in self.outcomes]
+        numbers = self.protocol.actions.size * sum(outcome.steps for outcome in self.outcomes)
+        return None if None in counts else sum(count or 0 for count in counts) / numbers
+
+    @property
     def valid(self) -> bool:
         """Whether infrastructure lost at most 1 % of the episodes."""
         return self.restarts <= MAX_RESTARTS * len(self.outcomes)
 
     def metrics(self) -> dict[str, Any]:
-        """Return what ``result.json`` holds."""
+        """Return what ``result.json`` holds; success at the end is null where it was not measured."""
+        tasks, end = self.protocol.tasks, self.end_measured
         return {
             "policy": self.policy,
             "policy_hash": self.policy_hash,
             "success": self.rate(),
-            "success_at_end": self.rate(at_end=True),
-            "tasks": {task: self.rate(task) for task in self.protocol.tasks},
-            "tasks_at_end": {task: self.rate(task, at_end=True) for task in self.protocol.tasks},
+            "success_at_end": self.rate(at_end=True) if end else None,
+            "tasks": {task: self.rate(task) for task in tasks},
+            "tasks_at_end": {task: self.rate(task, at_end=True) for task in tasks} if end else None,
             "mean_steps": sum(outcome.steps for outcome in self.outcomes) / len(self.outcomes),
+            "clipped_share": self.clipped_share,
             "restarted_episodes": self.restarts,
             "valid": self.valid,
             "protocol": self.protocol.to_json(),

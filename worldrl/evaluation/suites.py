@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.actions import suite_actions
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.types import Episode
 from worldrl.evaluation.evaluate import evaluate_with
@@ -149,28 +149,6 @@ def choose(tasks: Sequence[str], described: dict[str, Any]) -> tuple[str, ...]:
     return tuple(tasks) or tuple(names)
 
 
-def require_fit(suite: str, described: dict[str, Any], actions: ActionSpec) -> None:
-    """Refuse a policy whose actions a suite does not take.
-
-    Args:
-        suite: its name.
-        described: what its worker says about it.
-        actions: the policy's.
-
-    Raises:
-        SettingError: both sides, and the suites that take such a policy.
-    """
-    wanted = tuple(described["joints"]["names"]) if "joints" in described else TOOL_ACTIONS.names
-    if len(wanted) != actions.size:
-        others = (
-            "robotwin_clean, robotwin_randomised" if actions.absolute else "libero_*, maniskill*, isaac_stack, embedded"
-        )
-        raise SettingError(
-            f"policy: its {actions.size} actions are {', '.join(actions.names)}; {suite} takes {len(wanted)}: "
-            f"{', '.join(wanted)}; suites for this policy: {others}"
-        )
-
-
 def described_protocol(
     suite: str,
     described: dict[str, Any],
@@ -217,6 +195,7 @@ def described_protocol(
             "packages": dict(described["packages"]),
             "initial_states": "stored",
             "conventions": conventions,
+            "actions": suite_actions(described),
             **fields,
         }
     )

@@ -22,7 +22,7 @@ from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
 from worldrl.evaluation.result import EvalResult
 from worldrl.jobs.collect_suite import choose_suite_tasks
 from worldrl.jobs.opening import choose_tasks
-from worldrl.jobs.suite_arena import SuiteArena, require_possible
+from worldrl.jobs.suite_arena import SuiteArena, require_players, require_possible
 from worldrl.jobs.vla_settings import EMBEDDED, KIND, Practice, TrainVlaSettings
 from worldrl.rollout.actors import AnyActor, ExpertActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_embodiment, embedded_options
@@ -160,4 +160,6 @@ def tasks_of(settings: TrainVlaSettings) -> tuple[str, ...]:
     if settings.kind not in (None, KIND):
         raise SettingError(f"kind: {settings.kind!r} is of the embedded suite; with suite={settings.suite} give tasks")
     require_possible(settings)
-    return tuple(choose_suite_tasks(settings.tasks, libero_tasks(settings.suite)))
+    tasks = tuple(choose_suite_tasks(settings.tasks, libero_tasks(settings.suite)))
+    require_players(settings, tasks)
+    return tasks

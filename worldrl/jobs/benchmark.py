@@ -7,39 +7,41 @@ it ends as soon as the comparison is decided; with ``plan.diff`` it says how man
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
-from worldrl.core.jsonfile import digest
 from worldrl.core.log import console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.run import RunDirectory
-from worldrl.core.types import Episode
-from worldrl.evaluation.evaluate import evaluate_actor, evaluate_policy, policy_actor
+from worldrl.evaluation.evaluate import evaluate_actor, evaluate_policy
 from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol, require_same
 from worldrl.evaluation.race import Race, RaceOver, race_against
 from worldrl.evaluation.result import EvalResult, mean_score
-from worldrl.evaluation.suites import evaluate_in_suite, require_fit, suite_protocol
+from worldrl.evaluation.suites import evaluate_in_suite, suite_protocol
+from worldrl.jobs.benchmark_films import (
+    EMBEDDED,
+    EXPERT,
+    actor_of,
+    cameras_of,
+    film_failures,
+    identity_of,
+    open_foreign,
+)
 from worldrl.jobs.benchmark_plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
-from worldrl.jobs.benchmark_report import Measured, choose_failures, write_report
+from worldrl.jobs.benchmark_report import Measured, write_report
 from worldrl.jobs.benchmark_tables import write_tables
-from worldrl.jobs.evaluate import show, video_writer
+from worldrl.jobs.evaluate import HOLD_STEPS, show, video_writer
 from worldrl.jobs.opening import choose_tasks, open_run
-from worldrl.jobs.suite_opening import OpenSuite, open_suite
-from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, actor_to_json
+from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.chunk_timing import check_timing
-from worldrl.rollout.policy_folder import policy_facts, require_policy_fits
-from worldrl.rollout.real import rollout_episodes
-from worldrl.rollout.suite_episodes import Rules, Spent, play_episodes
-from worldrl.rollout.suites import SCRIPTED, family_of, main_camera, suite_names
+from worldrl.rollout.policy_folder import policy_facts
+from worldrl.rollout.suite_episodes import Spent
+from worldrl.rollout.suites import require_expert, require_suite_fits, suite_names
 from worldrl.settings import non_negative, one_of, positive, setting
 
-EMBEDDED, EXPERT = "embedded", "expert"
 SUITES = (EMBEDDED, *suite_names())
 
 
@@ -59,6 +61,7 @@ class BenchmarkSettings:
     envs: int = setting(4, "environments in all, and the largest batch of a decision")
     replan: int | None = setting(None, "actions executed of each chunk; null for all")
     latency: int = setting(0, "control steps that a decision takes, in which the robot goes on with the chunk before")
+    hold_steps: int = setting(0, HOLD_STEPS)
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
     shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
     image_size: int = setting(256, "foreign suites: pixels of the expert's videos; a policy brings its own")
@@ -66,7 +69,7 @@ class BenchmarkSettings:
     assets_note: str = setting("", "LIBERO: what the result must say about assets=; setup's own note is kept")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
     recycle_after: int = setting(50, "foreign suites: episodes after which a worker is replaced")
-    restarts: int = setting(2, "foreign suites: how often one episode may lose its worker")
+    restarts: int = setting(2, "how often one episode may lose its worker")
     videos: int = setting(0, "episodes per task recorded as mp4")
     failures: int = setting(3, "failed episodes that are run again for the report's pictures")
     against: str = setting("", "finished benchmark to compare with: ends as soon as the comparison is decided")
@@ -76,7 +79,7 @@ class BenchmarkSettings:
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
         one_of("suite", self.suite, SUITES)
-        for name in ("first_index", "workers", "restarts", "videos", "failures", "latency"):
+        for name in ("first_index", "workers", "restarts", "videos", "failures", "latency", "hold_steps"):
             non_negative(name, getattr(self, name))
         for name in ("episodes", "envs", "timeout_s", "recycle_after", "image_size"):
             positive(name, getattr(self, name))
@@ -110,13 +113,19 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
         others = [EvalResult.load(Path(folder)) for folder in settings.others]
         score = mean_score([result, *others], generator=numpy_stream(settings.seed, "benchmark", "score"))
         metrics = {"suite": settings.suite, **result.metrics(), "score": score, "spent": asdict(account), **extra}
+        provenance: dict[str, Any] = {"seed": settings.seed, "device": device, "protocol_hash": result.protocol.hash}
         write_tables(run.path, result)
-        found = Measured(settings.suite, result, others, score, films(settings, result, device), account, extra)
+        run.write_result(metrics, **provenance)  # before anything is drawn, which needs more than the measurement did
+        films = film_failures(settings, result, device)
+        found = Measured(settings.suite, result, others, score, films, account, extra)
         write_report(run, found, seed=settings.seed, device=device, workers=max(1, settings.workers))
-        run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=result.protocol.hash)
+        metrics["pictures_note"] = films.note
+        run.write_result(metrics, **provenance)
     show(metrics, result.protocol.hash)
     if extra.get("assets_note"):
         console().print(f"assets: {extra['assets_note']}; this is not a {settings.suite} result", markup=False)
+    if films.note:
+        console().print(films.note, markup=False)
     console().print(f"report: {run.path / 'report.html'}", markup=False)
     return metrics
 
@@ -161,7 +170,11 @@ def undecided(race: Race | None, result: EvalResult) -> dict[str, Any]:
 
 def common_fields(settings: BenchmarkSettings) -> dict[str, Any]:
     """Fields of the protocol that the policy and the settings decide."""
-    fields: dict[str, Any] = {"first_index": settings.first_index, "seed": settings.seed}
+    fields: dict[str, Any] = {
+        "first_index": settings.first_index,
+        "seed": settings.seed,
+        "hold_steps": settings.hold_steps,
+    }
     if settings.policy == EXPERT:
         return {**fields, "chunk_length": 1}
     facts = policy_facts(Path(settings.policy))
@@ -186,6 +199,7 @@ def embedded(
         "workers": settings.workers,
         "envs_per_worker": max(1, settings.envs // max(1, settings.workers)),
         "timeout_s": settings.timeout_s,
+        "restarts": settings.restarts,
         "out": run.path,
         "record_videos": settings.videos,
         "on_recording": video_writer(run.path / "videos", protocol.control_hz),
@@ -204,15 +218,15 @@ def foreign(
     settings: BenchmarkSettings, run: RunDirectory, device: str, account: Spent
 ) -> tuple[EvalResult, dict[str, Any]]:
     """Measure on a foreign suite, in its own environment, after its physics has been probed."""
-    if settings.policy == EXPERT and family_of(settings.suite) not in SCRIPTED:
-        raise SettingError(f"policy: {settings.suite} has no scripted expert that acts step by step; give a policy")
+    if settings.policy == EXPERT:
+        require_expert("policy", settings.suite, settings.tasks)
+    else:
+        require_suite_fits(settings.suite, Path(settings.policy))
     fields = common_fields(settings)
     fields.setdefault("image_size", settings.image_size)
     looks = settings.policy != EXPERT or settings.videos > 0
     cameras = cameras_of(settings) if looks else ()
     with open_foreign(settings, cameras, fields["image_size"]) as suite:
-        if settings.policy != EXPERT:
-            require_fit(settings.suite, suite.pool.suite, policy_facts(Path(settings.policy)).actions)
         protocol = suite_protocol(
             settings.suite,
             suite.pool.suite,
@@ -237,60 +251,3 @@ def foreign(
             race=race,
         )
     return result, {**suite.facts, **undecided(race, result)}
-
-
-def open_foreign(
-    settings: BenchmarkSettings, cameras: Sequence[str], image_size: int
-) -> AbstractContextManager[OpenSuite]:
-    """Start the suite's workers as the settings say."""
-    return open_suite(
-        settings.suite,
-        cameras=cameras,
-        image_size=image_size,
-        shadows=settings.shadows,
-        assets=settings.assets,
-        assets_note=settings.assets_note,
-        workers=settings.workers,
-        slots=settings.envs,
-        timeout_s=settings.timeout_s,
-        restarts=settings.restarts,
-        recycle_after=settings.recycle_after,
-    )
-
-
-def cameras_of(settings: BenchmarkSettings) -> tuple[str, ...]:
-    """Return the suite's cameras that are drawn: its main one, and those that the policy looks through besides."""
-    own = () if settings.policy == EXPERT else policy_facts(Path(settings.policy)).cameras[1:]
-    return (main_camera(settings.suite), *own)
-
-
-def actor_of(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -> AnyActor:
-    """Who acts."""
-    if settings.policy == EXPERT:
-        return ExpertActor()
-    require_policy_fits(Path(settings.policy), protocol.actions, f"the suite {protocol.suite}")
-    return policy_actor(Path(settings.policy), protocol, device)
-
-
-def identity_of(settings: BenchmarkSettings, actor: AnyActor) -> str:
-    """Identity of the policy's weights, or of the scripted actor's settings."""
-    if isinstance(actor, PolicyActor):
-        return policy_facts(Path(settings.policy)).hash
-    return digest(actor_to_json(actor))
-
-
-def films(settings: BenchmarkSettings, result: EvalResult, device: str) -> list[Episode]:
-    """Run some failed episodes again, with pictures."""
-    specs = [result.outcomes[at].spec for at in choose_failures(result, settings.failures)]
-    if not specs:
-        return []
-    protocol, actor = result.protocol, actor_of(settings, result.protocol, device)
-    if settings.suite == EMBEDDED:
-        played = rollout_episodes(
-            specs, actor=actor, env_options=protocol.env_options, workers=0, hold_steps=protocol.hold_steps
-        )
-        return [item for item in played if isinstance(item, Episode)]
-    cameras = cameras_of(settings)
-    with open_foreign(settings, cameras, protocol.image_size) as suite:
-        rules = Rules(protocol.horizon, cameras, protocol.hold_steps, range(len(specs)))
-        return [item for item in play_episodes(suite.pool, specs, actor, rules) if isinstance(item, Episode)]

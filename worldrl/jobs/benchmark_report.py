@@ -17,7 +17,8 @@ from worldrl.evaluation.report.model import DataUse, Filmstrip, Number, ReportDa
 from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import save_report_data
 from worldrl.evaluation.report.words import count, interval, percent
-from worldrl.evaluation.result import EvalResult
+from worldrl.evaluation.result import UNMEASURED, EvalResult
+from worldrl.jobs.evaluate import clipping
 from worldrl.rollout.suite_episodes import Spent
 
 PAGE = ("rates", "measurements", "filmstrips", "cost", "notes", "configuration")
@@ -26,8 +27,20 @@ FRAMES = 10
 LIMITS = (
     "The initial states are fixed. A greedy policy in a deterministic simulator does the same again, so the intervals "
     "are about other initial states of the same kind, not about another run.",
-    "Success is counted where the task is fulfilled at some step; the table of states says where it was undone again.",
 )
+
+
+@dataclass(frozen=True)
+class Films:
+    """Failed episodes with their pictures.
+
+    Attributes:
+        episodes: those that could be filmed.
+        note: how many are missing, and why; empty where none is.
+    """
+
+    episodes: Sequence[Episode]
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,7 @@ class Measured:
         result: of the policy.
         others: finished results under the same protocol, for example of other training seeds.
         score: mean over tasks with its interval over seeds and episodes.
-        failures: failed episodes, run again with pictures.
+        films: failed episodes, run again with pictures.
         spent: where the time of playing went.
         extra: what else the result says: assets, physics, comparison.
     """
@@ -48,7 +61,7 @@ class Measured:
     result: EvalResult
     others: Sequence[EvalResult]
     score: Mapping[str, Any]
-    failures: Sequence[Episode]
+    films: Films
     spent: Spent
     extra: Mapping[str, Any]
 
@@ -74,7 +87,7 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
         tasks=[*(SuccessRow(task, after=result.rate(task)) for task in result.protocol.tasks), total(result)],
         headline=headline(found, run.wall_s, workers),
         tables=[states_table(result), *always_table(found)],
-        filmstrips=[strip(episode) for episode in found.failures],
+        filmstrips=[strip(episode) for episode in found.films.episodes],
         stages=stages(found.spent, run.wall_s),
         data_budget=[DataUse("measurement", len(result.outcomes), "these rates; nothing was trained on them here")],
         seeds=[seed],
@@ -87,7 +100,14 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
             "policy": f"{result.policy} ({result.policy_hash[:16]})",
             "device": device,
         },
-        notes=[*limits, *LIMITS, *_validity(result)],
+        notes=[
+            *limits,
+            *LIMITS,
+            lasting(result),
+            *_clipped(result),
+            *_validity(result),
+            *([found.films.note] if found.films.note else []),
+        ],
     )
 
 
@@ -131,6 +151,18 @@ def stages(spent: Spent, wall_s: float) -> list[Stage]:
     return [*deciding, simulating, Stage("starting, probing, pictures of failures", rest)]
 
 
+def lasting(result: EvalResult) -> str:
+    """Which success is counted, and what is known of its end."""
+    once = "Success is counted where the task is fulfilled at some step"
+    if not result.end_measured:
+        return f"{once}; episodes end there, so whether it lasts was {UNMEASURED} (hold_steps=0)."
+    end = result.rate(at_end=True)
+    return (
+        f"{once}. {result.protocol.hold_steps} steps later, or at the time limit, {end['k']} of {end['n']} episodes are still "
+        "fulfilled; the table of states says which were undone."
+    )
+
+
 # --- states ---------------------------------------------------------------------------------------------------------
 
 
@@ -149,7 +181,8 @@ def states_table(result: EvalResult) -> Table:
     rows = []
     for task in result.protocol.tasks:
         undone = [o.spec.index for o in result.of_task(task) if o.success_once and not o.success_at_end]
-        rows.append((task, _numbers(failed_states(result, task)), _numbers(undone)))
+        told = _numbers(undone) if result.end_measured else UNMEASURED
+        rows.append((task, _numbers(failed_states(result, task)), told))
     return Table("Initial states that fail", ("Task", "Never fulfilled", "Fulfilled, then undone"), rows)
 
 
@@ -165,6 +198,13 @@ def always_table(found: Measured) -> list[Table]:
 
 def _numbers(states: Sequence[int]) -> str:
     return ", ".join(map(str, states)) or "none"
+
+
+def _clipped(result: EvalResult) -> list[str]:
+    share = result.clipped_share
+    if share is None:
+        return ["Nobody counted the policy's numbers outside the robot's range."]
+    return [f"{clipping(share)}."] if share else []
 
 
 def _validity(result: EvalResult) -> list[str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.atomic import write_file
-from worldrl.evaluation.result import EvalResult
+from worldrl.evaluation.result import UNMEASURED, EvalResult
 
 COLUMNS = ("task", "successes", "episodes", "rate", "low", "high", "at_end", "failed_states")
 
@@ -17,10 +17,11 @@ def table_rows(result: EvalResult) -> list[list[Any]]:
     """One row per task and one for all: counts, Wilson interval, and the initial states that failed."""
     rows: list[list[Any]] = []
     for task in (*result.protocol.tasks, None):
-        rate, end = result.rate(task), result.rate(task, at_end=True)
+        rate = result.rate(task)
+        end = result.rate(task, at_end=True)["k"] if result.end_measured else UNMEASURED
         failed = [] if task is None else [o.spec.index for o in result.of_task(task) if not o.success_once]
         numbers = [round(rate["rate"], 4), round(rate["lo"], 4), round(rate["hi"], 4)]
-        rows.append([task or "all", rate["k"], rate["n"], *numbers, end["k"], " ".join(map(str, failed))])
+        rows.append([task or "all", rate["k"], rate["n"], *numbers, end, " ".join(map(str, failed))])
     return rows
 
 

@@ -22,6 +22,7 @@ from worldrl.rollout.libero import libero_embodiment, libero_tasks
 from worldrl.rollout.libero_files import Demonstration, find_demonstrations, read_demonstration
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, in_order, play_episodes
+from worldrl.rollout.suites import require_expert
 from worldrl.workers import libero_facts as facts
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def record_suite(
     """
     cameras, names = ("scene", "wrist") if settings.wrist else ("scene",), libero_tasks(settings.suite)
     tasks = choose_suite_tasks(settings.tasks, names)
+    if settings.expert_episodes > 0:
+        require_expert("expert_episodes", settings.suite, tasks)
     plans = [*read_plans(settings, tasks, names), *make_plans(settings, tasks, device)]
     fields: dict[str, Any] = {
         "embodiment": libero_embodiment(),

@@ -14,12 +14,14 @@ from worldrl.core.log import console
 from worldrl.core.types import Episode
 from worldrl.evaluation.evaluate import evaluate_policy
 from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
-from worldrl.evaluation.result import MAX_RESTARTS
+from worldrl.evaluation.result import MAX_RESTARTS, UNMEASURED
 from worldrl.evaluation.video import write_mp4
 from worldrl.jobs.opening import choose_tasks, open_run, rate_interval
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.policy_folder import policy_facts
 from worldrl.settings import non_negative, one_of, positive, required, setting
+
+HOLD_STEPS = "steps after the first success, at whose end it is looked at again; 0 ends there and does not measure that"
 
 
 @dataclass
@@ -41,7 +43,7 @@ class EvaluateSettings:
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
     replan: int | None = setting(None, "actions executed of each chunk; null for all")
     latency: int = setting(0, "control steps that a decision takes, in which the robot goes on with the chunk before")
-    hold_steps: int = setting(0, "steps after the first success, at whose end success_at_end is read")
+    hold_steps: int = setting(0, HOLD_STEPS)
     instruction_mode: str = setting("canonical", "canonical, paraphrase or held_out sentences")
     style: str = setting("default", "look of the scene")
     videos: int = setting(1, "episodes per task recorded as mp4")
@@ -124,13 +126,24 @@ def show(metrics: Mapping[str, Any], protocol_hash: str) -> None:
     for heading in ("success", "95 % interval", "at end"):
         table.add_column(heading, justify="right")
     rows = {**metrics["tasks"], "all": metrics["success"]}
-    ends = {**metrics["tasks_at_end"], "all": metrics["success_at_end"]}
+    ends = {**(metrics["tasks_at_end"] or {}), "all": metrics["success_at_end"]}
     for task, rate in rows.items():
-        end = ends[task]
-        table.add_row(task, f"{rate['k']}/{rate['n']}", rate_interval(rate), f"{end['k']}/{end['n']}")
+        end = ends.get(task)
+        last = f"{end['k']}/{end['n']}" if end else UNMEASURED
+        table.add_row(task, f"{rate['k']}/{rate['n']}", rate_interval(rate), last)
     console().print(table)
+    if metrics["clipped_share"]:
+        console().print(clipping(metrics["clipped_share"]), markup=False)
     if not metrics["valid"]:
         console().print(
             f"not valid: {metrics['restarted_episodes']} episodes were run again after a worker died, "
             f"more than {100 * MAX_RESTARTS:.0f} %"
         )
+
+
+def clipping(share: float) -> str:
+    """What a share of numbers outside the robot's range means; how large a one is wrong depends on which numbers they are."""
+    return (
+        f"{100 * share:.2g} % of the policy's numbers lay outside the robot's range and were executed as its nearest end: "
+        "few are a gripper or a full speed that overshoots, many are other units, another range or other statistics"
+    )

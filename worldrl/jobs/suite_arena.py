@@ -33,10 +33,15 @@ from worldrl.rollout.policy_folder import policy_facts
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, in_order, play_episodes
 from worldrl.rollout.suite_ground import SuiteGround
+from worldrl.rollout.suites import require_expert
 from worldrl.workers import libero_facts as facts
 
 CAMERAS = ("scene",)
 """What the loop's policies and world models look through."""
+
+
+BY_EXPERT = ("demonstrations", "scratch.expert_episodes", "practice.expert_episodes")
+"""Settings whose episodes the suite's scripted expert plays."""
 
 
 def training_states(settings: TrainVlaSettings) -> int:
@@ -68,6 +73,13 @@ def require_possible(settings: TrainVlaSettings) -> None:
                 f"{name}: {count} episodes of each task, and {settings.suite} has {states} initial states left beside "
                 f"the {settings.evaluation.episodes_per_task} of the evaluation; ask for fewer"
             )
+
+
+def require_players(settings: TrainVlaSettings, tasks: Sequence[str]) -> None:
+    """Refuse tasks that the suite's scripted expert does not play, where it is asked to; SettingError."""
+    for name, count in _asked(settings).items():
+        if count and name in BY_EXPERT:
+            require_expert(name, settings.suite, tasks)
 
 
 def _asked(settings: TrainVlaSettings) -> dict[str, int]:

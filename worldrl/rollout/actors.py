@@ -219,7 +219,7 @@ class _PolicyActor:
         obs = stack_obs(rows, self._spec.device, self._policy.more)
         with torch.inference_mode():
             chunk = self._policy.act(obs, **self._draws(moods))
-        decided = chunk.action.float().cpu().numpy()
+        decided = (chunk.action if chunk.decided is None else chunk.decided).float().cpu().numpy()
         executed = [
             splice(mood.chunk, actions, replan=self._replan, latency=self._spec.latency)
             for mood, actions in zip(moods, decided, strict=True)

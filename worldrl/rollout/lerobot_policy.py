@@ -119,8 +119,8 @@ class LerobotPolicy(nn.Module):
         arrays = {**self._features(obs), "start": noise[:, 0].numpy(), "fresh": fresh.numpy(), "own": own.numpy()}
         _, found = self.worker.ask("act", arrays, instruction=list(obs.instruction), temperature=temperature)
         action, trace, logp = (torch.from_numpy(found[name]) for name in ("action", "trace", "logp"))
-        length = self.chunk_length
-        return Chunk(self._within(action[:, :length]), trace, logp[:, :length])
+        decided = action[:, : self.chunk_length]
+        return Chunk(self._within(decided), trace, logp[:, : self.chunk_length], decided)
 
     def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:
         """Log-probability ``[B, L, A]`` of given traces, number by number; with gradient where gradients are on."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.artefact import parent, read_artefact
 from worldrl.core.interfaces import TrainablePolicy
-from worldrl.policies.lerobot_folder import is_lerobot_folder, read_lerobot_folder
+from worldrl.core.types import MAIN_CAMERAS
+from worldrl.policies.lerobot_folder import Feature, LerobotFolder, is_lerobot_folder, read_lerobot_folder
 from worldrl.policies.lerobot_inputs import (
     COMMAND,
     IMAGE,
@@ -21,6 +23,8 @@ from worldrl.policies.lerobot_inputs import (
 from worldrl.policies.token_policy import TokenPolicy, stored_actions
 
 TOKEN = "token"
+PICTURES = {**dict.fromkeys(MAIN_CAMERAS, IMAGE), "wrist": WRIST}
+"""A suite's camera → what policies call its picture; no policy asks for further ones."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +61,44 @@ def policy_facts(folder: Path) -> PolicyFacts:
     return PolicyFacts(TOKEN, config["chunk_length"], config["image_size"], ("scene",), actions, artefact.hash)
 
 
-def require_policy_fits(folder: Path, actions: ActionSpec, where: str) -> None:
-    """Refuse a lerobot policy whose inputs or actions are not those of a robot's suite, before anything is started.
+def require_policy_fits(folder: Path, actions: ActionSpec, where: str, *, cameras: Sequence[str]) -> None:
+    """Refuse a policy whose inputs or actions are not those of a suite, before anything is started.
 
     Args:
-        folder: of the policy; worldrl's own are checked by their protocol.
+        folder: of the policy.
         actions: of the suite's robot.
         where: name of the suite, for people.
+        cameras: that the suite has; it draws them in the policy's size.
 
     Raises:
         SettingError: with both specs side by side, and the nearest adapter.
     """
-    if not is_lerobot_folder(folder):
-        return
-    found = read_lerobot_folder(folder)
-    picture = (found.image_size, found.image_size, 3)  # suites render at the policy's size
+    found = read_lerobot_folder(folder) if is_lerobot_folder(folder) else _described(folder)
+    picture = (found.image_size, found.image_size, 3)
+    pictures = [name for camera, name in PICTURES.items() if camera in cameras]
     measured = actions.size if actions.absolute else LIBERO_STATE
-    shown = {IMAGE: picture, WRIST: picture, COMMAND: (actions.size,), STATE: (measured,)}
+    shown = {**dict.fromkeys(pictures, picture), COMMAND: (actions.size,), STATE: (measured,)}
     require_fit(found, match_inputs(found), shown, actions.size, where)
+
+
+def _described(folder: Path) -> LerobotFolder:
+    """Say of worldrl's own policy in lerobot's words what it takes and gives."""
+    facts = policy_facts(folder)
+    size = facts.actions.size
+    return LerobotFolder(
+        path=folder,
+        kind=facts.kind,
+        inputs={
+            IMAGE: Feature("VISUAL", (3, facts.image_size, facts.image_size)),
+            COMMAND: Feature("STATE", (size,)),
+        },
+        sources={IMAGE: IMAGE, COMMAND: COMMAND},
+        action_size=size,
+        actions=facts.actions,
+        chunk_size=facts.chunk_length,
+        chunk_length=facts.chunk_length,
+        hash=facts.hash,
+    )
 
 
 def load_policy(folder: Path, device: str) -> TrainablePolicy:

@@ -1,4 +1,4 @@
-"""Worker processes under watch: started by spawn, restarted once, never left behind."""
+"""Worker processes under watch: started by spawn, restarted as often as is allowed, never left behind."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import logging
 import signal
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,6 +25,9 @@ from worldrl.workers.wire import decode
 Result = tuple[int, Episode | EpisodeOutcome]
 JOIN_S = 5.0
 """How long a worker may take to end after it was asked to (s), before it is killed."""
+
+NOBODY = -1
+"""In place of an episode's position: a worker that is lost before it begins one."""
 
 STARTUP_S = 120.0
 """Least patience until a worker's first message (s): it imports torch and the simulator, on a busy machine slowly."""
@@ -59,7 +63,7 @@ class Worker:
         number: its place in the pool.
         share: what it runs.
         timeout_s: longest silence (s).
-        restarts: how often it may be replaced.
+        restarts: how often the same episode may lose it before that is an error.
     """
 
     def __init__(self, number: int, share: Share, *, timeout_s: float, restarts: int) -> None:
@@ -69,6 +73,7 @@ class Worker:
         self._owed: dict[int, Assignment] = {item.position: item for item in share.episodes}
         self._started: set[int] = set()
         self._restarted = set(share.restarted)
+        self._losses: Counter[int] = Counter()
         self._start()
 
     def _start(self) -> None:
@@ -120,6 +125,7 @@ class Worker:
         else:
             result = decode_result(header, arrays)
             del self._owed[result[0]]
+            del self._losses[NOBODY]
             return result
         return None
 
@@ -131,7 +137,7 @@ class Worker:
         """Replace a worker that is dead or silent.
 
         Raises:
-            WorkerError: it was replaced before.
+            WorkerError: one of its episodes has lost it too often, or it dies before any begins.
         """
         silent = self.process.is_alive() and self.patience_s <= 0
         if silent:
@@ -143,10 +149,12 @@ class Worker:
         if not self._owed:  # it died after its last result: nothing is lost
             self.finished = True
             return
-        if self._restarts == 0:
-            raise WorkerError(f"{story}, and was restarted before; run that episode alone with workers=0 to see why")
-        self._restarts -= 1
         lost = self._started & self._owed.keys()
+        self._losses.update(lost or {NOBODY})
+        if max(self._losses[position] for position in lost or {NOBODY}) > self._restarts:
+            raise WorkerError(
+                f"{story}, and was restarted {self._restarts} times before; run that episode alone with workers=0 to see why"
+            )
         self._restarted |= lost
         logger.warning("%s; restarting it, %d episodes run again", story, len(lost))
         self._start()
@@ -169,7 +177,7 @@ class WorkerPool:
     Args:
         shares: one per worker.
         timeout_s: longest silence of a worker (s).
-        restarts: how often each worker may be replaced.
+        restarts: how often the same episode may lose its worker before that is an error.
     """
 
     def __init__(self, shares: Sequence[Share], *, timeout_s: float, restarts: int) -> None:

@@ -6,8 +6,8 @@
           └─► share of worker 1 ──► process: environments in lock-step ──► pipe ──┴─► results, in order
 
 Worker ``w`` of ``W`` runs specs ``w, w + W, ...``, so neighbours in a list sorted by task are spread evenly. A worker
-that dies or falls silent is restarted once and its unfinished episodes are run again from the start; the second
-death is an error. No worker outlives the iterator.
+that dies or falls silent is restarted and its unfinished episodes are run again from the start; an episode that loses its
+worker too often is an error. No worker outlives the iterator.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def rollout_episodes(
         hold_steps: further steps after the first success before an episode ends.
         record: True for full episodes, False for outcomes, or the positions in ``specs`` to record in full.
         order: yield in the order of ``specs`` (buffers a few results), or as episodes finish.
-        restarts: how often each worker is replaced before its death is an error.
+        restarts: how often the same episode may lose its worker before that is an error.
 
     Returns:
         An iterator over one ``Episode`` (recorded positions) or ``EpisodeOutcome`` for each spec.
@@ -66,7 +66,7 @@ def rollout_episodes(
     Raises:
         SettingError: a number is out of range, or there is not one actor per spec.
         ProtocolError: an episode identity appears twice.
-        WorkerError: a worker raised, or died or fell silent more than ``restarts`` times.
+        WorkerError: a worker raised, or died or fell silent more than ``restarts`` times on the same episode.
     """
     _check(specs, actor, workers=workers, envs_per_worker=envs_per_worker, timeout_s=timeout_s, hold_steps=hold_steps)
     count = max(1, min(workers, len(specs)))

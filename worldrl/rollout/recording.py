@@ -57,6 +57,7 @@ class Recording:
         self._contact: list[bool] = []
         self._reward: list[float] = []
         self._first_success: int | None = None
+        self._clipped = 0
         self.ended = False
 
     def observe(self, obs: Mapping[str, Any], info: Mapping[str, Any]) -> None:
@@ -69,10 +70,25 @@ class Recording:
         self._contact.append(bool(info["contact"]))
 
     def step(
-        self, action: NDArray[np.float32], obs: Mapping[str, Any], info: Mapping[str, Any], *, env_ended: bool
+        self,
+        action: NDArray[np.float32],
+        obs: Mapping[str, Any],
+        info: Mapping[str, Any],
+        *,
+        env_ended: bool,
+        clipped: int = 0,
     ) -> None:
-        """Keep one action and the frame it produced; ``env_ended`` is the environment's terminated | truncated."""
+        """Keep one action and the frame it produced.
+
+        Args:
+            action: as it was executed, float32 ``[A]``.
+            obs: what it led to.
+            info: of the environment.
+            env_ended: the environment's terminated | truncated.
+            clipped: how many of its numbers were decided outside the robot's range.
+        """
         success = bool(info["is_success"])
+        self._clipped += clipped
         if self._keep:
             self._action.append(np.array(action, np.float32))
         self._reward.append(float(success))
@@ -93,10 +109,11 @@ class Recording:
             steps=len(self._reward),
             first_success=self._first_success,
             restarted=self.restarted,
+            clipped=self._clipped,
         )
 
     def episode(self, instruction: str) -> Episode:
-        """Return the full record; its ``meta`` is the spec's fields and ``restarted``."""
+        """Return the full record; its ``meta`` is the spec's fields, ``restarted`` and ``clipped``."""
         if not self._keep:
             raise WorldrlError(f"{self.spec.describe()}: was run without keeping frames; ask with record=True")
         return Episode(
@@ -111,6 +128,6 @@ class Recording:
             instruction=instruction,
             task=self.spec.task,
             cameras=self._cameras,
-            meta={**self.spec.to_json(), "restarted": self.restarted, **self._domain},
+            meta={**self.spec.to_json(), "restarted": self.restarted, "clipped": self._clipped, **self._domain},
             actions=self._actions,
         )

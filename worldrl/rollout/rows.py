@@ -42,7 +42,10 @@ class Actor(Protocol):
         ...
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        """Return the next actions, float32 ``[B, L, A]`` in the robot's range; ``L`` is the actor's own."""
+        """Return the next actions as decided, float32 ``[B, L, A]``; ``L`` is the actor's own.
+
+        Whoever executes them takes them to the robot's range and counts the numbers that lay outside.
+        """
         ...
 
 

@@ -20,6 +20,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.core.actions import ActionSpec
 from worldrl.core.types import Episode
 from worldrl.rollout.actors import AnyActor, PolicyActor, actor_from_json, actor_to_json
 from worldrl.rollout.recording import Recording
@@ -145,14 +146,17 @@ class Run:
     item: Assignment
     row: Row
     recording: Recording
+    spec: ActionSpec
 
     def execute(self, actions: NDArray[np.float32], pulse: Pulse) -> None:
-        """Take the actions ``[L, A]`` one by one, until the episode ends."""
-        for action in actions:
+        """Take the actions ``[L, A]`` one by one, each in the robot's range, until the episode ends."""
+        for decided in actions:
             pulse("step", self.item.position)
+            action = self.spec.within(decided)
             obs, _, terminated, truncated, info = self.row.env.step(action)
             self.row.obs = obs
-            self.recording.step(action, obs, info, env_ended=terminated | truncated)
+            clipped = int((action != decided).sum())
+            self.recording.step(action, obs, info, env_ended=terminated | truncated, clipped=clipped)
             if self.recording.ended:
                 return
 
@@ -173,7 +177,7 @@ def begin(share: Share, slot: EnvSlot, actors: Sequence[Actor], item: Assignment
     )
     recording.observe(obs, info)
     actors[item.actor].begin(row)
-    return Run(item, row, recording)
+    return Run(item, row, recording, share.env_options.actions)
 
 
 def decide(actors: Sequence[Actor], runs: Sequence[Run], pulse: Pulse) -> list[NDArray[np.float32]]:

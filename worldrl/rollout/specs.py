@@ -86,6 +86,8 @@ class EpisodeOutcome:
         steps: number of actions.
         first_success: first frame (1..steps) that fulfilled the task, or None.
         restarted: its worker died or fell silent while it ran, and it was run again from the start.
+        clipped: numbers of its actions that were decided outside the robot's range and executed as its nearest end; None
+            where nobody counted.
     """
 
     spec: EpisodeSpec
@@ -94,6 +96,7 @@ class EpisodeOutcome:
     steps: int
     first_success: int | None
     restarted: bool = False
+    clipped: int | None = None
 
     @classmethod
     def of(cls, episode: Episode) -> EpisodeOutcome:
@@ -105,6 +108,7 @@ class EpisodeOutcome:
             steps=len(episode),
             first_success=episode.first_success,
             restarted=bool(episode.meta["restarted"]),
+            clipped=episode.meta.get("clipped"),
         )
 
     def to_json(self) -> dict[str, Any]:

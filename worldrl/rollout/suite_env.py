@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from worldrl.core.actions import TOOL_ACTIONS, joint_targets
+from worldrl.core.actions import suite_actions
 from worldrl.core.embodiment import STATE_NAMES
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.rng import numpy_stream
@@ -109,7 +109,7 @@ class SuiteVecEnv(VectorEnv):
 
     def _make_spaces(self) -> None:
         box, suite = gymnasium.spaces.Box, self.pool.suite
-        self.actions = joint_targets(**_tuples(suite["joints"])) if "joints" in suite else TOOL_ACTIONS
+        self.actions = suite_actions(suite)
         height, width = suite.get("picture") or (self._image_size, self._image_size)
         spaces: dict[str, Any] = {
             "state": box(-BOUND, BOUND, (suite.get("state_size", len(STATE_NAMES)),), np.float32),
@@ -234,10 +234,6 @@ class SuiteVecEnv(VectorEnv):
     def close_extras(self, **kwargs: Any) -> None:
         """Stop the workers."""
         self.pool.close()
-
-
-def _tuples(lists: dict[str, list[Any]]) -> dict[str, Any]:
-    return {name: tuple(values) for name, values in lists.items()}
 
 
 def register_vector(env_id: str, entry: str) -> None:

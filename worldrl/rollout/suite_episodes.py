@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.core.actions import suite_actions
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import Episode
@@ -169,6 +170,7 @@ def _fill(
         if spec.init_id is None:
             raise SettingError(f"{spec.describe()}: {pool.launch.name} begins at stored initial states; give init_id")
         starts[slot] = Start(spec.task, spec.init_id, spec.seed)
+    actions = suite_actions(pool.suite)
     rows = pool.reset(starts, render=decider.looks or bool(rules.record)) if starts else {}
     for slot, (position, spec) in fresh.items():
         told = str(rows[slot].get("instruction", sentence[spec.task]))
@@ -179,6 +181,7 @@ def _fill(
             keep=position in rules.record,
             hold_steps=rules.hold_steps,
             restarted=False,
+            actions=actions,
         )
         recording.observe(row.obs, _info(rows[slot]))
         decider.begin(row)
@@ -189,11 +192,11 @@ def _round(
     pool: SimulatorPool, running: dict[int, _Run], decider: _Decider, rules: Rules, spent: Spent
 ) -> Iterator[Episode | EpisodeOutcome]:
     """Decide once and execute what was decided; yields the episodes that end."""
-    began_s = time.monotonic()
+    began_s, spec = time.monotonic(), suite_actions(pool.suite)
     chosen = decider.decide(running)
     spent.decide_s += time.monotonic() - began_s
     for at in range(max(len(actions) for actions in chosen.values())):
-        live = {slot: chosen[slot][at] for slot in running if at < len(chosen[slot])}
+        live = {slot: spec.within(chosen[slot][at]) for slot in running if at < len(chosen[slot])}
         if not live:
             return
         last = {slot for slot in live if at + 1 == len(chosen[slot])}
@@ -205,7 +208,8 @@ def _round(
             run = running[slot]
             run.row.obs, run.steps = obs, run.steps + 1
             over = run.steps >= rules.horizon[run.row.spec.task]
-            run.recording.step(live[slot], obs, _info(obs), env_ended=over)
+            clipped = int((live[slot] != chosen[slot][at]).sum())
+            run.recording.step(live[slot], obs, _info(obs), env_ended=over, clipped=clipped)
             if run.recording.ended:
                 run.recording.restarted = pool.finish(slot)
                 yield _result(running.pop(slot), rules)

@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec, suite_actions
+from worldrl.core.errors import SettingError
 from worldrl.rollout.environments import find_environment
 from worldrl.rollout.isaac import isaac_launch
-from worldrl.rollout.libero import libero_launch
+from worldrl.rollout.libero import libero_launch, libero_tasks
 from worldrl.rollout.maniskill import maniskill_launch
+from worldrl.rollout.policy_folder import require_policy_fits
 from worldrl.rollout.robotwin import robotwin_launch
 from worldrl.rollout.simulator import Launch
 from worldrl.workers import isaac_facts, libero_facts, maniskill_facts, robotwin_facts
@@ -38,9 +42,85 @@ def family_of(suite: str) -> str:
     return next(family for family, names in FAMILIES.items() if suite in names)
 
 
+def unscripted(suite: str, tasks: Sequence[str]) -> list[str]:
+    """Which of these tasks the suite's scripted expert does not play; no tasks are all of the suite's."""
+    if family_of(suite) == "maniskill":
+        without = [name for name in maniskill_facts.SUITES[suite] if not maniskill_facts.TASKS[name].expert]
+    else:
+        without = list(libero_facts.UNSCRIPTED.get(libero_facts.split_suite(suite)[0], ()))
+    return [name for name in without if not tasks or name in tasks]
+
+
+def require_expert(setting: str, suite: str, tasks: Sequence[str]) -> None:
+    """Refuse a scripted expert that some of the tasks do not have, before any worker is started.
+
+    Args:
+        setting: that asks for the expert.
+        suite: a name of :func:`suite_names`.
+        tasks: names; empty takes all.
+
+    Raises:
+        SettingError: there is none, or not for some tasks; with the tasks that have one, as a setting to copy.
+        WorkerEnvironmentError: LIBERO is not set up.
+    """
+    family = family_of(suite)
+    if family not in SCRIPTED:
+        raise SettingError(f"{setting}: {suite} has no scripted expert that acts step by step; give a policy")
+    if without := unscripted(suite, tasks):
+        names = maniskill_facts.SUITES[suite] if family == "maniskill" else libero_tasks(suite)
+        others = [name for name in tasks or names if name not in without]
+        select = f"select others with tasks=[{','.join(others)}]" if others else "choose other tasks, or give a policy"
+        raise SettingError(f"{setting}: the scripted expert of {suite} does not play {', '.join(without)}; {select}")
+
+
 def main_camera(suite: str) -> str:
     """The camera whose picture is called ``image``."""
     return "head" if family_of(suite) == "robotwin" else "scene"
+
+
+@dataclass(frozen=True)
+class SuiteSpec:
+    """What a suite's robot takes and shows, known before any worker is started.
+
+    Attributes:
+        actions: what their numbers are.
+        cameras: ours, the main one first; empty where there is nothing to see.
+    """
+
+    actions: ActionSpec
+    cameras: tuple[str, ...]
+
+
+def suite_spec(suite: str) -> SuiteSpec:
+    """The spec of a suite of :func:`suite_names`."""
+    family = family_of(suite)
+    if family == "robotwin":
+        return SuiteSpec(suite_actions({"joints": robotwin_facts.joints()}), tuple(robotwin_facts.CAMERAS))
+    if family == "isaac":
+        return SuiteSpec(TOOL_ACTIONS, tuple(isaac_facts.CAMERAS) if isaac_facts.SUITES[suite].pictures else ())
+    cameras = libero_facts.CAMERAS if family == "libero" else maniskill_facts.CAMERAS
+    return SuiteSpec(TOOL_ACTIONS, tuple(cameras))
+
+
+def require_suite_fits(suite: str, policy: Path) -> None:
+    """Refuse a policy that a suite has no inputs or no robot for, before any worker is started.
+
+    Raises:
+        SettingError: both specs side by side, the nearest adapter, and the suites that such a policy fits.
+    """
+    problem = _misfit(suite, policy)
+    if problem is not None:
+        others = [name for name in suite_names() if _misfit(name, policy) is None]
+        raise SettingError(f"{problem}\nforeign suites for this policy: {', '.join(others) or 'none'}") from problem
+
+
+def _misfit(suite: str, policy: Path) -> SettingError | None:
+    spec = suite_spec(suite)
+    try:
+        require_policy_fits(policy, spec.actions, f"the suite {suite}", cameras=spec.cameras)
+    except SettingError as problem:
+        return problem
+    return None
 
 
 @dataclass(frozen=True)

@@ -126,6 +126,11 @@ def choose_side(world: World, name: str, side_m: float) -> NDArray[np.float64]:
     return np.append(sides[int(np.argmax(room))], 0.0)
 
 
+def known_goal(goals: Sequence[Sequence[str]], movable: Sequence[str]) -> bool:
+    """Whether a task is one movable object to be put on or in something."""
+    return len(goals) == 1 and goals[0][0].lower() in ("on", "in") and goals[0][1] in movable
+
+
 class PickAndPlace:
     """One episode's plan.
 
@@ -137,10 +142,9 @@ class PickAndPlace:
     """
 
     def __init__(self, world: World) -> None:
-        goals = [goal for goal in world.goals if goal[0].lower() in ("on", "in") and goal[1] in world.movable]
-        if len(goals) != len(world.goals) or len(goals) != 1:
+        if not known_goal(world.goals, world.movable):
             raise NoExpertError(f"no scripted expert for the goal {world.goals}; it knows one (on A B) or (in A B)")
-        _, self._object, self._goal = goals[0]
+        _, self._object, self._goal = world.goals[0]
         self._grip = grip_of(self._object)
         self._side = choose_side(world, self._object, self._grip.side_m)
         self._start = world.position(self._object)

@@ -1,8 +1,8 @@
 """The real tabletop environment, with one planned accident: what a worker must survive.
 
 The plan is JSON in the environment variable WORLDRL_TEST_FAULT:
-``{"index": 3, "at": 2, "kind": "kill" | "exit" | "hang" | "raise" | "slow", "marker": path or null}``.
-With a marker the accident happens once: the file is made first, and where it exists nothing happens.
+``{"index": 3 or null, "at": 2, "kind": "kill" | "exit" | "hang" | "raise" | "slow", "marker": path or null, "times": 1}``.
+Without an index every episode meets it. With a marker it happens so many times to each: a file counts them.
 """
 
 import json
@@ -26,16 +26,16 @@ class FaultyEnv(TabletopEnv):
     def step(self, action):
         self.count += 1
         plan = json.loads(os.environ["WORLDRL_TEST_FAULT"])
-        if plan["index"] == self.index and plan["at"] == self.count:
+        if plan["index"] in (None, self.index) and plan["at"] == self.count:
             self.accident(plan)
         return super().step(action)
 
     def accident(self, plan):
-        marker = plan["marker"]
-        if marker and Path(marker).exists():
-            return
-        if marker:
-            Path(marker).touch()
+        if plan["marker"]:
+            with Path(f"{plan['marker']}-{self.index}").open("ab") as counted:
+                if counted.tell() >= plan["times"]:
+                    return
+                counted.write(b"x")
         if plan["kind"] == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         elif plan["kind"] == "exit":
