@@ -28,6 +28,7 @@ from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.eva_arms import ALIGNED, MEASURES, METHODS, TRAINED, aligned, equal_compute, executed
 from worldrl.jobs.reproductions.eva_parts import TERM, EvaSettings, open_parts
 from worldrl.jobs.reproductions.findings import Claim, Findings, side_by_side
+from worldrl.rewards.basis import REAL_SHARE
 from worldrl.rollout.decoded_plans import decoded, execute_recorded
 from worldrl.world_models.config import DynamicsConfig
 
@@ -94,8 +95,8 @@ def claims(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Claim]:
         ),
         (
             "alignment keeps nine tenths of the motion",
-            "motion content after less 0.9 of before",
-            now["motion"] - 0.9 * was["motion"],
+            f"motion content after less {REAL_SHARE} of before",
+            now["motion"] - REAL_SHARE * was["motion"],
         ),
         (
             "alignment beats best-of-N at equal computation",

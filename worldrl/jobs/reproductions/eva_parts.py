@@ -16,7 +16,7 @@ from worldrl.core.device import resolve_device
 from worldrl.core.rng import stream_seed
 from worldrl.core.types import Episode, ResetRecord
 from worldrl.data.dataset import EpisodeDataset
-from worldrl.jobs.idm_stages import IDM, clips, learn_idm, motion_basis, through_codec
+from worldrl.jobs.idm_stages import IDM, learn_idm, motion_basis, through_codec
 from worldrl.jobs.opening import choose_tasks
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.stages import learn_world_model, split_held_out
@@ -219,8 +219,10 @@ def make_idm(
         log=None,
         **look,
     )
-    frames, _ = clips(apart, idm.columns, frames=settings.clip, **look)
-    idm.basis, _, _ = motion_basis(idm, learned, frames, dt=settings.stride / dataset.fps, limits=None, **look)
+    dt, frames = settings.stride / dataset.fps, settings.clip
+    idm.basis, *_ = motion_basis(
+        idm, learned, apart, frames=frames, dt=dt, limits=None, restore=through_codec(model), **look
+    )
     idm.save(place / IDM)
 
 
