@@ -47,7 +47,7 @@ def block_speed(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
 
 
 def motion_content(q: Tensor, dt: float, limits: JointLimits, *, floor: float = 0.0) -> Tensor:
-    """m less what noise travels at speed ``floor``, ``[N]``, in seconds at the velocity bounds."""
+    """M less what noise travels at speed ``floor``, ``[N]``, in seconds at the velocity bounds."""
     seconds = block_frames(q.shape[1], dt) * dt
     return ((block_speed(q, dt, limits) - floor) * seconds).sum(dim=1)
 

@@ -47,9 +47,13 @@ def group_size(settings: EvaSettings) -> int:
 
 
 def method_configs(settings: EvaSettings) -> MethodConfigs:
-    """Settings of the three methods, with the same denoising steps and leaves."""
+    """Settings of the three methods, with the same denoising steps and leaves.
+
+    Steps that keep the noise's level show the rewards what the tests' own sampler makes; those of an SDE, few as they are,
+    would leave noise of their own in the middle of a video.
+    """
     steps = settings.denoising
-    noisy, plain = Denoising(steps=steps), Denoising(steps=steps, noise="none")
+    noisy, plain = Denoising(steps=steps, noise="cps"), Denoising(steps=steps, noise="none")
     splits = [steps * chunk for chunk in range(settings.chunks)]
     nft = DiffusionNftConfig(denoising=plain)
     return MethodConfigs(
@@ -95,23 +99,23 @@ def chunks_to(settings: EvaSettings, task: str) -> int:
     return -(-(settings.horizon or task_horizons([task])[task]) // settings.chunk)
 
 
-def equal_compute(settings: EvaSettings, sampling_steps: int) -> int:
+def equal_compute(settings: EvaSettings) -> int:
     """N of best-of-N: as many videos per test as plain GRPO's alignment would pay for, and the one that is there anyway.
 
     GRPO evaluates every row of its videos once and trains on those whose step added noise, all but the last of each chunk.
     """
     videos = settings.iterations * settings.prompts * group_size(settings) * settings.chunks
     training = videos * (settings.denoising + TRAINED * (settings.denoising - 1))
-    test = settings.tests * sampling_steps * sum(chunks_to(settings, task) for task in task_names_of(settings))
+    test = settings.tests * settings.denoising * sum(chunks_to(settings, task) for task in task_names_of(settings))
     return 1 + round(training / test)
 
 
-def staging(settings: EvaSettings, method: str, chunks: int, sampling_steps: int) -> StagedConfig:
+def staging(settings: EvaSettings, method: str, chunks: int) -> StagedConfig:
     """Say how an arm plans."""
     if method == "staged":
         half = -(-chunks // 2)
         return StagedConfig(proposals=settings.proposals, stages=2, stage_chunks=half)
-    proposals = equal_compute(settings, sampling_steps) if method == "best-of-n" else 1
+    proposals = equal_compute(settings) if method == "best-of-n" else 1
     return StagedConfig(proposals=proposals, stages=1, stage_chunks=chunks)
 
 
@@ -125,7 +129,7 @@ def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
         for first in range(0, len(records), AT_ONCE):
             rows = slice(first, first + AT_ONCE)
             plans = plan(settings, cell, parts, task, records[rows], first)
-            evaluations += plans.chunks * parts.model.config.dynamics.sampling_steps
+            evaluations += plans.chunks * settings.denoising
             told = torch.from_numpy(np.stack([record.command for record in records[rows]]))
             actions = parts.model.embodiment.actions
             success += execute_frames(parts.idm, plans.frames, told, task, starts[rows], actions).tolist()
@@ -137,7 +141,7 @@ def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
 
 def plan(settings: EvaSettings, cell: Cell, parts: Parts, task: str, records: Sequence[Any], first: int) -> StagedPlans:
     """Plan from some test states; the noise is the same in all arms."""
-    config = staging(settings, cell.method, chunks_to(settings, task), parts.model.config.dynamics.sampling_steps)
+    config = staging(settings, cell.method, chunks_to(settings, task))
     return staged_rollouts(
         parts.model,
         parts.reward,
