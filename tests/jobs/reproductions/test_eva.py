@@ -4,13 +4,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from worldrl.core.errors import SettingError
+from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.reproductions import eva_parts
-from worldrl.jobs.reproductions.catalogue import changed
+from worldrl.jobs.reproductions.catalogue import Cell, changed
 from worldrl.jobs.reproductions.eva import SETTINGS, claims
-from worldrl.jobs.reproductions.eva_arms import METHODS, chunks_to, costs, equal_compute, method_configs, staging
-from worldrl.jobs.reproductions.eva_parts import planner_config, planner_training
+from worldrl.jobs.reproductions.eva_arms import (
+    GIVEN,
+    METHODS,
+    chunks_to,
+    costs,
+    equal_compute,
+    method_configs,
+    shown,
+    staging,
+)
+from worldrl.jobs.reproductions.eva_parts import Parts, planner_config, planner_training
+from worldrl.jobs.reproductions.strips import kept_strips, save_strip
 
 QUICK = SETTINGS["quick"]
 
@@ -81,6 +93,38 @@ def test_demonstrations_are_steady_and_disturbed_and_only_successes_are_learned_
     assert [spec.index for spec in (*steady.specs, *disturbed.specs)] == [0, 1, 2, 3, 4]
     assert len({spec.key for spec in (*steady.specs, *disturbed.specs)}) == 5
     assert len(disturbed.specs) == 2
+
+
+@pytest.mark.parametrize("method", GIVEN)
+def test_a_diagnosis_shows_what_its_link_makes_of_a_demonstration(method, make_world_model, push_episode, monkeypatch):
+    """Recorded frames as they are, restored ones through the codec alone, imagined ones from the true actions."""
+    model, episode = make_world_model(size=16), push_episode(0, 10)
+    parts, seen = Parts(model, idm=None, learned=[], kept=[episode], frame_s=0.1), []
+    imagine = model.imagine
+    monkeypatch.setattr(
+        model, "imagine", lambda state, action, **over: seen.append(action) or imagine(state, action, **over)
+    )
+    frames = shown(Cell(method, 0), parts, episode)
+    recorded = torch.from_numpy(episode.frames[::2, 0])
+    assert frames.shape == recorded.shape
+    if method == "recorded":
+        assert torch.equal(frames, recorded)
+    elif method == "restored":
+        assert torch.equal(frames, through_codec(model)(recorded, recorded[:1].expand_as(recorded)))
+        assert not torch.equal(frames, recorded)
+    else:
+        assert torch.equal(frames[0], recorded[0])  # what is known is not imagined
+        assert torch.equal(torch.cat(seen, dim=1)[0, :10], torch.from_numpy(episode.action))
+    assert bool(seen) == (method == "imagined-true-actions")
+
+
+def test_a_stage_leaves_pictures_for_the_page(tmp_path):
+    frames = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
+    (tmp_path / "blind").mkdir()
+    save_strip(tmp_path, {"recorded": frames, "planned": frames[:2]}, ["step 0", "step 4", "step 8"])
+    (found,) = kept_strips({"none, seed 0": tmp_path, "other": tmp_path / "blind"})
+    assert (found.title, list(found.rows), found.labels[2]) == ("none, seed 0", ["recorded", "planned"], "step 8")
+    assert np.array_equal(found.rows["planned"], frames[:2])
 
 
 def results(**flow: float):

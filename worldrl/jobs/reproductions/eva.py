@@ -4,10 +4,14 @@ A video model sees the first frame and an instruction of the bimanual suite and 
 fourteen joint targets, and the simulator executes these, open loop. Arms, each on the same test states:
 
 - ``recorded``: what the frames of kept demonstrations show, executed: how much the decoding alone loses;
+- ``restored``: the same frames through the video model's codec;
+- ``imagined-true-actions``: the same demonstrations imagined from their first frame and true actions: how much the dynamics lose;
 - ``none``: the video model as it was trained;
 - ``best-of-n``: the best of N videos by the reward, N such that the tests cost as much computation as the alignment did;
 - ``staged``: MIND-V's staged rollouts, the best of a few at the middle and at the end;
 - ``flow-grpo``, ``branch-grpo``, ``sol-rl``: the model aligned by each method with the same reward.
+
+The first three plan nothing: they say which link is weak where the others fail.
 
 Computation is counted in rows that the network was evaluated on; a row that was trained on counts three times (forward and
 backward). Wall time depends on the machine and never repeats; it is in each stage's ``metrics.jsonl``.
@@ -16,7 +20,6 @@ backward). Wall time depends on the machine and never repeats; it is in each sta
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +27,22 @@ import numpy as np
 
 from worldrl.evaluation.report.model import Curve, Table
 from worldrl.jobs.reproductions.catalogue import Cell
-from worldrl.jobs.reproductions.eva_arms import ALIGNED, MEASURES, METHODS, TRAINED, aligned, equal_compute, executed
+from worldrl.jobs.reproductions.eva_arms import (
+    ALIGNED,
+    GIVEN,
+    MEASURES,
+    METHODS,
+    TRAINED,
+    aligned,
+    equal_compute,
+    executed,
+    executed_again,
+    picture_rows,
+)
 from worldrl.jobs.reproductions.eva_parts import TERM, EvaSettings, open_parts
 from worldrl.jobs.reproductions.findings import Claim, Findings, side_by_side
+from worldrl.jobs.reproductions.strips import save_strip
 from worldrl.rewards.basis import REAL_SHARE
-from worldrl.rollout.decoded_plans import decoded, execute_recorded
 
 SETTINGS: Mapping[str, EvaSettings] = {
     "full": EvaSettings(),
@@ -47,12 +61,11 @@ SETTINGS: Mapping[str, EvaSettings] = {
 def run(settings: EvaSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     """Make one arm and execute its plans; ``folder`` holds its checkpoints."""
     parts = open_parts(settings, cell.seed, folder)
-    if cell.method == "recorded":
-        read = partial(decoded, parts.idm, parts.kept[0].cameras[0])
-        found = execute_recorded(parts.kept, settings.stride, read)
-        return {"success": float(found.mean()), "episodes": len(found)}
     trained = aligned(settings, cell, parts, folder) if cell.method in ALIGNED else {}
-    return {**trained, **executed(settings, cell, parts)}
+    measured = executed_again(settings, cell, parts) if cell.method in GIVEN else executed(settings, cell, parts)
+    rows = picture_rows(settings, cell, parts)
+    save_strip(folder, rows, [f"step {k * settings.stride}" for k in range(max(map(len, rows.values())))])
+    return {**trained, **measured}
 
 
 # --- what was found -------------------------------------------------------------------------------------------------
@@ -139,7 +152,7 @@ def cost_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
 
 def artefact_figure(results: Mapping[str, Sequence[dict[str, Any]]]) -> Curve:
     """Broken limits and jerk spikes of every planned arm."""
-    arms = METHODS[1:]
+    arms = METHODS[len(GIVEN) :]
     series = {
         label: np.stack([column(results, m, name) for m in arms], axis=1).tolist()
         for label, name in (("limits broken", "violation_rate"), ("jerk spikes", "jerk_spike_rate"))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from worldrl.algorithms.alignment.align import MethodConfigs, align, make_method
 from worldrl.algorithms.alignment.branch_grpo import BranchGrpoConfig
@@ -21,18 +22,26 @@ from worldrl.algorithms.alignment.sol_rl import SolRlConfig
 from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts, mean_of_terms
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream_seed
+from worldrl.core.types import Episode, ResetRecord
 from worldrl.diffusion.sde import Denoising
+from worldrl.evaluation.report.model import Frames
+from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
+from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.eva_parts import EvaSettings, Parts, starting_states, task_names_of
 from worldrl.rewards.executability import jerk_spike_rate, violation_rate
+from worldrl.rewards.idm_training import as_shown
 from worldrl.rewards.motion import motion_content
-from worldrl.rollout.decoded_plans import execute_frames
+from worldrl.rollout.decoded_plans import execute_frames, execute_recorded
 from worldrl.rollout.reset_store import record_at
 from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans, staged_rollouts
 from worldrl.rollout.starts import task_horizons
+from worldrl.world_models.video import VideoWorldModel
 
 ALIGNED = ("flow-grpo", "branch-grpo", "sol-rl")
-METHODS = ("recorded", "none", "best-of-n", "staged", *ALIGNED)
+GIVEN = ("recorded", "restored", "imagined-true-actions")
+"""Arms that plan nothing: kept demonstrations, and which link between a picture and a success is weak."""
+METHODS = (*GIVEN, "none", "best-of-n", "staged", *ALIGNED)
 MEASURES = ("success", "violation_rate", "jerk_spike_rate", "motion", "reward")
 TRAINED, AT_ONCE = 3, 8
 """What a trained row counts, and starts that are planned together."""
@@ -68,8 +77,7 @@ def method_configs(settings: EvaSettings) -> MethodConfigs:
 def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> dict[str, Any]:
     """Align the arm's copy of the video model in place; return what it cost."""
     model = parts.model
-    look = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride}
-    starts = [record_at(e, 0, source=f"demonstration {n}", **look) for n, e in enumerate(parts.learned)]
+    starts = [demonstrated_start(model, e, f"demonstration {n}") for n, e in enumerate(parts.learned)]
     config = AlignmentConfig(
         iterations=settings.iterations,
         prompts=settings.prompts,
@@ -89,6 +97,36 @@ def costs(history: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     imagined = sum(row.get(f"cost/{name}", 0.0) for row in history for name in ("evaluations", "explore_evaluations"))
     trained = sum(row.get("cost/trained_steps", 0.0) for row in history)
     return {"imagined_rows": imagined, "trained_rows": trained, "cost": imagined + TRAINED * trained}
+
+
+# --- kept demonstrations ----------------------------------------------------------------------------------------------
+
+
+def shown(cell: Cell, parts: Parts, episode: Episode) -> Tensor:
+    """Show a kept demonstration as the arm sees it, uint8 ``[1 + T, Y, X, 3]``, every ``frame_stride``-th frame.
+
+    ``recorded``: as it is. ``restored``: through the codec, what is lost there. ``imagined-true-actions``: imagined from the
+    first frame and the true actions, what the dynamics lose besides; a plan has no actions to go by.
+    """
+    model = parts.model
+    frames = torch.from_numpy(episode.view(episode.cameras[0])[:: model.frame_stride].copy())
+    if cell.method == "recorded":
+        return frames
+    if cell.method == "restored":
+        return as_shown(frames, through_codec(model))
+    actions = padded_actions(episode, whole_chunks(len(episode), model.chunk_length))[None]
+    imagined = replay(model, [episode], actions, seed=stream_seed(cell.seed, "eva", "true actions")).imagined[0]
+    return torch.cat([frames[:1], torch.from_numpy(imagined)])[: len(frames)]
+
+
+def executed_again(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
+    """Execute what the arm's pictures of every kept demonstration show."""
+
+    def read(episode: Episode) -> Tensor:
+        return parts.idm.decode(shown(cell, parts, episode)[None]).mean[0, 1:].float().cpu()
+
+    found = execute_recorded(parts.kept, settings.stride, read)
+    return {"success": float(found.mean()), "episodes": len(found)}
 
 
 # --- plans and their execution ----------------------------------------------------------------------------------------
@@ -151,6 +189,24 @@ def plan(settings: EvaSettings, cell: Cell, parts: Parts, task: str, records: Se
         frame_s=parts.frame_s,
         seed=stream_seed(cell.seed, "eva", "plans", task, first),
     )
+
+
+def picture_rows(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Frames]:
+    """Rows of a filmstrip: a kept demonstration as recorded, and as the arm sees or plans it from its first frame."""
+    episode = parts.kept[0]
+    recorded = shown(Cell("recorded", cell.seed), parts, episode).numpy()
+    if cell.method == "recorded":
+        return {"recorded": recorded}
+    if cell.method in GIVEN:
+        return {"recorded": recorded, cell.method: shown(cell, parts, episode).numpy()}
+    start = demonstrated_start(parts.model, episode, "filmstrip")
+    plans = plan(settings, cell, parts, episode.task, [start], settings.tests)
+    return {"recorded": recorded, "planned": plans.frames[0].numpy()}
+
+
+def demonstrated_start(model: VideoWorldModel, episode: Episode, source: str) -> ResetRecord:
+    """Make the record of a demonstration's first frame."""
+    return record_at(episode, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source=source)
 
 
 def artefacts(parts: Parts, plans: StagedPlans) -> dict[str, list[float]]:
