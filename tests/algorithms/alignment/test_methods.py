@@ -61,8 +61,16 @@ def test_nft_draws_to_good_chunks_and_pushes_from_bad_ones(predictions):
     toward = (slope * (old - target)).flatten(1).sum(dim=1)
     assert (toward[:2] > 0).all()
     assert (toward[2:] < 0).all()
-    torch.testing.assert_close(toward[1], -toward[2] * toward[1] / -toward[2])
-    assert toward[0] > toward[1]
+
+
+def test_nft_pushes_as_hard_as_it_draws_and_in_proportion_up_to_its_limit(predictions):
+    """Where it stands, the slope of a chunk is that of advantage 1 times the advantage: odd, linear, and cut at A_max."""
+    _, old, target = predictions
+    one = gradient(old, old, target, torch.ones(4, dtype=torch.float64))
+    for advantage, times in ((-1.0, -1.0), (3.0, 3.0), (-5.0, -5.0), (9.0, 5.0)):
+        found = gradient(old, old, target, torch.full((4,), advantage, dtype=torch.float64))
+        torch.testing.assert_close(found, times * one)
+    assert one.abs().max() > 1e-3
 
 
 def test_nft_loss_is_its_formula(predictions):
