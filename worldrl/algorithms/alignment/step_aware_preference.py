@@ -152,7 +152,7 @@ class StepAwarePreference:
     def _loss(self, pairs: Pairs) -> Tensor:
         now, before = (self._log_probs(net, pairs) for net in (self.task.dynamics, self.reference))
         best, worst = (a - b.detach() for a, b in zip(now, before, strict=True))
-        return preference_loss(best, worst, beta=self.config.beta, clip=self.config.ratio.clip)
+        return preference_loss(best, worst, beta=self.config.beta, clip=self.config.ratio.range)
 
     def _log_probs(self, dynamics: FlowTransformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
         clean = pairs.around.predict(dynamics, pairs.x, self.schedule.level(pairs.step))
