@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from worldrl.algorithms.advantages import group_mean, group_sum
 from worldrl.algorithms.alignment.diffusion_nft import DiffusionNft, DiffusionNftConfig, finished_chunks
-from worldrl.algorithms.alignment.task import AlignmentTask, advantages, judge, reward_logs
+from worldrl.algorithms.alignment.task import BATCH_EPS, AlignmentTask, advantages, judge, reward_logs
 from worldrl.algorithms.alignment.videos import group_keys, grow
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError, nearest
@@ -73,13 +73,21 @@ def best_and_worst(value: Tensor, group: Tensor, count: int) -> Tensor:
     return torch.cat(chosen)
 
 
-def explored_advantage(value: Tensor, group: Tensor, explored: Tensor, explored_group: Tensor, limit: float) -> Tensor:
-    """Normalise values ``[B]`` by mean and deviation of everything explored in their group, clipped to ± ``limit``."""
+def explored_advantage(
+    value: Tensor, group: Tensor, explored: Tensor, explored_group: Tensor, limit: float, *, batch_scale: bool = False
+) -> Tensor:
+    """Normalise values ``[B]`` by mean and deviation of everything explored in their group, clipped to ± ``limit``.
+
+    With ``batch_scale`` the deviation is that of everything explored in all groups.
+    """
     mean = group_mean(explored, explored_group)
+    centred = value - mean[group]
+    if batch_scale:
+        return (centred / (explored.std(correction=0) + BATCH_EPS)).clamp(-limit, limit)
     spread = (explored - mean[explored_group]).square()
     count = group_sum(torch.ones_like(explored), explored_group)
     std = (group_sum(spread, explored_group) / (count - 1).clamp_min(1)).sqrt()
-    return ((value - mean[group]) / (std[group] + 1e-6)).clamp(-limit, limit)
+    return (centred / (std[group] + 1e-6)).clamp(-limit, limit)
 
 
 def rank_agreement(first: Tensor, second: Tensor) -> float:
@@ -152,4 +160,5 @@ class SolRl:
         # Mixed together, so that both are on one scale.
         value = task.mix(torch.cat([terms, explored]), torch.cat([group, explored_group]))
         own, all_of_them = value[: len(terms)], value[len(terms) :]
-        return explored_advantage(own, group, all_of_them, explored_group, task.config.advantage_clip)
+        limit = task.config.advantage_clip
+        return explored_advantage(own, group, all_of_them, explored_group, limit, batch_scale=task.batch_scale)
