@@ -12,7 +12,7 @@ from worldrl.algorithms.alignment import sol_rl
 from worldrl.algorithms.alignment.align import METHODS, MethodConfigs, align, make_method
 from worldrl.algorithms.alignment.branch_grpo import BranchGrpoConfig, depth_advantages
 from worldrl.algorithms.alignment.dance_grpo import DanceGrpoConfig, random_steps
-from worldrl.algorithms.alignment.diffusion_nft import DiffusionNftConfig, nft_loss, old_weight_decay
+from worldrl.algorithms.alignment.diffusion_nft import DiffusionNft, DiffusionNftConfig, nft_loss, old_weight_decay
 from worldrl.algorithms.alignment.flow_grpo import FlowGrpoConfig
 from worldrl.algorithms.alignment.sol_rl import SolRlConfig, best_and_worst, explored_advantage, rank_agreement
 from worldrl.algorithms.alignment.step_aware_preference import (
@@ -186,6 +186,26 @@ def test_sol_rl_makes_the_same_seeds_again(make_task, monkeypatch):
         assert place == best_and_worst(value, cheap.group, 4).tolist()
         assert (logs["cost/explore_evaluations"], logs["cost/evaluations"]) == (16 * 2 * steps, 8 * 2 * 3)
         assert steps == 1 or logs["align/rank_agreement"] == 1
+
+
+def test_the_whole_pool_in_full_is_what_sol_rl_is_held_against(make_task, monkeypatch):
+    """Without a second stage the extremes of the pool are trained on as they are: the same chunks, made once."""
+    seen, nft = [], DiffusionNftConfig(ODE)
+    update = DiffusionNft.update
+    monkeypatch.setattr(
+        DiffusionNft, "update", lambda self, chunks, *a: seen.append(chunks) or update(self, chunks, *a)
+    )
+    costs = []
+    for again in (True, False):
+        logs = {}
+        list(sol_rl.SolRl(make_task(), SolRlConfig(8, 3, "float32", again, nft=nft)).losses(0, logs))
+        costs.append((int(logs["cost/explore_evaluations"]), int(logs.get("cost/evaluations", 0))))
+    assert costs == [(16 * 2 * 3, 8 * 2 * 3), (16 * 2 * 3, 0)]
+    for name in ("latent", "advantage"):
+        torch.testing.assert_close(getattr(seen[0], name), getattr(seen[1], name), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(seen[0].around.memory, seen[1].around.memory, rtol=1e-3, atol=1e-4)
+    with pytest.raises(SettingError, match="explored in full: give explore_steps=3 and explore_dtype=float32"):
+        SolRlConfig(8, 1, "float32", again=False, nft=nft)
 
 
 def _shown(task, tree):

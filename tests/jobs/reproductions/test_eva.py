@@ -10,16 +10,23 @@ from worldrl.core.errors import SettingError
 from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.reproductions import eva_parts
 from worldrl.jobs.reproductions.catalogue import Cell, changed
-from worldrl.jobs.reproductions.eva import SETTINGS, claims
+from worldrl.jobs.reproductions.eva import SETTINGS, claims, cost_table, paired_table
 from worldrl.jobs.reproductions.eva_arms import (
+    ALIGNED,
     GIVEN,
     METHODS,
+    TRAINED,
+    alignment_method,
     chunks_to,
     costs,
     equal_compute,
-    method_configs,
+    group_size,
+    look_points,
+    needed,
     shown,
     staging,
+    times_less,
+    told_climb,
 )
 from worldrl.jobs.reproductions.eva_parts import Parts, planner_config, planner_training
 from worldrl.jobs.reproductions.strips import kept_strips, save_strip
@@ -46,16 +53,35 @@ def test_best_of_n_draws_what_the_alignment_would_have_cost():
     assert (staged.stages, staged.stage_chunks, staged.proposals) == (2, 5, settings.proposals)
 
 
-def test_every_method_has_the_same_leaves_and_steps():
-    configs = method_configs(QUICK)
+def test_every_method_has_the_same_leaves_steps_and_ranges():
+    """What differs between two arms is the method: BranchGRPO prunes, Sol-RL explores cheaply, its pool is made in full."""
+    parts = {arm: alignment_method(QUICK, arm) for arm in ALIGNED}
+    assert [name for name, _ in parts.values()] == ["flow_grpo", "branch_grpo", "sol_rl", "sol_rl"]
+    configs = parts["flow-grpo"][1]
     assert configs.branch_grpo.splits == [0, 4, 8]
-    steps = {configs.flow_grpo.denoising.steps, configs.branch_grpo.denoising.steps, configs.sol_rl.nft.denoising.steps}
+    assert configs.branch_grpo.prune_width == "extremes"
+    assert configs.flow_grpo.ratio == configs.branch_grpo.ratio
+    cheap, in_full = (parts[arm][1].sol_rl for arm in ("sol-rl", "full-pool"))
+    assert (cheap.explored, cheap.nft) == (in_full.explored, in_full.nft)
+    assert (cheap.again, in_full.again, cheap.explore_steps, in_full.explore_steps) == (True, False, 1, QUICK.denoising)
+    steps = {configs.flow_grpo.denoising.steps, configs.branch_grpo.denoising.steps, cheap.nft.denoising.steps}
     assert steps == {QUICK.denoising}
+
+
+def test_what_is_claimed_of_costs_is_possible():
+    """Rows of an iteration per start: the cheaper method has room to be as much cheaper as is claimed, at equal gain."""
+    group, chunks, steps = group_size(QUICK), QUICK.chunks, QUICK.denoising
+    plain = group * chunks * (steps + TRAINED * (steps - 1))
+    tree = sum(min(2**chunk, group) + (steps - 1) * 2 ** (chunk + 1) for chunk in range(chunks))
+    branch = tree + TRAINED * (steps - 1) * sum(min(2 ** (chunk + 1), group // 2) for chunk in range(chunks))
+    assert plain / branch > 1.8
+    pool = QUICK.explored * steps
+    assert pool / (QUICK.explored * max(1, steps // 4) + group * steps) > 2
 
 
 def test_alignment_and_tests_sample_alike():
     """As many steps, and noise that leaves no more behind than the ODE that plans are made with."""
-    configs, planner = method_configs(QUICK), planner_config(QUICK)
+    (_, configs), planner = alignment_method(QUICK, "flow-grpo"), planner_config(QUICK)
     assert planner.dynamics.sampling_steps == QUICK.denoising
     assert {configs.flow_grpo.denoising.noise, configs.branch_grpo.denoising.noise} == {"cps"}
 
@@ -127,18 +153,65 @@ def test_a_stage_leaves_pictures_for_the_page(tmp_path):
     assert np.array_equal(found.rows["planned"], frames[:2])
 
 
+def way(reward, seconds):
+    return {
+        "finished": [0.0, 1, 2],
+        "reward": reward,
+        "rows": [0.0, 10, 20],
+        "seconds": seconds,
+        "rollout_seconds": seconds,
+    }
+
+
+def test_what_it_takes_to_the_same_reward():
+    slow, fast = way([1.0, 2.0, 3.0], [0.0, 60, 120]), way([1.0, 3.0, 4.0], [0.0, 40, 80])
+    assert needed(slow, "seconds", 2.5) == pytest.approx(90)
+    assert needed(fast, "seconds", 2.5) == pytest.approx(30)
+    assert times_less(slow, fast, "seconds") == pytest.approx(120 / 40)  # both reach 3
+    assert times_less(slow, fast, "rows") == pytest.approx(20 / 10)
+    falling = way([1.0, 0.5, 0.9], [0.0, 1, 2])
+    assert times_less(slow, falling, "seconds") == times_less(falling, slow, "seconds") == 1
+
+
+def test_seconds_on_the_way_are_the_logs_and_rows_the_historys():
+    history = [{"cost/evaluations": 4.0, "cost/trained_steps": 2.0}] * 2
+    lines = [
+        {"series": "align", "step": k, "values": {"seconds/iteration": 5.0 + k, "seconds/imagining": 2.0}}
+        for k in (0, 1)
+    ]
+    found = told_climb(history, {0: 1.0, 2: 3.0}, [*lines, {"series": "idm", "step": 0, "values": {}}])
+    assert found == {
+        "finished": [0, 2], "reward": [1, 3], "rows": [0, 20], "seconds": [0, 11], "rollout_seconds": [0, 4],
+    }  # fmt: skip
+    assert look_points(replace(QUICK, iterations=5, look_every=2)) == [0, 2, 4, 5]
+
+
 def results(**flow: float):
-    same = {"success": 0.4, "violation_rate": 0.2, "jerk_spike_rate": 0.1, "motion": 0.5, "reward": 2.0, "cost": 1000.0}
-    rows = {method: dict(same) for method in METHODS}
+    same = {"success": 0.5, "violation_rate": 0.2, "jerk_spike_rate": 0.1, "motion": 0.5, "reward": 2.0, "cost": 1000.0}
+    rows = {method: {**same, "hits": [True, False], "episodes": 2} for method in METHODS}
+    for method in ALIGNED:
+        rows[method] |= {"imagined_rows": 1.0, "trained_rows": 2.0, "climb": way([1.0, 2.0, 3.0], [0.0, 60, 120])}
     rows["flow-grpo"] |= flow
-    rows["branch-grpo"] |= {"reward": 3.0, "cost": 500.0}
+    rows["branch-grpo"] |= {"climb": way([1.0, 3.0, 4.0], [0.0, 40, 80]), "hits": [True, True]}
     return {method: [row, dict(row)] for method, row in rows.items()}
 
 
 def test_claims_are_differences_that_should_lie_above_zero():
-    found = claims(results(success=0.5, violation_rate=0.05, motion=0.5, reward=3.0))
+    found = claims(results(success=0.6, violation_rate=0.05, motion=0.5, reward=3.0))
     means = [claim.mean for claim in found]
     assert means[:4] == pytest.approx([0.1, 0.05, 0.05, 0.1])
-    # Per 10,000 rows: BranchGRPO 1/500, plain GRPO 1/1000, Sol-RL nothing.
-    assert means[4:] == pytest.approx([20 - 18, 0 - 20])
+    # BranchGRPO is where plain GRPO ends after 40 s instead of 120; Sol-RL is as fast as its pool.
+    assert means[4:] == pytest.approx([3 - 1.8, 1 - 2])
     assert np.isfinite(means).all()
+
+
+def test_arms_are_compared_test_by_test():
+    """Four tests of two seeds: BranchGRPO wins two and loses none, the others are as before."""
+    table = paired_table(results())
+    rows = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
+    assert rows["branch-grpo"]["Against none, points"] == "+50.0"
+    assert rows["branch-grpo"]["Won / lost"] == "2 / 0"
+    assert rows["branch-grpo"]["Success"].endswith("(4/4)")
+    assert rows["sol-rl"]["Against none, points"] == "+0.0"
+    assert set(rows) == {"best-of-n", "staged", *ALIGNED}
+    assert [row[0] for row in cost_table(results()).rows] == list(ALIGNED)

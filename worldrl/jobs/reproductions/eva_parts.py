@@ -80,7 +80,10 @@ class EvaSettings:
         chunks: length of the videos that are aligned, and of those that the reward's constants are measured on.
         denoising: steps per chunk, in alignment and in tests.
         rate: learning rate of the alignment.
-        explored: videos per start that Sol-RL looks at.
+        ratio_clip: range of the probability ratios, for plain GRPO and BranchGRPO alike; a chunk of 64 pixels has 4,096 numbers,
+            a tenth or less of what the published 1e-4 is for.
+        explored: videos per start that Sol-RL looks at, with a quarter of the steps.
+        look_every: iterations between two measurements of the reward on kept starts.
         tests: initial states per task.
         horizon: control steps that are planned; then the last targets are held to the task's limit. 0 plans to that limit.
         proposals: videos per stage of the staged plans.
@@ -119,7 +122,9 @@ class EvaSettings:
     chunks: int = 3
     denoising: int = 4
     rate: float = 3e-5
-    explored: int = 24
+    ratio_clip: float = 1e-3
+    explored: int = 48
+    look_every: int = 5
     tests: int = 60
     horizon: int = 0
     proposals: int = 4
