@@ -170,3 +170,10 @@ def test_a_rows_draws_do_not_depend_on_its_neighbours(rows):
 def test_impossible_settings_are_refused(make):
     with pytest.raises(SettingError, match=r"denoising|ratio"):
         make()
+
+
+def test_a_range_belongs_to_its_reduction():
+    """Whoever changes the reduction alone gets its own range; the other one's is refused."""
+    assert (RatioRule().range, RatioRule("sum").range, RatioRule("sum", 0.1).range) == (1e-4, 0.2, 0.1)
+    with pytest.raises(SettingError, match=r"ratio\.clip=0\.0001 is a range of means"):
+        RatioRule("sum", 1e-4)

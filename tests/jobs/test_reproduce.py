@@ -106,6 +106,8 @@ def test_tiny_run_resumes_and_leaves_a_page(name: str, tmp_path: Path) -> None:
     page = (tmp_path / "run" / "report.html").read_text()
     assert first["claims"][0]["sentence"].partition(" (")[0].split("'")[0] in page
     assert "<svg" in page
+    strips = [method for method in find(name).load().METHODS if f"{method}, seed 0" in page]
+    assert strips == (list(find(name).load().METHODS) if name == "eva" else [])
 
 
 @pytest.mark.slow

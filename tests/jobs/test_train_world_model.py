@@ -195,6 +195,18 @@ def test_the_codec_of_another_model_is_taken_as_it_is(make_settings, world_model
         make_settings(codec="bundled", start="bundled")
 
 
+def test_a_codec_that_nothing_trains_is_refused(make_settings):
+    """Its latents would mean nothing, and no picture could be decoded."""
+    untrained = WorldModelTraining(**{**SMALL, "codec_steps": 0})
+    with pytest.raises(SettingError, match=r"start=scratch: the frame codec would stay random.*codec_steps above 0"):
+        make_settings(training=untrained)
+    make_settings(training=untrained, codec="bundled")
+    make_settings(training=untrained, start="bundled")
+    pixels = VideoWorldModelConfig()
+    pixels.dynamics.kind = DynamicsKind.edm_unet
+    make_settings(training=untrained, model=pixels)
+
+
 def test_without_held_out_episodes_nothing_is_measured(make_settings, tmp_path):
     metrics = train_world_model.main(make_settings(held_out=0.0, gates="stop", store_dtype="float16"))
     assert metrics["gates"] == []

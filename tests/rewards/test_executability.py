@@ -7,7 +7,7 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.rewards.basis import MotionBasis, measure_basis
+from worldrl.rewards.basis import REAL_SHARE, MotionBasis, measure_basis
 from worldrl.rewards.executability import (
     PUBLISHED,
     Constants,
@@ -167,14 +167,41 @@ def test_a_still_video_no_longer_scores_best():
 def test_motion_content_of_a_steady_path_and_of_noise():
     limits = flat(velocity=2.0, acceleration=9.0)
     steady = DT * torch.arange(48, dtype=torch.float64)[None, :, None]  # 1 of 2 rad/s
-    assert motion_content(steady, DT, limits).item() == pytest.approx(0.5)
-    assert block_speed(steady, DT, limits).shape == (1, 5)  # blocks of eight frames
-    assert motion(steady, DT, limits, reference=1.0).item() == pytest.approx(0.5)
-    assert motion(steady, DT, limits, reference=0.4).item() == 1  # more than real motion earns no more
-    assert motion(steady, DT, limits, reference=0.7, floor=0.3).item() == pytest.approx(0.5)
+    assert block_speed(steady, DT, limits).tolist() == [
+        pytest.approx(5 * [0.5])
+    ]  # blocks of eight frames: half a second
+    assert motion_content(steady, DT, limits).item() == pytest.approx(5 * 0.5 * 0.5)
+    assert motion(steady, DT, limits, reference=2.5).item() == pytest.approx(0.5)
+    assert motion(steady, DT, limits, reference=1.0).item() == 1  # more than real motion earns no more
+    assert motion(steady, DT, limits, reference=1.0, floor=0.3).item() == pytest.approx(5 * (0.5 - 0.3) * 0.5)
     tremble = 0.02 * torch.randn(400, 48, 1, generator=stream(0, "tremble"), dtype=torch.float64)
     # Block means differ by N(0, 2 σ²/8): their mean size is 0.02 · 0.5 · √(2/π), over half a second, of 2 rad/s.
-    assert motion_content(tremble, DT, limits).mean().item() == pytest.approx(0.01 * math.sqrt(2 / math.pi), rel=0.05)
+    noise = block_speed(tremble, DT, limits).mean()
+    assert noise.item() == pytest.approx(0.01 * math.sqrt(2 / math.pi), rel=0.05)
+    assert motion_content(tremble, DT, limits, floor=float(noise)).mean().item() == pytest.approx(0, abs=1e-9)
+
+
+def test_who_holds_still_after_a_motion_has_moved_as_much():
+    """A plan to the time limit, of which the first third moves, is worth what the motion alone is."""
+    moving, limits = swing(videos=1), PIPER
+    whole = torch.cat([moving, moving[:, -1:].expand(-1, 2 * FRAMES - 1, -1)], dim=1)  # both end on a whole block
+    basis = measure_basis(noisy(0.002, 41), noisy(0.002, 41) - swing(videos=41), DT, limits)
+    tremble = 0.002 * torch.randn(whole.shape, generator=stream(3, "tremble"), dtype=whole.dtype)
+    kept = {"reference": basis.motion_path, "floor": basis.motion_floor}
+    share = motion_content(whole, DT, limits) / motion_content(moving, DT, limits)
+    assert share.item() == pytest.approx(1, abs=0.05)
+    assert motion(whole + tremble, DT, limits, **kept).item() == 1
+    waving = torch.cat([moving, moving.flip(1)], dim=1)
+    assert motion(waving, DT, limits, **kept).item() == 1  # no more for moving twice
+    assert motion(tremble, DT, limits, **kept).item() < 0.05
+
+
+def test_all_of_the_motion_term_is_what_alignment_may_not_go_below():
+    basis = measure_basis(swing(videos=5), 0 * swing(videos=5), DT, PIPER)
+    for share, earned in ((1.0, 1.0), (REAL_SHARE, 1.0), (0.45, 0.5)):
+        slower = motion(share * swing(), DT, PIPER, reference=basis.motion_path, floor=basis.motion_floor)
+        assert slower.item() == pytest.approx(earned, rel=1e-3)
+    assert REAL_SHARE == 0.9
 
 
 def test_what_does_not_fit_is_refused():
@@ -182,8 +209,8 @@ def test_what_does_not_fit_is_refused():
         executability(torch.zeros(1, 9, 7), DT, PIPER)
     with pytest.raises(SettingError, match="at least 4 frames"):
         penalty(torch.zeros(1, 3, 14), DT, PIPER)
-    with pytest.raises(SettingError, match="must lie above floor"):
-        moving_executability(torch.zeros(1, 9, 14), DT, PIPER, reference=0.1, floor=0.1)
+    with pytest.raises(SettingError, match="must be positive"):
+        moving_executability(torch.zeros(1, 9, 14), DT, PIPER, reference=0.0, floor=0.1)
     with pytest.raises(SettingError, match="at least two frames"):
         motion_content(torch.zeros(1, 1, 14), DT, PIPER)
     with pytest.raises(SettingError, match="one number per coordinate"):

@@ -1,5 +1,6 @@
 """Latent rollouts: rows walk recorded episodes on the model's own latents, and training on them resumes bit for bit."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.evaluation.world_model import padded_actions, replay
-from worldrl.world_models import training
+from worldrl.world_models import bootstrapping, training
 from worldrl.world_models.bootstrapping import LatentRollouts
 from worldrl.world_models.sentences import Sentences
 from worldrl.world_models.training import fit_dynamics, latent_sampler
@@ -69,6 +70,24 @@ def test_a_row_sees_what_imagination_sees(make_rollouts, world_model, push_episo
         newest = world_model.decode(record[chunk][:, -1:], first)[0, 0].numpy().astype(int)
         there = result.imagined[0, chunk * world_model.config.dynamics.chunk_frames - 1]
         assert np.abs(newest - there).max() <= 1  # the buffer keeps half precision
+
+
+def test_rows_that_plan_walk_on_their_plans(make_world_model, push_episodes, monkeypatch):
+    """A row told the instruction alone imagines its chunk from the sentence of that step, without actions."""
+    model, seen = make_world_model(planning=True, spread=0.3), []
+    imagine = bootstrapping.imagine_chunk
+
+    def spy(model, state, batch, chunk, generator, hidden=None):
+        seen.append((batch.instruction, hidden))
+        return imagine(model, state, batch, chunk, generator, hidden)
+
+    monkeypatch.setattr(bootstrapping, "imagine_chunk", spy)
+    sentences = Sentences({"PickRedCube": ("lift it",), "PickGreenCylinder": ("lift it",)}, {})
+    config = replace(CONFIG, action_dropout=0.5, bootstrap=1.0, static_share=0.0)
+    fit_dynamics(model, push_episodes, config, sentences=sentences, seed=3, folder=None, log=None)
+    assert {sentence for told, _ in seen for sentence in told} == {"lift it"}
+    rows = torch.cat([hidden for _, hidden in seen])
+    assert 0 < rows.float().mean() < 1
 
 
 def test_memory_does_not_grow_with_depth_and_rows_are_drawn_once(make_rollouts, world_model, push_episodes):

@@ -257,3 +257,24 @@ def test_the_success_head_reads_instruction_frame_and_features():
     order = torch.tensor([2, 0, 3, 1])
     torch.testing.assert_close(head(features[:, order], words), plain, atol=1e-6, rtol=1e-5)
     assert np.ptp(plain.detach().numpy(), axis=1).min() > 1e-6
+
+
+def test_rows_without_actions_imagine_their_context_without_them(make_world_model, push_episodes):
+    """A plan goes on from what was planned: its context follows the instruction, the others' their true actions."""
+    model = make_world_model(planning=True, spread=0.3)
+    batch = latent_sampler(model, push_episodes, CONFIG).sample(12, stream(0, "windows"))
+    hidden = torch.arange(12) % 2 == 0
+    state, _ = window_state(batch)
+    told = [imagine_ahead(model, state, batch, 1, stream(0, "ahead"), rows).memory for rows in (None, hidden)]
+    assert torch.equal(told[0][~hidden], told[1][~hidden])
+    noise = torch.randn(12, *model.noise_shape, generator=stream(0, "ahead"))
+    with torch.no_grad():
+        instruction = model.success.embed(batch.instruction)
+        planned, _ = model.sample(state, model.plan(replace(state, instruction=instruction)), noise)
+    torch.testing.assert_close(told[1][hidden], planned[hidden])
+    model.config.dynamics.memory_noise = 0.0
+    target, draw = window_state(batch)[1], stream(0, "loss")
+    after = imagine_ahead(model, state, batch, 1, draw, hidden)
+    expected, _ = chunk_loss(model, after, batch, target, 1, draw, hidden=hidden)
+    found, _ = dynamics_loss(model, batch, generator=stream(0, "loss"), depth=1, hidden=hidden)
+    assert found.item() == pytest.approx(expected.item())

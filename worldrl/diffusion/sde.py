@@ -27,7 +27,11 @@ from worldrl.core.errors import SettingError, nearest
 from worldrl.diffusion.flow import expand_sigma, sigma_grid, velocity
 
 NOISES = ("flow_grpo", "constant", "linear", "cps", "none")
-REDUCTIONS = ("mean", "sum")
+CLIPS = {"mean": 1e-4, "sum": 0.2}
+"""Ranges that ratios are clipped to, by how the log-probability of a step is reduced."""
+REDUCTIONS = tuple(CLIPS)
+LEAST_OF_SUMS = 0.01
+"""Least range of ratios of sums."""
 
 
 @dataclass
@@ -74,18 +78,28 @@ class RatioRule:
 
     Attributes:
         reduce: ``mean`` or ``sum`` over a step's numbers.
-        clip: ratios are clipped to [1 - clip, 1 + clip].
+        clip: ratios are clipped to [1 - clip, 1 + clip]; None takes the reduction's own range (:data:`CLIPS`).
     """
 
     reduce: str = "mean"
-    clip: float = 1e-4
+    clip: float | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.reduce not in REDUCTIONS:
             raise SettingError(f"ratio.reduce: unknown value {self.reduce!r}{nearest(self.reduce, REDUCTIONS)}")
-        if not 0 < self.clip < 1:
+        if not 0 < self.range < 1:
             raise SettingError(f"ratio.clip must lie in (0, 1), got {self.clip}")
+        if self.reduce == "sum" and self.range < LEAST_OF_SUMS:
+            raise SettingError(
+                f"ratio.clip={self.clip} is a range of means; with ratio.reduce=sum nearly every step would leave it: give at "
+                f"least {LEAST_OF_SUMS}, or null for {CLIPS['sum']}"
+            )
+
+    @property
+    def range(self) -> float:
+        """How far a ratio may be from 1."""
+        return CLIPS[self.reduce] if self.clip is None else self.clip
 
 
 # --- noise scales s(σ) ---------------------------------------------------------------------------------------------

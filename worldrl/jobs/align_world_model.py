@@ -125,7 +125,8 @@ def alignment_tasks(
     training, held_out = split_starts(episodes, settings, model)
     reward = VIDEO_REWARDS.get(settings.reward)(settings.reward_folder, settings.terms, device)
     frame_s = model.frame_stride / datasets[0].fps
-    task = AlignmentTask(model, training, reward, MIXES[settings.mixing], frame_s, settings.alignment, settings.seed)
+    mixing, scaled = MIXES[settings.mixing], settings.mixing == "gdpo"
+    task = AlignmentTask(model, training, reward, mixing, frame_s, settings.alignment, settings.seed, scaled)
     return task, replace(task, starts=held_out)
 
 

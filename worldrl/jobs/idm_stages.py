@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog
+from worldrl.core.rng import stream
 from worldrl.core.types import Episode
 from worldrl.rewards.basis import MotionBasis, measure_basis
 from worldrl.rewards.calibration import read_episodes
@@ -25,15 +28,24 @@ IDM = "idm"
 """Folder name of the artefact inside a stage."""
 
 
-def through_codec(model: VideoWorldModel, *, batch: int = 64) -> Restore:
-    """Show frames as a world model's codec, and its frame restorer, give them back: imagined frames look like that."""
+def through_codec(model: VideoWorldModel, *, noise: float = 0.0, seed: int = 0, batch: int = 64) -> Restore:
+    """Show frames as a world model's codec, and its frame restorer, give them back: imagined frames look like that.
+
+    Args:
+        model: whose codec.
+        noise: standard deviation of what is added to the latents, since imagined ones are never quite right; each frame has
+            its own, so that a still life trembles as an imagined one does.
+        seed: of that noise, which is the same in every call.
+        batch: frames at once.
+    """
 
     @torch.no_grad()
     def restore(frames: Tensor, first: Tensor) -> Tensor:
-        parts = []
+        parts, draw = [], stream(seed, "codec-noise")
         for part, begun in zip(frames.split(batch), first.split(batch), strict=True):
             with model.autocast():
                 latent = model.codec.encode(to_unit(part.to(model.device))[:, None]).float()
+            latent = latent + noise * torch.randn(latent.shape, generator=draw).to(latent.device)
             parts.append(model.decode(latent, begun)[:, 0].cpu())
         return torch.cat(parts)
 
@@ -70,38 +82,75 @@ def learn_idm(
 def motion_basis(
     idm: InverseDynamics,
     training: Sequence[Episode],
-    frames: Tensor,
+    held_out: Sequence[Episode],
     *,
+    frames: int,
     dt: float,
     limits: JointLimits | None,
     frame_stride: int,
     camera: str,
-) -> tuple[MotionBasis, Tensor, Tensor]:
+    restore: Restore | None,
+) -> tuple[MotionBasis, Clips, Tensor, Tensor]:
     """Measure the constants of the motion rewards on real clips, and on their first frames standing still.
 
     Args:
         idm: reads positions.
-        training: episodes whose motion gives the bounds.
-        frames: uint8 ``[N, T, Y, X, 3]`` of episodes that it has not learned from.
+        training: episodes whose whole motion gives the bounds.
+        held_out: episodes that it has not learned from; their clips overlap, so that every part of a motion counts.
+        frames: of a clip: as many as the videos have that will be judged.
         dt: seconds between frames.
         limits: bounds; None measures them.
         frame_stride: control steps between frames.
         camera: which camera.
+        restore: shows the clips as imagined videos look; None shows them as recorded.
 
     Returns:
-        The constants, and what was read off the real and the still clips, ``[N, T, D]`` each.
+        The constants, the clips, and what was read off them and off the still ones, ``[N, T, D]`` each.
     """
     if limits is None:
-        _, known = clips(training, idm.columns, frames=frames.shape[1], frame_stride=frame_stride, camera=camera)
-        limits = JointLimits.measured(list(known), dt)
-    real, still = (idm.decode(shown).mean.cpu() for shown in (frames, frames[:, :1].expand_as(frames)))
-    return measure_basis(real, still, dt, limits), real, still
+        limits = JointLimits.measured(
+            [torch.from_numpy(known_values(e, idm.columns, frame_stride)) for e in training], dt
+        )
+    cut = clips(held_out, idm.columns, frames=frames, apart=-(-frames // 2), frame_stride=frame_stride, camera=camera)
+    real, still = (
+        idm.decode(cut.shown(view, restore)).mean.cpu()
+        for view in (cut.frames, cut.frames[:, :1].expand_as(cut.frames))
+    )
+    return measure_basis(real, still, dt, limits), cut, real, still
+
+
+@dataclass(frozen=True)
+class Clips:
+    """Parts of recorded episodes, all of one length.
+
+    Attributes:
+        frames: uint8 ``[N, T, Y, X, 3]``.
+        values: recorded columns, float32 ``[N, T, D]``.
+        first: uint8 ``[N, Y, X, 3]``, the first frame of each one's episode.
+    """
+
+    frames: Tensor
+    values: Tensor
+    first: Tensor
+
+    def shown(self, frames: Tensor, restore: Restore | None) -> Tensor:
+        """Show frames ``[N, T, Y, X, 3]`` of these episodes as they are, or as ``restore`` does."""
+        if restore is None:
+            return frames
+        begun = self.first[:, None].expand_as(frames)
+        return restore(frames.flatten(0, 1), begun.flatten(0, 1)).unflatten(0, frames.shape[:2])
 
 
 def clips(
-    episodes: Sequence[Episode], columns: Sequence[Column], *, frames: int, frame_stride: int, camera: str
-) -> tuple[Tensor, Tensor]:
-    """Cut episodes into clips of equal length, one after the other; rests are left out.
+    episodes: Sequence[Episode],
+    columns: Sequence[Column],
+    *,
+    frames: int,
+    frame_stride: int,
+    camera: str,
+    apart: int | None = None,
+) -> Clips:
+    """Cut episodes into clips of equal length.
 
     Args:
         episodes: recorded.
@@ -109,23 +158,35 @@ def clips(
         frames: of each clip.
         frame_stride: control steps between them.
         camera: which camera.
-
-    Returns:
-        Frames uint8 ``[N, T, Y, X, 3]`` and recorded columns float32 ``[N, T, D]``.
+        apart: frames between the beginnings of two clips; the last one then ends where its episode does. None cuts one after
+            the other and leaves rests out.
 
     Raises:
         SettingError: fewer than two clips.
     """
-    pictures, values = [], []
+    pictures, values, begun = [], [], []
     for episode in episodes:
         view = episode.frames[::frame_stride, episode.cameras.index(camera)]
-        value = column_values(episode, columns, frame_stride)[::frame_stride]
-        known = int(np.isfinite(value).all(axis=1).sum())
-        for first in range(0, known - frames + 1, frames):
+        value = known_values(episode, columns, frame_stride)
+        for first in beginnings(len(value) - frames, frames if apart is None else apart, whole=apart is not None):
             pictures.append(view[first : first + frames])
             values.append(value[first : first + frames])
+            begun.append(view[0])
     if len(pictures) < 2:
         raise SettingError(
             f"clip_frames: the held-out episodes hold {len(pictures)} clips of {frames} frames, at least 2 needed"
         )
-    return torch.from_numpy(np.stack(pictures)), torch.from_numpy(np.stack(values))
+    return Clips(*(torch.from_numpy(np.stack(part)) for part in (pictures, values, begun)))
+
+
+def beginnings(last: int, apart: int, *, whole: bool) -> list[int]:
+    """Return 0, ``apart``, 2 ``apart``, ... up to ``last``, and ``last`` itself where ``whole``; none where ``last`` is negative."""
+    if last < 0:
+        return []
+    return sorted({*range(0, last + 1, apart), *([last] if whole else [])})
+
+
+def known_values(episode: Episode, columns: Sequence[Column], frame_stride: int) -> NDArray[np.float32]:
+    """Return columns float32 ``[T, D]`` at every ``frame_stride``-th frame of an episode that has all of them."""
+    values = column_values(episode, columns, frame_stride)[::frame_stride]
+    return values[np.isfinite(values).all(axis=1)]

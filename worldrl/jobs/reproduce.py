@@ -8,7 +8,7 @@ killed run goes on with the stages that are missing. The verdict follows from th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.table import Table as TerminalTable
@@ -16,11 +16,12 @@ from rich.table import Table as TerminalTable
 from worldrl.core.log import console
 from worldrl.core.provenance import package_versions
 from worldrl.core.run import RunDirectory
-from worldrl.evaluation.report.model import Number, ReportData
+from worldrl.evaluation.report.model import Filmstrip, Number, ReportData
 from worldrl.evaluation.report.store import save_report
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, Cell, changed, find
 from worldrl.jobs.reproductions.findings import VERDICTS, Findings, claims_table
+from worldrl.jobs.reproductions.strips import kept_strips
 from worldrl.jobs.reproductions.workers import Task, run_tasks
 from worldrl.settings import non_negative, one_of, positive, setting
 
@@ -71,6 +72,7 @@ def main(settings: ReproduceSettings) -> dict[str, Any]:
     with open_run("reproduce", settings) as run:
         results = compute(run, settings, cells)
         findings = effect.conclude(sizes, results)
+        findings = replace(findings, filmstrips=[*findings.filmstrips, *pictures(run, settings.seed, effect.METHODS)])
         metrics = {
             "name": settings.name,
             "verdict": findings.verdict,
@@ -85,7 +87,7 @@ def main(settings: ReproduceSettings) -> dict[str, Any]:
 
 def compute(run: RunDirectory, settings: ReproduceSettings, cells: Sequence[Cell]) -> dict[str, list[dict[str, Any]]]:
     """Finish every stage; return each method's results in the order of seeds."""
-    stages = {cell: run.stage(f"seed-{cell.seed}-{cell.method}") for cell in cells}
+    stages = {cell: run.stage(stage_name(cell)) for cell in cells}
     missing = {
         str(stage.folder): Task(settings.name, settings.scale, dict(settings.change), cell.method, cell.seed)
         for cell, stage in stages.items()
@@ -97,6 +99,18 @@ def compute(run: RunDirectory, settings: ReproduceSettings, cells: Sequence[Cell
     for cell, stage in stages.items():
         results.setdefault(cell.method, []).append(stage.summary)
     return results
+
+
+def stage_name(cell: Cell) -> str:
+    """Name the stage that computes a cell."""
+    return f"seed-{cell.seed}-{cell.method}"
+
+
+def pictures(run: RunDirectory, seed: int, methods: Sequence[str]) -> list[Filmstrip]:
+    """Take what the first seed's stages left to be seen, in the order of the methods."""
+    return kept_strips(
+        {f"{method}, seed {seed}": run.stage(stage_name(Cell(method, seed))).folder for method in methods}
+    )
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------

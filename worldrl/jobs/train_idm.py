@@ -60,11 +60,17 @@ class TrainIdmSettings:
     world_model: str | None = setting(
         None, "bundled or a world-model folder: learn and calibrate on frames that went through its codec, too"
     )
+    latent_noise: float = setting(
+        0.1, "with world_model: noise on the codec's latents, since imagined ones are never quite right"
+    )
     held_out: float = setting(0.3, "share of the episodes kept apart: half scales the deviations, half is reported")
     limits: str = setting(
         "measured", "bounds of the motion rewards: measured (on real motion) or piper (EVA's, 14 joints)"
     )
-    clip_frames: int = setting(16, "frames of the held-out clips that noise floor and acceptance probe are measured on")
+    clip_frames: int = setting(
+        16,
+        "frames of the held-out clips that noise floor and acceptance probe are measured on: as many as the videos that will be judged",
+    )
     temperature: float = setting(0.25, "of the action-similarity reward in the acceptance probe")
     executed: int = setting(
         0,
@@ -78,6 +84,7 @@ class TrainIdmSettings:
         """Check the ranges."""
         fraction("held_out", self.held_out)
         non_negative("executed", self.executed)
+        non_negative("latent_noise", self.latent_noise)
         one_of("limits", self.limits, LIMITS)
         for name in ("frame_stride", "threads", "clip_frames", "temperature"):
             positive(name, getattr(self, name))
@@ -127,7 +134,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
             "frames": int(sum(len(true) for true in readings["recorded"].true)),
             "errors": {look: calibration(reading, seed=settings.seed) for look, reading in readings.items()},
             "by_unit": {look: by_unit(reading, seed=settings.seed) for look, reading in readings.items()},
-            **measured_rewards(settings, idm, training, held_out, dt),
+            **measured_rewards(settings, idm, training, held_out, dt, restore),
             "foresight": learn_foresight(run, settings, idm, training, held_out, log),
             "executed": executions(
                 idm, [*held_out, *scaling], settings.executed, camera=settings.camera, restore=restore
@@ -162,7 +169,7 @@ def open_restore(settings: TrainIdmSettings, image_size: tuple[int, int], device
     size = model.config.codec.image_size
     if image_size != (size, size):
         raise SettingError(f"world_model: its codec is made for {size} pixels, the data has {image_size}")
-    return through_codec(model)
+    return through_codec(model, noise=settings.latent_noise, seed=settings.seed)
 
 
 def measured_rewards(
@@ -171,20 +178,21 @@ def measured_rewards(
     training: Sequence[Episode],
     held_out: Sequence[Episode],
     dt: float,
+    restore: Restore | None,
 ) -> dict[str, Any]:
     """Measure the noise floor and run the acceptance probe; the floor's constants are kept with the model."""
-    look = {"frame_stride": settings.frame_stride, "camera": settings.camera}
-    frames, true = clips(held_out, idm.columns, frames=settings.clip_frames, **look)
+    look = {"frames": settings.clip_frames, "frame_stride": settings.frame_stride, "camera": settings.camera}
+    probed = clips(held_out, idm.columns, **look)
 
     def score(shown: Tensor, commanded: Tensor) -> Tensor:
         return action_similarity(idm.decode(shown).mean.cpu(), commanded, idm.deviation.cpu(), settings.temperature)
 
-    accepted = acceptance(score, frames, true, generator=stream(settings.seed, "idm-acceptance"))
+    accepted = acceptance(score, probed.frames, probed.values, generator=stream(settings.seed, "idm-acceptance"))
     if any(column.vector == "action" for column in idm.columns):
         return {"noise_floor": None, "acceptance": accepted}  # actions are no positions: they have no jerk to bound
     limits = None if settings.limits == "measured" else piper_bimanual()
-    idm.basis, real, still = motion_basis(idm, training, frames, dt=dt, limits=limits, **look)
-    return {"noise_floor": noise_floor(idm.basis, real, still, true), "acceptance": accepted}
+    idm.basis, cut, real, still = motion_basis(idm, training, held_out, dt=dt, limits=limits, restore=restore, **look)
+    return {"noise_floor": noise_floor(idm.basis, real, still, cut.values), "acceptance": accepted}
 
 
 def noise_floor(basis: MotionBasis, real: Tensor, still: Tensor, true: Tensor) -> dict[str, Any]:
@@ -220,7 +228,7 @@ def learn_foresight(
     )
     predictor.save(run.path / PREDICTOR)
     cut = {"frames": predictor.span + 4, "frame_stride": settings.frame_stride, "camera": settings.camera}
-    frames, _ = clips(held_out, idm.columns, **cut)
+    frames = clips(held_out, idm.columns, **cut).frames
     order = torch.randperm(frames.shape[1], generator=stream(settings.seed, "idm-foresight"))
     shown = {"real": frames, "still": frames[:, :1].expand_as(frames), "shuffled": frames[:, order]}
     return {name: float(predictor.reward(idm.encode(video)).median()) for name, video in shown.items()}

@@ -20,11 +20,11 @@ from torch import Tensor
 from worldrl.core.errors import SettingError, nearest
 from worldrl.rewards.executability import Constants, executability, position_limits, refit
 from worldrl.rewards.limits import JointLimits
-from worldrl.rewards.motion import motion, motion_content, moving_executability
+from worldrl.rewards.motion import block_speed, motion, motion_content, moving_executability
 
 MotionReward = Callable[[Tensor, float, JointLimits], Tensor]
-REAL_SHARE = 0.5
-"""A video earns all of the motion term where it moves half as much as the median real one."""
+REAL_SHARE = 0.9
+"""A video earns all of the motion term where it moves so much of what the median real one does: what alignment may take away."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,20 @@ class MotionBasis:
         dt: seconds between the frames they were measured at.
         limits: bounds of the ``D`` coordinates.
         constants: EVA's, with P0 re-fitted to the noise floor.
-        motion_reference: motion content that earns all of the motion term.
-        motion_floor: motion content decoded from still videos.
+        motion_path: motion content that earns all of the motion term, above the noise (s).
+        motion_floor: speed decoded from still videos, as a share of the velocity bounds.
     """
 
     dt: float
     limits: JointLimits
     constants: Constants
-    motion_reference: float
+    motion_path: float
     motion_floor: float
 
     @property
     def rewards(self) -> Mapping[str, MotionReward]:
         """The rewards by name, each ``f(q, dt, limits) -> [N]``."""
-        moving = {"reference": self.motion_reference, "floor": self.motion_floor}
+        moving = {"reference": self.motion_path, "floor": self.motion_floor}
         return {
             "executability": partial(executability, constants=self.constants),
             "position_limits": position_limits,
@@ -95,12 +95,12 @@ def measure_basis(real: Tensor, still: Tensor, dt: float, limits: JointLimits) -
     """Measure the noise floor of an inverse dynamics.
 
     Args:
-        real: decodes of real videos ``[N, T, D]``.
+        real: decodes of real videos ``[N, T, D]``, as long as those that will be judged.
         still: decodes of their first frames, each shown ``T`` times, ``[N, T, D]``; what moves there is noise.
         dt: seconds between frames.
         limits: bounds of the ``D`` coordinates.
     """
-    floor = float(motion_content(still, dt, limits).median())
-    content = float(motion_content(real, dt, limits).median())
-    reference = max(floor + REAL_SHARE * (content - floor), floor + torch.finfo(real.dtype).eps)
-    return MotionBasis(dt, limits, refit(real, dt, limits), reference, floor)
+    floor = float(block_speed(still, dt, limits).mean(dim=1).median())
+    content = float(motion_content(real, dt, limits, floor=floor).median())
+    path = max(REAL_SHARE * content, torch.finfo(real.dtype).eps)
+    return MotionBasis(dt, limits, refit(real, dt, limits), path, floor)

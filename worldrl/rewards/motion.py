@@ -46,9 +46,10 @@ def block_speed(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
     return (limits.shares(q) * speed).mean(dim=-1)
 
 
-def motion_content(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
-    """m, ``[N]``: what is measured on real videos for ``reference`` and on still ones for ``floor``."""
-    return block_speed(q, dt, limits).mean(dim=1)
+def motion_content(q: Tensor, dt: float, limits: JointLimits, *, floor: float = 0.0) -> Tensor:
+    """M less what noise travels at speed ``floor``, ``[N]``, in seconds at the velocity bounds."""
+    seconds = block_frames(q.shape[1], dt) * dt
+    return ((block_speed(q, dt, limits) - floor) * seconds).sum(dim=1)
 
 
 def motion(q: Tensor, dt: float, limits: JointLimits, *, reference: float, floor: float = 0.0) -> Tensor:
@@ -58,13 +59,15 @@ def motion(q: Tensor, dt: float, limits: JointLimits, *, reference: float, floor
         q: decoded positions ``[N, T, D]``.
         dt: seconds between frames.
         limits: bounds of the ``D`` coordinates.
-        reference: motion content of real videos.
-        floor: motion content that is decoded from still videos.
+        reference: motion content that earns everything, above the noise (s).
+        floor: speed that is decoded from still videos, as a share of the velocity bounds.
 
     Raises:
-        SettingError: the reference does not lie above the floor.
+        SettingError: the reference is not positive.
     """
-    return _share(motion_content(q, dt, limits), reference, floor)
+    if not reference > 0:
+        raise SettingError(f"motion: reference {reference} must be positive: measure it on real videos")
+    return (motion_content(q, dt, limits, floor=floor) / reference).clamp(0, 1)
 
 
 def moving_executability(
@@ -79,9 +82,3 @@ def moving_executability(
     """R M, ``[N]``: EVA's reward times the motion content, under which a still video scores 0."""
     moving = motion(q, dt, limits, reference=reference, floor=floor)
     return executability(q, dt, limits, constants=constants) * moving
-
-
-def _share(content: Tensor, reference: float, floor: float) -> Tensor:
-    if not reference > floor:
-        raise SettingError(f"motion: reference {reference} must lie above floor {floor}: measure it on real videos")
-    return ((content - floor) / (reference - floor)).clamp(0, 1)

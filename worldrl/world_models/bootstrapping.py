@@ -1,7 +1,7 @@
 """Dynamic latent bootstrapping (Sword): training on contexts that the model imagined itself, as deep as episodes go.
 
-A bounded buffer of rollouts runs beside the training. Each row follows a recorded episode and its true actions, but on
-the model's own latents. At a bootstrapped step a batch of rows is the context and the recorded chunk after it the target;
+A bounded buffer of rollouts runs beside the training. Each row follows a recorded episode and its true actions, or its
+instruction where these are hidden, but on the model's own latents. At a bootstrapped step a batch of rows is the context and the recorded chunk after it the target;
 then the rows imagine that chunk and move on, and a row whose episode is over begins another. The cost is one sampled
 chunk, the memory that of the rows' latents, however long a rollout grows; what is old in a row was imagined by the
 weights of a few steps ago.
@@ -100,9 +100,14 @@ class LatentRollouts(nn.Module):
         self.begun[rows] = True
 
     @torch.no_grad()
-    def advance(self, model: VideoWorldModel, context: Context, generator: torch.Generator) -> None:
-        """Let the drawn rows imagine their chunk from its true actions; rows at their episode's end are free again."""
-        after, _ = imagine_chunk(model, context.state, context.batch, 0, generator)
+    def advance(
+        self, model: VideoWorldModel, context: Context, generator: torch.Generator, hidden: Tensor | None = None
+    ) -> None:
+        """Let the drawn rows imagine their chunk from its true actions; rows at their episode's end are free again.
+
+        Rows of ``hidden``, bool ``[B]``, imagine it from the batch's instruction.
+        """
+        after, _ = imagine_chunk(model, context.state, context.batch, 0, generator, hidden)
         rows = context.rows.to(self.memory.device)
         self.memory[rows] = after.memory.to(self.memory)
         self.step[rows] += self.layout.chunk_length

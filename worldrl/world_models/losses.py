@@ -60,7 +60,8 @@ def dynamics_loss(
         generator: CPU generator of this step.
         depth: chunks that the model imagines before the one in question, from 0 to ``U`` - 1.
         denoise: in place of the backend's own loss of a chunk.
-        hidden: bool ``[B]``, rows that are told the instruction instead of their actions; None hides none.
+        hidden: bool ``[B]``, rows that are told the instruction instead of their actions, in the chunks that they imagine
+            before too; None hides none.
 
     Returns:
         Scalar loss and logs.
@@ -68,7 +69,7 @@ def dynamics_loss(
     generator = on_device(generator, model.device)
     with torch.no_grad():
         state, target = window_state(batch)
-        state = imagine_ahead(model, state, batch, depth, generator)
+        state = imagine_ahead(model, state, batch, depth, generator, hidden)
         state = _with_noise(state, model.config.dynamics.memory_noise if depth == 0 else 0.0, generator)
     return chunk_loss(model, state, batch, target, depth, generator, denoise, hidden)
 
@@ -85,23 +86,44 @@ def window_state(batch: WindowBatch) -> tuple[VideoState, Tensor]:
 
 
 def imagine_ahead(
-    model: VideoWorldModel, state: VideoState, batch: WindowBatch, depth: int, generator: torch.Generator
+    model: VideoWorldModel,
+    state: VideoState,
+    batch: WindowBatch,
+    depth: int,
+    generator: torch.Generator,
+    hidden: Tensor | None = None,
 ) -> VideoState:
-    """Let the model imagine the first ``depth`` chunks of the window from their true actions."""
+    """Let the model imagine the first ``depth`` chunks of the window; see :func:`imagine_chunk`."""
     for chunk in range(depth):
-        state, _ = imagine_chunk(model, state, batch, chunk, generator)
+        state, _ = imagine_chunk(model, state, batch, chunk, generator, hidden)
     return state
 
 
 def imagine_chunk(
-    model: VideoWorldModel, state: VideoState, batch: WindowBatch, chunk: int, generator: torch.Generator
+    model: VideoWorldModel,
+    state: VideoState,
+    batch: WindowBatch,
+    chunk: int,
+    generator: torch.Generator,
+    hidden: Tensor | None = None,
 ) -> tuple[VideoState, Tensor]:
-    """Imagine a window's ``chunk``-th chunk from its true actions; return the state after it and the features."""
+    """Imagine a window's ``chunk``-th chunk from its true actions; return the state after it and the features.
+
+    Rows of ``hidden`` imagine it from the instruction, as they will where they plan: what drifts then is their context.
+    """
     span = slice(chunk * model.chunk_length, (chunk + 1) * model.chunk_length)
-    condition = model.condition(batch.action[:, span], batch.commands[:, span])
+    condition = chunk_condition(model, batch, span, hidden)
     noise = torch.randn((state.rows, *model.noise_shape), generator=generator, device=model.device)
     latent, features = model.sample(state, condition, noise)
     return model.remember(state, latent, batch.commands[:, span]), features
+
+
+def chunk_condition(model: VideoWorldModel, batch: WindowBatch, steps: slice, hidden: Tensor | None) -> Tensor:
+    """Make the condition of a window's control steps; rows of ``hidden`` are told the instruction instead of them."""
+    condition = model.condition(batch.action[:, steps], batch.commands[:, steps])
+    if hidden is None:
+        return condition
+    return hide_actions(condition, model.success.embed(batch.instruction), hidden.to(condition.device))
 
 
 def chunk_loss(
@@ -122,10 +144,8 @@ def chunk_loss(
     frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
     steps = slice(chunk * config.dynamics.chunk_length, (chunk + 1) * config.dynamics.chunk_length)
     clean, valid, success = target[:, frames], batch.valid[:, frames], batch.success[:, frames]
-    condition = model.condition(batch.action[:, steps], batch.commands[:, steps])
+    condition = chunk_condition(model, batch, steps, hidden)
     instruction = model.success.embed(batch.instruction)
-    if hidden is not None:
-        condition = hide_actions(condition, instruction, hidden.to(condition.device))
     dynamics: Dynamics = model.dynamics
     told = (denoise or dynamics.loss)(clean, valid, state.reference, state.memory, condition, generator=generator)
     logit = model.success(told.features, instruction)

@@ -131,7 +131,7 @@ class _WindowLoss:
         drawn = on_device(generator, self.model.device)
         with autocast(self.model, self.config):
             found = chunk_loss(self.model, context.state, batch, context.target, 0, drawn, self.denoise, hidden)
-            rollouts.advance(self.model, context, drawn)
+            rollouts.advance(self.model, replace(context, batch=batch), drawn, hidden)
         return found
 
 

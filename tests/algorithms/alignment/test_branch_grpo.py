@@ -52,19 +52,19 @@ def hand_made():
     return tree, leaves
 
 
-def test_values_are_means_of_descendants_and_advantages_are_by_depth(hand_made):
-    tree, leaves = hand_made
+def test_values_are_means_of_descendants_and_advantages_are_by_depth(hand_made, make_task):
+    (tree, leaves), task = hand_made, make_task()
     values = fused_values(tree, leaves, 0.0)
     assert values[2].tolist() == leaves.tolist()
     assert values[1].tolist() == pytest.approx([4, 2, 6])
     assert values[0].tolist() == pytest.approx([14 / 5, 6])  # of leaves, not of children: c and d are 4 and 2
-    advantage = depth_advantages(tree, values, 5.0)
+    advantage = depth_advantages(task, tree, values)
     assert advantage[0].tolist() == [0, 0]  # one node of each prompt
     half = math.sqrt(0.5)
     assert advantage[1].tolist() == pytest.approx([half, -half, 0], abs=1e-5)
     sigma = math.sqrt(((leaves[:5] - 2.8) ** 2).sum().item() / 4)
     assert advantage[2][:5].tolist() == pytest.approx(((leaves[:5] - 2.8) / sigma).tolist(), abs=1e-5)
-    assert depth_advantages(tree, values, 0.1)[2][5:].tolist() == pytest.approx([-0.1, 0.1])
+    assert depth_advantages(make_task(advantage_clip=0.1), tree, values)[2][5:].tolist() == pytest.approx([-0.1, 0.1])
 
 
 def test_likelier_leaves_count_more_if_asked(hand_made):
@@ -94,11 +94,11 @@ def test_depth_pruning_slides_down_and_stops():
     assert list(pruned_layers(5, BranchGrpoConfig())) == []
 
 
-def test_pruned_nodes_are_never_shown_to_the_network(hand_made):
+def test_pruned_nodes_are_never_shown_to_the_network(hand_made, make_task):
     """What is left out has no gradient: the loss does not contain it."""
     tree, leaves = hand_made
     schedule = make_schedule(Denoising(steps=2, noise="constant"))
-    advantage = depth_advantages(tree, fused_values(tree, leaves, 0.0), 5.0)
+    advantage = depth_advantages(make_task(), tree, fused_values(tree, leaves, 0.0))
     keep = kept_nodes(tree, kept_leaves(tree, leaves, BranchGrpoConfig(prune_width="parent_best")))
     keep[0] = torch.zeros_like(keep[0])
     steps = noisy_steps(tree.layers, schedule, advantage, keep)
@@ -133,7 +133,7 @@ def test_one_split_at_the_root_is_plain_grpo_over_the_leaves(make_task):
         branch_grpo.grow = grow
     tree, value = made["tree"], seen["terms"][:, 0]
     plain = group_advantage(value, tree.group)
-    for found in depth_advantages(tree, fused_values(tree, value, 0.0), 5.0):
+    for found in depth_advantages(task, tree, fused_values(tree, value, 0.0)):
         torch.testing.assert_close(found, plain)
     assert plain.abs().min() > 0
 

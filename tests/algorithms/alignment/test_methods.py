@@ -1,6 +1,7 @@
 """The methods' own mathematics, that each raises a reward, and that a stopped alignment goes on bit for bit."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,18 +10,26 @@ from worldrl.algorithms.advantages import group_advantage
 from worldrl.algorithms.alignment import align as loop
 from worldrl.algorithms.alignment import sol_rl
 from worldrl.algorithms.alignment.align import METHODS, MethodConfigs, align, make_method
-from worldrl.algorithms.alignment.branch_grpo import BranchGrpoConfig
+from worldrl.algorithms.alignment.branch_grpo import BranchGrpoConfig, depth_advantages
 from worldrl.algorithms.alignment.dance_grpo import DanceGrpoConfig, random_steps
-from worldrl.algorithms.alignment.diffusion_nft import DiffusionNftConfig, nft_loss, old_weight_decay
-from worldrl.algorithms.alignment.flow_grpo import FlowGrpoConfig, flow_grpo_advantage
+from worldrl.algorithms.alignment.diffusion_nft import DiffusionNft, DiffusionNftConfig, nft_loss, old_weight_decay
+from worldrl.algorithms.alignment.flow_grpo import FlowGrpoConfig
 from worldrl.algorithms.alignment.sol_rl import SolRlConfig, best_and_worst, explored_advantage, rank_agreement
-from worldrl.algorithms.alignment.step_aware_preference import StepAwarePreferenceConfig, preference_loss, preferred
-from worldrl.algorithms.alignment.videos import group_keys, grow
+from worldrl.algorithms.alignment.step_aware_preference import (
+    StepAwarePreferenceConfig,
+    candidate_values,
+    preference_loss,
+    preferred,
+)
+from worldrl.algorithms.alignment.task import advantages, clipped_advantage, mean_of_terms
+from worldrl.algorithms.alignment.videos import Layer, Surroundings, VideoTree, group_keys, grow
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.log import MetricLog, read_metrics
 from worldrl.core.rng import stream
 from worldrl.diffusion.sde import Denoising, RatioRule, make_schedule
+from worldrl.rewards.mixing import mix
 
+NOTHING = Surroundings(*[torch.zeros(0)] * 3)
 SDE = Denoising(steps=3, noise="constant", eta=0.6)
 ODE = Denoising(steps=3, noise="none")
 CONFIGS = MethodConfigs(
@@ -61,8 +70,16 @@ def test_nft_draws_to_good_chunks_and_pushes_from_bad_ones(predictions):
     toward = (slope * (old - target)).flatten(1).sum(dim=1)
     assert (toward[:2] > 0).all()
     assert (toward[2:] < 0).all()
-    torch.testing.assert_close(toward[1], -toward[2] * toward[1] / -toward[2])
-    assert toward[0] > toward[1]
+
+
+def test_nft_pushes_as_hard_as_it_draws_and_in_proportion_up_to_its_limit(predictions):
+    """Where it stands, the slope of a chunk is that of advantage 1 times the advantage: odd, linear, and cut at A_max."""
+    _, old, target = predictions
+    one = gradient(old, old, target, torch.ones(4, dtype=torch.float64))
+    for advantage, times in ((-1.0, -1.0), (3.0, 3.0), (-5.0, -5.0), (9.0, 5.0)):
+        found = gradient(old, old, target, torch.full((4,), advantage, dtype=torch.float64))
+        torch.testing.assert_close(found, times * one)
+    assert one.abs().max() > 1e-3
 
 
 def test_nft_loss_is_its_formula(predictions):
@@ -88,13 +105,31 @@ def test_nft_keeps_the_old_weights_as_published():
 # --- Flow-GRPO, DanceGRPO -------------------------------------------------------------------------------------------
 
 
-def test_flow_grpo_divides_by_the_groups_deviation_or_by_everyones():
-    value, group = torch.tensor([0.0, 2.0, 10.0, 10.4]), torch.tensor([0, 0, 1, 1])
-    own = flow_grpo_advantage(value, group, global_std=False, limit=5.0)
-    torch.testing.assert_close(own, group_advantage(value, group))
+def test_advantages_are_divided_by_the_groups_deviation_or_by_everyones(make_task):
+    task, value, group = make_task(), torch.tensor([0.0, 2.0, 10.0, 10.4]), torch.tensor([0, 0, 1, 1])
+    torch.testing.assert_close(clipped_advantage(task, value, group), group_advantage(value, group))
     std = value.std(correction=0).item() + 1e-4
-    everyones = flow_grpo_advantage(value, group, global_std=True, limit=5.0)
+    everyones = clipped_advantage(task, value, group, batch_scale=True)
     assert everyones.tolist() == pytest.approx([-1 / std, 1 / std, -0.2 / std, 0.2 / std])
+
+
+def test_gdpo_is_divided_once(make_task):
+    """A group in which two terms cancel has nothing to learn from; its own deviation would make it as loud as the others."""
+    task = replace(make_task(), mix=mix, batch_scale=True)
+    cancelled = [[0.0, 1.0], [1.0, 0.001], [0.5, 0.5]]
+    terms = torch.tensor([*cancelled, [0.0, 0.0], [1.0, 1.0], [0.5, 0.5]])
+    group = torch.tensor([0, 0, 0, 1, 1, 1])
+    found = advantages(task, terms, group)
+    once = mix(terms, group) * math.sqrt(6 / 5)  # scaled by the sample's deviation there, by the batch's here
+    torch.testing.assert_close(found, once, rtol=1e-3, atol=1e-4)
+    assert found[:3].abs().max() < 0.01 < found[3:].abs().max()
+    tree = VideoTree(
+        [Layer(0, group, group, *[torch.zeros(6)] * 3, NOTHING, True)], torch.zeros(6), group, group, [], 0
+    )
+    (depth,) = depth_advantages(task, tree, [mix(terms, group)])
+    torch.testing.assert_close(depth, found)
+    explored = explored_advantage(terms[:, 0], group, terms[:, 0], group, 5.0, batch_scale=True)
+    torch.testing.assert_close(explored, clipped_advantage(task, terms[:, 0], group))
 
 
 def test_dance_grpo_trains_a_share_of_each_videos_noisy_steps(make_task):
@@ -153,6 +188,26 @@ def test_sol_rl_makes_the_same_seeds_again(make_task, monkeypatch):
         assert steps == 1 or logs["align/rank_agreement"] == 1
 
 
+def test_the_whole_pool_in_full_is_what_sol_rl_is_held_against(make_task, monkeypatch):
+    """Without a second stage the extremes of the pool are trained on as they are: the same chunks, made once."""
+    seen, nft = [], DiffusionNftConfig(ODE)
+    update = DiffusionNft.update
+    monkeypatch.setattr(
+        DiffusionNft, "update", lambda self, chunks, *a: seen.append(chunks) or update(self, chunks, *a)
+    )
+    costs = []
+    for again in (True, False):
+        logs = {}
+        list(sol_rl.SolRl(make_task(), SolRlConfig(8, 3, "float32", again, nft=nft)).losses(0, logs))
+        costs.append((int(logs["cost/explore_evaluations"]), int(logs.get("cost/evaluations", 0))))
+    assert costs == [(16 * 2 * 3, 8 * 2 * 3), (16 * 2 * 3, 0)]
+    for name in ("latent", "advantage"):
+        torch.testing.assert_close(getattr(seen[0], name), getattr(seen[1], name), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(seen[0].around.memory, seen[1].around.memory, rtol=1e-3, atol=1e-4)
+    with pytest.raises(SettingError, match="explored in full: give explore_steps=3 and explore_dtype=float32"):
+        SolRlConfig(8, 1, "float32", again=False, nft=nft)
+
+
 def _shown(task, tree):
     from worldrl.algorithms.alignment.task import imagined_videos
 
@@ -167,6 +222,15 @@ def test_pairs_need_a_clear_gap():
     best, worst, clear = preferred(value, 0.3)
     assert (best.tolist(), worst.tolist()) == ([1, 2], [0, 0])
     assert clear.tolist() == [True, False]
+
+
+def test_candidates_that_are_alike_are_no_pair_under_any_mixture():
+    """Four candidates scaled to their own deviation always differ by more than the gap, even where nothing tells them apart."""
+    alike, apart = torch.tensor([0.50, 0.51, 0.50, 0.49]), torch.tensor([0.0, 1.0, 0.4, 0.6])
+    terms, group = torch.cat([alike, apart])[:, None], torch.tensor([0, 0])
+    for mixture in (mix, mean_of_terms):
+        value = candidate_values(mixture, terms, group, 4)
+        assert preferred(value, 0.1)[2].tolist() == [False, True]
 
 
 def test_preferences_push_until_the_range_is_left():

@@ -64,7 +64,7 @@ def test_ratios_begin_at_one_wherever_the_tree_splits(make_task, splits):
         tree = grow(task, NOISY, START, keys, group, reduce=reduce, splits=splits)
         ones = [torch.ones(len(layer.group)) for layer in tree.layers]
         steps = noisy_steps(tree.layers, NOISY, ones, everything(tree))
-        _, logs = ratio_loss(task.dynamics, NOISY, steps, RatioRule(reduce, 1e-3))
+        _, logs = ratio_loss(task.dynamics, NOISY, steps, RatioRule(reduce))
         assert logs["align/log_ratio"] < 1e-4
         assert logs["align/loss"] == pytest.approx(-1, abs=1e-4)
         assert len(steps) == sum(len(layer.group) for layer in tree.layers if layer.step < 2)

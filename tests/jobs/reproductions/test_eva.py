@@ -4,9 +4,32 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
-from worldrl.jobs.reproductions.eva import SETTINGS, claims
-from worldrl.jobs.reproductions.eva_arms import METHODS, costs, equal_compute, method_configs, staging
+from worldrl.core.errors import SettingError
+from worldrl.jobs.idm_stages import through_codec
+from worldrl.jobs.reproductions import eva_parts
+from worldrl.jobs.reproductions.catalogue import Cell, changed
+from worldrl.jobs.reproductions.eva import SETTINGS, claims, cost_table, paired_table
+from worldrl.jobs.reproductions.eva_arms import (
+    ALIGNED,
+    GIVEN,
+    METHODS,
+    TRAINED,
+    alignment_method,
+    chunks_to,
+    costs,
+    equal_compute,
+    group_size,
+    look_points,
+    needed,
+    shown,
+    staging,
+    times_less,
+    told_climb,
+)
+from worldrl.jobs.reproductions.eva_parts import Parts, planner_config, planner_training
+from worldrl.jobs.reproductions.strips import kept_strips, save_strip
 
 QUICK = SETTINGS["quick"]
 
@@ -23,32 +46,172 @@ def test_best_of_n_draws_what_the_alignment_would_have_cost():
     # 2 iterations of 3 starts, 8 videos of 3 chunks: 144 chunks of 4 steps, 3 of which are trained on.
     settings = replace(QUICK, iterations=2, prompts=3, chunks=3, denoising=4, tests=5, chunk=16, horizon=160)
     training = 144 * (4 + 3 * 3)
-    assert equal_compute(settings, 2) == 1 + round(training / (5 * 2 * 10))
-    assert staging(settings, "none", 10, 2).proposals == 1
-    assert staging(settings, "best-of-n", 10, 2).proposals == equal_compute(settings, 2)
-    staged = staging(settings, "staged", 9, 2)
+    assert equal_compute(settings) == 1 + round(training / (5 * 4 * 10))
+    assert staging(settings, "none", 10).proposals == 1
+    assert staging(settings, "best-of-n", 10).proposals == equal_compute(settings)
+    staged = staging(settings, "staged", 9)
     assert (staged.stages, staged.stage_chunks, staged.proposals) == (2, 5, settings.proposals)
 
 
-def test_every_method_has_the_same_leaves_and_steps():
-    configs = method_configs(QUICK)
+def test_every_method_has_the_same_leaves_steps_and_ranges():
+    """What differs between two arms is the method: BranchGRPO prunes, Sol-RL explores cheaply, its pool is made in full."""
+    parts = {arm: alignment_method(QUICK, arm) for arm in ALIGNED}
+    assert [name for name, _ in parts.values()] == ["flow_grpo", "branch_grpo", "sol_rl", "sol_rl"]
+    configs = parts["flow-grpo"][1]
     assert configs.branch_grpo.splits == [0, 4, 8]
-    steps = {configs.flow_grpo.denoising.steps, configs.branch_grpo.denoising.steps, configs.sol_rl.nft.denoising.steps}
+    assert configs.branch_grpo.prune_width == "extremes"
+    assert configs.flow_grpo.ratio == configs.branch_grpo.ratio
+    cheap, in_full = (parts[arm][1].sol_rl for arm in ("sol-rl", "full-pool"))
+    assert (cheap.explored, cheap.nft) == (in_full.explored, in_full.nft)
+    assert (cheap.again, in_full.again, cheap.explore_steps, in_full.explore_steps) == (True, False, 1, QUICK.denoising)
+    steps = {configs.flow_grpo.denoising.steps, configs.branch_grpo.denoising.steps, cheap.nft.denoising.steps}
     assert steps == {QUICK.denoising}
 
 
+def test_what_is_claimed_of_costs_is_possible():
+    """Rows of an iteration per start: the cheaper method has room to be as much cheaper as is claimed, at equal gain."""
+    group, chunks, steps = group_size(QUICK), QUICK.chunks, QUICK.denoising
+    plain = group * chunks * (steps + TRAINED * (steps - 1))
+    tree = sum(min(2**chunk, group) + (steps - 1) * 2 ** (chunk + 1) for chunk in range(chunks))
+    branch = tree + TRAINED * (steps - 1) * sum(min(2 ** (chunk + 1), group // 2) for chunk in range(chunks))
+    assert plain / branch > 1.8
+    pool = QUICK.explored * steps
+    assert pool / (QUICK.explored * max(1, steps // 4) + group * steps) > 2
+
+
+def test_alignment_and_tests_sample_alike():
+    """As many steps, and noise that leaves no more behind than the ODE that plans are made with."""
+    (_, configs), planner = alignment_method(QUICK, "flow-grpo"), planner_config(QUICK)
+    assert planner.dynamics.sampling_steps == QUICK.denoising
+    assert {configs.flow_grpo.denoising.noise, configs.branch_grpo.denoising.noise} == {"cps"}
+
+
+def test_a_plan_lasts_as_long_as_a_demonstration():
+    """Not to the time limit: what nothing was learned of would fill most of a plan, and every rate measured on it."""
+    assert QUICK.chunks * QUICK.chunk == QUICK.horizon == 48
+    assert chunks_to(QUICK, QUICK.tasks) == 3
+    assert QUICK.video_frames == 13
+
+
+def test_every_setting_of_the_planner_is_a_number_that_can_be_changed():
+    numbers = {
+        "world_rate": 1e-4, "ema": 0.9, "batch": 7, "first_chunk_share": 0.25, "event_share": 0.125, "static_share": 0.5,
+        "action_dropout": 0.75, "bootstrap": 0.625, "unroll": 4, "codec_steps": 11, "world_steps": 12,
+    }  # fmt: skip
+    training = planner_training(changed(QUICK, numbers))
+    found = {
+        "world_rate": training.learning_rate, "ema": training.ema_decay, "world_steps": training.steps,
+        **{name: getattr(training, name) for name in numbers if hasattr(training, name)},
+    }  # fmt: skip
+    assert found == numbers
+    assert planner_config(changed(QUICK, {"codec_width": 64})).codec.width == 64
+    with pytest.raises(SettingError, match="noisy_share"):
+        changed(QUICK, {"noisy_share": 2})
+
+
+def test_demonstrations_are_steady_and_disturbed_and_only_successes_are_learned_from(tmp_path, monkeypatch):
+    settings = replace(SETTINGS["tiny"], demonstrations=5, noisy_share=0.4, noise=0.3, hold_steps=3)
+    seen = {}
+    monkeypatch.setattr(eva_parts, "collect_dataset", lambda folder, plans, **over: seen.update(plans=plans, **over))
+    eva_parts.record(settings, 0, tmp_path)
+    steady, disturbed = seen["plans"]
+    assert (steady.actor.noise, disturbed.actor.noise, seen["hold_steps"]) == (0, 0.3, 3)
+    assert [spec.index for spec in (*steady.specs, *disturbed.specs)] == [0, 1, 2, 3, 4]
+    assert len({spec.key for spec in (*steady.specs, *disturbed.specs)}) == 5
+    assert len(disturbed.specs) == 2
+
+
+@pytest.mark.parametrize("method", GIVEN)
+def test_a_diagnosis_shows_what_its_link_makes_of_a_demonstration(method, make_world_model, push_episode, monkeypatch):
+    """Recorded frames as they are, restored ones through the codec alone, imagined ones from the true actions."""
+    model, episode = make_world_model(size=16), push_episode(0, 10)
+    parts, seen = Parts(model, idm=None, learned=[], kept=[episode], frame_s=0.1), []
+    imagine = model.imagine
+    monkeypatch.setattr(
+        model, "imagine", lambda state, action, **over: seen.append(action) or imagine(state, action, **over)
+    )
+    frames = shown(Cell(method, 0), parts, episode)
+    recorded = torch.from_numpy(episode.frames[::2, 0])
+    assert frames.shape == recorded.shape
+    if method == "recorded":
+        assert torch.equal(frames, recorded)
+    elif method == "restored":
+        assert torch.equal(frames, through_codec(model)(recorded, recorded[:1].expand_as(recorded)))
+        assert not torch.equal(frames, recorded)
+    else:
+        assert torch.equal(frames[0], recorded[0])  # what is known is not imagined
+        assert torch.equal(torch.cat(seen, dim=1)[0, :10], torch.from_numpy(episode.action))
+    assert bool(seen) == (method == "imagined-true-actions")
+
+
+def test_a_stage_leaves_pictures_for_the_page(tmp_path):
+    frames = np.random.default_rng(0).integers(0, 256, (3, 8, 8, 3), np.uint8)
+    (tmp_path / "blind").mkdir()
+    save_strip(tmp_path, {"recorded": frames, "planned": frames[:2]}, ["step 0", "step 4", "step 8"])
+    (found,) = kept_strips({"none, seed 0": tmp_path, "other": tmp_path / "blind"})
+    assert (found.title, list(found.rows), found.labels[2]) == ("none, seed 0", ["recorded", "planned"], "step 8")
+    assert np.array_equal(found.rows["planned"], frames[:2])
+
+
+def way(reward, seconds):
+    return {
+        "finished": [0.0, 1, 2],
+        "reward": reward,
+        "rows": [0.0, 10, 20],
+        "seconds": seconds,
+        "rollout_seconds": seconds,
+    }
+
+
+def test_what_it_takes_to_the_same_reward():
+    slow, fast = way([1.0, 2.0, 3.0], [0.0, 60, 120]), way([1.0, 3.0, 4.0], [0.0, 40, 80])
+    assert needed(slow, "seconds", 2.5) == pytest.approx(90)
+    assert needed(fast, "seconds", 2.5) == pytest.approx(30)
+    assert times_less(slow, fast, "seconds") == pytest.approx(120 / 40)  # both reach 3
+    assert times_less(slow, fast, "rows") == pytest.approx(20 / 10)
+    falling = way([1.0, 0.5, 0.9], [0.0, 1, 2])
+    assert times_less(slow, falling, "seconds") == times_less(falling, slow, "seconds") == 1
+
+
+def test_seconds_on_the_way_are_the_logs_and_rows_the_historys():
+    history = [{"cost/evaluations": 4.0, "cost/trained_steps": 2.0}] * 2
+    lines = [
+        {"series": "align", "step": k, "values": {"seconds/iteration": 5.0 + k, "seconds/imagining": 2.0}}
+        for k in (0, 1)
+    ]
+    found = told_climb(history, {0: 1.0, 2: 3.0}, [*lines, {"series": "idm", "step": 0, "values": {}}])
+    assert found == {
+        "finished": [0, 2], "reward": [1, 3], "rows": [0, 20], "seconds": [0, 11], "rollout_seconds": [0, 4],
+    }  # fmt: skip
+    assert look_points(replace(QUICK, iterations=5, look_every=2)) == [0, 2, 4, 5]
+
+
 def results(**flow: float):
-    same = {"success": 0.4, "violation_rate": 0.2, "jerk_spike_rate": 0.1, "motion": 0.5, "reward": 2.0, "cost": 1000.0}
-    rows = {method: dict(same) for method in METHODS}
+    same = {"success": 0.5, "violation_rate": 0.2, "jerk_spike_rate": 0.1, "motion": 0.5, "reward": 2.0, "cost": 1000.0}
+    rows = {method: {**same, "hits": [True, False], "episodes": 2} for method in METHODS}
+    for method in ALIGNED:
+        rows[method] |= {"imagined_rows": 1.0, "trained_rows": 2.0, "climb": way([1.0, 2.0, 3.0], [0.0, 60, 120])}
     rows["flow-grpo"] |= flow
-    rows["branch-grpo"] |= {"reward": 3.0, "cost": 500.0}
+    rows["branch-grpo"] |= {"climb": way([1.0, 3.0, 4.0], [0.0, 40, 80]), "hits": [True, True]}
     return {method: [row, dict(row)] for method, row in rows.items()}
 
 
 def test_claims_are_differences_that_should_lie_above_zero():
-    found = claims(results(success=0.5, violation_rate=0.05, motion=0.5, reward=3.0))
+    found = claims(results(success=0.6, violation_rate=0.05, motion=0.5, reward=3.0))
     means = [claim.mean for claim in found]
     assert means[:4] == pytest.approx([0.1, 0.05, 0.05, 0.1])
-    # Per 10,000 rows: BranchGRPO 1/500, plain GRPO 1/1000, Sol-RL nothing.
-    assert means[4:] == pytest.approx([20 - 18, 0 - 20])
+    # BranchGRPO is where plain GRPO ends after 40 s instead of 120; Sol-RL is as fast as its pool.
+    assert means[4:] == pytest.approx([3 - 1.8, 1 - 2])
     assert np.isfinite(means).all()
+
+
+def test_arms_are_compared_test_by_test():
+    """Four tests of two seeds: BranchGRPO wins two and loses none, the others are as before."""
+    table = paired_table(results())
+    rows = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
+    assert rows["branch-grpo"]["Against none, points"] == "+50.0"
+    assert rows["branch-grpo"]["Won / lost"] == "2 / 0"
+    assert rows["branch-grpo"]["Success"].endswith("(4/4)")
+    assert rows["sol-rl"]["Against none, points"] == "+0.0"
+    assert set(rows) == {"best-of-n", "staged", *ALIGNED}
+    assert [row[0] for row in cost_table(results()).rows] == list(ALIGNED)

@@ -24,9 +24,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from worldrl.algorithms.advantages import group_advantage
 from worldrl.algorithms.alignment.ratio import noisy_steps, ratio_losses
-from worldrl.algorithms.alignment.task import AlignmentTask, judge, reward_logs
+from worldrl.algorithms.alignment.task import AlignmentTask, clipped_advantage, judge, reward_logs
 from worldrl.algorithms.alignment.videos import VideoTree, group_keys, grow
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import Logs
@@ -103,12 +102,12 @@ def _scatter_logsumexp(value: Tensor, index: Tensor, size: int) -> Tensor:
     return most + total.log()
 
 
-def depth_advantages(tree: VideoTree, values: Sequence[Tensor], limit: float) -> list[Tensor]:
-    """Normalise each layer's values within its prompts, clipped to ± ``limit``; a prompt's only node there gets 0."""
-    return [
-        group_advantage(value, layer.group).clamp(-limit, limit)
-        for value, layer in zip(values, tree.layers, strict=True)
-    ]
+def depth_advantages(task: AlignmentTask, tree: VideoTree, values: Sequence[Tensor]) -> list[Tensor]:
+    """Normalise each layer's values within its prompts, clipped; a prompt's only node there gets 0.
+
+    What scales them is the layer's deviation in each prompt, or over all prompts (``AlignmentTask.batch_scale``).
+    """
+    return [clipped_advantage(task, value, layer.group) for value, layer in zip(values, tree.layers, strict=True)]
 
 
 def kept_leaves(tree: VideoTree, value: Tensor, config: BranchGrpoConfig) -> Tensor:
@@ -194,7 +193,7 @@ class BranchGrpo:
         value = task.mix(terms, tree.group)
         logs.update(reward_logs(task, terms, tree.group), **{"cost/evaluations": torch.tensor(float(tree.evaluations))})
         values = fused_values(tree, value, config.fusion)
-        advantage = depth_advantages(tree, values, task.config.advantage_clip)
+        advantage = depth_advantages(task, tree, values)
         keep = kept_nodes(tree, kept_leaves(tree, value, config))
         for layer in pruned_layers(iteration, config):
             if layer < len(keep):

@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from worldrl.algorithms.advantages import group_advantage
 from worldrl.algorithms.alignment.ratio import noisy_steps, ratio_losses
-from worldrl.algorithms.alignment.task import AlignmentTask, judge, reward_logs
+from worldrl.algorithms.alignment.task import AlignmentTask, clipped_advantage, judge, reward_logs
 from worldrl.algorithms.alignment.videos import group_keys, grow
 from worldrl.core.interfaces import Logs
 from worldrl.diffusion.sde import Denoising, RatioRule, make_schedule
@@ -38,14 +37,6 @@ class FlowGrpoConfig:
     ratio: RatioRule = field(default_factory=RatioRule)
     kl: float = 0.004
     global_std: bool = False
-
-
-def flow_grpo_advantage(value: Tensor, group: Tensor, *, global_std: bool, limit: float, eps: float = 1e-4) -> Tensor:
-    """Advantages ``[B]`` of mixed rewards ``[B]``, clipped to ± ``limit``."""
-    if not global_std:
-        return group_advantage(value, group).clamp(-limit, limit)
-    centred = group_advantage(value, group, scale=False)
-    return (centred / (value.std(correction=0) + eps)).clamp(-limit, limit)
 
 
 class FlowGrpo:
@@ -69,9 +60,7 @@ class FlowGrpo:
         tree = grow(task, self.schedule, task.draw_starts(iteration), keys, group, reduce=config.ratio.reduce)
         terms = judge(task, tree.latent, tree.start)
         logs.update(reward_logs(task, terms, group), **{"cost/evaluations": torch.tensor(float(tree.evaluations))})
-        advantage = flow_grpo_advantage(
-            task.mix(terms, group), group, global_std=config.global_std, limit=task.config.advantage_clip
-        )
+        advantage = clipped_advantage(task, task.mix(terms, group), group, batch_scale=config.global_std)
         every = [advantage] * len(tree.layers)
         steps = noisy_steps(tree.layers, self.schedule, every, [torch.ones_like(group, dtype=torch.bool)] * len(every))
         yield from ratio_losses(

@@ -106,10 +106,10 @@ def ratio_loss(
     mean, std = _transition(dynamics, schedule, steps)
     logp = gaussian_log_prob(steps.x_next, mean, std, rule.reduce)
     objective = clipped_objective(
-        logp, steps.logp, steps.advantage, clip_low=rule.clip, clip_high=rule.clip, dual_clip=NO_DUAL_CLIP
+        logp, steps.logp, steps.advantage, clip_low=rule.range, clip_high=rule.range, dual_clip=NO_DUAL_CLIP
     )
     loss, change = -objective.mean(), (logp - steps.logp).detach()
-    clipped = (change.exp() - 1).abs() > rule.clip
+    clipped = (change.exp() - 1).abs() > rule.range
     logs = {"align/log_ratio": change.abs().mean(), "align/clipped": clipped.float().mean()}
     if kl:
         if reference is None:

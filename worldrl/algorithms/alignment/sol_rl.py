@@ -22,9 +22,14 @@ import torch
 from torch import Tensor, nn
 
 from worldrl.algorithms.advantages import group_mean, group_sum
-from worldrl.algorithms.alignment.diffusion_nft import DiffusionNft, DiffusionNftConfig, finished_chunks
-from worldrl.algorithms.alignment.task import AlignmentTask, advantages, judge, reward_logs
-from worldrl.algorithms.alignment.videos import group_keys, grow
+from worldrl.algorithms.alignment.diffusion_nft import (
+    DiffusionNft,
+    DiffusionNftConfig,
+    FinishedChunks,
+    finished_chunks,
+)
+from worldrl.algorithms.alignment.task import BATCH_EPS, AlignmentTask, advantages, judge, reward_logs
+from worldrl.algorithms.alignment.videos import VideoTree, group_keys, grow
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import Logs
@@ -42,6 +47,8 @@ class SolRlConfig:
         explored: videos per prompt in the first stage.
         explore_steps: denoising steps in the first stage.
         explore_dtype: its number type: ``auto`` (bfloat16 where the device has units for it), ``float32`` or ``bfloat16``.
+        again: imagine the kept keys again in full; without, training is on the explored videos themselves, which is Sol-RL's own
+            baseline where these are made in full (as many steps, the same number type).
         normalise_on: over which videos advantages are normalised: ``kept`` or ``explored``.
         nft: DiffusionNFT's settings, with the steps of the second stage.
     """
@@ -49,6 +56,7 @@ class SolRlConfig:
     explored: int = 24
     explore_steps: int = 2
     explore_dtype: str = "auto"
+    again: bool = True
     normalise_on: str = "kept"
     nft: DiffusionNftConfig = field(default_factory=DiffusionNftConfig)
 
@@ -60,6 +68,11 @@ class SolRlConfig:
             )
         if self.explored < 2 or self.explore_steps < 1:
             raise SettingError("sol_rl needs explored of at least 2 and explore_steps of at least 1")
+        if not self.again and (self.explore_steps != self.nft.denoising.steps or self.explore_dtype != "float32"):
+            raise SettingError(
+                f"sol_rl.again=false trains on what was explored, so it must be explored in full: give explore_steps="
+                f"{self.nft.denoising.steps} and explore_dtype=float32"
+            )
 
 
 def best_and_worst(value: Tensor, group: Tensor, count: int) -> Tensor:
@@ -73,13 +86,21 @@ def best_and_worst(value: Tensor, group: Tensor, count: int) -> Tensor:
     return torch.cat(chosen)
 
 
-def explored_advantage(value: Tensor, group: Tensor, explored: Tensor, explored_group: Tensor, limit: float) -> Tensor:
-    """Normalise values ``[B]`` by mean and deviation of everything explored in their group, clipped to ± ``limit``."""
+def explored_advantage(
+    value: Tensor, group: Tensor, explored: Tensor, explored_group: Tensor, limit: float, *, batch_scale: bool = False
+) -> Tensor:
+    """Normalise values ``[B]`` by mean and deviation of everything explored in their group, clipped to ± ``limit``.
+
+    With ``batch_scale`` the deviation is that of everything explored in all groups.
+    """
     mean = group_mean(explored, explored_group)
+    centred = value - mean[group]
+    if batch_scale:
+        return (centred / (explored.std(correction=0) + BATCH_EPS)).clamp(-limit, limit)
     spread = (explored - mean[explored_group]).square()
     count = group_sum(torch.ones_like(explored), explored_group)
     std = (group_sum(spread, explored_group) / (count - 1).clamp_min(1)).sqrt()
-    return ((value - mean[group]) / (std[group] + 1e-6)).clamp(-limit, limit)
+    return (centred / (std[group] + 1e-6)).clamp(-limit, limit)
 
 
 def rank_agreement(first: Tensor, second: Tensor) -> float:
@@ -88,6 +109,14 @@ def rank_agreement(first: Tensor, second: Tensor) -> float:
     pairs = order.triu(diagonal=1)
     counted = (pairs != 0).sum()
     return float((pairs > 0).sum() / counted) if counted else float("nan")
+
+
+def kept_chunks(tree: VideoTree, kept: Tensor, advantage: Tensor) -> FinishedChunks:
+    """Collect the chunks of some videos of a tree without splits: ``kept`` int64 ``[B]``, of which ``advantage`` ``[B]``."""
+    videos = len(tree.group)
+    every = finished_chunks(tree, torch.zeros(videos).index_copy(0, kept, advantage))
+    chunks = torch.arange(len(every.latent) // videos)
+    return every.select((chunks[:, None] * videos + kept).flatten())
 
 
 @contextmanager
@@ -130,18 +159,18 @@ class SolRl:
         explored = judge(task, cheap.latent, cheap.start)
         value = task.mix(explored, group)
         kept = best_and_worst(value, group, task.config.group_size)
+        logs.update(reward_logs(task, explored, group))
+        logs["cost/explore_evaluations"] = torch.tensor(float(cheap.evaluations))
+        if not config.again:
+            advantage = self._advantage(explored[kept], group[kept], explored, group)
+            yield from self.nft.update(kept_chunks(cheap, kept, advantage), iteration, logs)
+            return
         full = grow(
             task, self.nft.schedule, start, [keys[i] for i in kept.tolist()], group[kept], dynamics=self.nft.old
         )
         terms = judge(task, full.latent, full.start)
-        logs.update(reward_logs(task, explored, group))
-        logs.update(
-            {
-                "cost/explore_evaluations": torch.tensor(float(cheap.evaluations)),
-                "cost/evaluations": torch.tensor(float(full.evaluations)),
-                "align/rank_agreement": torch.tensor(rank_agreement(value[kept], task.mix(terms, group[kept]))),
-            }
-        )
+        logs["cost/evaluations"] = torch.tensor(float(full.evaluations))
+        logs["align/rank_agreement"] = torch.tensor(rank_agreement(value[kept], task.mix(terms, group[kept])))
         advantage = self._advantage(terms, group[kept], explored, group)
         yield from self.nft.update(finished_chunks(full, advantage), iteration, logs)
 
@@ -152,4 +181,5 @@ class SolRl:
         # Mixed together, so that both are on one scale.
         value = task.mix(torch.cat([terms, explored]), torch.cat([group, explored_group]))
         own, all_of_them = value[: len(terms)], value[len(terms) :]
-        return explored_advantage(own, group, all_of_them, explored_group, task.config.advantage_clip)
+        limit = task.config.advantage_clip
+        return explored_advantage(own, group, all_of_them, explored_group, limit, batch_scale=task.batch_scale)

@@ -26,7 +26,7 @@ from worldrl.algorithms.alignment.ratio import minibatches
 from worldrl.algorithms.alignment.task import AlignmentTask, judge, reward_logs
 from worldrl.algorithms.alignment.videos import Key, Surroundings, group_keys, key_noise
 from worldrl.core.errors import SettingError
-from worldrl.core.interfaces import Logs
+from worldrl.core.interfaces import Logs, RewardMix
 from worldrl.core.rng import stream
 from worldrl.diffusion.flow import expand_sigma
 from worldrl.diffusion.sde import Denoising, RatioRule, gaussian_log_prob, make_schedule
@@ -63,6 +63,15 @@ class StepAwarePreferenceConfig:
             raise SettingError(f"step_aware_preference.candidates must be at least 2, got {self.candidates}")
         if not 0 <= self.gap < 1:
             raise SettingError(f"step_aware_preference.gap must lie in [0, 1), got {self.gap}")
+
+
+def candidate_values(mix: RewardMix, terms: Tensor, group: Tensor, count: int) -> Tensor:
+    """Mix the terms ``[R k, K]`` of ``count`` candidates of each row to values ``[R, k]``.
+
+    They are mixed among all candidates of a prompt, ``group`` ``[R]``. Mixed row by row they would be scaled to the row's own
+    deviation, and every row would have a clear best and worst one, however alike its candidates are.
+    """
+    return mix(terms, group.repeat_interleave(count)).view(-1, count)
 
 
 def preferred(value: Tensor, gap: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -112,9 +121,10 @@ def join_pairs(parts: list[Pairs]) -> Pairs:
 
 @dataclass
 class _Drawing:
-    """Videos in the making: their keys and starts, the finished chunks ``[R, T, c, h, w]``, and what was found on the way."""
+    """Videos in the making: their keys, prompts and starts, the finished chunks ``[R, T, c, h, w]``, and what was found on the way."""
 
     keys: list[Key]
+    group: Tensor
     start: Tensor
     iteration: int
     video: Tensor
@@ -152,7 +162,7 @@ class StepAwarePreference:
     def _loss(self, pairs: Pairs) -> Tensor:
         now, before = (self._log_probs(net, pairs) for net in (self.task.dynamics, self.reference))
         best, worst = (a - b.detach() for a, b in zip(now, before, strict=True))
-        return preference_loss(best, worst, beta=self.config.beta, clip=self.config.ratio.clip)
+        return preference_loss(best, worst, beta=self.config.beta, clip=self.config.ratio.range)
 
     def _log_probs(self, dynamics: FlowTransformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
         clean = pairs.around.predict(dynamics, pairs.x, self.schedule.level(pairs.step))
@@ -168,7 +178,7 @@ class StepAwarePreference:
         start = task.draw_starts(iteration)[group]
         state = model.start([task.starts.records[i] for i in start.tolist()])
         action = None if task.starts.action is None else task.starts.action[start].to(model.device)
-        drawing = _Drawing(keys, start, iteration, state.memory[:, :0])
+        drawing = _Drawing(keys, group, start, iteration, state.memory[:, :0])
         for chunk in range(task.config.chunks):
             span = slice(chunk * model.chunk_length, (chunk + 1) * model.chunk_length)
             condition, commands = model.told(state, None if action is None else action[:, span])
@@ -223,7 +233,7 @@ class StepAwarePreference:
         clean = around.select(mine).predict(self.task.dynamics, drawn.flatten(0, 1), level)
         whole = torch.cat([drawing.video[mine], clean], dim=1)
         terms = judge(self.task, whole, drawing.start[mine.cpu()])
-        return self.task.mix(terms, mine.cpu()).view(rows, count)
+        return candidate_values(self.task.mix, terms, drawing.group, count)
 
     def _go_on(self, drawn: Tensor, iteration: int, chunk: int, step: int) -> Tensor:
         """Choose a random candidate of each row: ``[R, F, c, h, w]``."""

@@ -21,6 +21,9 @@ from worldrl.core.types import ImaginedVideos, ResetRecord, first_frames
 from worldrl.world_models.flow_transformer import FlowTransformer
 from worldrl.world_models.video import VideoWorldModel
 
+BATCH_EPS = 1e-4
+"""Added to the deviation of a whole batch, as Flow-GRPO and GDPO do."""
+
 
 @dataclass
 class AlignmentConfig:
@@ -89,6 +92,8 @@ class AlignmentTask:
         starts: where videos begin.
         reward: frozen.
         mix: makes one number of the reward's terms.
+        batch_scale: that number is scaled already (GDPO): advantages are divided by the deviation over the whole batch, so that
+            a group whose terms cancel stays small, and not by each group's own.
         frame_s: seconds between imagined frames.
         config: shared settings.
         seed: root of every draw.
@@ -101,6 +106,7 @@ class AlignmentTask:
     frame_s: float
     config: AlignmentConfig
     seed: int
+    batch_scale: bool = False
 
     def __post_init__(self) -> None:
         """Refuse models whose denoising is not a plain rectified flow, and tasks without a start."""
@@ -166,8 +172,19 @@ def judge(task: AlignmentTask, latent: Tensor, start: Tensor) -> Tensor:
 
 def advantages(task: AlignmentTask, terms: Tensor, group: Tensor) -> Tensor:
     """Clipped group advantages ``[B]`` of mixed terms ``[B, K]``."""
+    return clipped_advantage(task, task.mix(terms, group), group)
+
+
+def clipped_advantage(task: AlignmentTask, value: Tensor, group: Tensor, *, batch_scale: bool = False) -> Tensor:
+    """Centre values ``[B]`` in their groups and scale them by each group's deviation, or by the whole batch's; then clip.
+
+    The batch's serves where the task's mixture asks for it, and where a method does (``batch_scale``).
+    """
     limit = task.config.advantage_clip
-    return group_advantage(task.mix(terms, group), group).clamp(-limit, limit)
+    if not (batch_scale or task.batch_scale):
+        return group_advantage(value, group).clamp(-limit, limit)
+    centred = group_advantage(value, group, scale=False)
+    return (centred / (value.std(correction=0) + BATCH_EPS)).clamp(-limit, limit)
 
 
 def reward_logs(task: AlignmentTask, terms: Tensor, group: Tensor) -> Logs:

@@ -7,33 +7,47 @@ backward).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from worldrl.algorithms.alignment.align import MethodConfigs, align, make_method
+from worldrl.algorithms.alignment.align import AlignmentMethod, MethodConfigs, align, make_method
 from worldrl.algorithms.alignment.branch_grpo import BranchGrpoConfig
 from worldrl.algorithms.alignment.diffusion_nft import DiffusionNftConfig
 from worldrl.algorithms.alignment.flow_grpo import FlowGrpoConfig
+from worldrl.algorithms.alignment.measure import measure
 from worldrl.algorithms.alignment.sol_rl import SolRlConfig
 from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts, mean_of_terms
-from worldrl.core.log import MetricLog
+from worldrl.core.jsonfile import read_json, write_json
+from worldrl.core.log import MetricLog, read_metrics
 from worldrl.core.rng import stream_seed
-from worldrl.diffusion.sde import Denoising
+from worldrl.core.types import Episode, ResetRecord
+from worldrl.diffusion.sde import Denoising, RatioRule
+from worldrl.evaluation.report.model import Frames
+from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
+from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.reproductions.catalogue import Cell
-from worldrl.jobs.reproductions.eva_parts import EvaSettings, Parts, starting_states, task_names_of
+from worldrl.jobs.reproductions.eva_parts import TERM, EvaSettings, Parts, starting_states, task_names_of
 from worldrl.rewards.executability import jerk_spike_rate, violation_rate
+from worldrl.rewards.idm_training import as_shown
 from worldrl.rewards.motion import motion_content
-from worldrl.rollout.decoded_plans import execute_frames
+from worldrl.rollout.decoded_plans import execute_frames, execute_recorded
 from worldrl.rollout.reset_store import record_at
 from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans, staged_rollouts
 from worldrl.rollout.starts import task_horizons
+from worldrl.world_models.video import VideoWorldModel
 
-ALIGNED = ("flow-grpo", "branch-grpo", "sol-rl")
-METHODS = ("recorded", "none", "best-of-n", "staged", *ALIGNED)
+ALIGNED = ("flow-grpo", "branch-grpo", "sol-rl", "full-pool")
+GIVEN = ("recorded", "restored", "imagined-true-actions")
+"""Arms that plan nothing: kept demonstrations, and which link between a picture and a success is weak."""
+METHODS = (*GIVEN, "none", "best-of-n", "staged", *ALIGNED)
 MEASURES = ("success", "violation_rate", "jerk_spike_rate", "motion", "reward")
+CLIMB = "climb.json"
+"""Rewards that an alignment has reached, by finished iterations."""
 TRAINED, AT_ONCE = 3, 8
 """What a trained row counts, and starts that are planned together."""
 
@@ -46,26 +60,30 @@ def group_size(settings: EvaSettings) -> int:
     return 2**settings.chunks
 
 
-def method_configs(settings: EvaSettings) -> MethodConfigs:
-    """Settings of the three methods, with the same denoising steps and leaves."""
+def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfigs]:
+    """Name an arm's method and its settings, with the same denoising steps, ranges and leaves for all.
+
+    Steps that keep the noise's level show the rewards what the tests' own sampler makes; those of an SDE, few as they are,
+    would leave noise of their own in the middle of a video.
+    """
     steps = settings.denoising
-    noisy, plain = Denoising(steps=steps), Denoising(steps=steps, noise="none")
-    splits = [steps * chunk for chunk in range(settings.chunks)]
+    noisy, plain = Denoising(steps=steps, noise="cps"), Denoising(steps=steps, noise="none")
+    rule, splits = RatioRule(clip=settings.ratio_clip), [steps * chunk for chunk in range(settings.chunks)]
     nft = DiffusionNftConfig(denoising=plain)
-    return MethodConfigs(
-        flow_grpo=FlowGrpoConfig(
-            denoising=noisy, kl=0.0
-        ),  # a reference's evaluations would be no part of the comparison
-        branch_grpo=BranchGrpoConfig(denoising=noisy, splits=splits),
-        sol_rl=SolRlConfig(explored=settings.explored, explore_steps=max(1, steps // 2), nft=nft),
+    cheap = SolRlConfig(settings.explored, max(1, steps // 4), nft=nft)
+    in_full = replace(cheap, explore_steps=steps, explore_dtype="float32", again=False)
+    return "sol_rl" if arm == "full-pool" else arm.replace("-", "_"), MethodConfigs(
+        # A reference's evaluations would be no part of the comparison.
+        flow_grpo=FlowGrpoConfig(denoising=noisy, ratio=rule, kl=0.0),
+        branch_grpo=BranchGrpoConfig(denoising=noisy, ratio=rule, splits=splits, prune_width="extremes"),
+        sol_rl=in_full if arm == "full-pool" else cheap,
     )
 
 
 def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> dict[str, Any]:
     """Align the arm's copy of the video model in place; return what it cost."""
     model = parts.model
-    look = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride}
-    starts = [record_at(e, 0, source=f"demonstration {n}", **look) for n, e in enumerate(parts.learned)]
+    starts = [demonstrated_start(model, e, f"demonstration {n}") for n, e in enumerate(parts.learned)]
     config = AlignmentConfig(
         iterations=settings.iterations,
         prompts=settings.prompts,
@@ -74,10 +92,81 @@ def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> di
         learning_rate=settings.rate,
     )
     task = AlignmentTask(model, Starts(starts), parts.reward, mean_of_terms, parts.frame_s, config, cell.seed)
+    seen = replace(task, starts=Starts([demonstrated_start(model, e, f"kept {n}") for n, e in enumerate(parts.kept)]))
     with MetricLog(folder) as log:
-        method = make_method(cell.method.replace("-", "_"), task, method_configs(settings))
-        history = align(task, method, folder=folder / "checkpoints", log=log)
-    return costs(history)
+        name, configs = alignment_method(settings, cell.method)
+        method = make_method(name, task, configs)
+        history, rewards = climb(settings, task, seen, method, folder, log)
+        log.flush()
+    return {**costs(history), "climb": told_climb(history, rewards, read_metrics(folder))}
+
+
+def climb(
+    settings: EvaSettings,
+    task: AlignmentTask,
+    seen: AlignmentTask,
+    method: AlignmentMethod,
+    folder: Path,
+    log: MetricLog,
+) -> tuple[list[dict[str, float]], dict[int, float]]:
+    """Align the task's model in place; return every iteration's numbers, and by iteration the reward on ``seen``'s starts.
+
+    It is measured with the tests' own sampler, and kept in ``folder``, since a resumed alignment has no older weights.
+    """
+    file, history = folder / CLIMB, list[dict[str, float]]()
+    rewards = {int(k): value for k, value in read_json(file).items()} if file.exists() else {}
+    for finished in look_points(settings):
+        if finished in rewards and finished < settings.iterations:
+            continue
+        if finished:
+            part = replace(task, config=replace(task.config, iterations=finished))
+            history = align(part, method, folder=folder / "checkpoints", log=log)
+        if finished not in rewards:
+            rewards[finished] = float(measure(seen, 1, pictures=0).terms[TERM].mean())
+            write_json(file, {str(k): value for k, value in rewards.items()})
+    return history, rewards
+
+
+def look_points(settings: EvaSettings) -> list[int]:
+    """Return the numbers of finished iterations at which the reward is measured: before all and after all among them."""
+    return [*range(0, settings.iterations, settings.look_every), settings.iterations]
+
+
+def told_climb(
+    history: Sequence[Mapping[str, float]], rewards: Mapping[int, float], lines: Sequence[Mapping[str, Any]]
+) -> dict[str, list[float]]:
+    """Put reward, cost in rows, seconds and seconds of imagining side by side, by finished iterations.
+
+    Seconds are read off the stage's log, and are without those of the measurements.
+    """
+    steps = {line["step"]: line["values"] for line in lines if line["series"] == "align"}
+
+    def seconds(name: str, finished: int) -> float:
+        return sum(steps[k][f"seconds/{name}"] for k in range(finished))
+
+    looks = sorted(rewards)
+    return {
+        "finished": [float(k) for k in looks],
+        "reward": [rewards[k] for k in looks],
+        "rows": [costs(history[:k])["cost"] for k in looks],
+        "seconds": [seconds("iteration", k) for k in looks],
+        "rollout_seconds": [seconds("imagining", k) for k in looks],
+    }
+
+
+def needed(climbed: Mapping[str, Sequence[float]], by: str, target: float) -> float:
+    """Return what it took to the first reward of ``target``, which lies above the first and not above all; interpolated."""
+    x, y = climbed[by], climbed["reward"]
+    k = next(k for k, value in enumerate(y) if value >= target)
+    return x[k - 1] + (x[k] - x[k - 1]) * (target - y[k - 1]) / (y[k] - y[k - 1])
+
+
+def times_less(base: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[float]], by: str) -> float:
+    """Return how many times less ``other`` took to the highest reward that both reach; 1 where either gains nothing."""
+    target = min(max(base["reward"]), max(other["reward"]))
+    if target <= max(base["reward"][0], other["reward"][0]):
+        return 1.0
+    return needed(base, by, target) / needed(other, by, target)
 
 
 def costs(history: Sequence[Mapping[str, float]]) -> dict[str, Any]:
@@ -85,6 +174,36 @@ def costs(history: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     imagined = sum(row.get(f"cost/{name}", 0.0) for row in history for name in ("evaluations", "explore_evaluations"))
     trained = sum(row.get("cost/trained_steps", 0.0) for row in history)
     return {"imagined_rows": imagined, "trained_rows": trained, "cost": imagined + TRAINED * trained}
+
+
+# --- kept demonstrations ----------------------------------------------------------------------------------------------
+
+
+def shown(cell: Cell, parts: Parts, episode: Episode) -> Tensor:
+    """Show a kept demonstration as the arm sees it, uint8 ``[1 + T, Y, X, 3]``, every ``frame_stride``-th frame.
+
+    ``recorded``: as it is. ``restored``: through the codec, what is lost there. ``imagined-true-actions``: imagined from the
+    first frame and the true actions, what the dynamics lose besides; a plan has no actions to go by.
+    """
+    model = parts.model
+    frames = torch.from_numpy(episode.view(episode.cameras[0])[:: model.frame_stride].copy())
+    if cell.method == "recorded":
+        return frames
+    if cell.method == "restored":
+        return as_shown(frames, through_codec(model))
+    actions = padded_actions(episode, whole_chunks(len(episode), model.chunk_length))[None]
+    imagined = replay(model, [episode], actions, seed=stream_seed(cell.seed, "eva", "true actions")).imagined[0]
+    return torch.cat([frames[:1], torch.from_numpy(imagined)])[: len(frames)]
+
+
+def executed_again(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
+    """Execute what the arm's pictures of every kept demonstration show."""
+
+    def read(episode: Episode) -> Tensor:
+        return parts.idm.decode(shown(cell, parts, episode)[None]).mean[0, 1:].float().cpu()
+
+    found = execute_recorded(parts.kept, settings.stride, read)
+    return {"success": float(found.mean()), "episodes": len(found), "hits": found.tolist()}
 
 
 # --- plans and their execution ----------------------------------------------------------------------------------------
@@ -95,23 +214,23 @@ def chunks_to(settings: EvaSettings, task: str) -> int:
     return -(-(settings.horizon or task_horizons([task])[task]) // settings.chunk)
 
 
-def equal_compute(settings: EvaSettings, sampling_steps: int) -> int:
+def equal_compute(settings: EvaSettings) -> int:
     """N of best-of-N: as many videos per test as plain GRPO's alignment would pay for, and the one that is there anyway.
 
     GRPO evaluates every row of its videos once and trains on those whose step added noise, all but the last of each chunk.
     """
     videos = settings.iterations * settings.prompts * group_size(settings) * settings.chunks
     training = videos * (settings.denoising + TRAINED * (settings.denoising - 1))
-    test = settings.tests * sampling_steps * sum(chunks_to(settings, task) for task in task_names_of(settings))
+    test = settings.tests * settings.denoising * sum(chunks_to(settings, task) for task in task_names_of(settings))
     return 1 + round(training / test)
 
 
-def staging(settings: EvaSettings, method: str, chunks: int, sampling_steps: int) -> StagedConfig:
+def staging(settings: EvaSettings, method: str, chunks: int) -> StagedConfig:
     """Say how an arm plans."""
     if method == "staged":
         half = -(-chunks // 2)
         return StagedConfig(proposals=settings.proposals, stages=2, stage_chunks=half)
-    proposals = equal_compute(settings, sampling_steps) if method == "best-of-n" else 1
+    proposals = equal_compute(settings) if method == "best-of-n" else 1
     return StagedConfig(proposals=proposals, stages=1, stage_chunks=chunks)
 
 
@@ -125,19 +244,20 @@ def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
         for first in range(0, len(records), AT_ONCE):
             rows = slice(first, first + AT_ONCE)
             plans = plan(settings, cell, parts, task, records[rows], first)
-            evaluations += plans.chunks * parts.model.config.dynamics.sampling_steps
+            evaluations += plans.chunks * settings.denoising
             told = torch.from_numpy(np.stack([record.command for record in records[rows]]))
             actions = parts.model.embodiment.actions
             success += execute_frames(parts.idm, plans.frames, told, task, starts[rows], actions).tolist()
             for name, values in artefacts(parts, plans).items():
                 measured[name] += values
     means = {name: float(np.mean(values)) for name, values in measured.items()}
-    return {"success": float(np.mean(success)), "episodes": len(success), **means, "test_rows": evaluations}
+    rate = {"success": float(np.mean(success)), "episodes": len(success), "hits": success}
+    return {**rate, **means, "test_rows": evaluations}
 
 
 def plan(settings: EvaSettings, cell: Cell, parts: Parts, task: str, records: Sequence[Any], first: int) -> StagedPlans:
     """Plan from some test states; the noise is the same in all arms."""
-    config = staging(settings, cell.method, chunks_to(settings, task), parts.model.config.dynamics.sampling_steps)
+    config = staging(settings, cell.method, chunks_to(settings, task))
     return staged_rollouts(
         parts.model,
         parts.reward,
@@ -147,6 +267,24 @@ def plan(settings: EvaSettings, cell: Cell, parts: Parts, task: str, records: Se
         frame_s=parts.frame_s,
         seed=stream_seed(cell.seed, "eva", "plans", task, first),
     )
+
+
+def picture_rows(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Frames]:
+    """Rows of a filmstrip: a kept demonstration as recorded, and as the arm sees or plans it from its first frame."""
+    episode = parts.kept[0]
+    recorded = shown(Cell("recorded", cell.seed), parts, episode).numpy()
+    if cell.method == "recorded":
+        return {"recorded": recorded}
+    if cell.method in GIVEN:
+        return {"recorded": recorded, cell.method: shown(cell, parts, episode).numpy()}
+    start = demonstrated_start(parts.model, episode, "filmstrip")
+    plans = plan(settings, cell, parts, episode.task, [start], settings.tests)
+    return {"recorded": recorded, "planned": plans.frames[0].numpy()}
+
+
+def demonstrated_start(model: VideoWorldModel, episode: Episode, source: str) -> ResetRecord:
+    """Make the record of a demonstration's first frame."""
+    return record_at(episode, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source=source)
 
 
 def artefacts(parts: Parts, plans: StagedPlans) -> dict[str, list[float]]:
