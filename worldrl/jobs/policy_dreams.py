@@ -37,7 +37,7 @@ from worldrl.rollout.redreams import Opinions, further_opinions
 from worldrl.rollout.shown_motion import dream_surprise
 from worldrl.rollout.starts import simulator_starts, task_horizons
 from worldrl.settings import non_negative, positive, setting
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel
 
 LEAST_POLICIES = 4
 """A correlation of fewer pairs has no interval."""
@@ -92,7 +92,7 @@ class Judged:
 def policies_beside_reality(
     run: RunDirectory,
     config: PolicyDreams,
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     tasks: Sequence[str],
     *,
     seed: int,
@@ -116,7 +116,7 @@ def judge_policy(
     stage: Stage,
     config: PolicyDreams,
     folder: Path,
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     tasks: Sequence[str],
     *,
     seed: int,
@@ -155,14 +155,14 @@ def judge_policy(
     return Judged(metrics, predicted, actual, signs)
 
 
-def _starts(model: VideoWorldModel, dreams: Dreams, count: int, seed: int) -> list[ResetRecord]:
+def _starts(model: AnyVideoModel, dreams: Dreams, count: int, seed: int) -> list[ResetRecord]:
     """Render the initial states of dreams again."""
     tasks, size = list(dict.fromkeys(dreams.task)), model.config.codec.image_size
     return simulator_starts(tasks, count, seed=seed, memory_frames=model.memory_frames, image_size=size)
 
 
 def _surprise(
-    file: Path, model: VideoWorldModel, idm: InverseDynamics, dreams: Dreams, count: int, seed: int
+    file: Path, model: AnyVideoModel, idm: InverseDynamics, dreams: Dreams, count: int, seed: int
 ) -> NDArray[np.float32]:
     """What inverse dynamics makes of every frame of the dreams ``[E, N]``, or what an earlier session found."""
     if not file.exists():
