@@ -24,7 +24,7 @@ from worldrl.core.rng import stream_seed
 from worldrl.core.run import RunDirectory, Stage
 from worldrl.core.stats import Rate, pearson, wilson
 from worldrl.core.types import ResetRecord
-from worldrl.evaluation.trust import signs_of_trust, worth
+from worldrl.evaluation.trust import worth
 from worldrl.evaluation.world_model import outcome_report
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.token_policy import TokenPolicy
@@ -35,6 +35,7 @@ from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_optio
 from worldrl.rollout.dreams import Dreams, came_true, dream, execute
 from worldrl.rollout.redreams import Opinions, further_opinions
 from worldrl.rollout.shown_motion import dream_surprise
+from worldrl.rollout.signs import signs_of_trust
 from worldrl.rollout.starts import simulator_starts, task_horizons
 from worldrl.settings import non_negative, positive, setting
 from worldrl.world_models.loading import AnyVideoModel
