@@ -375,8 +375,8 @@ def peak_memory_mb(device: torch.device) -> float:
 def in_a_process(row: Row) -> dict[str, Any]:
     """Measure one row in a process of its own."""
     asked = [sys.executable, __file__, "--row", json.dumps(asdict(row))]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    return {**asdict(row), **outcome(done.returncode, done.stdout, done.stderr)}
+    ended = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return {**asdict(row), **outcome(ended.returncode, ended.stdout, ended.stderr)}
 
 
 def outcome(returncode: int, stdout: str, stderr: str) -> dict[str, Any]:
