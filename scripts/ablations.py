@@ -112,7 +112,7 @@ ROWS: tuple[Row, ...] = (
     LoopRow("loop_keyframes", ("improvement.p_keyframe=0.3",)),
     LoopRow("loop_from_supervised", ("improve_from=supervised",)),
     LoopRow("loop_groups_of_4", ("improvement.self_training.group_size=4",)),
-    LoopRow("loop_opinions", ("improvement.self_training.opinions=2",)),
+    LoopRow("loop_opinions", ("improvement.trust.sign=least_opinion",)),
     LoopRow("loop_strict", ("target_precision=0.93",)),
 )  # fmt: skip
 

@@ -4,9 +4,10 @@
 
 One call imagines one chunk for every row and decodes what the policy would see. The flow transformer has the cpu preset's
 size, the U-Net DIAMOND's (3 steps); weights are random. Rows take turns, so that a busy neighbour hits all alike; what
-counts is the CPU time of this process, since wall time on a shared machine says little. The matrix product is measured
-in every round too, and each row's share of it is the number that travels to other machines. Where diffusers is
-installed, its Wan transformer and U-Net run a plain Euler loop at the same size.
+counts is the CPU time of this process, since wall time on a shared machine says little. Square matrix products, and the largest
+products and convolutions of each model, are measured in every round too; each row's share of the fastest of them in the same
+round is the number that travels to other machines. Where diffusers is installed, its Wan transformer and U-Net run a plain Euler
+loop at the same size.
 """
 
 import argparse
@@ -21,28 +22,25 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
+from bench_parts import DTYPES, ROBOT, Kernel, count_gflop, kernels_of, random_records, shares, square
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from worldrl.core.atomic import write_file
 from worldrl.core.device import autocast
-from worldrl.core.embodiment import Embodiment
 from worldrl.core.rng import initial_weights, row_streams, stream
-from worldrl.core.types import ResetRecord
 from worldrl.world_models.config import DynamicsConfig, DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.video import VideoWorldModel
 
-ROBOT = Embodiment(0.02, 0.1, (0.34, -0.22, 0.012), (0.66, 0.22, 0.24), 0.5, 20.0)
-HOME = np.array([0.48, 0.0, 0.14, 0.0, 0.0, 0.0, -1.0], np.float32)
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 CPU = torch.device("cpu")
-MATRIX = 1024
-"""Side of the square matrices: large enough to reach the processor's rate, small enough to stay in its cache."""
+SIDES = (256, 512, 1024, 2048)
+"""Sides of the square matrices: which of them reaches the processor's rate depends on its caches and on the number type."""
+OWN = 2
+"""Largest products or convolutions of a model that its rows are measured by."""
 
 
 @dataclass
@@ -53,9 +51,10 @@ class Row:
         name: what runs.
         dtype: number type.
         batch: rollouts side by side.
-        frames: frames that one call makes, over all rollouts; 0 for the matrix product.
+        frames: frames that one call makes, over all rollouts; 0 for an anchor.
         gflop: of one call.
         call: makes them.
+        own: the largest products and convolutions of one call.
         seconds: CPU seconds of each measured call.
         wall: wall seconds of each.
     """
@@ -66,6 +65,7 @@ class Row:
     frames: int
     gflop: float
     call: Callable[[], object]
+    own: tuple[Kernel, ...] = ()
     seconds: list[float] = field(default_factory=list)
     wall: list[float] = field(default_factory=list)
 
@@ -78,13 +78,14 @@ class Row:
         self.seconds.append((time.process_time() - cpu) / calls)
         self.wall.append((time.perf_counter() - wall) / calls)
 
-    def rate(self, threads: int) -> float:
-        """Median GFLOP per second on ``threads`` cores."""
-        return self.gflop * threads / statistics.median(self.seconds)
+    def rates(self, threads: int) -> list[float]:
+        """GFLOP per second on ``threads`` cores, round by round."""
+        return [self.gflop * threads / s for s in self.seconds]
 
-    def to_json(self, threads: int, peak: float) -> dict[str, object]:
-        """Frames per second (median, slowest, fastest), GFLOP per frame, and the share of the matrix product's rate."""
+    def to_json(self, threads: int, anchors: dict[str, list[float]]) -> dict[str, object]:
+        """Frames per second (median, slowest, fastest), GFLOP per frame, and the share of the fastest of ``anchors``."""
         speeds = sorted(self.frames * threads / s for s in self.seconds)
+        fastest = max(anchors, key=lambda name: statistics.median(anchors[name]))
         return {
             "name": self.name,
             "dtype": self.dtype,
@@ -93,21 +94,25 @@ class Row:
             "frames_per_s": {"median": statistics.median(speeds), "least": speeds[0], "most": speeds[-1]},
             "frames_per_s_wall": self.frames / statistics.median(self.wall),
             "gflop_per_frame": self.gflop / self.frames,
-            "share_of_matmul": self.rate(threads) / peak,
+            "anchor": {"name": fastest, "gflops": statistics.median(anchors[fastest])},
+            "share_of_anchor": statistics.median(shares(self.rates(threads), list(anchors.values()))),
         }
 
 
-def count_gflop(call: Callable[[], object]) -> float:
-    """GFLOP of one call by torch's counter: matrix products, convolutions and attention; a multiply-add is two."""
-    with FlopCounterMode(display=False) as counter:
-        call()
-    return counter.get_total_flops() / 1e9
+def anchor_rows(rows: list[Row]) -> dict[tuple[str, str], Row]:
+    """What the rows are measured by: square products, and their own kernels, each once per number type."""
+    kernels = {(str(k), d): k for d in DTYPES for k in map(square, SIDES)}
+    kernels |= {(str(kernel), row.dtype): kernel for row in rows for kernel in row.own}
+    return {
+        (name, dtype): Row(name, dtype, 0, 0, kernel.gflop, kernel.call(DTYPES[dtype], CPU))
+        for (name, dtype), kernel in kernels.items()
+    }
 
 
-def matrix_product(dtype: str) -> Row:
-    """The anchor: a square matrix product."""
-    a, b = (torch.randn(MATRIX, MATRIX, generator=stream(0, name)).to(DTYPES[dtype]) for name in "ab")
-    return Row("matrix product", dtype, 0, 0, 2 * MATRIX**3 / 1e9, lambda: a @ b)
+def anchors_of(row: Row, anchors: dict[tuple[str, str], Row], threads: int) -> dict[str, list[float]]:
+    """Rates of the anchors of one row: the squares, and the row's own kernels."""
+    names = [str(kernel) for kernel in (*map(square, SIDES), *row.own)]
+    return {name: anchors[name, row.dtype].rates(threads) for name in names}
 
 
 def world_model(kind: DynamicsKind) -> VideoWorldModel:
@@ -121,9 +126,7 @@ def world_model(kind: DynamicsKind) -> VideoWorldModel:
 
 def rollout(model: VideoWorldModel, dtype: str, batch: int) -> Callable[[], object]:
     """One chunk of ``batch`` rollouts, and the picture that the policy sees next."""
-    frames = np.random.default_rng(0).integers(0, 256, (batch, 1 + model.memory_frames, 64, 64, 3), dtype=np.uint8)
-    records = [ResetRecord(f[0], f[1:], HOME, "pick up the red cube", "PickRedCube", 0, "bench") for f in frames]
-    state = model.start(records)
+    state = model.start(random_records(batch, model.memory_frames, model.config.codec.image_size))
     action = torch.rand(batch, model.chunk_length, 7, generator=stream(0, "action")) * 2 - 1
     generators = row_streams(0, ("bench",), batch)
 
@@ -139,10 +142,19 @@ def backend_rows(kind: DynamicsKind, batches: list[int]) -> list[Row]:
     """Every number type and batch size of one backend."""
     model = world_model(kind)
     frames = model.config.dynamics.chunk_frames
-    gflop = count_gflop(rollout(model, "float32", 1))
     size = sum(p.numel() for p in model.dynamics.parameters()) / 1e6
-    name = f"{kind} ({size:.1f} M)"
-    return [Row(name, d, b, b * frames, b * gflop, rollout(model, d, b)) for b in batches for d in DTYPES]
+    return rows_of(f"{kind} ({size:.1f} M)", frames, batches, lambda d, b: rollout(model, d, b))
+
+
+def rows_of(name: str, frames: int, batches: list[int], make: Callable[[str, int], Callable[[], object]]) -> list[Row]:
+    """Every number type and batch size of what ``make`` makes, with the work of one rollout counted once."""
+    one = make("float32", 1)
+    gflop, own = count_gflop(one), kernels_of(one, OWN)
+    return [
+        Row(name, d, b, b * frames, b * gflop, make(d, b), tuple(kernel.widened(b) for kernel in own))
+        for b in batches
+        for d in DTYPES
+    ]
 
 
 # --- peers ---------------------------------------------------------------------------------------------------------
@@ -225,12 +237,9 @@ def unet_peer() -> tuple[str, Callable[[int], Callable[[], object]], int]:
 
 def peer_rows(batches: list[int]) -> list[Row]:
     """Both peers, samplers only: no heads, no codec, no rounding."""
-    rows: list[Row] = []
-    for name, make, frames in (wan_peer(), unet_peer()):
-        gflop = count_gflop(make(1))
-        for batch in batches:
-            rows += [Row(name, d, batch, batch * frames, batch * gflop, _cast(make(batch), d)) for d in DTYPES]
-    return rows
+    peers = (wan_peer(), unet_peer())
+    made = [rows_of(name, frames, batches, lambda d, b, make=make: _cast(make(b), d)) for name, make, frames in peers]
+    return [row for rows in made for row in rows]
 
 
 def _cast(work: Callable[[], object], dtype: str) -> Callable[[], object]:
@@ -254,18 +263,17 @@ def take_turns(rows: list[Row], rounds: int, least: float, budget: float) -> Non
                 row.measure(least)
 
 
-def show(results: list[dict[str, object]], peaks: dict[str, float]) -> None:
+def show(results: list[dict[str, Any]]) -> None:
     """Print the table."""
-    anchors = ", ".join(f"{dtype} {peak:.0f}" for dtype, peak in peaks.items())
-    table = Table(title=f"imagined frames per second of CPU time; matrix product in GFLOP/s: {anchors}")
-    for heading in ("", "type", "batch", "frames/s", "least to most", "n", "GFLOP/frame", "of matrix product"):
+    table = Table(title="imagined frames per second of CPU time, and the share of the fastest anchor's rate (GFLOP/s)")
+    for heading in ("", "type", "batch", "frames/s", "least to most", "n", "GFLOP/frame", "anchor", "share"):
         table.add_column(heading, justify="left" if heading in ("", "type") else "right")
     for r in results:
-        speed: dict[str, float] = r["frames_per_s"]  # type: ignore[assignment]
+        speed = r["frames_per_s"]
         spread = f"{speed['least']:.3g} to {speed['most']:.3g}"
         table.add_row(
-            str(r["name"]), str(r["dtype"]), str(r["batch"]), f"{speed['median']:.3g}", spread, str(r["repetitions"]),
-            f"{r['gflop_per_frame']:.3g}", f"{r['share_of_matmul']:.0%}",
+            r["name"], r["dtype"], str(r["batch"]), f"{speed['median']:.3g}", spread, str(r["repetitions"]),
+            f"{r['gflop_per_frame']:.3g}", f"{r['anchor']['gflops']:.0f}", f"{r['share_of_anchor']:.0%}",
         )  # fmt: skip
     Console(width=140).print(table)
 
@@ -284,20 +292,21 @@ def main() -> None:
     processors = sorted(os.sched_getaffinity(0))[: args.threads]
     os.sched_setaffinity(0, processors)
 
-    anchors = {dtype: matrix_product(dtype) for dtype in DTYPES}
     rows = [row for kind in DynamicsKind for row in backend_rows(kind, args.batches)]
     diffusers = version("diffusers") if find_spec("diffusers") else None
     rows += peer_rows(args.batches) if diffusers else []
-    load = os.getloadavg()[0]
+    anchors, load = anchor_rows(rows), os.getloadavg()[0]
     take_turns([*anchors.values(), *rows], args.rounds, args.least, args.budget)
 
-    peaks = {dtype: row.rate(args.threads) for dtype, row in anchors.items()}
-    results = [row.to_json(args.threads, peaks[row.dtype]) for row in rows]
+    results = [row.to_json(args.threads, anchors_of(row, anchors, args.threads)) for row in rows]
     machine = {"cpus": os.cpu_count(), "threads": args.threads, "processors": processors, "arch": platform.machine()}
     machine["load"] = {"before": load, "after": os.getloadavg()[0]}
-    body = {"torch": torch.__version__, "diffusers": diffusers, "machine": machine, "matmul_gflops": peaks}
+    body: dict[str, Any] = {"torch": torch.__version__, "diffusers": diffusers, "machine": machine}
+    body["anchor_gflops"] = {
+        f"{name}, {dtype}": statistics.median(row.rates(args.threads)) for (name, dtype), row in anchors.items()
+    }
     write_file(args.json, (json.dumps({**body, "results": results}, indent=1) + "\n").encode())
-    show(results, peaks)
+    show(results)
     if diffusers is None:
         Console().print("diffusers is not installed: its rows were left out (pip install 'worldrl[diffusers]')")
 

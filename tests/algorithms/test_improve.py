@@ -11,9 +11,7 @@ from worldrl.algorithms.improve import ALGORITHMS, Improvement, improve, keyfram
 from worldrl.algorithms.self_training import (
     Grown,
     SelfTraining,
-    actions_of,
     grown,
-    least_opinion,
     load_grown,
     rarity,
     save_grown,
@@ -36,14 +34,6 @@ CLONING = BehaviourCloning(
     steps=80, batch_size=32, warmup_steps=5, learning_rate=1e-2, shift_pixels=0, jitter=0.0, label_width=0.0
 )
 SELF_TRAINING = SelfTraining(cycles=4, rollouts=96, rows=32, imagined_share=1.0, cloning=CLONING)
-
-
-@pytest.fixture
-def no_demonstrations(tiny_policy):
-    """Samples that ask for nothing that succeeds."""
-    length = tiny_policy().chunk_length
-    image = torch.zeros(4, 16, 16, 3, dtype=torch.uint8)
-    return Samples(image, torch.zeros(4, 7), torch.zeros(4, length, 7), ("pick up",) * 4, ("PickRedCube",) * 4)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -143,39 +133,6 @@ def test_rollouts_of_one_start_share_it_and_their_weights_are_their_mates(script
     assert len(set(batch.weight.tolist())) > 1
 
 
-@pytest.fixture
-def imagined(scripted_world, make_record, tiny_policy):
-    """An environment, a policy, and rollouts of it of unequal length."""
-    env = imagined_env(
-        scripted_world, ResetStore([make_record(20)]), SuccessRule(0.4, 2), rows=24, horizon={"PickRedCube": 12}
-    )
-    policy = tiny_policy()
-    rollouts = imagine_rollouts(env, policy, [make_record(20)] * 24, group_size=1, seed=0, exploration=Exploration())
-    assert 0 < int(rollouts.success.sum()) < 24
-    return env, policy, rollouts
-
-
-def test_a_success_is_weighted_with_its_least_opinion(imagined):
-    env, policy, rollouts = imagined
-    least = least_opinion(env, rollouts, policy, 2, seed=5)
-    # This world draws nothing: every opinion is the dream's own.
-    assert torch.equal(least >= 0.4 - 1e-6, rollouts.success)
-    batch = grown(rollouts, policy, least)
-    _, rows = (rollouts.valid & rollouts.success).nonzero(as_tuple=True)
-    assert torch.equal(batch.weight, least[rows])
-
-
-def test_actions_hold_still_after_the_last_chunk(imagined):
-    _, policy, rollouts = imagined
-    action = actions_of(rollouts, policy, torch.arange(24)).unflatten(1, (len(rollouts.valid), policy.chunk_length))
-    decoded = policy.decode(rollouts.token)
-    for row in range(24):
-        chunks = int(rollouts.valid[:, row].sum())
-        torch.testing.assert_close(action[row, :chunks], decoded[:chunks, row])
-        assert not action[row, chunks:, :, :6].any()
-        assert (action[row, chunks:, :, 6] == decoded[chunks - 1, row, -1, 6]).all()
-
-
 def test_samples_are_drawn_by_their_weight(no_demonstrations):
     source = Source(no_demonstrations, 4000, torch.tensor([0.0, 1.0, 3.0, 0.0]))
     marked = Samples(**{**vars(no_demonstrations), "command": torch.arange(4.0)[:, None].expand(4, 7)})
@@ -218,7 +175,6 @@ def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
         (SelfTraining, {"cycles": 0}),
         (SelfTraining, {"imagined_share": 0.0}),
         (SelfTraining, {"group_size": 3}),
-        (SelfTraining, {"opinions": 1}),
     ],
 )
 def test_impossible_settings_are_refused(make, over):

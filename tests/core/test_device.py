@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from worldrl.core import device
-from worldrl.core.device import peak_rss_mb, resolve_device, resolve_dtype, set_threads
+from worldrl.core.device import peak_device_mb, peak_rss_mb, resolve_device, resolve_dtype, set_threads
 from worldrl.core.errors import SettingError
 
 
@@ -69,7 +69,7 @@ def test_threads():
 
 def test_peak_memory_sees_an_allocation_and_keeps_it(child):
     code = """
-from worldrl.core.device import peak_rss_mb
+from worldrl.core.device import peak_device_mb, peak_rss_mb
 before = peak_rss_mb()
 block = bytearray(200 * 2**20)
 del block
@@ -86,3 +86,9 @@ import worldrl.core.run, worldrl.core.log, worldrl.core.device, worldrl.core.jso
 print("torch" in sys.modules)
 """
     assert child(code).stdout == "False\n"
+
+
+def test_a_device_tells_its_own_peak_and_the_cpu_none(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 2**20 if device.index == 1 else 0)
+    assert peak_device_mb(torch.device("cuda:1")) == 3
+    assert peak_device_mb(torch.device("cpu")) is None

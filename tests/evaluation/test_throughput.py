@@ -14,3 +14,14 @@ def test_frames_of_all_rows_over_the_median_time_without_the_first_chunk(push_si
 def test_a_real_model_is_timed(world_model, make_record):
     found = imagined_frames_per_s(world_model, make_record(), 2, chunks=1)
     assert found["latent"] > found["decoded"] > 0
+
+
+def test_a_wan_model_has_decoded_when_it_has_imagined(make_wan, wan_record, monkeypatch):
+    pytest.importorskip("diffusers")
+    model, asked = make_wan(), []
+    decode = model.decode
+    monkeypatch.setattr(model, "decode", lambda *given: asked.append(1) or decode(*given))
+    readings = iter([0, 1, 1, 10, 12, 12])
+    found = imagined_frames_per_s(model, wan_record(), 3, chunks=1, clock=lambda: float(next(readings)))
+    assert found == {"latent": pytest.approx(3 * 4 / 2), "decoded": pytest.approx(3 * 4 / 2)}
+    assert len(asked) == 2  # once a chunk

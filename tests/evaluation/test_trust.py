@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from worldrl.core.rng import numpy_stream
-from worldrl.evaluation.trust import SIGNS, area_under_roc, signs_of_trust, worth
+from worldrl.evaluation.trust import area_under_roc, worth
 from worldrl.rollout.redreams import Opinions
+from worldrl.rollout.signs import SIGNS, signs_of_trust
 
 
 def test_signs_of_a_hand_made_dream():

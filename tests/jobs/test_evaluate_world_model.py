@@ -37,7 +37,7 @@ PROBE = ProbeSettings(
     horizon=24, scattered=3, steps=4, batch=4, width=8, blocks=1, keypoints=2, hidden=8, checkpoint_every=2
 )
 REAL = (0.1, 0.2, 0.5, 0.7, 0.9)
-TIMED = ("imagined_frames_per_s", "peak_rss_mb")
+TIMED = ("imagined_frames_per_s", "peak_rss_mb", "peak_device_mb")
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +184,34 @@ def test_without_a_probe_and_with_lpips(make_settings, tmp_path):
     assert not [name for name in metrics if name.startswith("probe_error_cm")]
     assert metrics["continuation"]["kind"] == "hold"
     assert "LPIPS over control steps" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_a_wan_world_model_is_measured_like_any_other(make_settings, make_wan, tmp_path, monkeypatch):
+    pytest.importorskip("diffusers")
+    make_wan(size=32).save(tmp_path / "wan")
+    monkeypatch.setattr(evaluate_world_model, "peak_device_mb", lambda device: 123.4)
+    settings = make_settings(
+        world_model=str(tmp_path / "wan"),
+        probe=ProbeSettings(steps=0),
+        episodes=1,
+        horizons=[8],
+        continuation="hold",
+        speed_rows=[2],
+    )
+    settings.sampler.steps = 1
+    metrics = evaluate_world_model.main(settings)
+    assert metrics["closed_loop.psnr@8"]["n"] == metrics["outcome_alignment"]["n"] == 2
+    assert metrics["action_swap_ratio"]["value"] > 0
+    assert len(metrics["drift"]["psnr"]["step"]) > 8  # one frame per control step
+    assert metrics["sampler"] == {"steps": 1, "refinement_steps": 0}
+    speed = metrics["imagined_frames_per_s"]["2"]
+    assert speed.keys() == {"latent", "decoded"}
+    assert metrics["peak_device_mb"] == 123.4
+    assert "Peak memory of the GPU" in (tmp_path / "run" / "report.html").read_text()
+    again = make_settings(run_dir=str(tmp_path / "again"), world_model=str(tmp_path / "wan"), horizons=[8])
+    again.sampler.refinement_steps = 1
+    with pytest.raises(SettingError, match=r"sampler\.refinement_steps is the flow transformer's"):
+        evaluate_world_model.main(again)
 
 
 def test_data_that_the_model_was_trained_on_is_refused(make_settings, make_world_model, unseen, tmp_path):

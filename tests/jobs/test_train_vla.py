@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parent / "vla_script.py"
 SMALL = (
     "rounds=2", "tasks=[PickRedCube]", "demonstrations=1", "cloning.steps=3", "cloning.checkpoint_every=1", "practice.policy_episodes=1",
     "scratch.expert_episodes=3", "scratch.training.codec_steps=2", "scratch.training.steps=2", "improvement.self_training.rollouts=4",
-    "improvement.starts_per_task=1", "evaluation.episodes_per_task=1", "evaluation.verify=1", "improvement.idm.use=weight",
+    "improvement.starts_per_task=1", "evaluation.episodes_per_task=1", "evaluation.verify=1", "improvement.trust.sign=agreement_of_motion",
 )  # fmt: skip
 # Enough rollouts that some are imagined to succeed.
 LARGER = ("seed=3", "rounds=2", "improvement.self_training.rollouts=12")

@@ -130,6 +130,26 @@ def test_a_neighbour_changes_nothing_and_company_hardly_a_bit(world_model, start
     torch.testing.assert_close(alone.latent[0], plain.latent[2], atol=1e-5, rtol=1e-5)
 
 
+def test_in_bfloat16_a_row_knows_no_neighbours_either(make_world_model, make_record):
+    """Bit-equal at equal batch size; across sizes the sums may round otherwise, by no more than bfloat16 itself rounds."""
+    model = make_world_model(kind="flow_transformer")
+    state = model.start([make_record(grey) for grey in (20, 90, 160, 230)])
+    action = torch.rand(4, 4, 7, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    _, full = model.imagine(state, action, generators=streams())
+    model.compute_dtype = torch.bfloat16
+    _, plain = model.imagine(state, action, generators=streams())
+    changed = torch.cat([-action[:1], action[1:]])
+    _, beside = model.imagine(state, changed, generators=[streams(seed=9)[0], *streams()[1:]])
+    assert not torch.allclose(beside.latent[0], plain.latent[0], atol=1e-2)
+    assert torch.equal(beside.latent[1:], plain.latent[1:])
+    assert torch.equal(beside.success_prob[1:], plain.success_prob[1:])
+    rounding = (plain.latent - full.latent).abs().max()
+    for rows in ([2], [2, 0, 3, 1], [3, 1]):
+        index = torch.tensor(rows)
+        _, other = model.imagine(state.select(index), action[index], generators=[streams()[row] for row in rows])
+        assert (other.latent - plain.latent[index]).abs().max() <= rounding
+
+
 def test_actions_and_reference_matter_unless_switched_off(make_world_model, make_record, kind):
     def differences(**switches):
         model = make_world_model(spread=0.4, kind=kind, **switches)

@@ -150,7 +150,7 @@ def grpo_batch(
 ) -> tuple[GrpoBatch, dict[str, Tensor]]:
     """Turn rollouts into weighted chunks with advantages, leaving uninformative groups out.
 
-    With ``trust`` ``[B]`` in [0, 1] a rollout's reward is success times trust (``algorithms.motion_trust``).
+    With ``trust`` ``[B]`` in [0, 1] a rollout's reward is success times trust (``algorithms.trust``).
     """
     success = rollouts.success.float()
     reward = success if trust is None else success * trust

@@ -9,11 +9,12 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from worldrl.algorithms.grpo import GrpoConfig, grpo_update
 from worldrl.algorithms.imagination import imagine_batch
-from worldrl.algorithms.motion_trust import MotionCheck
+from worldrl.algorithms.trust import Judge
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.interfaces import Logs, Stateful, TrainablePolicy
 from worldrl.core.log import MetricLog, Progress
@@ -34,7 +35,7 @@ def train_grpo(
     folder: Path,
     log: MetricLog,
     series: str,
-    motion: MotionCheck | None = None,
+    judge: Judge | None = None,
 ) -> list[float]:
     """Improve ``policy`` in place.
 
@@ -48,7 +49,7 @@ def train_grpo(
         folder: checkpoints.
         log: receives each iteration's numbers.
         series: name in the log.
-        motion: judges by inverse dynamics how far each success counts; None believes all.
+        judge: says how far each rollout counts; None believes all.
 
     Returns:
         Imagined success rate of each iteration.
@@ -67,8 +68,11 @@ def train_grpo(
             rollouts = imagine_batch(
                 env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=draw
             )
+            trust = None
+            if judge is not None:
+                rollouts, trust = judge.judge(env, rollouts, seed=stream_seed(seed, "judge", k))
             draw = stream_seed(seed, "update", k)
-            logs = _update(policy, optimizer, rollouts, config, reference, motion, exploration.temperature, seed=draw)
+            logs = _update(policy, optimizer, rollouts, config, reference, trust, exploration.temperature, seed=draw)
             history.append(float(logs["grpo/imagined_success"]))
             log.write(series, k, logs)
             if (k + 1) % config.checkpoint_every == 0 or k + 1 == config.iterations:
@@ -85,14 +89,13 @@ def _update(
     rollouts: ImaginedRollouts,
     config: GrpoConfig,
     reference: TrainablePolicy | None,
-    motion: MotionCheck | None,
+    trust: Tensor | None,
     temperature: float,
     *,
     seed: int,
 ) -> Logs:
-    """Judge imagined rollouts and learn from them; return the update's numbers."""
-    trust = None if motion is None else motion.trust(rollouts)
+    """Learn from imagined rollouts; return the update's numbers."""
     logs = grpo_update(
         policy, optimizer, rollouts, config, seed=seed, temperature=temperature, reference=reference, trust=trust
     )
-    return logs if trust is None else logs | {"grpo/motion_trust": trust.mean()}
+    return logs if trust is None else logs | {"grpo/trusted_success": trust.mean()}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from worldrl.algorithms.grpo import GrpoConfig
 from worldrl.algorithms.grpo_training import train_grpo
-from worldrl.algorithms.motion_trust import MotionCheck, MotionTrust
 from worldrl.algorithms.self_training import SelfTraining, self_train
+from worldrl.algorithms.trust import Judge, Trust
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.log import MetricLog
@@ -39,7 +39,7 @@ class Improvement:
         exploration: how the policy's actions are drawn, in imagination and in practice.
         self_training: its settings.
         grpo: its settings.
-        idm: whether inverse dynamics judges how far imagined successes count.
+        trust: whether and how imagined rollouts are judged before they are learned from.
     """
 
     algorithm: str = "self_training"
@@ -51,7 +51,7 @@ class Improvement:
     exploration: Exploration = field(default_factory=Exploration)
     self_training: SelfTraining = field(default_factory=SelfTraining)
     grpo: GrpoConfig = field(default_factory=GrpoConfig)
-    idm: MotionTrust = field(default_factory=MotionTrust)
+    trust: Trust = field(default_factory=Trust)
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -101,7 +101,7 @@ def improve(
     folder: Path,
     log: MetricLog,
     series: str = "improve",
-    motion: MotionCheck | None = None,
+    judge: Judge | None = None,
 ) -> list[float]:
     """Improve ``policy`` in place; a killed improvement goes on bit for bit.
 
@@ -115,7 +115,7 @@ def improve(
         folder: checkpoints.
         log: receives each batch's numbers.
         series: name in the log.
-        motion: judges imagined successes; None believes all.
+        judge: judges imagined rollouts; None believes all.
 
     Returns:
         Imagined success rate of each batch of rollouts.
@@ -127,7 +127,7 @@ def improve(
         "folder": folder,
         "log": log,
         "series": series,
-        "motion": motion,
+        "judge": judge,
     }
     if config.algorithm == "grpo":
         return train_grpo(policy, env, config.grpo, **common)

@@ -1,12 +1,8 @@
-"""Imagined successes whose frames do not show the commanded motion count less, or not at all.
+"""The doubt that inverse dynamics has in imagined rollouts: do their frames show the commanded motion?
 
 Inverse dynamics, trained on the practice episodes, reads the picture before each chunk and the last one of every imagined
-rollout. A rollout is as trustworthy as its worst frame: with s the largest surprise (``rewards.similarity``) and s₀ what a given
-share of real episodes stays below,
-
-    mask: trust = 1 if s <= s₀ else 0        weight: trust = s₀ / max(s, s₀)
-
-In self-training the trust multiplies a success's weight; in GRPO it multiplies its reward.
+rollout. A rollout is as doubtful as its worst frame, and the bound of its surprise (``rewards.similarity``) is what a given share of
+real episodes stays below.
 
 Shapes legend: ``B`` rollouts, ``T`` chunks, ``N`` frames.
 """
@@ -20,76 +16,59 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldrl.core.errors import SettingError, nearest
+from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
 from worldrl.rewards.idm_training import IdmTraining, Restore, as_shown
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rollout.imagined_rollouts import ImaginedRollouts
 from worldrl.rollout.shown_motion import check_spacing, motion_surprise
 
-OFF = "off"
-USES = (OFF, "mask", "weight")
-
 
 @dataclass
 class MotionTrust:
-    """Whether and how inverse dynamics judges imagined rollouts.
+    """Inverse dynamics that judges imagined rollouts.
 
     Attributes:
-        use: ``off``, ``mask`` (a success that is not shown counts nothing) or ``weight`` (it counts less).
         real_share: share of real held-out episodes that must pass.
         model: sizes of the inverse dynamics.
         training: of it, in a stage of each round, on the practice episodes.
     """
 
-    use: str = OFF
     real_share: float = 0.95
     model: IdmConfig = field(default_factory=IdmConfig)
     training: IdmTraining = field(default_factory=IdmTraining)
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
-        if self.use not in USES:
-            raise SettingError(f"improvement.idm.use: unknown {self.use!r}{nearest(self.use, USES)}")
+        """Check the range."""
         if not 0 < self.real_share <= 1:
-            raise SettingError(f"improvement.idm.real_share must lie in (0, 1], got {self.real_share}")
+            raise SettingError(f"improvement.trust.idm.real_share must lie in (0, 1], got {self.real_share}")
 
 
 @dataclass(frozen=True)
 class MotionCheck:
-    """A trained judge.
+    """Trained inverse dynamics.
 
     Attributes:
         idm: reads commanded columns of frames a chunk apart.
-        bound: surprise s₀ that real episodes stay below.
-        use: ``mask`` or ``weight``.
+        bound: surprise that real episodes stay below.
     """
 
     idm: InverseDynamics
     bound: float
-    use: str
 
-    def trust(self, rollouts: ImaginedRollouts) -> Tensor:
-        """Trust in each rollout, ``[B]`` in [0, 1]."""
-        worst = worst_surprise(self.idm, rollouts)
-        if self.use == "mask":
-            return (worst <= self.bound).float()
-        return self.bound / worst.clamp_min(self.bound)
+    def surprise(self, rollouts: ImaginedRollouts) -> Tensor:
+        """Surprise at the frame that each chunk leads to, ``[T, B]``; 0 where a rollout was over.
 
-
-def worst_surprise(idm: InverseDynamics, rollouts: ImaginedRollouts) -> Tensor:
-    """Largest surprise among each rollout's imagined frames, ``[B]``.
-
-    Raises:
-        SettingError: the rollouts were kept without their last frame.
-    """
-    if rollouts.end is None:
-        raise SettingError("motion trust: these rollouts were kept without their last frame; imagine them again")
-    frames = torch.cat([rollouts.image, rollouts.end.image[None]]).transpose(0, 1)
-    command = torch.cat([rollouts.command, rollouts.end.command[None]]).transpose(0, 1)
-    found = motion_surprise(idm, frames, command)
-    # The first frame is real; chunk t leads to frame t + 1, which counts where the chunk did.
-    return found[:, 1:].masked_fill(~rollouts.valid.T, 0.0).amax(dim=1)
+        Raises:
+            SettingError: the rollouts were kept without their last frame.
+        """
+        if rollouts.end is None:
+            raise SettingError("motion trust: these rollouts were kept without their last frame; imagine them again")
+        frames = torch.cat([rollouts.image, rollouts.end.image[None]]).transpose(0, 1)
+        command = torch.cat([rollouts.command, rollouts.end.command[None]]).transpose(0, 1)
+        found = motion_surprise(self.idm, frames, command)
+        # The first frame is real; chunk t leads to frame t + 1, which counts where the chunk did.
+        return found[:, 1:].T.masked_fill(~rollouts.valid, 0.0)
 
 
 def real_bound(
@@ -124,6 +103,6 @@ def real_bound(
         worst.append(float(motion_surprise(idm, shown[None], command[None])[0, 1:].amax()))
     if not worst:
         raise SettingError(
-            f"improvement.idm: no held-out practice episode has {chunk_length} steps; record more practice"
+            f"improvement.trust.idm: no held-out practice episode has {chunk_length} steps; record more practice"
         )
     return float(np.quantile(worst, share))

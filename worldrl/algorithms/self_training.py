@@ -8,9 +8,8 @@
 With success as the only reward, imitating one's own successes is a policy gradient with the baseline 0, taken to
 convergence: each rollout is used for hundreds of gradient steps instead of one or two, which is what a small machine
 needs. With several rollouts from each start the baseline is the mates' rate of success (leave one out, as in RLOO): a
-success counts 1 - that rate, so that what always succeeds anyway is not learned again. With further opinions a success
-counts less, too, where the same actions fail in another imagination, and with inverse dynamics where its frames do not show
-the commanded motion (trust). Failures teach nothing here; a lasting
+success counts 1 - that rate, so that what always succeeds anyway is not learned again. A success that is not trusted
+(``algorithms.trust``) counts less, too. Failures teach nothing here; a lasting
 exploration (``policies.exploration``) sees to it that there are successes worth imitating. Learning like a demonstration, a
 success is also shown shifted, recoloured and in other words.
 
@@ -29,7 +28,7 @@ from torch import Tensor
 from worldrl.algorithms.advantages import mates_mean
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning, Source, clone
 from worldrl.algorithms.imagination import imagine_batch
-from worldrl.algorithms.motion_trust import MotionCheck
+from worldrl.algorithms.trust import Judge
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, Progress
@@ -37,10 +36,8 @@ from worldrl.core.rng import stream_seed
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.policies.token_policy import TokenPolicy
-from worldrl.rewards.success import debounced_score
 from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.imagined_rollouts import ImaginedRollouts
-from worldrl.rollout.redreams import further_opinions
 
 KIND = "imagined-successes"
 
@@ -54,7 +51,6 @@ class SelfTraining:
         rollouts: imagined in each cycle.
         rows: of those at once.
         group_size: rollouts from each start.
-        opinions: further imaginations of each success's actions, whose least score it is weighted with; 0 asks none.
         imagined_share: share of each gradient step's samples that is imagined; the rest are demonstrations.
         cloning: the improve step.
     """
@@ -63,7 +59,6 @@ class SelfTraining:
     rollouts: int = 3072
     rows: int = 128
     group_size: int = 1
-    opinions: int = 0
     imagined_share: float = 0.7
     cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1500, batch_size=96))
 
@@ -74,8 +69,6 @@ class SelfTraining:
                 raise SettingError(f"self_training.{name} must be at least 1, got {getattr(self, name)}")
         if self.rows % self.group_size:
             raise SettingError(f"self_training.group_size must divide rows {self.rows}, got {self.group_size}")
-        if self.opinions < 0 or self.opinions == 1:
-            raise SettingError(f"self_training.opinions must be 0 or at least 2, got {self.opinions}")
         if not 0 < self.imagined_share <= 1:
             raise SettingError(f"self_training.imagined_share must lie in (0, 1], got {self.imagined_share}")
 
@@ -127,43 +120,6 @@ def rarity(success: Tensor, group: Tensor) -> Tensor:
     return 1 - mates_mean(success, group)
 
 
-def least_opinion(
-    env: WorldModelVecEnv, rollouts: ImaginedRollouts, policy: TokenPolicy, count: int, *, seed: int
-) -> Tensor:
-    """Imagine the actions of every success ``count`` times more, standing still after it.
-
-    Args:
-        env: in which the rollouts were just imagined: it still knows where its rows began.
-        rollouts: ``B`` of them.
-        policy: which chose the tokens.
-        count: opinions, at least 2.
-        seed: root of their noise.
-
-    Returns:
-        The least debounced score of them ``[B]``; 0 for failures.
-    """
-    rows = rollouts.success.nonzero().squeeze(1)
-    least = torch.zeros(len(rollouts.success))
-    if len(rows):
-        starts = [env.records[row] for row in rows.tolist()]
-        action = actions_of(rollouts, policy, rows)
-        heard = further_opinions(env.world_model, starts, action, count, seed=seed).probability
-        scores = [torch.from_numpy(debounced_score(probability, env.rule.debounce)) for probability in heard]
-        least[rows] = torch.stack(scores).min(dim=0).values
-    return least
-
-
-def actions_of(rollouts: ImaginedRollouts, policy: TokenPolicy, rows: Tensor) -> Tensor:
-    """Return the actions of some rollouts ``[E, T L, A]``; after their last chunk they hold what they told last."""
-    action = policy.decode(rollouts.token[:, rows].to(policy.device)).cpu()  # [T, E, L, A]
-    valid = rollouts.valid[:, rows]
-    last = valid.sum(dim=0) - 1
-    told = action[last, torch.arange(len(rows)), -1]  # [E, A]
-    still = torch.from_numpy(policy.actions.hold(told.numpy()))
-    whole = torch.where(valid[:, :, None, None], action, still[None, :, None])
-    return whole.transpose(0, 1).flatten(1, 2)
-
-
 def self_train(
     policy: TokenPolicy,
     env: WorldModelVecEnv,
@@ -177,7 +133,7 @@ def self_train(
     folder: Path,
     log: MetricLog,
     series: str,
-    motion: MotionCheck | None = None,
+    judge: Judge | None = None,
 ) -> list[float]:
     """Improve ``policy`` in place; a killed training goes on bit for bit.
 
@@ -193,7 +149,7 @@ def self_train(
         folder: imagined successes and checkpoints.
         log: receives each batch's and each gradient step's numbers.
         series: name in the log.
-        motion: judges by inverse dynamics how far each success counts; None believes all.
+        judge: says how far each success counts; None believes all.
 
     Returns:
         Imagined success rate of each batch.
@@ -208,7 +164,7 @@ def self_train(
             for k in range(cycle * config.batches, (cycle + 1) * config.batches):
                 if not batches[k].exists():
                     draw = stream_seed(seed, "grow", k)
-                    batch = _grow(env, policy, exploration, p_keyframe, config, motion, draw)
+                    batch = _grow(env, policy, exploration, p_keyframe, config, judge, draw)
                     _log_and_save(batch, batches[k], log, series, k)
                 harvest.append(load_grown(batches[k]))
                 history.append(harvest[-1].rate)
@@ -232,15 +188,12 @@ def _grow(
     exploration: Exploration,
     p_keyframe: float,
     config: SelfTraining,
-    motion: MotionCheck | None,
+    judge: Judge | None,
     seed: int,
 ) -> Grown:
     """Imagine one batch."""
     rollouts = imagine_batch(env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=seed)
-    trust = least_opinion(env, rollouts, policy, config.opinions, seed=seed) if config.opinions else None
-    if motion is not None:
-        shown = motion.trust(rollouts)
-        trust = shown if trust is None else trust * shown
+    rollouts, trust = (rollouts, None) if judge is None else judge.judge(env, rollouts, seed=seed)
     return grown(rollouts, policy, trust)
 
 

@@ -132,6 +132,16 @@ def peak_rss_mb() -> float:
     return sum(map(_peak_kib, [os.getpid(), *_descendants(os.getpid())])) / 2**10
 
 
+def peak_device_mb(device: torch.device) -> float | None:
+    """Return the most memory in MB that tensors of this process took on a CUDA device; None on the CPU.
+
+    What torch's allocator held in reserve beyond that, and the driver's own share, do not count.
+    """
+    import torch
+
+    return torch.cuda.max_memory_allocated(device) / 2**20 if device.type == "cuda" else None
+
+
 def _peak_kib(pid: int) -> int:
     with suppress(OSError):  # it may end while it is looked at
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():

@@ -28,7 +28,7 @@ from worldrl.evaluation.world_model import Replay, outcomes, replay, squared_err
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.specs import spec_of
 from worldrl.rollout.true_runs import HOLD_STEPS, TrueRun
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel
 
 PICTURES = 12
 """Frames kept of each episode for filmstrips."""
@@ -136,7 +136,7 @@ class Measures:
 
 
 def measure(
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     runs: Sequence[TrueRun],
     swapped_actions: NDArray[np.float32],
     instruments: Instruments,

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 
 from worldrl.core.rng import stream
 from worldrl.core.types import ResetRecord, first_frames
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel
+from worldrl.world_models.wan import WanWorldModel
 
 
 def imagined_frames_per_s(
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     record: ResetRecord,
     rows: int,
     *,
@@ -31,29 +33,32 @@ def imagined_frames_per_s(
         clock: seconds.
 
     Returns:
-        Frames of all rows together per second: ``latent`` without decoding, ``decoded`` with every frame decoded.
+        Frames of all rows together per second: ``latent`` without decoding, ``decoded`` with every frame decoded. A Wan model
+        decodes while it imagines, so that both are the same.
     """
-    state, first = model.start([record] * rows), first_frames([record] * rows)
+    state: Any = model.start([record] * rows)
+    first = first_frames([record] * rows)
     still = torch.from_numpy(model.embodiment.actions.hold(record.command))
     action = still.expand(rows, model.chunk_length, -1).contiguous()
-    imagining, decoding, frames = [], [], 0
+    imagining, decoding, frames = [], [], rows * (model.chunk_length // model.frame_stride)
     for chunk in range(1 + chunks):
         generators = [stream(0, "throughput", row, chunk) for row in range(rows)]
-        began = _now(model, clock)
+        began = now(model.device, clock)
         state, imagined = model.imagine(state, action, generators=generators)
-        between = _now(model, clock)
-        model.decode(imagined.latent, first)
-        ended = _now(model, clock)
+        between = now(model.device, clock)
+        if not isinstance(model, WanWorldModel):
+            model.decode(imagined.latent, first)
+        ended = now(model.device, clock)
         imagining.append(between - began)
         decoding.append(ended - began)
-        frames = imagined.latent.shape[0] * imagined.latent.shape[1]
     return {
         "latent": frames / float(np.median(imagining[1:])),
         "decoded": frames / float(np.median(decoding[1:])),
     }
 
 
-def _now(model: VideoWorldModel, clock: Callable[[], float]) -> float:
-    if model.device.type == "cuda":  # kernels are queued: without waiting, only their launch would be timed
-        torch.cuda.synchronize(model.device)
+def now(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Read the clock once the device has done what it was told."""
+    if device.type == "cuda":  # kernels are queued: without waiting, only their launch would be timed
+        torch.cuda.synchronize(device)
     return clock()

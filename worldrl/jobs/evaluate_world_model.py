@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from worldrl.core.artefact import artefact_hash
-from worldrl.core.device import peak_rss_mb, resolve_device, resolve_dtype, set_threads
+from worldrl.core.device import peak_device_mb, peak_rss_mb, resolve_device, resolve_dtype, set_threads
 from worldrl.core.errors import RunDirectoryError, SettingError
 from worldrl.core.jsonfile import difference, read_json, write_json
 from worldrl.core.learned import Learned
@@ -40,7 +40,7 @@ from worldrl.rollout.reset_store import record_at
 from worldrl.rollout.shown_motion import check_spacing
 from worldrl.rollout.true_runs import CONTINUATIONS, HOLD_STEPS, Script, true_runs
 from worldrl.settings import non_negative, one_of, positive, setting
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel
 
 NO_LPIPS = "no weights given; lpips=FILE computes it (docs/metrics.md says which file)"
 NO_FVD = (
@@ -179,17 +179,13 @@ def seen_facts(learned: Learned) -> dict[str, Any]:
     return {"known": learned.complete, "datasets": len(learned.datasets), "episodes": len(learned.episodes)}
 
 
-def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, device: torch.device) -> VideoWorldModel:
+def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, device: torch.device) -> AnyVideoModel:
     """Load the world model, and check that data and horizons fit it.
 
     Raises:
-        SettingError: another robot or image size, or a horizon between two of its frames.
+        SettingError: another robot or image size, a horizon between two of its frames, or a sampler that it has not.
     """
     model = starting_world_model(settings.world_model, None, data.embodiment, seed=settings.seed, device=device)
-    if not isinstance(model, VideoWorldModel):
-        raise SettingError(
-            f"world_model: {settings.world_model} holds a Wan world model, which is not measured here yet"
-        )
     model.eval()
     settings.sampler.apply(model.config.dynamics)
     size = model.config.codec.image_size
@@ -202,7 +198,7 @@ def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, devic
     return model
 
 
-def open_idm(settings: EvaluateWorldModelSettings, model: VideoWorldModel) -> InverseDynamics | None:
+def open_idm(settings: EvaluateWorldModelSettings, model: AnyVideoModel) -> InverseDynamics | None:
     """Load the inverse dynamics that reads dreams; None without one.
 
     Raises:
@@ -224,7 +220,7 @@ def spare(settings: EvaluateWorldModelSettings) -> int:
 def measured(
     run: RunDirectory,
     settings: EvaluateWorldModelSettings,
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     scripts: Sequence[Script],
     probe: PositionProbe | None,
 ) -> Measures:
@@ -250,7 +246,7 @@ def measured(
 
 
 def make_instruments(
-    settings: EvaluateWorldModelSettings, model: VideoWorldModel, probe: PositionProbe | None
+    settings: EvaluateWorldModelSettings, model: AnyVideoModel, probe: PositionProbe | None
 ) -> Instruments:
     """What measures an episode."""
     outcome = model.config.outcome
@@ -263,14 +259,14 @@ def make_instruments(
 
 
 def _continued(
-    settings: EvaluateWorldModelSettings, model: VideoWorldModel, scripts: Sequence[Script], steps: int
+    settings: EvaluateWorldModelSettings, model: AnyVideoModel, scripts: Sequence[Script], steps: int
 ) -> list[NDArray[np.float32]]:
     return continue_all(
         scripts, steps, continuation=settings.continuation, embodiment=one_arm(model.embodiment), seed=settings.seed
     )
 
 
-def circumstances(settings: EvaluateWorldModelSettings, model: VideoWorldModel, data: EpisodeDataset) -> dict[str, Any]:
+def circumstances(settings: EvaluateWorldModelSettings, model: AnyVideoModel, data: EpisodeDataset) -> dict[str, Any]:
     """Speed and memory, how long horizons were reached, and what was not computed."""
     record = record_at(
         data[0], 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="throughput"
@@ -286,6 +282,7 @@ def circumstances(settings: EvaluateWorldModelSettings, model: VideoWorldModel, 
             for rows in settings.speed_rows
         },
         "peak_rss_mb": peak_rss_mb(),
+        "peak_device_mb": peak_device_mb(model.device),
         "dtype": str(model.compute_dtype).removeprefix("torch."),
         "sampler": sampled(model.config.dynamics),
         "continuation": {"kind": settings.continuation, "hold_steps": HOLD_STEPS},

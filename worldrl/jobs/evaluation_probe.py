@@ -17,13 +17,13 @@ from worldrl.evaluation.probe import PositionProbe, ProbeSettings, fit_probe, ne
 from worldrl.evaluation.probe_frames import ProbeFrames
 from worldrl.rollout.true_runs import Script, true_runs
 from worldrl.rollout.views import Views, scattered_views
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel
 
 
 def trained_probe(
     run: RunDirectory,
     config: ProbeSettings,
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     scripts: Sequence[Script],
     actions: Sequence[NDArray[np.float32]],
     log: MetricLog,

@@ -24,7 +24,7 @@ from worldrl.core.rng import stream_seed
 from worldrl.core.run import RunDirectory, Stage
 from worldrl.core.stats import Rate, pearson, wilson
 from worldrl.core.types import ResetRecord
-from worldrl.evaluation.trust import signs_of_trust, worth
+from worldrl.evaluation.trust import worth
 from worldrl.evaluation.world_model import outcome_report
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.token_policy import TokenPolicy
@@ -35,9 +35,10 @@ from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_optio
 from worldrl.rollout.dreams import Dreams, came_true, dream, execute
 from worldrl.rollout.redreams import Opinions, further_opinions
 from worldrl.rollout.shown_motion import dream_surprise
+from worldrl.rollout.signs import signs_of_trust
 from worldrl.rollout.starts import simulator_starts, task_horizons
 from worldrl.settings import non_negative, positive, setting
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.loading import AnyVideoModel
 
 LEAST_POLICIES = 5
 """A correlation of fewer says next to nothing: of four, an r of 0.9 has an interval from below 0 on."""
@@ -92,7 +93,7 @@ class Judged:
 def policies_beside_reality(
     run: RunDirectory,
     config: PolicyDreams,
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     tasks: Sequence[str],
     *,
     seed: int,
@@ -116,7 +117,7 @@ def judge_policy(
     stage: Stage,
     config: PolicyDreams,
     folder: Path,
-    model: VideoWorldModel,
+    model: AnyVideoModel,
     tasks: Sequence[str],
     *,
     seed: int,
@@ -155,14 +156,14 @@ def judge_policy(
     return Judged(metrics, predicted, actual, signs)
 
 
-def _starts(model: VideoWorldModel, dreams: Dreams, count: int, seed: int) -> list[ResetRecord]:
+def _starts(model: AnyVideoModel, dreams: Dreams, count: int, seed: int) -> list[ResetRecord]:
     """Render the initial states of dreams again."""
     tasks, size = list(dict.fromkeys(dreams.task)), model.config.codec.image_size
     return simulator_starts(tasks, count, seed=seed, memory_frames=model.memory_frames, image_size=size)
 
 
 def _surprise(
-    file: Path, model: VideoWorldModel, idm: InverseDynamics, dreams: Dreams, count: int, seed: int
+    file: Path, model: AnyVideoModel, idm: InverseDynamics, dreams: Dreams, count: int, seed: int
 ) -> NDArray[np.float32]:
     """What inverse dynamics makes of every frame of the dreams ``[E, N]``, or what an earlier session found."""
     if not file.exists():

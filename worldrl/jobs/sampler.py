@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from worldrl.core.errors import SettingError
 from worldrl.settings import non_negative, positive, setting
 from worldrl.world_models.config import DynamicsConfig, DynamicsKind
 from worldrl.world_models.unet_config import UNetConfig
+from worldrl.world_models.wan_config import WanDynamicsConfig
 
 
 @dataclass
@@ -30,24 +32,29 @@ class Sampler:
         if self.refinement_steps is not None:
             non_negative("sampler.refinement_steps", self.refinement_steps)
 
-    def apply(self, config: DynamicsConfig) -> None:
+    def apply(self, config: DynamicsConfig | WanDynamicsConfig) -> None:
         """Change a loaded model's configuration in place.
 
         Raises:
-            SettingError: refinement of the U-Net, which has none.
+            SettingError: refinement of the U-Net or of Wan, which have none.
         """
         if self.steps is not None:
             stepper(config).sampling_steps = self.steps
         if self.refinement_steps is not None:
+            if isinstance(config, WanDynamicsConfig):
+                raise SettingError(
+                    "sampler.refinement_steps is the flow transformer's; leave it null for a Wan world model"
+                )
             config.refinement_steps = self.refinement_steps
             config.__post_init__()
 
 
-def stepper(config: DynamicsConfig) -> DynamicsConfig | UNetConfig:
+def stepper(config: DynamicsConfig | WanDynamicsConfig) -> DynamicsConfig | UNetConfig | WanDynamicsConfig:
     """Return the part of the configuration that says how many steps the sampler takes."""
-    return config.unet if config.kind is DynamicsKind.edm_unet else config
+    return config.unet if isinstance(config, DynamicsConfig) and config.kind is DynamicsKind.edm_unet else config
 
 
-def sampled(config: DynamicsConfig) -> dict[str, int]:
+def sampled(config: DynamicsConfig | WanDynamicsConfig) -> dict[str, int]:
     """Say how a model is sampled, for ``result.json``."""
-    return {"steps": stepper(config).sampling_steps, "refinement_steps": config.refinement_steps}
+    refinement = config.refinement_steps if isinstance(config, DynamicsConfig) else 0
+    return {"steps": stepper(config).sampling_steps, "refinement_steps": refinement}

@@ -6,7 +6,7 @@
                              │
              round r:  r-1-practice ─► r-2-world-model ─► r-3-gates ─► r-4-improve ─► next round
                                              │                              │ ▲
-                                             └──► r-4-idm (improvement.idm) ┼─┘
+                                             └──► r-4-idm (trust in motion) ┼─┘
                                                       04-verify ◄───────────┴─► 05-after
 """
 
@@ -38,8 +38,8 @@ from worldrl.jobs.vla_loop import (
     practice_split,
     success_by_source,
 )
-from worldrl.jobs.vla_motion import motion_check
 from worldrl.jobs.vla_settings import TrainVlaSettings
+from worldrl.jobs.vla_trust import round_judge
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.jobs.world_model_lineage import lineage, opened
 from worldrl.jobs.world_model_start import SCRATCH, WORLD_MODEL, starting_world_model
@@ -230,7 +230,7 @@ def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: P
         model, rule = load_world_model(loop, world)
         learner = load_policy(policy, str(loop.device))
         config = scheduled(loop, number)
-        check = motion_check(loop, number, model, practices)
+        judge = round_judge(loop, number, model, practices)
         store = reset_store(loop, model, practices, number)
         env = imagined_env(
             model,
@@ -251,7 +251,7 @@ def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: P
             folder=stage.folder / "checkpoints",
             log=loop.log,
             series=f"improve-{number}",
-            motion=check,
+            judge=judge,
         )
         end = imagined_success(loop, learner, env, seed=loop.seed("imagined-after", number))
         learner.save(stage.folder / POLICY, parents=[policy_parent(policy), parent(world)])

@@ -104,7 +104,12 @@ def headline(findings: Findings) -> list[Number]:
         _tile("Static test", metrics["static_psnr"], "dB"),
         Number("Imagined frames per second", round(speed["decoded"]), note=f"{rows} rows at once, decoded"),
         Number("Peak memory", round(metrics["peak_rss_mb"]), "MB"),
+        *_device_memory(metrics["peak_device_mb"]),
     ]
+
+
+def _device_memory(peak: float | None) -> list[Number]:
+    return [] if peak is None else [Number("Peak memory of the GPU", round(peak), "MB")]
 
 
 def _tile(name: str, found: Mapping[str, Any], unit: str = "") -> Number:

@@ -11,8 +11,8 @@ from worldrl.evaluation.measures import Measures
 from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.model import Table
 from worldrl.evaluation.report.words import percent
-from worldrl.evaluation.trust import SIGNS
 from worldrl.jobs.policy_dreams import LEAST_POLICIES
+from worldrl.rollout.signs import SIGNS
 from worldrl.rollout.true_runs import HOLD_STEPS
 
 HEADLINE = 64

@@ -35,6 +35,8 @@ class ImaginedRollouts:
         group: int64 ``[B]``.
         task: ``B`` task names.
         end: what each rollout saw after its last chunk; None where that was not kept.
+        action: float32 ``[T, B, L, A]``; None where that was not kept.
+        probability: of success, float32 ``[T, B, F]`` for the ``F`` frames of each chunk; None where that was not kept.
     """
 
     image: Tensor
@@ -47,6 +49,8 @@ class ImaginedRollouts:
     group: Tensor
     task: tuple[str, ...]
     end: PolicyObs | None = None
+    action: Tensor | None = None
+    probability: Tensor | None = None
 
 
 def observation(obs: dict, rows: np.ndarray) -> PolicyObs:
@@ -85,6 +89,7 @@ def imagine_rollouts(
     running = np.ones(env.num_envs, bool)
     success = np.zeros(env.num_envs, bool)
     chunks: list[tuple[Tensor, Tensor, Chunk, np.ndarray]] = []
+    probability: list[Tensor] = []
     habit = exploration.habit(row_streams(seed, ["habit"], env.num_envs), policy.actions.size)
     while running.any():
         rows = np.flatnonzero(running)
@@ -100,10 +105,12 @@ def imagine_rollouts(
         chunks.append((torch.from_numpy(obs["image"]), torch.from_numpy(obs["command"]), chunk, rows))
         action = np.zeros((env.num_envs, *chunk.action.shape[1:]), np.float32)
         action[rows] = chunk.action.numpy()
-        obs, reward, terminated, truncated, _ = env.chunk_step(action)
+        obs, reward, terminated, truncated, info = env.chunk_step(action)
+        probability.append(torch.from_numpy(info["success_prob"]))
         success |= reward > 0
         running &= ~(terminated | truncated)
-    return _stack(chunks, records, group_size, success, observation(obs, np.arange(env.num_envs)))
+    end = observation(obs, np.arange(env.num_envs))
+    return _stack(chunks, records, group_size, success, end, torch.stack(probability))
 
 
 def _on_cpu(chunk: Chunk) -> Chunk:
@@ -122,6 +129,7 @@ def _stack(
     group_size: int,
     success: np.ndarray,
     end: PolicyObs,
+    probability: Tensor,
 ) -> ImaginedRollouts:
     rows = len(records)
     valid = torch.stack([_scatter(torch.ones(len(r), dtype=torch.bool), r, rows) for *_, r in chunks])
@@ -136,4 +144,6 @@ def _stack(
         group=torch.arange(rows) // group_size,
         task=tuple(record.task for record in records),
         end=end,
+        action=torch.stack([_scatter(chunk.action, r, rows) for _, _, chunk, r in chunks]),
+        probability=probability,
     )

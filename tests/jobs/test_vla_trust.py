@@ -1,4 +1,4 @@
-"""The stage of ``train-vla`` that learns inverse dynamics, and both algorithms believing it."""
+"""Who judges in ``train-vla``: the stage that learns inverse dynamics, and both algorithms believing it."""
 
 import pytest
 import torch
@@ -9,12 +9,14 @@ from worldrl.algorithms.imagination import imagined_env
 from worldrl.algorithms.improve import ALGORITHMS, Improvement, improve
 from worldrl.algorithms.motion_trust import MotionTrust
 from worldrl.algorithms.self_training import SelfTraining
+from worldrl.algorithms.trust import Trust
+from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, read_metrics
 from worldrl.jobs.arena import EmbeddedArena
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.vla_loop import Loop, load
-from worldrl.jobs.vla_motion import motion_check
 from worldrl.jobs.vla_settings import TrainVlaSettings
+from worldrl.jobs.vla_trust import round_judge
 from worldrl.policies.samples import make_samples
 from worldrl.policies.token_policy import TokenPolicyConfig
 from worldrl.rewards.idm_training import IdmTraining
@@ -28,33 +30,39 @@ IDM = {
 }
 
 
-def settings_in(folder, use):
-    improvement = Improvement(idm=MotionTrust(use=use, **IDM))
+def settings_in(folder, **trust):
+    improvement = Improvement(trust=Trust(idm=MotionTrust(**IDM), **trust))
     policy = TokenPolicyConfig(image_size=16, chunk_length=4)
     return TrainVlaSettings(run_dir=str(folder), policy=policy, improvement=improvement, held_out=0.5)
 
 
 def test_it_is_off_by_default(push_dataset, world_model, tmp_path):
-    settings = settings_in(tmp_path, "off")
+    settings = settings_in(tmp_path)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
-        assert motion_check(loop, 1, world_model, [push_dataset]) is None
+        assert round_judge(loop, 1, world_model, [push_dataset]) is None
         assert not (tmp_path / "stages" / "round-1-4-idm").exists()
+
+
+def test_one_juror_cannot_disagree(push_dataset, world_model, tmp_path):
+    settings = settings_in(tmp_path, sign="agreement_of_jurors", limit=0.1)
+    with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
+        with pytest.raises(SettingError, match="has one juror"):
+            round_judge(loop, 1, world_model, [push_dataset])
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_learned_judge_weighs_what_is_imagined(
     push_dataset, world_model, tiny_policy, make_record, tmp_path, algorithm
 ):
-    settings = settings_in(tmp_path, "weight")
+    settings = settings_in(tmp_path, sign="agreement_of_motion")
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
-        check = motion_check(loop, 1, world_model, [push_dataset])
-        assert check is not None
-        assert check.bound > 0
-        found = motion_check(loop, 1, world_model, [push_dataset])  # learned once
-        assert found is not None
-        assert torch.equal(found.idm.head[0].weight, check.idm.head[0].weight)  # pyright: ignore
+        judge = round_judge(loop, 1, world_model, [push_dataset])
+        assert judge.motion.bound > 0
+        found = round_judge(loop, 1, world_model, [push_dataset])  # learned once
+        assert torch.equal(found.motion.idm.head[0].weight, judge.motion.idm.head[0].weight)
         store = ResetStore([make_record(grey) for grey in (20, 200)])
         env = imagined_env(world_model, store, SuccessRule(0.01, 1), rows=4, horizon={"PickRedCube": 8})
         cloning = BehaviourCloning(steps=2, batch_size=4, warmup_steps=1)
@@ -72,11 +80,11 @@ def test_a_learned_judge_weighs_what_is_imagined(
             seed=0,
             folder=tmp_path / "improve",
             log=log,
-            motion=check,
+            judge=judge,
         )
         assert history == [1.0]  # every first frame is a success under such a rule
     values = next(line["values"] for line in read_metrics(tmp_path) if line["series"] == "improve")
     if algorithm == "grpo":
-        assert 0 < values["grpo/motion_trust"] <= 1
+        assert 0 < values["grpo/trusted_success"] <= 1
     else:
         assert 0 < values["self_training/weight"] <= values["self_training/samples"]

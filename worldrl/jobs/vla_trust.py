@@ -1,11 +1,13 @@
-"""The stage of ``worldrl train-vla`` that learns inverse dynamics on the practice episodes (``improvement.idm``)."""
+"""Who judges what ``worldrl train-vla`` imagines (``improvement.trust``), and the stage that learns inverse dynamics for it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from worldrl.algorithms.motion_trust import OFF, MotionCheck, real_bound
+from worldrl.algorithms.motion_trust import MotionCheck, real_bound
+from worldrl.algorithms.trust import JURORS, MOTION, OFF, Judge
+from worldrl.core.errors import SettingError
 from worldrl.jobs.idm_stages import IDM, learn_idm, through_codec
 from worldrl.jobs.vla_loop import Loop, practice_split
 from worldrl.rewards.calibration import calibration, read_episodes
@@ -21,15 +23,30 @@ def idm_stage(number: int) -> str:
     return f"round-{number}-4-idm"
 
 
-def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Sequence[Path]) -> MotionCheck | None:
-    """Learn what judges the round's imagined successes, or find it learned; None where it is switched off.
+def round_judge(loop: Loop, number: int, model: AnyVideoModel, practices: Sequence[Path]) -> Judge | None:
+    """Return what judges the round's imagined rollouts; None where all are believed.
+
+    Raises:
+        SettingError: the agreement of jurors was asked for, and the world model has one juror.
+    """
+    config = loop.settings.improvement.trust
+    if config.sign == OFF:
+        return None
+    if config.sign == JURORS and (not isinstance(model, VideoWorldModel) or model.config.outcome.jury < 2):
+        raise SettingError(
+            f"improvement.trust.sign={JURORS}: this world model has one juror, who agrees with himself; begin with one that was trained "
+            "with outcome.jury=3, or take another sign"
+        )
+    return Judge(config, motion_check(loop, number, model, practices) if config.sign == MOTION else None)
+
+
+def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Sequence[Path]) -> MotionCheck:
+    """Learn to read motion on the round's practice, or find it learned.
 
     It learns the commanded pose from real frames as they are and as the world model's codec gives them back; the calibration
     episodes scale its deviations and set the bound that real motion stays below.
     """
-    config, chunk = loop.settings.improvement.idm, loop.settings.policy.chunk_length
-    if config.use == OFF:
-        return None
+    config, chunk = loop.settings.improvement.trust.idm, loop.settings.policy.chunk_length
     stage, camera = loop.run.stage(idm_stage(number)), main_camera(model.embodiment)  # what the world model imagines
     if not stage.finished:
         training, calibrating, held_out = practice_split(loop, practices)
@@ -56,4 +73,4 @@ def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Seque
         errors = calibration(read_episodes(idm, held_out, camera=camera, restore=restore), seed=seed)
         idm.save(stage.folder / IDM)
         loop.finish(stage, {"bound": bound, "errors": errors})
-    return MotionCheck(InverseDynamics.load(stage.folder / IDM, loop.device), stage.summary["bound"], config.use)
+    return MotionCheck(InverseDynamics.load(stage.folder / IDM, loop.device), stage.summary["bound"])

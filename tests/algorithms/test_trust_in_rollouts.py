@@ -1,0 +1,305 @@
+"""How far imagined rollouts are believed: signs of trust, what they do, and inverse dynamics as one of them."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from worldrl.algorithms.behaviour_cloning import BehaviourCloning, Source, clone
+from worldrl.algorithms.grpo import GrpoConfig, grpo_batch
+from worldrl.algorithms.imagination import imagine_batch, imagined_env
+from worldrl.algorithms.improve import ALGORITHMS, Improvement, improve
+from worldrl.algorithms.motion_trust import MotionCheck, MotionTrust, real_bound
+from worldrl.algorithms.self_training import SelfTraining, grown
+from worldrl.algorithms.trust import Judge, Trust, actions_of, ask
+from worldrl.core.errors import SettingError
+from worldrl.core.log import MetricLog, read_metrics
+from worldrl.core.rng import stream_seed
+from worldrl.core.types import PolicyObs
+from worldrl.policies.exploration import Exploration
+from worldrl.policies.samples import Samples
+from worldrl.rewards.columns import Column
+from worldrl.rewards.inverse_dynamics import Decoded, IdmConfig
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.imagined_rollouts import ImaginedRollouts, imagine_rollouts
+from worldrl.rollout.redreams import further_opinions
+from worldrl.rollout.reset_store import ResetStore
+from worldrl.rollout.signs import signs_of_trust
+
+SETTINGS = {"keep_low": 0, "keep_high": 1, "group_size": 2}
+
+
+class Seer:
+    """Reads the grey of a picture as the commanded x, with deviation 1."""
+
+    columns = (Column("command", 0, "x"),)
+    config = IdmConfig()
+    frame_stride = 4
+
+    def decode(self, frames):
+        grey = frames.float().mean(dim=(2, 3, 4))[..., None]
+        return Decoded(grey, torch.ones_like(grey))
+
+
+def rollouts(tiny_policy, *, off):
+    """Two chunks of four rollouts; ``off`` is how far frame and command are apart at frames 0, 1 and the end."""
+    off = torch.tensor(off)  # [B, 3]
+    image = torch.full((3, 4, 16, 16, 3), 7, dtype=torch.uint8)
+    command = torch.zeros(3, 4, 7)
+    command[..., 0] = 7 + off.T
+    chunk = tiny_policy().act(
+        PolicyObs(image[0], command[0], ["pick up"] * 4),
+        generators=[torch.Generator().manual_seed(r) for r in range(4)],
+    )
+    return ImaginedRollouts(
+        image=image[:2],
+        command=command[:2],
+        instruction=("pick up",) * 4,
+        token=torch.stack(2 * [chunk.token]),
+        logp=torch.stack(2 * [chunk.logp]),
+        valid=torch.tensor([[True] * 4, [True, True, True, False]]),
+        success=torch.tensor([True, True, False, True]),
+        group=torch.tensor([0, 0, 1, 1]),
+        task=("PickRedCube",) * 4,
+        end=PolicyObs(image[2], command[2], ["pick up"] * 4),
+    )
+
+
+@pytest.fixture
+def four(tiny_policy):
+    """The second rollout's last frame is off by 4; the fourth's too, but it was over by then; first frames are real."""
+    return rollouts(tiny_policy, off=[[9.0, 1.0, 0.5], [9.0, 0.0, 4.0], [0.0, 0.0, 0.0], [0.0, 2.0, 4.0]])
+
+
+def believed(rollouts, use, **over):
+    """Trust in each rollout where inverse dynamics judges."""
+    judge = Judge(Trust(sign="agreement_of_motion", use=use, **over), MotionCheck(Seer(), 4.0))
+    same, trust = judge.judge(None, rollouts, seed=0)
+    assert same is rollouts
+    return trust
+
+
+def test_the_worst_imagined_frame_decides(four):
+    assert MotionCheck(Seer(), 4.0).surprise(four).T.tolist() == [[1, 0.25], [0, 16], [0, 0], [4, 0]]
+    assert believed(four, "mask").tolist() == [1, 0, 0, 1]  # the third has failed
+    assert believed(four, "weight").tolist() == [1, 0.25, 0, 1]
+    assert believed(four, "weight", limit=1.0).tolist() == [1, 1 / 16, 0, 0.25]
+
+
+def test_self_training_leaves_a_masked_success_out(four, tiny_policy):
+    batch = grown(four, tiny_policy(), believed(four, "mask"))
+    # Kept chunks in order: rollouts 0, 1, 3 and then 0, 1; mates' successes 1, 1, 0.
+    assert batch.weight.tolist() == [0, 0, 1, 0, 0]
+    plain = grown(four, tiny_policy())
+    half = grown(four, tiny_policy(), torch.full((4,), 0.5))
+    torch.testing.assert_close(half.weight, 0.5 * plain.weight)
+
+
+def test_grpo_rewards_what_is_shown(four):
+    config = GrpoConfig(**SETTINGS)
+    plain, _ = grpo_batch(four, config)
+    trusted, _ = grpo_batch(four, config, torch.ones(4))
+    torch.testing.assert_close(plain.advantage, trusted.advantage)
+    assert len(plain) == 3  # the group that always succeeds teaches nothing
+    masked, logs = grpo_batch(four, config, believed(four, "mask"))
+    assert len(masked) == 7  # now its false success teaches
+    assert masked.advantage[:2].tolist() == pytest.approx([0.5**0.5, -(0.5**0.5)], abs=1e-4)
+    assert logs["grpo/imagined_success"] == 0.75
+
+
+def test_real_episodes_set_the_bound(push_episode):
+    class Offset(Seer):
+        def decode(self, frames):
+            n = frames.shape[1]
+            return Decoded(0.48 + torch.arange(n).float().view(1, n, 1), torch.ones(1, n, 1))
+
+    episodes = [push_episode(n, steps) for n, steps in ((0, 4), (1, 8), (2, 3))]
+    # Frames 0 and 4, or 0, 4 and 8: about 1 and 2 off at the end; the third episode is shorter than a chunk.
+    bound = real_bound(Offset(), episodes, chunk_length=4, share=1.0)
+    assert bound == pytest.approx(4, rel=0.2)
+    assert real_bound(Offset(), episodes, chunk_length=4, share=0.01) == pytest.approx(1, rel=0.2)
+    with pytest.raises(SettingError, match="no held-out practice episode has 40 steps"):
+        real_bound(Seer(), episodes, chunk_length=40, share=0.9)
+
+
+def test_a_rollout_ends_before_the_chunk_that_passes_the_limit(four, tiny_policy):
+    judge = Judge(Trust(sign="agreement_of_motion", use="shorten", limit=2.0), MotionCheck(Seer(), 4.0))
+    cut, trust = judge.judge(None, four, seed=0)
+    assert trust is None
+    assert cut.valid.T.tolist() == [[True, True], [True, False], [True, True], [False, False]]
+    assert cut.success.tolist() == [True, False, False, False]
+    same, _ = Judge(Trust(sign="agreement_of_motion", use="shorten"), MotionCheck(Seer(), 16.0)).judge(
+        None, four, seed=0
+    )
+    assert torch.equal(same.valid, four.valid)
+    assert torch.equal(same.success, four.success)
+    assert len(grown(cut, tiny_policy()).samples) == 2  # both chunks of the one success that is left
+    batch, _ = grpo_batch(cut, GrpoConfig(**SETTINGS))
+    assert len(batch) == 3  # rollout 0's chunks and the first of rollout 1; the other group has no success left
+    assert batch.advantage.tolist() == pytest.approx([0.5**0.5, -(0.5**0.5), 0.5**0.5], abs=1e-4)
+
+
+# -- further imaginations --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def dreamt(world_model, make_record, tiny_policy):
+    """An environment in which noise matters, and rollouts of unequal length in it."""
+    records = [make_record(20 + 10 * k) for k in range(24)]
+    env = imagined_env(world_model, ResetStore(records), SuccessRule(0.5, 1), rows=24, horizon={"PickRedCube": 12})
+    rollouts = imagine_rollouts(env, tiny_policy(), records, group_size=1, seed=0, exploration=Exploration())
+    score = rollouts.probability.amax(dim=(0, 2)).sort().values
+    rule = SuccessRule(float(score[12]), 1)  # half of them succeed
+    env = imagined_env(world_model, ResetStore(records), rule, rows=24, horizon={"PickRedCube": 12})
+    rollouts = imagine_rollouts(env, tiny_policy(), records, group_size=1, seed=0, exploration=Exploration())
+    assert 0 < int(rollouts.success.sum()) < 24
+    assert int((~rollouts.valid).sum()) > 0
+    return env, rollouts
+
+
+@pytest.mark.parametrize("sign", ["score", "mean_opinion", "least_opinion"])
+def test_scores_weigh_and_mask_successes(dreamt, sign):
+    env, rollouts = dreamt
+    rows = rollouts.success.nonzero().squeeze(1)
+    starts = [env.records[int(row)] for row in rows]
+    heard = further_opinions(env.world_model, starts, actions_of(rollouts, rows, env.actions), 3, seed=7)
+    own = (rollouts.probability * rollouts.valid[..., None])[:, rows].transpose(0, 1).flatten(1).numpy()
+    expected = torch.from_numpy(signs_of_trust(own, heard, env.rule.debounce)[sign]).float()
+    _, weight = Judge(Trust(sign=sign, opinions=3)).judge(env, rollouts, seed=7)
+    assert torch.equal(weight[rows], expected)
+    assert not weight[~rollouts.success].any()
+    _, mask = Judge(Trust(sign=sign, use="mask", opinions=3)).judge(env, rollouts, seed=7)
+    assert torch.equal(mask[rows], (expected >= env.rule.threshold).float())
+    _, strict = Judge(Trust(sign=sign, use="mask", opinions=3, limit=0.999)).judge(env, rollouts, seed=7)
+    assert not strict.any()
+
+
+def test_doubt_among_latents_weighs_and_shortens(dreamt):
+    env, rollouts = dreamt
+    everyone = torch.arange(24)
+    heard = ask(env, rollouts, everyone, 2, seed=7)
+    doubt = torch.from_numpy(heard.spread).unflatten(1, (3, -1)).amax(dim=-1)  # [B, T]
+    assert not doubt[~rollouts.valid.T].any()  # nothing is doubted behind a success
+    limit = float(doubt.amax(dim=1).median())
+    _, weight = Judge(Trust(sign="agreement_of_latents", limit=limit)).judge(env, rollouts, seed=7)
+    rows = rollouts.success.nonzero().squeeze(1)
+    alone = torch.from_numpy(ask(env, rollouts, rows, 2, seed=7).spread).amax(dim=1)
+    torch.testing.assert_close(weight[rows], (limit / alone).clamp_max(1))
+    cut, _ = Judge(Trust(sign="agreement_of_latents", use="shorten", limit=limit)).judge(env, rollouts, seed=7)
+    passed = doubt > limit
+    first = torch.where(passed.any(dim=1), passed.float().argmax(dim=1), 3)
+    expected = rollouts.valid & (torch.arange(3)[:, None] < first)
+    assert torch.equal(cut.valid, expected)
+    assert torch.equal(cut.success, rollouts.success & ~passed.any(dim=1))
+    assert 0 < int(passed.any(dim=1).sum()) < 24
+
+
+def test_actions_hold_still_after_the_last_chunk(dreamt, tiny_policy):
+    env, rollouts = dreamt
+    policy = tiny_policy()
+    decoded = policy.decode(rollouts.token)
+    action = actions_of(rollouts, torch.arange(24), env.actions).unflatten(1, (len(rollouts.valid), -1))
+    for row in range(24):
+        chunks = int(rollouts.valid[:, row].sum())
+        torch.testing.assert_close(action[row, :chunks], decoded[:chunks, row])
+        assert not action[row, chunks:, :, :6].any()
+        assert (action[row, chunks:, :, 6] == decoded[chunks - 1, row, -1, 6]).all()
+
+
+# -- in both algorithms ----------------------------------------------------------------------------------------------
+
+
+CLONING = BehaviourCloning(steps=3, batch_size=8, warmup_steps=1)
+
+
+@pytest.fixture
+def practise(scripted_world, make_record, tiny_policy, no_demonstrations, tmp_path):
+    """Improve a fresh policy in a world without noise; return it, its history and what was logged."""
+    store = ResetStore([make_record(grey) for grey in (20, 120, 220)])
+
+    def run(algorithm, judge=None, name="one"):
+        config = Improvement(
+            algorithm,
+            grpo=GrpoConfig(iterations=2, groups=4, group_size=4, minibatch=16),
+            self_training=SelfTraining(rollouts=32, rows=16, cloning=CLONING),
+        )
+        env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=16, horizon={"PickRedCube": 8})
+        policy, folder = tiny_policy(), tmp_path / name
+        common = {"demonstrations": no_demonstrations, "paraphrases": {}, "seed": 0, "folder": folder / "fit"}
+        with MetricLog(folder, tensorboard=False) as log:
+            history = improve(policy, env, config, log=log, judge=judge, **common)
+        return policy, history, [line["values"] for line in read_metrics(folder) if line["series"] == "improve"]
+
+    return run
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_further_opinions_count_in_both(practise, tiny_policy, algorithm):
+    believing, history, _ = practise(algorithm)
+    doubting, same, logs = practise(algorithm, Judge(Trust(sign="mean_opinion")), "two")
+    assert same[0] == history[0] > 0  # the first batch is imagined alike
+    found = [values["grpo/trusted_success" if algorithm == "grpo" else "self_training/weight"] for values in logs]
+    assert all(number > 0 for number in found)
+    pairs = zip(believing.parameters(), doubting.parameters(), strict=True)
+    assert any(not torch.equal(one, two) for one, two in pairs)
+    nobody, _, logs = practise(algorithm, Judge(Trust(sign="score", use="mask", limit=2.0)), "three")
+    if algorithm == "grpo":  # nothing is rewarded, so nothing moves
+        assert all(torch.equal(*pair) for pair in zip(nobody.parameters(), tiny_policy().parameters(), strict=True))
+    else:
+        assert all(values["self_training/weight"] == 0 < values["self_training/samples"] for values in logs)
+    with pytest.raises(SettingError, match="nothing to judge with"):
+        Judge(Trust(sign="agreement_of_motion"))
+
+
+def test_without_a_sign_self_training_is_bit_for_bit_what_it_was(
+    practise, scripted_world, make_record, tiny_policy, no_demonstrations, tmp_path
+):
+    """Imagine, keep the successes, clone: written out by hand, with no judge anywhere."""
+    assert Improvement().trust.sign == "off"
+    policy, history, _ = practise("self_training")
+    store = ResetStore([make_record(grey) for grey in (20, 120, 220)])
+    env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=16, horizon={"PickRedCube": 8})
+    own = tiny_policy().eval()
+    seeds = [stream_seed(0, "grow", k) for k in (0, 1)]
+    grew = [
+        grown(imagine_batch(env, own, Exploration(), group_size=1, p_keyframe=0.0, seed=seed), own) for seed in seeds
+    ]
+    assert [batch.rate for batch in grew] == pytest.approx(history)
+    samples, weight = Samples.join([b.samples for b in grew]), torch.cat([b.weight for b in grew])
+    assert (weight == 1).all()
+    sources = [Source(no_demonstrations, 8 - round(0.7 * 8)), Source(samples, round(0.7 * 8), weight)]
+    with MetricLog(tmp_path / "own", tensorboard=False) as log:
+        clone(
+            own,
+            sources,
+            config=CLONING,
+            seed=stream_seed(0, "improve", 0),
+            folder=tmp_path / "own" / "fit",
+            log=log,
+            paraphrases={},
+            series="own",
+        )
+    for one, two in zip(policy.parameters(), own.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+def test_what_cannot_be_is_refused(four):
+    for over, message in (
+        ({"use": "masks"}, r"trust\.use: unknown 'masks'; did you mean 'mask'"),
+        ({"sign": "mean_opinions"}, r"trust\.sign: unknown 'mean_opinions'; did you mean 'mean_opinion'"),
+        ({"opinions": 1}, "one has no spread"),
+        ({"limit": 0.0}, r"trust\.limit must be positive"),
+        ({"sign": "agreement_of_latents"}, "needs a limit of its doubt"),
+        ({"sign": "mean_opinion", "use": "shorten"}, "needs a doubt at every chunk"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            Trust(**over)
+    with pytest.raises(SettingError, match=r"idm\.real_share"):
+        MotionTrust(real_share=0.0)
+    bare = ImaginedRollouts(**{name: getattr(four, name) for name in four.__dataclass_fields__ if name != "end"})
+    with pytest.raises(SettingError, match="without their last frame"):
+        MotionCheck(Seer(), 4.0).surprise(bare)
+    for sign, lacking in (("score", "probabilities"), ("agreement_of_latents", "actions")):
+        env = SimpleNamespace(records=[None] * 4, actions=None, rule=SuccessRule(0.5, 1), world_model=None)
+        with pytest.raises(SettingError, match=f"without their {lacking}"):
+            Judge(Trust(sign=sign, limit=1.0, use="mask" if sign == "score" else "shorten")).judge(env, bare, seed=0)

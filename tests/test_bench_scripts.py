@@ -1,0 +1,175 @@
+"""Units under test: what the scripts that time world models make of their measurements."""
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+    return importlib.import_module
+
+
+@pytest.fixture
+def parts(script):
+    return script("bench_parts")
+
+
+# -- work ----------------------------------------------------------------------------------------------------------
+
+
+def test_attention_is_counted_on_the_cpu_too(parts):
+    q = torch.randn(2, 3, 16, 8)
+    assert parts.count_gflop(lambda: F.scaled_dot_product_attention(q, q, q)) == 2 * 2 * (2 * 3 * 16 * 16 * 8) / 1e9
+
+
+def test_the_largest_products_and_convolutions_of_a_call_are_found(parts):
+    small, large = torch.randn(4, 8), torch.randn(8, 32)
+    picture, weight, bias = torch.randn(1, 2, 6, 6), torch.randn(5, 2, 3, 3), torch.randn(32)
+
+    def call():
+        F.conv2d(picture, weight, padding=1)
+        torch.addmm(bias, small, large)
+        torch.bmm(torch.randn(3, 2, 2), torch.randn(3, 2, 2))
+
+    found = parts.kernels_of(call, 2)
+    assert [str(kernel) for kernel in found] == ["convolution 1x2x6x6 by 5x2x3x3", "product 4x8 by 8x32"]
+    assert [round(1e9 * kernel.gflop) for kernel in found] == [2 * 5 * 36 * 2 * 9, 2 * 4 * 8 * 32]
+    wide = [kernel.widened(7) for kernel in parts.kernels_of(call, 3)]
+    assert [kernel.left for kernel in wide] == [(7, 2, 6, 6), (28, 8), (21, 2, 2)]
+    assert [kernel.right for kernel in wide] == [(5, 2, 3, 3), (8, 32), (21, 2, 2)]
+    for kernel in wide:
+        call, work = kernel.call(torch.float32, torch.device("cpu")), kernel.gflop
+        assert parts.count_gflop(call) == work > 0
+        assert call().isfinite().all()
+
+
+# -- rates ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_share_is_of_the_fastest_anchor_of_the_same_round(parts):
+    assert parts.shares([10, 30, 20], [[20, 20, 20], [10, 40, 80]]) == [0.5, 0.75, 0.25]
+    assert parts.shares([10, 30], [[20, 20, 20], [10, 40]]) == [0.5, 0.75]  # later rounds had not everything
+
+
+def test_a_model_faster_than_square_products_is_measured_by_its_own_convolutions(script, parts):
+    """Winograd's method needs fewer multiplications than are counted: 150 GFLOP/s beside the products' 100."""
+    bench = script("bench_rollout")
+    own = parts.Kernel("convolution", (1, 2, 6, 6), (5, 2, 3, 3), ((1, 1), (1, 1), (1, 1), False, (0, 0), 1))
+    row = bench.Row("unet", "float32", 1, 4, 75.0, lambda: None, (own,), seconds=[0.5, 0.5], wall=[1, 1])
+    anchors = bench.anchor_rows([row])
+    assert len(anchors) == 2 * len(bench.SIDES) + 1
+    for (name, _), anchor in anchors.items():
+        anchor.gflop, anchor.seconds = 1.0, [0.01, 0.01] if "by 256x256" in name else [0.02, 0.02]
+    anchors[str(own), "float32"].seconds = [0.005, 0.004]
+    found = row.to_json(1, bench.anchors_of(row, anchors, 1))
+    assert found["share_of_anchor"] == pytest.approx((150 / 200 + 150 / 250) / 2)
+    assert (found["anchor"]["name"], found["anchor"]["gflops"]) == (str(own), pytest.approx(225))
+    assert found["frames_per_s"]["median"] == 8
+    other = bench.Row("flow", "float32", 1, 4, 75.0, lambda: None, seconds=[0.5, 0.5], wall=[1, 1])
+    assert other.to_json(1, bench.anchors_of(other, anchors, 1))["share_of_anchor"] == pytest.approx(1.5)
+
+
+# -- on a GPU, tried on the CPU --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gpu(script):
+    return script("bench_gpu")
+
+
+@pytest.fixture
+def row(gpu):
+    def make(model="gpu", work="imagine", batch=2, **over):
+        given = {"device": "cpu", "size": "tiny", "dtype": "float32", "repetitions": 2}
+        return gpu.Row(model, work, batch, **{**given, **over})
+
+    return make
+
+
+@pytest.mark.parametrize("work", ["imagine", "train"])
+def test_the_preset_without_published_weights_is_measured(gpu, row, work):
+    one, two = (gpu.measure(row(work=work, batch=batch)) for batch in (1, 2))
+    assert one["status"] == two["status"] == "measured"
+    assert two["gflop"] == pytest.approx(2 * one["gflop"])
+    assert two["frames_per_s"] == pytest.approx(2 * 4 / two["seconds"])  # two rows, four frames a chunk
+    assert two["share_of_anchor"] == pytest.approx(two["gflop"] / two["seconds"] / two["anchor"]["gflops"])
+    assert two["peak_memory_mb"] > 10
+    assert two["parameters"] > 1000
+
+
+@pytest.mark.parametrize("work", ["imagine", "train lora", "train full"])
+def test_wan_geometries_are_measured_with_random_weights(gpu, row, work):
+    pytest.importorskip("accelerate")
+    pytest.importorskip("peft")
+    found = gpu.measure(row("Wan2.1-T2V-1.3B", work))
+    assert found["status"] == "measured"
+    assert found["frames_per_s"] == pytest.approx(2 * 8 / found["seconds"])
+    assert found["gflop"] > 0
+    adapter = gpu.composed(row("Wan2.1-T2V-1.3B", work)).wan.model.dynamics.adapter
+    assert adapter == {"imagine": "lora", "train lora": "lora", "train full": "full"}[work]
+
+
+def test_the_work_of_a_step_is_that_of_its_forward_and_backward_pass(gpu, row):
+    """A layer of known size in the place of the loss: a product forward and two backward, for each of four rows."""
+    model = gpu.make_model(row(), torch.device("cpu"))
+    layer, x = torch.nn.Linear(3, 2), torch.randn(5, 3, requires_grad=True)
+    gflop, own = gpu._work_of_a_step(model, lambda: layer(x).sum(), 4)
+    assert gflop == pytest.approx(4 * 3 * (2 * 5 * 3 * 2) / 1e9)
+    assert [str(kernel) for kernel in own] == ["product 5x3 by 3x2"]
+
+
+def test_a_process_ends_its_row_alone(gpu, row):
+    found = gpu.in_a_process(row(repetitions=1))
+    assert (found["status"], found["model"], found["batch"]) == ("measured", "gpu", 2)
+    assert gpu.in_a_process(row(work="fly"))["status"] == "failed"
+
+
+def test_what_became_of_a_process(gpu):
+    assert gpu.outcome(0, 'talk\n{"status": "measured"}\n', "") == {"status": "measured"}
+    assert gpu.outcome(-9, "", "")["status"].startswith("out of memory")
+    assert gpu.outcome(1, "", "a\nb") == {"status": "failed", "error": "a\nb"}
+
+
+def test_out_of_memory_is_a_result(gpu, row, monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError("no more")
+
+    monkeypatch.setattr(gpu, "imagine", full)
+    assert gpu.measure(row())["status"] == "out of memory"
+
+
+def test_batches_grow_until_memory_ends(gpu, tmp_path, capsys):
+    timing = gpu.Timing(gflop=500.0, frames=16, seconds=2.0, own=(), more={})
+    ran = []
+
+    def run(row):
+        ran.append((row.model, row.work, row.batch))
+        if row.batch > 2:
+            return {**vars(row), "status": "out of memory"}
+        return {**vars(row), "status": "measured", "peak_memory_mb": 1500.0, **gpu.told(timing, {"a": 500.0, "b": 1e3})}
+
+    asked = ["--device", "cpu", "--models", "gpu", "--batches", "1", "2", "4", "8", "--out", str(tmp_path / "found")]
+    assert gpu.main(asked, run) == 0
+    assert ran == [("gpu", work, batch) for work in ("imagine", "train") for batch in (1, 2, 4)]
+    table = (tmp_path / "found.md").read_text()
+    assert table in capsys.readouterr().out
+    assert "| gpu | imagine | 2 | 8 | 2 | 0.5 | 1 | 25% | 1.5 |" in table
+    assert "| gpu | train | 4 | out of memory | | | | | |" in table
+    stored = json.loads((tmp_path / "found.json").read_text())
+    assert stored["results"][0]["anchor"] == {"name": "b", "gflops": 1e3}
+    assert gpu.main(asked, lambda row: {**vars(row), "status": "failed", "error": "shape"}) == 1
+    assert "gpu, imagine, batch 1: shape" in capsys.readouterr().err
+
+
+def test_without_a_gpu_it_says_so(gpu, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert gpu.main([]) == 2
+    assert "device: 'cuda' was asked for, but" in capsys.readouterr().err

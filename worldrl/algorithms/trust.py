@@ -1,0 +1,211 @@
+"""How far imagined rollouts are believed: one sign of trust, and what it does to those that look untrustworthy.
+
+The signs are those of ``rollout.signs``. Scores (the dream's own, the mean or the least of further opinions) are
+probabilities p; agreements are minus a doubt d, the largest over a rollout's frames:
+
+    weight: trust = p, or d₀ / max(d, d₀)          mask: trust = 1 where p >= p₀, or d <= d₀, else 0
+    shorten: a rollout ends before the first chunk with d > d₀; a success behind it is none
+
+In self-training trust multiplies a success's weight; in GRPO it multiplies its reward, and what a shortened rollout did
+after its end teaches nothing.
+
+Shapes legend: ``B`` rollouts, ``E`` some of them, ``T`` chunks, ``L`` control steps per chunk, ``F`` frames per chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.algorithms.motion_trust import MotionCheck, MotionTrust
+from worldrl.core.actions import ActionSpec
+from worldrl.core.errors import SettingError, nearest
+from worldrl.rewards.success import debounced_score
+from worldrl.rollout.imagine import WorldModelVecEnv
+from worldrl.rollout.imagined_rollouts import ImaginedRollouts
+from worldrl.rollout.redreams import Opinions, further_opinions
+from worldrl.rollout.signs import SIGNS, signs_of_trust
+
+OFF, SCORE, JURORS, MOTION = "off", "score", "agreement_of_jurors", "agreement_of_motion"
+AGREEMENTS = tuple(name for name in SIGNS if name.startswith("agreement_"))
+WEIGHT, MASK, SHORTEN = "weight", "mask", "shorten"
+USES = (WEIGHT, MASK, SHORTEN)
+
+
+@dataclass
+class Trust:
+    """Whether and how imagined rollouts are judged.
+
+    Attributes:
+        sign: ``off``, or a sign of trust: ``score``, ``mean_opinion``, ``least_opinion``, ``agreement_of_jurors``,
+            ``agreement_of_latents``, ``agreement_of_motion`` (``docs/metrics.md``).
+        use: ``weight`` (an untrustworthy success counts less), ``mask`` (it counts nothing) or ``shorten`` (a rollout ends where
+            its doubt passes the limit).
+        limit: p₀ or d₀; null takes the success threshold for scores, and for motion what real episodes stay below.
+        opinions: further imaginations of a rollout's actions, for all signs but ``score`` and motion.
+        idm: the inverse dynamics behind ``agreement_of_motion``.
+    """
+
+    sign: str = OFF
+    use: str = WEIGHT
+    limit: float | None = None
+    opinions: int = 2
+    idm: MotionTrust = field(default_factory=MotionTrust)
+
+    def __post_init__(self) -> None:
+        """Check the ranges, and that the sign can be used so."""
+        if self.sign not in (OFF, *SIGNS):
+            raise SettingError(f"improvement.trust.sign: unknown {self.sign!r}{nearest(self.sign, (OFF, *SIGNS))}")
+        if self.use not in USES:
+            raise SettingError(f"improvement.trust.use: unknown {self.use!r}{nearest(self.use, USES)}")
+        if self.opinions < 2:
+            raise SettingError(f"improvement.trust.opinions must be at least 2, got {self.opinions}: one has no spread")
+        if self.limit is not None and self.limit <= 0:
+            raise SettingError(f"improvement.trust.limit must be positive, got {self.limit}")
+        if self.sign in AGREEMENTS and self.sign != MOTION and self.limit is None:
+            raise SettingError(
+                f"improvement.trust.sign={self.sign} needs a limit of its doubt: give improvement.trust.limit (evaluate-world-model "
+                "policies.folders=[...] measures what doubts there are)"
+            )
+        if self.use == SHORTEN and self.sign not in (OFF, *AGREEMENTS):
+            raise SettingError(
+                f"improvement.trust.use={SHORTEN} needs a doubt at every chunk, and {self.sign} is one number; give sign="
+                f"{', '.join(AGREEMENTS)}"
+            )
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges the rollouts of one environment.
+
+    Attributes:
+        config: which sign, and what it does; never ``off``.
+        motion: reads their frames, for ``agreement_of_motion``.
+
+    Raises:
+        SettingError: the sign needs inverse dynamics, and there is none.
+    """
+
+    config: Trust
+    motion: MotionCheck | None = None
+
+    def __post_init__(self) -> None:
+        """Check that what is to be judged can be."""
+        if self.config.sign == OFF or (self.config.sign == MOTION and self.motion is None):
+            raise SettingError(f"improvement.trust.sign={self.config.sign}: there is nothing to judge with")
+
+    def judge(
+        self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int
+    ) -> tuple[ImaginedRollouts, Tensor | None]:
+        """Return the rollouts, shortened or as they were, and trust in each ``[B]`` in [0, 1]; None where all that is left is believed.
+
+        Args:
+            env: in which they were just imagined: it still knows where its rows began.
+            rollouts: ``B`` of them, with their actions, probabilities and last frames.
+            seed: root of the opinions' noise.
+        """
+        config = self.config
+        if config.use == SHORTEN:
+            return shortened(rollouts, self._doubt(env, rollouts, seed), self._limit(env)), None
+        rows = rollouts.success.nonzero().squeeze(1)
+        trust = torch.zeros(len(rollouts.success))
+        if len(rows):
+            sign = self._sign(env, rollouts, rows, seed)
+            believe = trust_in_doubt if config.sign in AGREEMENTS else trust_in_score
+            trust[rows] = believe(sign, config.use, self._limit(env))
+        return rollouts, trust
+
+    def _limit(self, env: WorldModelVecEnv) -> float:
+        if self.config.limit is not None:
+            return self.config.limit
+        return env.rule.threshold if self.motion is None else self.motion.bound
+
+    def _sign(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, seed: int) -> Tensor:
+        """The sign of trust in some rollouts ``[E]``."""
+        if self.config.sign == MOTION:
+            return -self._surprise(rollouts)[:, rows].amax(dim=0)
+        own = probabilities(rollouts, rows)
+        if self.config.sign == SCORE:
+            return torch.from_numpy(debounced_score(own, env.rule.debounce))
+        heard = ask(env, rollouts, rows, self.config.opinions, seed=seed)
+        return torch.from_numpy(signs_of_trust(own, heard, env.rule.debounce)[self.config.sign]).float()
+
+    def _doubt(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, seed: int) -> Tensor:
+        """Doubt in every chunk of every rollout ``[T, B]``."""
+        if self.config.sign == MOTION:
+            return self._surprise(rollouts)
+        heard = ask(env, rollouts, torch.arange(len(rollouts.success)), self.config.opinions, seed=seed)
+        doubt = torch.from_numpy(heard.doubt if self.config.sign == JURORS else heard.spread)
+        return doubt.unflatten(1, (len(rollouts.valid), -1)).amax(dim=-1).T
+
+    def _surprise(self, rollouts: ImaginedRollouts) -> Tensor:
+        if self.motion is None:
+            raise SettingError(f"improvement.trust.sign={MOTION}: there is no inverse dynamics")
+        return self.motion.surprise(rollouts)
+
+
+def trust_in_score(score: Tensor, use: str, limit: float) -> Tensor:
+    """Trust from scores ``[E]``: themselves, or whether they reach ``limit``."""
+    return (score >= limit).float() if use == MASK else score.float()
+
+
+def trust_in_doubt(sign: Tensor, use: str, limit: float) -> Tensor:
+    """Trust from minus the doubt ``[E]``: whether it stays within ``limit``, or how far beyond it is."""
+    doubt = -sign.float()
+    return (doubt <= limit).float() if use == MASK else limit / doubt.clamp_min(limit)
+
+
+def shortened(rollouts: ImaginedRollouts, doubt: Tensor, limit: float) -> ImaginedRollouts:
+    """End each rollout before its first chunk whose doubt ``[T, B]`` passes ``limit``; a success behind that is none."""
+    passed = (doubt > limit) & rollouts.valid
+    lost = passed.cumsum(dim=0) > 0  # [T, B]
+    return replace(rollouts, valid=rollouts.valid & ~lost, success=rollouts.success & ~passed.any(dim=0))
+
+
+def probabilities(rollouts: ImaginedRollouts, rows: Tensor) -> np.ndarray:
+    """Success probability of some rollouts ``[E, T F]``; 0 after their last chunk."""
+    if rollouts.probability is None:
+        raise SettingError(
+            "improvement.trust: these rollouts were kept without their probabilities; imagine them again"
+        )
+    kept = rollouts.probability[:, rows] * rollouts.valid[:, rows, None]
+    return kept.transpose(0, 1).flatten(1).numpy()
+
+
+def ask(env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: int, *, seed: int) -> Opinions:
+    """Imagine the actions of some rollouts ``count`` times more, standing still after them; no doubt where they were over.
+
+    Args:
+        env: in which the rollouts were just imagined: it still knows where its rows began.
+        rollouts: ``B`` of them.
+        rows: ``E`` of those.
+        count: opinions, at least 2.
+        seed: root of their noise.
+    """
+    starts = [env.records[row] for row in rows.tolist()]
+    heard = further_opinions(env.world_model, starts, actions_of(rollouts, rows, env.actions), count, seed=seed)
+    valid = rollouts.valid[:, rows].T.numpy()  # [E, T]
+    kept = {
+        name: value * valid.repeat(value.shape[1] // valid.shape[1], axis=1)
+        for name, value in (("doubt", heard.doubt), ("spread", heard.spread))
+    }
+    return replace(heard, **kept)
+
+
+def actions_of(rollouts: ImaginedRollouts, rows: Tensor, spec: ActionSpec) -> Tensor:
+    """Return the actions of some rollouts ``[E, T L, A]``; after their last chunk they hold what they told last.
+
+    Raises:
+        SettingError: the rollouts were kept without them.
+    """
+    if rollouts.action is None:
+        raise SettingError("improvement.trust: these rollouts were kept without their actions; imagine them again")
+    action = rollouts.action[:, rows]  # [T, E, L, A]
+    valid = rollouts.valid[:, rows]
+    told = action[valid.sum(dim=0) - 1, torch.arange(len(rows)), -1]  # [E, A]
+    still = torch.from_numpy(spec.hold(told.numpy()))
+    whole = torch.where(valid[:, :, None, None], action, still[None, :, None])
+    return whole.transpose(0, 1).flatten(1, 2)

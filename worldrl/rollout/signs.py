@@ -1,0 +1,46 @@
+"""Signs of trust in a dream: larger where it looks more trustworthy. What each is worth, ``evaluation.trust`` measures.
+
+Shapes legend: ``E`` dreams, ``N`` imagined frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.rewards.success import debounced_score
+from worldrl.rollout.redreams import Opinions
+
+SIGNS: Mapping[str, str] = {
+    "score": "the dream's own score: its debounced probability of success",
+    "mean_opinion": "mean score of the dream and its further opinions: same actions, other noise",
+    "least_opinion": "least of those scores",
+    "agreement_of_jurors": "minus the largest standard deviation between the outcome jurors",
+    "agreement_of_latents": "minus the largest spread of the latents between opinions",
+    "agreement_of_motion": "minus the largest surprise of inverse dynamics: do its frames show the commanded motion?",
+}
+
+
+def signs_of_trust(
+    own: NDArray[np.float32], opinions: Opinions, debounce: int, surprise: NDArray[np.float32] | None = None
+) -> dict[str, NDArray[np.float64]]:
+    """Return every sign ``[E]`` of :data:`SIGNS`, the last one only where inverse dynamics read the dreams.
+
+    Args:
+        own: the dream's probability of success ``[E, N]``.
+        opinions: further imaginations of its actions.
+        debounce: frames that make a success.
+        surprise: of inverse dynamics at each frame ``[E, N]`` (``rollout.shown_motion``); None without one.
+    """
+    score = np.stack([debounced_score(heard, debounce) for heard in (own, *opinions.probability)])
+    signs = {
+        "score": score[0],
+        "mean_opinion": score.mean(axis=0),
+        "least_opinion": score.min(axis=0),
+        "agreement_of_jurors": -opinions.doubt.max(axis=1),
+        "agreement_of_latents": -opinions.spread.max(axis=1),
+        **({} if surprise is None else {"agreement_of_motion": -surprise.max(axis=1)}),
+    }
+    return {name: np.asarray(sign, np.float64) for name, sign in signs.items()}
