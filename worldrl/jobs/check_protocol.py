@@ -24,12 +24,13 @@ from worldrl.core.log import console
 from worldrl.core.stats import wilson
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.libero_robot import libero_embodiment
 from worldrl.evaluation.convention_fit import Fit, Match, Search, match, search, state_matches, unexercised, verdict
 from worldrl.evaluation.conventions import picture_alternatives
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.suite_opening import open_suite
 from worldrl.rollout.collect import embedded_embodiment
-from worldrl.rollout.libero import libero_embodiment, libero_tasks
+from worldrl.rollout.libero import libero_tasks
 from worldrl.rollout.libero_files import PICTURES, START, SUFFIX, find_demonstrations, read_demonstration
 from worldrl.rollout.replays import EmbeddedReplayer, Opening, Replay, Replayer, SuiteReplayer
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec, spec_of
