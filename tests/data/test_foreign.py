@@ -13,7 +13,7 @@ import pytest
 
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import EpisodeDataset, assumed
 from worldrl.data.foreign_robot import measured_gripper
 from worldrl.data.libero_robot import libero_embodiment
 from worldrl.workers.libero_observation import command_vector, robot_observation
@@ -79,10 +79,10 @@ def test_what_is_assumed_is_said_and_kept(folder, capsys):
         "-1 opens and 1 closes",
         "LIBERO's, by",
     ):
-        assert word in " ".join(data.assumed)
+        assert word in " ".join(assumed(data.records))
         assert word in said
     assert data[0].meta["lerobot"]["success"] == "every episode"
-    assert data[0].meta["lerobot"]["assumed"] == list(data.assumed)
+    assert data[0].meta["lerobot"]["assumed"] == list(assumed(data))
     assert (data[0].first_success, data[0].reward.sum()) == (23, 1)
     assert all(record.success for record in data.records)
     assert say(folder, robot="libero", success="no episode").records[0].success is False
@@ -169,7 +169,7 @@ def test_a_success_column_is_used_and_may_say_no(tmp_path, demos, publish_lerobo
         None,
         8,
     ]  # the last row's action has no frame: its flag moves
-    assert not any("succeeded" in text for text in data.assumed)
+    assert not any("succeeded" in text for text in assumed(data))
     rewarded = [{**demo, "next.reward": np.zeros(len(demo["action"]), np.float32)} for demo in demos]
     folder = publish_lerobot(tmp_path / "b", rewarded)
     with pytest.raises(SettingError, match=r"'next.reward' is there and 'next.success' is not"):

@@ -27,7 +27,7 @@ from worldrl.data.lerobot_journal import REPAIR, promised_episodes, read_journal
 from worldrl.data.lerobot_reader import read_episode
 from worldrl.data.lerobot_rows import new_record
 
-__all__ = ["EpisodeDataset", "Finding", "check_dataset", "repair_dataset"]
+__all__ = ["EpisodeDataset", "Finding", "assumed", "check_dataset", "repair_dataset"]
 
 
 @dataclass(frozen=True)
@@ -178,12 +178,6 @@ class EpisodeDataset(Sequence[Episode]):
             digest.update(record.content.encode())
         return digest.hexdigest()
 
-    @property
-    def assumed(self) -> tuple[str, ...]:
-        """What was assumed of a foreign dataset's numbers, in sentences; nothing where worldrl recorded them itself."""
-        texts = (text for record in self.records for text in record.meta.get("lerobot", {}).get("assumed", ()))
-        return tuple(dict.fromkeys(texts))
-
     def tasks(self) -> tuple[str, ...]:
         """Return the task names, sorted."""
         return tuple(sorted({record.task for record in self.records}))
@@ -237,6 +231,12 @@ class EpisodeDataset(Sequence[Episode]):
                     "record both with the same settings"
                 )
         return type(self)(self.header, (entry for dataset in (self, *others) for entry in dataset._entries))
+
+
+def assumed(episodes: Iterable[Episode | EpisodeRecord]) -> tuple[str, ...]:
+    """What was assumed of foreign datasets' numbers, in sentences; nothing where worldrl recorded them itself."""
+    texts = (text for episode in episodes for text in episode.meta.get("lerobot", {}).get("assumed", ()))
+    return tuple(dict.fromkeys(texts))
 
 
 def _count(records: Sequence[EpisodeRecord]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, console
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import EpisodeDataset, assumed
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import POLICY, learn_policy
 from worldrl.policies.token_policy import TokenPolicyConfig
@@ -66,6 +66,7 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
                 device=device,
                 log=log,
             )
+        metrics["assumed"] = list(assumed(episodes))
         metrics["hash"] = policy_facts(run.path / POLICY).hash
         run.write_result(metrics, seed=settings.seed, device=str(device))
         console().print(f"policy in {run.path / POLICY}: {metrics['samples']} samples, held-out {metrics['held_out']}")
