@@ -246,7 +246,8 @@ def test_liberos_published_layout_is_replayed_in_its_suite(tmp_path, fake_libero
     assert main([*record, f"run_dir={tmp_path / 'run0'}"]) == 0
     episodes = list(EpisodeDataset.open(tmp_path / "run0" / "dataset"))
     stated = {"robot": "libero", "gripper": {"open": -1, "closed": 1}}
-    data = as_foreign_folder(publish_lerobot, tmp_path / "theirs", episodes, **stated)
+    others = replace(episodes[0], instruction="pick up the moon")
+    data = as_foreign_folder(publish_lerobot, tmp_path / "theirs", [others, *episodes], **stated)
     metrics = check_folder(tmp_path, data, "suite=libero_goal")
     assert metrics["fits"], metrics["verdict"]
     assert any("every episode succeeded" in text for text in metrics["assumed"])

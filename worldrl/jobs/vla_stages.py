@@ -88,7 +88,10 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
     if dataset.header.image_size != (size, size):
         raise SettingError(f"data: its pictures are {dataset.header.image_size[0]} pixels, policy.image_size is {size}")
     if set(dataset.tasks()) != set(loop.tasks):
-        raise SettingError(f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(loop.tasks)}")
+        raise SettingError(
+            f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(loop.tasks)}; give tasks=, or, of a dataset "
+            "that others made, choose by 'tasks' in its worldrl.json"
+        )
     return success_by_source([(str(record.source), record.success) for record in dataset.records])
 
 
