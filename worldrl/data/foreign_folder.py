@@ -217,7 +217,8 @@ def read_columns(file: Path, columns: Sequence[str], **options: Any) -> pa.Table
         missing = [name for name in columns if name not in there]
         if missing:
             raise ArtefactError(f"{file}: column {missing[0]!r} is missing; it has {', '.join(there[:12])}")
-        return pq.read_table(file, columns=list(columns), use_threads=False, partitioning=None, **options)
+        plain: dict[str, Any] = {"use_threads": False, "partitioning": None}  # a folder named x=1 is no column
+        return pq.read_table(file, columns=list(columns), **plain, **options)
     except FileNotFoundError as reason:
         raise ArtefactError(f"{file}: missing; {WHOLE}") from reason
     except (OSError, pa.ArrowException) as reason:

@@ -228,9 +228,9 @@ def measure(replays: Sequence[Replay], demonstrations: Sequence[Episode], known:
 
 def from_start(state: NDArray[np.float32]) -> NDArray[np.float64]:
     """Positions and rotations of a tool ``[T+1, 8]`` as seen from its first pose; the fingers as they are."""
-    turns = rotation.from_rotvec(state[:, 3:6].astype(np.float64))
-    moved = state[:, :3] - state[:1, :3]
-    return np.concatenate([moved, (turns * turns[0].inv()).as_rotvec(), state[:, 6:]], axis=1)
+    exact = state.astype(np.float64)
+    turns = rotation.from_rotvec(exact[:, 3:6])
+    return np.concatenate([exact[:, :3] - exact[:1, :3], (turns * turns[0].inv()).as_rotvec(), exact[:, 6:]], axis=1)
 
 
 def path_length(states: Sequence[NDArray[Any]]) -> float:
