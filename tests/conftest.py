@@ -487,3 +487,139 @@ def write_libero_file() -> Callable[..., dict[str, np.ndarray]]:
         return written[0]
 
     return write
+
+
+# -- LeRobotDataset v3.0 folders as others publish them ----------------------------------------------------------------
+
+LIBERO_CAMERAS = ("observation.images.image", "observation.images.image2")
+
+
+def _libero_demo(
+    number: int, *, rows: int = 24, size: int = 16, sentence: str = "put the bowl on the plate"
+) -> dict[str, Any]:
+    """Columns of one demonstration: a hand that moves 0.01 m per action, fingers that follow their command in three rows."""
+    draw = numpy_stream(number, "libero-demo")
+    action = np.round(draw.uniform(-0.9, 0.9, (rows, 7)), 3).astype(np.float32)
+    action[:, 6] = np.where(np.arange(rows) < rows // 2, -1, 1)
+    told = np.concatenate([np.full(3, -1), action[:, 6]])[:rows]
+    finger = np.where(told > 0, 0.01, 0.04)
+    place = np.cumsum(np.vstack([[0.1, 0.0, 1.0], 0.01 * action[:-1, :3]]), axis=0)
+    turn = np.tile([3.1, 0.2, -0.1], (rows, 1))
+    pictures = draw.integers(0, 256, (len(LIBERO_CAMERAS), rows, 4, 4, 3), np.uint8)  # coarse: a video keeps it
+    pictures = pictures.repeat(size // 4, axis=2).repeat(size // 4, axis=3)
+    state = np.column_stack([place, turn, finger, -finger]).astype(np.float32)
+    return {
+        "sentence": sentence,
+        "observation.state": state,
+        "action": action,
+        **dict(zip(LIBERO_CAMERAS, pictures, strict=True)),
+    }
+
+
+def _picture_column(pictures: np.ndarray) -> list[dict[str, Any]]:
+    import cv2
+
+    return [{"bytes": cv2.imencode(".png", picture[..., ::-1])[1].tobytes(), "path": None} for picture in pictures]
+
+
+def _film(file: Path, pictures: np.ndarray, fps: int) -> None:
+    """Write frames without loss of colour, two to a key frame as lerobot does."""
+    import av
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(file), "w") as container:
+        stream = container.add_stream("libx264rgb", rate=fps, options={"crf": "0", "g": "2"})
+        stream.height, stream.width, stream.pix_fmt = *pictures.shape[1:3], "rgb24"
+        for picture in pictures:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode())
+
+
+@pytest.fixture(scope="session")
+def libero_demo() -> Callable[..., dict[str, Any]]:
+    """Make the columns of one demonstration as published for LIBERO; cameras have the names of ``HuggingFaceVLA/libero``."""
+    return _libero_demo
+
+
+@pytest.fixture(scope="session")
+def publish_lerobot() -> Callable[..., Path]:
+    """Write a LeRobotDataset v3.0 folder as lerobot 0.4 lays it out, from columns by episode.
+
+    ``files`` says how many episodes each data file holds, ``films`` each video file: the two are numbered apart. ``films`` None
+    keeps pictures in the rows.
+    """
+    import json
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def table(columns: dict[str, Any]) -> pa.Table:
+        return pa.table({name: pa.array(list(v) if np.ndim(v) > 1 else v) for name, v in columns.items()})
+
+    def write(file: Path, content: pa.Table) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(content, file)
+
+    def publish(
+        folder: Path, episodes: list[dict[str, Any]], *, files: tuple[int, ...] = (), films: tuple[int, ...] | None = None,
+        fps: float = 10, info: dict[str, Any] | None = None,
+    ) -> Path:  # fmt: skip
+        sentences = list(dict.fromkeys(episode["sentence"] for episode in episodes))
+        names = [name for name in episodes[0] if name != "sentence"]
+        pictures = [name for name in names if np.ndim(episodes[0][name]) == 4]
+        place = [(number, i) for number, count in enumerate(files or (len(episodes),)) for i in range(count)]
+        film_of = [number for number, count in enumerate(films or ()) for _ in range(count)]
+        rows, parts, first, clock = [], {}, 0, {}
+        for number, episode in enumerate(episodes):
+            length, task = len(episode["action"]), sentences.index(episode["sentence"])
+            row = {
+                "episode_index": number, "tasks": [episode["sentence"]], "length": length,
+                "data/chunk_index": 0, "data/file_index": place[number][0],
+                "dataset_from_index": first, "dataset_to_index": first + length,
+            }  # fmt: skip
+            for name in pictures if films else ():
+                key = (name, film_of[number])
+                start = clock.get(key, 0)
+                clock[key] = start + length
+                row |= {f"videos/{name}/chunk_index": 0, f"videos/{name}/file_index": film_of[number]}
+                row |= {f"videos/{name}/from_timestamp": start / fps, f"videos/{name}/to_timestamp": clock[key] / fps}
+            rows.append(row)
+            plain = {name: episode[name] for name in names if name not in pictures}
+            shown = {} if films else {name: _picture_column(episode[name]) for name in pictures}
+            standard = {
+                "timestamp": (np.arange(length) / fps).astype(np.float32), "frame_index": np.arange(length),
+                "episode_index": np.full(length, number), "index": first + np.arange(length), "task_index": np.full(length, task),
+            }  # fmt: skip
+            parts.setdefault(place[number][0], []).append(table({**shown, **plain, **standard}))
+            first += length
+        for number, tables in parts.items():
+            write(folder / f"data/chunk-000/file-{number:03d}.parquet", pa.concat_tables(tables))
+        for name, film in clock:
+            frames = [e[name] for e, of in zip(episodes, film_of, strict=True) if of == film]
+            _film(folder / f"videos/{name}/chunk-000/file-{film:03d}.mp4", np.concatenate(frames), int(fps))
+        write(
+            folder / "meta/tasks.parquet",
+            pa.table({"task_index": range(len(sentences)), "__index_level_0__": sentences}),
+        )
+        write(folder / "meta/episodes/chunk-000/file-000.parquet", pa.Table.from_pylist(rows))
+        kind = "video" if films else "image"
+        features = {
+            name: {"dtype": kind, "shape": list(episodes[0][name].shape[1:]), "names": ["height", "width", "channel"]}
+            if name in pictures
+            else {
+                "dtype": str(episodes[0][name].dtype),
+                "shape": list(episodes[0][name].shape[1:]) or [1],
+                "names": None,
+            }
+            for name in names
+        }
+        told = {
+            "codebase_version": "v3.0", "robot_type": "panda", "fps": fps, "features": features,
+            "total_episodes": len(episodes), "total_frames": first, "total_tasks": len(sentences), "chunks_size": 1000,
+            "splits": {"train": f"0:{len(episodes)}"}, "data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet",
+            "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4" if films else None,
+        }  # fmt: skip
+        (folder / "meta/info.json").write_text(json.dumps(told | (info or {})))
+        return folder
+
+    return publish

@@ -94,7 +94,7 @@ def test_missing_and_foreign_folders(tmp_path, damaged):
     with pytest.raises(ArtefactError, match="not a dataset"):
         EpisodeDataset.open(tmp_path)
     (damaged / JOURNAL_PATH).unlink()
-    with pytest.raises(ArtefactError, match="a LeRobotDataset that worldrl did not write"):
+    with pytest.raises(ArtefactError, match="a dataset of worldrl without its journal"):
         EpisodeDataset.open(damaged)
 
 

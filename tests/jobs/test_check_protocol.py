@@ -185,6 +185,78 @@ def test_liberos_own_files_are_replayed_from_the_states_that_they_hold(tmp_path,
     assert [item["family"] for item in found["half"]["off"]] == ["position scale"]
 
 
+def as_foreign_folder(publish_lerobot, folder, episodes, change=lambda action: action, **stated):
+    """The same episodes as another project would have published them: no initial state, no journal."""
+    columns = [
+        {
+            "sentence": episode.instruction,
+            "observation.state": episode.state,
+            "observation.command": episode.command,
+            "action": np.concatenate([change(episode.action.copy()), episode.action[-1:]]).astype(np.float32),
+            "observation.images.image": episode.view("scene"),
+        }
+        for episode in episodes
+    ]
+    publish_lerobot(folder, columns, fps=20)
+    (folder / "worldrl.json").write_text(json.dumps(stated))
+    return folder
+
+
+def check_folder(tmp_path, data, *tokens):
+    assert main(["check-protocol", f"data={data}", f"episodes={EPISODES}", f"run_dir={tmp_path / 'run'}", *tokens]) == 0
+    return json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("change", "family"), [(lambda action: action, None), (half, "position scale"), (gripper, "gripper")]
+)
+def test_demonstrations_of_others_are_judged_by_their_motion(change, family, tmp_path, demonstrations, publish_lerobot):
+    """They hold no initial state, so objects stand elsewhere in the replay: no success says anything about conventions."""
+    stated = {
+        "robot": demonstrations.embodiment.to_json(),
+        "command": "observation.command",
+        "success": "every episode",
+    }
+    data = as_foreign_folder(publish_lerobot, tmp_path / "theirs", demonstrations, change, **stated)
+    metrics = check_folder(tmp_path, data)
+    assert metrics["as_recorded"] is None
+    assert "do not say where they began" in metrics["verdict"]
+    assert {name for name, _ in off(metrics)} == ({family} if family else set())
+    assert metrics["fits"] == (family is None)
+
+
+def test_demonstrations_of_no_task_of_the_suite_are_refused(tmp_path, demonstrations, publish_lerobot, capsys):
+    stated = {
+        "robot": demonstrations.embodiment.to_json(),
+        "command": "observation.command",
+        "success": "every episode",
+    }
+    others = [replace(episode, instruction="pick up the red cub") for episode in demonstrations]
+    data = as_foreign_folder(publish_lerobot, tmp_path / "theirs", others, **stated)
+    assert main(["check-protocol", f"data={data}", f"run_dir={tmp_path / 'run'}"]) == 2
+    assert (
+        "no episode is about a task of embedded; the first is told 'pick up the red cub'; did you mean"
+        in capsys.readouterr().err
+    )
+
+
+def test_liberos_published_layout_is_replayed_in_its_suite(tmp_path, fake_libero, publish_lerobot, libero_demo):
+    """A folder in LIBERO's layout, of the tiny suite's motion, with a task of another suite among the others."""
+    record = ["collect", "suite=libero_goal", "expert_episodes=2", "tasks=[reach_up]", "image_size=16", "workers=1"]
+    assert main([*record, f"run_dir={tmp_path / 'run0'}"]) == 0
+    episodes = list(EpisodeDataset.open(tmp_path / "run0" / "dataset"))
+    stated = {"robot": "libero", "gripper": {"open": -1, "closed": 1}}
+    others = replace(episodes[0], instruction="pick up the moon")
+    data = as_foreign_folder(publish_lerobot, tmp_path / "theirs", [others, *episodes], **stated)
+    metrics = check_folder(tmp_path, data, "suite=libero_goal")
+    assert metrics["fits"], metrics["verdict"]
+    assert any("every episode succeeded" in text for text in metrics["assumed"])
+    data = as_foreign_folder(publish_lerobot, tmp_path / "half", episodes, half, **stated)
+    assert [item["family"] for item in check_folder(tmp_path / "2", data, "suite=libero_goal")["off"]] == [
+        "position scale"
+    ]
+
+
 def test_a_suite_without_such_states_says_so():
     server = BatchServer(None, lambda call, slot: None)
     with pytest.raises(ValueError, match="begins at its own initial states only"):

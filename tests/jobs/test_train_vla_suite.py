@@ -73,6 +73,24 @@ def test_demonstrations_may_be_given_and_must_fit(tmp_path, suite, write_libero_
         assert message in capsys.readouterr().err.replace("\n", " ")
 
 
+def test_demonstrations_of_others_may_be_given(tmp_path, suite, libero_demo, publish_lerobot, capsys):
+    """A LeRobotDataset of two tasks, of which ``worldrl.json`` chooses the loop's."""
+    demos = [libero_demo(n, sentence=("reach up", "pick up the moon")[n % 2]) for n in range(6)]
+    folder = publish_lerobot(tmp_path / "theirs", demos)
+    given = ["train-vla", *SMALL, f"data={folder}", f"run_dir={tmp_path / 'run'}"]
+    suite(boom="it got as far as the simulator")
+    assert main(given) == 2
+    assert "choose by 'tasks' in its worldrl.json" in " ".join(capsys.readouterr().err.split())
+    (folder / "worldrl.json").write_text('{"tasks": {"reach up": "reach_up"}}')
+    assert main(given) == 2
+    assert "it got as far as the simulator" in capsys.readouterr().err  # the policy is cloned, then measured
+    stages = tmp_path / "run" / "stages"
+    assert (stages / "02-policy" / "stage.json").exists()
+    first = json.loads((stages / "01-demonstrations" / "stage.json").read_text())["summary"]
+    assert first["success"]["lerobot"] | {"k": 3, "n": 3} == first["success"]["lerobot"]
+    assert any("every episode succeeded" in text for text in first["assumed"])
+
+
 @pytest.mark.parametrize(
     ("over", "message"),
     [

@@ -1,7 +1,7 @@
 """A recorded dataset as a sequence of episodes.
 
-Opening reads the journal only; an episode is decoded when it is asked for, or all at once by :meth:`load`.
-Subsets and concatenations share the files of what they were made from.
+Opening reads the journal only, or the metadata of a LeRobotDataset that others made; an episode is decoded when it is asked
+for, or all at once by :meth:`load`. Subsets and concatenations share the files of what they were made from.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,28 +20,30 @@ from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.types import Episode
 from worldrl.data.check import Finding, check_dataset, repair_dataset
+from worldrl.data.foreign_episode import open_foreign
+from worldrl.data.foreign_folder import is_foreign
 from worldrl.data.lerobot_format import INFO_PATH, JOURNAL_PATH, DatasetHeader, EpisodeRecord, check_episode
 from worldrl.data.lerobot_journal import REPAIR, promised_episodes, read_journal
 from worldrl.data.lerobot_reader import read_episode
 from worldrl.data.lerobot_rows import new_record
 
-__all__ = ["EpisodeDataset", "Finding", "check_dataset", "repair_dataset"]
+__all__ = ["EpisodeDataset", "Finding", "assumed", "check_dataset", "repair_dataset"]
 
 
 @dataclass(frozen=True)
 class _Entry:
-    """One episode of a dataset: its record, where its file is, and the episode itself once decoded."""
+    """One episode of a dataset: its record, and what decodes it or has it decoded."""
 
     record: EpisodeRecord
-    folder: Path | None
-    episode: Episode | None = None
+    read: Callable[[], Episode]
 
-    def read(self, header: DatasetHeader) -> Episode:
-        if self.episode is not None:
-            return self.episode
-        if self.folder is None:
-            raise ArtefactError(f"episode {self.record.index} has neither a folder nor its arrays")
-        return read_episode(self.folder, header, self.record)
+    def loaded(self) -> _Entry:
+        """Decode it once and for all."""
+        return _Entry(self.record, partial(_decoded, self.read()))
+
+
+def _decoded(episode: Episode) -> Episode:
+    return episode
 
 
 class EpisodeDataset(Sequence[Episode]):
@@ -58,28 +61,43 @@ class EpisodeDataset(Sequence[Episode]):
         """Open a dataset on disk; also one whose writer was killed or is still at work.
 
         Args:
-            folder: a folder written by :class:`~worldrl.data.lerobot_writer.LeRobotWriter`.
+            folder: a folder written by :class:`~worldrl.data.lerobot_writer.LeRobotWriter`, or a LeRobotDataset v3.0 of
+                others, whose ``worldrl.json`` says what cannot be recognised (:mod:`worldrl.data.foreign_meaning`).
             fps: refuse a dataset of another rate; None accepts any.
 
         Returns:
             The dataset; no episode is decoded yet.
 
         Raises:
-            ArtefactError: missing, foreign, of another version or rate, or a damaged or shortened journal.
+            ArtefactError: missing, of another version or rate, damaged, or a shortened journal.
+            SettingError: what the numbers of a foreign dataset mean cannot be told.
         """
         folder = Path(folder)
-        journal = read_journal(folder)
-        if fps is not None and journal.header.fps != fps:
+        dataset = cls._open_foreign(folder) if is_foreign(folder) else cls._open_journal(folder)
+        if fps is not None and dataset.fps != fps:
             raise ArtefactError(
-                f"{folder / JOURNAL_PATH}: recorded at {journal.header.fps} frames per second, {fps} is needed; "
+                f"{folder}: recorded at {dataset.fps} frames per second, {fps} is needed; "
                 "record again at that control rate, or use a model of the dataset's rate"
             )
+        return dataset
+
+    @classmethod
+    def _open_foreign(cls, folder: Path) -> Self:
+        foreign = open_foreign(folder)
+        return cls(foreign.header, (_Entry(record, read) for record, read in foreign.records()))
+
+    @classmethod
+    def _open_journal(cls, folder: Path) -> Self:
+        journal = read_journal(folder)
         if promised_episodes(folder) > len(journal.records):
             raise ArtefactError(
                 f"{folder / JOURNAL_PATH}: lists {len(journal.records)} episodes, {INFO_PATH} promises "
                 f"{promised_episodes(folder)}; the journal was cut: restore it from a copy, or {REPAIR}"
             )
-        return cls(journal.header, (_Entry(record, folder) for record in journal.records))
+        header = journal.header
+        return cls(
+            header, (_Entry(record, partial(read_episode, folder, header, record)) for record in journal.records)
+        )
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode], *, fps: float, embodiment: AnyEmbodiment) -> Self:
@@ -103,7 +121,7 @@ class EpisodeDataset(Sequence[Episode]):
         for number, episode in enumerate(episodes):
             check_episode(episode, header, f"episode {number}")
             records.append(new_record(episode, records[-1] if records else None, 0, f"episode {number}"))
-        return cls(header, (_Entry(r, None, e) for r, e in zip(records, episodes, strict=True)))
+        return cls(header, (_Entry(r, partial(_decoded, e)) for r, e in zip(records, episodes, strict=True)))
 
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -113,11 +131,11 @@ class EpisodeDataset(Sequence[Episode]):
         """Return one episode (decoded on demand), or the subset of a slice."""
         if isinstance(index, slice):
             return self.subset(range(len(self))[index])
-        return self._entries[index].read(self.header)
+        return self._entries[index].read()
 
     def __iter__(self) -> Iterator[Episode]:
         """Decode one episode after the other."""
-        return (entry.read(self.header) for entry in self._entries)
+        return (entry.read() for entry in self._entries)
 
     def __repr__(self) -> str:
         """Show size, not content."""
@@ -151,7 +169,10 @@ class EpisodeDataset(Sequence[Episode]):
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all content in order; the same on disk and in memory, and however the images are encoded."""
+        """A hash of all content in order; the same on disk and in memory, and however the images are encoded.
+
+        Of a foreign dataset, whose files have no digests, it covers metadata, file sizes and what was said of their meaning.
+        """
         digest = hashlib.sha256(json.dumps(self.header.to_json(), sort_keys=True).encode())
         for record in self.records:
             digest.update(record.content.encode())
@@ -176,9 +197,7 @@ class EpisodeDataset(Sequence[Episode]):
             The same dataset, in memory.
         """
         with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-            episodes = list(pool.map(lambda entry: entry.read(self.header), self._entries))
-        pairs = zip(self._entries, episodes, strict=True)
-        return type(self)(self.header, (_Entry(entry.record, entry.folder, episode) for entry, episode in pairs))
+            return type(self)(self.header, pool.map(_Entry.loaded, self._entries))
 
     def subset(self, choice: Callable[[EpisodeRecord], bool] | Iterable[int]) -> Self:
         """Keep some episodes.
@@ -212,6 +231,12 @@ class EpisodeDataset(Sequence[Episode]):
                     "record both with the same settings"
                 )
         return type(self)(self.header, (entry for dataset in (self, *others) for entry in dataset._entries))
+
+
+def assumed(episodes: Iterable[Episode | EpisodeRecord]) -> tuple[str, ...]:
+    """What was assumed of foreign datasets' numbers, in sentences; nothing where worldrl recorded them itself."""
+    texts = (text for episode in episodes for text in episode.meta.get("lerobot", {}).get("assumed", ()))
+    return tuple(dict.fromkeys(texts))
 
 
 def _count(records: Sequence[EpisodeRecord]) -> dict[str, Any]:

@@ -61,6 +61,23 @@ SCALARS: dict[str, str] = {
 }
 
 
+WRISTS = ("wrist", "hand")
+"""Words in the name of a camera that the hand carries."""
+
+
+def camera_role(feature: str, cameras: int) -> str | None:
+    """What a camera of a foreign dataset or policy unmistakably is, ``scene`` or ``wrist``; None where nothing is sure.
+
+    Args:
+        feature: its name, for example ``"observation.images.image"``.
+        cameras: how many there are beside it, itself included.
+    """
+    last = feature.rpartition(".")[2]
+    if any(word in last for word in WRISTS) or (cameras == 2 and last == "image2"):
+        return "wrist"
+    return "scene" if cameras == 1 or (cameras == 2 and last in ("image", "scene")) else None
+
+
 @dataclass(frozen=True)
 class DatasetHeader:
     """What all episodes of a dataset share.

@@ -140,8 +140,10 @@ def _check_folder(folder: Path) -> None:
             "convert it with lerobot's own converter"
         )
     if not (folder / JOURNAL_PATH).is_file():
-        kind = "a LeRobotDataset that worldrl did not write" if version else "not a dataset"
-        raise ArtefactError(f"{folder}: {kind}: it has no {JOURNAL_PATH}; give a folder written by `worldrl collect`")
+        kind = "a dataset of worldrl without its journal" if version else "not a dataset"
+        raise ArtefactError(
+            f"{folder}: {kind}: it has no {JOURNAL_PATH}; restore it from a copy, or give another folder"
+        )
 
 
 def promised_episodes(folder: Path) -> int:

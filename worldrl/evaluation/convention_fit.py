@@ -2,7 +2,9 @@
 
 Demonstrations are replayed open loop. Where they do not succeed although they once did, alternatives
 (``evaluation/conventions.py``) are tried, one family at a time, and what fits best is kept: more successes first, then a
-smaller *tracking error*, which is how far the replayed state is from the recorded one. Pictures and states of the first
+smaller *tracking error*, which is how far the replayed state is from the recorded one. Demonstrations that do not say where
+they began are replayed from other initial states of their task: whether those succeed says nothing, and the hand's motion
+alone is compared. Pictures and states of the first
 frame need no replay: they are compared as they are, and under each alternative.
 
 Shapes legend: ``T`` steps, ``N`` demonstrations.
@@ -41,6 +43,9 @@ SHARE_OF_SUCCESS = 0.95
 EXACT_M = 1e-3
 """Tracking error (m) up to which nothing is looked for. Actions that were recorded late or early succeed all the same
 when they are replayed, only later or earlier, so success alone does not clear them."""
+NEAR_M = 0.05
+"""Tracking error (m) up to which demonstrations replayed from other initial states are taken to fit: there the hand closes
+on nothing where it held an object, which is a few centimetres of opening."""
 MOVED = 1e-3
 """Mean |action| below which demonstrations do not exercise a component."""
 
@@ -57,6 +62,7 @@ class Fit:
         opening_m: likewise, of the fingers' distance (m).
         travel: length of the recorded path over that of the replayed one; NaN where nothing moved.
         turning: likewise, of the angles turned through.
+        judged: whether success counts: not where the initial states are others than the demonstrations'.
     """
 
     successes: int
@@ -66,6 +72,7 @@ class Fit:
     opening_m: float
     travel: float = math.nan
     turning: float = math.nan
+    judged: bool = True
 
     @property
     def error_m(self) -> float:
@@ -75,16 +82,18 @@ class Fit:
     @property
     def good(self) -> bool:
         """Whether the demonstrations need no other meaning."""
+        if not self.judged:
+            return self.error_m <= NEAR_M
         return self.successes >= SHARE_OF_SUCCESS * self.episodes
 
     @property
     def rank(self) -> tuple[int, float]:
         """More successes first, then a smaller error; larger is better."""
-        return self.successes, -self.error_m
+        return self.successes * self.judged, -self.error_m
 
     def beats(self, other: Fit) -> bool:
         """Whether this is a better explanation and not just another one."""
-        if self.successes != other.successes:
+        if self.judged and self.successes != other.successes:
             return self.successes > other.successes
         return self.error_m < BETTER * other.error_m
 
@@ -141,7 +150,8 @@ def search(actions: Sequence[Actions], play: Play, embodiment: Embodiment, *, ro
         taken = silent | {alternative.family for alternative in chosen}
         tried: list[tuple[Fit, Alternative]] = []
         for alternative in action_alternatives(embodiment, best.travel, best.turning):
-            if alternative.family not in taken and (alternative.family == "delay" or not best.good):
+            looked_for = alternative.family == "delay" or not best.good or not best.judged
+            if alternative.family not in taken and looked_for:
                 fit = play(changed(alternative, now))
                 tried.append((fit, alternative))
                 trials.append(Trial((*(a.name for a in chosen), f"{alternative.family}: {alternative.name}"), fit))
@@ -150,7 +160,7 @@ def search(actions: Sequence[Actions], play: Play, embodiment: Embodiment, *, ro
             break
         best, chosen, now = fit, (*chosen, alternative), changed(alternative, now)
     ranked = tuple(sorted(trials, key=lambda trial: trial.fit.rank, reverse=True))
-    if not as_recorded.good and best.successes <= as_recorded.successes:
+    if as_recorded.judged and not as_recorded.good and best.successes <= as_recorded.successes:
         return Search((), as_recorded, as_recorded, ranked)  # nearer, but no more successful: that explains nothing
     return Search(chosen, as_recorded, best, ranked)
 
@@ -216,13 +226,19 @@ def verdict(found: Search, matches: Sequence[Match]) -> str:
     """Say in a few lines what is off and which line to change."""
     fit = found.as_recorded
     lines = [f"{fit.successes} of {fit.episodes} demonstrations succeed as they are recorded."]
+    if not fit.judged:
+        lines = [
+            f"{fit.episodes} demonstrations do not say where they began, and were replayed from other initial states of their "
+            f"tasks: by the hand's motion alone, {100 * fit.error_m:.2g} cm off as recorded."
+        ]
     if fit.good and not found.chosen:
         lines[0] += " Actions mean what this suite means."
     for alternative in found.chosen:
         lines.append(f"{alternative.family}: {alternative.name}. Change: {alternative.line}")
     if found.chosen:
         best = found.best
-        lines.append(f"With that, {best.successes} of {best.episodes} succeed, {100 * best.error_m:.2g} cm off.")
+        succeed = f"{best.successes} of {best.episodes} succeed, " if best.judged else "they are "
+        lines.append(f"With that, {succeed}{100 * best.error_m:.2g} cm off.")
     elif not fit.good:
         lines.append(
             f"No convention that was tried explains it (tracking error {100 * fit.error_m:.2g} cm as recorded): look at "

@@ -2,14 +2,15 @@
 
 The question behind most reports of a policy with a fine loss and no success. Demonstrations are replayed in the suite;
 where they fail, other meanings of their gripper, rotations, axes, delay and scale are tried, and their first pictures
-and states are held against the suite's own.
+and states are held against the suite's own. Demonstrations that others made (LeRobotDataset v3) do not say where they began:
+they are replayed from stored initial states of their tasks, and judged by the hand's motion alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,24 @@ from rich.table import Table
 from scipy.spatial.transform import Rotation
 
 from worldrl.core.embodiment import Embodiment
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, nearest
 from worldrl.core.log import console
 from worldrl.core.stats import wilson
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import EpisodeDataset, assumed
+from worldrl.data.libero_robot import libero_embodiment
 from worldrl.evaluation.convention_fit import Fit, Match, Search, match, search, state_matches, unexercised, verdict
 from worldrl.evaluation.conventions import picture_alternatives
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.suite_opening import open_suite
 from worldrl.rollout.collect import embedded_embodiment
-from worldrl.rollout.libero import libero_embodiment, libero_tasks
+from worldrl.rollout.libero import libero_tasks
 from worldrl.rollout.libero_files import PICTURES, START, SUFFIX, find_demonstrations, read_demonstration
 from worldrl.rollout.replays import EmbeddedReplayer, Opening, Replay, Replayer, SuiteReplayer
-from worldrl.rollout.specs import EnvOptions, EpisodeSpec, spec_of
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec, motion_key, spec_of
 from worldrl.settings import one_of, positive, required, setting
 from worldrl.workers import libero_facts
+from worldrl.workers.libero_package import task_sentence
 
 EMBEDDED = "embedded"
 SUITES = (EMBEDDED, *libero_facts.suite_names())
@@ -48,7 +51,9 @@ rotation: Any = Rotation
 class CheckProtocolSettings:
     """Which demonstrations, in which suite."""
 
-    data: str = required("dataset folder, or one of LIBERO's own HDF5 files; successful episodes are replayed")
+    data: str = required(
+        "dataset folder, also of others, or one of LIBERO's own HDF5 files; successful episodes are replayed"
+    )
     suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
     run_dir: str = setting("runs/check-protocol", "where the result is written")
     seed: int = setting(0, "recorded only: nothing is drawn")
@@ -75,16 +80,19 @@ def main(settings: CheckProtocolSettings) -> dict[str, Any]:
         The metrics: whether all fits, what is off, everything that was tried.
     """
     demonstrations = read(settings)
-    specs = [spec_of(episode.meta) for episode in demonstrations]
+    specs, known = starts(demonstrations, settings.seed)
     with open_run("check-protocol", settings) as run:
         with open_replayer(settings, demonstrations, specs) as (replayer, embodiment):
             matches = first_frames(demonstrations, replayer.open(specs))
-            found = search([episode.action for episode in demonstrations], player(replayer, demonstrations), embodiment)
+            play = player(replayer, demonstrations, specs, known)
+            found = search([episode.action for episode in demonstrations], play, embodiment)
         text = verdict(found, matches)
         metrics = {
             "suite": settings.suite,
             "fits": found.as_recorded.good and not found.chosen and not any(item.chosen for item in matches),
-            "as_recorded": wilson(found.as_recorded.successes, found.as_recorded.episodes),
+            "as_recorded": wilson(found.as_recorded.successes, found.as_recorded.episodes) if known else None,
+            "initial_states": "the demonstrations' own" if known else "others of the suite: success says nothing",
+            "assumed": list(assumed(demonstrations)),
             "unexercised": unexercised([episode.action for episode in demonstrations]),
             **findings(found, matches),
             "verdict": text,
@@ -109,11 +117,49 @@ def read(settings: CheckProtocolSettings) -> list[Episode]:
         good = [episode for episode in episodes if episode.success]
     else:
         dataset = EpisodeDataset.open(data)
-        numbers = [number for number, record in enumerate(dataset.records) if record.success]
-        good = [dataset[numbers[place]] for place in evenly(len(numbers), settings.episodes)]
+        names = suite_names(dataset, settings.suite)
+        numbers = [n for n, record in enumerate(dataset.records) if record.success and names[n] is not None]
+        chosen = [numbers[place] for place in evenly(len(numbers), settings.episodes)]
+        good = [replace(dataset[number], task=str(names[number])) for number in chosen]
     if not good:
         raise SettingError("data: no recorded episode succeeded, so replaying them says nothing; give demonstrations")
     return good
+
+
+def suite_names(dataset: EpisodeDataset, suite: str) -> list[str | None]:
+    """Name each episode's task as the suite does: of recordings that others made by its sentence, None for other suites' tasks.
+
+    Raises:
+        SettingError: none is of this suite.
+    """
+    if all(motion_key(record.meta) is not None for record in dataset.records):
+        return [record.task for record in dataset.records]
+    sentences = suite_sentences(suite)
+    known = set(sentences.values())
+    names = [r.task if r.task in known else sentences.get(r.instruction) for r in dataset.records]
+    if not any(names):
+        told = dataset.records[0].instruction
+        raise SettingError(
+            f"data: no episode is about a task of {suite}; the first is told {told!r}{nearest(told, sentences)}"
+        )
+    return names
+
+
+def suite_sentences(suite: str) -> dict[str, str]:
+    """Task names of a suite by their sentences."""
+    if suite != EMBEDDED:
+        return {task_sentence(name): name for name in libero_tasks(suite)}
+    from worldrl_envs.tasks import get_task, task_names
+
+    return {get_task(name).instruction: name for name in task_names()}
+
+
+def starts(demonstrations: Sequence[Episode], seed: int) -> tuple[list[EpisodeSpec], bool]:
+    """Where to begin, and whether the demonstrations began there; else it is at stored initial states of their tasks."""
+    if all(motion_key(episode.meta) is not None for episode in demonstrations):
+        return [spec_of(episode.meta) for episode in demonstrations], True
+    stored = libero_facts.STORED_STATES  # as many as the embedded suite has
+    return [EpisodeSpec(e.task, n, seed, init_id=n % stored) for n, e in enumerate(demonstrations)], False
 
 
 def evenly(there: int, count: int) -> list[int]:
@@ -155,16 +201,18 @@ def open_replayer(
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def player(replayer: Replayer, demonstrations: Sequence[Episode]) -> Callable[[Sequence[NDArray[np.float32]]], Fit]:
+def player(
+    replayer: Replayer, demonstrations: Sequence[Episode], specs: Sequence[EpisodeSpec], known: bool
+) -> Callable[[Sequence[NDArray[np.float32]]], Fit]:
     """Return what replays changed actions of the demonstrations and measures how well they fit."""
-    specs = [spec_of(episode.meta) for episode in demonstrations]
-    return lambda actions: measure(replayer.play(specs, actions), demonstrations)
+    return lambda actions: measure(replayer.play(specs, actions), demonstrations, known)
 
 
-def measure(replays: Sequence[Replay], demonstrations: Sequence[Episode]) -> Fit:
-    """Hold replays against their recordings."""
-    mine = np.concatenate([replay.state for replay in replays]).astype(np.float64)
-    theirs = np.concatenate([episode.state for episode in demonstrations]).astype(np.float64)
+def measure(replays: Sequence[Replay], demonstrations: Sequence[Episode], known: bool) -> Fit:
+    """Hold replays against their recordings: where these began elsewhere, how both moved from their starts."""
+    shown = (lambda state: state) if known else from_start
+    mine = np.concatenate([shown(replay.state) for replay in replays]).astype(np.float64)
+    theirs = np.concatenate([shown(episode.state) for episode in demonstrations]).astype(np.float64)
     turned = rotation.from_rotvec(mine[:, 3:6]).inv() * rotation.from_rotvec(theirs[:, 3:6])
     return Fit(
         successes=sum(replay.success for replay in replays),
@@ -174,7 +222,15 @@ def measure(replays: Sequence[Replay], demonstrations: Sequence[Episode]) -> Fit
         opening_m=_rms((mine[:, 6] - mine[:, 7]) - (theirs[:, 6] - theirs[:, 7])),
         travel=_ratio(path_length([e.state for e in demonstrations]), path_length([r.state for r in replays])),
         turning=_ratio(turning([e.state for e in demonstrations]), turning([r.state for r in replays])),
+        judged=known,
     )
+
+
+def from_start(state: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Positions and rotations of a tool ``[T+1, 8]`` as seen from its first pose; the fingers as they are."""
+    exact = state.astype(np.float64)
+    turns = rotation.from_rotvec(exact[:, 3:6])
+    return np.concatenate([exact[:, :3] - exact[:1, :3], (turns * turns[0].inv()).as_rotvec(), exact[:, 6:]], axis=1)
 
 
 def path_length(states: Sequence[NDArray[Any]]) -> float:

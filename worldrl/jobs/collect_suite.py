@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
+from worldrl.data.libero_robot import libero_embodiment
 from worldrl.jobs.suite_opening import OpenSuite, open_suite
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.collect import CollectPlan, record_missing
-from worldrl.rollout.libero import libero_embodiment, libero_tasks
+from worldrl.rollout.libero import libero_tasks
 from worldrl.rollout.libero_files import Demonstration, find_demonstrations, read_demonstration
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, in_order, play_episodes

@@ -19,6 +19,7 @@ import torch
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
+from worldrl.data.libero_robot import libero_embodiment
 from worldrl.evaluation.evaluate import policy_actor
 from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.result import EvalResult
@@ -28,7 +29,6 @@ from worldrl.jobs.vla_settings import Practice, TrainVlaSettings
 from worldrl.jobs.world_model_start import BUNDLED, SCRATCH
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.collect import CollectPlan, record_missing
-from worldrl.rollout.libero import libero_embodiment
 from worldrl.rollout.policy_folder import policy_facts
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, in_order, play_episodes

@@ -13,7 +13,7 @@ from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, console
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import EpisodeDataset, assumed
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import POLICY, learn_policy
 from worldrl.policies.token_policy import TokenPolicyConfig
@@ -29,7 +29,9 @@ class TrainPolicySettings:
     run_dir: str = setting("runs/train-policy", "where everything is written; the policy goes to run_dir/policy")
     seed: int = setting(0, "root of every random stream")
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
-    data: list[str] = setting(["runs/collect/dataset"], "dataset folders; their successful episodes are cloned")
+    data: list[str] = setting(
+        ["runs/collect/dataset"], "dataset folders, also LeRobotDatasets v3 of others; successful episodes are cloned"
+    )
     start: str = setting("", "folder of a lerobot policy to fine-tune; empty trains worldrl's own from nothing")
     model: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
     training: BehaviourCloning = field(default_factory=BehaviourCloning)
@@ -52,6 +54,8 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
     """
     device = resolve_device(settings.device)
     datasets = [EpisodeDataset.open(folder) for folder in settings.data]
+    if not settings.start:
+        require_size(settings, datasets)
     with open_run("train-policy", settings) as run, MetricLog(run.path) as log:
         episodes = [episode for dataset in datasets for episode in dataset.load()]
         if settings.start:
@@ -66,10 +70,27 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
                 device=device,
                 log=log,
             )
+        metrics["assumed"] = list(assumed(episodes))
         metrics["hash"] = policy_facts(run.path / POLICY).hash
         run.write_result(metrics, seed=settings.seed, device=str(device))
         console().print(f"policy in {run.path / POLICY}: {metrics['samples']} samples, held-out {metrics['held_out']}")
     return metrics
+
+
+def require_size(settings: TrainPolicySettings, datasets: Sequence[EpisodeDataset]) -> None:
+    """Refuse pictures of another size than the policy's before they are decoded.
+
+    Raises:
+        SettingError: naming the folder and both sizes.
+    """
+    size = settings.model.image_size
+    for folder, dataset in zip(settings.data, datasets, strict=True):
+        if dataset.image_size != (size, size):
+            rows, columns = dataset.image_size
+            raise SettingError(
+                f"data: the pictures in {folder} are {columns} by {rows} pixels, model.image_size is {size}; give "
+                f'model.image_size={rows}, or, of a dataset that others made, write {{"image_size": {size}}} to its worldrl.json'
+            )
 
 
 def tune_lerobot(

@@ -18,7 +18,7 @@ from worldrl.core.log import MetricLog, console
 from worldrl.core.ranks import keep_silent, rank, rank_device, refuse_many
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import EpisodeDataset, assumed
 from worldrl.evaluation.gates import Gate, GateThresholds, measure_gates, require
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.sampler import Sampler
@@ -134,7 +134,9 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
         weights = [settings.start] + ([] if settings.codec is None else [settings.codec])
         parents, learned = lineage(dict(zip(settings.data, datasets, strict=True)), weights)
         model.save(run.path / WORLD_MODEL, store_dtype=stored, parents=parents, learned=learned)
-        return _finish(run, settings, gates, {"training": numbers, "episodes": len(training), **metrics}, device)
+        told = assumed(record for dataset in datasets for record in dataset.records)
+        facts = {"training": numbers, "episodes": len(training), "assumed": list(told)}
+        return _finish(run, settings, gates, {**facts, **metrics}, device)
 
 
 def _begin(

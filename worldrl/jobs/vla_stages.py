@@ -24,7 +24,7 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import Policy
 from worldrl.core.jsonfile import difference
 from worldrl.core.stats import Rate, wilson
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import EpisodeDataset, assumed
 from worldrl.jobs.language import told_or_known
 from worldrl.jobs.stages import POLICY, calibrate, dream_plan, learn_policy, learn_world_model
 from worldrl.jobs.training_looks import refuse_test_looks
@@ -66,7 +66,8 @@ def demonstrations(loop: Loop) -> Path:
         given = EpisodeDataset.open(loop.settings.data)
         if not stage.finished:
             success = given_demonstrations(loop, given)
-            loop.finish(stage, {"given": loop.settings.data, "content": given.fingerprint, "success": success})
+            told = {"success": success, "assumed": list(assumed(given.records))}
+            loop.finish(stage, {"given": loop.settings.data, "content": given.fingerprint, **told})
         if stage.summary["content"] != given.fingerprint:
             raise ArtefactError(f"data: {loop.settings.data} has changed since this run began; give a new run_dir")
         return Path(loop.settings.data)
@@ -90,7 +91,10 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
     if dataset.header.image_size != (size, size):
         raise SettingError(f"data: its pictures are {dataset.header.image_size[0]} pixels, policy.image_size is {size}")
     if set(dataset.tasks()) != set(loop.tasks):
-        raise SettingError(f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(loop.tasks)}")
+        raise SettingError(
+            f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(loop.tasks)}; give tasks=, or, of a dataset "
+            "that others made, choose by 'tasks' in its worldrl.json"
+        )
     return success_by_source([(str(record.source), record.success) for record in dataset.records])
 
 

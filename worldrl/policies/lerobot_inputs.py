@@ -12,12 +12,12 @@ import json
 from collections.abc import Mapping
 
 from worldrl.core.errors import SettingError
+from worldrl.data.lerobot_format import camera_role
 from worldrl.policies.lerobot_folder import OURS, Feature, LerobotFolder
 
 IMAGE, WRIST, COMMAND, STATE = "image", "wrist_image", "command", "state"
 SHOWN = (IMAGE, COMMAND)
 """What every suite shows, imagination too."""
-_WRISTS = ("wrist", "hand")
 LIBERO_STATE = 8
 """Numbers of LIBERO's state."""
 
@@ -28,9 +28,8 @@ def guess_source(name: str, feature: Feature, cameras: int) -> str | None:
     """What a feature unmistakably is; None where nothing is sure."""
     last = name.rpartition(".")[2]
     if feature.kind == "VISUAL":
-        if any(word in last for word in _WRISTS) or (cameras == 2 and last == "image2"):
-            return WRIST
-        return IMAGE if cameras == 1 or (cameras == 2 and last in (IMAGE, "scene")) else None
+        role = camera_role(name, cameras)
+        return None if role is None else {"scene": IMAGE, "wrist": WRIST}[role]
     if last == COMMAND:
         return COMMAND
     return STATE if last == STATE and feature.shape == (LIBERO_STATE,) else None

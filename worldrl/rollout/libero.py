@@ -9,7 +9,6 @@ Importing this module registers the id::
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import Any
 import gymnasium
 from gymnasium.vector import AutoresetMode
 
-from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import SettingError, WorkerEnvironmentError, nearest
 from worldrl.rollout.environments import find_environment
 from worldrl.rollout.simulator import Launch
@@ -90,21 +88,6 @@ def libero_tasks(suite: str) -> list[str]:
         return list(load_suite(find_environment("libero").folder / "initial_states" / f"{name}.npz", name))
     except StatesError as error:
         raise WorkerEnvironmentError(f"libero: {error}") from error
-
-
-def libero_embodiment() -> Embodiment:
-    """LIBERO's robot, as it is stored with recordings.
-
-    Its command is the measured pose, which lags behind the actions; integrating them gives where the controller aims.
-    """
-    return Embodiment(
-        position_scale=facts.POSITION_SCALE,
-        rotation_scale=facts.ROTATION_SCALE,
-        workspace_low=facts.WORKSPACE_LOW,
-        workspace_high=facts.WORKSPACE_HIGH,
-        max_rotation=math.pi,
-        control_hz=facts.CONTROL_HZ,
-    )
 
 
 def render_backend(python: str | Path) -> str:

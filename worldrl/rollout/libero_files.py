@@ -38,9 +38,8 @@ from worldrl.core.types import Episode
 from worldrl.data.offline.columns import column, fault
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.workers import libero_facts as facts
-from worldrl.workers.libero_observation import command_vector, state_vector, turn
+from worldrl.workers.libero_observation import command_vector, robot_observation, state_vector, turn
 from worldrl.workers.libero_package import task_sentence
-from worldrl.workers.rotations import quaternion
 
 SUFFIX = ".hdf5"
 SOURCE, START = "demonstrations", "start_state"
@@ -258,12 +257,7 @@ def _checked(raw: dict[str, NDArray[Any]], number: int, where: str) -> dict[str,
 
 
 def _observation(raw: dict[str, NDArray[Any]], row: int) -> dict[str, NDArray[np.float64]]:
-    """One row as robosuite's observation, which the worker's code knows how to read."""
-    return {
-        "robot0_eef_pos": raw["obs/ee_pos"][row].astype(np.float64),
-        "robot0_eef_quat": quaternion(raw["obs/ee_ori"][row].astype(np.float64)),
-        "robot0_gripper_qpos": raw["obs/gripper_states"][row].astype(np.float64),
-    }
+    return robot_observation(raw["obs/ee_pos"][row], raw["obs/ee_ori"][row], raw["obs/gripper_states"][row])
 
 
 def _turned(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:

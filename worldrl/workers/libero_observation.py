@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.workers.rotations import axis_angle, turn_from_down
+from worldrl.workers.rotations import axis_angle, quaternion, turn_from_down
 
 POSITION, QUATERNION, FINGERS = "robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos"
 OBSERVED = (POSITION, QUATERNION, FINGERS)
@@ -44,3 +44,17 @@ def command_vector(obs: Mapping[str, Any], gripper: float) -> NDArray[np.float32
     """
     turned = turn_from_down(obs[QUATERNION])
     return np.concatenate([obs[POSITION], turned, [gripper]]).astype(np.float32)
+
+
+def robot_observation(
+    position: NDArray[Any], turned: NDArray[Any], fingers: NDArray[Any]
+) -> dict[str, NDArray[np.float64]]:
+    """A recorded pose as robosuite's observation, which :func:`state_vector` and :func:`command_vector` know how to read.
+
+    Args:
+        position: of the end effector (m).
+        turned: its axis-angle (rad).
+        fingers: two positions (m).
+    """
+    pose = {POSITION: position, QUATERNION: quaternion(turned.astype(np.float64)), FINGERS: fingers}
+    return {name: value.astype(np.float64) for name, value in pose.items()}

@@ -1,0 +1,262 @@
+r"""Rows of a foreign LeRobotDataset as the project's episodes, decoded one at a time when they are asked for.
+
+``N`` rows hold ``N`` observations and ``N`` actions; an episode of ``T = N - 1`` actions has ``T + 1`` frames. Which action
+has no frame depends on what a row pairs::
+
+    observed before its action     row 0    row 1   ...       the last action has no frame after it and is left out;
+                                      \  a0  / \  a1  /       its success counts for the last frame there is
+    observed after it                  row 0   row 1  ...     action 0 has no frame before it and is left out
+                                   a0  /   \ a1 /
+
+LIBERO's command is the measured pose with the last gripper command; that of joints is the target before, and at first the
+measured position. Contact of fingers is not recorded anywhere and is nowhere true.
+
+Shapes legend: ``N`` rows, ``T`` actions, ``V`` cameras, ``Y X`` pixels, ``A`` and ``S`` numbers of action and state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.embodiment import JointEmbodiment
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.log import console
+from worldrl.core.types import Episode
+from worldrl.data.foreign_folder import WHOLE, ForeignEpisode, ForeignFolder, read_columns, read_folder
+from worldrl.data.foreign_meaning import BEFORE, EVERY, NONE, Meaning, read_meaning
+from worldrl.data.foreign_pictures import filmed_pictures, fitted, stored_pictures
+from worldrl.data.foreign_stated import numbers
+from worldrl.data.lerobot_format import DatasetHeader, EpisodeRecord, check_episode
+from worldrl.workers import libero_facts
+from worldrl.workers.libero_observation import command_vector, robot_observation
+
+SOURCE = "lerobot"
+"""Label of these episodes."""
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A foreign dataset, opened.
+
+    Attributes:
+        folder: its metadata.
+        meaning: of its numbers.
+        header: what its episodes share.
+    """
+
+    folder: ForeignFolder
+    meaning: Meaning
+    header: DatasetHeader
+
+    def records(self) -> Iterator[tuple[EpisodeRecord, Callable[[], Episode]]]:
+        """What is known of each episode that is kept, and what decodes it."""
+        told, success = self.meaning.told(self.folder), successes(self.folder, self.meaning)
+        tasks = {sentence: index for index, sentence in self.folder.sentences.items()}
+        for episode in self.folder.episodes:
+            if not self.meaning.tasks or episode.sentence in self.meaning.tasks:
+                meta = {"source": SOURCE, "index": episode.index, "lerobot": told}
+                fields = {"task_index": tasks[episode.sentence], "success": success[episode.index], "meta": meta}
+                record = self._record(episode, **fields)
+                yield record, partial(read_episode, self, episode, record)
+
+    def _record(self, episode: ForeignEpisode, *, success: bool, **fields: Any) -> EpisodeRecord:
+        return EpisodeRecord(
+            index=episode.index,
+            length=episode.rows - 1,
+            first_row=episode.first_row,
+            task=self.meaning.tasks.get(episode.sentence) or "_".join(episode.sentence.split()),
+            instruction=episode.sentence,
+            terminated=success,
+            truncated=not success,
+            success=success,
+            sha256="",
+            content=_content(self, episode.index),
+            **fields,
+        )
+
+
+def open_foreign(path: Path) -> Foreign:
+    """Open a folder, and say once per process what was assumed about it.
+
+    Raises:
+        ArtefactError: its metadata is incomplete or damaged.
+        SettingError: what its numbers mean cannot be told; the message has the line to write.
+    """
+    folder = read_folder(path)
+    meaning = read_meaning(folder)
+    robot = meaning.robot
+    header = DatasetHeader(round(robot.control_hz), tuple(meaning.cameras), meaning.image_size, robot)
+    if meaning.tasks and not any(episode.sentence in meaning.tasks for episode in folder.episodes):
+        raise SettingError(f"{folder.info}: no episode is about any of worldrl.json's tasks")
+    _tell(path.resolve(), meaning.assumed)
+    return Foreign(folder, meaning, header)
+
+
+@cache
+def _tell(path: Path, assumed: tuple[str, ...]) -> None:
+    for text in assumed:
+        console().print(f"{path.name}: assumed: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _content(foreign: Foreign, index: int) -> str:
+    """Identity of an episode: metadata, file sizes, meaning. The files themselves carry no digest and are not read for it."""
+    meaning = {**foreign.meaning.told(foreign.folder), "image_size": foreign.header.image_size, "folder": ""}
+    text = json.dumps([foreign.folder.identity, foreign.header.to_json(), meaning, repr(foreign.meaning), index])
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def successes(folder: ForeignFolder, meaning: Meaning) -> list[bool]:
+    """Whether each episode fulfilled its task at some frame that it keeps.
+
+    Raises:
+        ArtefactError: a data file lacks the feature.
+    """
+    if meaning.success in (EVERY, NONE):
+        return [meaning.success == EVERY] * len(folder.episodes)
+    found = np.zeros(len(folder.episodes), np.bool_)
+    for file in dict.fromkeys(episode.file for episode in folder.episodes):
+        table = read_columns(file, ["episode_index", "frame_index", meaning.success])
+        episode, frame, flag = (_scalars(table, name, file) for name in table.column_names)
+        counts = (flag > 0) & ((meaning.observed == BEFORE) | (frame > 0))
+        np.logical_or.at(found, episode[counts].astype(np.int64), True)
+    return found.tolist()
+
+
+def _scalars(table: Any, name: str, file: Path) -> NDArray[np.float64]:
+    """One number a row; some writers wrap it into a list of one."""
+    try:
+        return np.array(table[name].to_pylist(), np.float64).reshape(len(table))
+    except (TypeError, ValueError) as reason:
+        raise ArtefactError(f"{file}: field {name!r} is not one number a row ({reason}); write it again") from reason
+
+
+# --- one episode ---
+
+
+def read_episode(foreign: Foreign, episode: ForeignEpisode, record: EpisodeRecord) -> Episode:
+    """Decode one episode.
+
+    Args:
+        foreign: the dataset.
+        episode: where it lies.
+        record: what is known of it.
+
+    Raises:
+        ArtefactError: the files say something else than the metadata, or hold what no episode may; with file and field.
+    """
+    meaning, where = foreign.meaning, f"{episode.file}: episode {episode.index}"
+    table = _rows(foreign, episode)
+    state, action = (numbers(table, parts, where) for parts in (meaning.state, meaning.action))
+    action = _in_robots_numbers(action, meaning)
+    command = numbers(table, meaning.command, where) if meaning.command else _command(state, action, meaning)
+    flags = (
+        np.zeros(episode.rows) if meaning.success in (EVERY, NONE) else _scalars(table, meaning.success, episode.file)
+    )
+    before = meaning.observed == BEFORE
+    made = Episode(
+        frames=_frames(foreign, episode, table),
+        state=_joints_in_robots_numbers(state, meaning),
+        command=command,
+        action=action[:-1] if before else action[1:],
+        reward=_reward(flags > 0, meaning),
+        contact=np.zeros(episode.rows, np.bool_),
+        terminated=record.terminated,
+        truncated=record.truncated,
+        instruction=record.instruction,
+        task=record.task,
+        cameras=foreign.header.cameras,
+        meta=dict(record.meta),
+        actions=meaning.robot.actions,
+    )
+    check_episode(made, foreign.header, where)
+    return made
+
+
+def _rows(foreign: Foreign, episode: ForeignEpisode) -> Any:
+    """Read an episode's rows, found by their own numbers and not by their place, and hold them against the metadata."""
+    meaning, features = foreign.meaning, foreign.folder.features
+    parts = [part.feature for part in (*meaning.state, *meaning.action, *meaning.command)]
+    parts += [name for name in meaning.cameras.values() if features[name].dtype == "image"]
+    parts += [] if meaning.success in (EVERY, NONE) else [meaning.success]
+    columns = list(dict.fromkeys(["episode_index", "frame_index", "task_index", *parts]))
+    table = read_columns(episode.file, columns, filters=[("episode_index", "=", episode.index)])
+    frames, told = table["frame_index"].to_pylist(), set(table["task_index"].to_pylist())
+    if frames != list(range(episode.rows)):
+        raise ArtefactError(
+            f"{episode.file}: episode {episode.index} has {len(frames)} rows here, the episode table says {episode.rows}, in "
+            f"the order of frame_index; {WHOLE}"
+        )
+    sentences = {foreign.folder.sentences.get(task) for task in told}
+    if sentences != {episode.sentence}:
+        raise ArtefactError(
+            f"{episode.file}: episode {episode.index}, field 'task_index' means {sorted(map(str, sentences))}, the episode "
+            f"table says {episode.sentence!r}; {WHOLE}"
+        )
+    return table
+
+
+def _frames(foreign: Foreign, episode: ForeignEpisode, table: Any) -> NDArray[np.uint8]:
+    size, cameras = foreign.header.image_size, foreign.meaning.cameras
+    frames = np.empty((episode.rows, len(cameras), *size, 3), np.uint8)
+    for view, name in enumerate(cameras.values()):
+        clip = episode.clips.get(name)
+        where = f"{clip.file if clip else episode.file}: episode {episode.index}, field {name!r}"
+        pictures = (
+            filmed_pictures(clip, episode.rows, foreign.folder.fps, where)
+            if clip
+            else stored_pictures(table[name].to_pylist(), where)
+        )
+        for row, picture in enumerate(pictures):
+            _require_size(picture, foreign.folder.features[name].image_size, where)
+            frames[row, view] = fitted(picture, turn=foreign.meaning.pictures, size=size)
+    return frames
+
+
+def _require_size(picture: NDArray[np.uint8], size: Sequence[int], where: str) -> None:
+    if picture.shape[:2] != tuple(size):
+        raise ArtefactError(f"{where}: a picture of {list(picture.shape[:2])} pixels, info.json says {list(size)}")
+
+
+def _in_robots_numbers(action: NDArray[np.float32], meaning: Meaning) -> NDArray[np.float32]:
+    """Map gripper numbers to the robot's own."""
+    if meaning.gripper is None:
+        return action
+    (opened, closed), spec = meaning.gripper, meaning.robot.actions
+    grippers, mapped = list(spec.grippers), action.copy()
+    share = (action[:, grippers] - opened) / (closed - opened)
+    mapped[:, grippers] = spec.gripper_open + share * (spec.gripper_closed - spec.gripper_open)
+    return mapped
+
+
+def _joints_in_robots_numbers(state: NDArray[np.float32], meaning: Meaning) -> NDArray[np.float32]:
+    """Joints are measured in the numbers that they are commanded in; LIBERO's fingers are not."""
+    return _in_robots_numbers(state, meaning) if isinstance(meaning.robot, JointEmbodiment) else state
+
+
+def _command(state: NDArray[np.float32], action: NDArray[np.float32], meaning: Meaning) -> NDArray[np.float32]:
+    """What the robot was told at each row, ``[N, A]``, where no feature holds it."""
+    before = meaning.observed == BEFORE
+    if isinstance(meaning.robot, JointEmbodiment):
+        first = _joints_in_robots_numbers(state, meaning)[:1]
+        return np.concatenate([first, action[:-1]]) if before else action
+    gripper = np.append(np.float32(libero_facts.NO_OP[6]), action[:-1, 6]) if before else action[:, 6]
+    observed = (robot_observation(row[:3], row[3:6], row[6:]) for row in state)
+    return np.stack([command_vector(obs, float(told)) for obs, told in zip(observed, gripper, strict=True)])
+
+
+def _reward(flags: NDArray[np.bool_], meaning: Meaning) -> NDArray[np.float32]:
+    """Rewards of the ``T`` kept actions from the flags of ``N`` rows."""
+    if meaning.success == EVERY:
+        flags = np.arange(len(flags)) == len(flags) - 1
+    reward = flags[1:].copy() if meaning.observed != BEFORE else flags[:-1].copy()
+    reward[-1] |= flags[-1]
+    return reward.astype(np.float32)
