@@ -70,6 +70,22 @@ def test_the_table_does_not_depend_on_workers_accidents_or_interruption(tmp_path
     assert compare(a, b).overall["diff"] == 0
 
 
+def test_the_note_belongs_to_the_assets_whatever_the_settings_say(tmp_path, fake_libero, monkeypatch, capsys):
+    """A folder of the same content, and another note, dropped "toy" once: an unlabelled number looks like LIBERO's."""
+    told = {"assets": "/told/to/setup", "assets_note": "other", "assets_notes": {"0123": "toy"}}
+    monkeypatch.setattr(suites, "find_environment", lambda name: type("E", (), {"record": told}))
+    for name, tokens, note in (
+        ("copy", ["assets=/a/copy"], "toy"),
+        ("more", ["assets=/a/copy", "assets_note=mine"], "toy; mine"),
+        ("edited", ["assets=/told/to/setup"], "toy; other"),
+    ):
+        code, folder = run(tmp_path, name, "workers=1", "envs=2", "tasks=[reach_up]", *tokens)
+        metrics = json.loads((folder / "result.json").read_text())["metrics"]
+        assert (code, metrics["assets_note"]) == (0, note)
+        assert metrics["protocol"]["conventions"]["assets"] == f"0123 ({note})"
+        assert f"assets: {note};" in capsys.readouterr().err
+
+
 def test_embedded_suite_with_its_expert(tmp_path):
     tokens = ["episodes=2", "tasks=[PickRedCube]", "workers=0", "envs=1", f"run_dir={tmp_path / 'run'}"]
     assert main(["benchmark", "suite=embedded", "policy=expert", *tokens]) == 0

@@ -77,6 +77,18 @@ def test_assets_are_remembered_with_their_note(cache):
         check_environment("libero")
 
 
+def test_a_note_stays_with_the_assets_it_was_told_of(cache):
+    folder = finish(cache)
+    for name, mesh in (("first", "bowl"), ("copy", "bowl"), ("other", "plate")):
+        (cache / name / "scenes").mkdir(parents=True)
+        (cache / name / "scenes" / "mesh.obj").write_text(mesh)
+    for name, told, note in (("first", "stand-in", "stand-in"), ("other", "", ""), ("copy", "", "stand-in")):
+        setup.remember(SetupSettings("libero", assets=str(cache / name), assets_note=told), folder)
+        assert find_environment("libero").record["assets_note"] == note
+    with pytest.raises(SettingError, match="assets_note: give the folder"):
+        setup.main(SetupSettings("libero", run_dir=str(cache / "run"), assets_note="of what?"))
+
+
 def test_a_record_of_another_version_is_refused(cache):
     folder = finish(cache)
     record = json.loads((folder / RECORD).read_text())

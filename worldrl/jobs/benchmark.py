@@ -63,7 +63,7 @@ class BenchmarkSettings:
     shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
     image_size: int = setting(256, "foreign suites: pixels of the expert's videos; a policy brings its own")
     assets: str = setting("", "LIBERO: folder of its assets; empty takes what setup was told")
-    assets_note: str = setting("", "LIBERO: what the result must say about assets=; setup's own note is kept")
+    assets_note: str = setting("", "LIBERO: what the result must say about its assets besides what setup was told")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
     recycle_after: int = setting(50, "foreign suites: episodes after which a worker is replaced")
     restarts: int = setting(2, "foreign suites: how often one episode may lose its worker")
