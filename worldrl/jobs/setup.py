@@ -21,6 +21,7 @@ from worldrl.jobs.opening import open_run
 from worldrl.jobs.setup_adopt import adopt
 from worldrl.jobs.setup_build import PYTHON, build, say
 from worldrl.rollout.environments import (
+    CHECKED,
     NAMES,
     RECORD,
     SCHEMA,
@@ -103,7 +104,16 @@ def ready(settings: SetupSettings, folder: Path) -> dict[str, Any]:
     if not (folder / RECORD).exists():
         build(settings.name, settings.python, folder)
     remember(settings, folder)
-    return {"libero": check_libero, "maniskill": check_maniskill, LEROBOT: check_lerobot}[settings.name](settings)
+    note_checked(folder, False)  # until this check has passed, whatever an earlier one found
+    found = {"libero": check_libero, "maniskill": check_maniskill, LEROBOT: check_lerobot}[settings.name](settings)
+    note_checked(folder, True)
+    return found
+
+
+def note_checked(folder: Path, passed: bool) -> None:
+    """Write down whether an environment's check has passed; doctor believes nothing else."""
+    record = read_json(folder / RECORD, error=WorkerEnvironmentError)
+    write_json(folder / RECORD, {**record, CHECKED: passed}, error=WorkerEnvironmentError)
 
 
 def remember(settings: SetupSettings, folder: Path) -> None:
