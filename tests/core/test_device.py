@@ -86,3 +86,9 @@ import worldrl.core.run, worldrl.core.log, worldrl.core.device, worldrl.core.jso
 print("torch" in sys.modules)
 """
     assert child(code).stdout == "False\n"
+
+
+def test_hardware_names_the_gpu_and_not_only_its_kind(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"H100 number {torch.device(device).index}")
+    assert device.hardware("cuda:1") == "H100 number 1"
+    assert device.hardware("cpu") not in ("", "cpu")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import platform
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -68,6 +69,10 @@ def test_the_table_does_not_depend_on_workers_accidents_or_interruption(tmp_path
     assert "this is not a libero_goal result" in capsys.readouterr().err
     a, b = (EvalResult.load(tmp_path / name) for name in ("plain", "cut"))
     assert compare(a, b).overall["diff"] == 0
+    python = platform.python_version()
+    assert (a.provenance["suite python"], a.provenance["workers"], "frame" in a.provenance) == (python, "1", False)
+    assert a.provenance["physics"] == "mujoco 3.3.7"
+    assert "suite python" in (tmp_path / "plain" / "report.html").read_text()
 
 
 def test_the_note_belongs_to_the_assets_whatever_the_settings_say(tmp_path, fake_libero, monkeypatch, capsys):
@@ -144,6 +149,7 @@ def test_a_video_shows_the_episode(tmp_path, fake_libero):
     code, folder = run(tmp_path, "film", "videos=1", "workers=1", "envs=1", "image_size=16")
     assert code == 0
     assert len(list((folder / "videos").glob("*.mp4"))) == 2
+    assert EvalResult.load(folder).provenance["frame"] == "00ff"
     assert np.isfinite(json.loads((folder / "result.json").read_text())["metrics"]["mean_steps"])
 
 

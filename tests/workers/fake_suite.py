@@ -31,7 +31,7 @@ class Fake:
             "suite": self.suite,
             "tasks": tasks,
             "stored_states": 50,
-            "packages": {},
+            "packages": {"mujoco": "3.3.7"},
             "assets": "0123",
             "pid": os.getpid(),
         }
@@ -40,7 +40,7 @@ class Fake:
         return Point(self, task)
 
     def probe(self):
-        return {"distance_mm": 0.0}
+        return {"distance_mm": 0.0, "frame": "00ff"}
 
 
 class Point:

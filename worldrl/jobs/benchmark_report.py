@@ -86,6 +86,7 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
             "protocol": result.protocol.hash,
             "policy": f"{result.policy} ({result.policy_hash[:16]})",
             "device": device,
+            **result.provenance,
         },
         notes=[*limits, *LIMITS, *_validity(result)],
     )

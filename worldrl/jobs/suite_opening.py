@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from worldrl.evaluation.provenance import render_of
 from worldrl.rollout.simulator_pool import SimulatorPool
 from worldrl.rollout.suites import assets_note as known_note
 from worldrl.rollout.suites import crew_of
@@ -84,6 +85,5 @@ def open_suite(
     )
     with SimulatorPool(crew.launch, timeout_s=timeout_s, **crew.pool) as pool:
         settled = pool.probe()
-        render = crew.launch.variables.get("MUJOCO_GL") or str(crew.launch.options.get("device", ""))
         note = known_note(suite, pool.suite, assets=assets, given=assets_note)
-        yield OpenSuite(pool, note, settled["distance_mm"], render if cameras else "")
+        yield OpenSuite(pool, note, settled["distance_mm"], render_of(pool) if cameras else "")
