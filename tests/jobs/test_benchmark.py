@@ -20,7 +20,13 @@ from worldrl.evaluation.suites import libero_protocol
 from worldrl.rollout.simulator import Launch
 
 TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
-DESCRIBED = {"tasks": [{"name": "a"}, {"name": "b"}], "packages": {"mujoco": "3.3.7"}, "assets": "0123"}
+SOURCES = {"bddl": "b0", "robosuite": "r0", "libero": "l0"}
+DESCRIBED = {
+    "tasks": [{"name": "a"}, {"name": "b"}],
+    "packages": {"mujoco": "3.3.7"},
+    "assets": "0123",
+    "sources": SOURCES,
+}
 
 
 def protocol(suite="libero_goal", **settings):

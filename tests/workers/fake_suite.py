@@ -33,6 +33,7 @@ class Fake:
             "stored_states": 50,
             "packages": {"mujoco": "3.3.7"},
             "assets": "0123",
+            "sources": {"bddl": "b0", "robosuite": "r0", "libero": "l0"},
             "pid": os.getpid(),
         }
 

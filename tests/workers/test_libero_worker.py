@@ -9,7 +9,7 @@ from scipy.spatial.transform import Rotation
 
 from worldrl.workers import libero_facts as facts
 from worldrl.workers.libero_observation import turn
-from worldrl.workers.libero_package import LiberoError, assets_digest, find_assets, task_sentence
+from worldrl.workers.libero_package import LiberoError, assets_digest, find_assets, sources_digests, task_sentence
 from worldrl.workers.rotations import DOWN, axis_angle, rotation_vector
 
 
@@ -71,3 +71,38 @@ def test_assets_digest_sees_content_and_names_but_not_notes(tmp_path):
 def test_missing_assets_say_where_and_what_to_do(tmp_path):
     with pytest.raises(LiberoError, match=r"package/assets.*worldrl setup libero assets="):
         find_assets(tmp_path / "package", "")
+
+
+def test_a_private_fork_has_other_digests(tmp_path, monkeypatch):
+    """Gravity of -3 mended somebody's initial poses (LIBERO#131); versions in the metadata stay as they were."""
+    root, robosuite = tmp_path / "libero", tmp_path / "robosuite"
+    files = {
+        root / "bddl_files" / "libero_goal" / "a.bddl": "(define (problem a))",
+        root / "bddl_files" / "libero_spatial" / "b.bddl": "(define (problem b))",
+        root / "envs" / "problem.py": "GRIP = 1",
+        robosuite / "models" / "base.xml": "<option gravity='0 0 -9.81'/>",
+        robosuite / "models" / "finger.stl": "mesh",
+        robosuite / "models" / "base.pyc": "compiled",
+        robosuite / "__init__.py": "",
+    }
+
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before, seen = sources_digests(root, "libero_goal"), {}
+    for path, text in files.items():
+        path.write_text(text + " ")
+        after = sources_digests(root, "libero_goal")
+        seen[path.name] = [name for name in before if after[name] != before[name]]
+        path.write_text(text)
+    assert sources_digests(root, "libero_goal") == before
+    assert seen == {
+        "a.bddl": ["bddl"],
+        "b.bddl": [],  # another suite's
+        "problem.py": ["libero"],
+        "base.xml": ["robosuite"],
+        "finger.stl": ["robosuite"],
+        "base.pyc": [],
+        "__init__.py": ["robosuite"],
+    }

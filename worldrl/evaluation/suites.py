@@ -135,6 +135,7 @@ def conventions(described: dict[str, Any], *, shadows: bool, assets_note: str) -
         "action": f"delta pose, 1 = {facts.POSITION_SCALE} m and {facts.ROTATION_SCALE} rad; gripper -1 open, +1 closed",
         "state": "position, axis-angle, two fingers",
         "assets": f"{described['assets']} ({assets_note})" if assets_note else described["assets"],
+        "sources": ", ".join(f"{name} {digest}" for name, digest in described["sources"].items()),
     }
 
 

@@ -23,6 +23,7 @@ from worldrl.workers.libero_package import (
     find_assets,
     package_root,
     require_packages,
+    sources_digests,
     task_names,
     task_sentence,
 )
@@ -63,7 +64,7 @@ class Libero:
     ) -> None:
         self.packages = require_packages(physics)
         self.image_size, self.cameras, self.suite = image_size, tuple(cameras), suite
-        root = package_root()
+        root = self._root = package_root()
         self.assets = find_assets(root, assets)
         vendor: Any = importlib.import_module("libero.libero")
         vendor._assets_path_cache = str(self.assets)  # its own look-up would download
@@ -83,6 +84,7 @@ class Libero:
             "stored_states": facts.STORED_STATES,
             "packages": self.packages,
             "assets": assets_digest(self.assets),
+            "sources": sources_digests(self._root, self.suite),
             "control_hz": facts.CONTROL_HZ,
             "action_size": len(facts.NO_OP),
         }
