@@ -53,7 +53,7 @@ def test_a_recording_holds_what_the_suite_said(tmp_path, fake_libero):
     assert (dataset.embodiment.position_scale, dataset.embodiment.control_hz) == (0.05, 20.0)
 
 
-def test_a_policy_is_cloned_from_it_measured_on_other_states_and_its_data_checked(tmp_path, fake_libero):
+def test_a_policy_is_cloned_from_it_measured_on_other_states_and_its_data_checked(tmp_path, fake_libero, capsys):
     assert collect(tmp_path / "data", "workers=1", "envs_per_worker=2") == 0
     model = ["preset=tiny", f"model.image_size={SIZE}", "training.steps=4"]
     data = tmp_path / "data" / "dataset"
@@ -65,6 +65,18 @@ def test_a_policy_is_cloned_from_it_measured_on_other_states_and_its_data_checke
     assert metrics["protocol"]["image_size"] == SIZE
     assert metrics["spent"]["decide_s"] > 0 < metrics["spent"]["simulate_s"]
     assert "Failed" not in (tmp_path / "run" / "report.html").read_text()
+    assert metrics["training_states"] == {"k": 0, "n": 4}
+    refused = [*tokens[:1], "episodes=4", "first_index=1", "workers=1", "envs=2"]
+    assert (
+        main(["benchmark", "suite=libero_goal", *refused, "refuse_training_states=true", f"run_dir={tmp_path / 'no'}"])
+        == 2
+    )
+    assert "4 of 8 episodes begin at initial states" in capsys.readouterr().err.replace("\n", " ")
+    assert main(["benchmark", "suite=libero_goal", *refused, f"run_dir={tmp_path / 'seen'}"]) == 0
+    assert json.loads((tmp_path / "seen" / "result.json").read_text())["metrics"]["training_states"] == {"k": 4, "n": 8}
+    note = "4 of 8 episodes begin at initial states that the policy was trained on"
+    assert f"warning: {note}" in capsys.readouterr().err
+    assert note in (tmp_path / "seen" / "report.html").read_text()
     check = ["check-protocol", f"data={data}", "suite=libero_goal", f"run_dir={tmp_path / 'check'}"]
     assert main(check) == 0
     assert json.loads((tmp_path / "check" / "result.json").read_text())["metrics"]["fits"]

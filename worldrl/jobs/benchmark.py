@@ -25,6 +25,7 @@ from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol, require
 from worldrl.evaluation.race import Race, RaceOver, race_against
 from worldrl.evaluation.result import EvalResult, mean_score
 from worldrl.evaluation.suites import evaluate_in_suite, require_fit, suite_protocol
+from worldrl.evaluation.trained_on import examine
 from worldrl.jobs.benchmark_plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
 from worldrl.jobs.benchmark_report import Measured, choose_failures, write_report
 from worldrl.jobs.benchmark_tables import write_tables
@@ -54,6 +55,7 @@ class BenchmarkSettings:
     device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")
     episodes: int = setting(10, "initial states of each task; LIBERO stores 50")
     first_index: int = setting(0, "number of the first initial state")
+    refuse_training_states: bool = setting(False, "make it an error to begin where the policy was trained")
     tasks: list[str] = setting([], "names of tasks; empty takes all of the suite")
     workers: int = setting(2, "simulator processes; 0 runs the embedded suite in this process")
     envs: int = setting(4, "environments in all, and the largest batch of a decision")
@@ -117,6 +119,8 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
     show(metrics, result.protocol.hash)
     if extra.get("assets_note"):
         console().print(f"assets: {extra['assets_note']}; this is not a {settings.suite} result", markup=False)
+    for warning in extra.get("warnings", ()):
+        console().print(f"warning: {warning}", markup=False)
     console().print(f"report: {run.path / 'report.html'}", markup=False)
     return metrics
 
@@ -181,6 +185,7 @@ def embedded(
         initial_states="sampled",
         **common_fields(settings),
     )
+    trained = training_of(settings, protocol)
     race = race_of(settings, protocol)
     options: dict[str, Any] = {
         "workers": settings.workers,
@@ -197,7 +202,7 @@ def embedded(
     else:
         result = evaluate_policy(Path(settings.policy), protocol, device=device, **options)
     account.simulate_s += time.monotonic() - began_s  # its workers decide and simulate in one
-    return result, undecided(race, result)
+    return result, {**trained, **undecided(race, result)}
 
 
 def foreign(
@@ -222,6 +227,7 @@ def foreign(
             assets_note=suite.assets_note,
             **fields,
         )
+        trained = training_of(settings, protocol)
         actor, race = actor_of(settings, protocol, device), race_of(settings, protocol)
         result = evaluate_in_suite(
             suite.pool,
@@ -236,7 +242,14 @@ def foreign(
             on_recording=video_writer(run.path / "videos", protocol.control_hz) if settings.videos else None,
             race=race,
         )
-    return result, {**suite.facts, **undecided(race, result)}
+    return result, {**suite.facts, **trained, **undecided(race, result)}
+
+
+def training_of(settings: BenchmarkSettings, protocol: EvalProtocol) -> dict[str, Any]:
+    """What the result says about the policy's training; a scripted expert had none."""
+    if settings.policy == EXPERT:
+        return {}
+    return examine(protocol, policy_facts(Path(settings.policy)).trained_on, refuse=settings.refuse_training_states)
 
 
 def open_foreign(

@@ -88,7 +88,12 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
             "device": device,
             **result.provenance,
         },
-        notes=[*limits, *LIMITS, *_validity(result)],
+        notes=[
+            *limits,
+            *(f"Warning: {text}." for text in found.extra.get("warnings", ())),
+            *LIMITS,
+            *_validity(result),
+        ],
     )
 
 
