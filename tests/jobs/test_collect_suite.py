@@ -114,3 +114,22 @@ def test_liberos_files_are_one_more_source_and_need_no_simulator(tmp_path, fake_
     assert "image_size=16" in capsys.readouterr().err.replace("\n", " ")
     assert main(["collect", files, f"run_dir={tmp_path / 'embedded'}"]) == 2
     assert "give suite=libero_..." in capsys.readouterr().err
+
+
+def test_a_policy_of_the_embedded_suite_is_not_run_on_libero_without_a_word(tmp_path, fake_libero, capsys):
+    """Both take seven numbers of one tool; what 1 means, and from where it is counted, differs."""
+    data, policy = tmp_path / "data", tmp_path / "policy"
+    recorded = ["tasks=[PickRedCube]", "expert_episodes=2", "noisy_episodes=0", "workers=0", "envs_per_worker=1"]
+    assert main(["collect", *recorded, f"image_size={SIZE}", f"run_dir={data}"]) == 0
+    model = ["preset=tiny", f"model.image_size={SIZE}", "training.steps=4"]
+    assert main(["train-policy", f"data=[{data / 'dataset'}]", *model, f"run_dir={policy}"]) == 0
+    tokens = [f"policy={policy / 'policy'}", "episodes=1", "workers=1", "envs=1", "tasks=[reach_up]"]
+    assert main(["benchmark", "suite=libero_goal", *tokens, f"run_dir={tmp_path / 'run'}"]) == 0
+    metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
+    differing = {"position_scale": [0.02, 0.05], "rotation_scale": [0.1, 0.5]}
+    assert differing.items() <= metrics["conventions"]["differing"].items()
+    assert metrics["conventions"]["trained_on"] == ["worldrl"]
+    assert {"gripper", "control_hz"}.isdisjoint(metrics["conventions"]["differing"])
+    note = "position_scale (0.02 there, 0.05 here)"
+    assert note in capsys.readouterr().err
+    assert note in (tmp_path / "run" / "report.html").read_text()
