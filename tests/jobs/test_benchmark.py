@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import worldrl.rollout.libero as rollout_libero
 import worldrl.rollout.suites as suites
 from worldrl.cli import main
 from worldrl.core.errors import ProtocolError, SettingError
@@ -17,6 +18,7 @@ from worldrl.evaluation.compare import compare
 from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.suites import libero_protocol
+from worldrl.rollout.environments import WorkerEnvironment
 from worldrl.rollout.simulator import Launch
 
 TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
@@ -110,6 +112,28 @@ def test_missing_environment_is_exit_code_2(tmp_path, monkeypatch, capsys):
     assert "worldrl setup libero" in capsys.readouterr().err
     assert main(["benchmark", "suite=libero_gaol", "policy=expert"]) == 2
     assert "did you mean 'libero_goal'" in capsys.readouterr().err
+
+
+def test_a_physics_that_fails_its_probe_plays_no_episode(tmp_path, fake_libero, capsys):
+    fake_libero(unsettled="settle probe: the bowl fell off")
+    code, folder = run(tmp_path, "fallen", "workers=1", "envs=1")
+    assert code == 2
+    assert "the bowl fell off" in capsys.readouterr().err
+    assert not (folder / "episodes.jsonl").exists()
+
+
+def test_an_environment_in_which_nothing_renders_is_exit_code_2(tmp_path, monkeypatch, capsys):
+    environment = WorkerEnvironment("libero", tmp_path, {"python": sys.executable})
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(rollout_libero, "find_environment", lambda name: environment)
+    reasons = ["egl: no device", "osmesa: not installed"]
+    monkeypatch.setattr(rollout_libero, "choose_backend", lambda python, timeout_s, backends: (None, reasons))
+    code, folder = run(tmp_path, "blind", "videos=1")
+    assert code == 2
+    said = capsys.readouterr().err
+    assert "nothing renders in its environment (egl: no device; osmesa: not installed)" in said
+    assert "apt-get install" in said
+    assert not (folder / "result.json").exists()
 
 
 def test_protocol_holds_the_conventions_and_round_trips(tmp_path):

@@ -18,7 +18,8 @@ REACHED = 0.05
 
 
 class Fake:
-    def __init__(self, *, image_size=0, fault=None, drift=0.0, suite="fake", boom="", wrist=False):
+    def __init__(self, *, image_size=0, fault=None, drift=0.0, suite="fake", boom="", wrist=False, unsettled=""):
+        self.unsettled = unsettled
         if boom:
             raise RuntimeError(boom)
         self.image_size, self.fault, self.suite, self.wrist = image_size, fault or {}, suite, wrist
@@ -41,6 +42,8 @@ class Fake:
         return Point(self, task)
 
     def probe(self):
+        if self.unsettled:
+            raise RuntimeError(self.unsettled)
         return {"distance_mm": 0.0, "frame": "00ff"}
 
 

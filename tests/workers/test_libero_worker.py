@@ -3,10 +3,13 @@
 Units under test: ``workers/libero_observation.py``, ``workers/rotations.py``, ``workers/libero_package.py``, ``workers/libero_facts.py``.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+import worldrl.workers.libero as libero
 from worldrl.workers import libero_facts as facts
 from worldrl.workers.libero_observation import turn
 from worldrl.workers.libero_package import LiberoError, assets_digest, find_assets, sources_digests, task_sentence
@@ -106,3 +109,46 @@ def test_a_private_fork_has_other_digests(tmp_path, monkeypatch):
         "base.pyc": [],
         "__init__.py": ["robosuite"],
     }
+
+
+class Resting:
+    """Stands in for a simulation of the settle probe's task: two objects, so far apart after so many steps."""
+
+    def __init__(self, apart_m):
+        self.apart_m, self.steps, self.closed = apart_m, 0, False
+
+    def reset(self, init_id, seed, *, render):
+        self.steps = facts.SETTLE_STEPS
+        return {}
+
+    def step(self, action, *, render):
+        assert action.tolist() == list(facts.NO_OP)
+        self.steps += 1
+
+    def position(self, name):
+        settled = self.steps == facts.SETTLE_PROBE.steps
+        upper = name == facts.SETTLE_PROBE.upper
+        return np.array([self.apart_m * upper * settled, 0.0, 0.9 + 0.05 * upper])
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize(("apart_m", "holds"), [(0.0145, True), (0.037, False)])
+def test_the_settle_probe_refuses_a_physics_in_which_a_stored_state_does_not_hold(apart_m, holds, monkeypatch):
+    """14.5 mm on MuJoCo 3.3.7, 37 mm on 3.8.1, where the bowl leans: 86 points of one task."""
+    place, resting = facts.SETTLE_PROBE, Resting(apart_m)
+    suite = object.__new__(libero.Libero)
+    suite.packages, suite.cameras, suite._states_folder = {"mujoco": "3.8.1"}, (), Path()
+    suite._names = {place.suite: [f"task_{number}" for number in range(10)]}
+    monkeypatch.setattr(libero, "load_suite", lambda path, suite: {f"task_{place.task}": np.zeros((50, 3))})
+    monkeypatch.setattr(libero.Libero, "_environment", lambda self, suite, task: None)
+    monkeypatch.setattr(libero, "Simulation", lambda suite, env, states: resting)
+    if holds:
+        assert suite.probe()["distance_mm"] == pytest.approx(14.5)
+    else:
+        with pytest.raises(
+            LiberoError, match=r"stored state 0 of task_5 does not hold.* 37 mm .*at most 25 mm.*3\.8\.1"
+        ):
+            suite.probe()
+    assert resting.closed

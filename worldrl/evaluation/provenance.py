@@ -77,7 +77,7 @@ def render_of(pool: SimulatorPool) -> str:
 @cache
 def embedded_drawing() -> dict[str, str]:
     """Back end and renderer of the embedded suite, found in a child process so that no GL context is made in this one."""
-    import worldrl_envs  # noqa: F401  # pyright: ignore[reportUnusedImport]  (chooses the back end)
+    import worldrl_envs  # noqa: F401  (chooses the back end)
 
     return {"render": os.environ.get("MUJOCO_GL", ""), "renderer": renderer_name(sys.executable, RENDER_TIMEOUT_S)}
 
