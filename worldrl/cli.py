@@ -29,6 +29,7 @@ class Command:
         examples: override lists shown by ``--help``.
         owns_run_dir: it makes its run directory, so one is named when none is given; ``report`` reads another's.
         positional: the setting that a first word without ``=`` gives, as in ``worldrl reproduce NAME``.
+        groups: settings that may also be written as a flag before one of theirs: ``--plan diff=0.05``.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Command:
     examples: tuple[str, ...]
     owns_run_dir: bool = True
     positional: str = ""
+    groups: tuple[str, ...] = ()
 
     @property
     def module(self) -> str:
@@ -114,8 +116,9 @@ COMMANDS = {
                 "suite=libero_spatial policy=expert",
                 "suite=libero_goal policy=runs/train-policy/policy episodes=50 workers=4",
                 "suite=embedded policy=runs/train-policy/policy",
-                "plan.diff=0.05",
+                "--plan diff=0.05",
             ),
+            groups=("plan",),
         ),
         Command(
             "check-protocol",
@@ -207,10 +210,29 @@ def compose_command(command: Command, tokens: Sequence[str]) -> Any:
 
 
 def spelt_out(command: Command, tokens: Sequence[str]) -> list[str]:
-    """Write a first word without ``=`` as the command's positional setting, where it has one."""
+    """Write a first word without ``=`` as the command's positional setting, and ``--group name=value`` as a dotted one."""
     if command.positional and tokens and "=" not in tokens[0]:
         return [f"{command.positional}={tokens[0]}", *tokens[1:]]
-    return list(tokens)
+    return ungrouped(command, tokens)
+
+
+def ungrouped(command: Command, tokens: Sequence[str]) -> list[str]:
+    """Write ``--group name=value`` as ``group.name=value``.
+
+    Raises:
+        SettingError: nothing follows the flag.
+    """
+    words = iter(tokens)
+    plain: list[str] = []
+    for word in words:
+        if word.removeprefix("--") in command.groups and word.startswith("--"):
+            setting = next(words, None)
+            if setting is None:
+                raise SettingError(f"{word}: one of its settings must follow, for example {word} diff=0.05")
+            plain.append(f"{word[2:]}.{setting}")
+        else:
+            plain.append(word)
+    return plain
 
 
 def show_config(arguments: Sequence[str]) -> int:

@@ -92,3 +92,9 @@ def test_a_device_tells_its_own_peak_and_the_cpu_none(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * 2**20 if device.index == 1 else 0)
     assert peak_device_mb(torch.device("cuda:1")) == 3
     assert peak_device_mb(torch.device("cpu")) is None
+
+
+def test_hardware_names_the_gpu_and_not_only_its_kind(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"H100 number {torch.device(device).index}")
+    assert device.hardware("cuda:1") == "H100 number 1"
+    assert device.hardware("cpu") not in ("", "cpu")

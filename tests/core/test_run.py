@@ -175,6 +175,7 @@ def test_result_follows_the_contract(tmp_path):
         "packages",
         "seed",
         "device",
+        "hardware",
         "wall_s",
         "peak_rss_mb",
         "metrics",

@@ -42,3 +42,14 @@ def test_other_protocols_are_refused(protocol, make_result):
     other = dataclasses.replace(protocol, seed=12)
     with pytest.raises(ProtocolError, match="seed: 11 against 12"):
         compare(make_result(protocol, "ssssss"), make_result(other, "ssssss"))
+
+
+def test_what_differs_outside_the_protocol_is_named_and_not_refused(protocol, make_result):
+    """OSMesa against EGL, or another GPU, has moved success by ten points elsewhere (MemoryVLA#17, openvla#142)."""
+    a, b = (
+        dataclasses.replace(make_result(protocol, "ssssss"), provenance={"render": render, "python": "3.12.1", **more})
+        for render, more in (("egl", {"hardware": "H100"}), ("osmesa", {}))
+    )
+    notes = compare(a, b).metrics()["notes"]
+    assert notes == ["render: egl against osmesa", "hardware: H100 against not recorded"]
+    assert compare(a, a).metrics()["notes"] == []

@@ -76,3 +76,11 @@ def test_a_policy_is_measured_under_its_own_chunk_length(protocol, tmp_path):
     wrong = dataclasses.replace(protocol, chunk_length=9)
     with pytest.raises(ProtocolError, match="decides 8 actions at once, the protocol says 9"):
         evaluate_policy(tmp_path / "policy", wrong, workers=0)
+
+
+def test_a_result_says_on_what_it_was_measured(protocol):
+    from worldrl.core.device import hardware
+
+    found = expert(protocol).provenance
+    assert {"python", "torch", "mujoco", "physics", "code", "device", "hardware", "workers"} <= found.keys()
+    assert (found["device"], found["hardware"], found["physics"]) == ("cpu", hardware("cpu"), "mujoco 4.0.0")

@@ -26,7 +26,8 @@ from worldrl.workers.rotations import axis_angle
 
 ROOT = Path(__file__).parents[2]
 TARGET = f"{ROOT / 'tests' / 'workers' / 'fake_suite.py'}:Fake"
-DESCRIBED = {"tasks": [{"name": "a"}], "packages": {"mujoco": "3.3.7"}, "assets": "0123"}
+SOURCES = {"bddl": "b0", "robosuite": "r0", "libero": "l0"}
+DESCRIBED = {"tasks": [{"name": "a"}], "packages": {"mujoco": "3.3.7"}, "assets": "0123", "sources": SOURCES}
 LINE = re.compile(r"^\| .+? \| .+? \| `(tests/[\w/]+\.py)::(\w+)`", flags=re.MULTILINE)
 
 
@@ -72,6 +73,8 @@ def test_another_mujoco_is_refused_before_any_episode(monkeypatch):
     [
         ({**DESCRIBED, "packages": {"mujoco": "3.9.0"}}, "packages"),
         ({**DESCRIBED, "assets": "4567"}, "conventions"),
+        ({**DESCRIBED, "sources": {**DESCRIBED["sources"], "bddl": "fork"}}, "conventions"),
+        ({**DESCRIBED, "sources": {**DESCRIBED["sources"], "robosuite": "fork"}}, "conventions"),
     ],
 )
 def test_results_of_other_packages_or_assets_refuse_to_be_compared(changed, field):

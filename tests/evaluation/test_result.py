@@ -59,6 +59,24 @@ def test_the_log_forgets_a_torn_line_and_keeps_the_rest(protocol, make_result, t
     assert EvalResult.load(tmp_path).outcomes == outcomes
 
 
+def test_an_evaluation_that_went_on_elsewhere_says_so(protocol, make_result, tmp_path):
+    result = make_result(protocol, "ssffsf")
+    headers = [
+        header_json(protocol, "p", "hash", {"render": name, "python": "3"}) for name in ("egl", "osmesa", "osmesa")
+    ]
+    logs = []
+    for header, outcomes in zip(headers, (result.outcomes[:2], result.outcomes[2:], ()), strict=True):
+        logs.append(EvalLog(tmp_path, header))
+        for outcome in outcomes:
+            logs[-1].add(outcome)
+    assert [log.provenance["render"] for log in logs] == ["egl", "egl, then osmesa", "egl, then osmesa"]
+    EvalLog(
+        tmp_path, header_json(protocol, "p", "hash", {"render": "wgl", "python": "3"})
+    )  # nothing was left to run there
+    assert EvalResult.load(tmp_path).provenance == {"render": "egl, then osmesa", "python": "3"}
+    assert EvalResult.load(tmp_path).metrics()["provenance"]["python"] == "3"
+
+
 @pytest.mark.parametrize("changed", ["policy_hash", "protocol_hash"])
 def test_the_log_refuses_another_evaluation(protocol, tmp_path, changed):
     header = header_json(protocol, "p", "hash")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import platform
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+import worldrl.rollout.libero as rollout_libero
 import worldrl.rollout.suites as suites
 from worldrl.cli import main
 from worldrl.core.errors import ProtocolError, SettingError, WorkerEnvironmentError
@@ -18,6 +20,7 @@ from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.report.store import load_report_data
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.suites import libero_protocol
+from worldrl.rollout.environments import WorkerEnvironment
 from worldrl.rollout.simulator import Launch
 from worldrl.rollout.simulator_pool import SimulatorPool
 from worldrl.workers import libero_facts
@@ -26,7 +29,13 @@ from worldrl.workers.boot import load_file
 FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
 fake = load_file("fake_network", FAKE)
 TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
-DESCRIBED = {"tasks": [{"name": "a"}, {"name": "b"}], "packages": {"mujoco": "3.3.7"}, "assets": "0123"}
+SOURCES = {"bddl": "b0", "robosuite": "r0", "libero": "l0"}
+DESCRIBED = {
+    "tasks": [{"name": "a"}, {"name": "b"}],
+    "packages": {"mujoco": "3.3.7"},
+    "assets": "0123",
+    "sources": SOURCES,
+}
 
 
 def protocol(suite="libero_goal", **settings):
@@ -75,6 +84,26 @@ def test_the_table_does_not_depend_on_workers_accidents_or_interruption(tmp_path
     assert "this is not a libero_goal result" in capsys.readouterr().err
     a, b = (EvalResult.load(tmp_path / name) for name in ("plain", "cut"))
     assert compare(a, b).overall["diff"] == 0
+    python = platform.python_version()
+    assert (a.provenance["suite python"], a.provenance["workers"], "frame" in a.provenance) == (python, "1", False)
+    assert a.provenance["physics"] == "mujoco 3.3.7"
+    assert "suite python" in (tmp_path / "plain" / "report.html").read_text()
+
+
+def test_the_note_belongs_to_the_assets_whatever_the_settings_say(tmp_path, fake_libero, monkeypatch, capsys):
+    """A folder of the same content, and another note, dropped "toy" once: an unlabelled number looks like LIBERO's."""
+    told = {"assets": "/told/to/setup", "assets_note": "other", "assets_notes": {"0123": "toy"}}
+    monkeypatch.setattr(suites, "find_environment", lambda name: type("E", (), {"record": told}))
+    for name, tokens, note in (
+        ("copy", ["assets=/a/copy"], "toy"),
+        ("more", ["assets=/a/copy", "assets_note=mine"], "toy; mine"),
+        ("edited", ["assets=/told/to/setup"], "toy; other"),
+    ):
+        code, folder = run(tmp_path, name, "workers=1", "envs=2", "tasks=[reach_up]", *tokens)
+        metrics = json.loads((folder / "result.json").read_text())["metrics"]
+        assert (code, metrics["assets_note"]) == (0, note)
+        assert metrics["protocol"]["conventions"]["assets"] == f"0123 ({note})"
+        assert f"assets: {note};" in capsys.readouterr().err
 
 
 def test_embedded_suite_with_its_expert(tmp_path):
@@ -102,6 +131,28 @@ def test_missing_environment_is_exit_code_2(tmp_path, monkeypatch, capsys):
     assert "worldrl setup libero" in capsys.readouterr().err
     assert main(["benchmark", "suite=libero_gaol", "policy=expert"]) == 2
     assert "did you mean 'libero_goal'" in capsys.readouterr().err
+
+
+def test_a_physics_that_fails_its_probe_plays_no_episode(tmp_path, fake_libero, capsys):
+    fake_libero(unsettled="settle probe: the bowl fell off")
+    code, folder = run(tmp_path, "fallen", "workers=1", "envs=1")
+    assert code == 2
+    assert "the bowl fell off" in capsys.readouterr().err
+    assert not (folder / "episodes.jsonl").exists()
+
+
+def test_an_environment_in_which_nothing_renders_is_exit_code_2(tmp_path, monkeypatch, capsys):
+    environment = WorkerEnvironment("libero", tmp_path, {"python": sys.executable})
+    monkeypatch.delenv("MUJOCO_GL", raising=False)
+    monkeypatch.setattr(rollout_libero, "find_environment", lambda name: environment)
+    reasons = ["egl: no device", "osmesa: not installed"]
+    monkeypatch.setattr(rollout_libero, "choose_backend", lambda python, timeout_s, backends: (None, reasons))
+    code, folder = run(tmp_path, "blind", "videos=1")
+    assert code == 2
+    said = capsys.readouterr().err
+    assert "nothing renders in its environment (egl: no device; osmesa: not installed)" in said
+    assert "apt-get install" in said
+    assert not (folder / "result.json").exists()
 
 
 def test_protocol_holds_the_conventions_and_round_trips(tmp_path):
@@ -172,6 +223,7 @@ def test_a_video_shows_the_episode(tmp_path, fake_libero):
     code, folder = run(tmp_path, "film", "videos=1", "workers=1", "envs=1", "image_size=16")
     assert code == 0
     assert len(list((folder / "videos").glob("*.mp4"))) == 2
+    assert EvalResult.load(folder).provenance["frame"] == "00ff"
     assert np.isfinite(json.loads((folder / "result.json").read_text())["metrics"]["mean_steps"])
 
 

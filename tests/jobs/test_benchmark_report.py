@@ -123,6 +123,16 @@ def test_advice_is_a_table_in_three_forms_and_needs_no_policy(tmp_path, capsys):
     assert "difference of 10 points" in capsys.readouterr().err.replace("\n", " ")
 
 
+def test_a_plan_may_be_asked_for_by_a_flag(tmp_path, capsys):
+    assert main(["benchmark", "--plan", "diff=0.1", f"run_dir={tmp_path / 'flag'}"]) == 0
+    assert main(["benchmark", "plan.diff=0.1", f"run_dir={tmp_path / 'dotted'}"]) == 0
+    flag, dotted = (json.loads((tmp_path / name / "result.json").read_text())["metrics"] for name in ("flag", "dotted"))
+    assert flag == dotted
+    for bad, said in ((["--plan"], "--plan diff=0.05"), (["--plans", "diff=0.1"], "'--plans'")):
+        assert main(["benchmark", *bad]) == 2
+        assert said in capsys.readouterr().err
+
+
 def test_neither_a_policy_nor_a_plan_is_exit_code_2(tmp_path, capsys):
     assert main(["benchmark", f"run_dir={tmp_path / 'run'}"]) == 2
     assert "give policy=FOLDER" in capsys.readouterr().err

@@ -66,7 +66,7 @@ def test_a_recording_holds_what_the_suite_said(tmp_path, fake_libero):
     assert (dataset.embodiment.position_scale, dataset.embodiment.control_hz) == (0.05, 20.0)
 
 
-def test_a_policy_is_cloned_from_it_measured_on_other_states_and_its_data_checked(tmp_path, fake_libero):
+def test_a_policy_is_cloned_from_it_measured_on_other_states_and_its_data_checked(tmp_path, fake_libero, capsys):
     assert collect(tmp_path / "data", "workers=1", "envs_per_worker=2") == 0
     model = ["preset=tiny", f"model.image_size={SIZE}", "training.steps=4"]
     data = tmp_path / "data" / "dataset"
@@ -78,6 +78,18 @@ def test_a_policy_is_cloned_from_it_measured_on_other_states_and_its_data_checke
     assert metrics["protocol"]["image_size"] == SIZE
     assert metrics["spent"]["decide_s"] > 0 < metrics["spent"]["simulate_s"]
     assert "Failed" not in (tmp_path / "run" / "report.html").read_text()
+    assert metrics["training_states"] == {"k": 0, "n": 4}
+    refused = [*tokens[:1], "episodes=4", "first_index=1", "workers=1", "envs=2"]
+    assert (
+        main(["benchmark", "suite=libero_goal", *refused, "refuse_training_states=true", f"run_dir={tmp_path / 'no'}"])
+        == 2
+    )
+    assert "4 of 8 episodes begin at initial states" in capsys.readouterr().err.replace("\n", " ")
+    assert main(["benchmark", "suite=libero_goal", *refused, f"run_dir={tmp_path / 'seen'}"]) == 0
+    assert json.loads((tmp_path / "seen" / "result.json").read_text())["metrics"]["training_states"] == {"k": 4, "n": 8}
+    note = "4 of 8 episodes begin at initial states that the policy was trained on"
+    assert f"warning: {note}" in capsys.readouterr().err
+    assert note in (tmp_path / "seen" / "report.html").read_text()
     check = ["check-protocol", f"data={data}", "suite=libero_goal", f"run_dir={tmp_path / 'check'}"]
     assert main(check) == 0
     assert json.loads((tmp_path / "check" / "result.json").read_text())["metrics"]["fits"]
@@ -115,3 +127,22 @@ def test_liberos_files_are_one_more_source_and_need_no_simulator(tmp_path, fake_
     assert "image_size=16" in capsys.readouterr().err.replace("\n", " ")
     assert main(["collect", files, f"run_dir={tmp_path / 'embedded'}"]) == 2
     assert "give suite=libero_..." in capsys.readouterr().err
+
+
+def test_a_policy_of_the_embedded_suite_is_not_run_on_libero_without_a_word(tmp_path, fake_libero, capsys):
+    """Both take seven numbers of one tool; what 1 means, and from where it is counted, differs."""
+    data, policy = tmp_path / "data", tmp_path / "policy"
+    recorded = ["tasks=[PickRedCube]", "expert_episodes=2", "noisy_episodes=0", "workers=0", "envs_per_worker=1"]
+    assert main(["collect", *recorded, f"image_size={SIZE}", f"run_dir={data}"]) == 0
+    model = ["preset=tiny", f"model.image_size={SIZE}", "training.steps=4"]
+    assert main(["train-policy", f"data=[{data / 'dataset'}]", *model, f"run_dir={policy}"]) == 0
+    tokens = [f"policy={policy / 'policy'}", "episodes=1", "workers=1", "envs=1", "tasks=[reach_up]"]
+    assert main(["benchmark", "suite=libero_goal", *tokens, f"run_dir={tmp_path / 'run'}"]) == 0
+    metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
+    differing = {"position_scale": [0.02, 0.05], "rotation_scale": [0.1, 0.5]}
+    assert differing.items() <= metrics["conventions"]["differing"].items()
+    assert metrics["conventions"]["trained_on"] == ["worldrl"]
+    assert {"gripper", "control_hz"}.isdisjoint(metrics["conventions"]["differing"])
+    note = "position_scale (0.02 there, 0.05 here)"
+    assert note in capsys.readouterr().err
+    assert note in (tmp_path / "run" / "report.html").read_text()

@@ -9,7 +9,7 @@ import pytest
 import worldrl.jobs.setup as setup
 import worldrl.jobs.setup_build as setup_build
 from worldrl.cli import main
-from worldrl.core.errors import SettingError, WorkerEnvironmentError
+from worldrl.core.errors import SettingError, WorkerEnvironmentError, WorkerError
 from worldrl.jobs.doctor import Failure, check_environment
 from worldrl.jobs.setup import SetupSettings
 from worldrl.rollout.environments import RECORD, environment_folder, find_environment, interpreter, lock_file
@@ -23,7 +23,7 @@ def cache(tmp_path, monkeypatch):
 
 
 def finish(cache):
-    """An environment as setup leaves it."""
+    """An environment as setup leaves it before its check."""
     folder = environment_folder("libero")
     interpreter(folder).parent.mkdir(parents=True)
     interpreter(folder).touch()
@@ -62,19 +62,54 @@ def test_an_unfinished_environment_is_none(cache):
     assert caught.value.fix == "worldrl setup libero"
 
 
+def test_doctor_believes_the_check_and_not_the_record(cache, monkeypatch):
+    """The wheel brings no assets: an environment without any is no LIBERO, however completely it was built."""
+    folder = finish(cache)
+
+    def lacks_assets(settings):
+        raise WorkerError("LIBERO's assets are not there")
+
+    monkeypatch.setattr(setup, "check_libero", lacks_assets)
+    with pytest.raises(WorkerError):
+        setup.ready(SetupSettings("libero"), folder)
+    with pytest.raises(Failure, match="has not passed") as caught:
+        check_environment("libero")
+    assert caught.value.fix == "worldrl setup libero assets=FOLDER"
+    monkeypatch.setattr(setup, "check_libero", lambda settings: {"assets": "0123"})
+    setup.ready(SetupSettings("libero"), folder)
+    assert check_environment("libero") == f"{folder}, assets of its package"
+    monkeypatch.setattr(setup, "check_libero", lacks_assets)  # they were there once, and are there no more
+    with pytest.raises(WorkerError):
+        setup.ready(SetupSettings("libero"), folder)
+    with pytest.raises(Failure, match="has not passed"):
+        check_environment("libero")
+
+
 def test_assets_are_remembered_with_their_note(cache):
     folder = finish(cache)
-    assert check_environment("libero") == f"{folder}, assets of its package"
     assets = cache / "assets"
     (assets / "scenes").mkdir(parents=True)
     setup.remember(SetupSettings("libero", assets=str(assets), assets_note="stand-in bowl"), folder)
     setup.remember(SetupSettings("libero"), folder)  # a later run without them forgets nothing
+    setup.note_checked(folder, True)
     assert find_environment("libero").record["assets"] == str(assets)
     assert "stand-in bowl" in check_environment("libero")
     (assets / "scenes").rmdir()
     assets.rmdir()
     with pytest.raises(Failure, match="are gone"):
         check_environment("libero")
+
+
+def test_a_note_stays_with_the_assets_it_was_told_of(cache):
+    folder = finish(cache)
+    for name, mesh in (("first", "bowl"), ("copy", "bowl"), ("other", "plate")):
+        (cache / name / "scenes").mkdir(parents=True)
+        (cache / name / "scenes" / "mesh.obj").write_text(mesh)
+    for name, told, note in (("first", "stand-in", "stand-in"), ("other", "", ""), ("copy", "", "stand-in")):
+        setup.remember(SetupSettings("libero", assets=str(cache / name), assets_note=told), folder)
+        assert find_environment("libero").record["assets_note"] == note
+    with pytest.raises(SettingError, match="assets_note: give the folder"):
+        setup.main(SetupSettings("libero", run_dir=str(cache / "run"), assets_note="of what?"))
 
 
 def test_a_record_of_another_version_is_refused(cache):

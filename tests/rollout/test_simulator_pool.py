@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import worldrl.rollout.simulator as simulator
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.rollout.actors import ExpertActor, WanderActor
 from worldrl.rollout.simulator import Launch
 from worldrl.rollout.simulator_pool import SimulatorPool, Start
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, play_episodes
+from worldrl.workers.wire import PROTOCOL
 
 TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
 HORIZON = {"reach_right": 40, "reach_up": 40}
@@ -184,3 +186,29 @@ def alive(pid):
 
 def test_start_names_its_episode():
     assert Start("reach_up", 3, 7).describe() == "reach_up stored state 3, seed 7"
+
+
+def test_a_worker_refuses_a_core_of_another_protocol(monkeypatch):
+    monkeypatch.setattr(simulator, "PROTOCOL", 99)
+    with (
+        pytest.raises(WorkerError, match=rf"this worker speaks protocol {PROTOCOL}, the core says .*99"),
+        SimulatorPool(launch()),
+    ):
+        pass
+
+
+OTHER_VERSION = """
+import sys
+
+class Fake:
+    def describe(self):
+        sys.modules["worldrl.workers.server"].PROTOCOL = 99
+        return {}
+"""
+
+
+def test_the_core_refuses_a_worker_of_another_protocol(tmp_path):
+    (tmp_path / "other.py").write_text(OTHER_VERSION)
+    other = Launch("other", sys.executable, f"{tmp_path / 'other.py'}:Fake", {})
+    with pytest.raises(WorkerError, match=rf"the worker speaks protocol 99, the core {PROTOCOL}"), SimulatorPool(other):
+        pass

@@ -19,8 +19,19 @@ REACHED = 0.05
 
 class Fake:
     def __init__(
-        self, *, image_size=0, fault=None, drift=0.0, suite="fake", boom="", wrist=False, lazy=False, undone=""
+        self,
+        *,
+        image_size=0,
+        fault=None,
+        drift=0.0,
+        suite="fake",
+        boom="",
+        wrist=False,
+        lazy=False,
+        undone="",
+        unsettled="",
     ):
+        self.unsettled = unsettled
         if boom:
             raise RuntimeError(boom)
         self.image_size, self.fault, self.suite, self.wrist = image_size, fault or {}, suite, wrist
@@ -35,8 +46,9 @@ class Fake:
             "suite": self.suite,
             "tasks": tasks,
             "stored_states": 50,
-            "packages": {},
+            "packages": {"mujoco": "3.3.7"},
             "assets": "0123",
+            "sources": {"bddl": "b0", "robosuite": "r0", "libero": "l0"},
             "pid": os.getpid(),
         }
 
@@ -44,7 +56,9 @@ class Fake:
         return Point(self, task)
 
     def probe(self):
-        return {"distance_mm": 0.0}
+        if self.unsettled:
+            raise RuntimeError(self.unsettled)
+        return {"distance_mm": 0.0, "frame": "00ff"}
 
 
 class Point:

@@ -3,13 +3,16 @@
 Units under test: ``workers/libero_observation.py``, ``workers/rotations.py``, ``workers/libero_package.py``, ``workers/libero_facts.py``.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+import worldrl.workers.libero as libero
 from worldrl.workers import libero_facts as facts
 from worldrl.workers.libero_observation import turn
-from worldrl.workers.libero_package import LiberoError, assets_digest, find_assets, task_sentence
+from worldrl.workers.libero_package import LiberoError, assets_digest, find_assets, sources_digests, task_sentence
 from worldrl.workers.rotations import DOWN, axis_angle, rotation_vector
 
 
@@ -71,3 +74,81 @@ def test_assets_digest_sees_content_and_names_but_not_notes(tmp_path):
 def test_missing_assets_say_where_and_what_to_do(tmp_path):
     with pytest.raises(LiberoError, match=r"package/assets.*worldrl setup libero assets="):
         find_assets(tmp_path / "package", "")
+
+
+def test_a_private_fork_has_other_digests(tmp_path, monkeypatch):
+    """Gravity of -3 mended somebody's initial poses (LIBERO#131); versions in the metadata stay as they were."""
+    root, robosuite = tmp_path / "libero", tmp_path / "robosuite"
+    files = {
+        root / "bddl_files" / "libero_goal" / "a.bddl": "(define (problem a))",
+        root / "bddl_files" / "libero_spatial" / "b.bddl": "(define (problem b))",
+        root / "envs" / "problem.py": "GRIP = 1",
+        robosuite / "models" / "base.xml": "<option gravity='0 0 -9.81'/>",
+        robosuite / "models" / "finger.stl": "mesh",
+        robosuite / "models" / "base.pyc": "compiled",
+        robosuite / "__init__.py": "",
+    }
+
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before, seen = sources_digests(root, "libero_goal"), {}
+    for path, text in files.items():
+        path.write_text(text + " ")
+        after = sources_digests(root, "libero_goal")
+        seen[path.name] = [name for name in before if after[name] != before[name]]
+        path.write_text(text)
+    assert sources_digests(root, "libero_goal") == before
+    assert seen == {
+        "a.bddl": ["bddl"],
+        "b.bddl": [],  # another suite's
+        "problem.py": ["libero"],
+        "base.xml": ["robosuite"],
+        "finger.stl": ["robosuite"],
+        "base.pyc": [],
+        "__init__.py": ["robosuite"],
+    }
+
+
+class Resting:
+    """Stands in for a simulation of the settle probe's task: two objects, so far apart after so many steps."""
+
+    def __init__(self, apart_m):
+        self.apart_m, self.steps, self.closed = apart_m, 0, False
+
+    def reset(self, init_id, seed, *, render):
+        self.steps = facts.SETTLE_STEPS
+        return {}
+
+    def step(self, action, *, render):
+        assert action.tolist() == list(facts.NO_OP)
+        self.steps += 1
+
+    def position(self, name):
+        settled = self.steps == facts.SETTLE_PROBE.steps
+        upper = name == facts.SETTLE_PROBE.upper
+        return np.array([self.apart_m * upper * settled, 0.0, 0.9 + 0.05 * upper])
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize(("apart_m", "holds"), [(0.0145, True), (0.037, False)])
+def test_the_settle_probe_refuses_a_physics_in_which_a_stored_state_does_not_hold(apart_m, holds, monkeypatch):
+    """14.5 mm on MuJoCo 3.3.7, 37 mm on 3.8.1, where the bowl leans: 86 points of one task."""
+    place, resting = facts.SETTLE_PROBE, Resting(apart_m)
+    suite = object.__new__(libero.Libero)
+    suite.packages, suite.cameras, suite._states_folder = {"mujoco": "3.8.1"}, (), Path()
+    suite._names = {place.suite: [f"task_{number}" for number in range(10)]}
+    monkeypatch.setattr(libero, "load_suite", lambda path, suite: {f"task_{place.task}": np.zeros((50, 3))})
+    monkeypatch.setattr(libero.Libero, "_environment", lambda self, suite, task: None)
+    monkeypatch.setattr(libero, "Simulation", lambda suite, env, states: resting)
+    if holds:
+        assert suite.probe()["distance_mm"] == pytest.approx(14.5)
+    else:
+        with pytest.raises(
+            LiberoError, match=r"stored state 0 of task_5 does not hold.* 37 mm .*at most 25 mm.*3\.8\.1"
+        ):
+            suite.probe()
+    assert resting.closed

@@ -6,6 +6,7 @@ Torch is imported inside the functions, so that the command line and run directo
 from __future__ import annotations
 
 import os
+import platform
 import re
 import resource
 import sys
@@ -58,6 +59,18 @@ def _why_no_cuda() -> str:
     if not version:
         return f"torch {torch.__version__} is a build without CUDA"
     return f"torch {torch.__version__} (CUDA {version}) finds no usable GPU or driver"
+
+
+def hardware(device: str) -> str:
+    """Name the GPU behind a device, or the processor: published rates have moved with the GPU's type."""
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.cuda.get_device_name(device)
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.machine()
 
 
 def resolve_dtype(name: str, device: torch.device | None = None) -> torch.dtype:

@@ -23,7 +23,7 @@ from typing import Any, Self
 import yaml
 
 from worldrl.core.atomic import disk_errors, recover, write_file
-from worldrl.core.device import peak_rss_mb
+from worldrl.core.device import hardware, peak_rss_mb
 from worldrl.core.errors import RunDirectoryError
 from worldrl.core.jsonfile import difference, digest, plain, read_json, write_json
 from worldrl.core.lock import take_lock
@@ -230,6 +230,7 @@ class RunDirectory:
             "packages": package_versions(),
             "seed": seed,
             "device": str(device),
+            "hardware": hardware(str(device)),
             "wall_s": round(self.wall_s if wall_s is None else wall_s, 3),
             "peak_rss_mb": round(self._peak_mb, 1),
             "metrics": plain(metrics, where="metrics", nonfinite="null", error=RunDirectoryError),

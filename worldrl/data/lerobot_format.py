@@ -87,12 +87,14 @@ class DatasetHeader:
         cameras: names, in the order of the episode's camera axis.
         image_size: rows and columns of every camera, in pixels.
         embodiment: constants of the robot that was recorded.
+        suite: benchmark whose tasks and initial states these are, as a protocol names it; empty where nobody said.
     """
 
     fps: int
     cameras: tuple[str, ...]
     image_size: tuple[int, int]
     embodiment: AnyEmbodiment
+    suite: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -102,6 +104,7 @@ class DatasetHeader:
             "cameras": list(self.cameras),
             "image_size": list(self.image_size),
             "embodiment": self.embodiment.to_json(),
+            **({"suite": self.suite} if self.suite else {}),
         }
 
     @classmethod
@@ -109,7 +112,8 @@ class DatasetHeader:
         """Rebuild from :meth:`to_json`."""
         rows, columns = data["image_size"]
         embodiment = embodiment_from_json(data["embodiment"])
-        return cls(int(data["fps"]), tuple(data["cameras"]), (int(rows), int(columns)), embodiment)
+        size, suite = (int(rows), int(columns)), str(data.get("suite", ""))
+        return cls(int(data["fps"]), tuple(data["cameras"]), size, embodiment, suite)
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ class LeRobotWriter:
         cameras: names, in the order of the episodes' camera axis.
         image_size: rows and columns of every camera (pixels).
         embodiment: constants of the robot, stored with the data.
+        suite: see :class:`~worldrl.data.lerobot_format.DatasetHeader`.
 
     Raises:
         SettingError: ``fps`` is not a positive whole number, or differs from the control rate.
@@ -58,9 +59,11 @@ class LeRobotWriter:
         cameras: Sequence[str] = ("scene",),
         image_size: tuple[int, int],
         embodiment: AnyEmbodiment,
+        suite: str = "",
     ) -> None:
         self.folder = Path(folder)
-        header = DatasetHeader(_whole_fps(fps, embodiment), tuple(cameras), (image_size[0], image_size[1]), embodiment)
+        size = (image_size[0], image_size[1])
+        header = DatasetHeader(_whole_fps(fps, embodiment), tuple(cameras), size, embodiment, suite)
         self._resources = ExitStack()
         _refuse_foreign_folder(self.folder)
         self._resources.enter_context(writer_lock(self.folder / LOCK_PATH, str(self.folder)))
@@ -155,6 +158,7 @@ def finalize_dataset(folder: Path | str) -> None:
         cameras=header.cameras,
         image_size=header.image_size,
         embodiment=header.embodiment,
+        suite=header.suite,
     ).close()
 
 
@@ -169,7 +173,7 @@ def open_journal(folder: Path, header: DatasetHeader) -> Journal:
         write_durably(path, seal(header.to_json()))
     journal = read_journal(folder)
     for name, value in header.to_json().items():
-        found = journal.header.to_json()[name]
+        found = journal.header.to_json().get(name)
         if found != value:
             raise ArtefactError(f"{folder}: {name} is {found}, this writer has {value}; write into another folder")
     _clear_leftovers(folder, journal)

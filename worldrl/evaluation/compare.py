@@ -13,6 +13,7 @@ from typing import Any
 from worldrl.core.errors import ProtocolError
 from worldrl.core.stats import Paired, Rate, paired
 from worldrl.evaluation.protocol import require_same
+from worldrl.evaluation.provenance import differences
 from worldrl.evaluation.result import EvalResult
 
 
@@ -71,6 +72,7 @@ class Comparison:
             "paired": self.overall,
             "tasks": {task: self._task_metrics(task) for task in self.tasks},
             "valid": self.a.valid and self.b.valid,
+            "notes": differences(self.a.provenance, self.b.provenance),
         }
 
     def _task_metrics(self, task: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from worldrl.core.jsonfile import digest
 from worldrl.core.log import Progress
 from worldrl.core.types import Episode
 from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.evaluation.provenance import Provenance, embedded_drawing, provenance
 from worldrl.evaluation.race import Race
 from worldrl.evaluation.result import EvalLog, EvalResult, header_json
 from worldrl.rollout.actors import AnyActor, PolicyActor, actor_to_json
@@ -153,7 +154,19 @@ def evaluate_actor(
         record_videos=record_videos,
         on_recording=on_recording,
         race=race,
+        provenance=provenance(
+            protocol.packages,
+            device=device_of(actor),
+            workers=workers,
+            envs=max(1, workers) * envs_per_worker,
+            **(embedded_drawing() if isinstance(actor, PolicyActor) else {}),
+        ),
     )
+
+
+def device_of(actor: AnyActor) -> str:
+    """Torch device that an actor decides on; a scripted one needs none but the processor."""
+    return actor.device if isinstance(actor, PolicyActor) else "cpu"
 
 
 def evaluate_with(
@@ -166,6 +179,7 @@ def evaluate_with(
     record_videos: int = 0,
     on_recording: Callable[[Episode], None] | None = None,
     race: Race | None = None,
+    provenance: Provenance | None = None,
 ) -> EvalResult:
     """Measure whatever runs episodes: the embedded simulator, or another suite's workers.
 
@@ -178,8 +192,9 @@ def evaluate_with(
         record_videos: episodes per task recorded with frames.
         on_recording: receives them.
         race: an earlier result to compare with.
+        provenance: on what it is measured; None writes nothing down.
     """
-    log = EvalLog(out, header_json(protocol, name, identity))
+    log = EvalLog(out, header_json(protocol, name, identity, provenance))
     known = {outcome.spec.key for outcome in log.outcomes}
     specs = [spec for spec in protocol.specs() if spec.key not in known]
     if race is not None:
@@ -195,7 +210,8 @@ def evaluate_with(
             if race is not None:
                 race.check(log.outcomes)
     by_key = {outcome.spec.key: outcome for outcome in log.outcomes}
-    return EvalResult(protocol, name, identity, tuple(by_key[spec.key] for spec in protocol.specs()))
+    outcomes = tuple(by_key[spec.key] for spec in protocol.specs())
+    return EvalResult(protocol, name, identity, outcomes, log.provenance)
 
 
 def positions_to_record(specs: list[EpisodeSpec], protocol: EvalProtocol, per_task: int) -> list[int]:

@@ -18,7 +18,7 @@ from worldrl.core.errors import ProtocolError, SettingError, nearest
 from worldrl.core.jsonfile import digest, read_json, write_json
 from worldrl.core.rng import stream_seed
 from worldrl.rollout.chunk_timing import check_timing
-from worldrl.rollout.collect import embedded_embodiment, main_camera
+from worldrl.rollout.collect import EMBEDDED_SUITE, embedded_embodiment, main_camera
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 
 SCHEMA = 1
@@ -248,7 +248,7 @@ def embedded_protocol(
     robot = embedded_embodiment(tasks)
     protocol = EvalProtocol(
         **{
-            "suite": "worldrl",
+            "suite": EMBEDDED_SUITE,
             "suite_version": "v0",
             "tasks": tuple(tasks),
             "episodes_per_task": episodes_per_task,

@@ -3,7 +3,7 @@
 ::
 
     folder/
-      evaluation.json   {"schema", "policy", "policy_hash", "protocol", "protocol_hash"}
+      evaluation.json   {"schema", "policy", "policy_hash", "protocol", "protocol_hash", "provenance"}
       episodes.jsonl    one outcome per line, in the order in which episodes finished
 """
 
@@ -13,7 +13,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from worldrl.core.errors import ArtefactError, ProtocolError
 from worldrl.core.jsonfile import parse_json, read_json, write_json
 from worldrl.core.stats import Rate, wilson
 from worldrl.evaluation.protocol import EvalProtocol, require_same
+from worldrl.evaluation.provenance import Provenance, continued
 from worldrl.rollout.specs import EpisodeOutcome
 
 SCHEMA = 1
@@ -44,12 +45,14 @@ class EvalResult:
         policy: who acted, for people.
         policy_hash: identity of its weights, or of the scripted actor's settings.
         outcomes: one per episode of ``protocol.specs()``.
+        provenance: on what it was measured (``evaluation.provenance``); empty where nobody wrote it down.
     """
 
     protocol: EvalProtocol
     policy: str
     policy_hash: str
     outcomes: tuple[EpisodeOutcome, ...]
+    provenance: Provenance = field(default_factory=dict[str, str])
 
     def __post_init__(self) -> None:
         expected = Counter(spec.key for spec in self.protocol.specs())
@@ -125,12 +128,14 @@ class EvalResult:
             "clipped_share": self.clipped_share,
             "restarted_episodes": self.restarts,
             "valid": self.valid,
+            "provenance": self.provenance,
             "protocol": self.protocol.to_json(),
         }
 
     def save(self, folder: Path) -> None:
         """Write ``evaluation.json`` and ``episodes.jsonl``."""
-        write_header(folder, self.protocol, self.policy, self.policy_hash)
+        header = header_json(self.protocol, self.policy, self.policy_hash, self.provenance)
+        write_json(folder / HEADER, header, error=ArtefactError)
         rows = [json.dumps(outcome.to_json()) + "\n" for outcome in self.outcomes]
         write_file(folder / EPISODES, "".join(rows).encode())
 
@@ -152,7 +157,7 @@ class EvalResult:
         protocol = EvalProtocol.from_json(header["protocol"])
         found = {outcome.spec.key: outcome for outcome in read_rows(folder)}
         outcomes = [found[spec.key] for spec in protocol.specs() if spec.key in found]
-        return cls(protocol, header["policy"], header["policy_hash"], tuple(outcomes))
+        return cls(protocol, header["policy"], header["policy_hash"], tuple(outcomes), header.get("provenance", {}))
 
 
 def mean_score(results: Sequence[EvalResult], *, generator: np.random.Generator) -> Bootstrap:
@@ -177,7 +182,9 @@ def mean_score(results: Sequence[EvalResult], *, generator: np.random.Generator)
     return suite_score(np.array(hits).transpose(0, 2, 1), generator=generator)
 
 
-def header_json(protocol: EvalProtocol, policy: str, policy_hash: str) -> dict[str, Any]:
+def header_json(
+    protocol: EvalProtocol, policy: str, policy_hash: str, provenance: Provenance | None = None
+) -> dict[str, Any]:
     """Content of ``evaluation.json``."""
     return {
         "schema": SCHEMA,
@@ -185,12 +192,8 @@ def header_json(protocol: EvalProtocol, policy: str, policy_hash: str) -> dict[s
         "policy_hash": policy_hash,
         "protocol": protocol.to_json(),
         "protocol_hash": protocol.hash,
+        "provenance": provenance or {},
     }
-
-
-def write_header(folder: Path, protocol: EvalProtocol, policy: str, policy_hash: str) -> None:
-    """Write ``evaluation.json``."""
-    write_json(folder / HEADER, header_json(protocol, policy, policy_hash), error=ArtefactError)
 
 
 def read_header(folder: Path) -> dict[str, Any]:
@@ -217,7 +220,7 @@ def read_rows(folder: Path) -> list[EpisodeOutcome]:
 
 
 class EvalLog:
-    """Appends outcomes durably, and knows those of an earlier, interrupted evaluation.
+    """Appends outcomes durably, and knows those and the provenance of an earlier, interrupted evaluation.
 
     Args:
         folder: where the two files go; None keeps nothing.
@@ -229,15 +232,23 @@ class EvalLog:
 
     def __init__(self, folder: Path | None, header: Mapping[str, Any]) -> None:
         self.outcomes: list[EpisodeOutcome] = []
+        self.provenance: Provenance = header["provenance"]
         self._path = folder / EPISODES if folder else None
         if folder is None:
             return
         if (folder / HEADER).exists():
             _require_same_header(folder, header)
             self.outcomes = read_rows(folder)
-        write_json(folder / HEADER, header, error=ArtefactError)
+            self.provenance = self._gone_on(read_header(folder).get("provenance", {}), header)
+        write_json(folder / HEADER, {**header, "provenance": self.provenance}, error=ArtefactError)
         # Rewritten whole, so that a torn last line never precedes a new one.
         write_file(folder / EPISODES, b"".join(_line(outcome) for outcome in self.outcomes), error=ArtefactError)
+
+    def _gone_on(self, earlier: Provenance, header: Mapping[str, Any]) -> Provenance:
+        """Provenance of both sessions; where nothing was left to run, that of the earlier one."""
+        protocol = header["protocol"]
+        finished = len(self.outcomes) == len(protocol["tasks"]) * protocol["episodes_per_task"]
+        return earlier if finished else continued(earlier, header["provenance"])
 
     def add(self, outcome: EpisodeOutcome) -> None:
         """Keep an outcome; when this returns, it survives a crash."""

@@ -8,8 +8,9 @@ from typing import Any
 from worldrl.core.actions import suite_actions
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.types import Episode
-from worldrl.evaluation.evaluate import evaluate_with
+from worldrl.evaluation.evaluate import device_of, evaluate_with
 from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.evaluation.provenance import suite_provenance
 from worldrl.evaluation.result import EvalResult
 from worldrl.rollout.actors import AnyActor
 from worldrl.rollout.simulator_pool import SimulatorPool
@@ -65,7 +66,8 @@ def evaluate_in_suite(
         rules = Rules(protocol.horizon, cameras, protocol.hold_steps, frozenset(record))
         return play_episodes(pool, specs, actor, rules, account)
 
-    return evaluate_with(run, protocol, **recording)
+    found = suite_provenance(pool, protocol.packages, device=device_of(actor), draws=bool(cameras))
+    return evaluate_with(run, protocol, provenance=found, **recording)
 
 
 def libero_protocol(
@@ -133,6 +135,7 @@ def conventions(described: dict[str, Any], *, shadows: bool, assets_note: str) -
         "action": f"delta pose, 1 = {facts.POSITION_SCALE} m and {facts.ROTATION_SCALE} rad; gripper -1 open, +1 closed",
         "state": "position, axis-angle, two fingers",
         "assets": f"{described['assets']} ({assets_note})" if assets_note else described["assets"],
+        "sources": ", ".join(f"{name} {digest}" for name, digest in described["sources"].items()),
     }
 
 

@@ -21,6 +21,7 @@ from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol, require
 from worldrl.evaluation.race import Race, RaceOver, race_against
 from worldrl.evaluation.result import EvalResult, mean_score
 from worldrl.evaluation.suites import evaluate_in_suite, suite_protocol
+from worldrl.evaluation.trained_on import examine
 from worldrl.jobs.benchmark_films import (
     EMBEDDED,
     EXPERT,
@@ -56,6 +57,7 @@ class BenchmarkSettings:
     device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")
     episodes: int = setting(10, "initial states of each task; LIBERO stores 50")
     first_index: int = setting(0, "number of the first initial state")
+    refuse_training_states: bool = setting(False, "make it an error to begin where the policy was trained")
     tasks: list[str] = setting([], "names of tasks; empty takes all of the suite")
     workers: int = setting(2, "simulator processes; 0 runs the embedded suite in this process")
     envs: int = setting(4, "environments in all, and the largest batch of a decision")
@@ -66,7 +68,7 @@ class BenchmarkSettings:
     shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
     image_size: int = setting(256, "foreign suites: pixels of the expert's videos; a policy brings its own")
     assets: str = setting("", "LIBERO: folder of its assets; empty takes what setup was told")
-    assets_note: str = setting("", "LIBERO: what the result must say about assets=; setup's own note is kept")
+    assets_note: str = setting("", "LIBERO: what the result must say about its assets besides what setup was told")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
     recycle_after: int = setting(50, "foreign suites: episodes after which a worker is replaced")
     restarts: int = setting(2, "how often one episode may lose its worker")
@@ -126,6 +128,8 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
         console().print(f"assets: {extra['assets_note']}; this is not a {settings.suite} result", markup=False)
     if films.note:
         console().print(films.note, markup=False)
+    for warning in extra.get("warnings", ()):
+        console().print(f"warning: {warning}", markup=False)
     console().print(f"report: {run.path / 'report.html'}", markup=False)
     return metrics
 
@@ -194,6 +198,7 @@ def embedded(
         initial_states="sampled",
         **common_fields(settings),
     )
+    trained = training_of(settings, protocol)
     race = race_of(settings, protocol)
     options: dict[str, Any] = {
         "workers": settings.workers,
@@ -211,7 +216,7 @@ def embedded(
     else:
         result = evaluate_policy(Path(settings.policy), protocol, device=device, **options)
     account.simulate_s += time.monotonic() - began_s  # its workers decide and simulate in one
-    return result, undecided(race, result)
+    return result, {**trained, **undecided(race, result)}
 
 
 def foreign(
@@ -236,6 +241,7 @@ def foreign(
             assets_note=suite.assets_note,
             **fields,
         )
+        trained = training_of(settings, protocol)
         actor, race = actor_of(settings, protocol, device), race_of(settings, protocol)
         result = evaluate_in_suite(
             suite.pool,
@@ -250,4 +256,11 @@ def foreign(
             on_recording=video_writer(run.path / "videos", protocol.control_hz) if settings.videos else None,
             race=race,
         )
-    return result, {**suite.facts, **undecided(race, result)}
+    return result, {**suite.facts, **trained, **undecided(race, result)}
+
+
+def training_of(settings: BenchmarkSettings, protocol: EvalProtocol) -> dict[str, Any]:
+    """What the result says about the policy's training; a scripted expert had none."""
+    if settings.policy == EXPERT:
+        return {}
+    return examine(protocol, policy_facts(Path(settings.policy)).trained_on, refuse=settings.refuse_training_states)

@@ -99,9 +99,11 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
             "protocol": result.protocol.hash,
             "policy": f"{result.policy} ({result.policy_hash[:16]})",
             "device": device,
+            **result.provenance,
         },
         notes=[
             *limits,
+            *(f"Warning: {text}." for text in found.extra.get("warnings", ())),
             *LIMITS,
             lasting(result),
             *_clipped(result),

@@ -75,6 +75,7 @@ def record_suite(
         "embodiment": libero_embodiment(),
         "cameras": cameras,
         "image_size": settings.image_size,
+        "suite": settings.suite,
     }
     if settings.expert_episodes + settings.policy_episodes == 0:
         return record_missing(run.path / DATASET, plans, _player(None, settings, cameras), **fields), {

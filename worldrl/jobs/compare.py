@@ -59,6 +59,8 @@ def show(metrics: Mapping[str, Any]) -> None:
         _add_row(table, task, entry, f"{entry['p_holm']:.2g}")
     _add_row(table, "all", metrics, f"{metrics['paired']['p']:.2g}")
     console().print(table)
+    for note in metrics["notes"]:
+        console().print(f"note: measured differently: {note}", markup=False)
     if not metrics["valid"]:
         console().print("not valid: too many episodes of one evaluation were run again after a worker died")
 

@@ -29,7 +29,7 @@ from worldrl.core.errors import WorkerEnvironmentError, WorldrlError
 from worldrl.core.run import RunDirectory
 from worldrl.jobs.setup_adopt import lacking_checkout
 from worldrl.paths import bundled_weights
-from worldrl.rollout.environments import NAMES, find_environment
+from worldrl.rollout.environments import CHECKED, NAMES, find_environment
 from worldrl.settings import as_plain, positive, resume_command, setting
 from worldrl.workers.rendering import RENDER_PROGRAM, choose_backend
 
@@ -213,7 +213,7 @@ def check_extras() -> str:
 
 
 def check_environment(name: str) -> str:
-    """A simulator's own environment is there; whether it serves is what its setup checks."""
+    """A simulator's own environment is there, and has passed the check of its setup."""
     try:
         environment = find_environment(name)
     except WorkerEnvironmentError as error:
@@ -226,6 +226,11 @@ def check_environment(name: str) -> str:
         where = environment.record.get("checkout", environment.folder)
         return f"{environment.python}, {where}; the adapter was never run against the real one"
     assets = str(environment.record.get("assets", ""))
+    if not environment.record.get(CHECKED, False):
+        lacks = name == "libero" and not assets  # its wheel brings none
+        raise Failure(
+            f"{environment.folder} has not passed setup's check", f"worldrl setup {name}{' assets=FOLDER' * lacks}"
+        )
     if not assets:
         return f"{environment.folder}, assets of its package" if name == "libero" else str(environment.folder)
     if not Path(assets).is_dir():

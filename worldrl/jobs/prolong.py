@@ -76,7 +76,12 @@ def prolong(recorded: EpisodeDataset, folder: Path, settings: ProlongSettings) -
     )
     size = recorded.image_size
     with LeRobotWriter(
-        folder, fps=recorded.header.fps, cameras=("scene",), image_size=size, embodiment=robot
+        folder,
+        fps=recorded.header.fps,
+        cameras=("scene",),
+        image_size=size,
+        embodiment=robot,
+        suite=recorded.header.suite,
     ) as writer:
         written = len(writer.records)
         if written > len(scripts):

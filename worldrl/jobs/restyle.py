@@ -94,7 +94,12 @@ def by_image(settings: RestyleSettings, recorded: EpisodeDataset, folder: Path) 
     """Recolour the recording, going on after the episodes that an earlier session wrote; return each one's look."""
     header = recorded.header
     with LeRobotWriter(
-        folder, fps=header.fps, cameras=header.cameras, image_size=header.image_size, embodiment=header.embodiment
+        folder,
+        fps=header.fps,
+        cameras=header.cameras,
+        image_size=header.image_size,
+        embodiment=header.embodiment,
+        suite=header.suite,
     ) as writer:
         written = len(writer.records)
         if written > len(recorded):

@@ -9,6 +9,7 @@ be given later.
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from worldrl.jobs.opening import open_run
 from worldrl.jobs.setup_adopt import adopt
 from worldrl.jobs.setup_build import PYTHON, build, say
 from worldrl.rollout.environments import (
+    CHECKED,
     NAMES,
     RECORD,
     SCHEMA,
@@ -35,6 +37,7 @@ from worldrl.rollout.simulator import Launch, Lost, SimulatorProcess
 from worldrl.rollout.simulator_pool import SimulatorPool
 from worldrl.settings import one_of, positive, setting
 from worldrl.workers import libero_facts as facts
+from worldrl.workers.libero_package import assets_digest
 from worldrl.workers.rendering import choose_backend
 
 
@@ -50,7 +53,7 @@ class SetupSettings:
     )
     checkout: str = setting("", "robotwin: folder of a RoboTwin 2.0 checkout")
     assets: str = setting("", "folder of LIBERO's assets (meshes, textures), remembered; empty keeps what it knows")
-    assets_note: str = setting("", "what every result must say about these assets, for example 'stand-in bowl'")
+    assets_note: str = setting("", "what every result made with them must say, for example 'stand-in bowl'")
     timeout_s: float = setting(600.0, "longest silence of the check at the end (s)")
 
     def __post_init__(self) -> None:
@@ -77,6 +80,8 @@ def main(settings: SetupSettings) -> dict[str, Any]:
         raise SettingError(f"setup: which environment? Write worldrl setup NAME, with one of {', '.join(NAMES)}")
     if settings.assets and settings.name != "libero":
         raise SettingError(f"assets: {settings.name} needs none; leave it out")
+    if settings.assets_note and not settings.assets:
+        raise SettingError("assets_note: give the folder that it is about as well: assets=FOLDER")
     if settings.assets and not (Path(settings.assets) / "scenes").is_dir():
         raise SettingError(f"assets: {settings.assets} holds no LIBERO assets (no folder 'scenes' in it)")
     folder = environment_folder(settings.name)
@@ -99,17 +104,35 @@ def ready(settings: SetupSettings, folder: Path) -> dict[str, Any]:
     if not (folder / RECORD).exists():
         build(settings.name, settings.python, folder)
     remember(settings, folder)
-    return {"libero": check_libero, "maniskill": check_maniskill, LEROBOT: check_lerobot}[settings.name](settings)
+    note_checked(folder, False)  # until this check has passed, whatever an earlier one found
+    found = {"libero": check_libero, "maniskill": check_maniskill, LEROBOT: check_lerobot}[settings.name](settings)
+    note_checked(folder, True)
+    return found
+
+
+def note_checked(folder: Path, passed: bool) -> None:
+    """Write down whether an environment's check has passed; doctor believes nothing else."""
+    record = read_json(folder / RECORD, error=WorkerEnvironmentError)
+    write_json(folder / RECORD, {**record, CHECKED: passed}, error=WorkerEnvironmentError)
 
 
 def remember(settings: SetupSettings, folder: Path) -> None:
     """Write the environment's record; from here on it counts as built."""
     path = folder / RECORD
     known = read_json(path, error=WorkerEnvironmentError) if path.exists() else {}
-    record = {"schema": SCHEMA, "name": settings.name, "assets": "", "assets_note": "", **known}
-    if settings.assets:
-        record |= {"assets": str(Path(settings.assets).resolve()), "assets_note": settings.assets_note}
+    record = {"schema": SCHEMA, "name": settings.name, "assets": "", "assets_note": "", "assets_notes": {}, **known}
+    if settings.assets or (record["assets"] and Path(record["assets"]).is_dir()):
+        record |= bound_note(record, settings)
     write_json(path, record, error=WorkerEnvironmentError)
+
+
+def bound_note(record: Mapping[str, Any], settings: SetupSettings) -> dict[str, Any]:
+    """Entries of a record about its assets: a note belongs to their content, and comes back with it."""
+    folder = str(Path(settings.assets).resolve()) if settings.assets else record["assets"]
+    content, notes = assets_digest(Path(folder)), record["assets_notes"]
+    earlier = record["assets_note"] if folder == record["assets"] else ""
+    note = settings.assets_note or notes.get(content, earlier)
+    return {"assets": folder, "assets_note": note, "assets_notes": {**notes, content: note} if note else notes}
 
 
 # --- checking ------------------------------------------------------------------------------------------------------

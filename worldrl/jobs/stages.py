@@ -59,10 +59,12 @@ def learn_policy(
     seed: int,
     device: torch.device,
     log: MetricLog,
+    trained: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    """Clone demonstrations into ``folder/policy``; return the training report."""
+    """Clone demonstrations into ``folder/policy``, which keeps what they were; return the training report."""
     with initial_weights(seed, "policy"):
         policy = TokenPolicy(model, PolicyStatistics.from_episodes(episodes))
+    policy.trained_on = trained
     report = train_policy(
         policy,
         episodes,

@@ -163,6 +163,7 @@ class SuiteArena:
             embodiment=libero_embodiment(),
             cameras=CAMERAS,
             image_size=self._settings.policy.image_size,
+            suite=self._settings.suite,
         )
 
     def _play(self, missing: Sequence[tuple[EpisodeSpec, AnyActor]]) -> Iterator[Episode | EpisodeOutcome]:

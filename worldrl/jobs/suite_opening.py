@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from worldrl.evaluation.provenance import render_of
 from worldrl.rollout.simulator_pool import SimulatorPool
+from worldrl.rollout.suites import assets_note as known_note
 from worldrl.rollout.suites import crew_of
 
 RESTARTS, RECYCLE_AFTER = 2, 50
@@ -58,8 +60,8 @@ def open_suite(
         cameras: of the suite, for example ``scene`` and ``wrist``; empty renders nothing.
         image_size: pixels of the square pictures.
         shadows: LIBERO's shadows and anti-aliasing.
-        assets: folder of LIBERO's assets; empty takes the one that setup was told, with its note.
-        assets_note: what results must say about ``assets``.
+        assets: folder of LIBERO's assets; empty takes the one that setup was told.
+        assets_note: what results must say about them besides what setup was told.
         workers: processes.
         slots: environments in all.
         timeout_s: longest silence of a worker (s).
@@ -83,5 +85,5 @@ def open_suite(
     )
     with SimulatorPool(crew.launch, timeout_s=timeout_s, **crew.pool) as pool:
         settled = pool.probe()
-        render = crew.launch.variables.get("MUJOCO_GL") or str(crew.launch.options.get("device", ""))
-        yield OpenSuite(pool, assets_note or crew.assets_note, settled["distance_mm"], render if cameras else "")
+        note = known_note(suite, pool.suite, assets=assets, given=assets_note)
+        yield OpenSuite(pool, note, settled["distance_mm"], render_of(pool) if cameras else "")

@@ -14,8 +14,10 @@ from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, console
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset, assumed
+from worldrl.evaluation.trained_on import trained_on
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import POLICY, learn_policy
+from worldrl.policies.lerobot_folder import write_trained_on
 from worldrl.policies.token_policy import TokenPolicyConfig
 from worldrl.rollout.lerobot_policy import LerobotPolicy
 from worldrl.rollout.policy_folder import policy_facts
@@ -57,9 +59,10 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
     if not settings.start:
         require_size(settings, datasets)
     with open_run("train-policy", settings) as run, MetricLog(run.path) as log:
-        episodes = [episode for dataset in datasets for episode in dataset.load()]
+        episodes, trained = [episode for dataset in datasets for episode in dataset.load()], trained_on(datasets)
         if settings.start:
             metrics = tune_lerobot(run.path, episodes, settings, str(device), log)
+            write_trained_on(run.path / POLICY, trained)
         else:
             metrics = learn_policy(
                 run.path,
@@ -69,6 +72,7 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
                 seed=settings.seed,
                 device=device,
                 log=log,
+                trained=trained,
             )
         metrics["assumed"] = list(assumed(episodes))
         metrics["hash"] = policy_facts(run.path / POLICY).hash

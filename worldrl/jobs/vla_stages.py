@@ -25,6 +25,7 @@ from worldrl.core.interfaces import Policy
 from worldrl.core.jsonfile import difference
 from worldrl.core.stats import Rate, wilson
 from worldrl.data.dataset import EpisodeDataset, assumed
+from worldrl.evaluation.trained_on import merged, trained_on
 from worldrl.jobs.language import told_or_known
 from worldrl.jobs.stages import POLICY, calibrate, dream_plan, learn_policy, learn_world_model
 from worldrl.jobs.training_looks import refuse_test_looks
@@ -114,6 +115,7 @@ def supervised_policy(loop: Loop, demos: Path) -> Path:
             seed=loop.seed("policy"),
             device=loop.device,
             log=loop.log,
+            trained=trained_on([EpisodeDataset.open(demos)]),
         )
         loop.finish(stage, report)
     return stage.folder / POLICY
@@ -258,6 +260,10 @@ def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: P
             judge=judge,
         )
         end = imagined_success(loop, learner, env, seed=loop.seed("imagined-after", number))
+        if isinstance(learner, TokenPolicy):  # what it practised on counts as seen, too
+            learner.trained_on = merged(
+                learner.trained_on, trained_on([EpisodeDataset.open(folder) for folder in (demos, *practices)])
+            )
         learner.save(stage.folder / POLICY, parents=[policy_parent(policy), parent(world)])
         summary = {"imagined_before": start, "imagined_after": end, "history": history, "starts": len(store)}
         loop.finish(stage, {**summary, "p_keyframe": config.p_keyframe})

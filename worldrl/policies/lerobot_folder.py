@@ -7,7 +7,8 @@
       model.safetensors              weights
       policy_preprocessor.json       steps before the network, with *.safetensors of their statistics
       policy_postprocessor.json      steps after it
-      worldrl.json                   optional, ours: {"inputs": {feature: what the suite shows}, "actions": ActionSpec}
+      worldrl.json                   optional, ours: {"inputs": {feature: what the suite shows}, "actions": ActionSpec,
+                                     "trained_on": what it was fine-tuned on here}
       worldrl_head.safetensors       optional, ours: ACT's learned standard deviations
 
 lerobot passes a number through unchanged where its statistics are missing, and starts from random weights where weights are
@@ -24,13 +25,13 @@ from typing import Any
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError, nearest
-from worldrl.core.jsonfile import digest, read_json
+from worldrl.core.jsonfile import digest, read_json, write_json
 from worldrl.core.tensorfile import load_tensors
 
 CONFIG, WEIGHTS, OURS, HEAD = "config.json", "model.safetensors", "worldrl.json", "worldrl_head.safetensors"
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 TYPES = ("act", "diffusion", "pi0", "smolvla")
-ACTION = "action"
+ACTION, TRAINED_ON = "action", "trained_on"
 EMPTY_CAMERA = "observation.images.empty_camera_"
 """Prefix of cameras that a policy fills in itself."""
 _STATISTICS = {
@@ -70,6 +71,7 @@ class LerobotFolder:
         chunk_size: actions that the network decides at once.
         chunk_length: of those, how many are executed (``n_action_steps``).
         hash: identity of every file that decides what the policy does.
+        trained_on: what it was fine-tuned on here; None where nobody said.
     """
 
     path: Path
@@ -81,6 +83,7 @@ class LerobotFolder:
     chunk_size: int
     chunk_length: int
     hash: str = field(repr=False)
+    trained_on: Mapping[str, Any] | None = None
 
     @property
     def image_size(self) -> int:
@@ -136,7 +139,16 @@ def read_lerobot_folder(folder: Path) -> LerobotFolder:
         chunk_size=chunk_size,
         chunk_length=int(config["n_action_steps"]),
         hash=_identity(folder),
+        trained_on=ours.get(TRAINED_ON),
     )
+
+
+def write_trained_on(folder: Path, trained_on: Mapping[str, Any] | None) -> None:
+    """Say in a policy's folder what it was fine-tuned on; None leaves the folder silent."""
+    if trained_on is None:
+        return
+    ours = read_json(folder / OURS, error=ArtefactError) if (folder / OURS).is_file() else {}
+    write_json(folder / OURS, {**ours, TRAINED_ON: trained_on}, error=ArtefactError)
 
 
 def _features(listed: Mapping[str, Any]) -> dict[str, Feature]:

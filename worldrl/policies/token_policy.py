@@ -73,6 +73,8 @@ class TokenPolicyConfig:
 
 ACTIONS = "actions"
 """Key of a policy's :class:`ActionSpec` in its ``config.json``."""
+TRAINED_ON = "trained_on"
+"""Key of what it learned from."""
 
 
 def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
@@ -106,6 +108,7 @@ class TokenPolicy(nn.Module):
 
     Attributes:
         actions: what the numbers of an action are.
+        trained_on: what it learned from, in plain JSON values, saved with it; None where nobody said.
 
     Raises:
         SettingError: ``statistics`` is missing.
@@ -127,6 +130,7 @@ class TokenPolicy(nn.Module):
                 "compute them with PolicyStatistics.from_episodes(demonstrations)"
             )
         self.config, self.chunk_length, self.actions = config, config.chunk_length, statistics.actions
+        self.trained_on: dict[str, Any] | None = None
         for name, tensor in statistics.tensors().items():
             self.register_buffer(name, tensor)
         self.instruction_encoder = InstructionEncoder(config.text_width)
@@ -247,7 +251,8 @@ class TokenPolicy(nn.Module):
             parents: what the policy was made from, see :func:`worldrl.core.artefact.parent`.
         """
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-        config = {**asdict(self.config), ACTIONS: self.actions.to_json()}
+        said = {} if self.trained_on is None else {TRAINED_ON: self.trained_on}
+        config = {**asdict(self.config), ACTIONS: self.actions.to_json(), **said}
         write_artefact(folder, kind="policy", config=config, tensors=tensors, parents=parents)
 
     @classmethod
@@ -265,11 +270,12 @@ class TokenPolicy(nn.Module):
             ArtefactError: the folder is missing, damaged, of another kind, or lacks statistics or weights.
         """
         artefact = read_artefact(folder, kind="policy")
-        sizes = {name: value for name, value in artefact.config.items() if name != ACTIONS}
+        sizes = {name: value for name, value in artefact.config.items() if name not in (ACTIONS, TRAINED_ON)}
         try:
             statistics = PolicyStatistics.from_tensors(artefact.tensors, stored_actions(artefact.config), folder)
             policy = cls(TokenPolicyConfig(**sizes), statistics)
             policy.load_state_dict(artefact.tensors)
+            policy.trained_on = artefact.config.get(TRAINED_ON)
         except (KeyError, TypeError, RuntimeError) as error:
             raise ArtefactError(f"policy {folder}: config and weights do not fit this version: {error}") from error
         return policy.to(device).eval()

@@ -21,6 +21,8 @@ from worldrl.rollout.actors import AnyActor
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_of
 
+EMBEDDED_SUITE = "worldrl"
+"""Name of the embedded suite in protocols and datasets."""
 Who = TypeVar("Who")
 """Who acts: an actor, or files of what somebody did."""
 Who_co = TypeVar("Who_co", covariant=True)
@@ -116,7 +118,15 @@ def collect_dataset(
         )
 
     size = env_options.image_size
-    return record_missing(folder, plans, play, embodiment=embodiment, cameras=env_options.cameras, image_size=size)
+    return record_missing(
+        folder,
+        plans,
+        play,
+        embodiment=embodiment,
+        cameras=env_options.cameras,
+        image_size=size,
+        suite=EMBEDDED_SUITE,
+    )
 
 
 def record_missing(
@@ -127,6 +137,7 @@ def record_missing(
     embodiment: AnyEmbodiment,
     cameras: Sequence[str],
     image_size: int,
+    suite: str,
 ) -> list[dict[str, object]]:
     """Write every episode of the plans that the dataset does not hold yet, wherever they are played.
 
@@ -137,6 +148,7 @@ def record_missing(
         embodiment: of the robot that plays them.
         cameras: names, in the order of the frames' axis ``V``.
         image_size: pixels per side.
+        suite: whose tasks and initial states they are.
 
     Returns:
         As :func:`collect_dataset`, and so are the errors.
@@ -147,6 +159,7 @@ def record_missing(
         cameras=cameras,
         image_size=(image_size, image_size),
         embodiment=embodiment,
+        suite=suite,
     ) as writer:
         known = {spec_of(record.meta).key for record in writer.records}
         _refuse_strangers(folder, known, plans)

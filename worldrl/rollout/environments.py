@@ -27,6 +27,8 @@ from worldrl.workers import boot
 
 CACHE_VARIABLE = "WORLDRL_CACHE"
 RECORD = "environment.json"
+CHECKED = "checked"
+"""Key of a built environment's record: whether setup's check at the end has passed."""
 SCHEMA = 1
 NAMES = ("libero", "maniskill", "robotwin", "isaac", "lerobot")
 """Environments that ``worldrl setup`` knows; one without a lock is the user's own and is only checked and remembered."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.artefact import parent, read_artefact
@@ -20,7 +21,7 @@ from worldrl.policies.lerobot_inputs import (
     match_inputs,
     require_fit,
 )
-from worldrl.policies.token_policy import TokenPolicy, stored_actions
+from worldrl.policies.token_policy import TRAINED_ON, TokenPolicy, stored_actions
 
 TOKEN = "token"
 PICTURES = {**dict.fromkeys(MAIN_CAMERAS, IMAGE), "wrist": WRIST}
@@ -38,6 +39,7 @@ class PolicyFacts:
         cameras: that it looks through, the scene camera first.
         actions: what the numbers of its actions are.
         hash: identity of everything that decides what it does.
+        trained_on: what it learned from (``evaluation.trained_on``); None where its folder does not say.
     """
 
     kind: str
@@ -46,6 +48,7 @@ class PolicyFacts:
     cameras: tuple[str, ...]
     actions: ActionSpec
     hash: str
+    trained_on: Mapping[str, Any] | None = None
 
 
 def policy_facts(folder: Path) -> PolicyFacts:
@@ -54,11 +57,12 @@ def policy_facts(folder: Path) -> PolicyFacts:
         found = read_lerobot_folder(folder)
         wrist = ("wrist",) if WRIST in match_inputs(found).values() else ()
         cameras = ("scene", *wrist)
-        return PolicyFacts(found.kind, found.chunk_length, found.image_size, cameras, found.actions, found.hash)
+        sizes = (found.chunk_length, found.image_size)
+        return PolicyFacts(found.kind, *sizes, cameras, found.actions, found.hash, found.trained_on)
     artefact = read_artefact(folder, kind="policy")
     config = artefact.config
-    actions = stored_actions(config)
-    return PolicyFacts(TOKEN, config["chunk_length"], config["image_size"], ("scene",), actions, artefact.hash)
+    sizes, actions = (config["chunk_length"], config["image_size"]), stored_actions(config)
+    return PolicyFacts(TOKEN, *sizes, ("scene",), actions, artefact.hash, config.get(TRAINED_ON))
 
 
 def require_policy_fits(folder: Path, actions: ActionSpec, where: str, *, cameras: Sequence[str]) -> None:

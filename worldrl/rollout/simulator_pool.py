@@ -111,6 +111,7 @@ class SimulatorPool:
         self._played = dict.fromkeys(range(self.workers), 0)
         self._journals: dict[int, _Journal] = {}
         self.suite: dict[str, Any] = {}
+        self.probed: dict[str, Any] = {}
 
     def __enter__(self) -> SimulatorPool:
         """Start every worker, and learn what the suite is.
@@ -207,7 +208,8 @@ class SimulatorPool:
 
     def probe(self) -> dict[str, Any]:
         """Run the suite's check of its physics, in worker 0."""
-        return self._exchange({0: ({"kind": "probe"}, {})})[0][0]["suite"]
+        self.probed = self._exchange({0: ({"kind": "probe"}, {})})[0][0]["suite"]
+        return self.probed
 
     @property
     def pids(self) -> list[int]:

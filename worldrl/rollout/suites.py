@@ -5,7 +5,7 @@ LIBERO, ManiSkill, RoboTwin and Isaac Lab; the embedded suite needs no worker en
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,6 @@ class Crew:
         slots: environments in all.
         restarts: how often one episode may lose its worker.
         recycle_after: episodes after which a worker is replaced; None never.
-        assets_note: what every result must say about the suite's assets.
     """
 
     launch: Launch
@@ -141,7 +140,6 @@ class Crew:
     slots: int
     restarts: int
     recycle_after: int | None
-    assets_note: str = ""
 
     @property
     def pool(self) -> dict[str, Any]:
@@ -193,5 +191,26 @@ def crew_of(
         launch = maniskill_launch(suite, cameras=cameras, image_size=image_size)
         return Crew(launch, workers, slots, restarts, recycle_after)
     launch = libero_launch(suite, cameras=cameras, image_size=image_size, shadows=shadows, assets=assets)
-    note = "" if assets else str(find_environment("libero").record.get("assets_note", ""))
-    return Crew(launch, workers, slots, restarts, recycle_after, note)
+    return Crew(launch, workers, slots, restarts, recycle_after)
+
+
+def assets_note(suite: str, described: Mapping[str, Any], *, assets: str, given: str) -> str:
+    """Say what every result must say about a suite's assets; empty where they are the benchmark's own.
+
+    What setup was told belongs to the assets' content, whatever folder it lies in, and to their folder, whatever became of
+    its content; what a job is told besides is added to it.
+
+    Args:
+        suite: its name.
+        described: what its worker says about it.
+        assets: folder that the job names; empty for the one that setup was told.
+        given: what the job's settings say.
+    """
+    if family_of(suite) != "libero":
+        return given
+    record = find_environment("libero").record
+    folder = str(record.get("assets", ""))
+    told = [record.get("assets_notes", {}).get(described["assets"], "")]
+    if not assets or Path(assets).resolve() == Path(folder).resolve():
+        told.append(str(record.get("assets_note", "")))
+    return "; ".join(dict.fromkeys(note for note in (*told, given) if note))

@@ -7,6 +7,7 @@ the file that their import would otherwise ask for on standard input has been po
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,15 @@ from worldrl.workers.libero_package import (
     find_assets,
     package_root,
     require_packages,
+    sources_digests,
     task_names,
     task_sentence,
 )
 from worldrl.workers.libero_simulation import Simulation
 from worldrl.workers.libero_states import load_suite
+from worldrl.workers.rendering import current_renderer
+from worldrl.workers.server import PICTURE
+from worldrl.workers.wire import Arrays
 
 
 class Libero:
@@ -59,7 +64,7 @@ class Libero:
     ) -> None:
         self.packages = require_packages(physics)
         self.image_size, self.cameras, self.suite = image_size, tuple(cameras), suite
-        root = package_root()
+        root = self._root = package_root()
         self.assets = find_assets(root, assets)
         vendor: Any = importlib.import_module("libero.libero")
         vendor._assets_path_cache = str(self.assets)  # its own look-up would download
@@ -79,6 +84,7 @@ class Libero:
             "stored_states": facts.STORED_STATES,
             "packages": self.packages,
             "assets": assets_digest(self.assets),
+            "sources": sources_digests(self._root, self.suite),
             "control_hz": facts.CONTROL_HZ,
             "action_size": len(facts.NO_OP),
         }
@@ -110,9 +116,9 @@ class Libero:
         place = facts.SETTLE_PROBE
         task = self._names[place.suite][place.task]
         states = load_suite(self._states_folder / f"{place.suite}.npz", place.suite)[task]
-        simulation = Simulation(self, self._environment(place.suite, task, render=False), states)
+        simulation = Simulation(self, self._environment(place.suite, task), states)
         try:
-            simulation.reset(place.init_id, 0, render=False)
+            drawn = drawn_frame(simulation.reset(place.init_id, 0, render=bool(self.cameras)))
             for _ in range(place.steps - facts.SETTLE_STEPS):
                 simulation.step(np.array(facts.NO_OP, np.float32), render=False)
             distance = float(np.linalg.norm((simulation.position(place.upper) - simulation.position(place.lower))[:2]))
@@ -124,4 +130,11 @@ class Libero:
                 f"{1000 * distance:.0f} mm beside {place.lower}, at most {1000 * place.limit_m:.0f} mm are allowed; "
                 f"this is not the physics of {self.packages}"
             )
-        return {"task": task, "init_id": place.init_id, "distance_mm": 1000 * distance}
+        return {"task": task, "init_id": place.init_id, "distance_mm": 1000 * distance, **drawn}
+
+
+def drawn_frame(row: Arrays) -> dict[str, str]:
+    """Digest of a row's first picture and what drew it; nothing where no camera is drawn."""
+    if PICTURE not in row:
+        return {}
+    return {"frame": hashlib.sha256(row[PICTURE].tobytes()).hexdigest()[:16], "renderer": current_renderer()}

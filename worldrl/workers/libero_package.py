@@ -6,12 +6,16 @@ import hashlib
 import importlib
 import importlib.util
 import re
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from worldrl.workers import libero_facts as facts
 from worldrl.workers.boot import load_file
+
+PHYSICAL = (".py", ".xml", ".json", ".stl", ".msh")
+"""Endings of files that decide physics; textures and meshes that are only seen do not."""
 
 
 class LiberoError(RuntimeError):
@@ -25,8 +29,36 @@ def task_sentence(name: str) -> str:
 
 def assets_digest(folder: Path) -> str:
     """SHA-256 (16 hex digits) over the names and contents of an assets folder; texts beside them do not count."""
+    return _files_digest(folder, lambda path: path.suffix != ".md")
+
+
+def sources_digests(root: Path, suite: str) -> dict[str, str]:
+    """Digests of what decides a suite's physics besides assets and stored states: a version alone hides an edited file.
+
+    Args:
+        root: of LIBERO's package, see :func:`package_root`.
+        suite: its name.
+
+    Returns:
+        ``bddl``: the suite's tasks; ``libero`` and ``robosuite``: programs, models, controllers and collision meshes.
+    """
+    robosuite = importlib.util.find_spec("robosuite")
+    if robosuite is None or not robosuite.submodule_search_locations:
+        raise LiberoError("robosuite is not installed in this environment; run `worldrl setup libero`")
+
+    def deciding(path: Path) -> bool:
+        return path.suffix in PHYSICAL
+
+    return {
+        "bddl": _files_digest(root / "bddl_files" / suite, lambda path: path.suffix == ".bddl"),
+        "libero": _files_digest(root / "envs", deciding),
+        "robosuite": _files_digest(Path(next(iter(robosuite.submodule_search_locations))), deciding),
+    }
+
+
+def _files_digest(folder: Path, counts: Callable[[Path], bool]) -> str:
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".md"):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and counts(path)):
         digest.update(f"{path.relative_to(folder).as_posix()}\n".encode())
         digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()[:16]

@@ -5,10 +5,12 @@ A broken driver crashes or hangs instead of raising, so nothing is drawn in the 
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 BACKENDS = ("egl", "osmesa")
 """In the order of preference: EGL needs no further package and uses a GPU where there is one."""
@@ -26,6 +28,12 @@ with mujoco.Renderer(model, 32, 32) as renderer:
 raise SystemExit(0 if image.std() > 1 else "the rendered image is blank")
 """
 
+
+RENDERER_PROGRAM = RENDER_PROGRAM.replace(
+    "    image = renderer.render()\n",
+    "    image = renderer.render()\n    from OpenGL import GL\n    print(GL.glGetString(GL.GL_RENDERER).decode())\n",
+)
+"""Says what draws, too."""
 
 SAPIEN_DEVICE = "WORLDRL_SAPIEN_DEVICE"
 SAPIEN_PROGRAM = f"""
@@ -96,3 +104,24 @@ def choose_backend(
             return backend, reasons
         reasons.append(f"{backend}: {reason}")
     return None, reasons
+
+
+def renderer_name(python: str | Path, timeout_s: float) -> str:
+    """Name of what MuJoCo draws with under the present variables: a GPU or a software renderer; empty where nothing draws.
+
+    Args:
+        python: interpreter of the environment.
+        timeout_s: how long it may take (s).
+    """
+    command = [str(python), "-c", RENDERER_PROGRAM]
+    try:
+        child = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired:
+        return ""
+    return child.stdout.strip() if child.returncode == 0 else ""
+
+
+def current_renderer() -> str:
+    """Name of what this thread's GL context draws with."""
+    gl: Any = importlib.import_module("OpenGL.GL")
+    return gl.glGetString(gl.GL_RENDERER).decode()

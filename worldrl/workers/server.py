@@ -12,7 +12,7 @@ Requests (parent → worker), each answered by ``ready``, ``rows`` or ``failed``
 
 Answers (worker → parent)::
 
-    ready    protocol, suite: what the suite says about itself
+    ready    protocol, suite: what the suite says about itself, and the worker's Python
     rows     slots, pictured: slots whose cameras were rendered; arrays by name, a row per slot (pictures: per pictured)
              instructions: after a reset, a sentence per slot where the suite words each episode, else null
     pulse    call, slot                                           before each row, at most every PULSE_S
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import platform
 import signal
 import socket
 import threading
@@ -287,7 +288,8 @@ def _serve(channel: Channel, target: str) -> None:
             channel.send({"kind": "pulse", "call": call, "slot": slot})
 
     suite = find_suite(target)(**header["options"])
-    channel.send({"kind": "ready", "protocol": PROTOCOL, "suite": suite.describe()})
+    said = {"python": platform.python_version(), **suite.describe()}
+    channel.send({"kind": "ready", "protocol": PROTOCOL, "suite": said})
     if hasattr(suite, "pulse"):
         suite.pulse = pulse
     server = server_of(suite, pulse)
