@@ -3,11 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from worldrl import cli
 from worldrl.algorithms.offline.agent import load_agent, saved_algorithm
@@ -18,6 +20,7 @@ from worldrl.jobs import offline_scores, offline_worlds
 from worldrl.jobs.offline_scores import interval_scores
 from worldrl.jobs.train_offline import offline_agent, settings_for
 from worldrl.registry import ALGORITHMS
+from worldrl.rollout.vector_episodes import dataset_environment
 from worldrl.settings import compose
 from worldrl.usage import describe
 
@@ -78,6 +81,23 @@ def test_run_ends_with_a_score_and_an_agent_that_loads(run: Any, tmp_path: Path,
     agent = load_agent(folder, offline_agent(saved_algorithm(folder)))
     action = agent.act(pendulum.transitions().obs, generator=None)
     assert action.shape == (90, 1)
+
+
+def test_agent_on_another_device_is_played_with_observations_there(pendulum: Trajectories) -> None:
+    class Elsewhere:
+        device = torch.device("meta")
+
+        def act(self, obs: torch.Tensor, *, generator: Any) -> torch.Tensor:
+            assert obs.device == self.device
+            return torch.zeros(1, 1)
+
+        def value(self, obs: torch.Tensor) -> torch.Tensor:
+            assert obs.device == self.device
+            return torch.zeros(1)
+
+    settings = SimpleNamespace(agent=None)
+    found = offline_scores.play(settings, Elsewhere(), dataset_environment(pendulum.info), pendulum.info, 0, 2)
+    assert found.predicted is not None
 
 
 def stop_at_second_score(monkeypatch: Any) -> Any:

@@ -35,7 +35,7 @@ from worldrl.data.offline.trajectories import DatasetInfo
 from worldrl.rollout.vector_episodes import Decide, EpisodePolicy, play_episode
 
 Value = Callable[[Tensor, Tensor], Tensor]
-"""Maps obs float32 ``[B, S]`` and action float32 ``[B, A]`` to the critic's prediction ``[B]``."""
+"""Maps obs float32 ``[B, S]`` on the policy's device and action float32 ``[B, A]`` to the critic's prediction ``[B]``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +123,7 @@ def evaluate_offline(
     gamma: float = 0.99,
     value: Value | None = None,
     budget: EvaluationBudget | None = None,
+    device: torch.device | str = "cpu",
 ) -> OfflineEvaluation:
     """Play episodes.
 
@@ -136,6 +137,7 @@ def evaluate_offline(
         gamma: discount of ``discounted``, the critic's own.
         value: the critic; for a pessimistic ensemble, what its targets use.
         budget: counts what is used.
+        device: of policy and critic, where they get the observations.
 
     Returns:
         One entry per episode, in the order asked for.
@@ -147,7 +149,7 @@ def evaluate_offline(
     index = list(range(episodes)) if isinstance(episodes, int) else list(episodes)
     if not index:
         raise SettingError("episodes: an evaluation needs at least one, received none")
-    played = [_play(policy, env, info, seed, number, deterministic, value) for number in index]
+    played = [_play(policy, env, info, seed, number, deterministic, value, device) for number in index]
     rewards = [reward for reward, _, _ in played]
     promised = [promise for _, _, promise in played if promise is not None]
     result = OfflineEvaluation(
@@ -174,12 +176,14 @@ def _play(
     number: int,
     deterministic: bool,
     value: Value | None,
+    device: torch.device | str,
 ) -> tuple[NDArray[np.float64], bool, float | None]:
     """Return an episode's rewards, whether it terminated, and what the critic promised at its start."""
     first: list[tuple[Tensor, Tensor]] = []
     env_seed = stream_seed(seed, "evaluate-offline", "environment", number) % 2**31
     generator = None if deterministic else stream(seed, "evaluate-offline", "action", number)
-    episode = play_episode(env, info, _remembering(policy, first), seed=env_seed, generator=generator)
+    noting = _remembering(policy, first)
+    episode = play_episode(env, info, noting, seed=env_seed, generator=generator, device=device)
     promise = None
     if value is not None:
         obs, action = first[0]

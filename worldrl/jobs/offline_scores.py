@@ -43,6 +43,7 @@ def play(
         episodes=episodes,
         gamma=getattr(settings.agent, "discount", 0.99),
         value=None if value is None else lambda obs, action: value(obs),
+        device=agent.device,
     )
 
 
