@@ -175,7 +175,7 @@ def true_world(data: Trajectories, rows: Transitions) -> TrueDynamics:
             f"world=true: {data.info.source} holds no simulator states (qpos, qvel) or names no environment; "
             "make one with worldrl make-dataset, or choose world=ensemble"
         )
-    return TrueDynamics(data.info.env_id, rows.obs.cpu(), data.qpos, data.qvel, data.info.env_kwargs)
+    return TrueDynamics(data.info.env_id, rows.obs, data.qpos, data.qvel, data.info.env_kwargs)
 
 
 def rule_of(name: str, env_id: str | None, env_kwargs: Mapping[str, Any]) -> Termination:

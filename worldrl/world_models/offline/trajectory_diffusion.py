@@ -216,8 +216,8 @@ def fit_trajectories(
 
     Args:
         name: of the training, used as series in the log and in the names of its random streams.
-        rows: the dataset in order.
-        episode: int64 ``[N]``, the same number throughout an episode.
+        rows: the dataset in order, on any device; windows are cut on the CPU.
+        episode: int64 ``[N]`` on the CPU, the same number throughout an episode.
         config: sizes.
         training: how it learns.
         seed: root of all draws.
@@ -232,7 +232,7 @@ def fit_trajectories(
         SettingError: no episode is long enough for a window.
         NonFiniteError: the loss is not finite.
     """
-    train, held = split_windows(rows, episode, config.length, training, seed, name)
+    train, held = split_windows(rows.to("cpu"), episode, config.length, training, seed, name)
     with initial_weights(seed, name, "weights"):
         model = TrajectoryDiffusion(config, rows.obs.shape[1], rows.action.shape[1])
     model.fit_statistics(train)
