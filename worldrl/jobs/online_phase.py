@@ -8,7 +8,7 @@ does not know (``planner.use``). CQL's agent goes on as plain SAC with the same 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import gymnasium
@@ -138,7 +138,12 @@ class PlannedBranches:
 
 
 def online_agent(agent: Agent) -> Agent:
-    """Return the agent that goes on: CQL's networks in plain SAC, any other one itself."""
+    """Return the agent that goes on: CQL's networks in plain SAC, any other one itself.
+
+    Its actor learns at a constant rate: the cosine of the offline phase has come to 0.
+    """
+    if hasattr(agent.config, "actor_cosine"):
+        agent.config = replace(agent.config, actor_cosine=False)
     if not isinstance(agent, Cql):
         return agent
     config = SacConfig(**{item.name: getattr(agent.config, item.name) for item in fields(SacConfig)})

@@ -1,6 +1,7 @@
 """Units under test: COPlanner's planning, WSRL's online phase, snapshot resets."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -17,6 +18,8 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, numpy_stream, stream
 from worldrl.core.transitions import Outcome
 from worldrl.data.offline.trajectories import DatasetInfo, VectorEpisode, from_episodes
+from worldrl.jobs.online_phase import PlannerConfig, check_online, online_agent
+from worldrl.registry import ALGORITHMS
 
 # --- COPlanner ------------------------------------------------------------------------------------------------------
 
@@ -106,6 +109,40 @@ def test_warm_up_keeps_the_policy_and_four_updates_follow_each_step(same_tree: A
     assert report.updates == agent.updates == 4 * 8
     assert not torch.equal(before[0], next(agent.actor.parameters()))
     same_tree(agent.state_dict(), online(12)[0].state_dict())
+
+
+GOES_ON = ["cql", "edac", "f_dvl", "iql", "mbpo", "mopo", "ravl", "ro2o", "sac", "sac_n", "td3_bc"]
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_online_steps_change_the_actor_after_all_planned_updates(name: str, make_rows: Any) -> None:
+    agent_class: Any = ALGORITHMS.get(name)
+    with initial_weights(0, "agent"):
+        agent = agent_class(agent_class.config_class(hidden=(8, 8)), Facts(torch.zeros(3), torch.ones(3), 1, updates=2))
+    for step in range(2):
+        agent.update(make_rows(8, action=1), generator=stream(0, step))
+    learner = online_agent(agent)
+    before = learner.act(make_rows().obs, generator=None)
+    config = WsrlConfig(steps=6, warmup=4, batch_size=8, capacity=100)
+    fine_tune("online", learner, gymnasium.make("Pendulum-v1", max_episode_steps=7), PENDULUM, config, seed=0)
+    assert not torch.equal(before, learner.act(make_rows().obs, generator=None))
+
+
+def test_every_agent_that_may_go_on_is_looked_at() -> None:
+    settings = SimpleNamespace(world="ensemble", online=SimpleNamespace(steps=1), planner=PlannerConfig())
+    for name in set(ALGORITHMS.names()) - {"behaviour_cloning", "grpo", *GOES_ON}:
+        with pytest.raises(SettingError, match=r"online\.steps"):
+            check_online(settings, ALGORITHMS.get(name))  # pyright: ignore[reportArgumentType]
+
+
+def test_td3_bc_explores_with_noise_of_a_tenth(facts: Facts) -> None:
+    agent_class: Any = ALGORITHMS.get("td3_bc")
+    with initial_weights(0, "agent"):
+        agent = agent_class(agent_class.config_class(hidden=(8, 8)), facts)
+    obs = torch.zeros(4000, 3)
+    shift = agent.explore(obs, generator=stream(0, "e")) - agent.act(obs, generator=stream(0, "e"))
+    assert float(shift.std()) == pytest.approx(0.1, rel=0.05)
+    assert float(shift.mean()) == pytest.approx(0, abs=0.01)
 
 
 def test_published_numbers_and_a_warm_up_that_fits() -> None:

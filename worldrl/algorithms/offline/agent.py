@@ -156,6 +156,12 @@ def cosine(step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(step / max(steps, 1), 1.0)))
 
 
+def set_rate(optimizer: Optimizer, rate: float) -> None:
+    """Give every parameter of an optimizer this learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
 class Agent:
     """Named modules and optimizers, and what is done with them alike in every algorithm.
 
@@ -209,6 +215,10 @@ class Agent:
     def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
         """Choose actions float32 ``[B, A]`` in [-1, 1]; ``generator=None`` takes the most likely one."""
         raise TypeError(f"{type(self).__name__} has no act")
+
+    def explore(self, obs: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Choose actions ``[B, A]`` to meet the real environment with; here a sample of the policy."""
+        return self.act(obs, generator=generator)
 
     def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
         """Take one gradient step of every part; return detached scalars."""

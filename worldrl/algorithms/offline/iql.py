@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from worldrl.algorithms.offline.agent import Agent, Facts, adam, cosine, gradient_step, polyak, require
+from worldrl.algorithms.offline.agent import Agent, Facts, adam, cosine, gradient_step, polyak, require, set_rate
 from worldrl.algorithms.offline.networks import BoundedActor, StackedCritic, ValueNet, normal_log_prob
 from worldrl.algorithms.offline.targets import td_loss, td_target
 from worldrl.core.interfaces import Logs
@@ -35,7 +35,8 @@ class IqlConfig:
         scale_reward: multiply rewards by the time limit over the range of recorded returns (1000 in the paper's tasks).
         discount: γ.
         polyak: rate of the target critics.
-        learning_rate: of all Adams; the actor's falls along a cosine to 0.
+        learning_rate: of all Adams.
+        actor_cosine: the actor's falls along a cosine to 0 over the offline updates; online it is constant.
     """
 
     hidden: tuple[int, ...] = (256, 256)
@@ -46,6 +47,7 @@ class IqlConfig:
     discount: float = 0.99
     polyak: float = 0.005
     learning_rate: float = 3e-4
+    actor_cosine: bool = True
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -130,8 +132,8 @@ class Iql(Agent):
     def _update_actor(self, batch: Transitions, advantage: Tensor) -> Tensor:
         weight = advantage_weight(advantage, self.config.temperature, self.config.largest_weight)
         loss = -(weight * self.log_prob(batch.obs, batch.action)).mean()
-        for group in self.optimizers["actor"].param_groups:
-            group["lr"] = self.config.learning_rate * cosine(self.updates, self.facts.updates)
+        share = cosine(self.updates, self.facts.updates) if self.config.actor_cosine else 1.0
+        set_rate(self.optimizers["actor"], share * self.config.learning_rate)
         gradient_step(self.optimizers["actor"], loss)
         return loss
 

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from worldrl.algorithms.offline.agent import Agent, Facts, adam, cosine, gradient_step, polyak, require
+from worldrl.algorithms.offline.agent import Agent, Facts, adam, cosine, gradient_step, polyak, require, set_rate
 from worldrl.algorithms.offline.networks import (
     SquashedActor,
     StackedCritic,
@@ -52,7 +52,7 @@ class SacConfig:
         temperature: α at the beginning.
         largest_temperature: bound on α; null for none.
         target_entropy: H̄ in nats; null takes −dim(a).
-        actor_cosine: the actor's learning rate falls along a cosine to 0.
+        actor_cosine: the actor's learning rate falls along a cosine to 0 over the offline updates; online it is constant.
     """
 
     hidden: tuple[int, ...] = (256, 256)
@@ -216,9 +216,8 @@ class Sac(Agent):
         return logs
 
     def _actor_step(self, loss: Tensor) -> None:
-        if self.config.actor_cosine:
-            for group in self.optimizers["actor"].param_groups:
-                group["lr"] = self.config.actor_rate * cosine(self.updates, self.facts.updates)
+        share = cosine(self.updates, self.facts.updates) if self.config.actor_cosine else 1.0
+        set_rate(self.optimizers["actor"], share * self.config.actor_rate)
         gradient_step(self.optimizers["actor"], loss)
 
     # -- hooks ---------------------------------------------------------------------------------------------------

@@ -14,12 +14,14 @@ Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from torch import Tensor
 
 from worldrl.algorithms.offline.agent import require
 from worldrl.algorithms.offline.buffer import TransitionBuffer
@@ -105,7 +107,7 @@ def fine_tune(
     with Progress(name, config.steps) as progress:
         for step in range(config.steps):
             generator = stream(seed, name, step)
-            online.collect(step, agent if explorer is None or step < config.warmup else explorer, generator)
+            online.collect(step, agent.explore if explorer is None or step < config.warmup else explorer.act, generator)
             for _ in range(config.updates_per_step if step >= config.warmup else 0):
                 batch = online.buffer.sample(config.batch_size, generator=generator).to(agent.device)
                 logs = agent.update(batch, generator=generator)
@@ -132,13 +134,13 @@ class _Online:
     obs: Any = None
     total: float = 0.0
 
-    def collect(self, step: int, actor: Acts, generator: torch.Generator) -> None:
-        """Take one step with a sampled action of ``actor``; begin an episode where none runs."""
+    def collect(self, step: int, explore: Callable[..., Tensor], generator: torch.Generator) -> None:
+        """Take one step with an action of ``explore(obs, generator=…)``; begin an episode where none runs."""
         if self.obs is None:
             reset_seed = stream_seed(self.seed, self.name, "reset", len(self.returns)) % 2**31
             self.obs, self.total = self.env.reset(seed=reset_seed)[0], 0.0
         obs = torch.as_tensor(np.asarray(self.obs, np.float32))[None]
-        action = actor.act(obs.to(self.agent.device), generator=generator).cpu()
+        action = explore(obs.to(self.agent.device), generator=generator).cpu()
         after, reward, terminated, truncated, _ = self.env.step(env_action(action[0].numpy(), self.info))
         self.buffer.add(_row(obs, action, float(reward), after, terminated, truncated))
         self.total += float(reward)
@@ -148,9 +150,7 @@ class _Online:
             self.ends.append(step + 1)
 
 
-def _row(
-    obs: torch.Tensor, action: torch.Tensor, reward: float, after: Any, terminated: bool, truncated: bool
-) -> Transitions:
+def _row(obs: Tensor, action: Tensor, reward: float, after: Any, terminated: bool, truncated: bool) -> Transitions:
     next_obs = torch.as_tensor(np.asarray(after, np.float32))[None]
     flags = (torch.tensor([bool(flag)]) for flag in (terminated, truncated))
     return Transitions(obs, action, torch.tensor([reward]), next_obs, *flags)
