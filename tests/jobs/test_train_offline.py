@@ -205,6 +205,11 @@ def test_agent_learns_in_the_latents_of_a_video_model(
     assert metrics["data"]["rows"] > 0
 
 
+def test_values_of_pseudo_rewards_are_not_held_against_returns(run: Any, tmp_path: Path) -> None:
+    assert run("algorithm=recoil") == 0
+    assert result(tmp_path)["metrics"]["evaluation"]["over_estimation"] is None
+
+
 def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
     assert run("algorithm=bc", "episodes=0", "watched_episodes=0") == 0
     metrics = result(tmp_path)["metrics"]
@@ -224,6 +229,11 @@ def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
         (["algorithm=mobile"], "agent.floor=0 lies above every recorded return"),
         (["world=ensembl"], "did you mean 'ensemble'?"),
         (["world=true"], "world=true: pendulum.hdf5 holds no simulator states"),
+        (["algorithm=mopo", "world=none"], "imagining.penalty=0.5: world=none measures no uncertainty"),
+        (["algorithm=mopo", "world=diffusion"], "imagining.penalty=0.5: world=diffusion measures no uncertainty"),
+        (["algorithm=f_dvl", "agent.expectile=0.8"], "train-offline has no setting 'agent.expectile'"),
+        (["algorithm=recoil", "agent.scale_reward=true"], "train-offline has no setting 'agent.scale_reward'"),
+        (["algorithm=rambo", "agent.clone_steps=10"], "agent.clone_steps must be below training.steps=10"),
         (["algorithm=mopo", "uncertainty=none"], "uncertainty: unknown value 'none'"),
         (["termination=hoper"], "did you mean 'hopper'?"),
         (["rows=1000"], "has 90 rows"),

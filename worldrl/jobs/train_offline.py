@@ -97,6 +97,11 @@ class TrainOfflineSettings:
                 "world=latent: an agent of latents cannot be played in the simulator by this command; give episodes=0 "
                 "watched_episodes=0"
             )
+        if self.imagining.penalty and self.world not in ("ensemble", "true"):
+            raise SettingError(
+                f"imagining.penalty={self.imagining.penalty:g}: world={self.world} measures no uncertainty to multiply; "
+                "give world=ensemble, or imagining.penalty=0"
+            )
         agent_class = offline_agent(self.algorithm)
         check_online(self, agent_class)
         if ("world" in agent_class.needs or agent_class is Neubay) and self.world != "ensemble":

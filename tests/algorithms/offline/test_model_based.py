@@ -10,10 +10,12 @@ import torch
 from worldrl.algorithms.offline.agent import Facts
 from worldrl.algorithms.offline.combo import Combo, split_rows
 from worldrl.algorithms.offline.cql import Cql, conservative_gap
+from worldrl.algorithms.offline.imagining import Imagining
 from worldrl.algorithms.offline.mbpo import Mbpo
 from worldrl.algorithms.offline.mobile import Mobile, bellman_inconsistency, sample_next
 from worldrl.algorithms.offline.mopo import Mopo
 from worldrl.algorithms.offline.rambo import Rambo, adversarial_loss, mixture_log_prob
+from worldrl.algorithms.offline.training import OfflineTraining, train_offline
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, stream
 from worldrl.world_models.offline.config import EnsembleConfig
@@ -170,6 +172,20 @@ def test_rambo_clones_first_then_trains_the_world(
     agent.load_state_dict(state)
     agent.update(rows, generator=stream(0, 3))
     same_tree(agent.state_dict(), after)
+
+
+def test_rambo_imagines_nothing_while_it_clones(world: EnsembleWorld, facts: Facts, make_rows: Any) -> None:
+    seen: list[int] = []
+
+    class Counted:
+        def generate(self, agent: Any, *, generator: torch.Generator) -> Any:
+            seen.append(agent.updates)
+            return make_rows(4), {}
+
+    agent = make(Rambo, facts, {"world": world, "data": make_rows()}, clone_steps=3, world_steps=1)
+    plan, training = Imagining(horizon=1, rollouts=4, refresh_every=2), OfflineTraining(steps=7, batch_size=8)
+    train_offline("r", agent, make_rows(), training, seed=0, imagination=Counted(), imagining=plan)
+    assert seen == [3, 4, 6]  # as soon as rows are read, then every second update
 
 
 def test_rambo_clones_recorded_rows_whatever_the_batch_holds(

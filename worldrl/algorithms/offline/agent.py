@@ -198,6 +198,11 @@ class Agent:
         """Refuse settings that do not fit the data, before anything is trained; here all do."""
 
     @property
+    def imagines(self) -> bool:
+        """Whether the next update learns from imagined rows, where there are any."""
+        return True
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(p.device for module in self.modules.values() for p in module.parameters())

@@ -24,15 +24,13 @@ from worldrl.core.transitions import Transitions
 
 
 @dataclass(frozen=True)
-class IqlConfig:
-    """Settings of :class:`Iql`; defaults are the paper's for locomotion.
+class WeightedCloningConfig:
+    """What IQL, f-DVL and ReCOIL share; defaults are IQL's for locomotion.
 
     Attributes:
         hidden: widths of hidden layers, all networks.
-        expectile: τ.
         temperature: β, inverse temperature of the advantage weights.
         largest_weight: w_max.
-        scale_reward: multiply rewards by the time limit over the range of recorded returns (1000 in the paper's tasks).
         discount: γ.
         polyak: rate of the target critics.
         learning_rate: of all Adams.
@@ -40,10 +38,8 @@ class IqlConfig:
     """
 
     hidden: tuple[int, ...] = (256, 256)
-    expectile: float = 0.7
     temperature: float = 3.0
     largest_weight: float = 100.0
-    scale_reward: bool = True
     discount: float = 0.99
     polyak: float = 0.005
     learning_rate: float = 3e-4
@@ -51,12 +47,34 @@ class IqlConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        require(0 < self.expectile < 1, "agent.expectile", "in (0, 1)", self.expectile)
         require(self.temperature >= 0, "agent.temperature", "zero or more", self.temperature)
         require(self.largest_weight > 0, "agent.largest_weight", "positive", self.largest_weight)
         require(0 <= self.discount <= 1, "agent.discount", "in [0, 1]", self.discount)
         require(0 < self.polyak <= 1, "agent.polyak", "in (0, 1]", self.polyak)
         require(self.learning_rate > 0, "agent.learning_rate", "positive", self.learning_rate)
+
+
+@dataclass(frozen=True)
+class IqlConfig(WeightedCloningConfig):
+    """Settings of :class:`Iql`; defaults are the paper's for locomotion.
+
+    Attributes:
+        expectile: τ.
+        scale_reward: multiply rewards by the time limit over the range of recorded returns (1000 in the paper's tasks).
+    """
+
+    expectile: float = 0.7
+    scale_reward: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require_expectile(self.expectile)
+
+
+def require_expectile(expectile: float) -> None:
+    """Refuse an expectile out of (0, 1)."""
+    require(0 < expectile < 1, "agent.expectile", "in (0, 1)", expectile)
 
 
 def expectile_loss(difference: Tensor, expectile: float) -> Tensor:
@@ -76,16 +94,21 @@ class Iql(Agent):
     name: ClassVar[str] = "iql"
     config_class: ClassVar[type[Any]] = IqlConfig
 
-    def __init__(self, config: IqlConfig, facts: Facts) -> None:
+    def __init__(self, config: Any, facts: Facts) -> None:
         sizes = (facts.obs_size, facts.action_size, config.hidden)
         self.actor = BoundedActor(*sizes)
         self.critic = StackedCritic(*sizes, members=2)
         self.target_critic = copy.deepcopy(self.critic)
         self.values = ValueNet(facts.obs_size, config.hidden)
-        self.scale = facts.reward_scale if config.scale_reward else 1.0
+        self.scale = self.reward_scale(config, facts)
         nets = {"actor": self.actor, "critic": self.critic, "value": self.values}
         optimizers = {name: adam(net, config.learning_rate) for name, net in nets.items()}
         super().__init__(config, facts, nets | {"target_critic": self.target_critic}, optimizers)
+
+    @classmethod
+    def reward_scale(cls, config: Any, facts: Facts) -> float:
+        """Return the factor on rewards."""
+        return facts.reward_scale if config.scale_reward else 1.0
 
     @torch.no_grad()
     def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
