@@ -18,6 +18,7 @@ from worldrl.core.errors import SettingError
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
 from worldrl.jobs import offline_scores, offline_worlds
 from worldrl.jobs.offline_scores import interval_scores
+from worldrl.jobs.reproductions.pgd import GuidedSettings
 from worldrl.jobs.train_offline import offline_agent, settings_for
 from worldrl.registry import ALGORITHMS
 from worldrl.rollout.vector_episodes import dataset_environment
@@ -283,6 +284,16 @@ def test_defaults_follow_algorithm_and_world() -> None:
     assert chosen(algorithm="mopo").imagining.penalty == 0.5
     guided = chosen(algorithm="iql", world="diffusion").imagining
     assert (guided.rollouts, guided.real_rows(256), guided.refresh_every) == (8192, 16, 10_000)
+
+
+def test_trajectories_are_guided_and_the_published_size_learns_for_its_epochs() -> None:
+    given = {"data": "x", "algorithm": "td3_bc", "world": "diffusion"}
+    plan = compose("train-offline", settings_for(given), given).diffusion
+    assert (plan.guidance.coefficient, plan.training.steps) == (GuidedSettings().guidance, 10_000)
+    given["preset"] = "gpu"
+    plan = compose("train-offline", settings_for(given), given).diffusion
+    assert (plan.guidance.coefficient, plan.training.steps, plan.training.epochs) == (1.0, 0, 10_000)
+    assert plan.model.features == 1024
 
 
 def test_help_shows_the_chosen_algorithms_settings(capsys: pytest.CaptureFixture[str]) -> None:

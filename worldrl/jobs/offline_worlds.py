@@ -42,6 +42,7 @@ from worldrl.world_models.offline.trajectory_diffusion import (
     TrajectoryTraining,
     fit_trajectories,
     published_trajectory_diffusion,
+    published_trajectory_training,
 )
 from worldrl.world_models.offline.trajectory_sampling import GuidanceConfig, SamplerConfig, published_sampler
 from worldrl.world_models.offline.true_dynamics import TrueDynamics
@@ -56,17 +57,22 @@ GUIDED = Imagining(horizon=32, real_ratio=1 / 16, rollouts=8192, refresh_every=1
 
 @dataclass
 class DiffusionSettings:
-    """Trajectory diffusion, with ``world=diffusion``."""
+    """Trajectory diffusion, with ``world=diffusion``.
+
+    It is guided by default, as ``worldrl reproduce pgd`` is: without guidance it draws the data's own policy again.
+    """
 
     model: TrajectoryDiffusionConfig = field(default_factory=TrajectoryDiffusionConfig)
     training: TrajectoryTraining = field(default_factory=TrajectoryTraining)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
-    guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
+    guidance: GuidanceConfig = field(default_factory=lambda: GuidanceConfig(coefficient=1.0))
 
 
 def published_diffusion() -> DiffusionSettings:
-    """Return policy-guided diffusion's own sizes, which take a GPU: 178 million parameters and 256 steps a draw."""
-    return DiffusionSettings(published_trajectory_diffusion(), sampler=published_sampler())
+    """Return policy-guided diffusion's own sizes, which take a GPU: 178 million parameters, 10,000 epochs, 256 steps a draw."""
+    return DiffusionSettings(
+        published_trajectory_diffusion(), published_trajectory_training(), sampler=published_sampler()
+    )
 
 
 @dataclass(frozen=True)

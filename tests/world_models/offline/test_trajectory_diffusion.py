@@ -219,6 +219,16 @@ def test_rows_on_another_device_train_the_same_model(circles: tuple[Transitions,
     assert all(torch.equal(a, b) for a, b in zip(moved.parameters(), stayed.parameters(), strict=True))
 
 
+def test_length_in_epochs(circles: tuple[Transitions, Tensor]) -> None:
+    training = replace(TRAINING, steps=0, epochs=2, batch_size=100)
+    assert training.steps_for(250) == 4
+    assert training.steps_for(20) == 2
+    _, report = fit_trajectories("toy", *circles, TINY, training, seed=0)
+    assert report.fit.steps == 2 * (report.windows // 100)
+    with pytest.raises(SettingError, match="steps=4 and epochs=2"):
+        TrajectoryTraining(steps=4, epochs=2)
+
+
 def test_folder_round_trip(tmp_path: Path) -> None:
     model = make(seed=4)
     model.save(tmp_path / "model", extra={"env_id": "Hopper-v5"})
