@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from worldrl import cli
+from worldrl.algorithms.offline import online_world
 from worldrl.algorithms.offline.agent import load_agent, saved_algorithm
 from worldrl.cli import COMMANDS
 from worldrl.core.errors import SettingError
@@ -157,11 +158,19 @@ def test_agent_with_a_memory_trains_on_tapes_and_resumes(run: Any, tmp_path: Pat
     assert result(tmp_path)["metrics"] == whole
 
 
-def test_online_phase_follows_and_is_scored_beside_the_offline_agent(run: Any, tmp_path: Path) -> None:
+def test_online_phase_follows_and_is_scored_beside_the_offline_agent(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refit, seen = online_world.refit_ensemble, []
+    monkeypatch.setattr(
+        online_world, "refit_ensemble", lambda name, *rest, **over: seen.append(name) or refit(name, *rest, **over)
+    )
     short = ["online.steps=70", "online.warmup=60", "online.updates_per_step=1", "online.batch_size=8"]
+    short += ["online.refit_every=6"]
     assert run("algorithm=cql", "world=ensemble", "planner.use=exploration", "planner.candidates=2", *short) == 0
     metrics = result(tmp_path)["metrics"]
     assert (metrics["online"]["steps"], metrics["online"]["episodes"], metrics["online"]["updates"]) == (70, 2, 10)
+    assert seen == ["refit-0", "refit-6"]
     assert metrics["online"]["scores"]["raw"] != metrics["scores"]["raw"]
     assert saved_algorithm(tmp_path / "run" / "agent") == "cql"
     assert saved_algorithm(tmp_path / "run" / "online") == "sac"
@@ -253,6 +262,7 @@ def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
             "online.resets=snapshots: pendulum.hdf5 holds no simulator states",
         ),
         (["planner.use=exploration"], "planner.use=exploration explores in the online phase; give online.steps=N"),
+        (["algorithm=td3_bc", "world=ensemble", "planner.use=rollouts"], "td3_bc proposes one action"),
         (["algorithm=sac", "planner.use=rollouts"], "plans in an ensemble; give world=ensemble"),
     ],
 )
@@ -282,6 +292,8 @@ def test_defaults_follow_algorithm_and_world() -> None:
     assert chosen().imagining.real_ratio == 0.05
     assert chosen(algorithm="combo").imagining.real_ratio == 0.5
     assert chosen(algorithm="mopo").imagining.penalty == 0.5
+    assert chosen(**{"planner.use": "rollouts"}).uncertainty == "sample_std"
+    assert chosen(**{"planner.use": "rollouts", "algorithm": "mopo"}).uncertainty == "max_sigma"
     guided = chosen(algorithm="iql", world="diffusion").imagining
     assert (guided.rollouts, guided.real_rows(256), guided.refresh_every) == (8192, 16, 10_000)
 

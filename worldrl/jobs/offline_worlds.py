@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from worldrl import registry
-from worldrl.algorithms.offline.branches import BranchConfig, Branches
 from worldrl.algorithms.offline.imagining import Imagining
 from worldrl.algorithms.offline.neubay import Neubay
 from worldrl.core.errors import SettingError
@@ -26,7 +25,7 @@ from worldrl.core.transitions import Transitions
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
-from worldrl.jobs.online_phase import PlannedBranches
+from worldrl.jobs.online_phase import rollouts_in
 from worldrl.jobs.world_model_start import weights_folder
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.latent_world import LatentWorld, RecordedLatents, recorded_latents
@@ -163,11 +162,7 @@ def open_imagined(
         world, report = _ensemble(settings, data, rows, folder, log, device)
     else:
         world = opened.world or true_world(data, rows)
-    imagining: Imagining = settings.imagining
-    config = BranchConfig(starts=imagining.rollouts, horizon=imagining.horizon, penalty=imagining.penalty)
-    branches = Branches(world, len(rows), config)
-    planned = settings.planner.rolls_out
-    return Imagined(PlannedBranches(branches, settings.planner) if planned else branches, world, report)
+    return Imagined(rollouts_in(world, len(rows), settings.imagining, settings.planner), world, report)
 
 
 def true_world(data: Trajectories, rows: Transitions) -> TrueDynamics:

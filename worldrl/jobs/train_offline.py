@@ -52,6 +52,9 @@ from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining
 
 DEFAULT = "ravl"
 WORLD_MEANING = "what is imagined in: none, ensemble, true, diffusion or latent"
+UNCERTAINTY_MEANING = (
+    "what imagining.penalty multiplies and the planner counts; with a planner and no penalty, sample_std"
+)
 NAME = "agent"
 """Of the training's series and streams, and of the folder that holds the agent."""
 
@@ -73,7 +76,7 @@ class TrainOfflineSettings:
     termination: str = setting(
         AUTO, "when the ensemble's steps end the task: auto (the environment's own rule), learned, or a registered rule"
     )
-    uncertainty: str = setting("max_sigma", "what imagining.penalty multiplies")
+    uncertainty: str = setting("max_sigma", UNCERTAINTY_MEANING)
     episodes: int = setting(10, "episodes of the final evaluation; 0 for no evaluation at all")
     watched_episodes: int = setting(2, "episodes of each evaluation during training; 0 for none")
     agent: RavlConfig = field(default_factory=RavlConfig)
@@ -142,6 +145,8 @@ def settings_for(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
         ("imagining", Imagining, field(default_factory=lambda: imagining)),
         ("world", str, setting(world, WORLD_MEANING)),
     ]
+    if given.get("planner.use", "none") != "none" and not imagining.penalty:
+        changed.append(("uncertainty", str, setting("sample_std", UNCERTAINTY_MEANING)))  # COPlanner's own
     if world == "diffusion" and given.get("preset") == "gpu":
         changed.append(("diffusion", DiffusionSettings, field(default_factory=published_diffusion)))
     return make_dataclass("TrainOfflineSettings", changed, bases=(TrainOfflineSettings,))

@@ -8,17 +8,20 @@ import pytest
 import torch
 
 from worldrl.algorithms.offline.agent import Facts
+from worldrl.algorithms.offline.buffer import TransitionBuffer
 from worldrl.algorithms.offline.combo import Combo, split_rows
 from worldrl.algorithms.offline.cql import Cql, conservative_gap
 from worldrl.algorithms.offline.imagining import Imagining
 from worldrl.algorithms.offline.mbpo import Mbpo
 from worldrl.algorithms.offline.mobile import Mobile, bellman_inconsistency, sample_next
 from worldrl.algorithms.offline.mopo import Mopo
+from worldrl.algorithms.offline.online_world import OnlineWorld
 from worldrl.algorithms.offline.rambo import Rambo, adversarial_loss, mixture_log_prob
 from worldrl.algorithms.offline.training import OfflineTraining, train_offline
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, stream
-from worldrl.world_models.offline.config import EnsembleConfig
+from worldrl.jobs.online_phase import PlannerConfig, rollouts_in
+from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining
 from worldrl.world_models.offline.ensemble import Ensemble
 from worldrl.world_models.offline.ensemble_world import EnsembleWorld
 from worldrl.world_models.offline.terminations import never
@@ -207,6 +210,34 @@ def test_rambo_world_step_descends_likelihood_plus_adversary(
     first = float(agent.train_world(stream(0, "w"))["world/likelihood"])
     second = float(agent.train_world(stream(0, "w"))["world/likelihood"])
     assert second < first
+
+
+# --- COPlanner's online phase -------------------------------------------------------------------------------------
+
+
+def test_the_world_learns_from_what_was_met_online_and_imagines_from_there(
+    world: EnsembleWorld, facts: Facts, make_rows: Any
+) -> None:
+    recorded, news = make_rows(20), make_rows(12, seed=5)
+    met = TransitionBuffer(100)
+    met.add(news)
+    plan, training = (
+        Imagining(horizon=1, real_ratio=0.25, rollouts=300),
+        EnsembleTraining(max_epochs=2, weight_decay=()),
+    )
+    along = OnlineWorld(
+        world, recorded, plan, training, refit_every=5, seed=0,
+        rollouts=lambda there, rows: rollouts_in(there, rows, plan, PlannerConfig()),
+    )  # fmt: skip
+    agent, before = make(Mbpo, facts), next(world.ensemble.parameters()).clone()
+    assert "world/refit_error" in along.refresh(0, met, agent, stream(0, "r"))
+    assert not torch.equal(before, next(world.ensemble.parameters()))
+    starts = {tuple(row) for row in along.buffer.rows().obs.tolist()}
+    assert starts == {tuple(row) for row in torch.cat([recorded.obs, news.obs]).tolist()}
+    assert along.refresh(4, met, agent, stream(0, "r")) == {}
+    batch = along.batch(met, 8, stream(0, "b"))
+    known = {tuple(row) for row in news.next_obs.tolist()}
+    assert [tuple(row) in known for row in batch.next_obs.tolist()] == [True] * 2 + [False] * 6
 
 
 # --- MBPO and MOPO --------------------------------------------------------------------------------------------------

@@ -177,7 +177,7 @@ class Recoil(Iql):
     name: ClassVar[str] = "recoil"
     config_class: ClassVar[type[Any]] = RecoilConfig
     needs: ClassVar[tuple[str, ...]] = ("expert",)
-    value: ClassVar[None] = None  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
+    value: ClassVar[None] = None  # pyright: ignore[reportIncompatibleMethodOverride]
     """V counts pseudo-rewards, so nothing here predicts a return."""
 
     def __init__(self, config: RecoilConfig, facts: Facts, *, expert: Transitions | None = None) -> None:

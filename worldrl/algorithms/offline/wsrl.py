@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -25,6 +26,7 @@ from torch import Tensor
 
 from worldrl.algorithms.offline.agent import require
 from worldrl.algorithms.offline.buffer import TransitionBuffer
+from worldrl.algorithms.offline.online_world import OnlineWorld
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import stream, stream_seed
 from worldrl.core.transitions import Transitions
@@ -86,6 +88,7 @@ def fine_tune(
     seed: int,
     log: MetricLog | None = None,
     explorer: Acts | None = None,
+    world: OnlineWorld | None = None,
 ) -> FineTuned:
     """Go on learning online, in place.
 
@@ -98,19 +101,23 @@ def fine_tune(
         seed: root of resets, actions and batches; step ``k`` draws from ``stream(seed, name, k)``.
         log: receives the agent's logs and ``episode/return``.
         explorer: acts after the warm-up in the agent's place (COPlanner); None lets the agent itself act.
+        world: learns along and gives imagined rows (COPlanner); None trains on what was met alone.
 
     Returns:
         Episodes and updates.
     """
     online = _Online(agent, env, info, TransitionBuffer(config.capacity), seed, name)
-    updates, logs = 0, {}
+    updates, logs, told = 0, {}, {}
     with Progress(name, config.steps) as progress:
         for step in range(config.steps):
             generator = stream(seed, name, step)
             online.collect(step, agent.explore if explorer is None or step < config.warmup else explorer.act, generator)
+            if world is not None and step >= config.warmup:
+                told = world.refresh(step - config.warmup, online.buffer, agent, generator) or told
             for _ in range(config.updates_per_step if step >= config.warmup else 0):
-                batch = online.buffer.sample(config.batch_size, generator=generator).to(agent.device)
-                logs = agent.update(batch, generator=generator)
+                drawn = online.buffer.sample if world is None else partial(world.batch, online.buffer)
+                batch = drawn(config.batch_size, generator=generator).to(agent.device)
+                logs = told | agent.update(batch, generator=generator)
                 updates += 1
             if log is not None and logs and (step + 1) % config.log_every == 0:
                 returns = {"episode/return": online.returns[-1]} if online.returns else {}

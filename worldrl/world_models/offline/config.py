@@ -31,13 +31,14 @@ class MemberChoice(StrEnum):
 
 
 class Uncertainty(StrEnum):
-    """Measures of a step's uncertainty, see ``ensemble.MEASURES``; every one but ``none`` evaluates all members."""
+    """Measures of a step's uncertainty, see ``ensemble.measure``; every one but ``none`` evaluates all members."""
 
     none = "none"
     max_sigma = "max_sigma"
     epistemic_mean = "epistemic_mean"
     disagreement = "disagreement"
     total_sigma = "total_sigma"
+    sample_std = "sample_std"
 
 
 @dataclass

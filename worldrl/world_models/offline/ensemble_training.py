@@ -120,6 +120,35 @@ def fit_ensemble(
     return state.best.eval(), report
 
 
+def refit_ensemble(
+    name: str, ensemble: Ensemble, rows: Transitions, training: EnsembleTraining, *, seed: int
+) -> EnsembleReport:
+    """Go on training an ensemble, in place and by the same rule, on rows that have grown.
+
+    Its statistics stay those of the first training, so that the units of its uncertainties do not move.
+
+    Args:
+        name: of the random streams.
+        ensemble: trained; it gets every member's best epoch.
+        rows: all of them, old and new.
+        training: how it learns.
+        seed: root of split and orders.
+
+    Returns:
+        What was done.
+    """
+    began = time.monotonic()
+    train, held = split_rows(rows, training, seed, name)
+    data = MemberRows(ensemble, train.to(ensemble.device), held.to(ensemble.device), training, seed, name)
+    optimizer = make_optimizer(ensemble, training)
+    state = _State(name, training, ensemble, copy.deepcopy(ensemble), optimizer, None, None)
+    while not state.stopped:
+        state.take_epoch(data)
+    elites = state.finish()
+    ensemble.load_state_dict(state.best.state_dict())
+    return EnsembleReport(state.epoch, 0, tuple(state.errors), elites, state.stopped, time.monotonic() - began)
+
+
 # --- parts ---------------------------------------------------------------------------------------------------------
 
 
