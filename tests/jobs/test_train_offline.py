@@ -290,6 +290,11 @@ def test_defaults_follow_algorithm_and_world() -> None:
         return compose("train-offline", settings_for(given), {"data": "x", **given})
 
     assert chosen().imagining.real_ratio == 0.05
+    assert (chosen().ensemble.input_clip, chosen(algorithm="mbpo").ensemble.input_clip) == (10, 0)
+    published = chosen(preset="gpu").ensemble_training
+    assert (published.min_epochs, published.max_epochs, chosen().ensemble_training.min_epochs) == (350, 2000, 0)
+    assert chosen(algorithm="ro2o").agent.weight_policy == 1.0
+    assert chosen(algorithm="neubay").agent.initial_temperature == 0.2
     assert chosen(algorithm="combo").imagining.real_ratio == 0.5
     assert chosen(algorithm="mopo").imagining.penalty == 0.5
     assert chosen(**{"planner.use": "rollouts"}).uncertainty == "sample_std"

@@ -48,7 +48,13 @@ from worldrl.jobs.world_model_start import BUNDLED
 from worldrl.registry import ALGORITHMS
 from worldrl.rollout.vector_episodes import check_spaces, dataset_environment, time_limit
 from worldrl.settings import non_negative, one_of, required, setting
-from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining, Uncertainty, neubay_ensemble
+from worldrl.world_models.offline.config import (
+    EnsembleConfig,
+    EnsembleTraining,
+    Uncertainty,
+    neubay_ensemble,
+    ravl_ensemble,
+)
 
 DEFAULT = "ravl"
 WORLD_MEANING = "what is imagined in: none, ensemble, true, diffusion or latent"
@@ -145,6 +151,10 @@ def settings_for(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
         ("imagining", Imagining, field(default_factory=lambda: imagining)),
         ("world", str, setting(world, WORLD_MEANING)),
     ]
+    if issubclass(agent_class, Ravl):
+        changed.append(("ensemble", EnsembleConfig, field(default_factory=lambda: EnsembleConfig(input_clip=10.0))))
+        if given.get("preset") == "gpu":
+            changed.append(("ensemble_training", EnsembleTraining, field(default_factory=ravl_ensemble)))
     if given.get("planner.use", "none") != "none" and not imagining.penalty:
         changed.append(("uncertainty", str, setting("sample_std", UNCERTAINTY_MEANING)))  # COPlanner's own
     if world == "diffusion" and given.get("preset") == "gpu":

@@ -86,6 +86,17 @@ def test_f_dvl_value_is_bounded_by_the_best_action(facts: Facts, make_rows: Any)
         FDvl.config_class(divergence="kl")
 
 
+def test_f_dvl_value_learns_from_uniform_actions_too(facts: Facts, make_rows: Any) -> None:
+    batch, agent = make_rows(16), make(FDvl, facts, random_actions=2, weight=1.0)
+    advantage, value = torch.zeros(16), torch.ones(16)
+    wider, values = agent.value_rows(batch, advantage, value, stream(0, "v"))
+    assert (wider[:16].tolist(), values[:16].tolist()) == ([0] * 16, [1] * 16)
+    torch.testing.assert_close(values[16:], agent.values(batch.obs).repeat(2))
+    draws = 2 * torch.rand(32, 2, generator=stream(0, "v")) - 1
+    q = agent.target_critic(batch.obs.repeat(2, 1), draws).min(dim=0).values
+    torch.testing.assert_close(wider[16:], q - values[16:])
+
+
 # --- ReCOIL ---------------------------------------------------------------------------------------------------------
 
 

@@ -80,20 +80,24 @@ class FDvlConfig(WeightedCloningConfig):
     Attributes:
         scale_reward: multiply rewards by the time limit over the range of recorded returns, as IQL does.
         divergence: chi_square or total_variation.
-        weight: λ in [½, 1): the nearer to 1, the more V is a maximum over the data's actions.
+        weight: λ in [½, 1]: the nearer to 1, the more V is a maximum over the actions it sees; the authors' command for
+            locomotion has 1.
+        random_actions: uniform actions per row that V learns from besides the recorded one; that command has 1.
         divergence_scale: τ, in units of (scaled) value.
     """
 
     scale_reward: bool = True
     divergence: str = "chi_square"
     weight: float = 0.7
+    random_actions: int = 0
     divergence_scale: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         super().__post_init__()
         require(self.divergence in CONJUGATES, "agent.divergence", " or ".join(CONJUGATES), self.divergence)
-        require(0.5 <= self.weight < 1, "agent.weight", "in [0.5, 1)", self.weight)
+        require(0.5 <= self.weight <= 1, "agent.weight", "in [0.5, 1]", self.weight)
+        require(self.random_actions >= 0, "agent.random_actions", "zero or more", self.random_actions)
         require(self.divergence_scale > 0, "agent.divergence_scale", "positive", self.divergence_scale)
 
 
@@ -107,6 +111,21 @@ class FDvl(Iql):
 
     name: ClassVar[str] = "f_dvl"
     config_class: ClassVar[type[Any]] = FDvlConfig
+
+    def value_rows(
+        self, batch: Transitions, advantage: Tensor, value: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return Q̄ − V and V of the batch, and behind them those of uniform actions at the same states."""
+        times = self.config.random_actions
+        if not times:
+            return advantage, value
+        obs = batch.obs.repeat(times, 1)
+        shape = (len(obs), self.facts.action_size)
+        action = 2 * torch.rand(shape, generator=self.draws(generator), device=obs.device) - 1
+        with torch.no_grad():
+            q = self.target_critic(obs, action).min(dim=0).values
+        there = self.values(obs)
+        return torch.cat([advantage, q - there]), torch.cat([value, there])
 
     def value_loss(self, advantage: Tensor, value: Tensor) -> Tensor:
         """Return the loss of V from Q̄ − V and V, ``[B]`` each."""

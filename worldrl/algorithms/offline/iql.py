@@ -134,7 +134,7 @@ class Iql(Agent):
             q = self.target_critic(batch.obs, batch.action).min(dim=0).values
         value = self.values(batch.obs)
         advantage = q - value
-        value_loss = self.value_loss(advantage, value)
+        value_loss = self.value_loss(*self.value_rows(batch, advantage, value, generator))
         gradient_step(self.optimizers["value"], value_loss)
         actor_loss = self._update_actor(batch, advantage)
         critic_loss = self._update_critic(batch)
@@ -147,6 +147,12 @@ class Iql(Agent):
             "critic/td": critic_loss.detach(),
             "critic/q": q.mean() / self.scale,
         }
+
+    def value_rows(
+        self, batch: Transitions, advantage: Tensor, value: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return Q̄ − V and V of the rows that V learns from; here the batch's own."""
+        return advantage, value
 
     def value_loss(self, advantage: Tensor, value: Tensor) -> Tensor:
         """Return the loss of V from Q̄ − V and V, ``[B]`` each."""

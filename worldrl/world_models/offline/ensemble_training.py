@@ -33,6 +33,9 @@ from worldrl.core.transitions import Transitions
 from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining
 from worldrl.world_models.offline.ensemble import Ensemble
 
+SLOWED = 0.3
+"""Of the learning rate, from the first dry spell before ``min_epochs`` on, as RAVL has it."""
+
 
 @dataclass(frozen=True)
 class EnsembleReport:
@@ -270,9 +273,14 @@ class _State:
         self.errors = [math.inf] * self.ensemble.config.members
 
     @property
+    def impatient(self) -> bool:
+        """Whether so many epochs in a row improved no member that training might end."""
+        return self.dry >= self.training.patience
+
+    @property
     def stopped(self) -> str:
         """Why training is over, or nothing while it is not."""
-        if self.dry >= self.training.patience:
+        if self.impatient and self.epoch > self.training.min_epochs:
             return "patience"
         return "max_epochs" if self.training.max_epochs and self.epoch >= self.training.max_epochs else ""
 
@@ -285,6 +293,17 @@ class _State:
             values = {"loss": loss, "holdout_error": sum(best) / len(best), "improved": float(len(improved))}
             self.log.write(self.name, self.epoch, values)
         self.epoch += 1
+        if self.impatient and self.epoch < self.training.min_epochs:
+            self.slow_down()
+
+    def slow_down(self) -> None:
+        """Lower the learning rate, once; the optimizer's state tells whether it was."""
+        groups = self.optimizer.param_groups
+        if groups[0]["lr"] < self.training.learning_rate:
+            return
+        for group in groups:
+            group["lr"] = SLOWED * self.training.learning_rate
+        self.dry = 0
 
     @torch.no_grad()
     def keep_improved(self, errors: list[float]) -> list[int]:
