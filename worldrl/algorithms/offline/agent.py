@@ -156,6 +156,11 @@ def cosine(step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(step / max(steps, 1), 1.0)))
 
 
+def pieces(batch: Transitions, parts: int) -> list[Transitions]:
+    """Cut a batch into parts of neighbouring rows."""
+    return [batch.select(index) for index in torch.arange(len(batch), device=batch.obs.device).tensor_split(parts)]
+
+
 def set_rate(optimizer: Optimizer, rate: float) -> None:
     """Give every parameter of an optimizer this learning rate."""
     for group in optimizer.param_groups:
@@ -228,6 +233,13 @@ class Agent:
     def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
         """Take one gradient step of every part; return detached scalars."""
         raise TypeError(f"{type(self).__name__} has no update")
+
+    def update_parts(self, batch: Transitions, parts: int, *, generator: torch.Generator) -> Logs:
+        """Take several critic steps, one on each part of the batch, and few of the policy; here whole updates."""
+        logs: Logs = {}
+        for part in pieces(batch, parts):
+            logs |= self.update(part, generator=generator)
+        return logs
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, targets, optimizers and counters."""

@@ -16,7 +16,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from worldrl.algorithms.offline.agent import Agent, Facts, adam, cosine, gradient_step, polyak, require, set_rate
+from worldrl.algorithms.offline.agent import (
+    Agent,
+    Facts,
+    adam,
+    cosine,
+    gradient_step,
+    pieces,
+    polyak,
+    require,
+    set_rate,
+)
 from worldrl.algorithms.offline.networks import BoundedActor, StackedCritic, ValueNet, normal_log_prob
 from worldrl.algorithms.offline.targets import td_loss, td_target
 from worldrl.core.interfaces import Logs
@@ -130,23 +140,39 @@ class Iql(Agent):
 
     def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
         """Take one step of value, actor and critics, then move the target critics."""
+        advantage, logs = self._update_value(batch, generator)
+        logs |= {"actor/loss": self._update_actor(batch, advantage).detach()}
+        return logs | self._move_critics(batch)
+
+    def update_parts(self, batch: Transitions, parts: int, *, generator: torch.Generator) -> Logs:
+        """Take a step of value and critics on each part of the batch, then one of the actor on all of it."""
+        logs: Logs = {}
+        for part in pieces(batch, parts):
+            logs |= self._update_value(part, generator)[1] | self._move_critics(part)
+        with torch.no_grad():
+            advantage, _ = self._advantage(batch)
+        return logs | {"actor/loss": self._update_actor(batch, advantage).detach()}
+
+    def _advantage(self, batch: Transitions) -> tuple[Tensor, Tensor]:
+        """Return Q̄ − V and V, with gradient in V."""
         with torch.no_grad():
             q = self.target_critic(batch.obs, batch.action).min(dim=0).values
         value = self.values(batch.obs)
-        advantage = q - value
-        value_loss = self.value_loss(*self.value_rows(batch, advantage, value, generator))
-        gradient_step(self.optimizers["value"], value_loss)
-        actor_loss = self._update_actor(batch, advantage)
-        critic_loss = self._update_critic(batch)
+        return q - value, value
+
+    def _update_value(self, batch: Transitions, generator: torch.Generator) -> tuple[Tensor, Logs]:
+        advantage, value = self._advantage(batch)
+        loss = self.value_loss(*self.value_rows(batch, advantage, value, generator))
+        gradient_step(self.optimizers["value"], loss)
+        q = (advantage + value).detach()
+        told = {"value/loss": loss, "value/advantage": advantage.mean(), "critic/q": q.mean() / self.scale}
+        return advantage, {name: number.detach() for name, number in told.items()}
+
+    def _move_critics(self, batch: Transitions) -> Logs:
+        loss = self._update_critic(batch)
         polyak(self.target_critic, self.critic, self.config.polyak)
         self.updates += 1
-        return {
-            "value/loss": value_loss.detach(),
-            "value/advantage": advantage.detach().mean(),
-            "actor/loss": actor_loss.detach(),
-            "critic/td": critic_loss.detach(),
-            "critic/q": q.mean() / self.scale,
-        }
+        return {"critic/td": loss.detach()}
 
     def value_rows(
         self, batch: Transitions, advantage: Tensor, value: Tensor, generator: torch.Generator

@@ -1,11 +1,12 @@
 """WSRL (Zhou et al. 2024, "Efficient Online RL Fine-Tuning Need Not Retain Offline Data"): from offline to online.
 
     1. warm-up: the pre-trained policy, frozen, collects ``warmup`` steps
-    2. online: after each step ``updates_per_step`` updates of SAC on batches of the online buffer alone
+    2. online: after each step one batch of the online buffer alone; ``updates_per_step`` critic steps, one on each part of
+       it, then one step of temperature and actor on all of it
 
 No offline row is kept: the warm-up fills the buffer with what the policy itself meets, so the values are recalibrated
 instead of forgotten. The published agent is SAC with 10 critics, targets from 2 of them, layer normalisation and no
-entropy in the target, pre-trained with Cal-QL, or CQL on locomotion.
+entropy in the target, layer normalisation in the policy too, pre-trained with Cal-QL, or CQL on locomotion.
 
 The environment's own state is not saved, so an online phase does not resume.
 
@@ -41,8 +42,8 @@ class WsrlConfig:
     Attributes:
         steps: environment steps in all, the warm-up's among them.
         warmup: steps collected by the frozen policy.
-        updates_per_step: update-to-data ratio.
-        batch_size: rows per update.
+        updates_per_step: update-to-data ratio, the critic steps per environment step.
+        batch_size: rows drawn per environment step, shared out among the critic steps.
         capacity: rows the online buffer holds.
         log_every: environment steps between log lines.
     """
@@ -59,6 +60,12 @@ class WsrlConfig:
         require(self.steps >= 0, "online.steps", "zero or more", self.steps)
         for name in ("warmup", "updates_per_step", "batch_size", "capacity", "log_every"):
             require(getattr(self, name) >= 1, f"online.{name}", "at least 1", getattr(self, name))
+        require(
+            self.batch_size % self.updates_per_step == 0,
+            "online.batch_size",
+            f"a multiple of online.updates_per_step={self.updates_per_step}",
+            self.batch_size,
+        )
         fits = self.steps == 0 or self.warmup <= self.steps
         require(fits, "online.warmup", f"at most online.steps={self.steps}", self.warmup)
 
@@ -70,7 +77,7 @@ class FineTuned:
     Attributes:
         returns: undiscounted return of each finished episode.
         ends: environment step at which each ended.
-        updates: gradient steps taken.
+        updates: critic steps taken.
     """
 
     returns: list[float] = field(default_factory=list[float])
@@ -112,13 +119,13 @@ def fine_tune(
         for step in range(config.steps):
             generator = stream(seed, name, step)
             online.collect(step, agent.explore if explorer is None or step < config.warmup else explorer.act, generator)
-            if world is not None and step >= config.warmup:
-                told = world.refresh(step - config.warmup, online.buffer, agent, generator) or told
-            for _ in range(config.updates_per_step if step >= config.warmup else 0):
+            if step >= config.warmup:
+                if world is not None:
+                    told = world.refresh(step - config.warmup, online.buffer, agent, generator) or told
                 drawn = online.buffer.sample if world is None else partial(world.batch, online.buffer)
                 batch = drawn(config.batch_size, generator=generator).to(agent.device)
-                logs = told | agent.update(batch, generator=generator)
-                updates += 1
+                logs = told | agent.update_parts(batch, config.updates_per_step, generator=generator)
+                updates += config.updates_per_step
             if log is not None and logs and (step + 1) % config.log_every == 0:
                 returns = {"episode/return": online.returns[-1]} if online.returns else {}
                 log.write(name, step, {**logs, **returns})
