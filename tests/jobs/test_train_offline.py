@@ -128,16 +128,22 @@ def test_stopped_run_goes_on_and_ends_as_if_it_had_not(run: Any, tmp_path: Path,
     assert again == whole
 
 
-@pytest.mark.parametrize("name", ["iql", "mobile", "rambo"])
+@pytest.mark.parametrize(
+    "name",
+    ["combo", "edac", "f_dvl", "iql", "mbpo", "mobile", "mopo", "rambo", "recoil", "ro2o", "sac_n"],
+)
 def test_other_algorithms_run(run: Any, tmp_path: Path, name: str) -> None:
     own = {
+        "combo": ["agent.actions=2"],
+        "ro2o": ["agent.draws=2"],
         "rambo": ["agent.clone_steps=4", "agent.world_steps=3", "agent.world_every=3"],
         "mobile": ["agent.samples=2", "agent.floor=null"],
     }
     assert run(f"algorithm={name}", *own.get(name, [])) == 0
     metrics = result(tmp_path)["metrics"]
     assert metrics["algorithm"] == name
-    assert metrics["world"]["kind"] == ("none" if name == "iql" else "ensemble")
+    assert metrics["steps"] == 10
+    assert metrics["world"]["kind"] == ("none" if offline_agent(name).imagining is None else "ensemble")
 
 
 NEUBAY = ["algorithm=neubay", "agent.memory.width=8", "agent.memory.states=4", "recurrent.rows=40", "recurrent.rollouts=4",
