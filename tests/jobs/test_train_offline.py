@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from worldrl.core.errors import SettingError
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
 from worldrl.jobs import offline_scores, offline_worlds
 from worldrl.jobs.offline_scores import interval_scores
+from worldrl.jobs.reproductions.catalogue import CATALOGUE
 from worldrl.jobs.reproductions.pgd import GuidedSettings
 from worldrl.jobs.train_offline import offline_agent, settings_for
 from worldrl.registry import ALGORITHMS
@@ -75,7 +77,7 @@ def test_run_ends_with_a_score_and_an_agent_that_loads(run: Any, tmp_path: Path,
     assert "d4rl" not in metrics["scores"]
     over = metrics["evaluation"]["over_estimation"]
     assert over["lo"] < over["mean"] < over["hi"]
-    assert metrics["budget"] == {"evaluations": 3, "episodes": 4, "steps": 120}
+    assert metrics["budget"] == {"evaluations": 3, "episodes": 4, "steps": 120, "online_steps": 0, "judged_steps": 0}
     assert [entry["step"] for entry in metrics["evaluations"]] == [5, 10]
     assert metrics["world"]["kind"] == "ensemble"
     assert len(metrics["world"]["elites"]) == 2
@@ -177,6 +179,8 @@ def test_online_phase_follows_and_is_scored_beside_the_offline_agent(
     metrics = result(tmp_path)["metrics"]
     assert (metrics["online"]["steps"], metrics["online"]["episodes"], metrics["online"]["updates"]) == (70, 2, 10)
     assert seen == ["refit-0", "refit-6"]
+    played = {"evaluations": 4, "episodes": 6, "steps": 180}
+    assert metrics["budget"] == {**played, "online_steps": 70, "judged_steps": 0}
     assert metrics["online"]["scores"]["raw"] != metrics["scores"]["raw"]
     assert saved_algorithm(tmp_path / "run" / "agent") == "cql"
     assert saved_algorithm(tmp_path / "run" / "online") == "sac"
@@ -325,6 +329,19 @@ def test_help_shows_the_chosen_algorithms_settings(capsys: pytest.CaptureFixture
     assert "agent.expectile" in told
     assert "agent.diversity" not in told
     assert "train-offline" in COMMANDS
+
+
+def test_a_d4rl_file_names_the_rule_of_its_environment() -> None:
+    info = DatasetInfo("hopper-medium-v2.hdf5", (-1.0,), (1.0,), dataset_id="hopper-medium-v2")
+    assert offline_worlds.rule_of("auto", info) is offline_worlds.RULES["hopper"]
+    with pytest.raises(SettingError, match="give env=ID"):
+        offline_worlds.rule_of("auto", replace(info, dataset_id="my-recording"))
+
+
+def test_every_effect_with_a_stored_result_says_what_it_costs() -> None:
+    for entry in CATALOGUE.values():
+        stored = Path(__file__).parents[2] / "docs" / "results" / f"reproduce-{entry.name}-quick.json"
+        assert not (stored.exists() and entry.cost == "not timed yet"), entry.name
 
 
 def test_score_without_references_is_raw() -> None:

@@ -1,4 +1,4 @@
-"""How good an offline agent is: seeded episodes in its environment, scores on every scale, over-estimation, budget.
+"""How good an offline agent is: seeded episodes in its environment, scores on every scale, over-estimation.
 
 Episode ``index`` of ``seed`` depends on these two and on the policy alone, see
 :mod:`worldrl.rollout.vector_episodes`. Scores follow :mod:`worldrl.data.offline.reference_scores`; several seeds are
@@ -17,7 +17,7 @@ Shapes legend: ``E`` episodes, ``S`` observation, ``A`` action, ``R`` runs (seed
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -83,35 +83,6 @@ class OfflineEvaluation:
         }
 
 
-@dataclass
-class EvaluationBudget:
-    """How much of the real environment was used to look at agents: online knowledge that offline learning must state.
-
-    Attributes:
-        evaluations: how often.
-        episodes: played in all.
-        steps: taken in all.
-    """
-
-    evaluations: int = 0
-    episodes: int = 0
-    steps: int = 0
-
-    def add(self, evaluation: OfflineEvaluation) -> None:
-        """Count one evaluation."""
-        self.evaluations += 1
-        self.episodes += len(evaluation.index)
-        self.steps += int(evaluation.lengths.sum())
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the counts, for a checkpoint or a result."""
-        return asdict(self)
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Restore what :meth:`state_dict` gave."""
-        self.evaluations, self.episodes, self.steps = state["evaluations"], state["episodes"], state["steps"]
-
-
 def evaluate_offline(
     policy: EpisodePolicy,
     env: gymnasium.Env[Any, Any],
@@ -122,7 +93,6 @@ def evaluate_offline(
     deterministic: bool = True,
     gamma: float = 0.99,
     value: Value | None = None,
-    budget: EvaluationBudget | None = None,
     device: torch.device | str = "cpu",
 ) -> OfflineEvaluation:
     """Play episodes.
@@ -136,7 +106,6 @@ def evaluate_offline(
         deterministic: take the most likely actions instead of sampling.
         gamma: discount of ``discounted``, the critic's own.
         value: the critic; for a pessimistic ensemble, what its targets use.
-        budget: counts what is used.
         device: of policy and critic, where they get the observations.
 
     Returns:
@@ -152,7 +121,7 @@ def evaluate_offline(
     played = [_play(policy, env, info, seed, number, deterministic, value, device) for number in index]
     rewards = [reward for reward, _, _ in played]
     promised = [promise for _, _, promise in played if promise is not None]
-    result = OfflineEvaluation(
+    return OfflineEvaluation(
         index=np.array(index, np.int64),
         returns=np.array([reward.sum() for reward in rewards]),
         discounted=np.array([discounted_return(reward, gamma) for reward in rewards]),
@@ -163,9 +132,6 @@ def evaluate_offline(
         gamma=gamma,
         deterministic=deterministic,
     )
-    if budget is not None:
-        budget.add(result)
-    return result
 
 
 def _play(

@@ -7,7 +7,6 @@ a video world model, where a step is a chunk and the data are recorded episodes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from worldrl.world_models.offline.ensemble_training import fit_ensemble
 from worldrl.world_models.offline.ensemble_world import EnsembleWorld, EnsembleWorldConfig
 from worldrl.world_models.offline.guided_dreams import DreamConfig, GuidedDreams
 from worldrl.world_models.offline.termination_head import fit_termination
-from worldrl.world_models.offline.terminations import Termination, termination_rule
+from worldrl.world_models.offline.terminations import RULES, Termination, termination_rule
 from worldrl.world_models.offline.trajectory_diffusion import (
     TrajectoryDiffusionConfig,
     TrajectoryTraining,
@@ -179,19 +178,23 @@ def true_world(data: Trajectories, rows: Transitions) -> TrueDynamics:
     return TrueDynamics(data.info.env_id, rows.obs, data.qpos, data.qvel, data.info.env_kwargs)
 
 
-def rule_of(name: str, env_id: str | None, env_kwargs: Mapping[str, Any]) -> Termination:
-    """Return the termination rule called ``name``; ``auto`` takes the environment's own.
+def rule_of(name: str, info: DatasetInfo) -> Termination:
+    """Return the termination rule called ``name``; ``auto`` takes that of the data's environment.
+
+    D4RL's files name their environment (``hopper-medium-v2``), so theirs is known without ``env=``.
 
     Raises:
         SettingError: unknown, or ``auto`` for an environment without a known rule.
     """
     if name != AUTO:
         return registry.TERMINATIONS.get(name)
+    named = (info.dataset_id or "").partition("-")[0].lower() in RULES
+    env_id = info.dataset_id if info.env_id is None and named else info.env_id
     if env_id is None:
         raise SettingError(
             "termination=auto needs the data's environment; give env=ID, or termination=never or another"
         )
-    return termination_rule(env_id, env_kwargs)
+    return termination_rule(env_id, info.env_kwargs)
 
 
 def _ensemble(
@@ -202,7 +205,7 @@ def _ensemble(
             "termination", rows, seed=settings.seed, folder=folder.with_name("termination"), log=log
         )
     else:
-        rule = rule_of(settings.termination, data.info.env_id, data.info.env_kwargs)
+        rule = rule_of(settings.termination, data.info)
     ensemble, report = fit_ensemble(
         "world",
         rows,

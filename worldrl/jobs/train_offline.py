@@ -205,10 +205,10 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
         report = train(settings, agent, data, rows, imagined, watch, folder=run.path / "checkpoints", log=log)
         agent.save(run.path / NAME)
         metrics = summary(settings, data, report, imagined) | final_score(settings, agent, env, data.info)
-        metrics["budget"] = online_budget(report, metrics["evaluation"])
         metrics |= diagnose(settings, agent, data, imagined.imagination, device)
         if settings.online.steps:
             metrics["online"] = go_online(settings, agent, data, imagined.world, env, run.path / "online", log)
+        metrics["budget"] = online_budget(report, metrics)
         metrics["hash"] = artefact_hash(run.path / NAME)
         run.write_result(metrics, seed=settings.seed, device=str(device))
         show(metrics)
