@@ -10,7 +10,6 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
 from worldrl.evaluation.offline import (
-    EvaluationBudget,
     OfflineEvaluation,
     discounted_return,
     evaluate_offline,
@@ -51,6 +50,26 @@ def test_sampled_and_deterministic_episodes_start_alike_and_differ_after() -> No
     assert run(2, deterministic=False).returns.tolist() == sampled.returns.tolist()
 
 
+class Elsewhere:
+    """An agent whose weights are not on the CPU, as on a GPU: what it is asked about must be where it is."""
+
+    device = torch.device("meta")
+
+    def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        assert obs.device == self.device
+        return torch.zeros(1, 1)
+
+    def value(self, obs: Tensor, action: Tensor) -> Tensor:
+        assert obs.device == self.device
+        return torch.zeros(1)
+
+
+def test_observations_go_to_the_device_of_agent_and_critic() -> None:
+    agent = Elsewhere()
+    found = evaluate_offline(memoryless(agent), ENV, INFO, seed=4, episodes=1, value=agent.value, device=agent.device)
+    assert found.predicted is not None
+
+
 def test_over_estimation_is_promise_less_discounted_reward() -> None:
     starts: list[list[float]] = []
 
@@ -82,14 +101,7 @@ def test_scores_on_every_scale_there_is() -> None:
     assert set(both) == {"d4rl", "dataset"}
 
 
-def test_the_budget_counts_every_step() -> None:
-    budget = EvaluationBudget()
-    run(2, budget=budget)
-    run([7], budget=budget)
-    assert budget.state_dict() == {"evaluations": 2, "episodes": 3, "steps": 60}
-    again = EvaluationBudget()
-    again.load_state_dict(budget.state_dict())
-    assert again == budget
+def test_no_episode_is_refused() -> None:
     with pytest.raises(SettingError, match="needs at least one"):
         run([])
 

@@ -2,22 +2,29 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 from worldrl import cli
+from worldrl.algorithms.offline import online_world
 from worldrl.algorithms.offline.agent import load_agent, saved_algorithm
 from worldrl.cli import COMMANDS
 from worldrl.core.errors import SettingError
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
 from worldrl.jobs import offline_scores, offline_worlds
 from worldrl.jobs.offline_scores import interval_scores
+from worldrl.jobs.reproductions.catalogue import CATALOGUE
+from worldrl.jobs.reproductions.pgd import GuidedSettings
 from worldrl.jobs.train_offline import offline_agent, settings_for
 from worldrl.registry import ALGORITHMS
+from worldrl.rollout.vector_episodes import dataset_environment
 from worldrl.settings import compose
 from worldrl.usage import describe
 
@@ -70,7 +77,7 @@ def test_run_ends_with_a_score_and_an_agent_that_loads(run: Any, tmp_path: Path,
     assert "d4rl" not in metrics["scores"]
     over = metrics["evaluation"]["over_estimation"]
     assert over["lo"] < over["mean"] < over["hi"]
-    assert metrics["budget"] == {"evaluations": 3, "episodes": 4, "steps": 120}
+    assert metrics["budget"] == {"evaluations": 3, "episodes": 4, "steps": 120, "online_steps": 0, "judged_steps": 0}
     assert [entry["step"] for entry in metrics["evaluations"]] == [5, 10]
     assert metrics["world"]["kind"] == "ensemble"
     assert len(metrics["world"]["elites"]) == 2
@@ -78,6 +85,23 @@ def test_run_ends_with_a_score_and_an_agent_that_loads(run: Any, tmp_path: Path,
     agent = load_agent(folder, offline_agent(saved_algorithm(folder)))
     action = agent.act(pendulum.transitions().obs, generator=None)
     assert action.shape == (90, 1)
+
+
+def test_agent_on_another_device_is_played_with_observations_there(pendulum: Trajectories) -> None:
+    class Elsewhere:
+        device = torch.device("meta")
+
+        def act(self, obs: torch.Tensor, *, generator: Any) -> torch.Tensor:
+            assert obs.device == self.device
+            return torch.zeros(1, 1)
+
+        def value(self, obs: torch.Tensor) -> torch.Tensor:
+            assert obs.device == self.device
+            return torch.zeros(1)
+
+    settings = SimpleNamespace(agent=None)
+    found = offline_scores.play(settings, Elsewhere(), dataset_environment(pendulum.info), pendulum.info, 0, 2)
+    assert found.predicted is not None
 
 
 def stop_at_second_score(monkeypatch: Any) -> Any:
@@ -106,16 +130,22 @@ def test_stopped_run_goes_on_and_ends_as_if_it_had_not(run: Any, tmp_path: Path,
     assert again == whole
 
 
-@pytest.mark.parametrize("name", ["iql", "mobile", "rambo"])
+@pytest.mark.parametrize(
+    "name",
+    ["combo", "edac", "f_dvl", "iql", "mbpo", "mobile", "mopo", "rambo", "recoil", "ro2o", "sac_n"],
+)
 def test_other_algorithms_run(run: Any, tmp_path: Path, name: str) -> None:
     own = {
+        "combo": ["agent.actions=2"],
+        "ro2o": ["agent.draws=2"],
         "rambo": ["agent.clone_steps=4", "agent.world_steps=3", "agent.world_every=3"],
         "mobile": ["agent.samples=2", "agent.floor=null"],
     }
     assert run(f"algorithm={name}", *own.get(name, [])) == 0
     metrics = result(tmp_path)["metrics"]
     assert metrics["algorithm"] == name
-    assert metrics["world"]["kind"] == ("none" if name == "iql" else "ensemble")
+    assert metrics["steps"] == 10
+    assert metrics["world"]["kind"] == ("none" if offline_agent(name).imagining is None else "ensemble")
 
 
 NEUBAY = ["algorithm=neubay", "agent.memory.width=8", "agent.memory.states=4", "recurrent.rows=40", "recurrent.rollouts=4",
@@ -136,11 +166,21 @@ def test_agent_with_a_memory_trains_on_tapes_and_resumes(run: Any, tmp_path: Pat
     assert result(tmp_path)["metrics"] == whole
 
 
-def test_online_phase_follows_and_is_scored_beside_the_offline_agent(run: Any, tmp_path: Path) -> None:
+def test_online_phase_follows_and_is_scored_beside_the_offline_agent(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refit, seen = online_world.refit_ensemble, []
+    monkeypatch.setattr(
+        online_world, "refit_ensemble", lambda name, *rest, **over: seen.append(name) or refit(name, *rest, **over)
+    )
     short = ["online.steps=70", "online.warmup=60", "online.updates_per_step=1", "online.batch_size=8"]
+    short += ["online.refit_every=6"]
     assert run("algorithm=cql", "world=ensemble", "planner.use=exploration", "planner.candidates=2", *short) == 0
     metrics = result(tmp_path)["metrics"]
     assert (metrics["online"]["steps"], metrics["online"]["episodes"], metrics["online"]["updates"]) == (70, 2, 10)
+    assert seen == ["refit-0", "refit-6"]
+    played = {"evaluations": 4, "episodes": 6, "steps": 180}
+    assert metrics["budget"] == {**played, "online_steps": 70, "judged_steps": 0}
     assert metrics["online"]["scores"]["raw"] != metrics["scores"]["raw"]
     assert saved_algorithm(tmp_path / "run" / "agent") == "cql"
     assert saved_algorithm(tmp_path / "run" / "online") == "sac"
@@ -185,6 +225,11 @@ def test_agent_learns_in_the_latents_of_a_video_model(
     assert metrics["data"]["rows"] > 0
 
 
+def test_values_of_pseudo_rewards_are_not_held_against_returns(run: Any, tmp_path: Path) -> None:
+    assert run("algorithm=recoil") == 0
+    assert result(tmp_path)["metrics"]["evaluation"]["over_estimation"] is None
+
+
 def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
     assert run("algorithm=bc", "episodes=0", "watched_episodes=0") == 0
     metrics = result(tmp_path)["metrics"]
@@ -204,6 +249,11 @@ def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
         (["algorithm=mobile"], "agent.floor=0 lies above every recorded return"),
         (["world=ensembl"], "did you mean 'ensemble'?"),
         (["world=true"], "world=true: pendulum.hdf5 holds no simulator states"),
+        (["algorithm=mopo", "world=none"], "imagining.penalty=0.5: world=none measures no uncertainty"),
+        (["algorithm=mopo", "world=diffusion"], "imagining.penalty=0.5: world=diffusion measures no uncertainty"),
+        (["algorithm=f_dvl", "agent.expectile=0.8"], "train-offline has no setting 'agent.expectile'"),
+        (["algorithm=recoil", "agent.scale_reward=true"], "train-offline has no setting 'agent.scale_reward'"),
+        (["algorithm=rambo", "agent.clone_steps=10"], "agent.clone_steps must be below training.steps=10"),
         (["algorithm=mopo", "uncertainty=none"], "uncertainty: unknown value 'none'"),
         (["termination=hoper"], "did you mean 'hopper'?"),
         (["rows=1000"], "has 90 rows"),
@@ -222,6 +272,7 @@ def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
             "online.resets=snapshots: pendulum.hdf5 holds no simulator states",
         ),
         (["planner.use=exploration"], "planner.use=exploration explores in the online phase; give online.steps=N"),
+        (["algorithm=td3_bc", "world=ensemble", "planner.use=rollouts"], "td3_bc proposes one action"),
         (["algorithm=sac", "planner.use=rollouts"], "plans in an ensemble; give world=ensemble"),
     ],
 )
@@ -249,10 +300,27 @@ def test_defaults_follow_algorithm_and_world() -> None:
         return compose("train-offline", settings_for(given), {"data": "x", **given})
 
     assert chosen().imagining.real_ratio == 0.05
+    assert (chosen().ensemble.input_clip, chosen(algorithm="mbpo").ensemble.input_clip) == (10, 0)
+    published = chosen(preset="gpu").ensemble_training
+    assert (published.min_epochs, published.max_epochs, chosen().ensemble_training.min_epochs) == (350, 2000, 0)
+    assert chosen(algorithm="ro2o").agent.weight_policy == 1.0
+    assert chosen(algorithm="neubay").agent.initial_temperature == 0.2
     assert chosen(algorithm="combo").imagining.real_ratio == 0.5
     assert chosen(algorithm="mopo").imagining.penalty == 0.5
+    assert chosen(**{"planner.use": "rollouts"}).uncertainty == "sample_std"
+    assert chosen(**{"planner.use": "rollouts", "algorithm": "mopo"}).uncertainty == "max_sigma"
     guided = chosen(algorithm="iql", world="diffusion").imagining
     assert (guided.rollouts, guided.real_rows(256), guided.refresh_every) == (8192, 16, 10_000)
+
+
+def test_trajectories_are_guided_and_the_published_size_learns_for_its_epochs() -> None:
+    given = {"data": "x", "algorithm": "td3_bc", "world": "diffusion"}
+    plan = compose("train-offline", settings_for(given), given).diffusion
+    assert (plan.guidance.coefficient, plan.training.steps) == (GuidedSettings().guidance, 10_000)
+    given["preset"] = "gpu"
+    plan = compose("train-offline", settings_for(given), given).diffusion
+    assert (plan.guidance.coefficient, plan.training.steps, plan.training.epochs) == (1.0, 0, 10_000)
+    assert plan.model.features == 1024
 
 
 def test_help_shows_the_chosen_algorithms_settings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,6 +329,19 @@ def test_help_shows_the_chosen_algorithms_settings(capsys: pytest.CaptureFixture
     assert "agent.expectile" in told
     assert "agent.diversity" not in told
     assert "train-offline" in COMMANDS
+
+
+def test_a_d4rl_file_names_the_rule_of_its_environment() -> None:
+    info = DatasetInfo("hopper-medium-v2.hdf5", (-1.0,), (1.0,), dataset_id="hopper-medium-v2")
+    assert offline_worlds.rule_of("auto", info) is offline_worlds.RULES["hopper"]
+    with pytest.raises(SettingError, match="give env=ID"):
+        offline_worlds.rule_of("auto", replace(info, dataset_id="my-recording"))
+
+
+def test_every_effect_with_a_stored_result_says_what_it_costs() -> None:
+    for entry in CATALOGUE.values():
+        stored = Path(__file__).parents[2] / "docs" / "results" / f"reproduce-{entry.name}-quick.json"
+        assert not (stored.exists() and entry.cost == "not timed yet"), entry.name
 
 
 def test_score_without_references_is_raw() -> None:

@@ -1,4 +1,4 @@
-"""How good an offline agent is: seeded episodes in its environment, scores on every scale, over-estimation, budget.
+"""How good an offline agent is: seeded episodes in its environment, scores on every scale, over-estimation.
 
 Episode ``index`` of ``seed`` depends on these two and on the policy alone, see
 :mod:`worldrl.rollout.vector_episodes`. Scores follow :mod:`worldrl.data.offline.reference_scores`; several seeds are
@@ -17,7 +17,7 @@ Shapes legend: ``E`` episodes, ``S`` observation, ``A`` action, ``R`` runs (seed
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
@@ -35,7 +35,7 @@ from worldrl.data.offline.trajectories import DatasetInfo
 from worldrl.rollout.vector_episodes import Decide, EpisodePolicy, play_episode
 
 Value = Callable[[Tensor, Tensor], Tensor]
-"""Maps obs float32 ``[B, S]`` and action float32 ``[B, A]`` to the critic's prediction ``[B]``."""
+"""Maps obs float32 ``[B, S]`` on the policy's device and action float32 ``[B, A]`` to the critic's prediction ``[B]``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,35 +83,6 @@ class OfflineEvaluation:
         }
 
 
-@dataclass
-class EvaluationBudget:
-    """How much of the real environment was used to look at agents: online knowledge that offline learning must state.
-
-    Attributes:
-        evaluations: how often.
-        episodes: played in all.
-        steps: taken in all.
-    """
-
-    evaluations: int = 0
-    episodes: int = 0
-    steps: int = 0
-
-    def add(self, evaluation: OfflineEvaluation) -> None:
-        """Count one evaluation."""
-        self.evaluations += 1
-        self.episodes += len(evaluation.index)
-        self.steps += int(evaluation.lengths.sum())
-
-    def state_dict(self) -> dict[str, int]:
-        """Return the counts, for a checkpoint or a result."""
-        return asdict(self)
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        """Restore what :meth:`state_dict` gave."""
-        self.evaluations, self.episodes, self.steps = state["evaluations"], state["episodes"], state["steps"]
-
-
 def evaluate_offline(
     policy: EpisodePolicy,
     env: gymnasium.Env[Any, Any],
@@ -122,7 +93,7 @@ def evaluate_offline(
     deterministic: bool = True,
     gamma: float = 0.99,
     value: Value | None = None,
-    budget: EvaluationBudget | None = None,
+    device: torch.device | str = "cpu",
 ) -> OfflineEvaluation:
     """Play episodes.
 
@@ -135,7 +106,7 @@ def evaluate_offline(
         deterministic: take the most likely actions instead of sampling.
         gamma: discount of ``discounted``, the critic's own.
         value: the critic; for a pessimistic ensemble, what its targets use.
-        budget: counts what is used.
+        device: of policy and critic, where they get the observations.
 
     Returns:
         One entry per episode, in the order asked for.
@@ -147,10 +118,10 @@ def evaluate_offline(
     index = list(range(episodes)) if isinstance(episodes, int) else list(episodes)
     if not index:
         raise SettingError("episodes: an evaluation needs at least one, received none")
-    played = [_play(policy, env, info, seed, number, deterministic, value) for number in index]
+    played = [_play(policy, env, info, seed, number, deterministic, value, device) for number in index]
     rewards = [reward for reward, _, _ in played]
     promised = [promise for _, _, promise in played if promise is not None]
-    result = OfflineEvaluation(
+    return OfflineEvaluation(
         index=np.array(index, np.int64),
         returns=np.array([reward.sum() for reward in rewards]),
         discounted=np.array([discounted_return(reward, gamma) for reward in rewards]),
@@ -161,9 +132,6 @@ def evaluate_offline(
         gamma=gamma,
         deterministic=deterministic,
     )
-    if budget is not None:
-        budget.add(result)
-    return result
 
 
 def _play(
@@ -174,12 +142,14 @@ def _play(
     number: int,
     deterministic: bool,
     value: Value | None,
+    device: torch.device | str,
 ) -> tuple[NDArray[np.float64], bool, float | None]:
     """Return an episode's rewards, whether it terminated, and what the critic promised at its start."""
     first: list[tuple[Tensor, Tensor]] = []
     env_seed = stream_seed(seed, "evaluate-offline", "environment", number) % 2**31
     generator = None if deterministic else stream(seed, "evaluate-offline", "action", number)
-    episode = play_episode(env, info, _remembering(policy, first), seed=env_seed, generator=generator)
+    noting = _remembering(policy, first)
+    episode = play_episode(env, info, noting, seed=env_seed, generator=generator, device=device)
     promise = None
     if value is not None:
         obs, action = first[0]

@@ -43,6 +43,7 @@ def play(
         episodes=episodes,
         gamma=getattr(settings.agent, "discount", 0.99),
         value=None if value is None else lambda obs, action: value(obs),
+        device=agent.device,
     )
 
 
@@ -92,11 +93,20 @@ def interval_scores(mean: Mapping[str, Any], info: DatasetInfo) -> dict[str, Any
     return scaled
 
 
-def online_budget(report: OfflineReport, evaluation: Mapping[str, Any] | None) -> dict[str, int]:
-    """Count what was played in the real environment: knowledge that offline learning has to state."""
+def online_budget(report: OfflineReport, metrics: Mapping[str, Any]) -> dict[str, int]:
+    """Count what was seen of the real environment: knowledge that offline learning has to state.
+
+    Args:
+        report: of the training, with its evaluations.
+        metrics: the final ``evaluation``; ``online`` and ``dreams`` where there were an online phase and a diagnosis.
+    """
+    online = metrics.get("online", {})
     played = [(entry["episodes"], entry["steps_played"]) for entry in report.evaluations]
-    played += [(evaluation["episodes"], evaluation["steps"])] if evaluation else []
+    final = [metrics["evaluation"], online.get("evaluation")]
+    played += [(found["episodes"], found["steps"]) for found in final if found]
     return {
+        "online_steps": int(online.get("steps", 0)),
+        "judged_steps": int(metrics.get("dreams", {}).get("rows", 0)),
         "evaluations": len(played),
         "episodes": int(sum(episodes for episodes, _ in played)),
         "steps": int(sum(steps for _, steps in played)),

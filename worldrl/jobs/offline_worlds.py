@@ -7,7 +7,6 @@ a video world model, where a step is a chunk and the data are recorded episodes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ import numpy as np
 import torch
 
 from worldrl import registry
-from worldrl.algorithms.offline.branches import BranchConfig, Branches
 from worldrl.algorithms.offline.imagining import Imagining
 from worldrl.algorithms.offline.neubay import Neubay
 from worldrl.core.errors import SettingError
@@ -26,7 +24,7 @@ from worldrl.core.transitions import Transitions
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
-from worldrl.jobs.online_phase import PlannedBranches
+from worldrl.jobs.online_phase import rollouts_in
 from worldrl.jobs.world_model_start import weights_folder
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.latent_world import LatentWorld, RecordedLatents, recorded_latents
@@ -36,12 +34,13 @@ from worldrl.world_models.offline.ensemble_training import fit_ensemble
 from worldrl.world_models.offline.ensemble_world import EnsembleWorld, EnsembleWorldConfig
 from worldrl.world_models.offline.guided_dreams import DreamConfig, GuidedDreams
 from worldrl.world_models.offline.termination_head import fit_termination
-from worldrl.world_models.offline.terminations import Termination, termination_rule
+from worldrl.world_models.offline.terminations import RULES, Termination, termination_rule
 from worldrl.world_models.offline.trajectory_diffusion import (
     TrajectoryDiffusionConfig,
     TrajectoryTraining,
     fit_trajectories,
     published_trajectory_diffusion,
+    published_trajectory_training,
 )
 from worldrl.world_models.offline.trajectory_sampling import GuidanceConfig, SamplerConfig, published_sampler
 from worldrl.world_models.offline.true_dynamics import TrueDynamics
@@ -56,17 +55,22 @@ GUIDED = Imagining(horizon=32, real_ratio=1 / 16, rollouts=8192, refresh_every=1
 
 @dataclass
 class DiffusionSettings:
-    """Trajectory diffusion, with ``world=diffusion``."""
+    """Trajectory diffusion, with ``world=diffusion``.
+
+    It is guided by default, as ``worldrl reproduce pgd`` is: without guidance it draws the data's own policy again.
+    """
 
     model: TrajectoryDiffusionConfig = field(default_factory=TrajectoryDiffusionConfig)
     training: TrajectoryTraining = field(default_factory=TrajectoryTraining)
     sampler: SamplerConfig = field(default_factory=SamplerConfig)
-    guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
+    guidance: GuidanceConfig = field(default_factory=lambda: GuidanceConfig(coefficient=1.0))
 
 
 def published_diffusion() -> DiffusionSettings:
-    """Return policy-guided diffusion's own sizes, which take a GPU: 178 million parameters and 256 steps a draw."""
-    return DiffusionSettings(published_trajectory_diffusion(), sampler=published_sampler())
+    """Return policy-guided diffusion's own sizes, which take a GPU: 178 million parameters, 10,000 epochs, 256 steps a draw."""
+    return DiffusionSettings(
+        published_trajectory_diffusion(), published_trajectory_training(), sampler=published_sampler()
+    )
 
 
 @dataclass(frozen=True)
@@ -157,11 +161,7 @@ def open_imagined(
         world, report = _ensemble(settings, data, rows, folder, log, device)
     else:
         world = opened.world or true_world(data, rows)
-    imagining: Imagining = settings.imagining
-    config = BranchConfig(starts=imagining.rollouts, horizon=imagining.horizon, penalty=imagining.penalty)
-    branches = Branches(world, len(rows), config)
-    planned = settings.planner.rolls_out
-    return Imagined(PlannedBranches(branches, settings.planner) if planned else branches, world, report)
+    return Imagined(rollouts_in(world, len(rows), settings.imagining, settings.planner), world, report)
 
 
 def true_world(data: Trajectories, rows: Transitions) -> TrueDynamics:
@@ -175,22 +175,26 @@ def true_world(data: Trajectories, rows: Transitions) -> TrueDynamics:
             f"world=true: {data.info.source} holds no simulator states (qpos, qvel) or names no environment; "
             "make one with worldrl make-dataset, or choose world=ensemble"
         )
-    return TrueDynamics(data.info.env_id, rows.obs.cpu(), data.qpos, data.qvel, data.info.env_kwargs)
+    return TrueDynamics(data.info.env_id, rows.obs, data.qpos, data.qvel, data.info.env_kwargs)
 
 
-def rule_of(name: str, env_id: str | None, env_kwargs: Mapping[str, Any]) -> Termination:
-    """Return the termination rule called ``name``; ``auto`` takes the environment's own.
+def rule_of(name: str, info: DatasetInfo) -> Termination:
+    """Return the termination rule called ``name``; ``auto`` takes that of the data's environment.
+
+    D4RL's files name their environment (``hopper-medium-v2``), so theirs is known without ``env=``.
 
     Raises:
         SettingError: unknown, or ``auto`` for an environment without a known rule.
     """
     if name != AUTO:
         return registry.TERMINATIONS.get(name)
+    named = (info.dataset_id or "").partition("-")[0].lower() in RULES
+    env_id = info.dataset_id if info.env_id is None and named else info.env_id
     if env_id is None:
         raise SettingError(
             "termination=auto needs the data's environment; give env=ID, or termination=never or another"
         )
-    return termination_rule(env_id, env_kwargs)
+    return termination_rule(env_id, info.env_kwargs)
 
 
 def _ensemble(
@@ -201,7 +205,7 @@ def _ensemble(
             "termination", rows, seed=settings.seed, folder=folder.with_name("termination"), log=log
         )
     else:
-        rule = rule_of(settings.termination, data.info.env_id, data.info.env_kwargs)
+        rule = rule_of(settings.termination, data.info)
     ensemble, report = fit_ensemble(
         "world",
         rows,

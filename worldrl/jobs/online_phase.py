@@ -3,26 +3,29 @@
 WSRL's way (:mod:`~worldrl.algorithms.offline.wsrl`): the policy, frozen, fills a buffer, then updates follow each step, and
 no recorded row is used any more. Two options besides: episodes that begin at the data's simulator states
 (``online.resets=snapshots``), and COPlanner's exploration, which plans with the learned world and seeks what the world
-does not know (``planner.use``). CQL's agent goes on as plain SAC with the same networks, as the paper has it.
+does not know (``planner.use``); the ensemble is then refitted to what it finds, and imagined in. CQL's agent goes on as plain SAC with the same networks, as the paper has it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 
-from worldrl.algorithms.offline.agent import Agent
+from worldrl.algorithms.offline.agent import Agent, require
 from worldrl.algorithms.offline.bc import Bc
-from worldrl.algorithms.offline.branches import Branches
+from worldrl.algorithms.offline.branches import BranchConfig, Branches
 from worldrl.algorithms.offline.coplanner import Planner, UpMpcConfig
 from worldrl.algorithms.offline.cql import Cql
+from worldrl.algorithms.offline.imagining import Imagining
 from worldrl.algorithms.offline.neubay import Neubay
+from worldrl.algorithms.offline.online_world import OnlineWorld
 from worldrl.algorithms.offline.sac import Sac, SacConfig
 from worldrl.algorithms.offline.snapshot_resets import SnapshotResets
+from worldrl.algorithms.offline.td3_bc import Td3Bc
 from worldrl.algorithms.offline.wsrl import FineTuned, WsrlConfig, fine_tune
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
@@ -45,15 +48,19 @@ class OnlineConfig(WsrlConfig):
     Attributes:
         steps: environment steps in all, the warm-up's among them; 0 for no online phase (the paper: 500,000).
         resets: where episodes begin: own (the environment's resets) or snapshots (states of the dataset).
+        refit_every: steps between two refits of the ensemble, each followed by a generation of rollouts (imagining.*),
+            where planner.use explores; 250 is MBPO's.
     """
 
     steps: int = 0
     resets: str = "own"
+    refit_every: int = 250
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         super().__post_init__()
         one_of("online.resets", self.resets, RESETS)
+        require(self.refit_every >= 1, "online.refit_every", "at least 1", self.refit_every)
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,11 @@ def check_online(settings: Any, agent_class: type[Agent]) -> None:
         raise SettingError(f"planner.use={planner.use} plans in an ensemble; give world=ensemble, not {settings.world}")
     if planner.explores and not online.steps:
         raise SettingError(f"planner.use={planner.use} explores in the online phase; give online.steps=N")
+    if planner.use != "none" and issubclass(agent_class, Bc | Td3Bc):
+        raise SettingError(
+            f"planner.use={planner.use}: {agent_class.name} proposes one action, so there is nothing to choose from; "
+            "choose an agent that samples, sac or iql say"
+        )
     if not online.steps:
         return
     if settings.world == "latent":
@@ -137,8 +149,20 @@ class PlannedBranches:
         return self.branches.generate(planner, generator=generator)
 
 
+def rollouts_in(world: Any, rows: int, imagining: Imagining, planner: PlannerConfig) -> Branches | PlannedBranches:
+    """Return branched rollouts in a world that begins at so many rows, planned where the planner rolls out."""
+    config = BranchConfig(starts=imagining.rollouts, horizon=imagining.horizon, penalty=imagining.penalty)
+    branches = Branches(world, rows, config)
+    return PlannedBranches(branches, planner) if planner.rolls_out else branches
+
+
 def online_agent(agent: Agent) -> Agent:
-    """Return the agent that goes on: CQL's networks in plain SAC, any other one itself."""
+    """Return the agent that goes on: CQL's networks in plain SAC, any other one itself.
+
+    Its actor learns at a constant rate: the cosine of the offline phase has come to 0.
+    """
+    if hasattr(agent.config, "actor_cosine"):
+        agent.config = replace(agent.config, actor_cosine=False)
     if not isinstance(agent, Cql):
         return agent
     config = SacConfig(**{item.name: getattr(agent.config, item.name) for item in fields(SacConfig)})
@@ -170,9 +194,20 @@ def online_phase(
     if settings.online.resets == "snapshots":
         env = SnapshotResets(env, data, settings.snapshots, seed=settings.seed)
     learner = online_agent(agent)
-    explorer = Planner(world, learner, settings.planner, explores=True) if settings.planner.explores else None
+    planner, explorer, along = settings.planner, None, None
+    if planner.explores:
+        explorer = Planner(world, learner, planner, explores=True)
+        along = OnlineWorld(
+            world,
+            data.transitions().to(world.ensemble.device),
+            settings.imagining,
+            settings.ensemble_training,
+            refit_every=settings.online.refit_every,
+            seed=settings.seed,
+            rollouts=lambda world, rows: rollouts_in(world, rows, settings.imagining, planner),
+        )
     found = fine_tune(
-        "online", learner, env, data.info, settings.online, seed=settings.seed, log=log, explorer=explorer
+        "online", learner, env, data.info, settings.online, seed=settings.seed, log=log, explorer=explorer, world=along
     )
     return learner, online_report(found, settings.online.steps)
 

@@ -48,10 +48,19 @@ from worldrl.jobs.world_model_start import BUNDLED
 from worldrl.registry import ALGORITHMS
 from worldrl.rollout.vector_episodes import check_spaces, dataset_environment, time_limit
 from worldrl.settings import non_negative, one_of, required, setting
-from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining, Uncertainty, neubay_ensemble
+from worldrl.world_models.offline.config import (
+    EnsembleConfig,
+    EnsembleTraining,
+    Uncertainty,
+    neubay_ensemble,
+    ravl_ensemble,
+)
 
 DEFAULT = "ravl"
 WORLD_MEANING = "what is imagined in: none, ensemble, true, diffusion or latent"
+UNCERTAINTY_MEANING = (
+    "what imagining.penalty multiplies and the planner counts; with a planner and no penalty, sample_std"
+)
 NAME = "agent"
 """Of the training's series and streams, and of the folder that holds the agent."""
 
@@ -73,7 +82,7 @@ class TrainOfflineSettings:
     termination: str = setting(
         AUTO, "when the ensemble's steps end the task: auto (the environment's own rule), learned, or a registered rule"
     )
-    uncertainty: str = setting("max_sigma", "what imagining.penalty multiplies")
+    uncertainty: str = setting("max_sigma", UNCERTAINTY_MEANING)
     episodes: int = setting(10, "episodes of the final evaluation; 0 for no evaluation at all")
     watched_episodes: int = setting(2, "episodes of each evaluation during training; 0 for none")
     agent: RavlConfig = field(default_factory=RavlConfig)
@@ -96,6 +105,11 @@ class TrainOfflineSettings:
             raise SettingError(
                 "world=latent: an agent of latents cannot be played in the simulator by this command; give episodes=0 "
                 "watched_episodes=0"
+            )
+        if self.imagining.penalty and self.world not in ("ensemble", "true"):
+            raise SettingError(
+                f"imagining.penalty={self.imagining.penalty:g}: world={self.world} measures no uncertainty to multiply; "
+                "give world=ensemble, or imagining.penalty=0"
             )
         agent_class = offline_agent(self.algorithm)
         check_online(self, agent_class)
@@ -137,6 +151,12 @@ def settings_for(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
         ("imagining", Imagining, field(default_factory=lambda: imagining)),
         ("world", str, setting(world, WORLD_MEANING)),
     ]
+    if issubclass(agent_class, Ravl):
+        changed.append(("ensemble", EnsembleConfig, field(default_factory=lambda: EnsembleConfig(input_clip=10.0))))
+        if given.get("preset") == "gpu":
+            changed.append(("ensemble_training", EnsembleTraining, field(default_factory=ravl_ensemble)))
+    if given.get("planner.use", "none") != "none" and not imagining.penalty:
+        changed.append(("uncertainty", str, setting("sample_std", UNCERTAINTY_MEANING)))  # COPlanner's own
     if world == "diffusion" and given.get("preset") == "gpu":
         changed.append(("diffusion", DiffusionSettings, field(default_factory=published_diffusion)))
     return make_dataclass("TrainOfflineSettings", changed, bases=(TrainOfflineSettings,))
@@ -185,10 +205,10 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
         report = train(settings, agent, data, rows, imagined, watch, folder=run.path / "checkpoints", log=log)
         agent.save(run.path / NAME)
         metrics = summary(settings, data, report, imagined) | final_score(settings, agent, env, data.info)
-        metrics["budget"] = online_budget(report, metrics["evaluation"])
         metrics |= diagnose(settings, agent, data, imagined.imagination, device)
         if settings.online.steps:
             metrics["online"] = go_online(settings, agent, data, imagined.world, env, run.path / "online", log)
+        metrics["budget"] = online_budget(report, metrics)
         metrics["hash"] = artefact_hash(run.path / NAME)
         run.write_result(metrics, seed=settings.seed, device=str(device))
         show(metrics)

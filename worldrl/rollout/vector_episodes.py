@@ -23,7 +23,7 @@ from worldrl.core.errors import ActionError, MissingExtraError, SettingError, ne
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, env_action
 
 Decide = Callable[[Tensor, float, torch.Generator | None], Tensor]
-"""Maps obs float32 ``[S]``, the reward that came with it (0 at the start) and the noise's generator, None for the most
+"""Maps obs float32 ``[S]`` on the policy's device, the reward that came with it (0 at the start) and the noise's generator, None for the most
 likely action, to an action float32 ``[A]`` in [-1, 1]. Called once per step, in order, so it may remember the episode."""
 EpisodePolicy = Callable[[], Decide]
 """Begins an episode: a fresh :data:`Decide` that knows nothing of the episode before."""
@@ -183,6 +183,7 @@ def play_episode(
     *,
     seed: int,
     generator: torch.Generator | None,
+    device: torch.device | str = "cpu",
 ) -> VectorEpisode:
     """Play one episode to its end.
 
@@ -192,6 +193,7 @@ def play_episode(
         policy: chooses the actions.
         seed: of the environment, in [0, 2**31).
         generator: of the policy's noise; None takes the most likely actions.
+        device: of the policy, where it gets its observations.
 
     Raises:
         ActionError: the policy's action is not finite or not ``[A]``.
@@ -201,7 +203,7 @@ def play_episode(
     obs, actions, rewards, states = [np.array(observation, np.float32)], [], [], [simulator_state(env)]
     terminated = truncated = False
     while not (terminated or truncated):
-        chosen = decide(torch.from_numpy(obs[-1]), reward, generator)
+        chosen = decide(torch.from_numpy(obs[-1]).to(device), reward, generator)
         actions.append(env_action(_checked(chosen, len(info.action_low), len(actions)), info))
         observation, reward, terminated, truncated, _ = env.step(actions[-1])
         reward = float(reward)

@@ -76,14 +76,32 @@ def test_f_dvl_adds_nothing_to_the_value_of_a_single_action(facts: Facts, diverg
     assert float(v[loss.argmin()]) == pytest.approx(3.0, abs=0.011)
 
 
-def test_f_dvl_value_is_bounded_by_the_best_action(facts: Facts, make_rows: Any) -> None:
-    agent = make(FDvl, facts, divergence="total_variation", learning_rate=1e-2)
-    logs = {}
-    for step in range(5):
-        logs = agent.update(make_rows(), generator=stream(0, step))
-    assert all(bool(value.isfinite()) for value in logs.values())
+@pytest.mark.parametrize("divergence", ["chi_square", "total_variation"])
+def test_f_dvl_value_rises_with_its_weight_and_is_bounded_by_the_best_action(facts: Facts, divergence: str) -> None:
+    q, v, best = torch.tensor([0.0, 1.0, 2.0]), torch.linspace(-2, 6, 1601), []
+    for weight in (0.55, 0.7, 0.9, 0.99):
+        agent = make(FDvl, facts, divergence=divergence, weight=weight)
+        loss = torch.stack([agent.value_loss(q - each, each.expand(3)) for each in v])
+        best.append(float(v[loss.argmin()]))
+    assert best == sorted(best)
+    assert best[0] < 1.5
+    assert best[-1] == pytest.approx(2.0, abs=0.05)
+
+
+def test_unknown_divergence_is_told() -> None:
     with pytest.raises(SettingError, match=r"agent\.divergence"):
         FDvl.config_class(divergence="kl")
+
+
+def test_f_dvl_value_learns_from_uniform_actions_too(facts: Facts, make_rows: Any) -> None:
+    batch, agent = make_rows(16), make(FDvl, facts, random_actions=2, weight=1.0)
+    advantage, value = torch.zeros(16), torch.ones(16)
+    wider, values = agent.value_rows(batch, advantage, value, stream(0, "v"))
+    assert (wider[:16].tolist(), values[:16].tolist()) == ([0] * 16, [1] * 16)
+    torch.testing.assert_close(values[16:], agent.values(batch.obs).repeat(2))
+    draws = 2 * torch.rand(32, 2, generator=stream(0, "v")) - 1
+    q = agent.target_critic(batch.obs.repeat(2, 1), draws).min(dim=0).values
+    torch.testing.assert_close(wider[16:], q - values[16:])
 
 
 # --- ReCOIL ---------------------------------------------------------------------------------------------------------

@@ -7,17 +7,25 @@ from typing import Any
 import pytest
 import torch
 
+from worldrl.algorithms.offline import rambo
 from worldrl.algorithms.offline.agent import Facts
+from worldrl.algorithms.offline.buffer import TransitionBuffer
 from worldrl.algorithms.offline.combo import Combo, split_rows
 from worldrl.algorithms.offline.cql import Cql, conservative_gap
+from worldrl.algorithms.offline.imagining import Imagining
 from worldrl.algorithms.offline.mbpo import Mbpo
 from worldrl.algorithms.offline.mobile import Mobile, bellman_inconsistency, sample_next
-from worldrl.algorithms.offline.mopo import Mopo
+from worldrl.algorithms.offline.online_world import OnlineWorld
 from worldrl.algorithms.offline.rambo import Rambo, adversarial_loss, mixture_log_prob
+from worldrl.algorithms.offline.training import OfflineTraining, train_offline
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, stream
-from worldrl.world_models.offline.config import EnsembleConfig
-from worldrl.world_models.offline.ensemble import Ensemble
+from worldrl.jobs.offline_worlds import world_config
+from worldrl.jobs.online_phase import PlannerConfig, rollouts_in
+from worldrl.jobs.train_offline import settings_for
+from worldrl.settings import compose
+from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining
+from worldrl.world_models.offline.ensemble import Ensemble, max_sigma
 from worldrl.world_models.offline.ensemble_world import EnsembleWorld
 from worldrl.world_models.offline.terminations import never
 
@@ -172,6 +180,20 @@ def test_rambo_clones_first_then_trains_the_world(
     same_tree(agent.state_dict(), after)
 
 
+def test_rambo_imagines_nothing_while_it_clones(world: EnsembleWorld, facts: Facts, make_rows: Any) -> None:
+    seen: list[int] = []
+
+    class Counted:
+        def generate(self, agent: Any, *, generator: torch.Generator) -> Any:
+            seen.append(agent.updates)
+            return make_rows(4), {}
+
+    agent = make(Rambo, facts, {"world": world, "data": make_rows()}, clone_steps=3, world_steps=1)
+    plan, training = Imagining(horizon=1, rollouts=4, refresh_every=2), OfflineTraining(steps=7, batch_size=8)
+    train_offline("r", agent, make_rows(), training, seed=0, imagination=Counted(), imagining=plan)
+    assert seen == [3, 4, 6]  # as soon as rows are read, then every second update
+
+
 def test_rambo_clones_recorded_rows_whatever_the_batch_holds(
     world: EnsembleWorld, facts: Facts, make_rows: Any
 ) -> None:
@@ -183,9 +205,19 @@ def test_rambo_clones_recorded_rows_whatever_the_batch_holds(
     assert bool((agent.act(rows.obs, generator=None) > 0.5).all())
 
 
-def test_rambo_world_step_descends_likelihood_plus_adversary(
-    world: EnsembleWorld, facts: Facts, make_rows: Any
+def test_rambo_world_step_descends_likelihood_plus_weighted_adversary(
+    world: EnsembleWorld, facts: Facts, make_rows: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    descended: list[float] = []
+    monkeypatch.setattr(rambo, "gradient_step", lambda optimizer, loss: descended.append(float(loss.detach())))
+    agent = make(Rambo, facts, {"world": world, "data": make_rows()}, adversary=0.5)
+    _, logs = agent.world_step(make_rows().obs, stream(0, "w"))
+    against = float(logs["world/adversarial"])
+    assert abs(against) > 1e-3
+    assert descended == [pytest.approx(float(logs["world/likelihood"]) + 0.5 * against)]
+
+
+def test_rambo_world_without_an_adversary_learns_the_data(world: EnsembleWorld, facts: Facts, make_rows: Any) -> None:
     rows = make_rows()
     agent = make(Rambo, facts, {"world": world, "data": rows}, adversary=0.0, world_steps=60, world_batch=32)
     first = float(agent.train_world(stream(0, "w"))["world/likelihood"])
@@ -193,10 +225,52 @@ def test_rambo_world_step_descends_likelihood_plus_adversary(
     assert second < first
 
 
+# --- COPlanner's online phase -------------------------------------------------------------------------------------
+
+
+def test_the_world_learns_from_what_was_met_online_and_imagines_from_there(
+    world: EnsembleWorld, facts: Facts, make_rows: Any
+) -> None:
+    recorded, news = make_rows(20), make_rows(12, seed=5)
+    met = TransitionBuffer(100)
+    met.add(news)
+    plan, training = (
+        Imagining(horizon=1, real_ratio=0.25, rollouts=300),
+        EnsembleTraining(max_epochs=2, weight_decay=()),
+    )
+    along = OnlineWorld(
+        world, recorded, plan, training, refit_every=5, seed=0,
+        rollouts=lambda there, rows: rollouts_in(there, rows, plan, PlannerConfig()),
+    )  # fmt: skip
+    agent, before = make(Mbpo, facts), next(world.ensemble.parameters()).clone()
+    assert "world/refit_error" in along.refresh(0, met, agent, stream(0, "r"))
+    assert not torch.equal(before, next(world.ensemble.parameters()))
+    starts = {tuple(row) for row in along.buffer.rows().obs.tolist()}
+    assert starts == {tuple(row) for row in torch.cat([recorded.obs, news.obs]).tolist()}
+    assert along.refresh(4, met, agent, stream(0, "r")) == {}
+    batch = along.batch(met, 8, stream(0, "b"))
+    known = {tuple(row) for row in news.next_obs.tolist()}
+    assert [tuple(row) in known for row in batch.next_obs.tolist()] == [True] * 2 + [False] * 6
+
+
 # --- MBPO and MOPO --------------------------------------------------------------------------------------------------
 
 
-def test_mopo_differs_from_mbpo_by_its_penalty() -> None:
-    assert Mbpo.imagining.penalty == 0
-    assert Mopo.imagining.penalty == 0.5
-    assert Mbpo.config_class() == Mbpo.config_class(**vars(Mopo.config_class()))
+def test_mopo_pays_less_than_mbpo_by_its_share_of_the_uncertainty(
+    world: EnsembleWorld, facts: Facts, make_rows: Any
+) -> None:
+    """Everything as ``train-offline`` composes it, up to the rows that the agent is given."""
+
+    def imagined(name: str) -> Any:
+        given = {"data": "x", "algorithm": name, "preset": "tiny"}
+        settings = compose("train-offline", settings_for(given), given)
+        there = EnsembleWorld(world.ensemble, make_rows().obs, never, world_config(settings))
+        rollouts = rollouts_in(there, 32, replace(settings.imagining, horizon=1, rollouts=64), settings.planner)
+        return rollouts.generate(make(Mbpo, facts), generator=stream(0, "g"))[0]
+
+    plain, lowered = imagined("mbpo"), imagined("mopo")
+    assert torch.equal(plain.action, lowered.action)
+    expected = 0.5 * max_sigma(*world.ensemble(world.ensemble.inputs(plain.obs, plain.action).expand(4, -1, -1)))
+    means = [float((each.next_obs - each.obs).mean()) for each in (plain, lowered)]
+    assert means[0] == pytest.approx(means[1], abs=1e-5)
+    torch.testing.assert_close(plain.reward - lowered.reward, expected.detach(), rtol=1e-4, atol=1e-4)

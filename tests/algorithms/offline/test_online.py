@@ -1,6 +1,7 @@
 """Units under test: COPlanner's planning, WSRL's online phase, snapshot resets."""
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -17,6 +18,8 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, numpy_stream, stream
 from worldrl.core.transitions import Outcome
 from worldrl.data.offline.trajectories import DatasetInfo, VectorEpisode, from_episodes
+from worldrl.jobs.online_phase import PlannerConfig, check_online, online_agent
+from worldrl.registry import ALGORITHMS
 
 # --- COPlanner ------------------------------------------------------------------------------------------------------
 
@@ -91,7 +94,8 @@ PENDULUM = DatasetInfo("pendulum", (-2.0,), (2.0,), env_id="Pendulum-v1")
 def online(warmup: int) -> tuple[Any, Any, list[Any]]:
     facts = Facts(torch.zeros(3), torch.ones(3), 1)
     with initial_weights(0, "agent"):
-        agent = Sac(Sac.config_class(hidden=(8, 8), critics=3, target_critics=2, layer_norm=True), facts)
+        sizes = {"hidden": (8, 8), "critics": 3, "target_critics": 2, "layer_norm": True}
+        agent = Sac(Sac.config_class(**sizes, actor_cosine=False), facts)
     before = [p.clone() for p in agent.actor.parameters()]
     env = gymnasium.make("Pendulum-v1", max_episode_steps=7)
     config = WsrlConfig(steps=20, warmup=warmup, updates_per_step=4, batch_size=8, capacity=100)
@@ -106,6 +110,76 @@ def test_warm_up_keeps_the_policy_and_four_updates_follow_each_step(same_tree: A
     assert report.updates == agent.updates == 4 * 8
     assert not torch.equal(before[0], next(agent.actor.parameters()))
     same_tree(agent.state_dict(), online(12)[0].state_dict())
+
+
+@pytest.mark.parametrize("name", ["sac", "iql"])
+def test_each_environment_step_takes_four_critic_steps_and_one_of_the_actor(name: str) -> None:
+    parent: Any = ALGORITHMS.get(name)
+    rows: dict[str, list[int]] = {"critic": [], "actor": []}
+
+    class Counted(parent):
+        def _update_critic(self, batch: Any) -> Any:
+            rows["critic"].append(len(batch))
+            return super()._update_critic(batch)
+
+        def update_critic(self, batch: Any, *rest: Any) -> Any:
+            rows["critic"].append(len(batch))
+            return super().update_critic(batch, *rest)
+
+        def _update_actor(self, batch: Any, *rest: Any) -> Any:
+            rows["actor"].append(len(batch))
+            return super()._update_actor(batch, *rest)
+
+        def update_actor(self, batch: Any, *rest: Any) -> Any:
+            rows["actor"].append(len(batch))
+            return super().update_actor(batch, *rest)
+
+    agent = Counted(parent.config_class(hidden=(8, 8)), Facts(torch.zeros(3), torch.ones(3), 1))
+    config = WsrlConfig(steps=12, warmup=10, batch_size=24, capacity=100)
+    fine_tune("wsrl", agent, gymnasium.make("Pendulum-v1", max_episode_steps=7), PENDULUM, config, seed=0)
+    assert rows == {"critic": [6] * 8, "actor": [24] * 2}
+    with pytest.raises(SettingError, match=r"online\.batch_size"):
+        WsrlConfig(batch_size=10)
+
+
+def test_policy_can_be_normalised() -> None:
+    with initial_weights(0, "agent"):
+        agent = Sac(Sac.config_class(hidden=(8, 8), actor_layer_norm=True), Facts(torch.zeros(3), torch.ones(3), 1))
+    assert [type(layer).__name__ for layer in agent.actor.net][:3] == ["Linear", "LayerNorm", "ReLU"]
+
+
+GOES_ON = ["cql", "edac", "f_dvl", "iql", "mbpo", "mopo", "ravl", "ro2o", "sac", "sac_n", "td3_bc"]
+
+
+@pytest.mark.parametrize("name", GOES_ON)
+def test_online_steps_change_the_actor_after_all_planned_updates(name: str, make_rows: Any) -> None:
+    agent_class: Any = ALGORITHMS.get(name)
+    with initial_weights(0, "agent"):
+        agent = agent_class(agent_class.config_class(hidden=(8, 8)), Facts(torch.zeros(3), torch.ones(3), 1, updates=2))
+    for step in range(2):
+        agent.update(make_rows(8, action=1), generator=stream(0, step))
+    learner = online_agent(agent)
+    before = learner.act(make_rows().obs, generator=None)
+    config = WsrlConfig(steps=6, warmup=4, batch_size=8, capacity=100)
+    fine_tune("online", learner, gymnasium.make("Pendulum-v1", max_episode_steps=7), PENDULUM, config, seed=0)
+    assert not torch.equal(before, learner.act(make_rows().obs, generator=None))
+
+
+def test_every_agent_that_may_go_on_is_looked_at() -> None:
+    settings = SimpleNamespace(world="ensemble", online=SimpleNamespace(steps=1), planner=PlannerConfig())
+    for name in set(ALGORITHMS.names()) - {"behaviour_cloning", "grpo", *GOES_ON}:
+        with pytest.raises(SettingError, match=r"online\.steps"):
+            check_online(settings, ALGORITHMS.get(name))  # pyright: ignore[reportArgumentType]
+
+
+def test_td3_bc_explores_with_noise_of_a_tenth(facts: Facts) -> None:
+    agent_class: Any = ALGORITHMS.get("td3_bc")
+    with initial_weights(0, "agent"):
+        agent = agent_class(agent_class.config_class(hidden=(8, 8)), facts)
+    obs = torch.zeros(4000, 3)
+    shift = agent.explore(obs, generator=stream(0, "e")) - agent.act(obs, generator=stream(0, "e"))
+    assert float(shift.std()) == pytest.approx(0.1, rel=0.05)
+    assert float(shift.mean()) == pytest.approx(0, abs=0.01)
 
 
 def test_published_numbers_and_a_warm_up_that_fits() -> None:

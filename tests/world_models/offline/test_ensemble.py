@@ -26,6 +26,7 @@ from worldrl.world_models.offline.ensemble import (
     gaussian_nll,
     group_rows,
     max_sigma,
+    measure,
     member_loss,
     soft_clamp,
     total_sigma,
@@ -108,10 +109,20 @@ def test_uncertainties_by_hand() -> None:
     mean = torch.tensor([[[1.0, 0.0, 5.0]], [[3.0, 0.0, 1.0]]])  # M=2, B=1, D=2 states + reward
     logvar = 2 * torch.tensor([[[3.0, 4.0, 0.0]], [[1.0, 2.0, 2.0]]]).log().clamp_min(-50)
     assert max_sigma(mean, logvar).item() == pytest.approx(5.0)
+
     assert epistemic_mean(mean, logvar).item() == pytest.approx(math.sqrt((1 + 0 + 4) / 3))
     assert disagreement(mean, logvar).item() == pytest.approx(1.0)  # the reward's two units do not count
     variance = [1 + (9 + 1) / 2, (16 + 4) / 2, 4 + (0 + 4) / 2]
     assert total_sigma(mean, logvar).item() == pytest.approx(math.sqrt(sum(variance) / 3))
+
+
+def test_deviation_of_samples_sees_what_members_differ_by_and_their_noise() -> None:
+    mean = torch.tensor([[[1.0, 0.0]], [[3.0, 0.0]]]).expand(2, 3, 2)  # M = 2, B = 3, D = 2
+    sure = measure(Uncertainty.sample_std, mean, torch.full_like(mean, -60.0), generator=stream(0, "u"))
+    assert sure.tolist() == pytest.approx([2**0.5 / 2] * 3)  # the mean of √2 and 0
+    same = torch.zeros(2, 4000, 2)
+    noisy = measure(Uncertainty.sample_std, same, torch.zeros_like(same), generator=stream(0, "u"))
+    assert float(noisy.mean()) == pytest.approx(2 / 3.14159**0.5 / 2**0.5, rel=0.03)  # E |x − y|/√2 of two normals
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Uncertainty if kind is not Uncertainty.none])

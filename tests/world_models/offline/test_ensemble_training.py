@@ -68,6 +68,21 @@ def test_resumed_training_is_the_uninterrupted_one(pendulum: Transitions, tmp_pa
     assert len({line["step"] for line in read_metrics(tmp_path)}) == 4
 
 
+def test_patience_waits_for_the_least_epochs_and_slows_down_once(pendulum: Transitions, tmp_path: Path) -> None:
+    training = replace(QUICK, improvement=0.999, patience=2, min_epochs=7, max_epochs=20)
+    whole, report = fit_ensemble("toy", pendulum, TINY, training, seed=1)
+    assert (report.epochs, report.stopped) == (8, "patience")
+    fit_ensemble("toy", pendulum, TINY, replace(training, max_epochs=7), seed=1, folder=tmp_path)
+    resumed, _ = fit_ensemble("toy", pendulum, TINY, training, seed=1, folder=tmp_path)
+    assert same(whole, resumed)
+    state = _State("toy", training, whole, whole, make_optimizer(whole, training), None, None, epoch=3, dry=2)
+    for _ in range(2):
+        state.slow_down()
+    assert {group["lr"] for group in state.optimizer.param_groups} == {0.3 * training.learning_rate}
+    with pytest.raises(SettingError, match="min_epochs"):
+        replace(QUICK, min_epochs=9)
+
+
 def test_finished_training_is_not_taken_up_again(pendulum: Transitions, tmp_path: Path) -> None:
     first, _ = fit_ensemble("toy", pendulum, TINY, replace(QUICK, max_epochs=1), seed=1, folder=tmp_path)
     again, report = fit_ensemble("toy", pendulum, TINY, replace(QUICK, max_epochs=1), seed=1, folder=tmp_path)

@@ -4,7 +4,7 @@ Units under test: ``TrajectoryDiffusion``, ``fit_trajectories``, ``sample_trajec
 """
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +209,24 @@ def test_resumed_training_is_the_uninterrupted_one(
     assert report.validation_loss == second.validation_loss is not None
     for name, tensor in whole.state_dict().items():
         assert torch.equal(tensor, resumed.state_dict()[name]), name
+
+
+def test_rows_on_another_device_train_the_same_model(circles: tuple[Transitions, Tensor], elsewhere: Any) -> None:
+    rows, episode = circles
+    there = Transitions(*(elsewhere(getattr(rows, item.name)) for item in fields(rows)))
+    moved, _ = fit_trajectories("toy", there, episode, TINY, TRAINING, seed=0)
+    stayed, _ = fit_trajectories("toy", rows, episode, TINY, TRAINING, seed=0)
+    assert all(torch.equal(a, b) for a, b in zip(moved.parameters(), stayed.parameters(), strict=True))
+
+
+def test_length_in_epochs(circles: tuple[Transitions, Tensor]) -> None:
+    training = replace(TRAINING, steps=0, epochs=2, batch_size=100)
+    assert training.steps_for(250) == 4
+    assert training.steps_for(20) == 2
+    _, report = fit_trajectories("toy", *circles, TINY, training, seed=0)
+    assert report.fit.steps == 2 * (report.windows // 100)
+    with pytest.raises(SettingError, match="steps=4 and epochs=2"):
+        TrajectoryTraining(steps=4, epochs=2)
 
 
 def test_folder_round_trip(tmp_path: Path) -> None:

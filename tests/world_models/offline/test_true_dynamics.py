@@ -4,6 +4,7 @@ Unit under test: ``TrueDynamics``, ``Simulator`` and ``dynamics_error``, on Gymn
 """
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -14,6 +15,8 @@ import torch
 from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.interfaces import StateWorld
 from worldrl.core.rng import numpy_stream, stream
+from worldrl.data.offline.trajectories import DatasetInfo
+from worldrl.jobs.offline_worlds import true_world
 from worldrl.world_models.offline.true_dynamics import Simulator, TrueDynamics, dynamics_error
 
 pytest.importorskip("imageio", reason="Gymnasium's MuJoCo environments import it")
@@ -51,6 +54,16 @@ def record(env_id: str, steps: int, **env_kwargs: Any) -> Recording:
 
 def world_of(env_id: str, data: Recording, **env_kwargs: Any) -> TrueDynamics:
     return TrueDynamics(env_id, data.obs, data.qpos, data.qvel, env_kwargs)
+
+
+def test_rollouts_begin_where_the_rows_are(elsewhere: Any) -> None:
+    data = record("Hopper-v5", 5)
+    info = DatasetInfo("hopper", (-1.0,) * 3, (1.0,) * 3, env_id="Hopper-v5")
+    rows = SimpleNamespace(obs=elsewhere(data.obs))
+    world = true_world(SimpleNamespace(info=info, qpos=data.qpos, qvel=data.qvel), rows)  # pyright: ignore[reportArgumentType]
+    _, obs = world.start(elsewhere(torch.tensor([3, 1])), generator=stream(0, "s"))
+    assert obs.device == rows.obs.device
+    assert torch.equal(obs.cpu(), data.obs[[3, 1]])
 
 
 @pytest.mark.parametrize("env_id", ["Hopper-v5", "HalfCheetah-v5"])

@@ -156,6 +156,17 @@ def cosine(step: int, steps: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(step / max(steps, 1), 1.0)))
 
 
+def pieces(batch: Transitions, parts: int) -> list[Transitions]:
+    """Cut a batch into parts of neighbouring rows."""
+    return [batch.select(index) for index in torch.arange(len(batch), device=batch.obs.device).tensor_split(parts)]
+
+
+def set_rate(optimizer: Optimizer, rate: float) -> None:
+    """Give every parameter of an optimizer this learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
 class Agent:
     """Named modules and optimizers, and what is done with them alike in every algorithm.
 
@@ -192,6 +203,11 @@ class Agent:
         """Refuse settings that do not fit the data, before anything is trained; here all do."""
 
     @property
+    def imagines(self) -> bool:
+        """Whether the next update learns from imagined rows, where there are any."""
+        return True
+
+    @property
     def device(self) -> torch.device:
         """Where the weights are."""
         return next(p.device for module in self.modules.values() for p in module.parameters())
@@ -210,9 +226,20 @@ class Agent:
         """Choose actions float32 ``[B, A]`` in [-1, 1]; ``generator=None`` takes the most likely one."""
         raise TypeError(f"{type(self).__name__} has no act")
 
+    def explore(self, obs: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Choose actions ``[B, A]`` to meet the real environment with; here a sample of the policy."""
+        return self.act(obs, generator=generator)
+
     def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
         """Take one gradient step of every part; return detached scalars."""
         raise TypeError(f"{type(self).__name__} has no update")
+
+    def update_parts(self, batch: Transitions, parts: int, *, generator: torch.Generator) -> Logs:
+        """Take several critic steps, one on each part of the batch, and few of the policy; here whole updates."""
+        logs: Logs = {}
+        for part in pieces(batch, parts):
+            logs |= self.update(part, generator=generator)
+        return logs
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, targets, optimizers and counters."""

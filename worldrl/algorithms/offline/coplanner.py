@@ -6,7 +6,7 @@ and takes the candidate of the largest
     Σ_{i<H} γ_r^i r_i + w Σ_{i<H} γ_u^i u_i
 
 with w = −α_c (conservative) where rollouts for training are made, and w = +α_o (optimistic) where the real
-environment is explored. u is the world's own uncertainty.
+environment is explored. u is the world's uncertainty; the published one is the deviation of the members' samples (``sample_std``).
 
 Shapes legend: ``B`` states, ``K`` candidates, ``S`` observation, ``A`` action.
 """

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from worldrl.algorithms.offline.agent import Facts, gradient_step, require
-from worldrl.algorithms.offline.iql import Iql, IqlConfig
+from worldrl.algorithms.offline.iql import Iql, WeightedCloningConfig, require_expectile
 from worldrl.algorithms.offline.training import draw
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
@@ -74,24 +74,30 @@ CUT: Mapping[str, Callable[[Tensor], Tensor]] = {"chi_square": chi_square_cut, "
 
 
 @dataclass(frozen=True)
-class FDvlConfig(IqlConfig):
-    """Settings of :class:`FDvl`; ``expectile`` is not used.
+class FDvlConfig(WeightedCloningConfig):
+    """Settings of :class:`FDvl`.
 
     Attributes:
+        scale_reward: multiply rewards by the time limit over the range of recorded returns, as IQL does.
         divergence: chi_square or total_variation.
-        weight: λ in [½, 1): the nearer to 1, the more V is a maximum over the data's actions.
+        weight: λ in [½, 1]: the nearer to 1, the more V is a maximum over the actions it sees; the authors' command for
+            locomotion has 1.
+        random_actions: uniform actions per row that V learns from besides the recorded one; that command has 1.
         divergence_scale: τ, in units of (scaled) value.
     """
 
+    scale_reward: bool = True
     divergence: str = "chi_square"
     weight: float = 0.7
+    random_actions: int = 0
     divergence_scale: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         super().__post_init__()
         require(self.divergence in CONJUGATES, "agent.divergence", " or ".join(CONJUGATES), self.divergence)
-        require(0.5 <= self.weight < 1, "agent.weight", "in [0.5, 1)", self.weight)
+        require(0.5 <= self.weight <= 1, "agent.weight", "in [0.5, 1]", self.weight)
+        require(self.random_actions >= 0, "agent.random_actions", "zero or more", self.random_actions)
         require(self.divergence_scale > 0, "agent.divergence_scale", "positive", self.divergence_scale)
 
 
@@ -106,6 +112,21 @@ class FDvl(Iql):
     name: ClassVar[str] = "f_dvl"
     config_class: ClassVar[type[Any]] = FDvlConfig
 
+    def value_rows(
+        self, batch: Transitions, advantage: Tensor, value: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return Q̄ − V and V of the batch, and behind them those of uniform actions at the same states."""
+        times = self.config.random_actions
+        if not times:
+            return advantage, value
+        obs = batch.obs.repeat(times, 1)
+        shape = (len(obs), self.facts.action_size)
+        action = 2 * torch.rand(shape, generator=self.draws(generator), device=obs.device) - 1
+        with torch.no_grad():
+            q = self.target_critic(obs, action).min(dim=0).values
+        there = self.values(obs)
+        return torch.cat([advantage, q - there]), torch.cat([value, there])
+
     def value_loss(self, advantage: Tensor, value: Tensor) -> Tensor:
         """Return the loss of V from Q̄ − V and V, ``[B]`` each."""
         scale = self.config.divergence_scale
@@ -114,16 +135,17 @@ class FDvl(Iql):
 
 
 @dataclass(frozen=True)
-class RecoilConfig(IqlConfig):
+class RecoilConfig(WeightedCloningConfig):
     """Settings of :class:`Recoil`; rewards are never read.
 
     Attributes:
+        expectile: τ of V.
         expert_fraction: share of the dataset's episodes, best returns first, that count as the expert's.
         mixing: β, share of expert rows in the mixture.
         divergence: chi_square or total_variation.
     """
 
-    scale_reward: bool = False
+    expectile: float = 0.7
     expert_fraction: float = 0.1
     mixing: float = 0.5
     divergence: str = "chi_square"
@@ -131,6 +153,7 @@ class RecoilConfig(IqlConfig):
     def __post_init__(self) -> None:
         """Check the ranges."""
         super().__post_init__()
+        require_expectile(self.expectile)
         require(0 < self.expert_fraction <= 1, "agent.expert_fraction", "in (0, 1]", self.expert_fraction)
         require(0 < self.mixing < 1, "agent.mixing", "in (0, 1)", self.mixing)
         require(self.divergence in CONJUGATES, "agent.divergence", " or ".join(CONJUGATES), self.divergence)
@@ -173,11 +196,18 @@ class Recoil(Iql):
     name: ClassVar[str] = "recoil"
     config_class: ClassVar[type[Any]] = RecoilConfig
     needs: ClassVar[tuple[str, ...]] = ("expert",)
+    value: ClassVar[None] = None  # pyright: ignore[reportIncompatibleMethodOverride]
+    """V counts pseudo-rewards, so nothing here predicts a return."""
 
     def __init__(self, config: RecoilConfig, facts: Facts, *, expert: Transitions | None = None) -> None:
         super().__init__(config, facts)
         self.expert = expert
         self.expert_rows = 0
+
+    @classmethod
+    def reward_scale(cls, config: Any, facts: Facts) -> float:
+        """Return 1: no reward is read."""
+        return 1.0
 
     def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
         """Take one step on the batch joined with expert rows, which stand first.

@@ -32,12 +32,12 @@ MANY_MEMBERS = 4
 # --- plain networks -------------------------------------------------------------------------------------------------
 
 
-def mlp(inputs: int, hidden: Sequence[int], outputs: int) -> nn.Sequential:
-    """Linear layers with ReLU between them, PyTorch's own initial weights."""
+def mlp(inputs: int, hidden: Sequence[int], outputs: int, *, layer_norm: bool = False) -> nn.Sequential:
+    """Linear layers with ReLU between them, normalised before it where asked; PyTorch's own initial weights."""
     sizes = [inputs, *hidden, outputs]
     layers: list[nn.Module] = []
     for first, second in itertools.pairwise(sizes[:-1]):
-        layers += [nn.Linear(first, second), nn.ReLU()]
+        layers += [nn.Linear(first, second), *([nn.LayerNorm(second)] if layer_norm else []), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-2], sizes[-1]))
 
 
@@ -87,9 +87,9 @@ class DeterministicActor(nn.Module):
 class SquashedActor(nn.Module):
     """μ(s), log σ(s) of a Gaussian that tanh squashes."""
 
-    def __init__(self, obs_size: int, action_size: int, hidden: Sequence[int]) -> None:
+    def __init__(self, obs_size: int, action_size: int, hidden: Sequence[int], *, layer_norm: bool = False) -> None:
         super().__init__()
-        self.net = mlp(obs_size, hidden, 2 * action_size)
+        self.net = mlp(obs_size, hidden, 2 * action_size, layer_norm=layer_norm)
         edac_actor_init(self.net)
 
     def forward(self, obs: Tensor) -> Gaussian:

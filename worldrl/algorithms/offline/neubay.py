@@ -50,6 +50,7 @@ class NeubayConfig:
         head_rate: learning rate of the heads and of log α; the actor's rates fall along a cosine to 0.
         kappa: κ, weight of recorded steps in every loss; tuned per dataset.
         temperature: a fixed α; null learns it.
+        initial_temperature: α at the beginning where it is learned (published: 0.1 for Adroit, 1e-5 for AntMaze).
         entropy_per_action: H̄ = -entropy_per_action · dim(a) (AntMaze: 10).
         clip_norm: largest gradient norm (Adroit: 1e4, AntMaze: 1).
     """
@@ -64,6 +65,7 @@ class NeubayConfig:
     head_rate: float = 1e-4
     kappa: float = 0.5
     temperature: float | None = None
+    initial_temperature: float = 0.2
     entropy_per_action: float = 1.0
     clip_norm: float = 1000.0
 
@@ -79,6 +81,7 @@ class NeubayConfig:
         require(self.head_rate > 0, "agent.head_rate", "positive", self.head_rate)
         require(0 <= self.kappa <= 1, "agent.kappa", "in [0, 1]", self.kappa)
         require(self.temperature is None or self.temperature > 0, "agent.temperature", "positive", self.temperature)
+        require(self.initial_temperature > 0, "agent.initial_temperature", "positive", self.initial_temperature)
         require(self.clip_norm > 0, "agent.clip_norm", "positive", self.clip_norm)
 
 
@@ -148,7 +151,8 @@ class Neubay(Agent):
         self.critic = RecurrentCritic(facts, config.memory, config.hidden, config.critics)
         self.target_critic = copy.deepcopy(self.critic).requires_grad_(False)
         fixed = config.temperature is not None
-        self.temperature = Temperature(config.temperature if config.temperature is not None else 1.0, math.inf)
+        alpha = config.initial_temperature if config.temperature is None else config.temperature
+        self.temperature = Temperature(alpha, math.inf)
         self.target_entropy = -config.entropy_per_action * facts.action_size
         nets: dict[str, nn.Module] = {"actor": self.actor, "critic": self.critic, "temperature": self.temperature}
         optimizers = {name: _adam(nets[name], config) for name in nets if name != "temperature" or not fixed}

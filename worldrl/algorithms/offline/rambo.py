@@ -106,6 +106,25 @@ class Rambo(Sac):
             training = EnsembleTraining(learning_rate=config.world_rate, weight_decay=(config.world_decay,))
             self.world_optimizer = make_optimizer(world.ensemble, training)
 
+    @classmethod
+    def check(cls, config: RamboConfig, facts: Facts) -> None:
+        """Refuse a training that ends before it is RAMBO.
+
+        Raises:
+            SettingError: all updates would clone.
+        """
+        require(
+            config.clone_steps < facts.updates,
+            "agent.clone_steps",
+            f"below training.steps={facts.updates}, or nothing but cloning is learned",
+            config.clone_steps,
+        )
+
+    @property
+    def imagines(self) -> bool:
+        """Not while it clones: recorded rows are all that is read."""
+        return self.updates >= self.config.clone_steps
+
     def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
         """Clone at first; then train the world where a block is due, and the agent.
 

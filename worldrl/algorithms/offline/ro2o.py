@@ -52,7 +52,7 @@ class Ro2oConfig(SacNConfig):
     draws: int = 20
     weight_q: float = 1e-4
     asymmetry: float = 0.2
-    weight_policy: float = 0.1
+    weight_policy: float = 1.0
     weight_spread: float = 0.1
     spread: float = 1.0
     least_spread: float = 0.1

@@ -21,7 +21,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from worldrl.algorithms.offline.agent import Agent, Facts, adam, cosine, gradient_step, polyak, require
+from worldrl.algorithms.offline.agent import (
+    Agent,
+    Facts,
+    adam,
+    cosine,
+    gradient_step,
+    pieces,
+    polyak,
+    require,
+    set_rate,
+)
 from worldrl.algorithms.offline.networks import (
     SquashedActor,
     StackedCritic,
@@ -43,6 +53,7 @@ class SacConfig:
         critics: members N.
         target_critics: members of which the target takes the minimum, drawn anew at each update; 0 takes all.
         layer_norm: normalise in the critics' hidden layers.
+        actor_layer_norm: normalise in the actor's (WSRL's agent does both).
         entropy_backup: the target counts the next action's entropy.
         discount: γ.
         polyak: rate τ of the target critics.
@@ -52,13 +63,14 @@ class SacConfig:
         temperature: α at the beginning.
         largest_temperature: bound on α; null for none.
         target_entropy: H̄ in nats; null takes −dim(a).
-        actor_cosine: the actor's learning rate falls along a cosine to 0.
+        actor_cosine: the actor's learning rate falls along a cosine to 0 over the offline updates; online it is constant.
     """
 
     hidden: tuple[int, ...] = (256, 256)
     critics: int = 2
     target_critics: int = 0
     layer_norm: bool = False
+    actor_layer_norm: bool = False
     entropy_backup: bool = True
     discount: float = 0.99
     polyak: float = 0.005
@@ -144,7 +156,7 @@ class Sac(Agent):
 
     def __init__(self, config: SacConfig, facts: Facts) -> None:
         sizes = (facts.obs_size, facts.action_size, config.hidden)
-        self.actor = SquashedActor(*sizes)
+        self.actor = SquashedActor(*sizes, layer_norm=config.actor_layer_norm)
         self.critic = StackedCritic(*sizes, members=config.critics, layer_norm=config.layer_norm)
         self.target_critic = copy.deepcopy(self.critic)
         self.temperature = Temperature(config.temperature, config.largest_temperature)
@@ -190,6 +202,15 @@ class Sac(Agent):
         self.updates += 1
         return logs
 
+    def update_parts(self, batch: Transitions, parts: int, *, generator: torch.Generator) -> Logs:
+        """Take a step of the critics on each part of the batch, then one of temperature and actor on all of it."""
+        draws, logs = self.draws(generator), {}
+        for part in pieces(batch, parts):
+            logs |= self.update_critic(part, self.target(part, draws), draws)
+            polyak(self.target_critic, self.critic, self.config.polyak)
+            self.updates += 1
+        return logs | self.update_actor(batch, draws)
+
     def update_actor(self, batch: Transitions, draws: torch.Generator) -> Logs:
         """Take a step of the temperature, then of the actor at the new temperature."""
         action, logp = self.sample(batch.obs, draws)
@@ -216,9 +237,8 @@ class Sac(Agent):
         return logs
 
     def _actor_step(self, loss: Tensor) -> None:
-        if self.config.actor_cosine:
-            for group in self.optimizers["actor"].param_groups:
-                group["lr"] = self.config.actor_rate * cosine(self.updates, self.facts.updates)
+        share = cosine(self.updates, self.facts.updates) if self.config.actor_cosine else 1.0
+        set_rate(self.optimizers["actor"], share * self.config.actor_rate)
         gradient_step(self.optimizers["actor"], loss)
 
     # -- hooks ---------------------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ class Td3BcConfig:
         alpha: weight of the value against cloning.
         policy_noise: standard deviation σ of the target policy's noise.
         noise_clip: its bound c.
+        exploration_noise: standard deviation of the noise on actions that meet the real environment, online.
         actor_every: critic updates per actor update.
         discount: γ.
         polyak: rate τ of the targets.
@@ -43,6 +44,7 @@ class Td3BcConfig:
     alpha: float = 2.5
     policy_noise: float = 0.2
     noise_clip: float = 0.5
+    exploration_noise: float = 0.1
     actor_every: int = 2
     discount: float = 0.99
     polyak: float = 0.005
@@ -54,9 +56,8 @@ class Td3BcConfig:
         require(0 < self.polyak <= 1, "agent.polyak", "in (0, 1]", self.polyak)
         require(self.actor_every >= 1, "agent.actor_every", "at least 1", self.actor_every)
         require(self.learning_rate > 0, "agent.learning_rate", "positive", self.learning_rate)
-        require(
-            min(self.policy_noise, self.noise_clip, self.alpha) >= 0, "agent.alpha and noises", "zero or more", self
-        )
+        noises = (self.policy_noise, self.noise_clip, self.exploration_noise)
+        require(min(*noises, self.alpha) >= 0, "agent.alpha and noises", "zero or more", self)
 
 
 def smoothed(action: Tensor, noise: Tensor, *, std: float, clip: float) -> Tensor:
@@ -93,6 +94,12 @@ class Td3Bc(Agent):
     def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
         """Choose π(s); the policy is deterministic whatever the generator."""
         return self.actor(self.scale(obs))
+
+    def explore(self, obs: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Choose clip(π(s) + N(0, σ_e²), ±1), as TD3 explores."""
+        action = self.act(obs, generator=None)
+        noise = torch.randn(action.shape, generator=self.draws(generator), device=action.device)
+        return (action + self.config.exploration_noise * noise).clamp(-1, 1)
 
     def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
         """Log-density ``[B]`` of actions under a unit Gaussian around π(s)."""

@@ -140,7 +140,7 @@ def train_offline(
         for step in range(first, training.steps):
             logs = step_of(step)
             last = step + 1 == training.steps
-            if last or (step + 1) % training.log_every == 0 or step_of.refreshes(step):
+            if last or (step + 1) % training.log_every == 0 or step_of.refreshed:
                 state.write(step, logs)
             if evaluate is not None and (last or (step + 1) % training.evaluate_every == 0):
                 state.note_evaluation(step + 1, evaluate(agent, step + 1))
@@ -165,22 +165,32 @@ class _Step:
     imagination: Imagination | None
     imagining: Imagining | None
     buffer: TransitionBuffer | None
+    refreshed: bool = False
 
-    def refreshes(self, step: int) -> bool:
-        """Whether a generation is imagined before this step."""
-        return self.imagining is not None and step % self.imagining.refresh_every == 0
+    def refresh(self, step: int, generator: torch.Generator) -> Logs:
+        """Imagine a generation where one is due: every so many steps, and as soon as the agent begins to read them."""
+        self.refreshed = False
+        if self.imagination is None or self.imagining is None or self.buffer is None or not _imagines(self.agent):
+            return {}
+        if step % self.imagining.refresh_every and len(self.buffer):
+            return {}
+        rows, logs = self.imagination.generate(self.agent, generator=generator)
+        self.buffer.add(rows)
+        self.refreshed = True
+        return logs
 
     def __call__(self, step: int) -> Logs:
         generator = on_device(stream(self.seed, self.name, step), self.data.obs.device)
-        logs: Logs = {}
-        if self.refreshes(step) and self.imagination is not None and self.buffer is not None:
-            rows, logs = self.imagination.generate(self.agent, generator=generator)
-            self.buffer.add(rows)
-        size = self.training.batch_size
+        logs = self.refresh(step, generator)
+        size, buffer = self.training.batch_size, self.buffer if _imagines(self.agent) else None
         real = size if self.imagining is None else self.imagining.real_rows(size)
-        batch = mixed(self.data, self.buffer, size, real, generator=generator)
+        batch = mixed(self.data, buffer, size, real, generator=generator)
         told = {"real": real} if getattr(self.agent, "real_first", False) else {}
         return logs | self.agent.update(batch, generator=generator, **told)
+
+
+def _imagines(agent: Any) -> bool:
+    return getattr(agent, "imagines", True)
 
 
 @dataclass

@@ -1,11 +1,12 @@
 """WSRL (Zhou et al. 2024, "Efficient Online RL Fine-Tuning Need Not Retain Offline Data"): from offline to online.
 
     1. warm-up: the pre-trained policy, frozen, collects ``warmup`` steps
-    2. online: after each step ``updates_per_step`` updates of SAC on batches of the online buffer alone
+    2. online: after each step one batch of the online buffer alone; ``updates_per_step`` critic steps, one on each part of
+       it, then one step of temperature and actor on all of it
 
 No offline row is kept: the warm-up fills the buffer with what the policy itself meets, so the values are recalibrated
 instead of forgotten. The published agent is SAC with 10 critics, targets from 2 of them, layer normalisation and no
-entropy in the target, pre-trained with Cal-QL, or CQL on locomotion.
+entropy in the target, layer normalisation in the policy too, pre-trained with Cal-QL, or CQL on locomotion.
 
 The environment's own state is not saved, so an online phase does not resume.
 
@@ -14,15 +15,19 @@ Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
+from torch import Tensor
 
 from worldrl.algorithms.offline.agent import require
 from worldrl.algorithms.offline.buffer import TransitionBuffer
+from worldrl.algorithms.offline.online_world import OnlineWorld
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import stream, stream_seed
 from worldrl.core.transitions import Transitions
@@ -37,8 +42,8 @@ class WsrlConfig:
     Attributes:
         steps: environment steps in all, the warm-up's among them.
         warmup: steps collected by the frozen policy.
-        updates_per_step: update-to-data ratio.
-        batch_size: rows per update.
+        updates_per_step: update-to-data ratio, the critic steps per environment step.
+        batch_size: rows drawn per environment step, shared out among the critic steps.
         capacity: rows the online buffer holds.
         log_every: environment steps between log lines.
     """
@@ -55,6 +60,12 @@ class WsrlConfig:
         require(self.steps >= 0, "online.steps", "zero or more", self.steps)
         for name in ("warmup", "updates_per_step", "batch_size", "capacity", "log_every"):
             require(getattr(self, name) >= 1, f"online.{name}", "at least 1", getattr(self, name))
+        require(
+            self.batch_size % self.updates_per_step == 0,
+            "online.batch_size",
+            f"a multiple of online.updates_per_step={self.updates_per_step}",
+            self.batch_size,
+        )
         fits = self.steps == 0 or self.warmup <= self.steps
         require(fits, "online.warmup", f"at most online.steps={self.steps}", self.warmup)
 
@@ -66,7 +77,7 @@ class FineTuned:
     Attributes:
         returns: undiscounted return of each finished episode.
         ends: environment step at which each ended.
-        updates: gradient steps taken.
+        updates: critic steps taken.
     """
 
     returns: list[float] = field(default_factory=list[float])
@@ -84,6 +95,7 @@ def fine_tune(
     seed: int,
     log: MetricLog | None = None,
     explorer: Acts | None = None,
+    world: OnlineWorld | None = None,
 ) -> FineTuned:
     """Go on learning online, in place.
 
@@ -96,20 +108,24 @@ def fine_tune(
         seed: root of resets, actions and batches; step ``k`` draws from ``stream(seed, name, k)``.
         log: receives the agent's logs and ``episode/return``.
         explorer: acts after the warm-up in the agent's place (COPlanner); None lets the agent itself act.
+        world: learns along and gives imagined rows (COPlanner); None trains on what was met alone.
 
     Returns:
         Episodes and updates.
     """
     online = _Online(agent, env, info, TransitionBuffer(config.capacity), seed, name)
-    updates, logs = 0, {}
+    updates, logs, told = 0, {}, {}
     with Progress(name, config.steps) as progress:
         for step in range(config.steps):
             generator = stream(seed, name, step)
-            online.collect(step, agent if explorer is None or step < config.warmup else explorer, generator)
-            for _ in range(config.updates_per_step if step >= config.warmup else 0):
-                batch = online.buffer.sample(config.batch_size, generator=generator).to(agent.device)
-                logs = agent.update(batch, generator=generator)
-                updates += 1
+            online.collect(step, agent.explore if explorer is None or step < config.warmup else explorer.act, generator)
+            if step >= config.warmup:
+                if world is not None:
+                    told = world.refresh(step - config.warmup, online.buffer, agent, generator) or told
+                drawn = online.buffer.sample if world is None else partial(world.batch, online.buffer)
+                batch = drawn(config.batch_size, generator=generator).to(agent.device)
+                logs = told | agent.update_parts(batch, config.updates_per_step, generator=generator)
+                updates += config.updates_per_step
             if log is not None and logs and (step + 1) % config.log_every == 0:
                 returns = {"episode/return": online.returns[-1]} if online.returns else {}
                 log.write(name, step, {**logs, **returns})
@@ -132,13 +148,13 @@ class _Online:
     obs: Any = None
     total: float = 0.0
 
-    def collect(self, step: int, actor: Acts, generator: torch.Generator) -> None:
-        """Take one step with a sampled action of ``actor``; begin an episode where none runs."""
+    def collect(self, step: int, explore: Callable[..., Tensor], generator: torch.Generator) -> None:
+        """Take one step with an action of ``explore(obs, generator=…)``; begin an episode where none runs."""
         if self.obs is None:
             reset_seed = stream_seed(self.seed, self.name, "reset", len(self.returns)) % 2**31
             self.obs, self.total = self.env.reset(seed=reset_seed)[0], 0.0
         obs = torch.as_tensor(np.asarray(self.obs, np.float32))[None]
-        action = actor.act(obs.to(self.agent.device), generator=generator).cpu()
+        action = explore(obs.to(self.agent.device), generator=generator).cpu()
         after, reward, terminated, truncated, _ = self.env.step(env_action(action[0].numpy(), self.info))
         self.buffer.add(_row(obs, action, float(reward), after, terminated, truncated))
         self.total += float(reward)
@@ -148,9 +164,7 @@ class _Online:
             self.ends.append(step + 1)
 
 
-def _row(
-    obs: torch.Tensor, action: torch.Tensor, reward: float, after: Any, terminated: bool, truncated: bool
-) -> Transitions:
+def _row(obs: Tensor, action: Tensor, reward: float, after: Any, terminated: bool, truncated: bool) -> Transitions:
     next_obs = torch.as_tensor(np.asarray(after, np.float32))[None]
     flags = (torch.tensor([bool(flag)]) for flag in (terminated, truncated))
     return Transitions(obs, action, torch.tensor([reward]), next_obs, *flags)

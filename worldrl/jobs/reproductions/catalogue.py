@@ -72,17 +72,17 @@ CATALOGUE = {
         Entry(
             "neubay-horizon",
             "over-estimation falls as the rollout horizon grows (a pendulum)",
-            "not timed yet",
+            "quick 26 min of one core; full not timed",
         ),
         Entry(
             "edge-of-reach",
             "the same with the simulator of a MuJoCo task as the model: base collapses, RAVL does not",
-            "extrapolated: quick 10 min, full 7 h of one core per seed",
+            "quick 20 min of one core; full extrapolated, 7 h of one core per seed",
         ),
         Entry(
             "pgd",
             "policy-guided diffusion: smaller dynamics error than the ensemble, better TD3+BC and IQL",
-            "not timed yet",
+            "quick 8 min of one core; full not timed",
         ),
         Entry(
             "offline-video",

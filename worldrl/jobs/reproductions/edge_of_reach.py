@@ -188,6 +188,7 @@ def look(settings: SimulatorSettings, agent: Sac, env: Any, info: DatasetInfo, r
         episodes=settings.episodes,
         gamma=settings.discount,
         value=lambda obs, action: agent.value(obs),
+        device=agent.device,
     )
     with torch.no_grad():
         q = agent.critic(rows.obs, agent.act(rows.obs, generator=None)).mean()

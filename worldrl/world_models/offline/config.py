@@ -31,13 +31,14 @@ class MemberChoice(StrEnum):
 
 
 class Uncertainty(StrEnum):
-    """Measures of a step's uncertainty, see ``ensemble.MEASURES``; every one but ``none`` evaluates all members."""
+    """Measures of a step's uncertainty, see ``ensemble.measure``; every one but ``none`` evaluates all members."""
 
     none = "none"
     max_sigma = "max_sigma"
     epistemic_mean = "epistemic_mean"
     disagreement = "disagreement"
     total_sigma = "total_sigma"
+    sample_std = "sample_std"
 
 
 @dataclass
@@ -92,6 +93,8 @@ class EnsembleTraining:
         holdout_most: ... and how many at most.
         improvement: a member has improved when its hold-out error fell by more than this share.
         patience: epochs without any improvement after which training ends.
+        min_epochs: patience does not end it before (RAVL: 350); the first time that it would, the learning rate falls to 0.3
+            of itself instead.
         max_epochs: training ends here in any case (30 is MOBILE's; NEUBAY takes 600 to 2400); 0 for no limit.
         checkpoint_epochs: epochs between checkpoints.
     """
@@ -106,6 +109,7 @@ class EnsembleTraining:
     holdout_most: int = 1000
     improvement: float = 0.01
     patience: int = 5
+    min_epochs: int = 0
     max_epochs: int = 30
     checkpoint_epochs: int = 1
 
@@ -117,6 +121,10 @@ class EnsembleTraining:
                 raise SettingError(f"ensemble_training.{name} must be at least 1, got {getattr(self, name)}")
         if not 0 < self.holdout_share < 1:
             raise SettingError(f"ensemble_training.holdout_share must lie in (0, 1), got {self.holdout_share}")
+        if self.min_epochs < 0 or 0 < self.max_epochs < self.min_epochs:
+            raise SettingError(
+                f"ensemble_training.min_epochs must lie between 0 and max_epochs={self.max_epochs}, got {self.min_epochs}"
+            )
         if self.max_epochs < 0:
             raise SettingError(f"ensemble_training.max_epochs must be 0 (no limit) or above, got {self.max_epochs}")
 
@@ -141,6 +149,11 @@ def neubay_ensemble() -> tuple[EnsembleConfig, EnsembleTraining]:
         EnsembleConfig(variant=Variant.layer_norm, members=128, elites=100),
         EnsembleTraining(weight_decay=(5e-5,), decoupled=True, bootstrap=False, max_epochs=1200),
     )
+
+
+def ravl_ensemble() -> EnsembleTraining:
+    """Return RAVL's published training: at least 350 epochs, at most 2000, a fifth of the rows held out."""
+    return EnsembleTraining(holdout_most=500_000, min_epochs=350, max_epochs=2000)
 
 
 def choice(field: str, kind: type[Kind], value: str) -> Kind:

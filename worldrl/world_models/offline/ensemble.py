@@ -89,6 +89,19 @@ MEASURES: Mapping[Uncertainty, Measure] = {
 }
 
 
+def sample_std(mean: Tensor, logvar: Tensor, *, generator: torch.Generator) -> Tensor:
+    """COPlanner's u: mean_d Std_i x_{i,d} of one sample x_i ~ N(μ_i, σ_i²) of each member, ``[B]``."""
+    noise = torch.randn(mean.shape, generator=generator, device=generator.device).to(mean.device)
+    return (mean + (0.5 * logvar).exp() * noise).std(dim=0).mean(dim=-1)
+
+
+def measure(kind: Uncertainty, mean: Tensor, logvar: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Return the uncertainty ``[B]`` of what all members say, ``[M, B, D]``; only ``sample_std`` draws."""
+    if kind is Uncertainty.sample_std:
+        return sample_std(mean, logvar, generator=generator)
+    return MEASURES[kind](mean, logvar)
+
+
 # --- who computes which row ----------------------------------------------------------------------------------------
 
 

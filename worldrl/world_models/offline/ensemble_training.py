@@ -33,6 +33,9 @@ from worldrl.core.transitions import Transitions
 from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining
 from worldrl.world_models.offline.ensemble import Ensemble
 
+SLOWED = 0.3
+"""Of the learning rate, from the first dry spell before ``min_epochs`` on, as RAVL has it."""
+
 
 @dataclass(frozen=True)
 class EnsembleReport:
@@ -118,6 +121,35 @@ def fit_ensemble(
     errors = tuple(state.errors)
     report = EnsembleReport(state.epoch, resumed_from, errors, elites, state.stopped, seconds, skipped)
     return state.best.eval(), report
+
+
+def refit_ensemble(
+    name: str, ensemble: Ensemble, rows: Transitions, training: EnsembleTraining, *, seed: int
+) -> EnsembleReport:
+    """Go on training an ensemble, in place and by the same rule, on rows that have grown.
+
+    Its statistics stay those of the first training, so that the units of its uncertainties do not move.
+
+    Args:
+        name: of the random streams.
+        ensemble: trained; it gets every member's best epoch.
+        rows: all of them, old and new.
+        training: how it learns.
+        seed: root of split and orders.
+
+    Returns:
+        What was done.
+    """
+    began = time.monotonic()
+    train, held = split_rows(rows, training, seed, name)
+    data = MemberRows(ensemble, train.to(ensemble.device), held.to(ensemble.device), training, seed, name)
+    optimizer = make_optimizer(ensemble, training)
+    state = _State(name, training, ensemble, copy.deepcopy(ensemble), optimizer, None, None)
+    while not state.stopped:
+        state.take_epoch(data)
+    elites = state.finish()
+    ensemble.load_state_dict(state.best.state_dict())
+    return EnsembleReport(state.epoch, 0, tuple(state.errors), elites, state.stopped, time.monotonic() - began)
 
 
 # --- parts ---------------------------------------------------------------------------------------------------------
@@ -241,9 +273,14 @@ class _State:
         self.errors = [math.inf] * self.ensemble.config.members
 
     @property
+    def impatient(self) -> bool:
+        """Whether so many epochs in a row improved no member that training might end."""
+        return self.dry >= self.training.patience
+
+    @property
     def stopped(self) -> str:
         """Why training is over, or nothing while it is not."""
-        if self.dry >= self.training.patience:
+        if self.impatient and self.epoch > self.training.min_epochs:
             return "patience"
         return "max_epochs" if self.training.max_epochs and self.epoch >= self.training.max_epochs else ""
 
@@ -256,6 +293,17 @@ class _State:
             values = {"loss": loss, "holdout_error": sum(best) / len(best), "improved": float(len(improved))}
             self.log.write(self.name, self.epoch, values)
         self.epoch += 1
+        if self.impatient and self.epoch < self.training.min_epochs:
+            self.slow_down()
+
+    def slow_down(self) -> None:
+        """Lower the learning rate, once; the optimizer's state tells whether it was."""
+        groups = self.optimizer.param_groups
+        if groups[0]["lr"] < self.training.learning_rate:
+            return
+        for group in groups:
+            group["lr"] = SLOWED * self.training.learning_rate
+        self.dry = 0
 
     @torch.no_grad()
     def keep_improved(self, errors: list[float]) -> list[int]:

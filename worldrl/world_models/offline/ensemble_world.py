@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from worldrl.core.errors import NonFiniteError, SettingError
+from worldrl.core.rng import stream
 from worldrl.core.transitions import Outcome, Transitions
 from worldrl.world_models.offline.config import MemberChoice, Uncertainty, choice
-from worldrl.world_models.offline.ensemble import MEASURES, Ensemble, balanced_members, check_rows, group_rows
+from worldrl.world_models.offline.ensemble import Ensemble, balanced_members, check_rows, group_rows, measure
 from worldrl.world_models.offline.terminations import Termination
 
 JUDGED_AT_ONCE = 2048
@@ -123,7 +124,7 @@ class EnsembleWorld:
         """
         check_rows(state.obs, action, self.obs_size, self.action_size)
         member = self._members(state, generator)
-        mean, logvar, uncertainty = self._predict(self.ensemble.inputs(state.obs, action), member)
+        mean, logvar, uncertainty = self._predict(self.ensemble.inputs(state.obs, action), member, generator)
         noise = torch.randn(mean.shape, generator=generator, device=generator.device).to(mean.device)
         change = torch.addcmul(mean, (0.5 * logvar).exp_(), noise)
         change = change * self.ensemble.target_scale + self.ensemble.target_shift
@@ -144,7 +145,7 @@ class EnsembleWorld:
         drawn = balanced_members(len(state.obs), len(self.ensemble.elites), generator=generator)
         return drawn.to(state.obs.device)
 
-    def _predict(self, inputs: Tensor, member: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _predict(self, inputs: Tensor, member: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Mean and log-variance ``[B, D]`` of each row's member, and the uncertainty ``[B]``, in the networks' units."""
         elites = self.ensemble.elites
         if not self.measures_uncertainty:
@@ -153,16 +154,16 @@ class EnsembleWorld:
             zero = inputs.new_zeros(len(inputs))
             return mean.flatten(0, 1)[place], logvar.flatten(0, 1)[place], zero
         pieces = zip(inputs.split(JUDGED_AT_ONCE), member.split(JUDGED_AT_ONCE), strict=True)
-        judged = [self._judge(*piece) for piece in pieces]
+        judged = [self._judge(*piece, generator) for piece in pieces]
         mean, logvar, uncertainty = (torch.cat(column) for column in zip(*judged, strict=True))
         return mean, logvar, uncertainty
 
-    def _judge(self, inputs: Tensor, member: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _judge(self, inputs: Tensor, member: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         elites = self.ensemble.elites
         judges = None if self.config.judges == "members" else elites
         count = self.ensemble.config.members if judges is None else len(elites)
         mean, logvar = self.ensemble(inputs.expand(count, -1, -1), judges)
-        uncertainty = MEASURES[self.config.uncertainty](mean, logvar)
+        uncertainty = measure(self.config.uncertainty, mean, logvar, generator=generator)
         mover = elites[member] if judges is None else member
         row = torch.arange(len(inputs), device=inputs.device)
         return mean[mover, row], logvar[mover, row], uncertainty
@@ -179,11 +180,11 @@ def dataset_uncertainty(world: EnsembleWorld, rows: Transitions) -> Tensor:
         raise SettingError(
             "uncertainty=none measures nothing on the data; choose uncertainty=epistemic_mean or another"
         )
-    device, parts = world.ensemble.device, []
+    device, parts, draws = world.ensemble.device, [], stream(0, "dataset-uncertainty")
     for obs, action in zip(rows.obs.split(JUDGED_AT_ONCE), rows.action.split(JUDGED_AT_ONCE), strict=True):
         inputs = world.ensemble.inputs(obs.to(device), action.to(device))
         member = torch.zeros(len(inputs), dtype=torch.int64, device=device)  # who moves a row does not matter here
-        parts.append(world._judge(inputs, member)[2].cpu())
+        parts.append(world._judge(inputs, member, draws)[2].cpu())
     return torch.cat(parts)
 
 

@@ -76,7 +76,8 @@ class TrajectoryTraining:
     """How the trajectory model learns.
 
     Attributes:
-        steps: optimizer steps.
+        steps: optimizer steps; 0 where epochs are given.
+        epochs: passes over the windows instead; 0 where steps are given.
         batch_size: windows per step.
         learning_rate: Adam's highest.
         warmup: share of the steps in which it rises; a cosine down to zero follows.
@@ -87,6 +88,7 @@ class TrajectoryTraining:
     """
 
     steps: int = 10_000
+    epochs: int = 0
     batch_size: int = 32
     learning_rate: float = 2e-3
     warmup: float = 0.1
@@ -94,6 +96,23 @@ class TrajectoryTraining:
     stride: int = 8
     validation_share: float = 0.05
     checkpoint_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        """Reject a length given twice, or not at all."""
+        if (self.steps > 0) == (self.epochs > 0):
+            raise SettingError(
+                f"trajectory training: give steps or epochs and set the other to 0, got steps={self.steps} and "
+                f"epochs={self.epochs}"
+            )
+
+    def steps_for(self, windows: int) -> int:
+        """Return the optimizer steps on so many windows; an epoch leaves an incomplete batch out."""
+        return self.steps or self.epochs * max(1, windows // self.batch_size)
+
+
+def published_trajectory_training() -> TrajectoryTraining:
+    """Return the published length: 10,000 passes over the windows."""
+    return TrajectoryTraining(steps=0, epochs=10_000)
 
 
 def published_trajectory_diffusion() -> TrajectoryDiffusionConfig:
@@ -216,8 +235,8 @@ def fit_trajectories(
 
     Args:
         name: of the training, used as series in the log and in the names of its random streams.
-        rows: the dataset in order.
-        episode: int64 ``[N]``, the same number throughout an episode.
+        rows: the dataset in order, on any device; windows are cut on the CPU.
+        episode: int64 ``[N]`` on the CPU, the same number throughout an episode.
         config: sizes.
         training: how it learns.
         seed: root of all draws.
@@ -232,23 +251,24 @@ def fit_trajectories(
         SettingError: no episode is long enough for a window.
         NonFiniteError: the loss is not finite.
     """
-    train, held = split_windows(rows, episode, config.length, training, seed, name)
+    train, held = split_windows(rows.to("cpu"), episode, config.length, training, seed, name)
     with initial_weights(seed, name, "weights"):
         model = TrajectoryDiffusion(config, rows.obs.shape[1], rows.action.shape[1])
     model.fit_statistics(train)
     model.to(device)
     ema = Ema(model, training.ema_decay)
+    steps = training.steps_for(len(train))
     report = fit(
         name,
         modules={"model": model},
         optimizer=torch.optim.Adam(model.parameters(), lr=training.learning_rate, fused=True),
         loss=_windows_loss(model, train.to(device), training.batch_size, seed, name),
-        steps=training.steps,
+        steps=steps,
         folder=folder,
         every_checkpoint=training.checkpoint_steps,
-        schedule=warmup_cosine(training.steps, int(training.warmup * training.steps)),
+        schedule=warmup_cosine(steps, int(training.warmup * steps)),
         log=log,
-        every_log=max(1, training.steps // 1000),
+        every_log=max(1, steps // 1000),
         ema=ema,
     )
     averaged = TrajectoryDiffusion(config, model.obs_size, model.action_size).to(device)

@@ -133,7 +133,7 @@ class TrueDynamics:
 
     Args:
         env_id: the environment the data came from.
-        obs: float32 ``[N, S]`` recorded observations.
+        obs: float32 ``[N, S]`` recorded observations, on the device where rollouts are wanted.
         qpos: float64 ``[N, nq]`` positions before each recorded step.
         qvel: float64 ``[N, nv]`` velocities.
         env_kwargs: what the environment was made with.
@@ -179,7 +179,7 @@ class TrueDynamics:
         """Begin at recorded rows ``index`` int64 ``[B]``; the state is float64 ``[B, n]``. Draws nothing."""
         rows = index.cpu().numpy()
         state = np.stack([self.simulator.place(self.qpos[row], self.qvel[row]) for row in rows])
-        return state, self.obs[index]
+        return state, self.obs[index.to(self.obs.device)]
 
     def select(self, state: NDArray[np.float64], index: Tensor) -> NDArray[np.float64]:
         """Keep the rows of ``index``."""
