@@ -53,6 +53,7 @@ def fake_libero(monkeypatch):
 
     record = type("E", (), {"record": {"assets_note": "toy"}})
     monkeypatch.setattr(suites, "find_environment", lambda name: record)
+    monkeypatch.setitem(libero_facts.UNSCRIPTED, "libero_goal", ())  # the tiny suite's expert plays all of its tasks
     install()
     return install
 
@@ -145,6 +146,7 @@ def test_an_environment_in_which_nothing_renders_is_exit_code_2(tmp_path, monkey
     environment = WorkerEnvironment("libero", tmp_path, {"python": sys.executable})
     monkeypatch.delenv("MUJOCO_GL", raising=False)
     monkeypatch.setattr(rollout_libero, "find_environment", lambda name: environment)
+    monkeypatch.setitem(libero_facts.UNSCRIPTED, "libero_goal", ())
     reasons = ["egl: no device", "osmesa: not installed"]
     monkeypatch.setattr(rollout_libero, "choose_backend", lambda python, timeout_s, backends: (None, reasons))
     code, folder = run(tmp_path, "blind", "videos=1")

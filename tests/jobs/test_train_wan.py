@@ -113,7 +113,7 @@ def test_weights_of_the_other_backbone_are_refused(wan_model, world_model, push_
 def test_several_processes_are_for_wan_alone(make_settings, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(SettingError, match="backbone=video runs in one process, 2 were launched"):
-        train_world_model.main(make_settings(backbone="video"))
+        train_world_model.main(make_settings(backbone="video", training=WorldModelTraining(codec_steps=1)))
 
 
 def test_a_policy_practises_in_a_wan_model(tmp_path, make_wan):

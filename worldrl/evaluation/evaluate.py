@@ -14,7 +14,7 @@ from worldrl.evaluation.provenance import Provenance, embedded_drawing, provenan
 from worldrl.evaluation.race import Race
 from worldrl.evaluation.result import EvalLog, EvalResult, header_json
 from worldrl.rollout.actors import AnyActor, PolicyActor, actor_to_json
-from worldrl.rollout.policy_folder import policy_facts, require_policy_fits
+from worldrl.rollout.policy_folder import PolicyFacts, policy_facts, require_policy_fits
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 
@@ -58,20 +58,7 @@ def evaluate_policy(
         ProtocolError: the policy has another chunk length or other actions than the protocol, or ``out`` holds another evaluation.
         WorkerError: a worker failed; the outcomes so far are kept in ``out``.
     """
-    cameras = (*protocol.cameras[:1], *(() if protocol.actions.absolute else ("wrist",)))
-    require_policy_fits(folder, protocol.actions, f"the suite {protocol.suite}", cameras=cameras)
-    facts = policy_facts(folder)
-    if facts.chunk_length != protocol.chunk_length:
-        raise ProtocolError(
-            f"chunk_length: the policy in {folder} decides {facts.chunk_length} actions at once, the protocol says "
-            f"{protocol.chunk_length}; take the policy's"
-        )
-    actions = facts.actions
-    if actions != protocol.actions:
-        raise ProtocolError(
-            f"actions: the policy in {folder} acts with {', '.join(actions.names)}, the robot of these tasks with "
-            f"{', '.join(protocol.actions.names)}; evaluate it on its own robot's tasks"
-        )
+    facts = fitting_facts(folder, protocol)
     return evaluate_actor(
         policy_actor(folder, protocol, device),
         protocol,
@@ -86,6 +73,25 @@ def evaluate_policy(
         on_recording=on_recording,
         race=race,
     )
+
+
+def fitting_facts(folder: Path, protocol: EvalProtocol) -> PolicyFacts:
+    """Return what is known of a policy that fits a protocol; the errors are those of :func:`evaluate_policy`."""
+    cameras = (*protocol.cameras[:1], *(() if protocol.actions.absolute else ("wrist",)))
+    require_policy_fits(folder, protocol.actions, f"the suite {protocol.suite}", cameras=cameras)
+    facts = policy_facts(folder)
+    if facts.chunk_length != protocol.chunk_length:
+        raise ProtocolError(
+            f"chunk_length: the policy in {folder} decides {facts.chunk_length} actions at once, the protocol says "
+            f"{protocol.chunk_length}; take the policy's"
+        )
+    actions = facts.actions
+    if actions != protocol.actions:
+        raise ProtocolError(
+            f"actions: the policy in {folder} acts with {', '.join(actions.names)}, the robot of these tasks with "
+            f"{', '.join(protocol.actions.names)}; evaluate it on its own robot's tasks"
+        )
+    return facts
 
 
 def policy_actor(folder: Path, protocol: EvalProtocol, device: str) -> PolicyActor:
@@ -154,13 +160,18 @@ def evaluate_actor(
         record_videos=record_videos,
         on_recording=on_recording,
         race=race,
-        provenance=provenance(
-            protocol.packages,
-            device=device_of(actor),
-            workers=workers,
-            envs=max(1, workers) * envs_per_worker,
-            **(embedded_drawing() if isinstance(actor, PolicyActor) else {}),
-        ),
+        provenance=surroundings(actor, protocol, workers=workers, envs_per_worker=envs_per_worker),
+    )
+
+
+def surroundings(actor: AnyActor, protocol: EvalProtocol, *, workers: int, envs_per_worker: int) -> Provenance:
+    """Say on what the embedded suite is run; it is drawn only where a policy looks."""
+    return provenance(
+        protocol.packages,
+        device=device_of(actor),
+        workers=workers,
+        envs=max(1, workers) * envs_per_worker,
+        **(embedded_drawing() if isinstance(actor, PolicyActor) else {}),
     )
 
 

@@ -34,7 +34,7 @@ from worldrl.rollout.collect import embedded_embodiment
 from worldrl.rollout.libero import libero_tasks
 from worldrl.rollout.libero_files import PICTURES, START, SUFFIX, find_demonstrations, read_demonstration
 from worldrl.rollout.replays import EmbeddedReplayer, Opening, Replay, Replayer, SuiteReplayer
-from worldrl.rollout.specs import EnvOptions, EpisodeSpec, motion_key, spec_of
+from worldrl.rollout.specs import EnvOptions, EpisodeSpec, has_spec, spec_of
 from worldrl.settings import one_of, positive, required, setting
 from worldrl.workers import libero_facts
 from worldrl.workers.libero_package import task_sentence
@@ -132,7 +132,7 @@ def suite_names(dataset: EpisodeDataset, suite: str) -> list[str | None]:
     Raises:
         SettingError: none is of this suite.
     """
-    if all(motion_key(record.meta) is not None for record in dataset.records):
+    if all(has_spec(record.meta) for record in dataset.records):
         return [record.task for record in dataset.records]
     sentences = suite_sentences(suite)
     known = set(sentences.values())
@@ -156,7 +156,7 @@ def suite_sentences(suite: str) -> dict[str, str]:
 
 def starts(demonstrations: Sequence[Episode], seed: int) -> tuple[list[EpisodeSpec], bool]:
     """Where to begin, and whether the demonstrations began there; else it is at stored initial states of their tasks."""
-    if all(motion_key(episode.meta) is not None for episode in demonstrations):
+    if all(has_spec(episode.meta) for episode in demonstrations):
         return [spec_of(episode.meta) for episode in demonstrations], True
     stored = libero_facts.STORED_STATES  # as many as the embedded suite has
     return [EpisodeSpec(e.task, n, seed, init_id=n % stored) for n, e in enumerate(demonstrations)], False

@@ -182,14 +182,14 @@ def scene_digest(record: EpisodeRecord) -> str:
 
     Where that state is unknown, copies of one recording share it alone.
     """
-    spec = spec_of(record.meta) if _has_spec(record.meta) else None
+    spec = spec_of(record.meta) if has_spec(record.meta) else None
     identity = [_recording(record)] if spec is None else list(spec.key)
     return hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
 
 
 def motion_key(episode: Episode | EpisodeRecord) -> tuple[Any, ...]:
     """Return what episodes of one motion in several looks have in common."""
-    if not _has_spec(episode.meta):
+    if not has_spec(episode.meta):
         return (_recording(episode),)
     spec = spec_of(episode.meta)
     return *spec.key, spec.source
@@ -201,5 +201,6 @@ def _recording(episode: Episode | EpisodeRecord) -> str:
     return str(episode.meta.get(COPY_OF, own))
 
 
-def _has_spec(meta: Mapping[str, Any]) -> bool:
+def has_spec(meta: Mapping[str, Any]) -> bool:
+    """Whether an episode's meta say where in a simulator it began; recordings of others do not."""
     return EpisodeSpec.__dataclass_fields__.keys() <= meta.keys()
