@@ -220,7 +220,7 @@ def test_joints_hold_the_target_before_and_need_their_success_said(tmp_path, pub
 @pytest.mark.parametrize(
     ("stated", "message"),
     [
-        ({"sucess": "every episode"}, "unknown key 'sucess'; did you mean 'success'"),
+        ({"success_": "every episode"}, "unknown key 'success_'; did you mean 'success'"),
         (
             {"cameras": {"scene": "observation.images.imag"}},
             "no picture feature 'observation.images.imag'; did you mean",
