@@ -345,6 +345,14 @@ def test_the_tiny_preset_runs_as_typed(tmp_path):
     assert (tmp_path / "runs" / "evaluate-world-model-tiny" / "report.html").is_file()
 
 
+def test_a_sign_that_is_the_same_for_all_dreams_is_worth_nothing_measurable():
+    believed, true = np.ones(4, bool), np.array([True, False, True, False])
+    signs = {"score": np.array([0.9, 0.6, 0.8, 0.7]), "agreement_of_jurors": np.zeros(4)}
+    found = policy_dreams.trust([policy_dreams.Judged({}, believed, true, signs)], seed=0)
+    assert set(found["auroc"]) == {"score"}
+    assert found["auroc"]["score"]["value"] == 1
+
+
 def test_a_correlation_needs_five_policies_that_differ():
     def policies(imagined):
         return [

@@ -198,7 +198,7 @@ def correlation(policies: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def trust(judged: Sequence[Judged], *, seed: int) -> dict[str, Any]:
-    """What each sign of trust is worth among all dreams that were imagined to succeed."""
+    """What each sign of trust is worth among all dreams that were imagined to succeed; none that is the same for all of them."""
     believed = np.concatenate([one.imagined for one in judged])
     true = np.concatenate([one.came_true for one in judged])[believed]
     signs = {name: np.concatenate([one.signs[name] for one in judged])[believed] for name in judged[0].signs}
@@ -206,5 +206,5 @@ def trust(judged: Sequence[Judged], *, seed: int) -> dict[str, Any]:
         return {"imagined_successes": None, "auroc": {}}
     return {
         "imagined_successes": wilson(int(true.sum()), len(true)),
-        "auroc": {name: worth(sign, true, seed=seed, name=name) for name, sign in signs.items()},
+        "auroc": {name: worth(sign, true, seed=seed, name=name) for name, sign in signs.items() if np.ptp(sign)},
     }
