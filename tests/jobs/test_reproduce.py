@@ -10,6 +10,7 @@ from worldrl.core.errors import SettingError
 from worldrl.jobs import reproduce
 from worldrl.jobs.reproduce import ReproduceSettings
 from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, find
+from worldrl.jobs.reproductions.eva_parts import EvaSettings
 from worldrl.jobs.reproductions.findings import VERDICTS, Claim, Findings, across_seeds
 from worldrl.jobs.reproductions.neubay_bandit import BanditSettings
 
@@ -51,6 +52,7 @@ def test_changes_are_checked() -> None:
         changed(BanditSettings(), {"update": 7.0})
     with pytest.raises(SettingError, match=r"change.updates: must be a whole number, got 7.5"):
         changed(BanditSettings(), {"updates": 7.5})
+    assert changed(EvaSettings(), {"tasks": "BimanualLiftPot"}).tasks == "BimanualLiftPot"
 
 
 @pytest.mark.parametrize("name", CATALOGUE)
@@ -62,7 +64,10 @@ def test_every_effect_has_all_scales(name: str) -> None:
     ("arguments", "message"),
     [
         (["neubay-bandid"], "unknown effect 'neubay-bandid'; did you mean 'neubay-bandit'?"),
-        (["edge-of-reach", "change.env=3"], "change.env: no such number"),
+        (["edge-of-reach", "change.env=3"], "change.env: must be a name, got 3"),
+        (["eva", "change.tests=many"], "change.tests: must be a number, got many"),
+        (["eva", "change.tasks=BimanualOpenDrawr"], "did you mean 'BimanualOpenDrawer'?"),
+        (["offline-video", "change.task=PickRedCub"], "did you mean 'PickRedCube'?"),
         (["neubay-bandit", "scale=big"], "scale: unknown value 'big'"),
         (["neubay-bandit", "change.width=0.5"], "change.width: must be a whole number"),
     ],

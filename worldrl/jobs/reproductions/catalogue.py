@@ -109,21 +109,27 @@ def find(name: str) -> Entry:
     return CATALOGUE[name]
 
 
-def changed(settings: Any, change: Mapping[str, float]) -> Any:
-    """Return settings with some numbers replaced.
+def changed(settings: Any, change: Mapping[str, float | str]) -> Any:
+    """Return settings with some numbers or names replaced.
 
     Args:
-        settings: a frozen dataclass of numbers and names; names stay as they are.
+        settings: a frozen dataclass of numbers and names.
         change: new value by field.
 
     Raises:
-        SettingError: no such field, or a fraction for a whole number.
+        SettingError: no such field, a word for a number or the other way round, or a fraction for a whole number; or the
+            settings themselves refuse the value.
     """
     kinds = {item.name: type(getattr(settings, item.name)) for item in fields(settings)}
-    kinds = {name: kind for name, kind in kinds.items() if kind is not str}
-    for name, value in change.items():
-        if name not in kinds:
-            raise SettingError(f"change.{name}: no such number{nearest(name, kinds)}")
-        if kinds[name] is int and not float(value).is_integer():
-            raise SettingError(f"change.{name}: must be a whole number, got {value}")
-    return replace(settings, **{name: kinds[name](value) for name, value in change.items()})
+    return replace(settings, **{name: new_value(name, value, kinds) for name, value in change.items()})
+
+
+def new_value(name: str, value: float | str, kinds: Mapping[str, type]) -> Any:
+    """Return a new value as its field's kind; raises as :func:`changed`."""
+    if name not in kinds:
+        raise SettingError(f"change.{name}: no such setting of this effect{nearest(name, kinds)}")
+    if isinstance(value, str) != (kinds[name] is str):
+        raise SettingError(f"change.{name}: must be a {'name' if kinds[name] is str else 'number'}, got {value}")
+    if kinds[name] is int and not float(value).is_integer():
+        raise SettingError(f"change.{name}: must be a whole number, got {value}")
+    return kinds[name](value)

@@ -134,6 +134,7 @@ class EvaSettings:
         for name in ("noisy_share", "kept"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"change.{name}: must lie in [0, 1], got {getattr(self, name)}")
+        task_names_of(self)
 
     @property
     def video_frames(self) -> int:

@@ -37,6 +37,7 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.protocol import embedded_protocol
 from worldrl.evaluation.report.model import Table
 from worldrl.jobs.offline_worlds import FirstUnguided, latent_trajectories, outcome_rule
+from worldrl.jobs.opening import choose_tasks
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.findings import Claim, Findings, side_by_side
 from worldrl.jobs.reproductions.latent_actor import LatentActor, forgetful, played, recurrent
@@ -114,6 +115,10 @@ class LatentSettings:
     guidance: float = 1.0
     memory: int = 128
     tests: int = 100
+
+    def __post_init__(self) -> None:
+        """Refuse a task that is not there."""
+        choose_tasks([self.task], None)
 
 
 SETTINGS: Mapping[str, LatentSettings] = {

@@ -34,14 +34,14 @@ class Task:
     Attributes:
         name: of the effect.
         scale: of its settings.
-        change: of single numbers of them.
+        change: of single numbers or names of them.
         method: which method.
         seed: which seed.
     """
 
     name: str
     scale: str
-    change: Mapping[str, float]
+    change: Mapping[str, float | str]
     method: str
     seed: int
 
