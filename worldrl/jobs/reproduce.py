@@ -40,7 +40,7 @@ class ReproduceSettings:
     )
     seeds: int | None = setting(None, "how many seeds; null takes the scale's own number")
     workers: int = setting(2, "processes at once, one thread each; 0 computes in this process")
-    change: dict[str, float | str] = setting(
+    change: dict[str, int | float | str] = setting(
         {}, "other numbers or names of the effect, as change.NAME=value (docs/offline.md, docs/two-arms.md)"
     )
 
