@@ -1,16 +1,19 @@
 """Stages of ``worldrl train-vla`` by themselves."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from worldrl.algorithms.improve import Improvement
 from worldrl.core.artefact import artefact_hash, read_manifest
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import initial_weights
+from worldrl.core.stats import wilson
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs import restyle, train_vla, vla_stages
 from worldrl.jobs.arena import EmbeddedArena
@@ -106,6 +109,19 @@ def test_a_rounds_world_model_remembers_demonstrations_practice_and_its_weights(
     )
     parents = [Path(one["path"]) for one in read_manifest(folder)["parents"]]
     assert parents == [push_dataset, practice, tmp_path / "before"]
+
+
+@pytest.mark.parametrize(("keyframe", "expected"), [((9, 10), 0.8), ((5, 10), 0.5), (None, 1 / 3)])
+def test_keyframes_are_scheduled_by_what_the_gates_measured(keyframe, expected):
+    """Half of the dreams from initial states were wrong: h₀ = 0.5."""
+    midway = None if keyframe is None else {"precision": wilson(*keyframe)}
+    summary = {"policy": {"precision": wilson(5, 10)}, "keyframes": midway}
+    improvement = Improvement(p_keyframe=0.8, keyframe_schedule="hallucination")
+    loop = SimpleNamespace(
+        settings=TrainVlaSettings(improvement=improvement),
+        run=SimpleNamespace(stage=lambda name: SimpleNamespace(summary={"round-2-3-gates": summary}[name])),
+    )
+    assert vla_stages.scheduled(loop, 2) == replace(improvement, p_keyframe=pytest.approx(expected))
 
 
 def test_a_policy_of_other_sizes_is_refused(policy_folder, tmp_path):
