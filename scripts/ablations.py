@@ -99,7 +99,7 @@ ROWS: tuple[Row, ...] = (
     WorldRow("no_noise_weight", model=("success.noise_weight=0",)),
     # As many episodes, none of them the blind expert's.
     WorldRow("no_near_success", data=("common", "plain"), scratch=("scratch.expert_episodes=0", "practice.policy_episodes=260")),
-    WorldRow("styles", data=STYLED, scales=(QUICK,)),
+    WorldRow("styles", data=STYLED, scratch=("styles=1",)),
     WorldRow("no_static_clips", training=("static_share=0",)),
     WorldRow("no_first_chunks", training=("first_chunk_share=0",)),
     WorldRow("no_action_modulation", model=("dynamics.action_modulation=false",)),
