@@ -28,7 +28,7 @@ def _looks(loop: Loop, name: str, recording: Path) -> list[Path]:
     folders = [stage.folder / f"{DATASET}-{copy}" for copy in range(loop.settings.styles)]
     if not stage.finished:
         for copy, folder in enumerate(folders):
-            specs = restyle_dataset(
+            restyle_dataset(
                 recording,
                 folder,
                 [SAMPLED],
@@ -36,7 +36,7 @@ def _looks(loop: Loop, name: str, recording: Path) -> list[Path]:
                 workers=loop.settings.workers,
                 envs_per_worker=loop.settings.envs_per_worker,
             )
-        loop.finish(stage, {"episodes": len(specs), "copies": len(folders)})
+        loop.finish(stage, {"looks": len(folders)})
     return folders
 
 
