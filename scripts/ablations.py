@@ -93,11 +93,13 @@ ROWS: tuple[Row, ...] = (
     WorldRow("no_anchor", model=("dynamics.reference=false",)),
     WorldRow("no_memory_noise", model=("dynamics.memory_noise=0",)),
     WorldRow("no_bootstrapping", training=("bootstrap=0",)),
+    # Sword's: bootstrapped steps go on from rollouts as deep as episodes, not from two chunks of the model's own.
+    WorldRow("latent_buffer", training=("bootstrap_rows=64",)),
     WorldRow("no_success_loss", model=("success.loss_weight=0",)),
     WorldRow("no_noise_weight", model=("success.noise_weight=0",)),
     # As many episodes, none of them the blind expert's.
     WorldRow("no_near_success", data=("common", "plain"), scratch=("scratch.expert_episodes=0", "practice.policy_episodes=260")),
-    WorldRow("styles", data=STYLED, scales=(QUICK,)),
+    WorldRow("styles", data=STYLED, scratch=("styles=1",)),
     WorldRow("no_static_clips", training=("static_share=0",)),
     WorldRow("no_first_chunks", training=("first_chunk_share=0",)),
     WorldRow("no_action_modulation", model=("dynamics.action_modulation=false",)),
@@ -110,6 +112,7 @@ ROWS: tuple[Row, ...] = (
     LoopRow("loop_no_masks", ("improvement.stop_at_success=false",)),
     LoopRow("loop_no_near_success", ("practice.expert_episodes=0", "practice.policy_episodes=100")),
     LoopRow("loop_keyframes", ("improvement.p_keyframe=0.3",)),
+    LoopRow("loop_hallucination", ("improvement.p_keyframe=1.0", "improvement.keyframe_schedule=hallucination")),
     LoopRow("loop_from_supervised", ("improve_from=supervised",)),
     LoopRow("loop_groups_of_4", ("improvement.self_training.group_size=4",)),
     LoopRow("loop_opinions", ("improvement.trust.sign=least_opinion",)),

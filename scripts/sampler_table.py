@@ -1,11 +1,13 @@
 """What sampling steps are worth: closed-loop quality of world models at 1, 2, 4 and 8 steps, in one table.
 
-python scripts/sampler_table.py data=runs/unseen/dataset models=bundled,runs/distilled/world_model
+python scripts/sampler_table.py data=runs/unseen/dataset models=bundled,runs/x/world_model distil=runs/collect/dataset
 
-Further: steps=1,2,4,8, refinement=0 (or 0,1,2: PDE-Refiner's), out=runs/sampler, and any setting of evaluate-world-model for all
-rows. One run of evaluate-world-model per row, on the same episodes with the same noise; a stopped script goes on with the
-same command. What fewer steps lose against the model's most is paired: the same episodes are drawn again on both sides.
-Writes ``out/table.json`` and prints a Markdown table.
+Further: steps=1,2,4,8, refinement=0,1 (PDE-Refiner's steps), out=runs/sampler, and any setting of evaluate-world-model for all
+rows. ``distil=FOLDER,...`` adds rows of each model with its sampler distilled on these recordings, which must not be the measured
+ones; ``distil.KEY=VALUE`` is a setting of that training (distil.distill_steps=1500). One run of evaluate-world-model per row, on the
+same episodes with the same noise; a stopped script goes on with the same command. What a row loses against its model's most steps,
+undistilled and unrefined, is paired: the same episodes are drawn again on both sides. Writes ``out/table.json`` and prints a
+Markdown table.
 """
 
 from __future__ import annotations
@@ -16,29 +18,38 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from measured_rows import given, lost_db, number, rate, run, show
+from measured_rows import cpu_seconds, given, lost_db, number, rate, run, show
 
-SHOWN = (32, 64, 128)
+SHOWN = (32, 64, 128, 256)
+LOST = (128, 256)
+DEFAULTS = {"models": "bundled", "steps": "1,2,4,8", "refinement": "0,1"}
+DISTILLING = {
+    "steps": "0", "codec_steps": "0", "distill_steps": "1500", "distill_teacher_steps": "8", "distill_sampling_steps": "1",
+    "outcome_steps": "400",
+}  # fmt: skip
+"""The sampler, then the outcome head, which reads what the distilled network computes; nothing else."""
 HEADINGS = (
-    "model",
-    "steps",
-    "refined",
-    *(f"PSNR@{h}" for h in SHOWN),
-    f"dB lost@{SHOWN[-1]}",
-    "action swap",
-    "outcomes told right %",
-    "frames/s",
-)
+    "model", "steps", "refined", *(f"PSNR@{h}" for h in SHOWN), *(f"dB lost@{h}" for h in LOST), "action swap",
+    "outcomes told right %", "frames/s",
+)  # fmt: skip
 
 
-def row_folder(out: Path, model: str, steps: str, refinement: str) -> Path:
-    """Where a row is measured."""
-    return out / f"{Path(model).parent.name or model}-{steps}-{refinement}"
+def short(model: str) -> str:
+    """Name a model in folders."""
+    return Path(model).parent.name or model
+
+
+def distilled(model: str, data: str, out: Path, changes: dict[str, str]) -> str:
+    """Distil a model's sampler, or take the one that has been; return its folder."""
+    folder = out / f"distilled-{short(model)}"
+    training = (f"training.{key}={value}" for key, value in (DISTILLING | changes).items())
+    run(folder, "train-world-model", f"start={model}", f"data=[{data}]", "gates=warn", *training)
+    return str(folder / "world_model")
 
 
 def measure(model: str, steps: str, refinement: str, data: str, out: Path, common: list[str]) -> dict[str, Any]:
     """Run one row, or read it where it has finished."""
-    folder = row_folder(out, model, steps, refinement)
+    folder = out / f"{short(model)}-{steps}-{refinement}"
     horizons = ",".join(map(str, SHOWN))
     found = run(
         folder, "evaluate-world-model", f"world_model={model}", f"data=[{data}]", f"sampler.steps={steps}",
@@ -51,15 +62,25 @@ def measure(model: str, steps: str, refinement: str, data: str, out: Path, commo
         **found["sampler"],
         **{name: found[name] for name in shown},
         "frames_per_s": found["imagined_frames_per_s"]["64"],
+        "cpu_minutes": cpu_seconds(folder) / 60,
     }
+
+
+def lost(row: dict[str, Any], rows: list[dict[str, Any]], teacher: str) -> dict[str, Any]:
+    """Return the decibels that a row loses at each horizon against its teacher's most steps without refinement."""
+    plain = [other for other in rows if other["model"] == teacher and not other["refinement_steps"]]
+    most = max(plain or [row], key=lambda other: other["steps"])
+    pair = (Path(row["folder"]), Path(most["folder"]))
+    return {str(horizon): lost_db(*pair, horizon, name="sampler-table") for horizon in LOST}
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     """Write one row of the table."""
     errors = (number(row[f"closed_loop.psnr@{h}"]) for h in SHOWN)
-    sampler, lost_db = (str(row["steps"]), str(row["refinement_steps"])), number(row["lost"], "+.2f")
-    told, speed = rate(row["outcome_alignment"]), f"{row['frames_per_s']:.0f}"
-    return [row["model"], *sampler, *errors, lost_db, number(row["action_swap_ratio"]), told, speed]
+    behind = (number(found, "+.2f") for found in row["lost"].values())
+    told, speed = rate(row["outcome_alignment"]), f"{row['frames_per_s']['decoded']:.0f}"
+    sampler = (str(row["steps"]), str(row["refinement_steps"]))
+    return [row["model"], *sampler, *errors, *behind, number(row["action_swap_ratio"]), told, speed]
 
 
 def main(arguments: list[str]) -> int:
@@ -68,14 +89,16 @@ def main(arguments: list[str]) -> int:
     if "data" not in asked:
         print(__doc__)
         return 2
-    data, out = asked.pop("data"), Path(asked.pop("out", "runs/sampler"))
-    choices = [asked.pop(name, default).split(",") for name, default in (("models", "bundled"), ("steps", "1,2,4,8"), ("refinement", "0"))]  # fmt: skip
+    data, out, recordings = asked.pop("data"), Path(asked.pop("out", "runs/sampler")), asked.pop("distil", None)
+    models, *choices = (asked.pop(name, default).split(",") for name, default in DEFAULTS.items())
+    changes = {key.removeprefix("distil."): asked.pop(key) for key in [*asked] if key.startswith("distil.")}
     common = [f"{key}={value}" for key, value in asked.items()]
-    rows = [measure(model, steps, refinement, data, out, common) for model, steps, refinement in product(*choices)]
+    teacher = {model: model for model in models}
+    if recordings is not None:
+        teacher |= {distilled(model, recordings, out, changes): model for model in models}
+    rows = [measure(model, *choice, data, out, common) for model, *choice in product(teacher, *choices)]
     for row in rows:
-        same = [other for other in rows if other["model"] == row["model"] and not other["refinement_steps"]]
-        most = max(same or [row], key=lambda other: other["steps"])
-        row["lost"] = lost_db(Path(row["folder"]), Path(most["folder"]), SHOWN[-1], name="sampler-table")
+        row["lost"] = lost(row, rows, teacher[row["model"]])
     (out / "table.json").write_text(json.dumps(rows, indent=2) + "\n")
     show(HEADINGS, [cells(row) for row in rows])
     return 0

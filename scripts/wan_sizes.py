@@ -16,45 +16,13 @@ from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from wan_geometries import GEOMETRIES
 
 from worldrl.world_models.wan_adapter import add_adapter, is_trained
 from worldrl.world_models.wan_config import GROUP, WanDynamicsConfig
 from worldrl.world_models.wan_dynamics import WanDynamics
 from worldrl.world_models.wan_folder import blank_transformer, blank_vae, latent_shape
 
-COMMON = {
-    "patch_size": [1, 2, 2],
-    "attention_head_dim": 128,
-    "text_dim": 4096,
-    "freq_dim": 256,
-    "num_layers": 30,
-    "cross_attn_norm": True,
-    "qk_norm": "rms_norm_across_heads",
-    "eps": 1e-6,
-}
-GEOMETRIES: dict[str, dict[str, Any]] = {
-    "Wan2.1-T2V-1.3B": {
-        "published": 1.42e9,
-        "transformer": {**COMMON, "num_attention_heads": 12, "ffn_dim": 8960, "in_channels": 16, "out_channels": 16},
-        "vae": {"base_dim": 96, "z_dim": 16},
-    },
-    "Wan2.2-TI2V-5B": {
-        "published": 5.00e9,
-        "transformer": {**COMMON, "num_attention_heads": 24, "ffn_dim": 14336, "in_channels": 48, "out_channels": 48},
-        "vae": {
-            "base_dim": 160,
-            "decoder_base_dim": 256,
-            "z_dim": 48,
-            "is_residual": True,
-            "in_channels": 12,
-            "out_channels": 12,
-            "patch_size": 2,
-            "latents_mean": [0.0] * 48,
-            "latents_std": [1.0] * 48,
-            "scale_factor_spatial": 16,
-        },
-    },
-}
 IMAGE_SIZE = 256
 TRAINED_BYTES = 16
 """Of a trained parameter: float32 weight, gradient and AdamW's two moments."""

@@ -1,6 +1,7 @@
 """Fixtures that several rooms share: a small pushed-square world, a tiny world model, a scripted one, real processes."""
 
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -331,38 +332,15 @@ def same_tree() -> Callable[[Any, Any], None]:
 
 # -- published Wan weights, tiny ---------------------------------------------------------------------------------------
 
-WAN_TRANSFORMER = {
-    "patch_size": (1, 2, 2),
-    "num_attention_heads": 2,
-    "attention_head_dim": 12,
-    "in_channels": 4,
-    "out_channels": 4,
-    "text_dim": 16,
-    "freq_dim": 16,
-    "ffn_dim": 32,
-    "num_layers": 2,
-    "cross_attn_norm": True,
-    "qk_norm": "rms_norm_across_heads",
-    "eps": 1e-6,
-}
-WAN_VAE = {
-    "base_dim": 8,
-    "z_dim": 4,
-    "dim_mult": [1, 2, 2],  # two halvings instead of three, so that 16 pixels become 4 by 4 latents
-    "num_res_blocks": 1,
-    "attn_scales": [],
-    "temperal_downsample": [True, True],
-    "latents_mean": [0.1, -0.2, 0.0, 0.3],
-    "latents_std": [0.5, 0.6, 0.4, 0.5],
-}
+WAN = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "wan_geometries.py"))["TINY"]
 
 
 def _publish_wan(folder: Path, *, transformer: dict[str, Any], vae: dict[str, Any], seed: int) -> Path:
     import diffusers
 
     with initial_weights(seed, "published wan"):
-        dit = diffusers.WanTransformer3DModel(**(WAN_TRANSFORMER | transformer))
-        autoencoder = diffusers.AutoencoderKLWan(**(WAN_VAE | vae))
+        dit = diffusers.WanTransformer3DModel(**(WAN["transformer"] | transformer))
+        autoencoder = diffusers.AutoencoderKLWan(**(WAN["vae"] | vae))
     half = sum(p.numel() * p.element_size() for p in dit.parameters()) * 6 // 10
     dit.save_pretrained(folder / "transformer", max_shard_size=half)
     autoencoder.save_pretrained(folder / "vae")

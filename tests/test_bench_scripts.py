@@ -82,6 +82,16 @@ def test_a_model_faster_than_square_products_is_measured_by_its_own_convolutions
 
 @pytest.fixture
 def gpu(script):
+    return script("bench_gpu_measure")
+
+
+@pytest.fixture
+def children(script):
+    return script("bench_gpu_children")
+
+
+@pytest.fixture
+def bench_gpu(script):
     return script("bench_gpu")
 
 
@@ -126,16 +136,16 @@ def test_the_work_of_a_step_is_that_of_its_forward_and_backward_pass(gpu, row):
     assert [str(kernel) for kernel in own] == ["product 5x3 by 3x2"]
 
 
-def test_a_process_ends_its_row_alone(gpu, row):
-    found = gpu.in_a_process(row(repetitions=1))
+def test_a_process_ends_its_row_alone(children, row):
+    found = children.in_a_process(row(repetitions=1))
     assert (found["status"], found["model"], found["batch"]) == ("measured", "gpu", 2)
-    assert gpu.in_a_process(row(work="fly"))["status"] == "failed"
+    assert children.in_a_process(row(work="fly"))["status"] == "failed"
 
 
-def test_what_became_of_a_process(gpu):
-    assert gpu.outcome(0, 'talk\n{"status": "measured"}\n', "") == {"status": "measured"}
-    assert gpu.outcome(-9, "", "")["status"].startswith("out of memory")
-    assert gpu.outcome(1, "", "a\nb") == {"status": "failed", "error": "a\nb"}
+def test_what_became_of_a_process(children):
+    assert children.outcome(0, 'talk\n{"status": "measured"}\n', "") == {"status": "measured"}
+    assert children.outcome(-9, "", "")["status"].startswith("out of memory")
+    assert children.outcome(1, "", "a\nb") == {"status": "failed", "error": "a\nb"}
 
 
 def test_out_of_memory_is_a_result(gpu, row, monkeypatch):
@@ -146,7 +156,7 @@ def test_out_of_memory_is_a_result(gpu, row, monkeypatch):
     assert gpu.measure(row())["status"] == "out of memory"
 
 
-def test_batches_grow_until_memory_ends(gpu, tmp_path, capsys):
+def test_batches_grow_until_memory_ends(gpu, bench_gpu, tmp_path, capsys):
     timing = gpu.Timing(gflop=500.0, frames=16, seconds=2.0, own=(), more={})
     ran = []
 
@@ -157,7 +167,7 @@ def test_batches_grow_until_memory_ends(gpu, tmp_path, capsys):
         return {**vars(row), "status": "measured", "peak_memory_mb": 1500.0, **gpu.told(timing, {"a": 500.0, "b": 1e3})}
 
     asked = ["--device", "cpu", "--models", "gpu", "--batches", "1", "2", "4", "8", "--out", str(tmp_path / "found")]
-    assert gpu.main(asked, run) == 0
+    assert bench_gpu.main(asked, run) == 0
     assert ran == [("gpu", work, batch) for work in ("imagine", "train") for batch in (1, 2, 4)]
     table = (tmp_path / "found.md").read_text()
     assert table in capsys.readouterr().out
@@ -165,11 +175,11 @@ def test_batches_grow_until_memory_ends(gpu, tmp_path, capsys):
     assert "| gpu | train | 4 | out of memory | | | | | |" in table
     stored = json.loads((tmp_path / "found.json").read_text())
     assert stored["results"][0]["anchor"] == {"name": "b", "gflops": 1e3}
-    assert gpu.main(asked, lambda row: {**vars(row), "status": "failed", "error": "shape"}) == 1
+    assert bench_gpu.main(asked, lambda row: {**vars(row), "status": "failed", "error": "shape"}) == 1
     assert "gpu, imagine, batch 1: shape" in capsys.readouterr().err
 
 
-def test_without_a_gpu_it_says_so(gpu, monkeypatch, capsys):
+def test_without_a_gpu_it_says_so(bench_gpu, monkeypatch, capsys):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert gpu.main([]) == 2
+    assert bench_gpu.main([]) == 2
     assert "device: 'cuda' was asked for, but" in capsys.readouterr().err

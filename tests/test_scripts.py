@@ -3,6 +3,7 @@
 import importlib
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,12 +23,12 @@ METRICS = {
         "world_model": "stages/world_model",
     },
     "evaluate-world-model": {
-        **{f"closed_loop.psnr@{h}": NUMBER for h in (8, 32, 64, 128)},
+        **{f"closed_loop.psnr@{h}": NUMBER for h in (8, 32, 64, 128, 256)},
         "action_swap_ratio": NUMBER,
         "outcome_alignment": RATE,
         "false_success_rate": None,
-        "imagined_frames_per_s": {"64": 100.0},
-        "drift": {"psnr": {"step": [2, 32, 64, 128]}},
+        "imagined_frames_per_s": {"64": {"latent": 200.0, "decoded": 100.0}},
+        "drift": {"psnr": {"step": [2, 32, 64, 128, 256]}},
     },
 }
 
@@ -68,7 +69,7 @@ def commands(monkeypatch):
 @pytest.fixture
 def errors(script, monkeypatch):
     """Each episode's squared errors: without the anchor a tenth more than in every other row."""
-    draws = np.random.default_rng(0).uniform(0.01, 0.02, (20, 4))
+    draws = np.random.default_rng(0).uniform(0.01, 0.02, (20, 5))
 
     def measures(folder):
         return SimpleNamespace(error=draws * (1.1 if folder.name == "no_anchor-drift" else 1.0))
@@ -121,11 +122,33 @@ def test_every_row_is_a_valid_run_and_differs_from_the_full_one(script, commands
     table = json.loads((tmp_path / f"table-{scale}.json").read_text())
     assert [row["row"] for row in table] == [row.name for row in script("ablations").rows_of(scale)]
     listed = {"no_anchor", "no_memory_noise", "no_near_success", "no_success_loss", "no_bootstrapping"}
-    assert {row["row"] for row in table} >= listed | {"loop_no_coevolution", "loop_no_masks", "loop_keyframes"}
+    listed |= {"latent_buffer", "loop_no_coevolution", "loop_no_masks", "loop_keyframes", "loop_hallucination"}
+    assert {row["row"] for row in table} >= listed
     runs = [settings for command, settings in commands if command in ("train-vla", "train-world-model")]
     assert len(runs) == len(table)
     changed = {repr({**vars(settings), "run_dir": None}) for settings in runs}
     assert len(changed) == len(table)
+
+
+@pytest.mark.parametrize("scale", ["quick", "full"])
+def test_the_buffer_of_latent_rollouts_is_what_bootstrapped_steps_continue(script, commands, errors, tmp_path, scale):
+    """As likely as in the full row, and from rollouts of any depth."""
+    assert ablate(script, tmp_path, f"scale={scale}", "rows=full,latent_buffer") == 0
+    full, buffer = (
+        settings.training if command == "train-world-model" else settings.scratch.training
+        for command, settings in commands
+        if command in ("train-world-model", "train-vla")
+    )
+    assert (full.bootstrap_rows, full.bootstrap) == (0, 0.3)
+    assert buffer == replace(full, bootstrap_rows=64)
+    assert buffer.bootstrap_rows >= buffer.batch
+
+
+def test_keyframes_are_drawn_as_often_as_they_were_found_trustworthy(script, commands, errors, tmp_path):
+    assert ablate(script, tmp_path, "scale=quick", "rows=loop_full,loop_hallucination") == 0
+    full, row = (settings.improvement for command, settings in commands if command == "train-vla")
+    assert full.p_keyframe == 0
+    assert row == replace(full, p_keyframe=1.0, keyframe_schedule="hallucination")
 
 
 def test_unknown_rows_and_missing_words_are_refused(script, tmp_path, capsys):
@@ -136,19 +159,61 @@ def test_unknown_rows_and_missing_words_are_refused(script, tmp_path, capsys):
 
 def test_decibels_lost_are_paired_and_against_the_most_steps(script, commands, tmp_path, monkeypatch, capsys):
     table = script("sampler_table")
-    draws = np.random.default_rng(0).uniform(0.5, 1.5, (30, 4))
+    draws = np.random.default_rng(0).uniform(0.5, 1.5, (30, 5))
 
     def measures(folder):
         return SimpleNamespace(error=0.01 * draws * (10**0.05 if folder.name == "bundled-1-0" else 1.0))
 
     monkeypatch.setattr(script("measured_rows"), "measures", measures)
-    assert table.main(["data=u", f"out={tmp_path}", "steps=1,4"]) == 0
+    assert table.main(["data=u", f"out={tmp_path}", "steps=1,4", "refinement=0"]) == 0
     rows = json.loads((tmp_path / "table.json").read_text())
     assert [row["steps"] for row in rows] == [1, 4]
     # The same episodes on both sides: half a decibel, and no doubt about it.
-    assert [rows[0]["lost"][end] for end in ("value", "lo", "hi")] == pytest.approx([0.5] * 3)
-    assert rows[1]["lost"]["value"] == 0
-    assert "+0.50 [+0.50, +0.50]" in capsys.readouterr().out
+    for horizon in ("128", "256"):
+        assert [rows[0]["lost"][horizon][end] for end in ("value", "lo", "hi")] == pytest.approx([0.5] * 3)
+        assert rows[1]["lost"][horizon]["value"] == 0
+    printed = capsys.readouterr().out
+    assert "| +0.50 [+0.50, +0.50] | +0.50 [+0.50, +0.50] |" in printed
+    assert "| 100 |" in printed
+    assert [s.horizons for _, s in commands] == [[32, 64, 128, 256]] * 2
+
+
+def test_distilled_weights_are_rows_beside_their_teacher_and_lose_against_it(script, commands, tmp_path, monkeypatch):
+    table = script("sampler_table")
+
+    def measures(folder):
+        factor = {"bundled-8-0": 1.0, "bundled-8-1": 0.5, "distilled-bundled-8-0": 10**0.2}.get(folder.name, 10**0.1)
+        return SimpleNamespace(error=np.full((30, 5), 0.01 * factor))
+
+    monkeypatch.setattr(script("measured_rows"), "measures", measures)
+    asked = ["data=u", "distil=d,e", "distil.distill_steps=9", "steps=1,8", f"out={tmp_path}", "threads=1"]
+    assert table.main(asked) == 0
+    rows = json.loads((tmp_path / "table.json").read_text())
+    assert [(Path(row["folder"]).name, row["lost"]["256"]["value"]) for row in rows] == [
+        ("bundled-1-0", pytest.approx(1)),
+        ("bundled-1-1", pytest.approx(1)),
+        ("bundled-8-0", 0),
+        ("bundled-8-1", pytest.approx(-10 * np.log10(2))),
+        ("distilled-bundled-1-0", pytest.approx(1)),
+        ("distilled-bundled-1-1", pytest.approx(1)),
+        ("distilled-bundled-8-0", pytest.approx(2)),  # not 0: the teacher's eight steps are what it is held against
+        ("distilled-bundled-8-1", pytest.approx(1)),
+    ]
+    trained = [settings for command, settings in commands if command == "train-world-model"]
+    assert [(one.start, one.data) for one in trained] == [("bundled", ["d", "e"])]
+    training = trained[0].training
+    assert (training.codec_steps, training.steps, training.distill_steps) == (0, 0, 9)
+    assert (training.distill_teacher_steps, training.distill_sampling_steps) == (8, 1)
+    assert training.outcome_steps > 0  # it reads what the distilled dynamics computes
+    measured = [settings for command, settings in commands if command == "evaluate-world-model"]
+    assert {settings.world_model for settings in measured} == {
+        "bundled",
+        str(tmp_path / "distilled-bundled" / "world_model"),
+    }
+    assert {settings.threads for settings in measured} == {1}
+    done = len(commands)
+    assert table.main(asked) == 0
+    assert len(commands) == done
 
 
 def test_what_styles_cost_is_paired_and_judged_against_a_third(script, commands, tmp_path, monkeypatch, capsys):

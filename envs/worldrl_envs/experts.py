@@ -62,10 +62,10 @@ class PlanFollower:
         generator: Source of noise and offsets.
         noise: Standard deviation of the noise on what is done; its unit is the subclass's.
         goal_offset: Standard deviation of a per-episode error of the grasp and place targets,
-            metres. After each miss the error is drawn again at half the size.
+            metres. After each miss the error is drawn again at half the size, by an expert that sees.
         speed: Longest step, in (0, 1]; its unit is the subclass's.
-        blind: A pick closes once and lifts, whether or not it holds the object: near misses
-            whose actions do not tell the outcome. Other skills are as always.
+        blind: Every skill is tried once, whatever becomes of it, with an error that fits what it
+            forgives: near misses whose actions do not tell the outcome. With two arms only a pick is blind.
     """
 
     NOISE_SIZE: ClassVar[int]

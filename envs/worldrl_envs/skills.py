@@ -3,6 +3,9 @@
 A skill is a function (sim, command, memory, *names) -> Goal. It reads true poses, so it is
 closed-loop; what it must remember (how long it has been closing, how often it missed, this
 attempt's aiming error) is in `Memory`. Lengths are metres, angles rad, times control steps.
+
+A blind skill does its motion once, by where the hand is commanded to be, and goes on whatever
+became of it: a near miss then looks like a success until the thing itself shows it.
 """
 
 from collections.abc import Callable
@@ -12,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl_envs import predicates
+from worldrl_envs.control import PANDA
 from worldrl_envs.scene import OBJECTS
 from worldrl_envs.simulation import Simulation
 
@@ -26,6 +30,11 @@ KNOB_REACH = 0.0355  # from the handle's stem to its front, and half a finger's 
 PUSH_STANDOFF = 0.062  # half diagonal of the cube, half the closed fingers, and 1 cm
 PUSH_HEIGHT = 0.022
 MAX_YAW = 0.45  # rad; the commanded rotation is limited to 0.5
+PUSH_CONTACT = 0.041  # half the cube and half the closed fingers
+PULL_LAG, PRESS = 0.015, 0.02  # a hand that pulls or presses stays that far behind its command
+# A pick forgives an error of about 1.3 cm, a container 5 to 7, a zone 3.4, a drawer's end 2 to 3: a blind
+# skill's error is so many times larger there, so that about as many of its attempts are near misses.
+BLIND_PLACE, BLIND_PUSH, BLIND_SLIDE = 3.0, 2.0, 2.0
 FUNNEL_FREE, FUNNEL_SLOPE = 0.006, 3.0
 
 
@@ -59,9 +68,11 @@ class Memory:
         offset_std: Standard deviation of the aiming error.
         timer: Control steps spent in the present phase.
         phase: Name of the present phase.
-        blind: A pick closes once and lifts, whether or not it holds the object. A seeing expert
-            lifts only what it holds, so from its episodes a world model learns that lifting
-            proves a grasp, and dreams success for every policy that lifts.
+        blind: Every skill is tried once. A pick closes and lifts, whether or not it holds the
+            object; what is carried is let go over a misplaced spot; pushes and pulls end at a
+            misplaced point. A seeing expert lifts only what it holds, so from its episodes a
+            world model learns that lifting proves a grasp, and dreams success for every policy
+            that lifts.
         offset: This attempt's aiming error in the plane.
     """
 
@@ -98,7 +109,7 @@ def pick(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: st
     """Grasp an object from above and lift it."""
     if memory.phase == "lift" or (not memory.blind and predicates.held(sim, name)):
         memory.enter("lift" if memory.blind else "")
-        return _lift(sim, command, name)
+        return _lift(sim, command, name, memory.blind)
     return _grasp(sim, command, memory, np.array([*sim.position(name)[:2], _grasp_height(name)]), _grasp_yaw(sim, name))
 
 
@@ -132,10 +143,11 @@ def grasp(
     return Goal(np.array([*target, point[2] + funnel(error)]), yaw, OPEN)
 
 
-def _lift(sim: Simulation, command: NDArray[np.float32], name: str) -> Goal:
-    # Straight up, from where the object was gripped; reached once it is well clear.
+def _lift(sim: Simulation, command: NDArray[np.float32], name: str, blind: bool) -> Goal:
+    # Straight up, from where the object was gripped; reached once it is well clear, blindly once the hand is.
     up = np.array([*command[:2], CARRY_HEIGHT])
-    return Goal(up, float(command[5]), CLOSED, reached=sim.height(name) > predicates.LIFT_HEIGHT)
+    clear = command[2] > CARRY_HEIGHT - 0.01 if blind else sim.height(name) > predicates.LIFT_HEIGHT
+    return Goal(up, float(command[5]), CLOSED, reached=bool(clear))
 
 
 def _grasp_height(name: str) -> float:
@@ -168,16 +180,24 @@ def place(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: s
     if memory.phase == "release":
         time = memory.tick("release")
         rise = np.array([*command[:2], command[2] if time < 4 else CARRY_HEIGHT])
-        over = time > 8 and not held
-        return Goal(rise, float(command[5]), OPEN, reached=over and inside, failed=over and not inside)
-    if not held and memory.tick("dropped") > CLOSING_TIME:
+        over = time > 8 and (memory.blind or not held)
+        fits = memory.blind or inside
+        return Goal(rise, float(command[5]), OPEN, reached=over and fits, failed=over and not fits)
+    if not memory.blind and not held and memory.tick("dropped") > CLOSING_TIME:
         return Goal(command[:3].astype(np.float64), gripper=OPEN, failed=True)
-    target = _opening_centre(sim, container) + memory.offset
+    target = _aim(memory, _opening_centre(sim, container), BLIND_PLACE)
     error = float(np.linalg.norm(target - command[:2]))
     if error < 0.008 and command[2] < 0.095:
         memory.enter("release")
     height = 0.085 if error < 0.03 else CARRY_HEIGHT
     return Goal(np.array([*target, height]), float(command[5]), CLOSED)
+
+
+def _aim(memory: Memory, point: NDArray[np.float64], blind_share: float) -> NDArray[np.float64]:
+    """Where a thing is brought instead of to `point`; a blind hand never aims beyond where it can go."""
+    if not memory.blind:
+        return point + memory.offset
+    return np.clip(point + blind_share * memory.offset, PANDA.workspace_low[:2], PANDA.workspace_high[:2])
 
 
 def _opening_centre(sim: Simulation, container: str) -> NDArray[np.float64]:
@@ -202,14 +222,29 @@ def _heading(yaw: float) -> NDArray[np.float64]:
 
 def open_drawer(sim: Simulation, command: NDArray[np.float32], memory: Memory) -> Goal:
     """Grasp the knob from above and pull it toward +x, then let go and rise."""
-    if memory.phase == "release" or sim.opening > OPEN_ENOUGH:
+    if memory.phase == "release" or (not memory.blind and sim.opening > OPEN_ENOUGH):
         time = memory.tick("release")
         height = command[2] if time < 4 else CARRY_HEIGHT
         return Goal(np.array([*command[:2], height]), gripper=OPEN, reached=time > 4 and command[2] > 0.12)
-    if _hooked(sim):
+    if memory.blind and memory.phase == "lift":
+        return _pull(sim, command, memory)
+    if not memory.blind and _hooked(sim):
         memory.enter("")
         return Goal(np.array([command[0] + 0.02, *sim.knob[1:]]), gripper=CLOSED)
     return _grasp(sim, command, memory, sim.knob)
+
+
+def _pull(sim: Simulation, command: NDArray[np.float32], memory: Memory) -> Goal:
+    """Pull what the fingers closed on, if anything, to where the drawer would be open."""
+    end = _shut_knob(sim) + OPEN_ENOUGH + PULL_LAG + BLIND_SLIDE * memory.offset[0]
+    if command[0] > min(end, PANDA.workspace_high[0] - 0.005):
+        memory.enter("release")
+    return Goal(np.array([command[0] + 0.02, *sim.knob[1:]]), gripper=CLOSED)
+
+
+def _shut_knob(sim: Simulation) -> float:
+    """Where along x the knob is when the drawer is shut; the cabinet does not move."""
+    return float(sim.knob[0] - sim.opening)
 
 
 def _hooked(sim: Simulation) -> bool:
@@ -220,24 +255,39 @@ def _hooked(sim: Simulation) -> bool:
 
 def close_drawer(sim: Simulation, command: NDArray[np.float32], memory: Memory) -> Goal:
     """Push the knob toward -x with closed fingers."""
-    if sim.opening < 0.004:
+    if memory.phase == "press":
+        return _press(sim, command, memory)
+    if not memory.blind and sim.opening < 0.004:
         return Goal(np.array([*command[:2], CARRY_HEIGHT]), gripper=CLOSED, reached=True)
     knob = sim.knob
     before = np.array([knob[0] + KNOB_REACH + 0.02, knob[1] + memory.offset[1]])
     aligned = abs(command[1] - before[1]) < 0.012 and command[0] > knob[0] + 0.5 * KNOB_REACH
     if aligned and command[2] < knob[2] + 0.01:
+        if memory.blind:
+            memory.enter("press")
         return Goal(np.array([command[0] - 0.02, before[1], knob[2]]), gripper=CLOSED)
     error = float(np.linalg.norm(before - command[:2]))
     return Goal(np.array([*before, knob[2] + funnel(error)]), gripper=CLOSED)
 
 
+def _press(sim: Simulation, command: NDArray[np.float32], memory: Memory) -> Goal:
+    """Push on to where the drawer would be shut, then rise."""
+    end = _shut_knob(sim) + KNOB_REACH - PRESS + BLIND_SLIDE * abs(memory.offset[0])
+    if memory.timer or command[0] < end:
+        memory.timer += 1
+        return Goal(np.array([*command[:2], CARRY_HEIGHT]), gripper=CLOSED, reached=True)
+    return Goal(np.array([command[0] - 0.02, sim.knob[1] + memory.offset[1], sim.knob[2]]), gripper=CLOSED)
+
+
 def push(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: str) -> Goal:
     """Push an object over the table to the zone, from behind it and through its centre."""
-    cube, target = sim.position(name)[:2], sim.position("zone")[:2] + memory.offset
+    if memory.blind and memory.phase:
+        return _push_on(sim, command, memory, name)
+    cube, target = sim.position(name)[:2], _aim(memory, sim.position("zone")[:2], BLIND_PUSH)
     way = target - cube
     distance = float(np.linalg.norm(way))
     direction = way / max(distance, 1e-6)
-    if distance < 0.012:
+    if distance < 0.012 and not memory.blind:
         memory.missed()  # with an aiming error, try again nearer to the zone's middle
         return Goal(np.array([*command[:2], CARRY_HEIGHT]), gripper=CLOSED, reached=True)
     behind = cube - PUSH_STANDOFF * direction
@@ -246,10 +296,28 @@ def push(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: st
     aside = float(np.linalg.norm(offset - along * direction))
     if command[2] < PUSH_HEIGHT + 0.012 and along < -0.02:
         if aside < 0.014:
+            if memory.blind:
+                memory.enter("push")
             return Goal(np.array([*_through(cube, direction, along), PUSH_HEIGHT]), gripper=CLOSED, speed=0.5)
         return Goal(np.array([*command[:2], HOVER]), gripper=CLOSED)
     error = float(np.linalg.norm(behind - command[:2]))
     return Goal(np.array([*behind, PUSH_HEIGHT + funnel(error)]), gripper=CLOSED)
+
+
+def _push_on(sim: Simulation, command: NDArray[np.float32], memory: Memory, name: str) -> Goal:
+    """Push once: through the object while it is in front, else straight on; rise where it would have arrived."""
+    cube, target = sim.position(name)[:2], _aim(memory, sim.position("zone")[:2], BLIND_PUSH)
+    left = float(np.linalg.norm(target - command[:2]))
+    if memory.phase == "rise" or left < PUSH_CONTACT:
+        memory.enter("rise")
+        return Goal(np.array([*command[:2], CARRY_HEIGHT]), gripper=CLOSED, reached=True)
+    ahead = (target - command[:2]) / left
+    direction = (target - cube) / max(float(np.linalg.norm(target - cube)), 1e-6)
+    offset = command[:2] - cube
+    along = float(offset @ direction)
+    slipped = along > -0.02 or float(np.linalg.norm(offset - along * direction)) > 0.014
+    onward = command[:2] + 0.012 * ahead if slipped else _through(cube, direction, along)
+    return Goal(np.array([*onward, PUSH_HEIGHT]), gripper=CLOSED, speed=0.5)
 
 
 def _through(cube, direction, along: float) -> NDArray[np.float64]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from worldrl.core.bootstrap import bootstrap, bootstrap_band, interquartile_mean, stratified_bootstrap
+from worldrl.core.bootstrap import bootstrap, bootstrap_band, interquartile_mean, jackknife, stratified_bootstrap
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
 
@@ -79,3 +79,19 @@ def test_one_run_has_no_interval_and_bad_shapes_are_refused():
     for bad in (np.zeros(3), np.zeros((0, 2))):
         with pytest.raises(SettingError, match=r"scores \[runs, tasks\]"):
             stratified_bootstrap(bad, np.mean, generator=numpy_stream(0))
+
+
+def test_leaving_each_out_gives_a_mean_its_own_standard_error():
+    values = numpy_stream(5).normal(size=30)
+    found = jackknife(values, np.mean)
+    half = 1.959964 * values.std(ddof=1) / np.sqrt(30)
+    assert found == {
+        "n": 30,
+        "value": pytest.approx(values.mean()),
+        "lo": pytest.approx(values.mean() - half),
+        "hi": pytest.approx(values.mean() + half),
+        "method": "jackknife",
+    }
+    assert np.isnan([jackknife(values[:2], np.mean)[end] for end in ("lo", "hi")]).all()
+    with pytest.raises(SettingError, match="needs an episode"):
+        jackknife(values[:0], np.mean)

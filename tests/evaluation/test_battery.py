@@ -32,9 +32,16 @@ class HalfLpips:
         return 0.5 * (a != b).any(axis=(1, 2, 3))
 
 
+class HalfClips:
+    """Stands in for the description of clips: the mean colours of the left side, in a film's halves as two clips."""
+
+    def features(self, frames):
+        return np.stack([half[:, :, :8].mean(axis=(0, 1, 2)) for half in np.array_split(frames, 2)]).astype(np.float32)
+
+
 @pytest.fixture
 def instruments(square_reader):
-    return Instruments(SuccessRule(0.5, 1), square_reader, HalfLpips(), seed=0)
+    return Instruments(SuccessRule(0.5, 1), square_reader, HalfLpips(), HalfClips(), seed=0)
 
 
 def swapped(runs):
@@ -53,6 +60,7 @@ def test_the_true_simulator_scores_the_limit(push_simulator, push_runs, instrume
         ssim = metrics[f"closed_loop.ssim@{horizon}"]
         assert (ssim["lo"], ssim["value"], ssim["hi"]) == pytest.approx((1, 1, 1), abs=1e-12)
         assert metrics[f"closed_loop.lpips@{horizon}"]["value"] == 0
+        assert metrics["fvd"]["value"] == pytest.approx(0, abs=1e-6)
         for name in ("probe_error_cm", "probe_error_cm_real", "probe_across_cm", "probe_across_cm_real"):
             assert metrics[f"{name}@{horizon}"]["value"] == pytest.approx(0, abs=1e-4)
     assert metrics["action_swap_ratio"]["value"] == np.inf
@@ -82,6 +90,8 @@ def test_a_blind_simulator_fails_everywhere(push_simulator, push_runs, instrumen
     assert metrics["probe_across_cm@16"]["value"] == pytest.approx(metrics["probe_error_cm@16"]["value"], rel=1e-2)
     assert metrics["probe_error_cm_real@16"]["value"] == pytest.approx(0, abs=1e-4)
     assert metrics["static_psnr"]["value"] == 100  # holding still is all it can
+    assert metrics["fvd"]["value"] > 0
+    assert metrics["fvd"]["videos"] == 16
     assert metrics["recall"]["k"] == 0
     assert metrics["precision"] is None
     assert metrics["outcome_alignment"]["rate"] < 1
@@ -140,7 +150,7 @@ def test_parts_measured_one_by_one_are_the_whole(push_simulator, push_runs, inst
 
 
 def test_each_episode_has_noise_of_its_own_however_the_list_is_cut(world_model, push_runs, tmp_path):
-    bare = Instruments(SuccessRule(0.5, 1), None, None, seed=0)
+    bare = Instruments(SuccessRule(0.5, 1), None, None, None, seed=0)
     whole = measure(world_model, push_runs, swapped(push_runs), bare)
     joined = in_parts(world_model, push_runs, bare, tmp_path)
     np.testing.assert_allclose(joined.error, whole.error, rtol=1e-2)  # matrix products of another size round otherwise
@@ -155,9 +165,9 @@ def test_a_damaged_file_is_refused(tmp_path):
 
 
 def test_what_is_not_computed_has_no_number(push_simulator, push_runs):
-    bare = Instruments(SuccessRule(0.5, 1), None, None, seed=0)
+    bare = Instruments(SuccessRule(0.5, 1), None, None, None, seed=0)
     metrics = battery(measure(push_simulator(), push_runs, swapped(push_runs), bare))
-    assert not [name for name in metrics if "probe" in name or "lpips" in name]
+    assert not [name for name in metrics if "probe" in name or "lpips" in name or "fvd" in name]
     assert set(metrics["drift"]) == {"psnr", "ssim"}
 
 

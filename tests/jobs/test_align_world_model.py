@@ -8,10 +8,14 @@ import torch
 
 from worldrl.algorithms.alignment import align as loop
 from worldrl.algorithms.alignment.branch_grpo import check_splits
+from worldrl.core.artefact import artefact_hash, read_manifest
 from worldrl.core.errors import SettingError
+from worldrl.core.learned import Learned
+from worldrl.data.dataset import EpisodeDataset
 from worldrl.diffusion.sde import make_schedule
 from worldrl.jobs import align_world_model, report
 from worldrl.jobs.align_world_model import AlignWorldModelSettings
+from worldrl.jobs.world_model_lineage import learned_from
 from worldrl.registry import VIDEO_REWARDS
 from worldrl.settings import compose
 from worldrl.world_models.video import VideoWorldModel
@@ -81,6 +85,21 @@ def test_a_run_leaves_a_model_a_result_and_a_page(settings, tmp_path, planner):
     ):
         assert words in page
     assert report.main(report.ReportSettings(run_dir=str(tmp_path / "run")))["bytes"] == len(page.encode())
+
+
+def test_the_aligned_model_remembers_its_data_and_what_its_weights_saw(
+    settings, make_world_model, push_dataset, tmp_path
+):
+    """So that evaluate-world-model can tell which episodes it has not seen."""
+    dataset, before = EpisodeDataset.open(push_dataset), Learned(frozenset({"d" * 64}), frozenset({"an earlier one"}))
+    make_world_model(planning=True, spread=0.3).save(tmp_path / "knows", learned=before)
+    align_world_model.main(settings(start=str(tmp_path / "knows"), alignment__iterations=1))
+    learned = Learned.read(tmp_path / "run" / "world_model")
+    assert learned == before | learned_from([dataset])
+    assert learned.complete
+    assert len(learned.episodes) > 1
+    parents = [parent["hash"] for parent in read_manifest(tmp_path / "run" / "world_model")["parents"]]
+    assert parents == [dataset.fingerprint, artefact_hash(tmp_path / "knows")]
 
 
 def test_low_rank_additions_are_merged_into_an_ordinary_folder(settings, tmp_path, planner):

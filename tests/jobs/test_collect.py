@@ -46,6 +46,23 @@ def whole(tmp_path_factory):
     return run_dir, metrics
 
 
+def test_blind_episodes_of_pushes_and_drawers_are_labelled_near_misses(tmp_path):
+    """At each step: what was never achieved is a failure throughout, and what was is told from the step on."""
+    settings = {"tasks": ["PushCubeToTarget", "OpenDrawer"], "expert_episodes": 0, "blind_episodes": 6}
+    main(
+        CollectSettings(
+            run_dir=str(tmp_path), workers=0, envs_per_worker=2, image_size=16, goal_offset=0.025, **settings
+        )
+    )
+    dataset = EpisodeDataset.open(tmp_path / "dataset")
+    for task in settings["tasks"]:
+        episodes = [episode for episode in dataset.load() if episode.task == task]
+        outcomes = [bool((episode.reward > 0).any()) for episode in episodes]
+        assert set(outcomes) == {True, False}, task
+        assert outcomes == [record.success for record in dataset.records if record.task == task]
+        assert {len(episode.reward) - len(episode.action) for episode in episodes} == {0}
+
+
 def test_every_source_is_there_and_nothing_is_dropped(whole):
     run_dir, metrics = whole
     assert metrics["episodes"] == 16

@@ -5,16 +5,19 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
 from worldrl.core.learned import Learned
 from worldrl.core.rng import initial_weights
 from worldrl.core.tensorfile import save_tensors
 from worldrl.data.dataset import EpisodeDataset
+from worldrl.evaluation import fvd
 from worldrl.evaluation.lpips import expected_shapes
 from worldrl.evaluation.probe import ProbeSettings
 from worldrl.evaluation.report.store import load_report_data
@@ -186,6 +189,40 @@ def test_without_a_probe_and_with_lpips(make_settings, tmp_path):
     assert "LPIPS over control steps" in (tmp_path / "run" / "report.html").read_text()
 
 
+class Colours(nn.Module):
+    """Stands in for I3D, which would take seconds per clip."""
+
+    def forward(self, clips):
+        return torch.cat([clips.mean(dim=(2, 3, 4)), clips.square().mean(dim=(2, 3, 4))], dim=1)
+
+
+def test_clips_are_compared_where_i3d_is_given(make_settings, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(fvd, "load_i3d", lambda file: asked.append(file) or Colours())
+    settings = make_settings(probe=ProbeSettings(steps=0), fvd="i3d.safetensors", horizons=[8, 80], speed_rows=[1])
+    with pytest.raises(SettingError, match=r"needs 401 clips of 16 frames.* 4 episodes of 40 predicted frames hold 8"):
+        evaluate_world_model.main(settings)
+    assert not asked
+    monkeypatch.setattr(fvd, "LEAST_VIDEOS", 8)
+    found = evaluate_world_model.main(settings)
+    assert asked == [Path("i3d.safetensors")]
+    assert found["not_computed"].keys() == {"lpips", "probe_error_cm"}
+    assert found["fvd"].keys() == {"n", "value", "lo", "hi", "method", "videos", "clip_frames"}
+    assert (found["fvd"]["n"], found["fvd"]["videos"], found["fvd"]["clip_frames"]) == (4, 8, 16)
+    assert found["fvd"]["lo"] < found["fvd"]["value"] < found["fvd"]["hi"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    for text in ("8 real and as many imagined clips of 16 frames", "with fewer than 2048 clips it comes out too large"):
+        assert text in page
+
+
+def test_a_file_that_is_not_i3d_is_refused_before_anything_is_trained(make_settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(fvd, "LEAST_VIDEOS", 8)
+    save_tensors(tmp_path / "alex.safetensors", {"x": torch.zeros(1)})
+    with pytest.raises(ArtefactError, match="not the state dict of I3D"):
+        evaluate_world_model.main(make_settings(fvd=str(tmp_path / "alex.safetensors")))
+    assert not (tmp_path / "run" / "stages").exists()
+
+
 def test_a_wan_world_model_is_measured_like_any_other(make_settings, make_wan, tmp_path, monkeypatch):
     pytest.importorskip("diffusers")
     make_wan(size=32).save(tmp_path / "wan")
@@ -288,7 +325,6 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, push_data
 @pytest.mark.parametrize(
     ("over", "message"),
     [
-        ({"fvd": "i3d.pt"}, "fvd=i3d.pt: not implemented"),
         ({"world_model": "scratch"}, "world_model=scratch"),
         ({"horizons": []}, "horizons"),
         ({"horizons": [8, 8]}, "horizons"),

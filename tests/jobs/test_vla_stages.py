@@ -1,28 +1,33 @@
 """Stages of ``worldrl train-vla`` by themselves."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
+from worldrl.algorithms.improve import Improvement
 from worldrl.core.artefact import artefact_hash, read_manifest
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import initial_weights
+from worldrl.core.stats import wilson
 from worldrl.data.dataset import EpisodeDataset
-from worldrl.jobs import restyle, train_vla, vla_stages
+from worldrl.jobs import collect, restyle, train_vla, vla_stages
 from worldrl.jobs.arena import EmbeddedArena
+from worldrl.jobs.collect import CollectSettings
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.restyle import RestyleSettings
-from worldrl.jobs.vla_loop import Loop
+from worldrl.jobs.vla_loop import Loop, practice_split
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.vla_stages import supervised_policy
 from worldrl.jobs.world_model_lineage import learned_from
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.specs import motion_key
 
 SIZES = {"image_size": 16, "width": 8, "blocks": 1, "keypoints": 4, "text_width": 8, "hidden": 16}
 
@@ -106,6 +111,79 @@ def test_a_rounds_world_model_remembers_demonstrations_practice_and_its_weights(
     )
     parents = [Path(one["path"]) for one in read_manifest(folder)["parents"]]
     assert parents == [push_dataset, practice, tmp_path / "before"]
+
+
+@pytest.mark.parametrize(("keyframe", "expected"), [((9, 10), 0.8), ((5, 10), 0.5), (None, 1 / 3)])
+def test_keyframes_are_scheduled_by_what_the_gates_measured(keyframe, expected):
+    """Half of the dreams from initial states were wrong: h₀ = 0.5."""
+    midway = None if keyframe is None else {"precision": wilson(*keyframe)}
+    summary = {"policy": {"precision": wilson(5, 10)}, "keyframes": midway}
+    improvement = Improvement(p_keyframe=0.8, keyframe_schedule="hallucination")
+    loop = SimpleNamespace(
+        settings=TrainVlaSettings(improvement=improvement),
+        run=SimpleNamespace(stage=lambda name: SimpleNamespace(summary={"round-2-3-gates": summary}[name])),
+    )
+    found = vla_stages.scheduled(loop, 2)
+    assert found.p_keyframe == pytest.approx(expected)
+    assert replace(found, p_keyframe=0.8) == improvement
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """Two recordings of the embedded suite, as demonstrations and practice leave them."""
+    folder = tmp_path_factory.mktemp("recorded")
+    settings = {"tasks": ["PickRedCube"], "image_size": 16, "workers": 0, "hold_steps": 2}
+    for name, seed, count in (("demos", 1, 2), ("practice", 2, 4)):
+        collect.main(CollectSettings(run_dir=str(folder / name), seed=seed, expert_episodes=count, **settings))
+    return folder / "demos" / "dataset", folder / "practice" / "dataset"
+
+
+def learn(monkeypatch, run_dir, recorded, model, **over):
+    """Run a round's world-model stage on a recording; return the episodes that it would learn from, and its folder."""
+    seen = []
+    stubs = {
+        "starting_world_model": model, "load_policy": None, "fresh_dreams": None, "keyframe_dreams": None,
+        "join_dreams": None, "calibrate": SuccessRule(0.5, 1),
+    }  # fmt: skip
+    for name, value in stubs.items():
+        monkeypatch.setattr(vla_stages, name, lambda *_, value=value, **__: value)
+    monkeypatch.setattr(
+        vla_stages, "learn_world_model", lambda _folder, _model, episodes, *_, **__: seen.extend(episodes) or {}
+    )
+    settings = TrainVlaSettings(run_dir=str(run_dir), dtype="float32", start="scratch", held_out=0.5, workers=1, **over)
+    with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
+        folder = vla_stages.world_model(loop, 1, recorded[0], [recorded[1]], Path("p"), None)
+        _, calibration, gates = practice_split(loop, [recorded[1]])
+    return seen, folder, [*calibration, *gates]
+
+
+def test_the_world_model_sees_each_training_episode_in_as_many_other_looks(
+    monkeypatch, recorded, make_world_model, tmp_path
+):
+    plain, _, _ = learn(monkeypatch, tmp_path / "plain", recorded, make_world_model())
+    assert not list((tmp_path / "plain" / "stages").glob("*looks"))
+    seen, folder, held_out = learn(monkeypatch, tmp_path / "run", recorded, make_world_model(), styles=2)
+    assert len(plain) == 4  # two demonstrations, and half of four practice episodes
+    assert len(seen) == 3 * len(plain)
+    for number, episode in enumerate(plain):
+        shown = [other for other in seen if motion_key(other) == motion_key(episode)]
+        assert [other.meta["style"].startswith("sampled-") for other in shown] == [False, True, True]
+        assert len({other.frames.tobytes() for other in shown}) == 3, number
+        assert len({other.action.tobytes() for other in shown}) == 1
+    assert not {motion_key(episode) for episode in held_out} & {motion_key(episode) for episode in seen}
+    looks = sorted((tmp_path / "run" / "stages").glob("*looks/dataset-*"))
+    assert [path.parent.name for path in looks] == ["01-looks"] * 2 + ["round-1-1-looks"] * 2
+    learned = learned_from([EpisodeDataset.open(path) for path in (*recorded, *looks)])
+    assert Learned.read(folder) == learned
+    assert len(learned.episodes) == 6  # a look is no other episode
+
+
+def test_looks_are_the_embedded_suites(tmp_path):
+    with pytest.raises(SettingError, match="styles=1: looks are the embedded suite's"):
+        TrainVlaSettings(suite="libero_object", styles=1)
+    with pytest.raises(SettingError, match="styles"):
+        TrainVlaSettings(styles=-1)
 
 
 def test_a_policy_of_other_sizes_is_refused(policy_folder, tmp_path):

@@ -4,6 +4,9 @@ Percentile bootstrap: B. Efron, Annals of Statistics 7 (1979). Whole episodes ar
 episode are not independent. With few episodes the interval is too narrow: of means of 8 values it holds the truth in
 about 89 % of cases instead of 95 % (measured in ``tests/core/test_bootstrap.py``).
 
+Jackknife: J. W. Tukey, Annals of Mathematical Statistics 29 (1958); for smooth statistics that grow when an episode is
+drawn twice, as distances between sets do.
+
 Shapes legend: ``E`` episodes, ``S`` seeds, ``K`` tasks.
 """
 
@@ -16,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.errors import SettingError
+from worldrl.core.stats import Z
 
 RESAMPLES = 1000
 
@@ -77,6 +81,36 @@ def bootstrap_band(
     # Without interpolation, so that infinite values stay what they are.
     lo, hi = np.quantile(redrawn, [0.025, 0.975], axis=0, method="inverted_cdf")
     return value, np.asarray(lo), np.asarray(hi)
+
+
+class Jackknife(TypedDict):
+    """A statistic of ``n`` episodes with its 95 % jackknife interval; NaN ends for fewer than three episodes."""
+
+    n: int
+    value: float
+    lo: float
+    hi: float
+    method: Literal["jackknife"]
+
+
+def jackknife(values: NDArray[np.float32], statistic: Callable[[NDArray[np.float32]], float]) -> Jackknife:
+    """Return a smooth statistic with the normal interval of its jackknife deviation: each episode is left out once.
+
+    Args:
+        values: ``[E, ...]``, one entry per episode.
+        statistic: of some episodes, a number.
+
+    Raises:
+        SettingError: no episode.
+    """
+    count = len(values)
+    if count < 1:
+        raise SettingError("jackknife: needs an episode, received none")
+    value, half = float(statistic(values)), float("nan")
+    if count > 2:
+        without = np.array([float(statistic(np.delete(values, row, axis=0))) for row in range(count)])
+        half = Z * float(np.sqrt((count - 1) * np.var(without)))
+    return {"n": count, "value": value, "lo": value - half, "hi": value + half, "method": "jackknife"}
 
 
 def stratified_bootstrap(

@@ -1,6 +1,7 @@
 """The evaluation battery of a world model: from raw measures to named numbers with intervals.
 
-Every number is defined in ``docs/metrics.md``. Rates carry Wilson intervals; everything else a bootstrap over episodes.
+Every number is defined in ``docs/metrics.md``. Rates carry Wilson intervals, the Fréchet video
+distance a jackknife over episodes, everything else a bootstrap over them.
 Where nothing could be computed, a reason stands in ``not_computed`` instead of a number.
 
 Shapes legend: ``E`` episodes, ``F`` predicted frames, ``P`` points.
@@ -19,6 +20,7 @@ from worldrl.core.bootstrap import Bootstrap, Statistic, bootstrap, bootstrap_ba
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
 from worldrl.core.stats import wilson
+from worldrl.evaluation.fvd import fvd_report
 from worldrl.evaluation.measures import Measures
 from worldrl.evaluation.world_model import decibels, outcome_report
 from worldrl.rewards.success import precision_recall
@@ -157,6 +159,7 @@ def summarise(
         "episodes": len(measures),
         **at_horizons,
         **probe_numbers(measures, names, seed=seed),
+        **clip_numbers(measures),
         "action_swap_ratio": swap,
         "static_psnr": static,
         **outcome_report(measures.predicted, measures.actual),
@@ -166,6 +169,13 @@ def summarise(
         "recorded": {str(horizon): int((measures.recorded >= horizon).sum()) for horizon in horizons},
         "drift": {name: curve.to_json() for name, curve in drift.items()},
     }
+
+
+def clip_numbers(measures: Measures) -> dict[str, Any]:
+    """The Fréchet video distance of all clips, where they were described."""
+    if 0 in measures.real_clips.shape:
+        return {}
+    return {"fvd": fvd_report(measures.real_clips, measures.imagined_clips)}
 
 
 def probe_numbers(measures: Measures, names: Sequence[str], *, seed: int) -> dict[str, Any]:

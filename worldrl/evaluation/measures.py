@@ -4,7 +4,8 @@ A model gets an episode's first frame and its actions, recorded and continued (`
 its own frames; the simulator executes the same actions. Parts of a long list are measured one by one and joined, and
 their numbers do not depend on how the list was cut.
 
-Shapes legend: ``E`` episodes, ``F`` predicted frames, ``P`` points, ``S`` pictures kept of each, ``Y X`` pixels.
+Shapes legend: ``E`` episodes, ``F`` predicted frames, ``P`` points, ``S`` pictures kept of each, ``K`` clips of each,
+``D`` features of a clip, ``Y X`` pixels.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.atomic import write_file
 from worldrl.core.errors import ArtefactError
+from worldrl.evaluation.fvd import Fvd
 from worldrl.evaluation.lpips import Lpips
 from worldrl.evaluation.probe import Reader
 from worldrl.evaluation.probe_frames import position_errors, spread
@@ -44,12 +46,14 @@ class Instruments:
         rule: when imagined frames count as success.
         probe: reads positions, or None.
         lpips: perceptual distance, or None.
+        fvd: describes clips for the Fréchet video distance, or None.
         seed: of the model's noise.
     """
 
     rule: SuccessRule
     probe: Reader | None
     lpips: Lpips | None
+    fvd: Fvd | None
     seed: int
 
 
@@ -65,6 +69,8 @@ class Measures:
         error: mean squared pixel error ``[E, F]`` on the [0, 1] scale.
         ssim: ``[E, F]``.
         lpips: ``[E, F]``, or ``[E, 0]`` where it is not computed.
+        real_clips: features ``[E, K, D]`` of the real frames' clips, or ``[E, 0]`` where they are not computed.
+        imagined_clips: likewise of the imagined frames.
         probe_cm: position error ``[E, F, P]`` in imagined frames (cm); NaN for points a scene lacks; ``[E, F, 0]``
             where it is not computed.
         across_cm: the part of it across the line of sight.
@@ -89,6 +95,8 @@ class Measures:
     error: NDArray[np.float64]
     ssim: NDArray[np.float64]
     lpips: NDArray[np.float64]
+    real_clips: NDArray[np.float32]
+    imagined_clips: NDArray[np.float32]
     probe_cm: NDArray[np.float64]
     across_cm: NDArray[np.float64]
     real_cm: NDArray[np.float64]
@@ -166,6 +174,8 @@ def measure(
         error=error,
         ssim=np.stack([ssim(*pair) for pair in zip(result.real, result.imagined, strict=True)]),
         lpips=_perceptual(result, instruments.lpips),
+        real_clips=_clips(result.real, instruments.fvd),
+        imagined_clips=_clips(result.imagined, instruments.fvd),
         probe_cm=positions[0],
         across_cm=positions[1],
         real_cm=positions[2],
@@ -208,6 +218,12 @@ def _perceptual(result: Replay, lpips: Lpips | None) -> NDArray[np.float64]:
     if lpips is None:
         return np.zeros((len(result.real), 0))
     return np.stack([lpips.distance(*pair) for pair in zip(result.real, result.imagined, strict=True)])
+
+
+def _clips(frames: NDArray[np.uint8], fvd: Fvd | None) -> NDArray[np.float32]:
+    if fvd is None:
+        return np.zeros((len(frames), 0), np.float32)
+    return np.stack([fvd.features(film) for film in frames])
 
 
 def _positions(result: Replay, runs: Sequence[TrueRun], probe: Reader | None) -> list[NDArray[np.float64]]:

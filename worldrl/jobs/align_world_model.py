@@ -23,7 +23,8 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.world_model import padded_actions
 from worldrl.jobs.align_report import sentence, write_report
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.world_model_start import WORLD_MODEL, starting_world_model, weights_folder
+from worldrl.jobs.world_model_lineage import lineage
+from worldrl.jobs.world_model_start import WORLD_MODEL, starting_world_model
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 from worldrl.registry import VIDEO_REWARDS
 from worldrl.rewards.mixing import mix
@@ -99,8 +100,8 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
         history = align(task, method, folder=run.path / "checkpoints", log=log)
         merge_low_rank(task.dynamics)
         after = measure(held_out, settings.videos, pictures=settings.strips)
-        parent = {"path": settings.start, "hash": artefact_hash(weights_folder(settings.start))}
-        task.model.save(run.path / WORLD_MODEL, parents=[parent])
+        parents, learned = lineage(dict(zip(settings.data, datasets, strict=True)), [settings.start])
+        task.model.save(run.path / WORLD_MODEL, parents=parents, learned=learned)
         metrics = {
             "method": settings.method,
             "trained_share": share,

@@ -98,7 +98,7 @@ class EmbeddedArena:
         return {}
 
     def various(self, practice: Practice) -> tuple[str, AnyActor]:
-        """An expert with noise and misplaced goals that lifts whether or not it holds."""
+        """An expert with noise and misplaced goals that tries each skill once, whatever becomes of it."""
         return "blind_expert", ExpertActor(practice.noise, practice.goal_offset, blind=True)
 
     def record(self, folder: Path, plans: Sequence[CollectPlan[AnyActor]]) -> list[dict[str, Any]]:

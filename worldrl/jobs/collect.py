@@ -56,7 +56,8 @@ class CollectSettings:
     expert_episodes: int = setting(20, "per task, by the scripted expert")
     noisy_episodes: int = setting(0, "per task, by the expert with noise and goal_offset: varied and failed data")
     blind_episodes: int = setting(
-        0, "per task, by the noisy expert that lifts whether or not it holds: honest near misses"
+        0,
+        "per task, by the noisy expert that tries each skill once and goes on whatever became of it: honest near misses",
     )
     wander_episodes: int = setting(0, "per task, by a random explorer")
     policy_episodes: int = setting(0, "per task, by the policy in folder policy")

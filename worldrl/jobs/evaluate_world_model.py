@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,10 @@ from worldrl.core.log import MetricLog, Progress
 from worldrl.core.run import RunDirectory
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.battery import HORIZONS, check_horizons, drifts, summarise
+from worldrl.evaluation.fvd import Fvd, check_videos
 from worldrl.evaluation.lpips import Lpips
 from worldrl.evaluation.measures import Instruments, Measures, measure
-from worldrl.evaluation.probe import PositionProbe, ProbeSettings
+from worldrl.evaluation.probe import ProbeSettings
 from worldrl.evaluation.throughput import imagined_frames_per_s
 from worldrl.evaluation.world_model import whole_chunks
 from worldrl.jobs.evaluation_probe import given_probe, trained_probe
@@ -43,9 +44,7 @@ from worldrl.settings import non_negative, one_of, positive, setting
 from worldrl.world_models.loading import AnyVideoModel
 
 NO_LPIPS = "no weights given; lpips=FILE computes it (docs/metrics.md says which file)"
-NO_FVD = (
-    "not implemented: its published feature network is a TorchScript program, and worldrl runs no downloaded program"
-)
+NO_FVD = "no weights given; fvd=FILE computes it (docs/metrics.md says which file)"
 NO_PROBE = "probe.steps=0 trains no probe"
 
 
@@ -83,7 +82,10 @@ class EvaluateWorldModelSettings:
         "folder of an inverse dynamics (train-idm target=[command]): how far the policies' dreams show what was commanded",
     )
     lpips: str | None = setting(None, "safetensors file with the weights of LPIPS (AlexNet); null: not computed")
-    fvd: str | None = setting(None, "must be null: FVD is not implemented")
+    fvd: str | None = setting(
+        None,
+        "safetensors file with the weights of I3D (Kinetics-400), for the Fréchet video distance; null: not computed",
+    )
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -106,8 +108,6 @@ class EvaluateWorldModelSettings:
             raise SettingError(
                 f"probe_from={self.probe_from}: with probe.steps=0 no probe reads; leave one of them out"
             )
-        if self.fvd is not None:
-            raise SettingError(f"fvd={self.fvd}: {NO_FVD}; give fvd=null")
 
 
 def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
@@ -126,13 +126,13 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
         inputs = claim_inputs(run, settings, data)
         model = load_model(settings, data, device)
         chosen, others = draw_scripts(data, settings.episodes, spare(settings), seed=settings.seed)
-        idm = open_idm(settings, model)
+        idm, instruments = open_idm(settings, model), make_instruments(settings, model, chosen)
         if settings.probe_from is not None:
             probe = given_probe(Path(settings.probe_from), chosen, model.device)
         else:
             continued = _continued(settings, model, others, settings.probe.horizon)
             probe = trained_probe(run, settings.probe, model, others, continued, log, seed=settings.seed)
-        measures = measured(run, settings, model, chosen, probe)
+        measures = measured(run, settings, model, chosen, replace(instruments, probe=probe))
         drift = drifts(measures, frame_stride=model.frame_stride, seed=settings.seed)
         names = () if probe is None else probe.names
         metrics = {
@@ -222,15 +222,13 @@ def measured(
     settings: EvaluateWorldModelSettings,
     model: AnyVideoModel,
     scripts: Sequence[Script],
-    probe: PositionProbe | None,
+    instruments: Instruments,
 ) -> Measures:
     """Measure batch after batch; a batch that an earlier start has measured is read."""
     stage, files = run.stage("02-replays"), []
-    recorded = max(map(len, scripts))
-    steps = whole_chunks(max(*settings.horizons, recorded + HOLD_STEPS), model.chunk_length)
+    recorded, steps = max(map(len, scripts)), control_steps(settings, model, scripts)
     actions = _continued(settings, model, scripts, steps)
     swapped = np.roll(np.stack(actions)[:, : whole_chunks(recorded, model.chunk_length)], 1, axis=0)
-    instruments = make_instruments(settings, model, probe)
     with Progress("closed loop", total=len(scripts), unit="episodes") as progress:
         for first in range(0, len(scripts), settings.batch):
             rows = slice(first, first + settings.batch)
@@ -245,15 +243,28 @@ def measured(
     return Measures.join([Measures.load(file) for file in files])
 
 
+def control_steps(settings: EvaluateWorldModelSettings, model: AnyVideoModel, scripts: Sequence[Script]) -> int:
+    """How long each episode is followed: to the last horizon, and until its outcome is decided; whole chunks."""
+    return whole_chunks(max(*settings.horizons, max(map(len, scripts)) + HOLD_STEPS), model.chunk_length)
+
+
 def make_instruments(
-    settings: EvaluateWorldModelSettings, model: AnyVideoModel, probe: PositionProbe | None
+    settings: EvaluateWorldModelSettings, model: AnyVideoModel, scripts: Sequence[Script]
 ) -> Instruments:
-    """What measures an episode."""
+    """What measures an episode, but for the probe, which may have to be trained first.
+
+    Raises:
+        ArtefactError: a file holds other weights than those of its network.
+        SettingError: FVD is asked for of too few clips.
+    """
     outcome = model.config.outcome
+    if settings.fvd is not None:
+        check_videos(len(scripts), control_steps(settings, model, scripts) // model.frame_stride)
     return Instruments(
         rule=SuccessRule(outcome.threshold, outcome.debounce),
-        probe=probe,
+        probe=None,
         lpips=None if settings.lpips is None else Lpips.load(Path(settings.lpips), model.device),
+        fvd=None if settings.fvd is None else Fvd.load(Path(settings.fvd), model.device),
         seed=settings.seed,
     )
 
@@ -273,7 +284,7 @@ def circumstances(settings: EvaluateWorldModelSettings, model: AnyVideoModel, da
     )
     reasons = {
         "lpips": NO_LPIPS if settings.lpips is None else None,
-        "fvd": NO_FVD,
+        "fvd": NO_FVD if settings.fvd is None else None,
         "probe_error_cm": None if settings.probe.steps or settings.probe_from else NO_PROBE,
     }
     return {

@@ -17,7 +17,7 @@ from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.data.recolour import Recolouring, recolour_episode
 from worldrl.jobs.collect import DATASET
 from worldrl.jobs.opening import open_run
-from worldrl.rollout.restyle import restyle_dataset
+from worldrl.rollout.restyle import SAMPLED, restyle_dataset
 from worldrl.rollout.specs import COPY_OF
 from worldrl.settings import one_of, positive, setting
 
@@ -36,7 +36,7 @@ class RestyleSettings:
         "simulator (recorded actions replayed, structure exact) or image (segments recoloured; needs no simulator)",
     )
     styles: list[str] = setting(
-        ["sampled"], "by simulator: looks to draw from, one per episode; sampled draws light, colours, camera and props"
+        [SAMPLED], "by simulator: looks to draw from, one per episode; sampled draws light, colours, camera and props"
     )
     image: Recolouring = field(default_factory=Recolouring)
     workers: int = setting(2, "simulator processes; 0 runs in this process")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning
 from worldrl.algorithms.improve import Improvement
+from worldrl.core.errors import SettingError
 from worldrl.evaluation.gates import GateThresholds
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.policies.token_policy import TokenPolicyConfig
@@ -27,8 +28,8 @@ class Practice:
 
     Attributes:
         policy_episodes: per task, by the round's policy, sampled.
-        expert_episodes: per task, by the scripted expert with noise and misplaced goals that lifts whether or not it
-            holds: near misses and successes whose actions do not tell the outcome. A foreign suite's has noise only.
+        expert_episodes: per task, by the scripted expert with noise and misplaced goals that tries each skill once, whatever
+            becomes of it: near misses and successes whose actions do not tell the outcome. A foreign suite's has noise only.
         dream_episodes: per task, what the round's policy did in the dreams of the world model so far, executed in the
             simulator: where imagination is about to be believed. None in round 1 of ``start=scratch``.
         noise: action noise of that expert, as a fraction of the action range.
@@ -137,6 +138,10 @@ class TrainVlaSettings:
     data: str | None = setting(
         None, "dataset folder of demonstrations of these tasks (worldrl collect), instead of the expert's"
     )
+    styles: int = setting(
+        0,
+        "other looks in which the world model sees each episode that it learns from (embedded suite): sampled, replayed",
+    )
     held_out: float = setting(0.2, "share of the practice episodes kept apart for calibration and gates")
     target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
     policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
@@ -170,3 +175,8 @@ class TrainVlaSettings:
         fraction("target_precision", self.target_precision)
         for name in ("rounds", "demonstrations", "threads", "workers", "envs_per_worker", "timeout_s"):
             positive(name, getattr(self, name))
+        non_negative("styles", self.styles)
+        if self.styles and self.suite != EMBEDDED:
+            raise SettingError(
+                f"styles={self.styles}: looks are the embedded suite's, suite={self.suite} has one; give styles=0"
+            )

@@ -2,7 +2,7 @@
 
 ::
 
-    01-demonstrations ─► 02-policy ─► 03-before          (02 clones, or takes settings.supervised)
+    01-demonstrations ─► 02-policy ─► 03-before          (02 clones, or takes settings.supervised; styles: 01-looks)
                              │
              round r:  r-1-practice ─► r-2-world-model ─► r-3-gates ─► r-4-improve ─► next round
                                              │                              │ ▲
@@ -29,6 +29,7 @@ from worldrl.evaluation.trained_on import merged, trained_on
 from worldrl.jobs.language import told_or_known
 from worldrl.jobs.stages import POLICY, calibrate, dream_plan, learn_policy, learn_world_model
 from worldrl.jobs.training_looks import refuse_test_looks
+from worldrl.jobs.vla_looks import copies, restyled
 from worldrl.jobs.vla_loop import (
     DATASET,
     Loop,
@@ -188,10 +189,11 @@ def world_model(
         config, learning = backbone(settings, scratch=before is None)
         model = starting_world_model(start, config, embodiment, seed=seed, device=loop.device)
         training, calibration, _ = practice_split(loop, practices)
+        recorded, looks = [*load(demos), *training], restyled(loop, demos, practices)
         numbers = learn_world_model(
             stage.folder,
             model,
-            [*load(demos), *training],
+            [*recorded, *copies(looks, recorded)],
             learning,
             seed=seed,
             log=loop.log,
@@ -212,7 +214,7 @@ def world_model(
             seed=seed,
             ground=loop.arena.ground,
         )
-        parents, learned = lineage(opened([demos, *practices]), [start])
+        parents, learned = lineage(opened([demos, *practices, *looks]), [start])
         model.save(stage.folder / WORLD_MODEL, parents=parents, learned=learned)
         dtype = str(model.compute_dtype).removeprefix("torch.")
         summary = {"training": numbers, "threshold": rule.threshold, "episodes": len(training), "dtype": dtype}

@@ -20,7 +20,7 @@ from worldrl.evaluation.report.model import Curve, Filmstrip, ImaginedReal, Numb
 from worldrl.evaluation.report.store import save_report
 from worldrl.evaluation.report.words import count, interval, percent
 from worldrl.evaluation.world_model import psnr
-from worldrl.jobs.world_model_tables import QUANTITY, Findings, columns, tables
+from worldrl.jobs.world_model_tables import QUANTITY, Findings, clips_said, columns, tables
 from worldrl.rollout.true_runs import HOLD_STEPS
 
 PAGE = ("measurements", "imagined", "curves", "filmstrips", "notes", "configuration")
@@ -102,6 +102,7 @@ def headline(findings: Findings) -> list[Number]:
         *numbers,
         _tile("Action-swap ratio", metrics["action_swap_ratio"]),
         _tile("Static test", metrics["static_psnr"], "dB"),
+        *([_tile("Fréchet video distance", metrics["fvd"])] if "fvd" in metrics else []),
         Number("Imagined frames per second", round(speed["decoded"]), note=f"{rows} rows at once, decoded"),
         Number("Peak memory", round(metrics["peak_rss_mb"]), "MB"),
         *_device_memory(metrics["peak_device_mb"]),
@@ -119,7 +120,7 @@ def _tile(name: str, found: Mapping[str, Any], unit: str = "") -> Number:
 
 def _range(found: Mapping[str, Any]) -> str:
     known = is_number(found["lo"]) and is_number(found["hi"])
-    return f"{found['lo']:.3g} to {found['hi']:.3g}" if known else "unknown: one episode"
+    return f"{found['lo']:.3g} to {found['hi']:.3g}" if known else "unknown: too few episodes"
 
 
 # --- pictures -------------------------------------------------------------------------------------------------------
@@ -186,7 +187,14 @@ def notes(findings: Findings) -> list[str]:
     missing = [
         f"Not computed: {name}. {reason[0].upper()}{reason[1:]}." for name, reason in metrics["not_computed"].items()
     ]
-    return [f"Horizon continuation: beyond its recorded actions {how}.", unseen(metrics["seen"]), *LIMITS, *missing]
+    clips = [f"Fréchet video distance: {clips_said(metrics['fvd'])}."] if "fvd" in metrics else []
+    return [
+        f"Horizon continuation: beyond its recorded actions {how}.",
+        unseen(metrics["seen"]),
+        *LIMITS,
+        *clips,
+        *missing,
+    ]
 
 
 def unseen(seen: Mapping[str, Any]) -> str:
@@ -213,6 +221,8 @@ def show(findings: Findings, run_dir: Path) -> None:
         for row in given.rows:
             table.add_row(*row)
         console().print(table)
+    if "fvd" in findings.metrics:
+        console().print(f"Fréchet video distance: {clips_said(findings.metrics['fvd'])}", markup=False)
     if not findings.metrics["seen"]["known"]:
         console().print(unseen(findings.metrics["seen"]), markup=False)
     console().print(f"{sentence(findings)}\nreport: {run_dir / 'report.html'}")

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worldrl.evaluation.battery import Drift
+from worldrl.evaluation.fvd import USUAL_VIDEOS
 from worldrl.evaluation.measures import Measures
 from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.model import Table
@@ -17,6 +18,7 @@ from worldrl.rollout.true_runs import HOLD_STEPS
 
 HEADLINE = 64
 """Control steps of the first screen's numbers: the time limit of a picking task; the nearest horizon below is taken."""
+BIAS = f"with fewer than {USUAL_VIDEOS} clips it comes out too large: compare it only with distances of as many clips"
 QUANTITY = {
     "psnr": ("PSNR", "dB"),
     "ssim": ("SSIM", ""),
@@ -92,11 +94,20 @@ def test_table(metrics: Mapping[str, Any]) -> Table:
         ("Static test (dB)", with_interval(metrics["static_psnr"]), "first frame against the picture after holding still"),
         ("Replays as recorded", with_rate(metrics["repeated"]), "episodes that the simulator repeated as they were recorded"),
     ]  # fmt: skip
+    if "fvd" in metrics:
+        rows.append(("Fréchet video distance", with_interval(metrics["fvd"]), clips_said(metrics["fvd"])))
     words = "median on all real frames of these episodes, which it did not learn from"
     for name, key in (("Probe's own error (cm)", "error"), ("Across the line of sight (cm)", "across")):
         if f"probe_{key}_cm@real" in metrics:
             rows.append((name, with_interval(metrics[f"probe_{key}_cm@real"]), words))
     return Table("Tests", ("Test", "Measured", "What it says"), rows)
+
+
+def clips_said(found: Mapping[str, Any]) -> str:
+    """Say what a Fréchet video distance is of, and how far it can be trusted."""
+    what = f"{found['videos']} real and as many imagined clips of {found['clip_frames']} frames, from {found['n']} episodes"
+    few = f"; {BIAS}" if found["videos"] < USUAL_VIDEOS else ""
+    return f"{what}; I3D's logits{few}"
 
 
 def outcome_table(metrics: Mapping[str, Any]) -> Table:

@@ -38,7 +38,7 @@ class ExpertActor:
     Attributes:
         noise: standard deviation of the noise on each action component, in action units.
         goal_offset: standard deviation of a per-episode error in where the expert believes its goal to be (m).
-        blind: lift after closing whether or not the object is held, so that actions do not tell the outcome.
+        blind: try each skill once and go on whatever became of it, so that actions do not tell the outcome.
     """
 
     kind: ClassVar[str] = "expert"

@@ -21,8 +21,10 @@ from worldrl.rollout.actors import ReplayActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec, spec_of
 
+SAMPLED = "sampled"
+"""Stands for any of the looks that training may see."""
 SAMPLED_STYLES = 2**20
-"""How many looks ``sampled`` draws from."""
+"""How many looks it draws from."""
 
 STRUCTURE = ("state", "command", "action", "reward", "contact")
 """Arrays of an episode that a look must not change."""
@@ -42,7 +44,7 @@ def restyled_specs(dataset: EpisodeDataset, styles: Sequence[str], *, seed: int)
 def _restyled(spec: EpisodeSpec, instruction: str, styles: Sequence[str], seed: int) -> EpisodeSpec:
     draw = stream_seed(seed, "restyle", *map(str, spec.key))
     style = styles[draw % len(styles)]
-    if style == "sampled":
+    if style == SAMPLED:
         style = f"sampled-{draw // len(styles) % SAMPLED_STYLES}"
     return replace(spec, style=style, instruction=instruction)
 
