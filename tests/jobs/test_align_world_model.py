@@ -46,7 +46,7 @@ def settings(planner, push_dataset, tmp_path, monkeypatch):
             "data": f"['{push_dataset}']",
             "start": planner,
             "run_dir": str(tmp_path / run),
-            "terms": "[bright]",
+            "rewards": "[plug.bright]",
             "alignment.learning_rate": "0.01",
             "alignment.iterations": "3",
             "alignment.group_size": "3",
@@ -67,6 +67,7 @@ def test_a_run_leaves_a_model_a_result_and_a_page(settings, tmp_path, planner):
     assert bright["gain"]["value"] == pytest.approx(bright["after"]["value"] - bright["before"]["value"])
     assert bright["gain"]["value"] != 0
     assert metrics["terms"].keys() == {"bright", "pixel_motion"}
+    assert (metrics["weights"], metrics["mixing"]) == ({"bright": 1.0}, "gdpo")
     start, aligned = (VideoWorldModel.load(folder).state_dict() for folder in (planner, tmp_path / "run/world_model"))
     changed = {name.split(".")[0] for name in start if not torch.equal(start[name], aligned[name])}
     assert changed == {"dynamics"}
@@ -75,6 +76,7 @@ def test_a_run_leaves_a_model_a_result_and_a_page(settings, tmp_path, planner):
         "In imagination, over 8",
         "Gain in bright",
         "bright (reward)",
+        "bright (spread)",
         "Start 1: pick up the",
         "before",
         "Wilson",
@@ -97,6 +99,31 @@ def test_low_rank_additions_are_merged_into_an_ordinary_folder(settings, tmp_pat
     # What was measured last is what the folder holds.
     again = align_world_model.main(settings("again", start=f"{tmp_path}/run/world_model"))
     assert again["terms"]["bright"]["before"] == metrics["terms"]["bright"]["after"]
+
+
+def test_weights_decide_what_a_mixture_climbs(settings):
+    """Two opposite terms: whichever weighs more is climbed; at weight 0 a term is only measured."""
+    gains = {}
+    for name, weights in (("up", "[1,0]"), ("down", "[0.1,1]"), ("alike", "[1,1]")):
+        metrics = align_world_model.main(settings(name, rewards="[plug.bright,plug.dark]", weights=weights))
+        gains[name] = metrics["terms"]["bright"]["gain"]["value"]
+        assert metrics["terms"]["dark"]["gain"]["value"] == pytest.approx(-gains[name])
+    assert gains["up"] > 0 > gains["down"]
+    assert gains["alike"] == pytest.approx(0, abs=1e-6)  # the terms cancel: no group has a signal
+
+
+def test_a_reward_is_opened_once_in_its_own_folder(settings, monkeypatch):
+    opened = []
+
+    def make(folder, terms, device):
+        opened.append((folder, tuple(terms)))
+        return Bright(folder, terms, device)
+
+    monkeypatch.setattr(VIDEO_REWARDS, "get", lambda name: make)
+    given = settings("x", rewards="[plug.dark,plug.bright]", weights="[2,3]", folders__plug="place")
+    reward, weights = align_world_model.open_rewards(given, torch.device("cpu"))
+    assert opened == [("place", ("dark", "bright"))]
+    assert dict(zip(reward.names, weights, strict=True)) == {"dark": 2.0, "bright": 3.0}
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -128,7 +155,7 @@ def test_a_model_that_follows_actions_is_aligned_too(settings, make_world_model,
     folder = str(tmp_path / "simulator")
     with pytest.raises(SettingError, match=r"does not plan; train one with .* or give told=actions"):
         align_world_model.main(settings("refused", start=folder))
-    metrics = align_world_model.main(settings(start=folder, told="actions", method="diffusion_nft", terms="[]"))
+    metrics = align_world_model.main(settings(start=folder, told="actions", method="diffusion_nft", rewards="[plug]"))
     assert metrics["terms"].keys() == {"bright", "dark", "pixel_motion"}
 
 
@@ -141,6 +168,11 @@ def test_a_model_that_follows_actions_is_aligned_too(settings, make_world_model,
         ({"methods__branch_grpo__splits": "[]"}, "branch_grpo.splits"),
         ({"held_out": "0.01"}, "leaves none to measure"),
         ({"lora__rank": "17"}, "lora.rank: 17 is above a side"),
+        ({"rewards": "[]"}, "rewards: name at least one"),
+        ({"weights": "[1,2]"}, "weights: 1 rewards need as many weights, received 2"),
+        ({"weights": "[-1]"}, "weights: must be zero or more"),
+        ({"folders__plugg": "x"}, "folders: unknown value 'plugg'"),
+        ({"rewards": "[plug,other]"}, "two of them have a term 'bright'"),
     ],
 )
 def test_impossible_settings_are_refused(settings, over, words):

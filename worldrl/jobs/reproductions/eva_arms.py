@@ -21,7 +21,7 @@ from worldrl.algorithms.alignment.diffusion_nft import DiffusionNftConfig
 from worldrl.algorithms.alignment.flow_grpo import FlowGrpoConfig
 from worldrl.algorithms.alignment.measure import measure
 from worldrl.algorithms.alignment.sol_rl import SolRlConfig
-from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts, mean_of_terms
+from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts
 from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.log import MetricLog, read_metrics
 from worldrl.core.rng import stream_seed
@@ -34,6 +34,7 @@ from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.eva_parts import TERM, EvaSettings, Parts, starting_states, task_names_of
 from worldrl.rewards.executability import jerk_spike_rate, violation_rate
 from worldrl.rewards.idm_training import as_shown
+from worldrl.rewards.mixing import mean_of_terms
 from worldrl.rewards.motion import motion_content
 from worldrl.rollout.decoded_plans import execute_frames, execute_recorded
 from worldrl.rollout.reset_store import record_at
