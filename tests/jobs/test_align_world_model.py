@@ -126,6 +126,30 @@ def test_a_reward_is_opened_once_in_its_own_folder(settings, monkeypatch):
     assert dict(zip(reward.names, weights, strict=True)) == {"dark": 2.0, "bright": 3.0}
 
 
+@pytest.mark.parametrize("told", ["instruction", "actions"])
+def test_success_is_judged_by_a_copy_that_stays_as_it_is(
+    settings, make_world_model, tmp_path, monkeypatch, told, same_tree
+):
+    monkeypatch.undo()  # the registry's own rewards
+    model = make_world_model(planning=True, spread=0.3)
+    model.config.outcome.told = told
+    model.save(tmp_path / "judge")
+    given = {
+        "rewards": "[success]",
+        "folders__success": f"{tmp_path}/judge",
+        "told": told,
+        "start": f"{tmp_path}/judge",
+    }
+    opened, open_rewards = [], align_world_model.open_rewards
+    monkeypatch.setattr(align_world_model, "open_rewards", lambda *a: opened.append(open_rewards(*a)) or opened[-1])
+    metrics = align_world_model.main(settings(**given))
+    assert metrics["terms"].keys() == {"success", "pixel_motion"}
+    assert metrics["terms"]["success"]["gain"]["value"] != 0
+    same_tree(dict(opened[0][0].parts[0].judge.state_dict()), dict(model.state_dict()))
+    with pytest.raises(SettingError, match=r"folders\.success: this reward needs a world model that judges"):
+        align_world_model.main(settings("no", rewards="[success]", told=told))
+
+
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_stopped_run_goes_on_to_the_same_numbers(settings, tmp_path, monkeypatch, rank):
     settings = partial(settings, lora__rank=rank)

@@ -54,7 +54,8 @@ def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelT
 
     Raises:
         ArtefactError: no world model in that folder.
-        SettingError: the weights are not made for what is asked for, or jurors would be added and never trained.
+        SettingError: the weights are not made for what is asked for, or jurors would be added, or told something else, and
+            never trained.
     """
     if start == SCRATCH:
         return
@@ -65,6 +66,11 @@ def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelT
         raise SettingError(
             f"outcome.jury={taken.outcome.jury} adds jurors to the {held.outcome.jury} of {weights_folder(start)}, which "
             "training.outcome_steps=0 leaves untrained; give it steps"
+        )
+    if taken.outcome.told != held.outcome.told and not training.outcome_steps:
+        raise SettingError(
+            f"outcome.told={taken.outcome.told}: the outcome head of {weights_folder(start)} has learned from "
+            f"{held.outcome.told}, and training.outcome_steps=0 does not train it again; give it steps"
         )
     told = {
         "taken over": changes(held.to_json(), taken.to_json()),

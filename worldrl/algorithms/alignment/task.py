@@ -136,16 +136,21 @@ def imagined_videos(task: AlignmentTask, latent: Tensor, start: Tensor) -> Imagi
     now = torch.stack([torch.from_numpy(record.memory[-1]) for record in records])[:, None]
     frames = torch.cat([now, task.model.decode(latent, first_frames(records)).cpu()], dim=1)
     sentences = [record.instruction for record in records]
-    return ImaginedVideos(frames, latent.cpu(), task.frame_s, sentences, commanded(task, start, latent.shape[1]))
+    action = acted(task, start, latent.shape[1])
+    told = None if action is None else commanded(task, start, action)
+    return ImaginedVideos(frames, latent.cpu(), task.frame_s, sentences, told, action)
 
 
-def commanded(task: AlignmentTask, start: Tensor, frames: int) -> Tensor | None:
-    """Return what the robot is told at the first frame and at ``frames`` more ``[B, 1 + frames, A]``; None of planned videos."""
-    if task.starts.action is None:
-        return None
-    stride, which = task.model.frame_stride, start.tolist()
-    first = torch.stack([torch.from_numpy(task.starts.records[i].command) for i in which])
-    after = integrate_commands(task.model.embodiment, first, task.starts.action[start][:, : frames * stride])
+def acted(task: AlignmentTask, start: Tensor, frames: int) -> Tensor | None:
+    """Return the actions that lead to ``frames`` frames ``[B, frames s, A]``; None of planned videos."""
+    return None if task.starts.action is None else task.starts.action[start][:, : frames * task.model.frame_stride]
+
+
+def commanded(task: AlignmentTask, start: Tensor, action: Tensor) -> Tensor:
+    """Return what the robot is told at the first frame and at those that ``action`` ``[B, T s, A]`` leads to, ``[B, 1 + T, A]``."""
+    stride = task.model.frame_stride
+    first = torch.stack([torch.from_numpy(task.starts.records[i].command) for i in start.tolist()])
+    after = integrate_commands(task.model.embodiment, first, action)
     return torch.cat([first[:, None], after[:, stride - 1 :: stride]], dim=1)
 
 
