@@ -1,7 +1,5 @@
 """Finished videos are read as if they had just been sampled, and a judge of plans learns from recorded frames."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -84,16 +82,9 @@ def test_videos_that_were_told_their_actions_are_read_with_them(make_world_model
         read_success(model, frames, ["a", "b"])
 
 
-def lit(push_episode, number):
-    """An episode without a sight of its actions: all grey, and brighter where it has succeeded."""
-    episode = push_episode(number, 16, close_at=None)
-    done = np.concatenate([[False], episode.reward > 0])[:, None, None, None, None]
-    return replace(episode, frames=np.where(done, np.uint8(200), np.uint8(90)) + 0 * episode.frames)
-
-
-def test_a_judge_of_plans_learns_from_recorded_frames_alone(judge, push_episode):
+def test_a_judge_of_plans_learns_from_recorded_frames_alone(judge, lit_episode):
     """What is seen decides; actions are never told, and failures are among the episodes."""
-    episodes = [lit(push_episode, n) for n in range(80)]
+    episodes = [lit_episode(n) for n in range(80)]
     config = WorldModelTraining(dtype="float32", outcome_steps=60, outcome_batch=32, warmup=5, checkpoint_every=1000)
     before = {name: value.clone() for name, value in judge.state_dict().items()}
     fit_outcome(judge, episodes[:40], config, sentences=SENTENCES, seed=0, folder=None, log=None)
