@@ -8,6 +8,7 @@ from worldrl.algorithms.behaviour_cloning import BehaviourCloning
 from worldrl.algorithms.improve import Improvement
 from worldrl.evaluation.gates import GateThresholds
 from worldrl.jobs.wan_settings import WanSettings
+from worldrl.jobs.world_model_start import SCRATCH, require_trained_codec
 from worldrl.policies.token_policy import TokenPolicyConfig
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.workers import libero_facts
@@ -170,3 +171,6 @@ class TrainVlaSettings:
         fraction("target_precision", self.target_precision)
         for name in ("rounds", "demonstrations", "threads", "workers", "envs_per_worker", "timeout_s"):
             positive(name, getattr(self, name))
+        if self.start == SCRATCH and self.backbone == VIDEO:
+            wanted = "scratch.training.codec_steps above 0 (3000 by default), or start=FOLDER of a trained world model"
+            require_trained_codec(self.world_model, self.scratch.training, wanted)

@@ -13,7 +13,7 @@ from worldrl.core.log import console
 from worldrl.core.rng import initial_weights
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.paths import weights_dir
-from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
 from worldrl.world_models.extension import FREE, changes, extended, extended_config
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.training_config import WorldModelTraining
@@ -39,6 +39,23 @@ def require_kind(start: str, config: VideoWorldModelConfig) -> None:
     if held is not asked:
         raise SettingError(
             f"start: the dynamics in {weights_folder(start)} are {held}, dynamics.kind is {asked}; use start=scratch"
+        )
+
+
+def require_trained_codec(config: VideoWorldModelConfig, training: WorldModelTraining, wanted: str) -> None:
+    """Refuse dynamics from nothing on a frame codec that nobody trains.
+
+    Args:
+        config: of the world model.
+        training: of it.
+        wanted: what to give.
+
+    Raises:
+        SettingError: the codec would stay random.
+    """
+    if config.codec_kind is CodecKind.patch and training.steps and not training.codec_steps:
+        raise SettingError(
+            f"start=scratch: the frame codec would stay random, and no picture could be decoded; give {wanted}"
         )
 
 
