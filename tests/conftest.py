@@ -93,6 +93,19 @@ def push_episode() -> Callable[..., Episode]:
 
 
 @pytest.fixture(scope="session")
+def lit_episode() -> Callable[[int], Episode]:
+    """Make episode ``number`` as a plain grey picture that is brighter where it has succeeded."""
+
+    def make(number: int) -> Episode:
+        episode = _push(number, close_at=None)
+        done = np.concatenate([[False], episode.reward > 0])[:, None, None, None, None]
+        light = np.where(done, 200, 90).astype(np.uint8)
+        return replace(episode, frames=np.broadcast_to(light, episode.frames.shape).copy())
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def push_episodes() -> list[Episode]:
     """Eight of them, two tasks in turn."""
     return [_push(n, 12 + n, task=list(COLOURS)[n % 2]) for n in range(8)]

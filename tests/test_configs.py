@@ -110,6 +110,12 @@ class Optimiser:
     steps: int = 10
     sizes: tuple[int, ...] = (4, 8)
 
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise SettingError("steps: must not be negative")
+        if not self.sizes:
+            raise SettingError("rl.sizes must not be empty")
+
 
 @dataclass
 class CollectSettings:
@@ -202,6 +208,8 @@ def test_instances_share_no_default() -> None:
         (["tasks=lift"], "^tasks must be list of str, got 'lift'$"),
         (["weight.lift=heavy"], "^weight.lift must be str to float, got 'heavy'$"),
         (["preset=big"], "preset: unknown value 'big'; valid names: cpu, gpu, tiny, wan"),
+        (["rl.steps=-1"], "^rl.steps: must not be negative$"),  # a record that does not know where it stands
+        (["rl.sizes=[]"], "^rl.sizes must not be empty$"),  # and one that does
         (["rate=2"], "rate must be between 0 and 1, got 2.0"),
         (["rate=nan"], "rate must be between 0 and 1, got nan"),
         (["rate=1", "rate=0"], "rate is given twice: '1' and '0'"),

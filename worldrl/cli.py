@@ -105,8 +105,10 @@ COMMANDS = {
             "align-world-model",
             "reinforcement learning of the video model itself, toward what a reward of its videos asks for",
             (
-                "start=runs/planner/world_model reward=idm reward_folder=runs/train-idm/idm",
-                "method=sol_rl start=runs/planner/world_model reward=idm reward_folder=runs/train-idm/idm",
+                "start=runs/planner/world_model folders.idm=runs/train-idm/idm",
+                "start=runs/planner/world_model rewards=[idm.moving_executability,success] weights=[1,0.5] "
+                "folders.idm=runs/train-idm/idm folders.success=runs/planner/world_model",
+                "method=sol_rl start=runs/planner/world_model folders.idm=runs/train-idm/idm",
             ),
         ),
         Command(

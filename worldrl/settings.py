@@ -240,15 +240,26 @@ def _schema_node(schema: type[Any]) -> Any:
     return node
 
 
-def _build(hint: Any, value: Any) -> Any:
-    """Make dataclasses, tuples, paths and enums from plain values; a dataclass's own checks run here."""
+def _build(hint: Any, value: Any, path: str = "") -> Any:
+    """Make dataclasses, tuples, paths and enums from plain values; a dataclass's own checks run here.
+
+    Where such a check's message begins with one of the dataclass's own fields, ``path`` makes it the setting's whole name: the same
+    dataclass stands in several places of several commands.
+    """
     hint = bare_hint(hint)
     origin, args = get_origin(hint), get_args(hint)
     if value is None:
         return None
     if is_dataclass(hint) and isinstance(hint, type):
         hints = get_type_hints(hint)
-        return hint(**{key: _build(hints[key], part) for key, part in value.items()})
+        built = {key: _build(hints[key], part, f"{path}{key}.") for key, part in value.items()}
+        try:
+            return hint(**built)
+        except SettingError as error:
+            named = re.match(r"\w+", str(error))
+            if not path or named is None or named[0] not in built or str(error)[named.end() :].startswith("."):
+                raise
+            raise SettingError(f"{path}{error}") from error
     if origin in (list, tuple) and args:
         item_hints = itertools.repeat(args[0]) if origin is list or args[-1] is Ellipsis else args
         built = [_build(item, part) for item, part in zip(item_hints, value, strict=False)]

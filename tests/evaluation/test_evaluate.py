@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import ProtocolError
-from worldrl.evaluation.evaluate import evaluate_actor, evaluate_policy
+from worldrl.evaluation.evaluate import evaluate_actor, evaluate_policy, fitting_facts
 from worldrl.evaluation.result import EvalResult
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
@@ -76,6 +77,17 @@ def test_a_policy_is_measured_under_its_own_chunk_length(protocol, tmp_path):
     wrong = dataclasses.replace(protocol, chunk_length=9)
     with pytest.raises(ProtocolError, match="decides 8 actions at once, the protocol says 9"):
         evaluate_policy(tmp_path / "policy", wrong, workers=0)
+
+
+def test_as_many_numbers_that_mean_others_are_refused(protocol, tmp_path, tiny_policy):
+    """A robot of as many joints passes every check of sizes; what differs is said."""
+    tiny_policy(chunk_length=8).save(tmp_path / "policy")
+    assert fitting_facts(tmp_path / "policy", protocol).actions == TOOL_ACTIONS
+    fast = dataclasses.replace(TOOL_ACTIONS, high=(2.0, *TOOL_ACTIONS.high[1:]))
+    with pytest.raises(
+        ProtocolError, match=r"means others by them \(its own -> the robot's\): high: \(1\.0, .* -> \(2\.0, "
+    ):
+        fitting_facts(tmp_path / "policy", dataclasses.replace(protocol, actions=fast))
 
 
 def test_a_result_says_on_what_it_was_measured(protocol):

@@ -34,7 +34,7 @@ CHANGES = {
 
 
 def test_every_field_is_covered_below():
-    assert {*CHANGES, "latency"} == {field.name for field in dataclasses.fields(EvalProtocol)}
+    assert {*CHANGES, "latency", "domain"} == {field.name for field in dataclasses.fields(EvalProtocol)}
 
 
 @pytest.mark.parametrize("field", CHANGES)
@@ -56,6 +56,23 @@ def test_slow_decisions_change_the_hash_and_forbid_comparison(protocol):
         require_same(prompt, slow)
     with pytest.raises(SettingError, match="latency 5"):
         dataclasses.replace(prompt, latency=5)
+
+
+def test_clean_and_randomised_are_two_protocols():
+    clean = embedded_protocol(["BimanualOpenDrawer"], episodes_per_task=2, seed=0, chunk_length=8)
+    drawn = embedded_protocol(["BimanualOpenDrawer"], episodes_per_task=2, seed=0, chunk_length=8, domain="randomised")
+    assert "domain" not in clean.to_json()  # the hash of before there was any
+    assert EvalProtocol.from_json(drawn.to_json()) == drawn
+    assert (clean.env_options.domain, drawn.env_options.domain) == ("clean", "randomised")
+    assert drawn.specs() == clean.specs()  # the same layouts
+    with pytest.raises(ProtocolError, match="domain: None against 'randomised'"):
+        require_same(clean, drawn)
+    with pytest.raises(SettingError, match=r"style: the randomised domain draws its own looks, received 'dim'"):
+        dataclasses.replace(drawn, style="dim")
+    with pytest.raises(SettingError, match="domain: unknown value 'random'; did you mean 'randomised'"):
+        dataclasses.replace(drawn, domain="random")
+    with pytest.raises(SettingError, match=r"domain: randomised is of two-armed tasks .* received PickRedCube"):
+        embedded_protocol(["PickRedCube"], episodes_per_task=1, seed=0, chunk_length=8, domain="randomised")
 
 
 def test_equal_protocols_compare_and_survive_json(protocol, tmp_path):

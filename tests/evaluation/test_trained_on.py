@@ -33,6 +33,14 @@ def test_of_several_suites_the_nearest_counts(protocol):
     assert merged(None, both) is None
 
 
+def test_states_of_two_trainings_are_kept_once_in_their_order():
+    first = trained("worldrl", {"A": [[3, -1, 1], [1, -1, 1]]})
+    second = trained("worldrl", {"A": [[1, -1, 1], [2, -1, 1], [2, -1, 1]], "B": [[1, -1, 1]]})
+    found = merged(first, second)
+    assert found["states"] == {"worldrl": {"A": [[3, -1, 1], [1, -1, 1], [2, -1, 1]], "B": [[1, -1, 1]]}}
+    assert first["states"] == {"worldrl": {"A": [[3, -1, 1], [1, -1, 1]]}}  # what was given stays as it is
+
+
 def test_sampled_states_are_told_apart_by_their_seed(protocol):
     known = trained("worldrl", {"PickRedCube": [[0, -1, 11], [1, -1, 12]], "CloseDrawer": [[2, -1, 11]]})
     assert examine(protocol, known, refuse=False)["training_states"] == {"k": 2, "n": 6}

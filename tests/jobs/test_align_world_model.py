@@ -50,7 +50,7 @@ def settings(planner, push_dataset, tmp_path, monkeypatch):
             "data": f"['{push_dataset}']",
             "start": planner,
             "run_dir": str(tmp_path / run),
-            "terms": "[bright]",
+            "rewards": "[plug.bright]",
             "alignment.learning_rate": "0.01",
             "alignment.iterations": "3",
             "alignment.group_size": "3",
@@ -71,6 +71,7 @@ def test_a_run_leaves_a_model_a_result_and_a_page(settings, tmp_path, planner):
     assert bright["gain"]["value"] == pytest.approx(bright["after"]["value"] - bright["before"]["value"])
     assert bright["gain"]["value"] != 0
     assert metrics["terms"].keys() == {"bright", "pixel_motion"}
+    assert (metrics["weights"], metrics["mixing"]) == ({"bright": 1.0}, "gdpo")
     start, aligned = (VideoWorldModel.load(folder).state_dict() for folder in (planner, tmp_path / "run/world_model"))
     changed = {name.split(".")[0] for name in start if not torch.equal(start[name], aligned[name])}
     assert changed == {"dynamics"}
@@ -79,6 +80,7 @@ def test_a_run_leaves_a_model_a_result_and_a_page(settings, tmp_path, planner):
         "In imagination, over 8",
         "Gain in bright",
         "bright (reward)",
+        "bright (spread)",
         "Start 1: pick up the",
         "before",
         "Wilson",
@@ -118,6 +120,55 @@ def test_low_rank_additions_are_merged_into_an_ordinary_folder(settings, tmp_pat
     assert again["terms"]["bright"]["before"] == metrics["terms"]["bright"]["after"]
 
 
+def test_weights_decide_what_a_mixture_climbs(settings):
+    """Two opposite terms: whichever weighs more is climbed; at weight 0 a term is only measured."""
+    gains = {}
+    for name, weights in (("up", "[1,0]"), ("down", "[0.1,1]"), ("alike", "[1,1]")):
+        metrics = align_world_model.main(settings(name, rewards="[plug.bright,plug.dark]", weights=weights))
+        gains[name] = metrics["terms"]["bright"]["gain"]["value"]
+        assert metrics["terms"]["dark"]["gain"]["value"] == pytest.approx(-gains[name])
+    assert gains["up"] > 0 > gains["down"]
+    assert gains["alike"] == pytest.approx(0, abs=1e-6)  # the terms cancel: no group has a signal
+
+
+def test_a_reward_is_opened_once_in_its_own_folder(settings, monkeypatch):
+    opened = []
+
+    def make(folder, terms, device):
+        opened.append((folder, tuple(terms)))
+        return Bright(folder, terms, device)
+
+    monkeypatch.setattr(VIDEO_REWARDS, "get", lambda name: make)
+    given = settings("x", rewards="[plug.dark,plug.bright]", weights="[2,3]", folders__plug="place")
+    reward, weights = align_world_model.open_rewards(given, torch.device("cpu"))
+    assert opened == [("place", ("dark", "bright"))]
+    assert dict(zip(reward.names, weights, strict=True)) == {"dark": 2.0, "bright": 3.0}
+
+
+@pytest.mark.parametrize("told", ["instruction", "actions"])
+def test_success_is_judged_by_a_copy_that_stays_as_it_is(
+    settings, make_world_model, tmp_path, monkeypatch, told, same_tree
+):
+    monkeypatch.undo()  # the registry's own rewards
+    model = make_world_model(planning=True, spread=0.3)
+    model.config.outcome.told = told
+    model.save(tmp_path / "judge")
+    given = {
+        "rewards": "[success]",
+        "folders__success": f"{tmp_path}/judge",
+        "told": told,
+        "start": f"{tmp_path}/judge",
+    }
+    opened, open_rewards = [], align_world_model.open_rewards
+    monkeypatch.setattr(align_world_model, "open_rewards", lambda *a: opened.append(open_rewards(*a)) or opened[-1])
+    metrics = align_world_model.main(settings(**given))
+    assert metrics["terms"].keys() == {"success", "pixel_motion"}
+    assert metrics["terms"]["success"]["gain"]["value"] != 0
+    same_tree(dict(opened[0][0].parts[0].judge.state_dict()), dict(model.state_dict()))
+    with pytest.raises(SettingError, match=r"folders\.success: this reward needs a world model that judges"):
+        align_world_model.main(settings("no", rewards="[success]", told=told))
+
+
 @pytest.mark.parametrize("rank", [0, 2])
 def test_a_stopped_run_goes_on_to_the_same_numbers(settings, tmp_path, monkeypatch, rank):
     settings = partial(settings, lora__rank=rank)
@@ -147,7 +198,7 @@ def test_a_model_that_follows_actions_is_aligned_too(settings, make_world_model,
     folder = str(tmp_path / "simulator")
     with pytest.raises(SettingError, match=r"does not plan; train one with .* or give told=actions"):
         align_world_model.main(settings("refused", start=folder))
-    metrics = align_world_model.main(settings(start=folder, told="actions", method="diffusion_nft", terms="[]"))
+    metrics = align_world_model.main(settings(start=folder, told="actions", method="diffusion_nft", rewards="[plug]"))
     assert metrics["terms"].keys() == {"bright", "dark", "pixel_motion"}
 
 
@@ -160,6 +211,11 @@ def test_a_model_that_follows_actions_is_aligned_too(settings, make_world_model,
         ({"methods__branch_grpo__splits": "[]"}, "branch_grpo.splits"),
         ({"held_out": "0.01"}, "leaves none to measure"),
         ({"lora__rank": "17"}, "lora.rank: 17 is above a side"),
+        ({"rewards": "[]"}, "rewards: name at least one"),
+        ({"weights": "[1,2]"}, "weights: 1 rewards need as many weights, received 2"),
+        ({"weights": "[-1]"}, "weights: must be zero or more"),
+        ({"folders__plugg": "x"}, "folders: unknown value 'plugg'"),
+        ({"rewards": "[plug,other]"}, "two of them have a term 'bright'"),
     ],
 )
 def test_impossible_settings_are_refused(settings, over, words):

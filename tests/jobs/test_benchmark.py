@@ -114,6 +114,15 @@ def test_embedded_suite_with_its_expert(tmp_path):
     assert (result.rate()["k"], result.rate()["n"]) == (2, 2)
 
 
+def test_the_expert_in_the_randomised_domain_is_another_protocol(tmp_path, capsys):
+    told = ["benchmark", "policy=expert", "episodes=1", "workers=0", "tasks=[BimanualOpenDrawer]"]
+    assert main([*told, f"run_dir={tmp_path}/drawn", "domain=randomised"]) == 0
+    protocol = EvalResult.load(tmp_path / "drawn").protocol
+    assert protocol.domain == protocol.env_options.domain == "randomised"
+    assert main([*told, "suite=libero_goal", f"run_dir={tmp_path}/foreign", "domain=randomised"]) == 2
+    assert "domain: is of the embedded suite's two-armed tasks" in capsys.readouterr().err
+
+
 def test_restarts_are_allowed_to_the_embedded_suites_workers_too(tmp_path, monkeypatch):
     class SeenError(Exception):
         pass

@@ -145,6 +145,23 @@ def test_impossible_settings_are_refused(over):
         Evaluation(verify=0)
 
 
+def test_a_codec_that_nothing_trains_is_refused():
+    """Policies would practise on pictures that nobody can decode."""
+    given = {"start": "scratch", "scratch.training.codec_steps": "0"}
+    with pytest.raises(SettingError, match=r"codec would stay random.* give scratch\.training\.codec_steps above 0"):
+        compose("train-vla", TrainVlaSettings, given)
+    pixels = {"world_model.dynamics.kind": "edm_unet"}  # no codec stands between it and the picture
+    for more in (pixels, {"start": "bundled"}, {"backbone": "wan"}):
+        assert compose("train-vla", TrainVlaSettings, given | more).scratch.training.codec_steps == 0
+
+
+def test_a_cloning_out_of_range_is_told_by_the_settings_own_name():
+    with pytest.raises(SettingError, match=r"^cloning\.warmup_steps: must be below steps=3, received 50$"):
+        compose("train-vla", TrainVlaSettings, {"cloning.steps": "3", "cloning.warmup_steps": "50"})
+    with pytest.raises(SettingError, match=r"^improvement\.self_training\.cloning\.batch_size: must be at least 1"):
+        compose("train-vla", TrainVlaSettings, {"improvement.self_training.cloning.batch_size": "0"})
+
+
 def test_a_practice_of_which_nothing_is_held_out_is_refused_before_anything_is_recorded(tmp_path):
     settings = TrainVlaSettings(run_dir=str(tmp_path / "run"), practice=Practice(1, 1, 0), held_out=0.2)
     with pytest.raises(SettingError, match=r"held_out: 0\.2 of 6 practice episodes is not one each"):

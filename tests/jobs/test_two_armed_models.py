@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import ProtocolError, SettingError
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
-from worldrl.jobs import evaluate, imagine, train_policy, train_world_model
+from worldrl.jobs import compare, evaluate, imagine, train_policy, train_world_model
+from worldrl.jobs.compare import CompareSettings
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.settings import compose
 from worldrl.world_models.pose_map import JointPoseMap
@@ -81,6 +82,29 @@ def test_the_policy_is_measured_on_its_own_robot_alone(policy, folder, tiny_poli
         evaluate.main(strange)
     with pytest.raises(SettingError, match="is of two arms, PickRedCube of one"):
         embedded_protocol([TASK, "PickRedCube"], episodes_per_task=1, seed=0, chunk_length=8)
+
+
+def test_clean_and_randomised_are_measured_apart_on_the_same_layouts(policy, tmp_path, monkeypatch):
+    """The domain reaches the simulator, and the two results refuse to be compared."""
+    seen = {}
+
+    def keep(folder, fps):
+        return lambda episode: seen.setdefault(folder.parent.name, episode)
+
+    monkeypatch.setattr(evaluate, "video_writer", keep)
+    for domain in ("clean", "randomised"):
+        given = {
+            "policy": str(policy), "run_dir": f"{tmp_path}/{domain}", "tasks": f"[{TASK}]", "episodes_per_task": "1",
+            "workers": "0", "domain": domain,
+        }  # fmt: skip
+        metrics = evaluate.main(compose("evaluate", evaluate.EvaluateSettings, given))
+        assert metrics["protocol"].get("domain", "clean") == domain
+    clean, drawn = seen["clean"], seen["randomised"]
+    assert ("domain" in clean.meta, drawn.meta["domain"]) == (False, "randomised")
+    assert clean.meta["index"] == drawn.meta["index"]
+    assert np.abs(clean.frames[0].astype(int) - drawn.frames[0]).mean() > 5
+    with pytest.raises(ProtocolError, match="domain: None against 'randomised'"):
+        compare.main(CompareSettings(a=f"{tmp_path}/clean", b=f"{tmp_path}/randomised", run_dir=f"{tmp_path}/c"))
 
 
 def test_the_world_model_dreams_of_both_arms(world, folder, two_armed_data):

@@ -75,20 +75,18 @@ class BehaviourCloning:
         self.dimension_weights = tuple(self.dimension_weights)
         for name in ("steps", "batch_size", "checkpoint_every"):
             if getattr(self, name) < 1:
-                raise SettingError(f"behaviour_cloning.{name}: must be at least 1, received {getattr(self, name)}")
+                raise SettingError(f"{name}: must be at least 1, received {getattr(self, name)}")
         for name in ("command_dropout", "ema_decay", "held_out_fraction", "jitter"):
             if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"behaviour_cloning.{name}: must be in [0, 1), received {getattr(self, name)}")
+                raise SettingError(f"{name}: must be in [0, 1), received {getattr(self, name)}")
         for name in ("label_width", "shift_pixels", "warmup_steps", "weight_decay"):
             if getattr(self, name) < 0:
-                raise SettingError(f"behaviour_cloning.{name}: must not be negative, received {getattr(self, name)}")
+                raise SettingError(f"{name}: must not be negative, received {getattr(self, name)}")
         if self.warmup_steps >= self.steps:
-            raise SettingError(
-                f"behaviour_cloning.warmup_steps: must be below steps={self.steps}, received {self.warmup_steps}"
-            )
+            raise SettingError(f"warmup_steps: must be below steps={self.steps}, received {self.warmup_steps}")
         weights = self.dimension_weights
         if weights and (min(weights) < 0 or sum(weights) == 0):
-            raise SettingError(f"behaviour_cloning.dimension_weights: numbers >= 0, not all 0, received {weights}")
+            raise SettingError(f"dimension_weights: numbers >= 0, not all 0, received {weights}")
 
     def weights(self, actions: ActionSpec) -> Tensor:
         """Return the weight of each dimension of a robot's actions, ``[A]``.
@@ -98,9 +96,7 @@ class BehaviourCloning:
         """
         given = self.dimension_weights or (1.0,) * actions.size
         if len(given) != actions.size:
-            raise SettingError(
-                f"behaviour_cloning.dimension_weights: one for each of {', '.join(actions.names)}, received {given}"
-            )
+            raise SettingError(f"dimension_weights: one for each of {', '.join(actions.names)}, received {given}")
         return torch.tensor(given)
 
 

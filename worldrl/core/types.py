@@ -224,6 +224,7 @@ class ImaginedVideos:
         frame_s: seconds between frames.
         instruction: ``N`` sentences.
         command: float32 ``[N, T, A]``, what the robot was told at each frame; None where the video was planned.
+        action: float32 ``[N, S, A]``, the actions of all ``S`` control steps up to the last frame; None where it was planned.
     """
 
     frames: torch.Tensor
@@ -231,6 +232,7 @@ class ImaginedVideos:
     frame_s: float
     instruction: Sequence[str]
     command: torch.Tensor | None = None
+    action: torch.Tensor | None = None
 
     @property
     def rows(self) -> int:

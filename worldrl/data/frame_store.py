@@ -40,6 +40,7 @@ class FrameStore:
         length: int64 ``[E]``, each episode's number of actions ``T``.
         event_episode: int64 ``[events]``, the episode of each keyframe.
         event_step: int64 ``[events]``, its frame in that episode.
+        fulfilled: bool ``[E]``, some frame of the episode fulfils the task.
         instruction: ``E`` sentences.
         task: ``E`` task names.
     """
@@ -54,6 +55,7 @@ class FrameStore:
     length: NDArray[np.int64]
     event_episode: NDArray[np.int64]
     event_step: NDArray[np.int64]
+    fulfilled: NDArray[np.bool_]
     instruction: tuple[str, ...]
     task: tuple[str, ...]
 
@@ -84,7 +86,8 @@ def build_store(episodes: Sequence[Episode], camera: str | None = None) -> Frame
     events = [(number, step) for number, (_, _, steps) in enumerate(filled) for step in steps]
     event = np.array(events, dtype=np.int64).reshape(-1, 2)
     instruction, task, _ = zip(*filled, strict=True)
-    return FrameStore(one.actions, *arrays, first, length, event[:, 0], event[:, 1], instruction, task)
+    fulfilled = np.logical_or.reduceat(arrays[3], first)
+    return FrameStore(one.actions, *arrays, first, length, event[:, 0], event[:, 1], fulfilled, instruction, task)
 
 
 _Arrays = tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], NDArray[np.float32]]

@@ -65,6 +65,7 @@ class WindowBatch:
         opening: float32 ``[B, W, G]``, measured opening of each gripper in that future frame.
         valid: bool ``[B, W]``, that future frame was recorded.
         static: bool ``[B]``, the row is a static clip.
+        fulfilled: bool ``[B]``, the episode that it is cut out of fulfils the task somewhere.
         episode: int64 ``[B]``, position of the episode in what was given.
         start: int64 ``[B]``, the frame ``t``.
         instruction: ``B`` sentences.
@@ -81,6 +82,7 @@ class WindowBatch:
     opening: Tensor
     valid: Tensor
     static: Tensor
+    fulfilled: Tensor
     episode: Tensor
     start: Tensor
     instruction: list[str]
@@ -129,6 +131,7 @@ def gather_windows(
         opening=torch.from_numpy(store.opening[frame_row]),
         valid=torch.from_numpy(now + moving * future <= last),
         static=torch.from_numpy(static),
+        fulfilled=torch.from_numpy(store.fulfilled[episode]),
         episode=torch.from_numpy(episode),
         start=torch.from_numpy(start),
         instruction=[store.instruction[e] for e in episode],

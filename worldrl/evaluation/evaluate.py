@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from worldrl.core.errors import ProtocolError
-from worldrl.core.jsonfile import digest
+from worldrl.core.jsonfile import difference, digest
 from worldrl.core.log import Progress
 from worldrl.core.types import Episode
 from worldrl.evaluation.protocol import EvalProtocol
@@ -85,11 +86,11 @@ def fitting_facts(folder: Path, protocol: EvalProtocol) -> PolicyFacts:
             f"chunk_length: the policy in {folder} decides {facts.chunk_length} actions at once, the protocol says "
             f"{protocol.chunk_length}; take the policy's"
         )
-    actions = facts.actions
-    if actions != protocol.actions:
+    if facts.actions != protocol.actions:  # as many numbers, or it would have been refused above
+        own, wanted = asdict(facts.actions), asdict(protocol.actions)
         raise ProtocolError(
-            f"actions: the policy in {folder} acts with {', '.join(actions.names)}, the robot of these tasks with "
-            f"{', '.join(protocol.actions.names)}; evaluate it on its own robot's tasks"
+            f"actions: the policy in {folder} acts with as many numbers as the robot of these tasks, and means others by them (its own -> "
+            f"the robot's): {difference(own, wanted)}; evaluate it on its own robot's tasks"
         )
     return facts
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ProtocolError, SettingError, nearest
 from worldrl.core.jsonfile import digest, read_json, write_json
 from worldrl.core.rng import stream_seed
@@ -24,11 +25,14 @@ from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 SCHEMA = 1
 InitialStates = Literal["sampled", "stored"]
 InstructionMode = Literal["canonical", "paraphrase", "held_out"]
+Domain = Literal["clean", "randomised"]
+CLEAN = "clean"
 _CHOICES = {
     "initial_states": ("sampled", "stored"),
     "instruction_mode": ("canonical", "paraphrase", "held_out"),
+    "domain": (CLEAN, "randomised"),
 }
-_MAY_BE_SILENT = ("conventions", "latency", "actions")
+_MAY_BE_SILENT = ("conventions", "latency", "actions", "domain")
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class EvalProtocol:
         packages: versions of the packages that move the physics, for example ``{"mujoco": "3.8.0"}``.
         latency: control steps that a decision takes (``rollout.chunk_timing``).
         actions: what the numbers of the robot's actions are.
+        domain: of two-armed tasks: ``"clean"``, or ``"randomised"`` in look, clutter and table height as RoboTwin does, on the same
+            layouts.
     """
 
     suite: str
@@ -81,6 +87,7 @@ class EvalProtocol:
     conventions: Mapping[str, str | int | float | bool] = field(default_factory=dict[str, "str | int | float | bool"])
     latency: int = 0
     actions: ActionSpec = TOOL_ACTIONS
+    domain: Domain = CLEAN
 
     def __post_init__(self) -> None:
         for name, choices in _CHOICES.items():
@@ -93,6 +100,10 @@ class EvalProtocol:
             if getattr(self, name) < low:
                 raise SettingError(f"{name}: must be >= {low}, received {getattr(self, name)}")
         check_timing(self.replan, self.latency, self.chunk_length)
+        if self.domain != CLEAN and self.style != "default":
+            raise SettingError(
+                f"style: the {self.domain} domain draws its own looks, received {self.style!r}; leave it out"
+            )
         if self.temperature is not None and self.temperature <= 0:
             raise SettingError(f"temperature: must be > 0, or None for greedy decoding, received {self.temperature}")
         if not self.tasks or len(set(self.tasks)) != len(self.tasks):
@@ -115,6 +126,8 @@ class EvalProtocol:
             del data["latency"]
         if self.actions == TOOL_ACTIONS:
             del data["actions"]
+        if self.domain == CLEAN:
+            del data["domain"]
         return {"schema": SCHEMA, **data, "tasks": list(self.tasks), "cameras": list(self.cameras)}
 
     @classmethod
@@ -172,7 +185,11 @@ class EvalProtocol:
     def env_options(self) -> EnvOptions:
         """How the environments are made."""
         return EnvOptions(
-            image_size=self.image_size, cameras=self.cameras, max_steps=dict(self.horizon), actions=self.actions
+            image_size=self.image_size,
+            cameras=self.cameras,
+            max_steps=dict(self.horizon),
+            domain=self.domain,
+            actions=self.actions,
         )
 
 
@@ -239,8 +256,8 @@ def embedded_protocol(
         **fields: any further field of :class:`EvalProtocol`; ``replan`` is the whole chunk where not given.
 
     Raises:
-        SettingError: a field is out of range, more stored states are asked for than there are, or one- and two-armed
-            tasks stand together.
+        SettingError: a field is out of range, more stored states are asked for than there are, one- and two-armed tasks stand
+            together, or a randomised domain is asked for of one-armed ones.
     """
     from worldrl_envs.starts import N_STORED
     from worldrl_envs.tasks import get_task
@@ -263,6 +280,10 @@ def embedded_protocol(
             **fields,
         }
     )
+    if protocol.domain != CLEAN and not isinstance(robot, JointEmbodiment):
+        raise SettingError(
+            f"domain: {protocol.domain} is of two-armed tasks (kind=bimanual), received {', '.join(tasks)}"
+        )
     last = protocol.first_index + episodes_per_task
     if protocol.initial_states == "stored" and last > N_STORED:
         raise SettingError(

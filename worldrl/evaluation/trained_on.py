@@ -21,6 +21,8 @@ from worldrl.workers import isaac_facts, libero_facts, maniskill_facts, robotwin
 
 TrainedOn = Mapping[str, Any]
 """``states``: suite → task → initial states, each a list of numbers that names it. ``conventions``: suite → field → value."""
+_Seen = dict[str, dict[str, dict[tuple[int, ...], None]]]
+"""The same states as sets that keep their order."""
 EMBODIMENT = "embodiment"
 GRIPPER, WORLD, BASE = "-1 open, +1 closed", "world", "the robot's base"
 ONE_TOOL, JOINTS = "pose changes of one tool", "absolute joint targets"
@@ -75,40 +77,45 @@ def trained_on(datasets: Sequence[EpisodeDataset]) -> dict[str, Any] | None:
     """Say what a policy learns from these datasets; None where one of them does not name its suite."""
     if not all(dataset.header.suite for dataset in datasets):
         return None
-    states: dict[str, dict[str, list[list[int]]]] = {}
+    states: _Seen = {}
     for dataset in datasets:
         suite = dataset.header.suite
         for record in dataset.records:
             state = state_of(suite, spec_of(record.meta))
-            seen = states.setdefault(states_owner(suite), {}).setdefault(record.task, [])
-            if state is not None and state not in seen:
-                seen.append(state)
+            seen = states.setdefault(states_owner(suite), {}).setdefault(record.task, {})
+            if state is not None:
+                seen[tuple(state)] = None
     conventions = {
         dataset.header.suite: suite_conventions(dataset.header.suite, dataset.tasks(), float(dataset.fps))
         for dataset in datasets
     }
-    return {"states": states, "conventions": conventions}
+    return {"states": _listed(states), "conventions": conventions}
+
+
+def _listed(states: _Seen) -> dict[str, dict[str, list[list[int]]]]:
+    """Write sets of initial states as JSON has them."""
+    return {suite: {task: list(map(list, seen)) for task, seen in tasks.items()} for suite, tasks in states.items()}
 
 
 def merged(a: TrainedOn | None, b: TrainedOn | None) -> dict[str, Any] | None:
     """What a policy has seen that learned from one after the other; None where one of them is not known."""
     if a is None or b is None:
         return None
-    states: dict[str, dict[str, list[list[int]]]] = {}
+    states: _Seen = {}
     for part in (a, b):
         for suite, tasks in part["states"].items():
             for task, seen in tasks.items():
-                known = states.setdefault(suite, {}).setdefault(task, [])
-                known += [state for state in seen if state not in known]
-    return {"states": states, "conventions": {**a["conventions"], **b["conventions"]}}
+                states.setdefault(suite, {}).setdefault(task, {}).update(dict.fromkeys(map(tuple, seen)))
+    return {"states": _listed(states), "conventions": {**a["conventions"], **b["conventions"]}}
 
 
 def seen_states(protocol: EvalProtocol, trained: TrainedOn) -> dict[str, int]:
     """Count a protocol's episodes that begin at states the policy was trained on: ``k`` of ``n``."""
     tasks: Mapping[str, list[list[int]]] = trained["states"].get(states_owner(protocol.suite), {})
+    known = {(task, *state) for task, seen in tasks.items() for state in seen}
     specs = protocol.specs()
-    seen = sum(state_of(protocol.suite, spec) in tasks.get(spec.task, ()) for spec in specs)
-    return {"k": seen, "n": len(specs)}
+    named = [(spec.task, *(state_of(protocol.suite, spec) or (None,))) for spec in specs]
+    return {"k": sum(name in known for name in named), "n": len(specs)}
 
 
 def examine(protocol: EvalProtocol, trained: TrainedOn | None, *, refuse: bool) -> dict[str, Any]:

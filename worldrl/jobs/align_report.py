@@ -76,23 +76,29 @@ def headline(metrics: Mapping[str, Any]) -> list[Number]:
 
 def terms_table(metrics: Mapping[str, Any]) -> Table:
     """Every term before and after."""
+    weight = metrics["weights"]
     rows = [
-        [name, *(f"{_value(sides[side])} ({_range(sides[side])})" for side in ("before", "after", "gain"))]
+        [
+            name,
+            f"{weight[name]:g}" if name in weight else "",
+            *(f"{_value(sides[side])} ({_range(sides[side])})" for side in ("before", "after", "gain")),
+        ]
         for name, sides in metrics["terms"].items()
     ]
     note = (
-        f"Means over {count(metrics['held_out_starts'], 'unseen start')}, with 95 % intervals; {MOTION} is no reward."
+        f"Means over {count(metrics['held_out_starts'], 'unseen start')}, with 95 % intervals; mixed by {metrics['mixing']} with "
+        f"these weights; {MOTION} is no reward."
     )
-    return Table("Reward terms, imagined", ("term", "before", "after", "gain"), rows, note)
+    return Table("Reward terms, imagined", ("term", "weight", "before", "after", "gain"), rows, note)
 
 
 def curves(history: Sequence[Mapping[str, float]]) -> list[Curve]:
-    """One chart per logged quantity: rewards first, each term by itself, then training, then cost."""
+    """One chart per logged quantity: every term's reward, then how far it tells a group's videos apart, training, cost."""
     names = sorted({name for row in history for name in row}, key=lambda name: (_ORDER.index(name.split("/")[0]), name))
     return [_curve(name, history) for name in names]
 
 
-_ORDER = ("reward", "align", "cost")
+_ORDER = ("reward", "spread", "align", "cost")
 
 
 def _curve(name: str, history: Sequence[Mapping[str, float]]) -> Curve:

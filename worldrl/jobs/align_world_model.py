@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,11 @@ import torch
 
 from worldrl.algorithms.alignment.align import METHODS, MethodConfigs, align, make_method
 from worldrl.algorithms.alignment.measure import Measured, measure
-from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts, mean_of_terms
+from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts
 from worldrl.core.artefact import artefact_hash
 from worldrl.core.bootstrap import bootstrap
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
-from worldrl.core.interfaces import RewardMix
 from worldrl.core.log import MetricLog, console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import Episode
@@ -27,13 +27,14 @@ from worldrl.jobs.world_model_lineage import lineage
 from worldrl.jobs.world_model_start import WORLD_MODEL, starting_world_model
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 from worldrl.registry import VIDEO_REWARDS
-from worldrl.rewards.mixing import mix
+from worldrl.rewards.mixing import mean_of_terms, mix
+from worldrl.rewards.several import ALL, SeveralRewards, chosen_terms, weights_of
 from worldrl.rollout.reset_store import record_at
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.video import VideoWorldModel
 
 TOLD = ("instruction", "actions")
-MIXES: dict[str, RewardMix] = {"gdpo": mix, "mean": mean_of_terms}
+MIXES = {"gdpo": mix, "mean": mean_of_terms}
 
 
 @dataclass
@@ -51,14 +52,18 @@ class AlignWorldModelSettings:
         "world-model folder to begin with; train one with model.dynamics.planning=true training.action_dropout=0.5",
     )
     told: str = setting("instruction", "what the model is told: instruction (it plans), or the recorded actions")
-    reward: str = setting(
-        "idm",
-        "idm (motion terms), similarity (frames against commands, with told=actions), foresight, or a plug-in's name",
+    rewards: list[str] = setting(
+        ["idm.moving_executability"],
+        "each NAME (all of its terms) or NAME.TERM: idm, similarity (with told=actions), foresight, success, a plug-in's name",
     )
-    reward_folder: str = setting(
-        "", "the reward's own artefact: an inverse dynamics, or for foresight the run directory of train-idm"
+    weights: list[float] = setting(
+        [], "one for each of rewards, of each of its terms; 0 only measures; none weighs all alike"
     )
-    terms: list[str] = setting([], "the reward's terms that count; none takes all")
+    folders: dict[str, str] = setting(
+        {},
+        "folders.NAME=FOLDER: a reward's own artefact; idm, similarity: an inverse dynamics; foresight: train-idm's run "
+        "directory; success: the world model that judges, a frozen copy (the start, for example)",
+    )
     mixing: str = setting("gdpo", "how terms become one number: gdpo (each normalised in its group first) or mean")
     method: str = setting("flow_grpo", f"one of {', '.join(METHODS)}")
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
@@ -76,6 +81,9 @@ class AlignWorldModelSettings:
         one_of("told", self.told, TOLD)
         one_of("mixing", self.mixing, tuple(MIXES))
         one_of("method", self.method, METHODS)
+        named = chosen_terms(self.rewards, self.weights)
+        for name in self.folders:
+            one_of("folders", name, tuple(named))
         if not self.data:
             raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
 
@@ -87,12 +95,13 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
         settings: what to align.
 
     Returns:
-        The metrics: every reward term and the motion, before and after with the paired gain, and the costs.
+        The metrics: every reward term with its weight and the motion, before and after with the paired gain, and the costs.
     """
     device = resolve_device(settings.device)
     datasets = [EpisodeDataset.open(folder) for folder in settings.data]
     with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:
-        task, held_out = alignment_tasks(settings, datasets, device)
+        reward, weights = open_rewards(settings, device)
+        task, held_out = alignment_tasks(settings, datasets, reward, weights, device)
         add_low_rank(task.dynamics, task.dynamics.blocks, settings.lora, seed=settings.seed)
         share = trained_share(task.dynamics)
         method = make_method(settings.method, task, settings.methods)  # remembers the weights as they are now
@@ -104,6 +113,8 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
         task.model.save(run.path / WORLD_MODEL, parents=parents, learned=learned)
         metrics = {
             "method": settings.method,
+            "mixing": settings.mixing,
+            "weights": dict(zip(reward.names, weights, strict=True)),
             "trained_share": share,
             "starts": len(task.starts),
             "held_out_starts": len(held_out.starts),
@@ -117,16 +128,35 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     return metrics
 
 
+def open_rewards(settings: AlignWorldModelSettings, device: torch.device) -> tuple[SeveralRewards, list[float]]:
+    """Open every reward in the folder of its own; return them together, and the weight of each term.
+
+    Raises:
+        ArtefactError: a folder does not hold what its reward needs.
+        SettingError: an unknown reward or term, or a reward without the folder it needs.
+    """
+    parts, weights = [], list[float]()
+    for name, terms in chosen_terms(settings.rewards, settings.weights).items():
+        make = VIDEO_REWARDS.get(name)
+        part = make(settings.folders.get(name, ""), [term for term in terms if term != ALL], device)
+        parts.append(part)
+        weights += weights_of(part, terms)
+    return SeveralRewards(parts), weights
+
+
 def alignment_tasks(
-    settings: AlignWorldModelSettings, datasets: list[EpisodeDataset], device: torch.device
+    settings: AlignWorldModelSettings,
+    datasets: list[EpisodeDataset],
+    reward: SeveralRewards,
+    weights: list[float],
+    device: torch.device,
 ) -> tuple[AlignmentTask, AlignmentTask]:
     """Make the task to train on, and the same one on the starts kept apart; they share the model."""
     model = _model(settings, datasets[0], device)
     episodes = [episode for dataset in datasets for episode in dataset.load()]
     training, held_out = split_starts(episodes, settings, model)
-    reward = VIDEO_REWARDS.get(settings.reward)(settings.reward_folder, settings.terms, device)
     frame_s = model.frame_stride / datasets[0].fps
-    mixing, scaled = MIXES[settings.mixing], settings.mixing == "gdpo"
+    mixing, scaled = partial(MIXES[settings.mixing], weights=weights), settings.mixing == "gdpo"
     task = AlignmentTask(model, training, reward, mixing, frame_s, settings.alignment, settings.seed, scaled)
     return task, replace(task, starts=held_out)
 

@@ -34,7 +34,7 @@ from worldrl.jobs.benchmark_films import (
 from worldrl.jobs.benchmark_plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
 from worldrl.jobs.benchmark_report import Measured, write_report
 from worldrl.jobs.benchmark_tables import write_tables
-from worldrl.jobs.evaluate import HOLD_STEPS, show, video_writer
+from worldrl.jobs.evaluate import DOMAIN, DOMAINS, HOLD_STEPS, show, video_writer
 from worldrl.jobs.opening import choose_tasks, open_run
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.chunk_timing import check_timing
@@ -65,6 +65,7 @@ class BenchmarkSettings:
     latency: int = setting(0, "control steps that a decision takes, in which the robot goes on with the chunk before")
     hold_steps: int = setting(0, HOLD_STEPS)
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
+    domain: str = setting("clean", f"embedded suite, {DOMAIN}")
     shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
     image_size: int = setting(256, "foreign suites: pixels of the expert's videos; a policy brings its own")
     assets: str = setting("", "LIBERO: folder of its assets; empty takes what setup was told")
@@ -81,6 +82,9 @@ class BenchmarkSettings:
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
         one_of("suite", self.suite, SUITES)
+        one_of("domain", self.domain, DOMAINS)
+        if self.domain != "clean" and self.suite != EMBEDDED:
+            raise SettingError(f"domain: is of the embedded suite's two-armed tasks; leave it out with {self.suite}")
         for name in ("first_index", "workers", "restarts", "videos", "failures", "latency", "hold_steps"):
             non_negative(name, getattr(self, name))
         for name in ("episodes", "envs", "timeout_s", "recycle_after", "image_size"):
@@ -196,6 +200,7 @@ def embedded(
         choose_tasks(settings.tasks, None),
         episodes_per_task=settings.episodes,
         initial_states="sampled",
+        domain=settings.domain,
         **common_fields(settings),
     )
     trained = training_of(settings, protocol)

@@ -21,6 +21,8 @@ from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.policy_folder import policy_facts
 from worldrl.settings import non_negative, one_of, positive, required, setting
 
+DOMAINS = ("clean", "randomised")
+DOMAIN = "two-armed tasks: clean, or randomised in look, clutter and table height, on the same layouts"
 HOLD_STEPS = "steps after the first success, at whose end it is looked at again; 0 ends there and does not measure that"
 
 
@@ -46,6 +48,7 @@ class EvaluateSettings:
     hold_steps: int = setting(0, HOLD_STEPS)
     instruction_mode: str = setting("canonical", "canonical, paraphrase or held_out sentences")
     style: str = setting("default", "look of the scene")
+    domain: str = setting("clean", DOMAIN)
     videos: int = setting(1, "episodes per task recorded as mp4")
 
     def __post_init__(self) -> None:
@@ -56,6 +59,7 @@ class EvaluateSettings:
             positive(name, getattr(self, name))
         one_of("initial_states", self.initial_states, ("sampled", "stored"))
         one_of("instruction_mode", self.instruction_mode, ("canonical", "paraphrase", "held_out"))
+        one_of("domain", self.domain, DOMAINS)
 
 
 def main(settings: EvaluateSettings) -> dict[str, Any]:
@@ -106,6 +110,7 @@ def make_protocol(settings: EvaluateSettings) -> EvalProtocol:
         hold_steps=settings.hold_steps,
         instruction_mode=settings.instruction_mode,
         style=settings.style,
+        domain=settings.domain,
     )
 
 

@@ -12,13 +12,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
-from worldrl.core.log import MetricLog
+from worldrl.core.log import MetricLog, console
 from worldrl.core.rng import stream
 from worldrl.core.types import Episode
 from worldrl.rewards.basis import MotionBasis, measure_basis
 from worldrl.rewards.calibration import read_episodes
 from worldrl.rewards.columns import Column, column_values
-from worldrl.rewards.idm_training import IdmFrames, IdmTraining, Restore, fit_idm, new_idm, scale_deviations
+from worldrl.rewards.idm_training import (
+    IdmFrames,
+    IdmTraining,
+    Restore,
+    begin_with,
+    fit_idm,
+    new_idm,
+    scale_deviations,
+)
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rewards.limits import JointLimits
 from worldrl.world_models.codec import to_unit
@@ -70,7 +78,11 @@ def learn_idm(
 ) -> InverseDynamics:
     """Train an inverse dynamics and scale its deviations on other episodes; checkpoints go to ``folder/checkpoints``."""
     data = IdmFrames.of(episodes, columns, frame_stride=frame_stride, camera=camera, restore=restore)
-    idm = new_idm(config, columns, data, frame_stride=frame_stride, seed=seed).to(device)
+    idm = new_idm(config, columns, data, frame_stride=frame_stride, seed=seed)
+    idm.begun = begin_with(idm, training)
+    if idm.begun:
+        console().print(idm.begun, markup=False)
+    idm.to(device)
     fit_idm(idm, data, training, seed=seed, folder=folder / "checkpoints", log=log, series=series)
     looks = (None,) if restore is None else (None, restore)
     readings = [read_episodes(idm, calibration, camera=camera, restore=look) for look in looks]

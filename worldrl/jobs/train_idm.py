@@ -131,6 +131,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
         }
         metrics = {
             "episodes": {"training": len(training), "scaling": len(scaling), "held_out": len(held_out)},
+            "backbone": idm.begun,
             "frames": int(sum(len(true) for true in readings["recorded"].true)),
             "errors": {look: calibration(reading, seed=settings.seed) for look, reading in readings.items()},
             "by_unit": {look: by_unit(reading, seed=settings.seed) for look, reading in readings.items()},

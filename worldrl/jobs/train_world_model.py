@@ -31,12 +31,13 @@ from worldrl.jobs.world_model_start import (
     SCRATCH,
     WORLD_MODEL,
     check_start,
+    require_trained_codec,
     starting_world_model,
     weights_folder,
 )
 from worldrl.settings import fraction, one_of, setting
 from worldrl.world_models.codec import IdentityCodec
-from worldrl.world_models.config import CodecKind, DynamicsKind, VideoWorldModelConfig
+from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.loading import BACKBONES, VIDEO, WAN, AnyVideoModel, open_world_model
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
@@ -91,13 +92,9 @@ class TrainWorldModelSettings:
             raise SettingError(
                 f"codec={self.codec}: is for a flow transformer of backbone=video with start=scratch; leave it out otherwise"
             )
-        patches = self.backbone == VIDEO and self.model.codec_kind is CodecKind.patch
-        untrained = self.start == SCRATCH and self.codec is None and not self.training.codec_steps
-        if patches and untrained and self.training.steps:
-            raise SettingError(
-                "start=scratch: the frame codec would stay random, and no picture could be decoded; give "
-                "training.codec_steps above 0 (2000 for 64 pixels), or codec=bundled or a world-model folder"
-            )
+        if self.backbone == VIDEO and self.start == SCRATCH and self.codec is None:
+            wanted = "training.codec_steps above 0 (2000 for 64 pixels), or codec=bundled or a world-model folder"
+            require_trained_codec(self.model, self.training, wanted)
         if self.backbone != VIDEO and self.sampler != Sampler():
             raise SettingError("sampler: is of backbone=video; give wan.model.dynamics.sampling_steps")
 

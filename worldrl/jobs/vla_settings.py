@@ -9,6 +9,7 @@ from worldrl.algorithms.improve import Improvement
 from worldrl.core.errors import SettingError
 from worldrl.evaluation.gates import GateThresholds
 from worldrl.jobs.wan_settings import WanSettings
+from worldrl.jobs.world_model_start import SCRATCH, require_trained_codec
 from worldrl.policies.token_policy import TokenPolicyConfig
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.workers import libero_facts
@@ -180,3 +181,6 @@ class TrainVlaSettings:
             raise SettingError(
                 f"styles={self.styles}: looks are the embedded suite's, suite={self.suite} has one; give styles=0"
             )
+        if self.start == SCRATCH and self.backbone == VIDEO:
+            wanted = "scratch.training.codec_steps above 0 (3000 by default), or start=FOLDER of a trained world model"
+            require_trained_codec(self.world_model, self.scratch.training, wanted)

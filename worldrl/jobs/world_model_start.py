@@ -13,7 +13,7 @@ from worldrl.core.log import console
 from worldrl.core.rng import initial_weights
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.paths import weights_dir
-from worldrl.world_models.config import VideoWorldModelConfig
+from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
 from worldrl.world_models.extension import FREE, changes, extended, extended_config
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.training_config import WorldModelTraining
@@ -42,6 +42,23 @@ def require_kind(start: str, config: VideoWorldModelConfig) -> None:
         )
 
 
+def require_trained_codec(config: VideoWorldModelConfig, training: WorldModelTraining, wanted: str) -> None:
+    """Refuse dynamics from nothing on a frame codec that nobody trains.
+
+    Args:
+        config: of the world model.
+        training: of it.
+        wanted: what to give.
+
+    Raises:
+        SettingError: the codec would stay random.
+    """
+    if config.codec_kind is CodecKind.patch and training.steps and not training.codec_steps:
+        raise SettingError(
+            f"start=scratch: the frame codec would stay random, and no picture could be decoded; give {wanted}"
+        )
+
+
 def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelTraining) -> None:
     """Refuse settings that do not fit the weights to begin with, before anything is read or recorded; tell the others.
 
@@ -54,7 +71,8 @@ def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelT
 
     Raises:
         ArtefactError: no world model in that folder.
-        SettingError: the weights are not made for what is asked for, or jurors would be added and never trained.
+        SettingError: the weights are not made for what is asked for, or jurors would be added, or told something else, and
+            never trained.
     """
     if start == SCRATCH:
         return
@@ -65,6 +83,11 @@ def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelT
         raise SettingError(
             f"outcome.jury={taken.outcome.jury} adds jurors to the {held.outcome.jury} of {weights_folder(start)}, which "
             "training.outcome_steps=0 leaves untrained; give it steps"
+        )
+    if taken.outcome.told != held.outcome.told and not training.outcome_steps:
+        raise SettingError(
+            f"outcome.told={taken.outcome.told}: the outcome head of {weights_folder(start)} has learned from "
+            f"{held.outcome.told}, and training.outcome_steps=0 does not train it again; give it steps"
         )
     told = {
         "taken over": changes(held.to_json(), taken.to_json()),

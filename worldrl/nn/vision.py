@@ -76,6 +76,25 @@ def cell_coordinates(height: int, width: int, *, device: torch.device, dtype: to
     return torch.stack([x.repeat(height), y.repeat_interleave(width)], dim=1)
 
 
+def read_points(cells: Tensor, place: Tensor, query: Tensor, value: nn.Module) -> Tensor:
+    """Look for points: where each is, and what is seen there (spatial softmax).
+
+    Args:
+        cells: features ``[B, N, C]``.
+        place: of each cell, ``[N, 2]``.
+        query: what each point looks like, ``[B, K, C]``.
+        value: maps a cell's features to those that are read.
+
+    Returns:
+        ``[B, K (2 + value_width)]``: all places, then all values.
+    """
+    # Not divided by sqrt(C): a sharp start finds the points several times sooner than a diffuse one.
+    heat = (query @ cells.transpose(1, 2)).softmax(dim=2)  # [B, K, N]
+    points = heat @ place  # [B, K, 2]
+    values = heat @ value(cells)  # [B, K, value_width]
+    return torch.cat([points.flatten(1), values.flatten(1)], dim=1)
+
+
 class FilmBlock(nn.Module):
     """Residual pair of 3×3 convolutions; the instruction scales and shifts the first one's output."""
 
@@ -139,11 +158,7 @@ class ImageEncoder(nn.Module):
             raise SettingError(f"image: sides must be multiples of 8, received {tuple(image.shape[1:3])}; resize it")
         cells, place = self.features(image, text)
         query = self.query(text).unflatten(1, (self.keypoints, -1))  # [B, K, C]
-        # Not divided by sqrt(C): a sharp start finds the points several times sooner than a diffuse one.
-        heat = (query @ cells.transpose(1, 2)).softmax(dim=2)  # [B, K, N]
-        points = heat @ place  # [B, K, 2]
-        values = heat @ self.value(cells)  # [B, K, value_width]
-        return torch.cat([points.flatten(1), values.flatten(1)], dim=1)
+        return read_points(cells, place, query, self.value)
 
     def features(self, image: Tensor, text: Tensor) -> tuple[Tensor, Tensor]:
         """Return the cells' features ``[B, N, C]`` and their places ``[N, 2]``."""

@@ -71,7 +71,7 @@ def check_terms(terms: Sequence[str], known: Collection[str]) -> None:
     """Refuse terms that a reward does not have; SettingError with the nearest name."""
     for name in terms:
         if name not in known:
-            raise SettingError(f"terms: unknown term {name!r}{nearest(name, known)}")
+            raise SettingError(f"rewards: unknown term {name!r}{nearest(name, known)}")
 
 
 def check_frame_time(basis: MotionBasis | None, frame_s: float) -> None:

@@ -63,11 +63,11 @@ def idm_reward(folder: str, terms: Sequence[str], device: torch.device) -> Decod
         SettingError: no folder is given, it reads no positions, or a term is unknown.
     """
     if not folder:
-        raise SettingError("reward_folder: reward=idm needs an inverse dynamics; make one with worldrl train-idm")
+        raise SettingError("folders.idm: this reward needs an inverse dynamics; make one with worldrl train-idm")
     idm = InverseDynamics.load(Path(folder), device)
     if idm.basis is None:
         raise SettingError(
-            f"reward_folder: {folder} reads no positions, so it cannot judge motion; train it on positions"
+            f"folders.idm: {folder} reads no positions, so it cannot judge motion; train it on positions"
         )
     known = idm.basis.rewards
     check_terms(terms, known)

@@ -227,7 +227,7 @@ def foresight_reward(folder: str, terms: Sequence[str], device: torch.device) ->
     """
     if not folder:
         raise SettingError(
-            "reward_folder: reward=foresight needs the run directory of worldrl train-idm foresight.steps=1000"
+            "folders.foresight: this reward needs the run directory of worldrl train-idm foresight.steps=1000"
         )
     check_terms(terms, (TERM,))
     encoder, predictor = (Path(folder) / name for name in (ENCODER, PREDICTOR))

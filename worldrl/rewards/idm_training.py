@@ -11,6 +11,7 @@ Shapes legend: ``R`` frames of all episodes, ``B`` rows, ``W`` frames of a windo
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.types import Episode
 from worldrl.data.frame_store import build_store
+from worldrl.nn.backbone import BackboneEncoder
 from worldrl.nn.vision import colour_jitter
 from worldrl.rewards.columns import Column, column_values
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
@@ -57,6 +59,8 @@ class IdmTraining:
         jitter: strength of the colour jitter, since imagined colours are a little off.
         codec_share: share of the windows shown as the codec of ``world_model`` gives them back; needs one.
         checkpoint_every: steps between checkpoints.
+        backbone_weights: ``.safetensors`` file of timm's that ``model.backbone`` begins with; empty begins at random. Nothing is ever
+            downloaded.
         dtype: number type of the encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where
             the device has units for it. Reading is float32.
     """
@@ -69,6 +73,7 @@ class IdmTraining:
     jitter: float = 0.05
     codec_share: float = 0.5
     checkpoint_every: int = 500
+    backbone_weights: str = ""
     dtype: str = "auto"
 
     def __post_init__(self) -> None:
@@ -153,6 +158,26 @@ def new_idm(
     idm.mean.copy_(target.mean(dim=0))
     idm.deviation.copy_(target.std(dim=0, correction=0).clamp_min(LEAST_DEVIATION))
     return idm
+
+
+def begin_with(idm: InverseDynamics, training: IdmTraining) -> str | None:
+    """Load the backbone's weights, where there is one and a file; say what it begins with, None without a backbone.
+
+    Raises:
+        SettingError: there are weights and no backbone.
+        ArtefactError: the file is missing, damaged or of another model.
+    """
+    file = training.backbone_weights
+    if not isinstance(idm.encoder, BackboneEncoder):
+        if file:
+            raise SettingError(f"training.backbone_weights: {file} needs a backbone; give model.backbone=NAME too")
+        return None
+    if not file:
+        return f"backbone {idm.encoder.name} begins at random; training.backbone_weights=FILE gives it weights"
+    idm.encoder.load_weights(Path(file))
+    return (
+        f"backbone {idm.encoder.name} begins with {file} ({hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]})"
+    )
 
 
 def beta_nll(mean: Tensor, log_std: Tensor, target: Tensor, beta: float) -> Tensor:

@@ -1,6 +1,6 @@
 """Inverse dynamics: what a video's frames say about the robot's pose, or about the actions between them.
 
-EVA (arXiv 2603.17808) and its kin: convolutions, spatial softmax, MLP. Every frame is encoded by itself; a window of frames
+EVA (arXiv 2603.17808) and its kin: convolutions (worldrl's own, or a backbone of timm), spatial softmax, MLP. Every frame is encoded by itself; a window of frames
 shares one small head::
 
     frames ─► encoder (points and what is seen there) ─► [t-1, t, t+1] ─► head ─► mean and deviation of each column
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.nn.backbone import BackboneEncoder
 from worldrl.nn.blocks import Mlp
 from worldrl.nn.vision import ImageEncoder
 from worldrl.rewards.basis import MotionBasis
@@ -49,6 +50,9 @@ class IdmConfig:
         keypoints: points it looks for.
         value_width: features read at each point.
         hidden: width of the head's hidden layer.
+        backbone: a convolutional model of timm (extra ``timm``) that sees the frames, for example ``resnet50``; empty takes
+            worldrl's own convolutions.
+        backbone_stride: pixels per cell of its finest level that is read; coarser ones are added to it.
     """
 
     window: int = 1
@@ -57,12 +61,14 @@ class IdmConfig:
     keypoints: int = 24
     value_width: int = 16
     hidden: int = 256
+    backbone: str = ""
+    backbone_stride: int = 8
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if self.window not in OFFSETS:
             raise SettingError(f"model.window must be one of {sorted(OFFSETS)}, got {self.window}")
-        for name in ("width", "blocks", "keypoints", "value_width", "hidden"):
+        for name in ("width", "blocks", "keypoints", "value_width", "hidden", "backbone_stride"):
             if getattr(self, name) < 1:
                 raise SettingError(f"model.{name} must be at least 1, got {getattr(self, name)}")
 
@@ -80,6 +86,19 @@ class Decoded:
     std: Tensor
 
 
+def make_encoder(config: IdmConfig) -> ImageEncoder | BackboneEncoder:
+    """Make what sees the frames, at random.
+
+    Raises:
+        MissingExtraError: a backbone is asked for, and timm is not installed.
+        SettingError: timm has no such backbone.
+    """
+    sizes = {"width": config.width, "keypoints": config.keypoints, "value_width": config.value_width}
+    if config.backbone:
+        return BackboneEncoder(CONDITION, name=config.backbone, stride=config.backbone_stride, **sizes)
+    return ImageEncoder(CONDITION, blocks=config.blocks, **sizes)
+
+
 class InverseDynamics(nn.Module):
     """Pictures to recorded columns, with uncertainty.
 
@@ -90,6 +109,7 @@ class InverseDynamics(nn.Module):
 
     Attributes:
         basis: constants of the motion rewards, measured with it; None where its columns are no positions.
+        begun: what its backbone's training began with, in words; None without a backbone.
         mean: of each column in the training data, ``[D]``.
         deviation: its standard deviation there, ``[D]``.
         trust: what the predicted deviations are multiplied with, ``[D]``.
@@ -103,14 +123,9 @@ class InverseDynamics(nn.Module):
         super().__init__()
         self.config, self.columns, self.frame_stride = config, tuple(columns), frame_stride
         self.basis: MotionBasis | None = None
+        self.begun: str | None = None
         self.condition = nn.Parameter(torch.randn(1, CONDITION))
-        self.encoder = ImageEncoder(
-            CONDITION,
-            width=config.width,
-            blocks=config.blocks,
-            keypoints=config.keypoints,
-            value_width=config.value_width,
-        )
+        self.encoder = make_encoder(config)
         self.head = Mlp(config.window * self.encoder.out_width, config.hidden, 2 * len(columns))
         for name, fill in (("mean", 0.0), ("deviation", 1.0), ("trust", 1.0)):
             self.register_buffer(name, torch.full((len(columns),), fill))
@@ -180,6 +195,7 @@ class InverseDynamics(nn.Module):
             "columns": [column.to_json() for column in self.columns],
             "frame_stride": self.frame_stride,
             "basis": None if self.basis is None else self.basis.to_json(),
+            "begun": self.begun,
         }
         write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), parents=parents)
 
@@ -193,6 +209,7 @@ class InverseDynamics(nn.Module):
             idm = cls(IdmConfig(**config["sizes"]), columns, config["frame_stride"])
             idm.load_state_dict(artefact.tensors)
             idm.basis = None if config["basis"] is None else MotionBasis.from_json(config["basis"])
+            idm.begun = config.get("begun")  # folders older than backbones do not say
         except (KeyError, TypeError, RuntimeError) as error:
             raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return idm.to(device).eval()

@@ -1,4 +1,4 @@
-"""Several rewards become one by normalising each within its group first: GDPO (arXiv 2601.05242).
+"""Several rewards become one number: by normalising each within its group first (GDPO, arXiv 2601.05242), or as their plain mean.
 
     A_k = (r_k - mean_g r_k) / (std_g r_k + 1e-4),   A = Σ_k w_k A_k,   A ← (A - mean A) / (std A + eps)
 
@@ -43,12 +43,34 @@ def mix(rewards: Tensor, group: Tensor, *, weights: Sequence[float] | None = Non
     return (mixed - mixed.mean()) / (_deviation(mixed) + EPS)
 
 
+def mean_of_terms(rewards: Tensor, group: Tensor, *, weights: Sequence[float] | None = None) -> Tensor:
+    """Mix rewards ``[N, K]`` by their mean, Σ_k w_k r_k / Σ_k w_k: where one reward, or rewards of one scale, are all there is.
+
+    ``group`` has no part in it; ``weights`` as in :func:`mix`.
+    """
+    if weights is None:
+        return rewards.mean(dim=1)
+    share = rewards.new_tensor(list(weights))
+    return rewards @ (share / share.sum())
+
+
 def group_normalised(rewards: Tensor, group: Tensor) -> Tensor:
     """A_k ``[N, K]``, with the sample deviation; 0 in groups of one and where all mates have the same."""
+    centred, deviation = _centred(rewards, group)
+    return centred / (deviation + EPS)
+
+
+def group_deviation(rewards: Tensor, group: Tensor) -> Tensor:
+    """Sample deviation of each reward in its rollout's group ``[N, K]``; where it is 0 the reward tells no mates apart."""
+    return _centred(rewards, group)[1]
+
+
+def _centred(rewards: Tensor, group: Tensor) -> tuple[Tensor, Tensor]:
+    """Rewards less their group's mean, and their group's sample deviation, ``[N, K]`` each."""
     count = _scatter(torch.ones_like(rewards), group)
     centred = rewards - (_scatter(rewards, group) / count)[group]
     variance = _scatter(centred.square(), group) / (count - 1).clamp_min(1)
-    return centred / (variance.sqrt() + EPS)[group]
+    return centred, variance.sqrt()[group]
 
 
 def _scatter(values: Tensor, group: Tensor) -> Tensor:

@@ -103,9 +103,7 @@ def similarity_reward(folder: str, terms: Sequence[str], device: torch.device) -
         SettingError: no folder is given, it reads nothing that is commanded, or a term is unknown.
     """
     if not folder:
-        raise SettingError(
-            "reward_folder: reward=similarity needs an inverse dynamics; make one with worldrl train-idm"
-        )
+        raise SettingError("folders.similarity: this reward needs an inverse dynamics; make one with worldrl train-idm")
     idm = InverseDynamics.load(Path(folder), device)
     commanded_columns(idm)
     check_terms(terms, (TERM,))

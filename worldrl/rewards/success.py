@@ -68,7 +68,7 @@ def precision_recall(predicted: NDArray[np.bool_], actual: NDArray[np.bool_]) ->
 
 
 def debounced_score(probability: NDArray[np.float32], debounce: int) -> NDArray[np.float32]:
-    """Largest threshold under which each rollout still counts as success.
+    """Largest threshold under which each rollout still counts as success: max_t min_{0 <= k < m} p_{t+k}, m = ``debounce``.
 
     Args:
         probability: ``[B, T]``.

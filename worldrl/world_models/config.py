@@ -191,11 +191,17 @@ class GripperHeadConfig:
     loss_weight: float = 0.3
 
 
+TOLD = ("actions", "instruction")
+"""What a video is made from."""
+
+
 @dataclass
 class OutcomeHeadConfig:
     """Outcome head, and when its probability counts as success.
 
     Attributes:
+        told: what its training tells of the episodes that it judges: ``actions`` (imagined from them: practice in
+            imagination), or ``instruction`` (recorded frames read without actions: a judge of planned videos).
         width: of a juror's belief.
         jury: heads that judge together; their mean probability counts, their spread is doubt.
         threshold: probability from which a frame counts as success; calibrated on held-out rollouts.
@@ -208,9 +214,12 @@ class OutcomeHeadConfig:
     threshold: float = 0.7
     least_threshold: float = 0.5
     debounce: int = 2
+    told: str = "actions"
 
     def __post_init__(self) -> None:
-        """Reject a jury of none."""
+        """Reject a jury of none, and one that is told anything else."""
+        if self.told not in TOLD:
+            raise SettingError(f"outcome.told: unknown value {self.told!r}{nearest(self.told, TOLD)}")
         if self.jury < 1:
             raise SettingError(f"outcome.jury must be at least 1, got {self.jury}")
 

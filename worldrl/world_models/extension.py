@@ -23,6 +23,7 @@ FREE = frozenset(
         "dynamics.unet.sampling_steps", "dynamics.unet.order",
         "success.loss_weight", "success.positive_weight", "success.noise_weight", "gripper.loss_weight",
         "outcome.jury", "outcome.threshold", "outcome.least_threshold", "outcome.debounce",
+        "outcome.told",
     }
 )  # fmt: skip
 """Settings that fit any weights: of losses, of training, of sampling, of what counts; and what can be added untrained."""

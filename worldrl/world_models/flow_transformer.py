@@ -184,6 +184,32 @@ class FlowTransformer(nn.Module):
             x = clean.float()
         return x, features
 
+    @property
+    def read_level(self) -> float:
+        """Level σ at which finished frames are read: that of the sampler's last evaluation, and at most a half.
+
+        Heads that learned from sampled chunks know features of that level. Above a half there would be more noise than picture.
+        """
+        if self.config.refinement_steps:
+            return float(self._refinement()[-1])
+        return min(float(sigma_grid(self.config.sampling_steps, self.config.shift)[-2]), 0.5)
+
+    def read(self, clean: Tensor, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> Tensor:
+        """Look at a finished chunk as if it had just been sampled.
+
+        Args:
+            clean: its latents ``[B, F, c, h, w]``.
+            noise: standard normal, of the same shape.
+            reference: as of :meth:`forward`, and so are the others.
+            memory: what came before it.
+            action: what it was told.
+
+        Returns:
+            Features ``[B, n, d]`` for the heads.
+        """
+        level = clean.new_full((len(clean),), self.read_level)
+        return self(add_noise(clean, noise, level), level, reference, memory, action)[1]
+
     def loss(
         self,
         clean: Tensor,

@@ -4,13 +4,16 @@ Each episode is imagined from its beginning and from somewhere in its middle (``
 twice: with a sentence for its task against what really came, and with one that
 it certainly does not fulfil, against failure throughout.
 
+A judge of planned videos (``outcome.told=instruction``) has no actions to go by, and a plan imagined in an episode's place would
+not lead to that episode's outcome. It learns from the recorded frames themselves, read without their actions (``reading``).
+
 Shapes legend: ``E`` imagined episodes, ``T`` frames, padded to whole chunks of the longest, ``d`` width of the dynamics.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -25,8 +28,9 @@ from worldrl.data.window_batch import WindowBatch
 from worldrl.world_models.episode_rollouts import chunks_of, first_state, whole_episodes
 from worldrl.world_models.losses import imagine_chunk
 from worldrl.world_models.outcome_head import OutcomeHead, outcome_loss
+from worldrl.world_models.reading import read_findings
 from worldrl.world_models.sentences import Sentences, relabel
-from worldrl.world_models.training import autocast
+from worldrl.world_models.training import autocast, encode_frames
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
 
@@ -128,7 +132,8 @@ def _tell_both_ways(
 ) -> list[Told]:
     # Half of the episodes tell everything about a lie: the others must not become rare.
     versions = [relabel(batch, sentences, share, generator) for share in (0.0, 1.0)]
-    findings = _findings(model, batch, versions, config, on_device(generator, model.device))
+    find = _findings if model.config.outcome.told == "actions" else _findings_read
+    findings = find(model, batch, versions, config, on_device(generator, model.device))
     told = [Told(f, v.success, v.valid) for f, v in zip(findings, versions, strict=True)]
     untrue = torch.tensor([bool(sentences.other.get(task)) for task in batch.task])
     return [told[0], told[1].select(untrue.nonzero().squeeze(1))] if untrue.any() else told[:1]
@@ -151,6 +156,25 @@ def _findings(
             for sentence, frames in zip(told, found, strict=True):
                 frames.append(model.find(features, sentence).half())
     return [torch.cat(frames, dim=1) for frames in found]
+
+
+def _findings_read(
+    model: VideoWorldModel,
+    batch: WindowBatch,
+    versions: Sequence[WindowBatch],
+    config: WorldModelTraining,
+    generator: torch.Generator,
+) -> list[Tensor]:
+    """Read the recorded frames as a plan of each version's sentence; return the findings ``[B, T, 2d]``."""
+    state, shape = first_state(model, batch, config), batch.frames.shape[:2]
+    latent = encode_frames(model, batch.frames.flatten(0, 1).cpu().numpy(), config).float().unflatten(0, shape)
+    noise = torch.randn(latent.shape, generator=generator, device=model.device)
+    found: list[Tensor] = []
+    with autocast(model, config):
+        for version in versions:
+            told = replace(state, instruction=model.success.embed(version.instruction))
+            found.append(read_findings(model, told, latent, None, noise).half())
+    return found
 
 
 def _join(parts: Sequence[Told]) -> Told:

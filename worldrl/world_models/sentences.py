@@ -27,11 +27,12 @@ class Sentences:
 def hide_rows(batch: WindowBatch, share: float, generator: torch.Generator) -> Tensor | None:
     """Draw the windows that lose their actions, bool ``[B]``; None where none does.
 
-    A static clip keeps its action: without, it would teach that nobody does anything about the instruction.
+    A static clip keeps its action: without, it would teach that nobody does anything about the instruction. So does a window of an
+    episode that failed: without, it would teach to plan failures.
     """
     if not share:
         return None
-    return (torch.rand(len(batch.task), generator=generator) < share) & ~batch.static.cpu()
+    return (torch.rand(len(batch.task), generator=generator) < share) & ~batch.static.cpu() & batch.fulfilled.cpu()
 
 
 def relabel(

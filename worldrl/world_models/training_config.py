@@ -31,7 +31,7 @@ class WorldModelTraining:
         event_share: share of windows around gripper changes and contacts.
         negative_share: share of windows whose instruction is swapped for one they certainly do not fulfil.
         action_dropout: share of windows that are told the instruction instead of their actions, for a model that plans
-            (``dynamics.planning``); static clips keep theirs. Give such a model episodes that do what they were told.
+            (``dynamics.planning``); static clips and episodes that failed keep theirs.
         outcome_steps: steps of the outcome head, after the dynamics; 0 leaves it as it is.
         outcome_batch: episodes per step of those.
         outcome_learning_rate: peak, warm-up cosine.

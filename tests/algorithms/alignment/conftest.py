@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts, mean_of_terms
+from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts
+from worldrl.rewards.mixing import mean_of_terms
 
 
 class Light:

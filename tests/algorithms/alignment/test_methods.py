@@ -21,13 +21,13 @@ from worldrl.algorithms.alignment.step_aware_preference import (
     preference_loss,
     preferred,
 )
-from worldrl.algorithms.alignment.task import advantages, clipped_advantage, mean_of_terms
+from worldrl.algorithms.alignment.task import advantages, clipped_advantage
 from worldrl.algorithms.alignment.videos import Layer, Surroundings, VideoTree, group_keys, grow
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.log import MetricLog, read_metrics
 from worldrl.core.rng import stream
 from worldrl.diffusion.sde import Denoising, RatioRule, make_schedule
-from worldrl.rewards.mixing import mix
+from worldrl.rewards.mixing import mean_of_terms, mix
 
 NOTHING = Surroundings(*[torch.zeros(0)] * 3)
 SDE = Denoising(steps=3, noise="constant", eta=0.6)

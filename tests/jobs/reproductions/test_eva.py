@@ -1,16 +1,18 @@
 """The arithmetic of ``eva``: what an arm costs, how many videos best-of-N may draw for it, and which claims follow."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from worldrl.core.errors import SettingError
+from worldrl.core.jsonfile import read_json, write_json
 from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.reproductions import eva_parts
 from worldrl.jobs.reproductions.catalogue import Cell, changed
-from worldrl.jobs.reproductions.eva import SETTINGS, claims, cost_table, paired_table
+from worldrl.jobs.reproductions.eva import SETTINGS, claims, cost_table, knowledge_table, paired_table
 from worldrl.jobs.reproductions.eva_arms import (
     ALIGNED,
     GIVEN,
@@ -18,18 +20,23 @@ from worldrl.jobs.reproductions.eva_arms import (
     TRAINED,
     alignment_method,
     chunks_to,
+    climbed,
     costs,
     equal_compute,
     group_size,
     look_points,
+    mixture,
     needed,
     shown,
     staging,
     times_less,
     told_climb,
 )
+from worldrl.jobs.reproductions.eva_judge import JUDGED, make_judge, worth
 from worldrl.jobs.reproductions.eva_parts import Parts, planner_config, planner_training
 from worldrl.jobs.reproductions.strips import kept_strips, save_strip
+from worldrl.rewards.mixing import mix
+from worldrl.world_models.video import VideoWorldModel
 
 QUICK = SETTINGS["quick"]
 
@@ -188,7 +195,8 @@ def test_seconds_on_the_way_are_the_logs_and_rows_the_historys():
 
 def results(**flow: float):
     same = {"success": 0.5, "violation_rate": 0.2, "jerk_spike_rate": 0.1, "motion": 0.5, "reward": 2.0, "cost": 1000.0}
-    rows = {method: {**same, "hits": [True, False], "episodes": 2} for method in METHODS}
+    per_plan = {"reward": [2.0, 2.0], "judged_success": [0.9, 0.1]}
+    rows = {method: {**same, "hits": [True, False], "episodes": 2, "per_plan": per_plan} for method in METHODS}
     for method in ALIGNED:
         rows[method] |= {"imagined_rows": 1.0, "trained_rows": 2.0, "climb": way([1.0, 2.0, 3.0], [0.0, 60, 120])}
     rows["flow-grpo"] |= flow
@@ -203,6 +211,70 @@ def test_claims_are_differences_that_should_lie_above_zero():
     # BranchGRPO is where plain GRPO ends after 40 s instead of 120; Sol-RL is as fast as its pool.
     assert means[4:] == pytest.approx([3 - 1.8, 1 - 2])
     assert np.isfinite(means).all()
+
+
+def test_what_a_reward_knows_of_success_is_told_plan_by_plan():
+    rows = {row[:2]: row[2:] for row in knowledge_table(results()).rows}
+    assert rows["none", "moving_executability"] == ("0.50", "2", "2")
+    assert rows["none", "judged success"] == ("1.00", "2", "2")
+    assert rows["branch-grpo", "judged success"][0] == "unknown: one outcome only"
+    assert {arm for arm, _ in rows} == {"none", "best-of-n", "staged", *ALIGNED}
+
+
+def test_judged_success_is_mixed_in_where_it_weighs_something():
+    """Without a weight nothing changes; with one, of two plans alike in motion the one that shows success is worth more."""
+    judged = replace(QUICK, success_weight=2.0)
+    terms, group = torch.tensor([[5.0, 0.1], [5.0, 0.9], [8.0, 0.5]]), torch.zeros(3, dtype=torch.int64)
+    assert torch.equal(mixture(QUICK)(terms[:, :1], group), terms[:, 0])
+    value = mixture(judged)(terms, group)
+    torch.testing.assert_close(value, mix(terms, group, weights=[1.0, 2.0]))
+    assert value[1] > value[0]
+    named = {"moving_executability": terms[:, 0].numpy(), "success": terms[:, 1].numpy()}
+    assert climbed(QUICK, named) == pytest.approx(6)
+    assert climbed(judged, named) == pytest.approx((6 + 2 * 10 * 0.5) / 3)
+    with pytest.raises(SettingError, match="success_weight"):
+        changed(QUICK, {"success_weight": -1})
+
+
+def test_the_judge_learns_from_failures_too_and_leaves_the_planner_alone(make_world_model, lit_episode, tmp_path):
+    planner = make_world_model(planning=True, spread=0.3)
+    planner.save(tmp_path / "planner")
+    episodes = [lit_episode(n) for n in range(40)]
+    make_judge(tmp_path / "planner", 60, episodes[:25], episodes[25:], tmp_path, seed=0)
+    said = read_json(tmp_path / JUDGED)
+    assert said["successes"] + said["failures"] == 15
+    assert said["auroc"] > 0.9
+    judge = VideoWorldModel.load(tmp_path / "world_model")
+    moved = [name for name, value in judge.state_dict().items() if not torch.equal(value, planner.state_dict()[name])]
+    assert {name.split(".")[0] for name in moved} == {"outcome"}
+    assert judge.config.outcome.told == "instruction"
+    assert worth(judge, [e for e in episodes if e.success])["auroc"] is None
+
+
+def test_the_judges_demonstrations_are_those_of_the_planner_and_the_failures(
+    make_world_model, push_episode, tmp_path, monkeypatch
+):
+    episodes = [push_episode(n, 16) for n in range(30)]
+    good, bad = ([e for e in episodes if e.success is kind] for kind in (True, False))
+    given = {}
+
+    def judge(planner, steps, learned, kept, place, *, seed):
+        given.update(learned=learned, kept=kept, steps=steps)
+        make_world_model(planning=True).save(place / "world_model")
+        write_json(place / JUDGED, {"auroc": 0.5})
+
+    recorded = SimpleNamespace(subset=lambda keep: SimpleNamespace(load=lambda: [e for e in episodes if keep(e)]))
+    monkeypatch.setattr(eva_parts, "make_judge", judge)
+    settings = replace(QUICK, success_weight=1.0, judge_steps=7, kept=0.5)
+    parts = Parts(make_world_model(planning=True), idm=None, learned=good[2:], kept=good[:2], frame_s=0.1)
+    found = eva_parts.with_judge(settings, 0, tmp_path / "run/stages/one", parts, recorded, tmp_path)
+    assert given["steps"] == 7
+    assert [e.success for e in given["kept"][:2]] == [True, True]
+    assert sorted(e.meta["index"] for e in (*given["learned"], *given["kept"])) == list(range(30))
+    assert not any(e.success for e in given["kept"][2:])
+    assert len(given["kept"]) - 2 == 2 * (int(0.5 * len(bad)) // 2)
+    assert found.judge_worth == {"auroc": 0.5}
+    assert found.judge.judge is not parts.model
 
 
 def test_arms_are_compared_test_by_test():

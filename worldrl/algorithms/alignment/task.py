@@ -18,6 +18,7 @@ from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.interfaces import Logs, RewardMix, VideoReward
 from worldrl.core.rng import stream
 from worldrl.core.types import ImaginedVideos, ResetRecord, first_frames
+from worldrl.rewards.mixing import group_deviation
 from worldrl.world_models.flow_transformer import FlowTransformer
 from worldrl.world_models.video import VideoWorldModel
 
@@ -129,27 +130,27 @@ class AlignmentTask:
         return torch.cat(rounds)[:wanted]
 
 
-def mean_of_terms(terms: Tensor, group: Tensor) -> Tensor:
-    """Mix terms ``[N, K]`` by their plain mean: the choice where one term, or terms of one scale, are all there is."""
-    return terms.mean(dim=1)
-
-
 def imagined_videos(task: AlignmentTask, latent: Tensor, start: Tensor) -> ImaginedVideos:
     """Show latents ``[B, T, c, h, w]`` that began at ``start`` ``[B]`` as their rewards see them."""
     records = [task.starts.records[i] for i in start.tolist()]
     now = torch.stack([torch.from_numpy(record.memory[-1]) for record in records])[:, None]
     frames = torch.cat([now, task.model.decode(latent, first_frames(records)).cpu()], dim=1)
     sentences = [record.instruction for record in records]
-    return ImaginedVideos(frames, latent.cpu(), task.frame_s, sentences, commanded(task, start, latent.shape[1]))
+    action = acted(task, start, latent.shape[1])
+    told = None if action is None else commanded(task, start, action)
+    return ImaginedVideos(frames, latent.cpu(), task.frame_s, sentences, told, action)
 
 
-def commanded(task: AlignmentTask, start: Tensor, frames: int) -> Tensor | None:
-    """Return what the robot is told at the first frame and at ``frames`` more ``[B, 1 + frames, A]``; None of planned videos."""
-    if task.starts.action is None:
-        return None
-    stride, which = task.model.frame_stride, start.tolist()
-    first = torch.stack([torch.from_numpy(task.starts.records[i].command) for i in which])
-    after = integrate_commands(task.model.embodiment, first, task.starts.action[start][:, : frames * stride])
+def acted(task: AlignmentTask, start: Tensor, frames: int) -> Tensor | None:
+    """Return the actions that lead to ``frames`` frames ``[B, frames s, A]``; None of planned videos."""
+    return None if task.starts.action is None else task.starts.action[start][:, : frames * task.model.frame_stride]
+
+
+def commanded(task: AlignmentTask, start: Tensor, action: Tensor) -> Tensor:
+    """Return what the robot is told at the first frame and at those that ``action`` ``[B, T s, A]`` leads to, ``[B, 1 + T, A]``."""
+    stride = task.model.frame_stride
+    first = torch.stack([torch.from_numpy(task.starts.records[i].command) for i in start.tolist()])
+    after = integrate_commands(task.model.embodiment, first, action)
     return torch.cat([first[:, None], after[:, stride - 1 :: stride]], dim=1)
 
 
@@ -188,8 +189,9 @@ def clipped_advantage(task: AlignmentTask, value: Tensor, group: Tensor, *, batc
 
 
 def reward_logs(task: AlignmentTask, terms: Tensor, group: Tensor) -> Logs:
-    """Every term's mean over the videos, and the share of groups whose videos are all worth the same."""
+    """Every term's mean over the videos and its deviation within groups, and the share of groups worth the same throughout."""
     value = task.mix(terms, group)
-    spread = group_mean((value - group_mean(value, group)[group]).abs(), group)
-    means = {f"reward/{name}": terms[:, k].mean() for k, name in enumerate(task.reward.names)}
-    return {**means, "align/groups_without_signal": (spread < 1e-9).float().mean()}
+    apart = group_mean((value - group_mean(value, group)[group]).abs(), group)
+    named = {"reward": terms.mean(dim=0), "spread": group_deviation(terms, group).mean(dim=0)}
+    of_terms = {f"{kind}/{name}": v[k] for kind, v in named.items() for k, name in enumerate(task.reward.names)}
+    return {**of_terms, "align/groups_without_signal": (apart < 1e-9).float().mean()}

@@ -27,12 +27,13 @@ from typing import Any
 
 import numpy as np
 
-from worldrl.core.stats import paired, wilson
+from worldrl.core.stats import auroc, paired, wilson
 from worldrl.evaluation.report.model import Curve, Table
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.eva_arms import (
     ALIGNED,
     GIVEN,
+    JUDGED_SUCCESS,
     MEASURES,
     METHODS,
     TRAINED,
@@ -50,6 +51,8 @@ from worldrl.jobs.reproductions.strips import save_strip
 from worldrl.jobs.world_model_tables import with_rate
 from worldrl.rewards.basis import REAL_SHARE
 
+REWARDS = {"reward": TERM, JUDGED_SUCCESS: "judged success"}
+"""What the rewards of single plans are called."""
 BASELINES = {"branch-grpo": "flow-grpo", "sol-rl": "full-pool"}
 """What a cheaper method is held against."""
 SETTINGS: Mapping[str, EvaSettings] = {
@@ -81,11 +84,14 @@ def run(settings: EvaSettings, cell: Cell, folder: Path) -> dict[str, Any]:
 
 def conclude(settings: EvaSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
     """Hold the arms against each other, seed by seed."""
-    tables = [measures_table(results), paired_table(results), cost_table(results)]
+    tables = [measures_table(results), paired_table(results), knowledge_table(results), cost_table(results)]
     success = np.stack([column(results, m, "success") for m in METHODS], axis=1).tolist()
     figure = side_by_side("Executed plans", "success", METHODS, {"success": success}, percent=True)
     return Findings(
-        claims(results), tables, [figure, artefact_figure(results), climb_figure(settings, results)], notes(settings)
+        claims(results),
+        tables,
+        [figure, artefact_figure(results), climb_figure(settings, results)],
+        notes(settings, results),
     )
 
 
@@ -149,13 +155,30 @@ def claims(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Claim]:
 
 def measures_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
     """Every arm's means over seeds."""
+    judged = JUDGED_SUCCESS in results["none"][0]
+    shown = (*MEASURES, JUDGED_SUCCESS) if judged else MEASURES
     rows = []
     for method in METHODS:
-        known = [name for name in MEASURES if name in results[method][0]]
+        known = [name for name in shown if name in results[method][0]]
         means = {name: f"{column(results, method, name).mean():.3g}" for name in known}
-        rows.append((method, *(means.get(name, "") for name in MEASURES), str(results[method][0]["episodes"])))
-    heads = ("Arm", "Success", "Limits broken", "Jerk spikes", "Motion", f"Reward ({TERM})", "Episodes per seed")
+        rows.append((method, *(means.get(name, "") for name in shown), str(results[method][0]["episodes"])))
+    heads = ("Arm", "Success", "Limits broken", "Jerk spikes", "Motion", f"Reward ({TERM})")
+    heads = (*heads, *(("Judged success",) if judged else ()), "Episodes per seed")
     return Table("Executed plans, means over seeds", heads, rows)
+
+
+def knowledge_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+    """Does a reward know which plans succeed? Where it does not, climbing it can raise success only by chance."""
+    rows = []
+    for method in METHODS[len(GIVEN) :]:
+        hit = hits(results, method)
+        for name in results[method][0]["per_plan"]:
+            value = np.concatenate([np.array(found["per_plan"][name]) for found in results[method]])
+            area = f"{auroc(value[hit], value[~hit]):.2f}" if 0 < hit.sum() < len(hit) else "unknown: one outcome only"
+            rows.append((method, REWARDS[name], area, str(int(hit.sum())), str(int((~hit).sum()))))
+    heads = ("Arm", "Reward", "Area under the ROC curve", "Successes", "Failures")
+    note = "Of a plan's reward for the success of its execution, all seeds pooled; 0.5 is chance. EVA's reward knows smoothness alone."
+    return Table("What the rewards know of success", heads, rows, note)
 
 
 def paired_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
@@ -215,11 +238,25 @@ def artefact_figure(results: Mapping[str, Sequence[dict[str, Any]]]) -> Curve:
     return side_by_side("Artefacts of plans", "share of frames", arms, series, percent=True)
 
 
-def notes(settings: EvaSettings) -> list[str]:
+def notes(settings: EvaSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
     """How it was done, and limits."""
     return [
         f"{settings.tasks}: {settings.demonstrations} demonstrations per task and seed, {settings.tests} test states per task.",
         f"Best-of-N draws {equal_compute(settings)} videos per test; a trained row counts {TRAINED} times.",
         "Plans are executed open loop; the inverse dynamics reads the command, gripper included, so that a grasp is held.",
         "Limits are measured on the demonstrations' own motion, not a data sheet's.",
+        *judge_notes(settings, results),
+    ]
+
+
+def judge_notes(settings: EvaSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
+    """What is climbed besides, and how well its judge knows demonstrations that it has not learned from."""
+    if not settings.success_weight:
+        return ["The reward is EVA's: it knows smoothness alone, so smooth failures have nothing to gain."]
+    worth = [found["judge"] for found in results["none"]]
+    areas = ", ".join("unknown" if one["auroc"] is None else f"{one['auroc']:.2f}" for one in worth)
+    seen = sum(one["successes"] for one in worth), sum(one["failures"] for one in worth)
+    return [
+        f"Judged success weighs {settings.success_weight:g} beside the executability's 1 (GDPO). The judge's area under the ROC curve, "
+        f"seed by seed: {areas}, over {seen[0]} kept successes and {seen[1]} failures."
     ]

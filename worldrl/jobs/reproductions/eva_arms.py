@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from worldrl.algorithms.alignment.diffusion_nft import DiffusionNftConfig
 from worldrl.algorithms.alignment.flow_grpo import FlowGrpoConfig
 from worldrl.algorithms.alignment.measure import measure
 from worldrl.algorithms.alignment.sol_rl import SolRlConfig
-from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts, mean_of_terms
+from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts
+from worldrl.core.interfaces import RewardMix
 from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.log import MetricLog, read_metrics
 from worldrl.core.rng import stream_seed
@@ -32,10 +34,12 @@ from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
 from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.eva_parts import TERM, EvaSettings, Parts, starting_states, task_names_of
-from worldrl.rewards.executability import jerk_spike_rate, violation_rate
+from worldrl.rewards.executability import PUBLISHED, jerk_spike_rate, violation_rate
 from worldrl.rewards.idm_training import as_shown
+from worldrl.rewards.mixing import mean_of_terms, mix
 from worldrl.rewards.motion import motion_content
 from worldrl.rollout.decoded_plans import execute_frames, execute_recorded
+from worldrl.rollout.judged_success import TERM as SUCCESS
 from worldrl.rollout.reset_store import record_at
 from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans, staged_rollouts
 from worldrl.rollout.starts import task_horizons
@@ -46,6 +50,8 @@ GIVEN = ("recorded", "restored", "imagined-true-actions")
 """Arms that plan nothing: kept demonstrations, and which link between a picture and a success is weak."""
 METHODS = (*GIVEN, "none", "best-of-n", "staged", *ALIGNED)
 MEASURES = ("success", "violation_rate", "jerk_spike_rate", "motion", "reward")
+JUDGED_SUCCESS = "judged_success"
+"""Mean probability of success that the judge gives an arm's plans, where there is a judge."""
 CLIMB = "climb.json"
 """Rewards that an alignment has reached, by finished iterations."""
 TRAINED, AT_ONCE = 3, 8
@@ -80,6 +86,19 @@ def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfig
     )
 
 
+def mixture(settings: EvaSettings) -> RewardMix:
+    """Mix executability and judged success by GDPO; the executability by itself needs no mixture."""
+    return partial(mix, weights=[1.0, settings.success_weight]) if settings.success_weight else mean_of_terms
+
+
+def climbed(settings: EvaSettings, terms: Mapping[str, Any]) -> float:
+    """Return what is climbed as one number: the terms' means, the judged success in the executability's range, weighed."""
+    if not settings.success_weight:
+        return float(terms[TERM].mean())
+    judged = settings.success_weight * PUBLISHED.highest * terms[SUCCESS].mean()
+    return float(terms[TERM].mean() + judged) / (1 + settings.success_weight)
+
+
 def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> dict[str, Any]:
     """Align the arm's copy of the video model in place; return what it cost."""
     model = parts.model
@@ -91,7 +110,8 @@ def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> di
         chunks=settings.chunks,
         learning_rate=settings.rate,
     )
-    task = AlignmentTask(model, Starts(starts), parts.reward, mean_of_terms, parts.frame_s, config, cell.seed)
+    mixing, scaled = mixture(settings), bool(settings.success_weight)
+    task = AlignmentTask(model, Starts(starts), parts.reward, mixing, parts.frame_s, config, cell.seed, scaled)
     seen = replace(task, starts=Starts([demonstrated_start(model, e, f"kept {n}") for n, e in enumerate(parts.kept)]))
     with MetricLog(folder) as log:
         name, configs = alignment_method(settings, cell.method)
@@ -122,7 +142,7 @@ def climb(
             part = replace(task, config=replace(task.config, iterations=finished))
             history = align(part, method, folder=folder / "checkpoints", log=log)
         if finished not in rewards:
-            rewards[finished] = float(measure(seen, 1, pictures=0).terms[TERM].mean())
+            rewards[finished] = climbed(settings, measure(seen, 1, pictures=0).terms)
             write_json(file, {str(k): value for k, value in rewards.items()})
     return history, rewards
 
@@ -237,7 +257,7 @@ def staging(settings: EvaSettings, method: str, chunks: int) -> StagedConfig:
 def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
     """Plan from every test state, execute what the plans show, and count their artefacts."""
     success: list[bool] = []
-    measured: dict[str, list[float]] = {name: [] for name in MEASURES[1:]}
+    measured: dict[str, list[float]] = {}
     evaluations = 0
     for task in task_names_of(settings):
         records, starts = starting_states(settings, parts, task, cell.seed)
@@ -249,10 +269,12 @@ def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
             actions = parts.model.embodiment.actions
             success += execute_frames(parts.idm, plans.frames, told, task, starts[rows], actions).tolist()
             for name, values in artefacts(parts, plans).items():
-                measured[name] += values
+                measured.setdefault(name, []).extend(values)
     means = {name: float(np.mean(values)) for name, values in measured.items()}
     rate = {"success": float(np.mean(success)), "episodes": len(success), "hits": success}
-    return {**rate, **means, "test_rows": evaluations}
+    told = {name: measured[name] for name in ("reward", JUDGED_SUCCESS) if name in measured}
+    worth = {} if parts.judge_worth is None else {"judge": dict(parts.judge_worth)}
+    return {**rate, **means, **worth, "per_plan": told, "test_rows": evaluations}
 
 
 def plan(settings: EvaSettings, cell: Cell, parts: Parts, task: str, records: Sequence[Any], first: int) -> StagedPlans:
@@ -261,7 +283,7 @@ def plan(settings: EvaSettings, cell: Cell, parts: Parts, task: str, records: Se
     return staged_rollouts(
         parts.model,
         parts.reward,
-        mean_of_terms,
+        mixture(settings),
         records,
         config,
         frame_s=parts.frame_s,
@@ -288,8 +310,9 @@ def demonstrated_start(model: VideoWorldModel, episode: Episode, source: str) ->
 
 
 def artefacts(parts: Parts, plans: StagedPlans) -> dict[str, list[float]]:
-    """Measure every plan's decoded joints: broken limits, jerk spikes, motion content and the reward."""
-    read, basis = parts.idm.decode(plans.frames).mean.float().cpu(), parts.reward.basis
+    """Measure every plan's decoded joints: broken limits, jerk spikes, motion content; its executability, and its judged success."""
+    read, basis = parts.idm.decode(plans.frames).mean.float().cpu(), parts.executability.basis
     measures = {"violation_rate": violation_rate, "jerk_spike_rate": jerk_spike_rate, "motion": motion_content}
     found = {name: measure(read, basis.dt, basis.limits).tolist() for name, measure in measures.items()}
-    return {**found, "reward": plans.terms[:, 0].tolist()}
+    judged = {} if parts.judge is None else {JUDGED_SUCCESS: plans.terms[:, 1].tolist()}
+    return {**found, "reward": plans.terms[:, 0].tolist(), **judged}

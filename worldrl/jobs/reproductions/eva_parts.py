@@ -1,25 +1,28 @@
-"""What every arm of ``eva`` shares with its seed: demonstrations, a video model that plans, and an inverse dynamics.
+"""What every arm of ``eva`` shares with its seed: demonstrations, a video model that plans, an inverse dynamics, maybe a judge.
 
-All three are made once per seed, of the same demonstrations; a part of these is kept apart for the inverse dynamics'
+All are made once per seed, of the same demonstrations; a part of these is kept apart for the inverse dynamics'
 deviations and noise floor, and to execute what real videos show.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
+from worldrl.core.jsonfile import read_json
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream_seed
 from worldrl.core.types import Episode, ResetRecord
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.idm_stages import IDM, learn_idm, motion_basis, through_codec
 from worldrl.jobs.opening import choose_tasks
+from worldrl.jobs.reproductions.eva_judge import JUDGED, make_judge
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.stages import learn_world_model, split_held_out
 from worldrl.jobs.world_model_start import SCRATCH, WORLD_MODEL, starting_world_model
@@ -27,9 +30,11 @@ from worldrl.rewards.columns import choose_columns, recorded_names
 from worldrl.rewards.decoded import DecodedReward
 from worldrl.rewards.idm_training import IdmTraining, Restore
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.several import SeveralRewards
 from worldrl.rollout.actors import AnyActor, ExpertActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_options
 from worldrl.rollout.decoded_plans import check_targets
+from worldrl.rollout.judged_success import SuccessReward, success_reward
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.rollout.starts import simulator_starts
 from worldrl.world_models.config import CodecConfig, DynamicsConfig, VideoWorldModelConfig
@@ -75,6 +80,9 @@ class EvaSettings:
         idm_width: channels of the inverse dynamics.
         idm_steps: of its training.
         idm_rate: its peak learning rate.
+        success_weight: of the judged success (``eva_judge``) beside the executability, whose weight is 1, mixed by GDPO; 0 trains
+            no judge and climbs the executability alone, as EVA does.
+        judge_steps: of the judge's outcome head.
         iterations: of the alignment.
         prompts: starts per iteration.
         chunks: length of the videos that are aligned, and of those that the reward's constants are measured on.
@@ -117,6 +125,8 @@ class EvaSettings:
     idm_width: int = 48
     idm_steps: int = 12000
     idm_rate: float = 2e-3
+    success_weight: float = 0.0
+    judge_steps: int = 1500
     iterations: int = 100
     prompts: int = 8
     chunks: int = 3
@@ -135,6 +145,8 @@ class EvaSettings:
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"change.{name}: must lie in [0, 1], got {getattr(self, name)}")
         task_names_of(self)
+        if self.success_weight < 0:
+            raise SettingError(f"change.success_weight: must be zero or more, got {self.success_weight}")
 
     @property
     def video_frames(self) -> int:
@@ -152,6 +164,8 @@ class Parts:
         learned: demonstrations that both learned from.
         kept: those that neither did.
         frame_s: seconds between imagined frames.
+        judge: says whether a video shows success; None where its weight is 0.
+        judge_worth: what it says of demonstrations that it has not learned from.
     """
 
     model: VideoWorldModel
@@ -159,12 +173,19 @@ class Parts:
     learned: Sequence[Episode]
     kept: Sequence[Episode]
     frame_s: float
+    judge: SuccessReward | None = None
+    judge_worth: Mapping[str, Any] | None = None
 
     @property
-    def reward(self) -> DecodedReward:
-        """The reward that alignment climbs and that plans are chosen by."""
+    def executability(self) -> DecodedReward:
+        """EVA's reward of the decoded motion."""
         assert self.idm.basis is not None  # it reads positions
         return DecodedReward(self.idm, {TERM: self.idm.basis.rewards[TERM]}, self.idm.basis)
+
+    @property
+    def reward(self) -> SeveralRewards:
+        """The reward that alignment climbs and that plans are chosen by: the executability, and the judge's where there is one."""
+        return SeveralRewards([self.executability, *([] if self.judge is None else [self.judge])])
 
 
 def task_names_of(settings: EvaSettings) -> list[str]:
@@ -181,7 +202,8 @@ def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
         folder: of the stage that asks.
     """
     data = shared(folder, f"demonstrations-seed-{seed}", lambda place: record(settings, seed, place)) / "dataset"
-    dataset = EpisodeDataset.open(data).subset(lambda episode: episode.success).load()
+    recorded = EpisodeDataset.open(data)
+    dataset = recorded.subset(lambda episode: episode.success).load()
     if not len(dataset):
         raise SettingError(f"eva: the expert failed in all demonstrations in {data}; record more, or with less noise")
     learned, scaling, apart = split_held_out(dataset, settings.kept, seed=seed)
@@ -196,7 +218,25 @@ def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
     )
     idm = InverseDynamics.load(place / IDM)
     check_targets(idm.columns, model.embodiment.actions)
-    return Parts(model, idm, learned, [*scaling, *apart], settings.stride / dataset.fps)
+    parts = Parts(model, idm, learned, [*scaling, *apart], settings.stride / dataset.fps)
+    return with_judge(settings, seed, folder, parts, recorded, planner) if settings.success_weight else parts
+
+
+def with_judge(
+    settings: EvaSettings, seed: int, folder: Path, parts: Parts, recorded: EpisodeDataset, planner: Path
+) -> Parts:
+    """Add the judge, which learns from the failures too; a part of these is kept from it as it is of the successes."""
+    failed, *kept = split_held_out(
+        list(recorded.subset(lambda episode: not episode.success).load()), settings.kept, seed=seed
+    )
+    learned, unseen = [*parts.learned, *failed], [*parts.kept, *(episode for part in kept for episode in part)]
+    place = shared(
+        folder,
+        f"judge-seed-{seed}",
+        lambda place: make_judge(planner / WORLD_MODEL, settings.judge_steps, learned, unseen, place, seed=seed),
+    )
+    judge = success_reward(str(place / WORLD_MODEL), [], torch.device("cpu"))
+    return replace(parts, judge=judge, judge_worth=read_json(place / JUDGED))
 
 
 def record(settings: EvaSettings, seed: int, place: Path) -> None:
@@ -247,7 +287,7 @@ def planner_training(settings: EvaSettings) -> WorldModelTraining:
         event_share=settings.event_share,
         action_dropout=settings.action_dropout,
         negative_share=0.0,  # a plan of a sentence that the episode does not fulfil would be a lie
-        outcome_steps=0,  # nobody asks this model whether it succeeded
+        outcome_steps=0,  # nobody asks this model whether it succeeded: the judge is a copy
     )
 
 
