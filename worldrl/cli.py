@@ -135,7 +135,7 @@ COMMANDS = {
         Command("train-vla", "the whole loop: clone, imagine, improve, check in physics", ("", "preset=tiny")),
         Command(
             "make-dataset",
-            "offline datasets of five qualities from one SAC training, for Minari",
+            "offline datasets of six qualities from one SAC training, for Minari",
             ("env=HalfCheetah-v5", "env=Hopper-v5 kinds=[random,medium] rows=20000", "preset=tiny"),
         ),
         Command(
