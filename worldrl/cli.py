@@ -148,6 +148,15 @@ COMMANDS = {
             ),
         ),
         Command(
+            "benchmark-offline",
+            "train-offline of several algorithms, datasets and seeds, and one table of them",
+            (
+                "data=[runs/hopper.hdf5] algorithms=[bc,td3_bc,ravl] seeds=3",
+                "data=[worldrl/hopper-v5/medium-v0] common=training.steps=20000 own.ravl=agent.critics=5 workers=2",
+                "runs=[runs/train-offline-a,runs/train-offline-b]",
+            ),
+        ),
+        Command(
             "reproduce",
             "a paper's central effect at small scale: table, figure and verdict (reproduce NAME; without NAME: a list)",
             ("", "neubay-bandit", "edge-of-reach-2d scale=full seeds=10"),
