@@ -115,6 +115,11 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, str]:
     return given
 
 
+def keys_of(schema: type[Any]) -> list[str]:
+    """Return the dotted keys of a settings dataclass, as a command line may give them."""
+    return [row.key for row in describe(schema)]
+
+
 def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
     """Compose a command's settings: dataclass defaults, then YAML, then preset, then the command line.
 

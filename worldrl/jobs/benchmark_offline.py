@@ -34,8 +34,7 @@ from worldrl.jobs.opening import open_run
 from worldrl.jobs.recurrent_offline import unread_by_neubay
 from worldrl.jobs.side_by_side import run_tasks
 from worldrl.jobs.train_offline import TrainOfflineSettings, offline_agent
-from worldrl.settings import COMMAND_LINE, compose, non_negative, parse_overrides, positive, setting
-from worldrl.usage import describe
+from worldrl.settings import COMMAND_LINE, compose, keys_of, non_negative, parse_overrides, positive, setting
 
 SEED = "{seed}"
 RUN = "run"
@@ -76,8 +75,6 @@ class BenchmarkOfflineSettings:
         for name in ("data", "algorithms"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
                 raise SettingError(f"{name}: each may be named once, received {getattr(self, name)}")
-        if not self.data and not self.runs:
-            raise SettingError("data: name at least one dataset to train on, or give runs= to sum up")
 
 
 @dataclass(frozen=True)
@@ -135,6 +132,8 @@ def main(settings: BenchmarkOfflineSettings) -> dict[str, Any]:
         SettingError: settings that an algorithm does not take, or runs that cannot stand in one table.
         WorkerError: runs stopped with an error; the table of the others is written.
     """
+    if not settings.data and not settings.runs:
+        raise SettingError("data: name at least one dataset to train on, or give runs= to sum up")
     earlier = [read_run(folder) for name in settings.runs for folder in finished_runs(Path(name))]
     trainings = grid(settings)
     with open_run("benchmark-offline", settings) as run:
@@ -193,16 +192,16 @@ def own_words(settings: BenchmarkOfflineSettings, algorithm: str) -> dict[str, s
     for name in OURS:
         if name in common or name in own:
             raise SettingError(f"{name}: benchmark-offline gives it to each run itself; take it out of common and own")
-    known = {name: keys_of(name, common | own) for name in settings.algorithms}
+    known = {name: words_known(name, common | own) for name in settings.algorithms}
     if lost := [key for key in common if not any(key in keys for keys in known.values())]:
         raise SettingError(f"common: none of {settings.algorithms} has a setting {lost[0]!r}")
     return {key: text for key, text in common.items() if key in known[algorithm]} | own
 
 
-def keys_of(algorithm: str, given: Mapping[str, str]) -> set[str]:
+def words_known(algorithm: str, given: Mapping[str, str]) -> set[str]:
     """Return the settings that an algorithm's command line takes."""
     choosing = {key: given[key] for key in ("world", "preset", "planner.use") if key in given}
-    keys = {row.key for row in describe(train_offline.settings_for({"algorithm": algorithm, **choosing}))} | {"preset"}
+    keys = {*keys_of(train_offline.settings_for({"algorithm": algorithm, **choosing})), "preset"}
     return {key for key in keys if algorithm != "neubay" or not unread_by_neubay(key)}
 
 
