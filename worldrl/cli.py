@@ -137,7 +137,7 @@ COMMANDS = {
         Command("train-vla", "the whole loop: clone, imagine, improve, check in physics", ("", "preset=tiny")),
         Command(
             "make-dataset",
-            "offline datasets of five qualities from one SAC training, for Minari",
+            "offline datasets of six qualities from one SAC training, for Minari",
             ("env=HalfCheetah-v5", "env=Hopper-v5 kinds=[random,medium] rows=20000", "preset=tiny"),
         ),
         Command(
@@ -147,6 +147,15 @@ COMMANDS = {
                 "data=runs/make-dataset/datasets/worldrl/hopper/medium-v0",
                 "data=hopper-medium-v2.hdf5 algorithm=iql agent.expectile=0.8",
                 "data=worldrl/hopper/medium-v0 algorithm=mopo imagining.penalty=5",
+            ),
+        ),
+        Command(
+            "benchmark-offline",
+            "train-offline of several algorithms, datasets and seeds, and one table of them",
+            (
+                "data=[runs/hopper.hdf5] algorithms=[bc,td3_bc,ravl] seeds=3",
+                "data=[worldrl/hopper-v5/medium-v0] common=training.steps=20000 own.ravl=agent.critics=5 workers=2",
+                "runs=[runs/train-offline-a,runs/train-offline-b]",
             ),
         ),
         Command(

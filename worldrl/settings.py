@@ -115,6 +115,11 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, str]:
     return given
 
 
+def keys_of(schema: type[Any]) -> list[str]:
+    """Return the dotted keys of a settings dataclass, as a command line may give them."""
+    return [row.key for row in describe(schema)]
+
+
 def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
     """Compose a command's settings: dataclass defaults, then YAML, then preset, then the command line.
 
@@ -201,13 +206,18 @@ def _check_overrides(
         if not owner:
             hint = nearest(key, [*hints, "preset"])
             raise SettingError(f"{command} has no setting {key!r}{hint} (worldrl {command} --help lists all)")
-        if bare_hint(hints[owner]) in (str, Path):
+        if _text_hint(hints[owner], named=key != owner) in (str, Path):
             # Text is taken as typed: no quoting rules, so paths may hold =, commas, brackets and spaces.
-            literal[key] = None if text == "null" and bare_hint(hints[key]) is not hints[key] else text
+            literal[key] = None if text == "null" and bare_hint(hints[owner]) is not hints[owner] else text
         else:
             grammar.append(f"++{key}={text}")
             _check_type(node, key, text, hints[owner])
     return literal, grammar
+
+
+def _text_hint(hint: Any, *, named: bool) -> Any:
+    """Return the type of a value: of a mapping's, where one of its keys is named."""
+    return bare_hint(get_args(bare_hint(hint))[1] if named else hint)
 
 
 def _check_type(node: Any, key: str, text: str, hint: Any) -> None:

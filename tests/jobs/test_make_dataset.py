@@ -48,9 +48,10 @@ def test_every_set_is_a_whole_minari_dataset(
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(run_dir / "datasets"))
     assert set(minari.list_local_datasets()) == {entry["id"] for entry in metrics["sets"].values()}
     assert set(metrics["sets"]) == set(KINDS)
+    replayed = {"medium-replay": metrics["medium_step"], "full-replay": 120}
     for kind, entry in metrics["sets"].items():
         data = load(run_dir, kind)
-        assert len(data) == entry["rows"] == (metrics["medium_step"] if kind == "medium-replay" else 60)
+        assert len(data) == entry["rows"] == replayed.get(kind, 60)
         assert data.qpos is not None
         assert data.qpos.shape == data.qvel.shape == (len(data), 2)
         assert data.seed is not None

@@ -186,6 +186,36 @@ def test_online_phase_follows_and_is_scored_beside_the_offline_agent(
     assert saved_algorithm(tmp_path / "run" / "online") == "sac"
 
 
+def test_stopped_online_phase_goes_on_with_the_world_that_learnt_along(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refit, seen = online_world.refit_ensemble, []
+
+    def stopping(name: str, *rest: Any, **over: Any) -> Any:
+        seen.append(name)
+        if seen.count("refit-24") == 2:  # the whole run has met it once
+            monkeypatch.setattr(online_world, "refit_ensemble", noted)
+            raise KeyboardInterrupt
+        return refit(name, *rest, **over)
+
+    def noted(name: str, *rest: Any, **over: Any) -> Any:
+        seen.append(name)
+        return refit(name, *rest, **over)
+
+    monkeypatch.setattr(online_world, "refit_ensemble", stopping)
+    words = ["algorithm=cql", "world=ensemble", "planner.use=exploration", "planner.candidates=2", "online.steps=70"]
+    words += ["online.warmup=40", "online.updates_per_step=1", "online.batch_size=8", "online.refit_every=8"]
+    words += ["online.checkpoint_every=20"]
+    assert run(*words) == 0
+    whole = result(tmp_path)["metrics"]
+    (tmp_path / "run").rename(tmp_path / "whole")
+    assert run(*words) == cli.INTERRUPTED
+    seen.clear()
+    assert run(*words) == 0
+    assert seen == ["refit-24"]  # the checkpoint lies at step 60
+    assert result(tmp_path)["metrics"] == whole
+
+
 def test_planned_rollouts_and_what_the_critics_say_of_their_edge(run: Any, tmp_path: Path) -> None:
     assert run("planner.use=rollouts", "planner.candidates=2", "planner.horizon=1") == 0
     reach = result(tmp_path)["metrics"]["reach"]

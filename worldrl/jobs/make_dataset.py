@@ -1,11 +1,12 @@
-"""``worldrl make-dataset``: offline datasets of five qualities from one SAC training, as Minari datasets.
+"""``worldrl make-dataset``: offline datasets of six qualities from one SAC training, as Minari datasets.
 
 The recipe is D4RL's (Fu et al., arXiv 2004.07219) with reference returns of its own: ``random`` draws uniform actions;
 ``expert`` samples from the best kept actor, ``medium`` from the first whose deterministic return reaches
 
     R_random + (R_expert - R_random) / 3
 
-``medium-replay`` is all the learner saw until then; ``medium-expert`` is half the one and half the other.
+``medium-replay`` is all the learner saw until then, ``full-replay`` all it ever saw; ``medium-expert`` is half the one
+and half the other.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from worldrl.rollout.vector_episodes import (
 )
 from worldrl.settings import non_negative, one_of, positive, setting
 
-KINDS = ("random", "medium", "medium-replay", "medium-expert", "expert")
+KINDS = ("random", "medium", "medium-replay", "medium-expert", "expert", "full-replay")
 TRAINING, DATASETS = "02-train", "datasets"
 ALGORITHM = "Stable-Baselines3 SAC"
 
@@ -55,8 +56,8 @@ class MakeDatasetSettings:
     run_dir: str = setting("runs/make-dataset", "where everything is written")
     seed: int = setting(0, "root of every random stream")
     env: str = setting("Hopper-v5", "registered Gymnasium environment with vector observations and actions")
-    kinds: list[str] = setting(list(KINDS), "which sets: random, medium, medium-replay, medium-expert, expert")
-    rows: int = setting(100_000, "steps per set; medium-replay has as many as the learner had taken")
+    kinds: list[str] = setting(list(KINDS), f"which sets: {', '.join(KINDS)}")
+    rows: int = setting(100_000, "steps per set; the replays have as many as the learner had taken")
     reference_episodes: int = setting(100, "episodes over which the returns of score 0 and of score 100 are averaged")
     namespace: str = setting("worldrl", "first part of the datasets' ids: namespace/env/kind-vN")
     version: int = setting(0, "N of the datasets' ids")
@@ -190,8 +191,9 @@ class _Maker:
         rows = self.settings.rows
         if kind == "random":
             return self._play(kind, uniform_policy(len(self.info.action_low)), rows)
-        if kind == "medium-replay":
-            return from_episodes(self.info, read_experience(self.training, choice.medium_step))
+        replays = {"medium-replay": choice.medium_step, "full-replay": self.settings.training.steps}
+        if kind in replays:
+            return from_episodes(self.info, read_experience(self.training, replays[kind]))
         parts = {
             "medium": [("medium", choice.medium_step, rows)],
             "expert": [("expert", choice.expert_step, rows)],

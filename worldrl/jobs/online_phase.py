@@ -9,6 +9,7 @@ does not know (``planner.use``); the ensemble is then refitted to what it finds,
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -173,15 +174,16 @@ def online_agent(agent: Agent) -> Agent:
 
 
 def online_phase(
-    settings: Any, agent: Agent, data: Trajectories, world: Any, *, log: MetricLog
+    settings: Any, agent: Agent, data: Trajectories, world: Any, *, folder: Path, log: MetricLog
 ) -> tuple[Agent, dict[str, Any]]:
-    """Let an agent go on learning in its data's environment.
+    """Let an agent go on learning in its data's environment, resuming from ``folder``.
 
     Args:
         settings: of ``train-offline``.
         agent: pre-trained; its weights change, unless it is CQL's.
         data: names the environment; with ``online.resets=snapshots`` its states are where episodes begin.
         world: the ensemble, for a planner.
+        folder: of the checkpoints.
         log: of the training.
 
     Returns:
@@ -207,7 +209,16 @@ def online_phase(
             rollouts=lambda world, rows: rollouts_in(world, rows, settings.imagining, planner),
         )
     found = fine_tune(
-        "online", learner, env, data.info, settings.online, seed=settings.seed, log=log, explorer=explorer, world=along
+        "online",
+        learner,
+        env,
+        data.info,
+        settings.online,
+        seed=settings.seed,
+        folder=folder,
+        log=log,
+        explorer=explorer,
+        world=along,
     )
     return learner, online_report(found, settings.online.steps)
 

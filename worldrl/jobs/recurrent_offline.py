@@ -67,10 +67,15 @@ def neubay_defaults(given: Mapping[str, str]) -> NeubayConfig:
     Raises:
         SettingError: settings that this agent has no use for, or an unknown dataset.
     """
-    useless = [key for key in given if key.startswith("imagining.") or key == "training.batch_size"]
+    useless = [key for key in given if unread_by_neubay(key)]
     if useless:
         raise SettingError(f"{useless[0]}: neubay imagines whole episodes and learns from tapes; recurrent.* is its")
     return tuned_for(given["tuned"]) if given.get("tuned") else NeubayConfig()
+
+
+def unread_by_neubay(key: str) -> bool:
+    """Whether a setting of the other algorithms is none of NEUBAY's, which imagines whole episodes and learns from tapes."""
+    return key.startswith("imagining.") or key == "training.batch_size"
 
 
 def train_recurrent(

@@ -19,10 +19,10 @@ from worldrl.core.run import RunDirectory
 from worldrl.evaluation.report.model import Filmstrip, Number, ReportData
 from worldrl.evaluation.report.store import save_report
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, Cell, changed, find
+from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, Cell, Task, changed, find
 from worldrl.jobs.reproductions.findings import VERDICTS, Findings, claims_table
 from worldrl.jobs.reproductions.strips import kept_strips
-from worldrl.jobs.reproductions.workers import Task, run_tasks
+from worldrl.jobs.side_by_side import run_tasks
 from worldrl.settings import non_negative, one_of, positive, setting
 
 PAGE = ("measurements", "curves", "filmstrips", "notes", "configuration")
@@ -89,12 +89,12 @@ def compute(run: RunDirectory, settings: ReproduceSettings, cells: Sequence[Cell
     """Finish every stage; return each method's results in the order of seeds."""
     stages = {cell: run.stage(stage_name(cell)) for cell in cells}
     missing = {
-        str(stage.folder): Task(settings.name, settings.scale, dict(settings.change), cell.method, cell.seed)
+        str(stage.folder): Task(settings.name, settings.scale, dict(settings.change), cell)
         for cell, stage in stages.items()
         if not stage.finished
     }
     by_folder = {str(stage.folder): stage for stage in stages.values()}
-    run_tasks(missing, settings.workers, on_result=lambda folder, result: by_folder[folder].finish(result))
+    run_tasks("reproduce", missing, settings.workers, on_result=lambda folder, result: by_folder[folder].finish(result))
     results: dict[str, list[dict[str, Any]]] = {}
     for cell, stage in stages.items():
         results.setdefault(cell.method, []).append(stage.summary)

@@ -207,7 +207,7 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
         metrics = summary(settings, data, report, imagined) | final_score(settings, agent, env, data.info)
         metrics |= diagnose(settings, agent, data, imagined.imagination, device)
         if settings.online.steps:
-            metrics["online"] = go_online(settings, agent, data, imagined.world, env, run.path / "online", log)
+            metrics["online"] = go_online(settings, agent, data, imagined.world, env, run.path, log)
         metrics["budget"] = online_budget(report, metrics)
         metrics["hash"] = artefact_hash(run.path / NAME)
         run.write_result(metrics, seed=settings.seed, device=str(device))
@@ -254,8 +254,8 @@ def go_online(
     log: MetricLog,
 ) -> dict[str, Any]:
     """Go on learning in the environment, save the agent beside the offline one, and score it on the same episodes."""
-    learner, report = online_phase(settings, agent, data, world, log=log)
-    learner.save(folder)
+    learner, report = online_phase(settings, agent, data, world, folder=folder / "online-checkpoints", log=log)
+    learner.save(folder / "online")
     return report | final_score(settings, learner, env, data.info)
 
 

@@ -1,6 +1,7 @@
 """Units under test: COPlanner's planning, WSRL's online phase, snapshot resets."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -140,6 +141,50 @@ def test_each_environment_step_takes_four_critic_steps_and_one_of_the_actor(name
     assert rows == {"critic": [6] * 8, "actor": [24] * 2}
     with pytest.raises(SettingError, match=r"online\.batch_size"):
         WsrlConfig(batch_size=10)
+
+
+class KilledError(Exception):
+    """The process died."""
+
+
+def online_until(folder: Path | None, env: Any, info: DatasetInfo, dies_at: int | None = None) -> tuple[Any, Any, int]:
+    """Go on learning for 60 steps, or die before one of them; return agent, report and the steps taken in this start."""
+    facts = Facts(torch.zeros(*env.observation_space.shape), torch.ones(*env.observation_space.shape), 1)
+    with initial_weights(0, "agent"):
+        agent = Sac(Sac.config_class(hidden=(8, 8), actor_cosine=False), facts)
+    taken, step = [], env.step
+
+    def counted(action: Any) -> Any:
+        if dies_at == len(taken):
+            raise KilledError
+        taken.append(action)
+        return step(action)
+
+    env.step = counted
+    config = WsrlConfig(steps=60, warmup=8, updates_per_step=2, batch_size=8, capacity=40, checkpoint_every=10)
+    return agent, fine_tune("wsrl", agent, env, info, config, seed=0, folder=folder), len(taken)
+
+
+@pytest.mark.parametrize("kind", ["pendulum", "snapshots"])
+def test_killed_phase_goes_on_from_the_end_of_an_episode_bit_for_bit(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, same_tree: Any
+) -> None:
+    def made() -> tuple[Any, DatasetInfo]:
+        if kind == "pendulum":
+            return gymnasium.make("Pendulum-v1", max_episode_steps=7), PENDULUM
+        teacher = request.getfixturevalue("teacher")
+        config = SnapshotConfig(clusters=3, truncate_after=4, snapshot_steps=50)
+        return SnapshotResets(gymnasium.make("InvertedPendulum-v5"), teacher, config, seed=0), teacher.info
+
+    agent, report, steps = online_until(None, *made())
+    assert steps == 60
+    with pytest.raises(KilledError):
+        online_until(tmp_path / "kept", *made(), dies_at=45)
+    again, resumed, steps = online_until(tmp_path / "kept", *made())
+    assert steps < 60 - 20
+    assert (resumed.returns, resumed.ends, resumed.updates) == (report.returns, report.ends, report.updates)
+    same_tree(again.state_dict(), agent.state_dict())
+    assert online_until(tmp_path / "kept", *made())[2] == 0  # it had finished
 
 
 def test_policy_can_be_normalised() -> None:

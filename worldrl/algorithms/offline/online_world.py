@@ -50,6 +50,15 @@ class OnlineWorld:
         self.refit_every, self.seed, self.rollouts = refit_every, seed, rollouts
         self.buffer = TransitionBuffer(imagining.capacity, recorded.obs.device)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the ensemble and the imagined rows."""
+        return {"ensemble": dict(self.world.ensemble.state_dict()), "buffer": self.buffer.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` gave."""
+        self.world.ensemble.load_state_dict(state["ensemble"])
+        self.buffer.load_state_dict(state["buffer"])
+
     def refresh(self, step: int, met: TransitionBuffer, agent: Any, generator: torch.Generator) -> Logs:
         """Refit and imagine where that is due, ``step`` steps after the warm-up; return what to log."""
         if step % self.refit_every:

@@ -126,6 +126,14 @@ class SnapshotResets(gymnasium.Wrapper[Any, Any, Any, Any]):
         members = self.members[int(generator.integers(len(self.members)))]
         return int(generator.choice(members))
 
+    def state_dict(self) -> dict[str, int]:
+        """Return what is counted over episodes, which a reset does not set."""
+        return {"steps": self.steps, "episodes": self.episodes}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Restore what :meth:`state_dict` gave."""
+        self.steps, self.episodes = state["steps"], state["episodes"]
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin at a snapshot, or as usual once the snapshot steps are used up."""
         obs, info = self.env.reset(seed=seed, options=options)

@@ -66,7 +66,7 @@ class OfflineReport:
         resumed_from: the step this session began with.
         wall_s: seconds of this session.
         evaluations: one entry per evaluation: ``step`` and what the callback returned.
-        logs: the last logged scalars; empty when nothing was left to do.
+        logs: the last logged scalars, of an earlier session where nothing was left to do.
     """
 
     steps: int
@@ -212,7 +212,7 @@ class _Run:
         if found is not None:
             step = found.step
             self.agent.load_state_dict(found.extra["agent"])
-            self.evaluations = found.extra["evaluations"]
+            self.evaluations, self.logs = found.extra["evaluations"], found.extra["logs"]
             if self.buffer is not None:
                 self.buffer.load_state_dict(found.extra["buffer"])
         if self.log is not None:
@@ -241,5 +241,6 @@ class _Run:
             self.log.flush()  # first the log: it may know more steps than the checkpoint, never fewer
         if self.folder is not None:
             buffer = None if self.buffer is None else self.buffer.state_dict()
-            extra = {"agent": self.agent.state_dict(), "buffer": buffer, "evaluations": self.evaluations}
-            save_checkpoint(self.folder, step, modules={}, optimizers={}, extra=extra)
+            extra = {"agent": self.agent.state_dict(), "buffer": buffer}
+            seen = {"evaluations": self.evaluations, "logs": self.logs}
+            save_checkpoint(self.folder, step, modules={}, optimizers={}, extra=extra | seen)

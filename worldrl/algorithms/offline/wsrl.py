@@ -8,7 +8,8 @@ No offline row is kept: the warm-up fills the buffer with what the policy itself
 instead of forgotten. The published agent is SAC with 10 critics, targets from 2 of them, layer normalisation and no
 entropy in the target, layer normalisation in the policy too, pre-trained with Cal-QL, or CQL on locomotion.
 
-The environment's own state is not saved, so an online phase does not resume.
+The environment's own state is not saved. A checkpoint is therefore taken between two episodes, of which the next begins
+with a seed of its own: with agent, buffer and counters, a killed phase goes on from there bit for bit.
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -28,11 +30,16 @@ from torch import Tensor
 from worldrl.algorithms.offline.agent import require
 from worldrl.algorithms.offline.buffer import TransitionBuffer
 from worldrl.algorithms.offline.online_world import OnlineWorld
+from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
+from worldrl.core.interfaces import Logs, Stateful
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import stream, stream_seed
 from worldrl.core.transitions import Transitions
 from worldrl.data.offline.trajectories import DatasetInfo, env_action
 from worldrl.rollout.vector_episodes import Acts
+
+COUNTED = ("returns", "ends", "updates", "told")
+"""Of the online phase, besides what learns."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +53,7 @@ class WsrlConfig:
         batch_size: rows drawn per environment step, shared out among the critic steps.
         capacity: rows the online buffer holds.
         log_every: environment steps between log lines.
+        checkpoint_every: environment steps between checkpoints, at least; the next end of an episode takes it.
     """
 
     steps: int = 500_000
@@ -54,11 +62,12 @@ class WsrlConfig:
     batch_size: int = 1024
     capacity: int = 1_000_000
     log_every: int = 1000
+    checkpoint_every: int = 10_000
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         require(self.steps >= 0, "online.steps", "zero or more", self.steps)
-        for name in ("warmup", "updates_per_step", "batch_size", "capacity", "log_every"):
+        for name in ("warmup", "updates_per_step", "batch_size", "capacity", "log_every", "checkpoint_every"):
             require(getattr(self, name) >= 1, f"online.{name}", "at least 1", getattr(self, name))
         require(
             self.batch_size % self.updates_per_step == 0,
@@ -93,49 +102,59 @@ def fine_tune(
     config: WsrlConfig,
     *,
     seed: int,
+    folder: Path | None = None,
     log: MetricLog | None = None,
     explorer: Acts | None = None,
     world: OnlineWorld | None = None,
 ) -> FineTuned:
-    """Go on learning online, in place.
+    """Go on learning online, in place, resuming from ``folder``.
 
     Args:
         name: first name of the random streams, and series in the log.
         agent: pre-trained; its state is changed.
-        env: with vector observations and actions.
+        env: with vector observations and actions; what a reset with a seed does not set is its ``state_dict``, if it has one.
         info: gives the action bounds.
         config: sizes.
         seed: root of resets, actions and batches; step ``k`` draws from ``stream(seed, name, k)``.
+        folder: of the checkpoints; None learns without.
         log: receives the agent's logs and ``episode/return``.
         explorer: acts after the warm-up in the agent's place (COPlanner); None lets the agent itself act.
         world: learns along and gives imagined rows (COPlanner); None trains on what was met alone.
 
     Returns:
         Episodes and updates.
+
+    Raises:
+        ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses.
     """
-    online = _Online(agent, env, info, TransitionBuffer(config.capacity), seed, name)
-    updates, logs, told = 0, {}, {}
-    with Progress(name, config.steps) as progress:
-        for step in range(config.steps):
+    online = _Online(agent, env, info, TransitionBuffer(config.capacity), seed, name, world)
+    first, logs = online.resume(folder, log), {}
+    saved = first
+    with Progress(name, config.steps, start=first) as progress:
+        for step in range(first, config.steps):
             generator = stream(seed, name, step)
             online.collect(step, agent.explore if explorer is None or step < config.warmup else explorer.act, generator)
             if step >= config.warmup:
                 if world is not None:
-                    told = world.refresh(step - config.warmup, online.buffer, agent, generator) or told
+                    online.told = world.refresh(step - config.warmup, online.buffer, agent, generator) or online.told
                 drawn = online.buffer.sample if world is None else partial(world.batch, online.buffer)
                 batch = drawn(config.batch_size, generator=generator).to(agent.device)
-                logs = told | agent.update_parts(batch, config.updates_per_step, generator=generator)
-                updates += config.updates_per_step
+                logs = online.told | agent.update_parts(batch, config.updates_per_step, generator=generator)
+                online.updates += config.updates_per_step
             if log is not None and logs and (step + 1) % config.log_every == 0:
                 returns = {"episode/return": online.returns[-1]} if online.returns else {}
                 log.write(name, step, {**logs, **returns})
             progress.advance()
-    return FineTuned(online.returns, online.ends, updates)
+            between = online.obs is None and step + 1 - saved >= config.checkpoint_every
+            if between or step + 1 == config.steps:
+                online.save(step + 1, folder, log)
+                saved = step + 1
+    return FineTuned(online.returns, online.ends, online.updates)
 
 
 @dataclass
 class _Online:
-    """The environment between two steps, and what was collected."""
+    """The environment between two steps, what was collected, and all that learns from it."""
 
     agent: Any
     env: gymnasium.Env[Any, Any]
@@ -143,10 +162,41 @@ class _Online:
     buffer: TransitionBuffer
     seed: int
     name: str
+    world: OnlineWorld | None
     returns: list[float] = field(default_factory=list[float])
     ends: list[int] = field(default_factory=list[int])
+    updates: int = 0
+    told: Logs = field(default_factory=dict[str, Tensor])
     obs: Any = None
     total: float = 0.0
+
+    @property
+    def parts(self) -> dict[str, Stateful]:
+        """What a checkpoint holds besides the counters."""
+        given = {"agent": self.agent, "buffer": self.buffer, "world": self.world, "env": self.env}
+        return {name: part for name, part in given.items() if hasattr(part, "state_dict")}
+
+    def save(self, step: int, folder: Path | None, log: MetricLog | None) -> None:
+        """Write a checkpoint; a running episode is not part of it."""
+        if log is not None:
+            log.flush()  # first the log: it may know more steps than the checkpoint, never fewer
+        if folder is not None:
+            counted = {name: getattr(self, name) for name in COUNTED}
+            parts = {name: part.state_dict() for name, part in self.parts.items()}
+            save_checkpoint(folder, step, modules={}, optimizers={}, extra=counted | parts)
+
+    def resume(self, folder: Path | None, log: MetricLog | None) -> int:
+        """Restore the newest checkpoint; return the step to go on with."""
+        found = None if folder is None else load_checkpoint(folder, modules={}, optimizers={})
+        step = 0 if found is None else found.step
+        if found is not None:
+            for name in COUNTED:
+                setattr(self, name, found.extra[name])
+            for name, part in self.parts.items():
+                part.load_state_dict(found.extra[name])
+        if log is not None:
+            log.truncate(self.name, step)
+        return step
 
     def collect(self, step: int, explore: Callable[..., Tensor], generator: torch.Generator) -> None:
         """Take one step with an action of ``explore(obs, generator=…)``; begin an episode where none runs."""

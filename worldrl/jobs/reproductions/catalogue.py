@@ -27,6 +27,33 @@ class Cell:
     seed: int
 
 
+@dataclass(frozen=True)
+class Task:
+    """A cell of an effect at a size, in plain values: what a process of its own computes.
+
+    Attributes:
+        name: of the effect.
+        scale: of its settings.
+        change: of single numbers or names of them.
+        cell: which method and seed.
+    """
+
+    name: str
+    scale: str
+    change: Mapping[str, float | str]
+    cell: Cell
+
+    @property
+    def label(self) -> str:
+        """Method and seed."""
+        return f"{self.cell.method}, seed {self.cell.seed}"
+
+    def compute(self, folder: Path) -> dict[str, Any]:
+        """Run the method."""
+        effect = find(self.name).load()
+        return effect.run(changed(effect.SETTINGS[self.scale], self.change), self.cell, folder)
+
+
 class Reproduction(Protocol):
     """What a module of this folder offers. Settings are a frozen dataclass of numbers, ``seeds`` among them, and names."""
 

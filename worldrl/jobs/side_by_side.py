@@ -10,51 +10,41 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from os import _exit
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from worldrl.core.device import set_threads
 from worldrl.core.errors import WorkerError
 from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.log import Progress
-from worldrl.jobs.reproductions.catalogue import Cell, changed, find
 
 RESULT, COST = "result.json", "cost.json"
 
 
-@dataclass(frozen=True)
-class Task:
-    """What one stage computes, in plain values.
+class Task(Protocol):
+    """What one stage computes: a frozen dataclass of plain values, which a new process is handed."""
 
-    Attributes:
-        name: of the effect.
-        scale: of its settings.
-        change: of single numbers or names of them.
-        method: which method.
-        seed: which seed.
-    """
-
-    name: str
-    scale: str
-    change: Mapping[str, float | str]
-    method: str
-    seed: int
+    @property
+    def label(self) -> str:
+        """What the person who waits is told of it."""
+        ...
 
     def compute(self, folder: Path) -> dict[str, Any]:
-        """Run the method."""
-        effect = find(self.name).load()
-        return effect.run(changed(effect.SETTINGS[self.scale], self.change), Cell(self.method, self.seed), folder)
+        """Do the work of a stage in its folder; return what is JSON-ready."""
+        ...
 
 
-def run_tasks(tasks: Mapping[str, Task], workers: int, *, on_result: Callable[[str, dict[str, Any]], None]) -> None:
+def run_tasks(
+    name: str, tasks: Mapping[str, Task], workers: int, *, on_result: Callable[[str, dict[str, Any]], None]
+) -> None:
     """Compute tasks, ``workers`` at a time.
 
     Args:
+        name: of the command.
         tasks: by folder.
         workers: processes at once; 0 computes in this process, with its own number of threads.
         on_result: called in this process with each folder and its result, as soon as it is there.
@@ -63,7 +53,7 @@ def run_tasks(tasks: Mapping[str, Task], workers: int, *, on_result: Callable[[s
         WorkerError: a process died; the others are stopped.
     """
     queue, running = list(tasks.items()), dict[int, tuple[str, SpawnProcess]]()
-    with Progress("reproduce", total=len(tasks), unit="stages") as progress:
+    with Progress(name, total=len(tasks), unit="stages") as progress:
         try:
             while queue or running:
                 if not workers:
@@ -77,8 +67,8 @@ def run_tasks(tasks: Mapping[str, Task], workers: int, *, on_result: Callable[[s
                     running[process.sentinel] = (folder, process)
                 for sentinel in wait(list(running)):
                     folder, process = running.pop(int(sentinel))  # pyright: ignore[reportArgumentType]
-                    on_result(folder, _collect(folder, process, tasks[folder]))
-                    progress.advance(note=f"{tasks[folder].method}, seed {tasks[folder].seed}")
+                    on_result(folder, _collect(name, folder, process, tasks[folder]))
+                    progress.advance(note=tasks[folder].label)
         finally:
             for _, process in running.values():
                 process.terminate()
@@ -86,26 +76,26 @@ def run_tasks(tasks: Mapping[str, Task], workers: int, *, on_result: Callable[[s
 
 
 def _start(folder: str, task: Task) -> SpawnProcess:
-    process = get_context("spawn").Process(target=_work, args=(folder, asdict(task)), daemon=True)
+    process = get_context("spawn").Process(target=_work, args=(folder, task), daemon=True)
     process.start()
     return process
 
 
-def _collect(folder: str, process: SpawnProcess, task: Task) -> dict[str, Any]:
+def _collect(name: str, folder: str, process: SpawnProcess, task: Task) -> dict[str, Any]:
     process.join()
     if process.exitcode != 0:
         raise WorkerError(
-            f"reproduce: the process of {task.method}, seed {task.seed} ended with code {process.exitcode}; its "
-            "message stands above; workers=0 computes in one process"
+            f"{name}: the process of {task.label} ended with code {process.exitcode}; its message stands above; "
+            "workers=0 computes in one process"
         )
     return read_json(Path(folder) / RESULT)
 
 
-def _work(folder: str, task: dict[str, Any]) -> None:
+def _work(folder: str, task: Task) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent stops its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_threads(1)
-    write_json(Path(folder) / RESULT, Task(**task).compute(Path(folder)))
+    write_json(Path(folder) / RESULT, task.compute(Path(folder)))
     write_json(Path(folder) / COST, {"cpu_s": time.process_time()})  # of this start; apart, for it never repeats
 
 

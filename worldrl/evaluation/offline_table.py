@@ -1,0 +1,239 @@
+"""Finished offline trainings in one table: each algorithm on each dataset over its seeds, and who is better.
+
+Returns and scores of several seeds are summed up by the interquartile mean; its 95 % interval draws seeds again, within
+each dataset (Agarwal et al., NeurIPS 2021). Differences are paired by seed first: of two algorithms with the same seed,
+or of an algorithm and its data. A verdict follows from the interval alone.
+
+Shapes legend: ``R`` seeds, ``K`` datasets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from worldrl.core.bootstrap import Bootstrap, interquartile_mean
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.jsonfile import difference, read_json
+from worldrl.core.rng import numpy_stream
+from worldrl.evaluation.offline import score_over_seeds
+
+COMMAND = "train-offline"
+SCALES = ("raw", "d4rl", "dataset")
+OWN = ("seed", "run_dir", "data", "device")
+"""Settings in which runs of one row may differ; the data are told apart by their name."""
+VERDICTS = ("better", "within the interval", "worse", "open")
+
+
+@dataclass(frozen=True)
+class OfflineRun:
+    """One finished run of ``train-offline``.
+
+    Attributes:
+        data: short name of the dataset.
+        algorithm: its registered name.
+        seed: of the training.
+        scores: mean return of the final episodes, by scale; ``raw`` is always there.
+        data_return: mean return of the recorded episodes.
+        over_estimation: promised less earned; None where the critic promises nothing comparable.
+        budget: episodes and steps of the real environment that were played.
+        updates: gradient steps.
+        wall_s: seconds, over all starts.
+        config: the run's settings.
+    """
+
+    data: str
+    algorithm: str
+    seed: int
+    scores: Mapping[str, float]
+    data_return: float
+    over_estimation: float | None
+    budget: Mapping[str, int]
+    updates: int
+    wall_s: float
+    config: Mapping[str, Any]
+
+
+def read_run(folder: Path, data: str | None = None) -> OfflineRun:
+    """Read a finished run.
+
+    Args:
+        folder: its run directory.
+        data: short name of the dataset; None takes the end of the name that the run knows it by.
+
+    Raises:
+        ArtefactError: not finished, of another command, or never evaluated.
+    """
+    result = read_json(folder / "result.json", error=ArtefactError)
+    if result.get("command") != COMMAND:
+        raise ArtefactError(f"{folder}: a run of {result.get('command')!r}; give runs of {COMMAND}")
+    metrics = result["metrics"]
+    if not metrics["scores"]:
+        raise ArtefactError(f"{folder}: was not evaluated (episodes=0), so it has no score; train with episodes=10")
+    named, over = metrics["data"], metrics["evaluation"]["over_estimation"]
+    return OfflineRun(
+        data=data or short_name(named["dataset_id"] or named["source"]),
+        algorithm=metrics["algorithm"],
+        seed=result["seed"],
+        scores={scale: metrics["scores"][scale]["value"] for scale in SCALES if scale in metrics["scores"]},
+        data_return=named["mean_return"],
+        over_estimation=None if over is None else over["mean"],
+        budget=metrics["budget"],
+        updates=metrics["steps"],
+        wall_s=result["wall_s"],
+        config=yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")),
+    )
+
+
+def finished_runs(folder: Path) -> list[Path]:
+    """Return the run directories of finished trainings in a folder, at any depth, in the order of their names.
+
+    Raises:
+        SettingError: there is none.
+    """
+    found = [path.parent for path in sorted(folder.rglob("result.json")) if read_json(path).get("command") == COMMAND]
+    if not found:
+        raise SettingError(
+            f"runs: {folder} holds no finished run of {COMMAND}; give its run directory, or a folder of them"
+        )
+    return found
+
+
+def short_name(name: str) -> str:
+    """Return the last two parts of a dataset's id or path: ``hopper-v5/full-replay-v0``."""
+    parts = [part for part in Path(name).parts if part not in ("/", "data")]
+    return "/".join(parts[-2:])
+
+
+# --- summing up -----------------------------------------------------------------------------------------------------
+
+
+def rows_of(runs: Sequence[OfflineRun]) -> dict[tuple[str, str], list[OfflineRun]]:
+    """Gather runs by dataset and algorithm, each row in the order of seeds.
+
+    Raises:
+        SettingError: a seed comes twice, or runs of one row were trained with different settings.
+    """
+    rows: dict[tuple[str, str], list[OfflineRun]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        rows.setdefault((run.data, run.algorithm), []).append(run)
+    for (data, algorithm), row in rows.items():
+        seeds = [run.seed for run in row]
+        if len(set(seeds)) < len(seeds):
+            raise SettingError(f"runs: {algorithm} on {data} has a seed twice, of {seeds}; give each run once")
+        for run in row[1:]:
+            if changed := difference(_settings(row[0]), _settings(run)):
+                raise SettingError(
+                    f"runs: {algorithm} on {data}: seeds {row[0].seed} and {run.seed} were trained with different settings: "
+                    f"{changed}; sum up runs of one setting"
+                )
+    return rows
+
+
+def _settings(run: OfflineRun) -> dict[str, Any]:
+    return {name: value for name, value in run.config.items() if name not in OWN}
+
+
+def summarise(row: Sequence[OfflineRun], *, seed: int) -> dict[str, Any]:
+    """Sum one algorithm on one dataset up, JSON-ready.
+
+    Args:
+        row: runs that differ in their seeds alone.
+        seed: root of the resampling.
+    """
+    first = row[0]
+    over = [run.over_estimation for run in row if run.over_estimation is not None]
+    names = (first.data, first.algorithm)
+    return {
+        "data": first.data,
+        "algorithm": first.algorithm,
+        "seeds": [run.seed for run in row],
+        "updates": first.updates,
+        "scores": {
+            scale: _over_seeds([run.scores[scale] for run in row], seed, *names, scale) for scale in first.scores
+        },
+        "over_estimation": _over_seeds(over, seed, *names, "over-estimation") if over else None,
+        "less_data": _over_seeds([run.scores["raw"] - run.data_return for run in row], seed, *names, "data"),
+        "data_return": float(np.mean([run.data_return for run in row])),
+        "budget": {name: sum(run.budget[name] for run in row) for name in first.budget},
+        "wall_s": sum(run.wall_s for run in row),
+    }
+
+
+def over_datasets(rows: Mapping[tuple[str, str], Sequence[OfflineRun]], *, seed: int) -> list[dict[str, Any]]:
+    """Sum each algorithm up over all datasets, on the normalised scales that every one of its runs has.
+
+    An algorithm is left out where it lacks a dataset, or where its datasets were not trained with the same seeds.
+    """
+    datasets = list(dict.fromkeys(data for data, _ in rows))
+    found: list[dict[str, Any]] = []
+    for algorithm in dict.fromkeys(name for _, name in rows):
+        table = [rows.get((data, algorithm), ()) for data in datasets]
+        seeds = {tuple(run.seed for run in row) for row in table}
+        if len(datasets) < 2 or len(seeds) > 1 or () in seeds:
+            continue
+        shared = [s for s in SCALES if s != "raw" and all(s in run.scores for row in table for run in row)]
+        scores = {
+            scale: score_over_seeds(
+                np.array([[run.scores[scale] for run in row] for row in table]).T,
+                generator=numpy_stream(seed, "offline-table", "all", algorithm, scale),
+            )
+            for scale in shared
+        }
+        found.append({"algorithm": algorithm, "seeds": list(seeds.pop()), "datasets": datasets, "scores": scores})
+    return found
+
+
+def _over_seeds(values: Sequence[float], seed: int, *names: str) -> Bootstrap:
+    return score_over_seeds(values, generator=numpy_stream(seed, "offline-table", *names))
+
+
+# --- who is better --------------------------------------------------------------------------------------------------
+
+
+def compare(one: Sequence[OfflineRun], other: Sequence[OfflineRun], *, seed: int) -> dict[str, Any] | None:
+    """Compare two algorithms on one dataset, seed by seed, on the dataset's own scale (raw where it has none).
+
+    Returns:
+        Names, scale, seeds, the interquartile mean of the differences with its interval, and the verdict; None where no
+        seed is common.
+    """
+    beside = {run.seed: run for run in other}
+    pairs = [(run, beside[run.seed]) for run in one if run.seed in beside]
+    if not pairs:
+        return None
+    scale = "dataset" if all("dataset" in run.scores for pair in pairs for run in pair) else "raw"
+    names = (one[0].data, one[0].algorithm, other[0].algorithm)
+    found = _over_seeds([a.scores[scale] - b.scores[scale] for a, b in pairs], seed, *names)
+    return {
+        "data": names[0],
+        "algorithm": names[1],
+        "than": names[2],
+        "scale": scale,
+        "seeds": [run.seed for run, _ in pairs],
+        "difference": found,
+        "verdict": verdict(found),
+    }
+
+
+def best_of(rows: Mapping[tuple[str, str], Sequence[OfflineRun]], data: str, names: Sequence[str]) -> str | None:
+    """Return which of some algorithms has the largest interquartile mean of returns on a dataset; None without any.
+
+    The best of several that differ by chance alone is lucky, so a comparison with it is hard on the other side.
+    """
+    returns = {
+        name: np.array([run.scores["raw"] for run in rows[data, name]]) for name in names if (data, name) in rows
+    }
+    return max(returns, key=lambda name: interquartile_mean(returns[name])) if returns else None
+
+
+def verdict(found: Bootstrap) -> str:
+    """Say whether a difference is above zero: open with a single seed."""
+    if found["n"] < 2:
+        return "open"
+    return "better" if found["lo"] > 0 else "worse" if found["hi"] < 0 else "within the interval"
