@@ -40,7 +40,7 @@ from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.policy_folder import policy_facts
 from worldrl.rollout.suite_episodes import Spent
-from worldrl.rollout.suites import require_expert, require_suite_fits, suite_names
+from worldrl.rollout.suites import drawn_size, require_expert, require_suite_fits, suite_names
 from worldrl.settings import non_negative, one_of, positive, setting
 
 SUITES = (EMBEDDED, *suite_names())
@@ -182,9 +182,7 @@ def common_fields(settings: BenchmarkSettings) -> dict[str, Any]:
     if settings.policy == EXPERT:
         return {**fields, "chunk_length": 1}
     facts = policy_facts(Path(settings.policy))
-    fields |= {"chunk_length": facts.chunk_length, "image_size": facts.image_size}
-    fields |= {"cameras": facts.cameras} if len(facts.cameras) > 1 else {}
-    fields |= {"temperature": settings.temperature, "latency": settings.latency}
+    fields |= {"chunk_length": facts.chunk_length, "temperature": settings.temperature, "latency": settings.latency}
     return {**fields, "replan": check_timing(settings.replan, settings.latency, facts.chunk_length)}
 
 
@@ -192,11 +190,16 @@ def embedded(
     settings: BenchmarkSettings, run: RunDirectory, device: str, account: Spent
 ) -> tuple[EvalResult, dict[str, Any]]:
     """Measure on the embedded suite, in this environment."""
+    fields = common_fields(settings)
+    if settings.policy != EXPERT:
+        facts = policy_facts(Path(settings.policy))
+        fields["image_size"] = facts.image_size
+        fields |= {"cameras": facts.cameras} if len(facts.cameras) > 1 else {}
     protocol = embedded_protocol(
         choose_tasks(settings.tasks, None),
         episodes_per_task=settings.episodes,
         initial_states="sampled",
-        **common_fields(settings),
+        **fields,
     )
     trained = training_of(settings, protocol)
     race = race_of(settings, protocol)
@@ -227,11 +230,10 @@ def foreign(
         require_expert("policy", settings.suite, settings.tasks)
     else:
         require_suite_fits(settings.suite, Path(settings.policy))
-    fields = common_fields(settings)
-    fields.setdefault("image_size", settings.image_size)
     looks = settings.policy != EXPERT or settings.videos > 0
     cameras = cameras_of(settings) if looks else ()
-    with open_foreign(settings, cameras, fields["image_size"]) as suite:
+    image_size = image_size_of(settings)
+    with open_foreign(settings, cameras, image_size) as suite:
         protocol = suite_protocol(
             settings.suite,
             suite.pool.suite,
@@ -239,7 +241,9 @@ def foreign(
             episodes_per_task=settings.episodes,
             shadows=settings.shadows,
             assets_note=suite.assets_note,
-            **fields,
+            image_size=image_size,
+            cameras=cameras_of(settings),
+            **common_fields(settings),
         )
         trained = training_of(settings, protocol)
         actor, race = actor_of(settings, protocol, device), race_of(settings, protocol)
@@ -257,6 +261,13 @@ def foreign(
             race=race,
         )
     return result, {**suite.facts, **trained, **undecided(race, result)}
+
+
+def image_size_of(settings: BenchmarkSettings) -> int:
+    """Pixels that a foreign suite draws: the policy's, or of the expert's videos."""
+    if settings.policy == EXPERT:
+        return settings.image_size
+    return drawn_size(settings.suite, policy_facts(Path(settings.policy)).picture)
 
 
 def training_of(settings: BenchmarkSettings, protocol: EvalProtocol) -> dict[str, Any]:

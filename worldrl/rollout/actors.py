@@ -208,7 +208,13 @@ class _PolicyActor:
         self._policy = load_policy(Path(spec.folder), spec.device)
         self._replan = check_timing(spec.replan, spec.latency, self._policy.chunk_length)
 
+    @property
+    def looks(self) -> int:
+        """Newest observations with pictures that a decision needs."""
+        return self._policy.n_obs_steps
+
     def begin(self, row: Row) -> None:
+        row.keep(self.looks)
         generator = stream(row.spec.seed, "act", "policy", *row.spec.stream_names)
         row.mind = _Mood(
             generator, torch.randn(self._policy.actions.size, generator=generator) if self._spec.lasting else None
