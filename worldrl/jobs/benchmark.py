@@ -16,9 +16,10 @@ from worldrl.core.errors import SettingError
 from worldrl.core.log import console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.run import RunDirectory
+from worldrl.core.sequential import Boundary
 from worldrl.evaluation.evaluate import evaluate_actor, evaluate_policy
 from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol, require_same
-from worldrl.evaluation.race import Race, RaceOver, race_against
+from worldrl.evaluation.race import RULES, Race, RaceOver, race_against
 from worldrl.evaluation.result import EvalResult, mean_score
 from worldrl.evaluation.suites import evaluate_in_suite, suite_protocol
 from worldrl.evaluation.trained_on import examine
@@ -75,12 +76,14 @@ class BenchmarkSettings:
     videos: int = setting(0, "episodes per task recorded as mp4")
     failures: int = setting(3, "failed episodes that are run again for the report's pictures")
     against: str = setting("", "finished benchmark to compare with: ends as soon as the comparison is decided")
+    stopping: str = setting(Boundary.name, f"when a comparison with against= ends: {' or '.join(RULES)}")
     others: list[str] = setting([], "finished benchmarks of other training seeds: one score, states that always fail")
     plan: BenchmarkPlan = field(default_factory=BenchmarkPlan)
 
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
         one_of("suite", self.suite, SUITES)
+        one_of("stopping", self.stopping, tuple(RULES))
         for name in ("first_index", "workers", "restarts", "videos", "failures", "latency", "hold_steps"):
             non_negative(name, getattr(self, name))
         for name in ("episodes", "envs", "timeout_s", "recycle_after", "image_size"):
@@ -164,7 +167,8 @@ def race_of(settings: BenchmarkSettings, protocol: EvalProtocol) -> Race | None:
         require_same(EvalResult.load(Path(folder)).protocol, protocol)
     if not settings.against:
         return None
-    return race_against(EvalResult.load(Path(settings.against)), protocol, alpha=settings.plan.alpha)
+    baseline = EvalResult.load(Path(settings.against))
+    return race_against(baseline, protocol, alpha=settings.plan.alpha, rule=settings.stopping)
 
 
 def undecided(race: Race | None, result: EvalResult) -> dict[str, Any]:

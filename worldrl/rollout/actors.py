@@ -163,6 +163,8 @@ def actor_from_json(data: Mapping[str, Any]) -> AnyActor:
 class _Scripted:
     """Runs the suite's own behaviours, which read the simulator's state; one object per episode."""
 
+    looks = 0
+
     def __init__(self, spec: ExpertActor | WanderActor) -> None:
         self._spec = spec
 
@@ -210,7 +212,6 @@ class _PolicyActor:
 
     @property
     def looks(self) -> int:
-        """Newest observations with pictures that a decision needs."""
         return self._policy.n_obs_steps
 
     def begin(self, row: Row) -> None:
@@ -248,6 +249,8 @@ class _PolicyActor:
 
 class _GivenActions:
     """Hands out each episode's actions one by one, and holds still after the last."""
+
+    looks = 0
 
     def __init__(self, actions: Callable[[EpisodeSpec], NDArray[np.float32]]) -> None:
         self._actions = actions

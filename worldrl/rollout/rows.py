@@ -49,6 +49,11 @@ class Row:
 class Actor(Protocol):
     """Chooses actions for several episodes at once."""
 
+    @property
+    def looks(self) -> int:
+        """Newest observations whose pictures a decision needs; 0 where it needs none."""
+        ...
+
     def begin(self, row: Row) -> None:
         """Prepare ``row.mind`` for an episode that was just reset."""
         ...

@@ -83,8 +83,8 @@ class _Expert:
 class _InProcess:
     """An actor in this process, one decision for all slots."""
 
-    def __init__(self, actor: Actor, looks: int) -> None:
-        self._actor, self.looks = actor, looks
+    def __init__(self, actor: Actor) -> None:
+        self._actor, self.looks = actor, actor.looks
 
     def begin(self, row: Row) -> None:
         self._actor.begin(row)
@@ -95,11 +95,8 @@ class _InProcess:
 
 
 def _decider(actor: AnyActor, pool: SimulatorPool) -> _Decider:
-    if isinstance(actor, PolicyActor):
-        policy = actor.build()
-        return _InProcess(policy, policy.looks)
-    if isinstance(actor, DreamActor):
-        return _InProcess(actor.build(), 0)
+    if isinstance(actor, PolicyActor | DreamActor):
+        return _InProcess(actor.build())
     if isinstance(actor, ExpertActor) and not actor.blind and not actor.goal_offset:
         return _Expert(pool, actor.noise)
     raise SettingError(
