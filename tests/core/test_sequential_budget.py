@@ -12,19 +12,20 @@ from worldrl.core.stats import mcnemar
 
 
 def play(n_max, only_a, only_b, crossed):
-    """Probability of stopping and mean number of pairs, by probabilities ``[G]`` of each kind of discordant pair."""
+    """Probability ``[n_max, G]`` of having stopped after each pair, and mean number of pairs, by the probabilities ``[G]`` of
+    each kind of discordant pair."""
     only_a, only_b = (np.asarray(p, float)[:, None, None] for p in (only_a, only_b))
     a, b = np.indices((n_max + 1, n_max + 1))
     alive = np.zeros((len(only_a), n_max + 1, n_max + 1))
     alive[:, 0, 0] = 1
-    stopped, pairs = np.zeros(len(only_a)), np.zeros(len(only_a))
+    stopped, pairs = np.zeros((n_max, len(only_a))), np.zeros(len(only_a))
     for n in range(1, n_max + 1):
         pairs += alive.sum((1, 2))
         moved = (1 - only_a - only_b) * alive
         moved[:, 1:] += only_a * alive[:, :-1]
         moved[:, :, 1:] += only_b * alive[:, :, :-1]
         out = (a + b <= n) & crossed(n, a, b)
-        stopped += moved[:, out].sum(1)
+        stopped[n - 1 :] += moved[:, out].sum(1)
         moved[:, out] = 0
         alive = moved
     return stopped, pairs
@@ -45,6 +46,8 @@ def test_the_error_stays_below_alpha_for_equal_policies_whatever_their_success(n
     independent = success * (1 - success)  # on initial states of their own
     stopped, _ = play(n_max, independent, independent, of_budget(rule))
     assert stopped.max() <= alpha
+    spent = np.arange(1, n_max + 1)[:, None] / n_max * alpha
+    assert (stopped <= 1.01 * spent).all()  # while it is spent, it is held on a grid of coarser steps
     shared = np.linspace(0.25, 0.5, 26)  # shared states may be harder on one at a time than independence allows
     stopped_shared, _ = play(n_max, shared, shared, of_budget(rule))
     assert max(stopped.max(), stopped_shared.max()) <= rule.error <= alpha
@@ -70,7 +73,7 @@ def test_decisions_are_those_of_the_table_by_enumeration():
         total += chance * (found["verdict"] != "not decided")
         assert found["rule"] == "budget"
     stopped, _ = play(8, [d / 2], [d / 2], of_budget(rule))
-    assert total == pytest.approx(float(stopped[0]))
+    assert total == pytest.approx(float(stopped[-1, 0]))
     assert 0.1 < total <= 0.3
 
 
@@ -81,7 +84,7 @@ def test_it_finds_more_and_sooner_than_a_constant_nominal_level(only_a, only_b):
     n_max = 120
     found, pairs = play(n_max, [only_a], [only_b], of_budget(budget_rule(n_max)))
     pocock, pocock_pairs = play(n_max, [only_a], [only_b], of_pocock(boundary(n_max)))
-    assert found[0] > pocock[0] + 0.03
+    assert found[-1, 0] > pocock[-1, 0] + 0.03
     assert pairs[0] < pocock_pairs[0]
 
 
