@@ -4,10 +4,11 @@ import re
 
 import pytest
 
-from worldrl.cli import COMMANDS
+from worldrl.cli import COMMANDS, main
 from worldrl.core.errors import SettingError
 from worldrl.evaluation.gates import ADVICE, ELSEWHERE
 from worldrl.settings import as_plain, compose
+from worldrl.spellings import OTHERWISE
 from worldrl.usage import describe
 
 KEY = re.compile(r"\b(?:[a-z_]+\.[a-z_.]*[a-z_]|target_precision)\b")
@@ -40,6 +41,24 @@ def test_every_setting_that_a_failed_gate_advises_exists(gate):
         composes("train-vla", key)
     assert own or loop
     assert "scratch.training.*" in ELSEWHERE
+
+
+@pytest.mark.parametrize("command", list(OTHERWISE))
+def test_what_is_spelled_otherwise_is_a_setting_here_and_what_is_typed_is_none(command):
+    own = {row.key for row in describe(schema(command))}
+    for key, (spelled, _) in OTHERWISE[command].items():
+        assert spelled in own
+        assert key not in own
+        with pytest.raises(SettingError, match=rf"{command} has no setting '{key}'; here it is spelled {spelled}="):
+            compose(command, schema(command), {key: "x"})
+
+
+def test_the_issues_spelling_of_the_main_job_is_answered(capsys):
+    assert main(["train-vla", "suite=libero_goal", "policy=smolvla"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert "train-vla has no setting 'policy'; here it is spelled supervised=: a lerobot policy such as SmolVLA" in told
+    assert "hf download <user>/<policy> --local-dir FOLDER" in told
+    assert "policy.bins" not in told
 
 
 @pytest.mark.parametrize(

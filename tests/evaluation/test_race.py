@@ -63,6 +63,15 @@ def test_a_clear_difference_ends_the_measurement_early_and_says_so(tmp_path):
     assert again.value.decision == decision
 
 
+def test_the_rule_is_chosen_by_name_and_said():
+    race = race_against(result(lambda spec: False), PROTOCOL, rule="budget")
+    with pytest.raises(RaceOver) as over:
+        measure(lambda spec: True, race)
+    metrics = race.metrics(over.value.decision)
+    assert (metrics["rule"], metrics["verdict"], metrics["n_max"]) == ("budget", "b is better", 60)
+    assert "nominal" not in metrics
+
+
 def test_equal_policies_go_to_the_last_episode():
     solves = lambda spec: spec.index % 3 > 0  # noqa: E731
     race = race_against(result(solves), PROTOCOL)

@@ -84,6 +84,7 @@ def test_a_two_armed_policy_moves_over_by_changing_one_word(tmp_path, robotwin):
     here, there = (EvalResult.load(tmp_path / name) for name in ("here", "there"))
     assert here.protocol.actions.names == there.protocol.actions.names
     assert there.protocol.actions == suite_actions({"joints": robotwin_facts.joints()})
+    assert (here.protocol.cameras, there.protocol.cameras) == (("head",), ("head",))
     assert there.outcomes[0].steps == 7  # RoboTwin's limit of the task
 
 

@@ -20,7 +20,7 @@ from worldrl.jobs.arena import EmbeddedArena
 from worldrl.jobs.collect import CollectSettings
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.restyle import RestyleSettings
-from worldrl.jobs.vla_loop import Loop, practice_split
+from worldrl.jobs.vla_loop import Loop, check_policy_fits, practice_split
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.vla_stages import supervised_policy
 from worldrl.jobs.world_model_lineage import learned_from
@@ -28,7 +28,9 @@ from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.specs import motion_key
+from worldrl.workers.boot import load_file
 
+fake = load_file("fake_network", Path(__file__).parents[1] / "policies" / "fake_network.py")
 SIZES = {"image_size": 16, "width": 8, "blocks": 1, "keypoints": 4, "text_width": 8, "hidden": 16}
 
 
@@ -50,6 +52,23 @@ def take(run_dir: Path, folder: Path, **sizes):
         return supervised_policy(
             Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",))), Path("unused")
         )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"type": "diffusion", "n_obs_steps": 2}, r"looks at 2 observations \(n_obs_steps\); imagination shows"),
+        ({"wrist": True}, "looks at wrist_image; imagination shows"),
+    ],
+)
+def test_a_policy_that_imagination_cannot_serve_is_refused_before_anything_is_recorded(tmp_path, changes, words):
+    sees, moves = {"type": "VISUAL", "shape": [3, 16, 16]}, {"type": "STATE", "shape": [7]}
+    if changes.pop("wrist", False):
+        seen = {"observation.images.scene": sees, "observation.images.wrist": sees, "observation.state": moves}
+        changes["input_features"] = seen
+    folder = fake.publish(tmp_path / "policy", **changes)
+    with pytest.raises(SettingError, match=f"supervised: the policy in .*policy {words}"):
+        check_policy_fits(TrainVlaSettings(supervised=str(folder)))
 
 
 def test_a_given_policy_is_taken_as_it_is(policy_folder, tmp_path):

@@ -3,7 +3,8 @@
 usage: python make_policies.py FOLDER
 
 Each goes to FOLDER/<kind>, with FOLDER/<kind>.npz: an observation, noise, and what lerobot's own pipeline answers to them.
-FOLDER/shifted is FOLDER/smolvla, saved with statistics of other actions.
+FOLDER/shifted is FOLDER/smolvla, saved with statistics of other actions. FOLDER/recalling is a Diffusion policy of two
+observations; its answer is what ``select_action`` did in an episode. FOLDER/robotwin is an ACT of RoboTwin's two arms.
 """
 
 import json
@@ -34,24 +35,22 @@ def import_lerobot():
     return library, lerobot.policies.factory
 
 
-def statistics(mean=MEAN, std=STD):
+def statistics(mean=MEAN, std=STD, size=ACTION, cameras=("scene",)):
     def of(size, mean, std):
         ones = torch.ones(size)
         return {"mean": mean * ones, "std": std * ones, "min": (mean - 2 * std) * ones, "max": (mean + 2 * std) * ones}
 
-    pictures = of((3, 1, 1), 0.45, 0.25)
-    return {"action": of(ACTION, mean, std), "observation.state": of(7, 0.1, 0.5), "observation.images.scene": pictures}
+    pictures = {f"observation.images.{name}": of((3, 1, 1), 0.45, 0.25) for name in cameras}
+    return {"action": of(size, mean, std), "observation.state": of(size, 0.1, 0.5), **pictures}
 
 
-def features():
+def features(size=ACTION, cameras=("scene",), picture=(SIZE, SIZE)):
     from lerobot.configs.types import FeatureType, PolicyFeature
 
+    seen = {f"observation.images.{name}": PolicyFeature(FeatureType.VISUAL, (3, *picture)) for name in cameras}
     return {
-        "input_features": {
-            "observation.images.scene": PolicyFeature(FeatureType.VISUAL, (3, SIZE, SIZE)),
-            "observation.state": PolicyFeature(FeatureType.STATE, (7,)),
-        },
-        "output_features": {"action": PolicyFeature(FeatureType.ACTION, (ACTION,))},
+        "input_features": {**seen, "observation.state": PolicyFeature(FeatureType.STATE, (size,))},
+        "output_features": {"action": PolicyFeature(FeatureType.ACTION, (size,))},
     }
 
 
@@ -98,8 +97,8 @@ def language_model(folder):
     SmolVLMProcessor(SmolVLMImageProcessor(), fast, SmolVLMVideoProcessor()).save_pretrained(folder)
 
 
-def make_config(factory, kind, vlm):
-    common = {**features(), "device": "cpu", "n_action_steps": EXECUTED}
+def make_config(factory, kind, vlm, given=None, **changes):
+    common = {**(given or features()), "device": "cpu", "n_action_steps": EXECUTED}
     if kind == "act":
         layers = {"n_heads": 2, "dim_feedforward": 32, "n_encoder_layers": 1, "n_vae_encoder_layers": 1}
         extra = {"chunk_size": CHUNK, "dim_model": 16, "latent_dim": 4, "pretrained_backbone_weights": None, **layers}
@@ -124,7 +123,7 @@ def make_config(factory, kind, vlm):
             "vlm_model_name": str(vlm),
             "load_vlm_weights": False,
         }
-    return factory.make_policy_config(kind, **common, **extra)
+    return factory.make_policy_config(kind, **common, **{**extra, **changes})
 
 
 def answer(kind, policy, before, after):
@@ -148,22 +147,57 @@ def answer(kind, policy, before, after):
     return {"image": image, "state": state, "noise": noise, "action": action}
 
 
+def play(policy, before, after):
+    """An episode of two rows as lerobot plays it: observations of every step, noise of every chunk, actions."""
+    draw = torch.Generator().manual_seed(9)
+    steps, chunks = 2 * EXECUTED + 2, 3
+    image = torch.randint(256, (steps, 2, SIZE, SIZE, 3), generator=draw, dtype=torch.uint8)
+    state = torch.randn(steps, 2, ACTION, generator=draw)
+    noise = torch.randn(chunks, 2, CHUNK, ACTION, generator=draw)
+    policy.eval()
+    policy.reset()
+    actions = []
+    for step in range(steps):
+        picture = image[step].permute(0, 3, 1, 2).float() / 255
+        seen = before({"observation.images.scene": picture, "observation.state": state[step], "task": [SENTENCE] * 2})
+        actions.append(after(policy.select_action(seen, noise=noise[step // EXECUTED])))
+    return {"image": image, "state": state, "noise": noise, "action": torch.stack(actions)}
+
+
+def save(folder, factory, kind, config, stats, inputs):
+    """Make a policy and write it in the published layout."""
+    torch.manual_seed(3)
+    policy = factory.get_policy_class(kind)(config)
+    before, after = factory.make_pre_post_processors(config, dataset_stats=stats)
+    for part in (policy, before, after):
+        part.save_pretrained(folder)
+    if inputs:
+        (folder / "worldrl.json").write_text(json.dumps({"inputs": inputs}))
+    return policy, before, after
+
+
 def main(folder):
     _, factory = import_lerobot()
     language_model(folder / "vlm")
     for kind in ("act", "diffusion", "smolvla"):
-        torch.manual_seed(3)
-        config = make_config(factory, kind, folder / "vlm")
-        policy = factory.get_policy_class(kind)(config)
+        config, told = make_config(factory, kind, folder / "vlm"), {"observation.state": "command"}
         names = {"smolvla": statistics(), "shifted": statistics(mean=MEAN + 1, std=STD)}
         for name in ["smolvla", "shifted"] if kind == "smolvla" else [kind]:
-            before, after = factory.make_pre_post_processors(config, dataset_stats=names.get(name, statistics()))
-            for part in (policy, before, after):
-                part.save_pretrained(folder / name)
-            inputs = {"inputs": {"observation.state": "command"}}
-            (folder / name / "worldrl.json").write_text(json.dumps(inputs))
-            found = answer(kind, policy, before, after)
-            np.savez(folder / f"{name}.npz", **{key: value.detach().numpy() for key, value in found.items()})
+            parts = save(folder / name, factory, kind, config, names.get(name, statistics()), told)
+            record(folder / f"{name}.npz", answer(kind, *parts))
+    # DDIM draws nothing on the way, and unclipped its steps are those of any deterministic sampler.
+    recalls = {"n_obs_steps": 2, "noise_scheduler_type": "DDIM", "clip_sample": False}
+    config = make_config(factory, "diffusion", None, **recalls)
+    parts = save(folder / "recalling", factory, "diffusion", config, statistics(), told)
+    record(folder / "recalling.npz", play(*parts))
+    arms = {"size": 14, "cameras": ("cam_high", "cam_left_wrist", "cam_right_wrist")}
+    config = make_config(factory, "act", None, features(**arms, picture=(240, 320)))
+    # Its grippers stay half open, so that the double's task is not fulfilled.
+    save(folder / "robotwin", factory, "act", config, statistics(mean=0.5, std=0.01, **arms), None)
+
+
+def record(path, found):
+    np.savez(path, **{key: value.detach().numpy() for key, value in found.items()})
 
 
 if __name__ == "__main__":

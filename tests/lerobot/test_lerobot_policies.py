@@ -17,21 +17,31 @@ import torch
 
 from worldrl.algorithms.grpo import GrpoConfig, grpo_update
 from worldrl.algorithms.imagination import imagine_batch, imagined_env
+from worldrl.algorithms.lerobot_tuning import FineTuning, fine_tune
+from worldrl.cli import main
 from worldrl.core.errors import WorkerEnvironmentError, WorkerError
 from worldrl.core.rng import row_streams
 from worldrl.core.types import PolicyObs
 from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.evaluation.report.store import load_report_data
+from worldrl.evaluation.result import EvalResult
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.one_step import unpack_trace
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.lerobot_policy import LerobotPolicy
 from worldrl.rollout.lerobot_worker import OFFLINE, lerobot_python
 from worldrl.rollout.reset_store import ResetStore
+from worldrl.rollout.robotwin import TARGET
+from worldrl.rollout.rows import Row, stack_obs
+from worldrl.rollout.simulator import Launch
+from worldrl.rollout.specs import EpisodeSpec
+from worldrl.workers.boot import load_file
 
 pytestmark = pytest.mark.lerobot
 SENTENCES = ["pick up the red cube", "put the green cylinder on the red cube"]
-KINDS = ("act", "diffusion", "smolvla")
+KINDS = ("act", "diffusion", "smolvla")  # each of one observation
 L, A = 4, 7
+make_checkout = load_file("robotwin_double", Path(__file__).parents[1] / "workers" / "robotwin_double.py").make_checkout
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +92,62 @@ def test_without_exploration_it_is_lerobots_own_pipeline(published, serve, kind,
     chunk = policy.act(obs, generators=row_streams(0, ["a"], 2), temperature=0.0)
     expected = torch.from_numpy(given["action"])[:, :L].clamp(-1, 1)
     torch.testing.assert_close(chunk.action, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_episode_of_a_policy_that_looks_back_is_lerobots_own(published, serve, monkeypatch):
+    policy, given = serve("recalling"), dict(np.load(published / "recalling.npz"))
+    rows = [Row(EpisodeSpec("a", row, 0), None, {}, SENTENCES[0]) for row in range(2)]
+    expected = np.clip(given["action"], -1, 1)
+    steps = [
+        [{"image": image[row], "command": state[row]} for row in range(2)]
+        for image, state in zip(given["image"], given["state"], strict=True)
+    ]
+    for step, shown in enumerate(steps):
+        for row, obs in zip(rows, shown, strict=True):
+            if step == 0:
+                row.obs = obs
+                row.keep(policy.n_obs_steps)
+            else:
+                row.see(obs)
+        if step % L == 0:
+            noise = torch.from_numpy(given["noise"][step // L])
+            both = torch.stack([noise, torch.zeros_like(noise)], dim=1)
+            monkeypatch.setattr("worldrl.rollout.lerobot_policy.row_noise", lambda generators, shape, both=both: both)
+            chunk = policy.act(stack_obs(rows, "cpu"), generators=row_streams(0, ["a"], 2), temperature=0.0)
+        np.testing.assert_allclose(chunk.action[:, step % L].numpy(), expected[step], rtol=1e-3, atol=1e-4)
+    assert np.abs(expected).min() < 1  # not all of it at the range's end
+
+
+def test_benchmark_plays_a_policy_that_looks_back(published, tmp_path):
+    tokens = ["preset=tiny", "tasks=[PickRedCube]", "episodes=2", "workers=0", "envs=2", "failures=0"]
+    assert main(["benchmark", f"policy={published / 'recalling'}", *tokens, f"run_dir={tmp_path / 'run'}"]) == 0
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["success"]["n"] == 2
+
+
+def test_train_policy_fine_tunes_a_policy_that_looks_back(published, push_episodes, tmp_path):
+    policy = LerobotPolicy.load(published / "recalling", "cpu")
+    config = FineTuning(steps=2, batch_size=4, warmup_steps=0, checkpoint_every=2)
+    before = policy.state_dict()
+    report = fine_tune(policy, push_episodes, config=config, seed=0, folder=tmp_path, log=None)
+    assert np.isfinite(report.train)
+    assert any(not torch.equal(value, before[name]) for name, value in policy.state_dict().items())
+    policy.close()
+
+
+def test_benchmark_plays_a_two_armed_act_on_the_double_of_robotwin(published, tmp_path, monkeypatch):
+    def launch(suite, *, cameras, image_size):
+        options = {"checkout": str(make_checkout(tmp_path / "RoboTwin")), "seeds": str(tmp_path / "seeds")}
+        drawn = {"suite": suite, "cameras": list(cameras), "image_size": image_size}
+        return Launch(suite, sys.executable, TARGET, {**options, **drawn})
+
+    monkeypatch.setattr("worldrl.rollout.suites.robotwin_launch", launch)
+    tokens = ["suite=robotwin_clean", "episodes=1", "workers=1", "envs=1", "failures=1"]
+    assert main(["benchmark", f"policy={published / 'robotwin'}", *tokens, f"run_dir={tmp_path / 'run'}"]) == 0
+    result = EvalResult.load(tmp_path / "run")
+    assert (result.protocol.cameras, result.protocol.image_size) == (("head", "left_wrist", "right_wrist"), 0)
+    assert result.protocol.conventions["picture"] == "240 by 320 pixels"
+    (strip,) = load_report_data(tmp_path / "run").filmstrips
+    assert list(strip.rows) == ["head", "left_wrist", "right_wrist"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

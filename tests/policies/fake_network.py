@@ -33,6 +33,7 @@ def publish(folder, *, size=16, seed=0, statistics=None, **changes):
         "type": "smolvla",
         "n_obs_steps": 1,
         "chunk_size": HORIZON,
+        "horizon": HORIZON,  # what a diffusion policy calls its chunk
         "n_action_steps": EXECUTED,
         "normalization_mapping": {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"},
         "input_features": {
@@ -69,6 +70,11 @@ class Linear(torch.nn.Module):
         return x @ self.weight.T + self.bias + (command @ self.command.T)[:, None]
 
 
+def told(state):
+    """What the network is told of states ``[B, 7]``, or of several ones ``[B, n_obs_steps, 7]``, whose order matters."""
+    return state if state.ndim == 2 else state[:, -1] + 0.5 * state[:, 0]
+
+
 class FakeSampler:
     shape, steps, noisy = (HORIZON, PADDED), STEPS, range(STEPS - 1)
 
@@ -77,7 +83,7 @@ class FakeSampler:
         self.scale = flow_grpo_scale(self.sigma[:-1], ETA, self.sigma[1])
 
     def encode(self, batch):
-        return batch["observation.state"]
+        return told(batch["observation.state"])
 
     def transition(self, seen, x, step, temperature):
         sigma, after = self.sigma[step], self.sigma[step + 1]
@@ -99,7 +105,7 @@ class FakeNetwork:
         return {"policy": self.policy}
 
     def batch(self, features, sentences, action=None):
-        assert features["observation.images.scene"].shape[1] == 3
+        assert features["observation.images.scene"].shape[-3] == 3
         assert len(sentences) == len(features["observation.state"])
         return {**features, **({} if action is None else {"action": action})}
 
@@ -109,7 +115,8 @@ class FakeNetwork:
     def loss(self, batch):
         action = torch.nn.functional.pad(batch["action"], (0, PADDED - ACTION))
         noise = torch.randn(action.shape)  # the stream that the service lends
-        return (self.policy(0.5 * action + 0.5 * noise, batch["observation.state"]) - (noise - action)).square().mean()
+        seen = told(batch["observation.state"])
+        return (self.policy(0.5 * action + 0.5 * noise, seen) - (noise - action)).square().mean()
 
     def save(self, folder):
         for path in self.folder.path.iterdir():

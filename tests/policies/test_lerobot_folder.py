@@ -20,6 +20,7 @@ from worldrl.policies.lerobot_folder import read_lerobot_folder
 from worldrl.policies.lerobot_inputs import match_inputs, require_fit
 from worldrl.rollout.lerobot_worker import lerobot_python
 from worldrl.rollout.policy_folder import policy_facts, policy_parent, require_policy_fits
+from worldrl.rollout.suites import drawn_size, require_suite_fits, suite_spec
 from worldrl.workers.boot import load_file
 
 fake = load_file("fake_network", Path(__file__).parent / "fake_network.py")
@@ -97,7 +98,8 @@ def test_statistics_of_one_input_that_are_missing_are_an_error(folder):
     ("changes", "words"),
     [
         ({"type": "smolvla2"}, r"type 'smolvla2' is not supported; did you mean 'smolvla'\?"),
-        ({"n_obs_steps": 2}, "n_obs_steps is 2; one observation is shown"),
+        ({"n_obs_steps": 2}, "n_obs_steps is 2; a network of type smolvla looks at one observation"),
+        ({"type": "diffusion", "n_obs_steps": 4}, "got n_obs_steps 4, n_action_steps 4, a chunk of 6"),
         ({"temporal_ensemble_coeff": 0.01}, "set it to null"),
         ({"adapt_to_pi_aloha": True}, "set it to false"),
         ({"normalization_mapping": {"ACTION": "MINMAX"}}, "unknown mode 'MINMAX'; did you mean 'MIN_MAX'"),
@@ -106,6 +108,62 @@ def test_statistics_of_one_input_that_are_missing_are_an_error(folder):
 def test_what_is_not_supported_is_said(tmp_path, changes, words):
     with pytest.raises(SettingError, match=words):
         read_lerobot_folder(fake.publish(tmp_path / "policy", **changes))
+
+
+def test_a_diffusion_policy_executes_from_its_newest_observation_on(tmp_path):
+    folder = read_lerobot_folder(fake.publish(tmp_path / "two", type="diffusion", n_obs_steps=2))
+    assert (folder.n_obs_steps, folder.executed, folder.windowed) == (2, slice(1, 5), True)
+    assert policy_facts(folder.path).n_obs_steps == 2
+    assert read_lerobot_folder(fake.publish(tmp_path / "one")).executed == slice(0, 4)
+
+
+def two_armed(tmp_path, names, picture=(240, 320), **changes):
+    seen = {f"observation.images.{name}": {"type": "VISUAL", "shape": [3, *picture]} for name in names}
+    features = {**seen, "observation.state": {"type": "STATE", "shape": [14]}}
+    return republish(tmp_path, features, output_features={"action": {"type": "ACTION", "shape": [14]}}, **changes)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("cam_high", "cam_left_wrist", "cam_right_wrist"),
+        ("right_camera", "left_camera", "head_camera"),
+        ("cam_head", "cam_left_wrist", "cam_right_wrist"),
+    ],
+)
+def test_two_arms_fourteen_joints_and_three_cameras_fit_robotwin_as_they_are(tmp_path, names):
+    folder = two_armed(tmp_path, names)
+    found = {name.rpartition(".")[2]: source for name, source in match_inputs(read_lerobot_folder(folder)).items()}
+    assert found.pop("state") == "state"
+    for name, source in found.items():
+        side = next((side for side in ("left", "right") if side in name), None)
+        assert source == ("image" if side is None else f"{side}_wrist_image")
+    facts = policy_facts(folder)
+    assert (facts.cameras, facts.picture) == (("scene", "left_wrist", "right_wrist"), (240, 320))
+    assert facts.actions == suite_spec("robotwin_clean").actions
+    require_suite_fits("robotwin_clean", folder)
+    assert drawn_size("robotwin_clean", facts.picture) == 0
+    with pytest.raises(SettingError, match="240 by 320 pixels; here they are square"):
+        _ = facts.image_size
+    with pytest.raises(
+        SettingError, match=r"left_wrist_image not shown(?s:.)*foreign suites for this policy: robotwin_c"
+    ):
+        require_suite_fits("libero_goal", folder)
+
+
+def test_pictures_that_a_suite_does_not_draw_are_shown_beside_those_it_does(tmp_path):
+    folder = two_armed(tmp_path, ("cam_high", "cam_left_wrist", "cam_right_wrist"), picture=(480, 640))
+    with pytest.raises(SettingError, match=r"cam_high \(480, 640, 3\) +\| image \(480, 480, 3\)"):
+        require_suite_fits("robotwin_clean", folder)
+
+
+def test_three_cameras_of_other_names_and_actions_of_another_size_are_asked_for(tmp_path):
+    folder = two_armed(tmp_path, ("exterior_1_left", "exterior_2_left", "wrist_left"))
+    with pytest.raises(SettingError, match=r"exterior_1_left \(240, 320, 3\) \| \?"):
+        policy_facts(folder)
+    (folder / "worldrl.json").write_text(json.dumps({"actions": TOOL_ACTIONS.to_json()}))
+    with pytest.raises(ArtefactError, match="actions: names 7 numbers, the policy's actions have 14"):
+        policy_facts(folder)
 
 
 def test_liberos_names_are_matched_by_themselves(tmp_path):

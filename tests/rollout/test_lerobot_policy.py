@@ -162,6 +162,63 @@ def features(obs):
     return {"observation.images.scene": picture, "observation.state": obs.command}, list(obs.instruction)
 
 
+@pytest.fixture(scope="module")
+def recalling(tmp_path_factory):
+    """A policy that looks at two observations."""
+    policy = start(fake.publish(tmp_path_factory.mktemp("policies") / "two", type="diffusion", n_obs_steps=2))
+    yield policy
+    policy.close()
+
+
+def test_two_observations_tell_the_chunk_and_it_is_executed_from_the_newer_one_on(recalling, policy):
+    older, newer = observe(3, seed=1), observe(3, seed=2)
+    told = newer.command + 0.5 * older.command  # of the fake network, which looks at one command or at two
+    generators = [row_streams(4, ["act"], 3) for _ in range(3)]
+    chunk = recalling.act(replace(newer, past=(older,)), generators=generators[0], temperature=1.0)
+    swapped = recalling.act(replace(older, past=(newer,)), generators=generators[1], temperature=1.0)
+    assert not torch.equal(chunk.action, swapped.action)
+    single = policy.act(replace(newer, command=told), generators=generators[2], temperature=1.0)
+    torch.testing.assert_close(chunk.token, single.token)
+    torch.testing.assert_close(chunk.action[:, :-1], single.action[:, 1:])  # its first action is past
+    torch.testing.assert_close(chunk.logp[:, :-1], single.logp[:, 1:])
+    again = recalling.log_prob(replace(newer, past=(older,)), chunk.token)
+    torch.testing.assert_close(again.detach(), chunk.logp, rtol=1e-5, atol=1e-5)
+    habit = Habit(torch.full((3, A), 1.5), 1.0)
+    lasting = recalling.act(replace(newer, past=(older,)), generators=row_streams(4, ["act"], 3), habit=habit)
+    own, _, _ = unpack_trace(lasting.token, (H, D))
+    torch.testing.assert_close(lasting.logp - Normal(0.0, 1.0).log_prob(torch.tensor(1.5)), -policy_std(own).log())
+
+
+def test_without_the_observation_before_it_is_refused_by_name(recalling):
+    with pytest.raises(SettingError, match=r"looks at 2 observations.*n_obs_steps.*is shown 1; imagination keeps one"):
+        recalling.act(observe(2), generators=row_streams(1, ["act"], 2))
+
+
+def test_fine_tuning_shows_the_frame_before_and_begins_the_chunk_there(recalling, push_episodes, tmp_path, monkeypatch):
+    seen = []
+
+    def loss(obs, action, *, seed):
+        seen.append((obs, action))
+        return 0 * recalling.anchor
+
+    monkeypatch.setattr(recalling, "imitation_loss", loss)
+    (episode,) = [episode for episode in push_episodes if episode.success][:1]
+    config = FineTuning(steps=1, batch_size=64, warmup_steps=0, held_out_fraction=0.0)
+    fine_tune(recalling, [episode], config=config, seed=0, folder=tmp_path, log=None)
+    frames, action = episode.main_view, episode.action
+    obs, chunk = seen[-1]  # the loss measured at the end goes through all samples in order
+    (before,) = obs.past
+    for step in range(len(episode)):
+        early = max(step - 1, 0)  # before the first frame there is the first frame
+        assert torch.equal(obs.image[step], torch.from_numpy(frames[step]))
+        assert torch.equal(before.image[step], torch.from_numpy(frames[early]))
+        assert torch.equal(before.command[step], torch.from_numpy(episode.command[early]))
+        known = min(H - 1, len(episode) - step)
+        assert torch.equal(chunk[step, 0], torch.from_numpy(action[early]))
+        assert torch.equal(chunk[step, 1 : 1 + known], torch.from_numpy(action[step : step + known]))
+    assert chunk.shape == (len(episode), H, A)
+
+
 def test_the_saved_statistics_are_used(tmp_path, policy):
     shifted = {"action.mean": torch.full((A,), 0.30), "action.std": torch.full((A,), 0.2)}
     other = start(fake.publish(tmp_path / "shifted", statistics=shifted))

@@ -114,7 +114,7 @@ def test_outcome_equals_that_of_the_record(specs, options):
 class Loud:
     """A policy whose first number is always 3."""
 
-    chunk_length, needs_noise, more, actions = 2, False, (), TOOL_ACTIONS
+    chunk_length, needs_noise, more, actions, n_obs_steps = 2, False, (), TOOL_ACTIONS, 1
 
     def act(self, obs, **_):
         decided = torch.zeros(len(obs.instruction), 2, 7)
@@ -127,6 +127,45 @@ def test_numbers_outside_the_range_are_executed_as_its_end_and_counted(specs, op
     (episode,) = run(specs[:1], options, PolicyActor("loud"))
     assert set(episode.action[:, 0]) == {1.0}
     assert EpisodeOutcome.of(episode).clipped == len(episode)
+
+
+class Recalling(Loud):
+    """It looks at three observations and writes down what it is shown."""
+
+    chunk_length, n_obs_steps = 4, 3
+
+    def __init__(self):
+        self.shown = []
+
+    def act(self, obs, **_):
+        self.shown.append(obs)
+        motion = torch.linspace(-1, 1, 28).reshape(1, 4, 7).expand(len(obs.instruction), 4, 7)
+        return Chunk(motion, motion, motion, motion)
+
+
+@pytest.mark.parametrize(("replan", "envs"), [(None, 1), (1, 3)])
+def test_a_policy_sees_the_last_observations_of_its_own_episode(specs, options, monkeypatch, replan, envs):
+    policy = Recalling()
+    monkeypatch.setattr("worldrl.rollout.actors.load_policy", lambda folder, device: policy)
+    actor = PolicyActor("recalling", replan=replan)
+    episodes = run(specs[:3], options, actor, envs_per_worker=envs)
+    begun = {episode.frames[0].tobytes(): episode for episode in episodes}
+    running, steps = {}, {}
+    for obs in policy.shown:
+        for row in range(len(obs.instruction)):
+            images, commands = (
+                [getattr(o, name)[row].numpy() for o in (*obs.past, obs)] for name in ("image", "command")
+            )
+            if images[0].tobytes() in begun and np.array_equal(
+                images[0], images[2]
+            ):  # the first stands for those before
+                running[row], steps[row] = begun.pop(images[0][None].tobytes()), 0
+            t = steps[row]
+            for back, (image, command) in enumerate(zip(images[::-1], commands[::-1], strict=True)):
+                np.testing.assert_array_equal(image, running[row].frames[max(t - back, 0), 0])
+                np.testing.assert_array_equal(command, running[row].command[max(t - back, 0)])
+            steps[row] += replan or 4
+    assert not begun  # every episode was looked at
 
 
 def test_some_positions_are_recorded(specs, options):

@@ -3,6 +3,7 @@
 Units under test: ``rollout/simulator.py``, ``rollout/simulator_pool.py``, ``workers/server.py``, ``workers/boot.py``.
 """
 
+import itertools
 import os
 import signal
 import subprocess
@@ -12,10 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import worldrl.rollout.simulator as simulator
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import SettingError, WorkerError
-from worldrl.rollout.actors import ExpertActor, WanderActor
+from worldrl.core.types import Chunk
+from worldrl.rollout.actors import ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.simulator import Launch
 from worldrl.rollout.simulator_pool import SimulatorPool, Start
 from worldrl.rollout.specs import EpisodeSpec
@@ -52,6 +56,46 @@ def test_each_episode_is_played_once_and_the_expert_succeeds(undisturbed):
     assert sorted(undisturbed) == sorted(spec.key for spec in SPECS)
     assert all(outcome.success_once and outcome.success_at_end for outcome in undisturbed.values())
     assert not any(outcome.restarted for outcome in undisturbed.values())
+
+
+class Recalling:
+    """It looks at three observations and writes down the newest step's commands and what all pictures show."""
+
+    chunk_length, needs_noise, more, actions, n_obs_steps = 2, False, (), TOOL_ACTIONS, 3
+
+    def __init__(self):
+        self.shown = []
+
+    def act(self, obs, **_):
+        for row in range(len(obs.instruction)):
+            self.shown.append([(o.command[row].numpy(), int(o.image[row, 0, 0, 0])) for o in (*obs.past, obs)])
+        motion = torch.zeros(len(obs.instruction), 2, 7)
+        motion[..., 0] = torch.tensor([0.5, 1.0])
+        return Chunk(motion, motion, motion, motion)
+
+
+@pytest.mark.parametrize("fault", [None, {"task": "reach_up", "init_id": 1, "at": 5, "kind": "kill"}])
+def test_a_policy_that_looks_back_is_shown_the_pictures_of_those_steps(monkeypatch, tmp_path, fault):
+    policy = Recalling()
+    monkeypatch.setattr("worldrl.rollout.actors.load_policy", lambda folder, device: policy)
+    options = {"image_size": 4, "fault": fault and {**fault, "marker": str(tmp_path / "once")}}
+    rules = Rules({"reach_right": 7, "reach_up": 6}, ("scene",))
+    with SimulatorPool(launch(**options), slots=2) as pool:
+        found = list(play_episodes(pool, SPECS, PolicyActor("recalling"), rules))
+    assert len(found) == len(SPECS)
+    assert any(outcome.restarted for outcome in found) == bool(fault)
+    started = 0
+    for steps in policy.shown:
+        places = [command[:2].astype(np.float64) for command, _ in steps]
+        for place, (_, grey) in zip(places, steps, strict=True):
+            assert abs(grey - int(255 * abs(np.sin(place.sum())))) <= 1  # each picture is of its own step
+        moved = [after - before for before, after in itertools.pairwise(places)]
+        started += not np.any(moved)
+        if np.any(moved):
+            np.testing.assert_allclose(
+                moved, [[0.025, 0.0], [0.05, 0.0]], atol=1e-6
+            )  # step by step, within the episode
+    assert started == len(SPECS)
 
 
 def test_workers_and_recycling_change_nothing(undisturbed):

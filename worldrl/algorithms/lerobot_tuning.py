@@ -2,14 +2,15 @@
 
 The loop is that of every training here (``core.fit``): resumable bit for bit, step ``k`` drawing from a stream named by ``k``.
 The loss is what the policy's ``forward`` returns of a batch of observations and chunks that its saved preprocessor has
-normalised; nothing is augmented, as in lerobot's own training.
+normalised; nothing is augmented, as in lerobot's own training. A policy that looks at several observations is shown the
+frames before too, and its chunk begins at the oldest one's step; what lies before an episode is its first frame and action.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -95,7 +96,7 @@ def fine_tune(
 
     def loss(step: int) -> tuple[Tensor, Logs]:
         index = torch.randint(len(samples), (config.batch_size,), generator=stream(seed, SERIES, step))
-        value = imitation_loss(policy, samples.select(index), stream_seed(seed, SERIES, "noise", step))
+        value = imitation_loss(policy, samples, index, stream_seed(seed, SERIES, "noise", step))
         return value, {"policy/loss": value.detach()}
 
     fit_module(
@@ -119,10 +120,19 @@ def fine_tune(
     )
 
 
-def imitation_loss(policy: LerobotPolicy, samples: Samples, seed: int) -> Tensor:
-    """The policy's own loss of some samples."""
-    obs = PolicyObs(samples.image, samples.command, list(samples.instruction))
-    return policy.imitation_loss(obs, samples.chunk, seed=seed)
+def imitation_loss(policy: LerobotPolicy, samples: Samples, index: Tensor, seed: int) -> Tensor:
+    """The policy's own loss of the samples of ``index``."""
+    obs, chunk = window(samples, index, policy.n_obs_steps)
+    return policy.imitation_loss(obs, chunk, seed=seed)
+
+
+def window(samples: Samples, index: Tensor, n_obs_steps: int) -> tuple[PolicyObs, Tensor]:
+    """Observations up to the samples of ``index``, and chunks ``[B, H, A]`` from the oldest observation's step on."""
+    places = [samples.back(index, steps) for steps in reversed(range(n_obs_steps))]
+    instruction = [samples.instruction[i] for i in index.tolist()]
+    *past, newest = (PolicyObs(samples.image[place], samples.command[place], instruction) for place in places)
+    chunk = torch.cat([*(samples.chunk[place, :1] for place in places[:-1]), samples.chunk[index]], dim=1)
+    return replace(newest, past=past), chunk[:, : samples.chunk.shape[1]]
 
 
 @torch.no_grad()
@@ -131,7 +141,7 @@ def measured_loss(policy: LerobotPolicy, samples: Samples, config: FineTuning, *
     chosen = torch.arange(0, len(samples), max(1, math.ceil(len(samples) / limit)))
     parts = chosen.split(config.batch_size)
     losses = [
-        float(imitation_loss(policy, samples.select(part), stream_seed(seed, SERIES, "measure", number))) * len(part)
+        float(imitation_loss(policy, samples, part, stream_seed(seed, SERIES, "measure", number))) * len(part)
         for number, part in enumerate(parts)
     ]
     return sum(losses) / len(chosen)

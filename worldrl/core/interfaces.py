@@ -32,11 +32,13 @@ class Policy(Protocol):
         actions: what the ``A`` numbers of an action are.
         needs_noise: whether even its greedy chunks start from noise: acting then takes generators, and temperature 0 is
             greedy.
+        n_obs_steps: newest observations that a decision looks at, one per control step (``PolicyObs.past``).
     """
 
     chunk_length: int
     actions: ActionSpec
     needs_noise: bool
+    n_obs_steps: int
 
     @property
     def more(self) -> Sequence[str]:

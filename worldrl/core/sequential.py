@@ -9,7 +9,7 @@ before the first episode: a walk that may always go on would stop sooner or late
 
 The discipline (maximum fixed beforehand, exact level at every sample size) is that of STEP, Snyder et al. 2025
 (arXiv:2503.10966); the boundary is not theirs but one of constant nominal level, Pocock, Biometrika 64 (1977), because
-the pairs here share their initial states. Sample sizes: Miettinen, Biometrics 24 (1968) for pairs, computed exactly.
+the pairs here share their initial states. ``core.sequential_budget`` has a second rule. Sample sizes: Miettinen, Biometrics 24 (1968) for pairs, computed exactly.
 
 Shapes legend: ``D`` discordant pairs, ``N`` episodes.
 """
@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, TypedDict
+from typing import ClassVar, Literal, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,21 +33,41 @@ LARGEST, LARGEST_TEST = 20_000, 5_000
 """Most episodes that a plan looks at, and that a sequential test is calibrated for (a few seconds)."""
 
 
-class Decision(TypedDict):
-    """Where a sequential comparison stands after ``n`` of at most ``n_max`` pairs."""
+class StoppingRule(Protocol):
+    """A sequential test with its maximum fixed beforehand."""
 
+    name: ClassVar[str]
+
+    @property
+    def n_max(self) -> int:
+        """Most pairs."""
+        ...
+
+    @property
+    def alpha(self) -> float:
+        """Probability of stopping where neither policy is better, at most."""
+        ...
+
+    def crossed(self, seen: int, only_a: int, only_b: int) -> bool:
+        """Whether these discordant counts stop the comparison after ``seen`` pairs."""
+        ...
+
+
+class Decision(TypedDict):
+    """Where a sequential comparison by ``rule`` stands after ``n`` of at most ``n_max`` pairs."""
+
+    rule: str
     n_max: int
     n: int
     only_a: int
     only_b: int
     alpha: float
-    nominal: float
     verdict: Verdict
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """When a sequential comparison of at most ``n_max`` pairs stops.
+    """When a sequential comparison of at most ``n_max`` pairs stops (:class:`StoppingRule`).
 
     Attributes:
         n_max: most pairs, fixed beforehand.
@@ -57,14 +77,15 @@ class Boundary:
             than the sum where none does.
     """
 
+    name: ClassVar[str] = "pocock"
     n_max: int
     alpha: float
     nominal: float
     lead: NDArray[np.int64]
 
-    def crossed(self, only_a: int, only_b: int) -> bool:
-        """Whether these discordant counts stop the comparison."""
-        return abs(only_b - only_a) >= self.lead[only_a + only_b]
+    def crossed(self, seen: int, only_a: int, only_b: int) -> bool:
+        """Whether these discordant counts stop the comparison, after however many pairs."""
+        return bool(abs(only_b - only_a) >= self.lead[only_a + only_b])
 
 
 def leads(n_max: int, nominal: float) -> NDArray[np.int64]:
@@ -119,7 +140,7 @@ def boundary(n_max: int, alpha: float = 0.05) -> Boundary:
     return Boundary(n_max, alpha, low, leads(n_max, low))
 
 
-def decide(a: Sequence[bool], b: Sequence[bool], rule: Boundary) -> Decision:
+def decide(a: Sequence[bool], b: Sequence[bool], rule: StoppingRule) -> Decision:
     """Compare two policies on the pairs so far, in an order fixed beforehand, up to the first at which it stops.
 
     Args:
@@ -137,13 +158,20 @@ def decide(a: Sequence[bool], b: Sequence[bool], rule: Boundary) -> Decision:
         raise SettingError(f"sequential: {len(a)} and {len(b)} episodes; needs equally many, at most {rule.n_max}")
     only_a = only_b = seen = 0
     verdict: Verdict = "not decided"
-    for seen, (first, second) in enumerate(zip(a, b, strict=True), 1):  # noqa: B007  (used after the loop)
+    for seen, (first, second) in enumerate(zip(a, b, strict=True), 1):
         only_a, only_b = only_a + (first and not second), only_b + (second and not first)
-        if rule.crossed(only_a, only_b):
+        if rule.crossed(seen, only_a, only_b):
             verdict = "b is better" if only_b > only_a else "a is better"
             break
-    counts = {"n_max": rule.n_max, "n": seen, "only_a": int(only_a), "only_b": int(only_b)}
-    return {**counts, "alpha": rule.alpha, "nominal": rule.nominal, "verdict": verdict}  # pyright: ignore[reportReturnType]
+    return {
+        "rule": rule.name,
+        "n_max": rule.n_max,
+        "n": seen,
+        "only_a": int(only_a),
+        "only_b": int(only_b),
+        "alpha": rule.alpha,
+        "verdict": verdict,
+    }
 
 
 # --- how many episodes ---------------------------------------------------------------------------------------------

@@ -136,12 +136,15 @@ class PolicyObs:
         instruction: ``B`` sentences.
         more: what a real simulator shows besides, by name, for policies that ask for it: ``state`` float32 ``[B, S]``,
             ``wrist_image`` uint8 ``[B, Y, X, 3]``. Imagination shows no more.
+        past: what it saw at the control steps before, the oldest first, for policies with ``n_obs_steps`` above 1; before
+            an episode's first observation that one is repeated.
     """
 
     image: torch.Tensor
     command: torch.Tensor
     instruction: Sequence[str]
     more: Mapping[str, torch.Tensor] = field(default_factory=dict[str, torch.Tensor])
+    past: Sequence[PolicyObs] = ()
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ class EvalProtocol:
         episodes_per_task: how many consecutive initial states of each task.
         seed: root of every random stream of the evaluation.
         horizon: time limit per task (control steps).
-        image_size: pixels of the square image the policy sees.
-        cameras: names of the rendered cameras, the scene camera first.
+        image_size: pixels of the square image the policy sees; 0 for the suite's own picture, which its conventions name.
+        cameras: names of the rendered cameras, the main one first.
         control_hz: control steps per second.
         chunk_length: actions the policy decides at once.
         replan: actions executed before it decides again.

@@ -7,17 +7,20 @@ early, which a success does, is not looked at before its turn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from worldrl.core.rng import stream_seed
-from worldrl.core.sequential import Boundary, Decision, boundary, decide
+from worldrl.core.sequential import Boundary, Decision, StoppingRule, boundary, decide
+from worldrl.core.sequential_budget import BudgetRule, budget_rule
 from worldrl.evaluation.protocol import EvalProtocol, require_same
 from worldrl.evaluation.result import EvalResult
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 
 Key = tuple[str, int, int, int]
+RULES: Mapping[str, Callable[[int, float], StoppingRule]] = {Boundary.name: boundary, BudgetRule.name: budget_rule}
+"""Sequential tests by name, each made of the most pairs and the probability of a false alarm."""
 
 
 class RaceOver(Exception):  # noqa: N818  (not an error: the measurement has its answer)
@@ -39,7 +42,7 @@ class Race:
     """
 
     baseline: EvalResult
-    rule: Boundary
+    rule: StoppingRule
     order: tuple[EpisodeSpec, ...]
 
     def arrange(self, specs: Sequence[EpisodeSpec]) -> list[EpisodeSpec]:
@@ -73,13 +76,16 @@ class Race:
         return {"against": self.baseline.policy, "against_hash": self.baseline.policy_hash, **decision}
 
 
-def race_against(baseline: EvalResult, protocol: EvalProtocol, *, alpha: float = 0.05) -> Race:
+def race_against(
+    baseline: EvalResult, protocol: EvalProtocol, *, alpha: float = 0.05, rule: str = Boundary.name
+) -> Race:
     """Prepare a comparison with a finished result.
 
     Args:
         baseline: the earlier result.
         protocol: of the new measurement.
         alpha: probability of a verdict where neither policy is better.
+        rule: a key of :data:`RULES`.
 
     Raises:
         ProtocolError: the protocols differ.
@@ -88,4 +94,4 @@ def race_against(baseline: EvalResult, protocol: EvalProtocol, *, alpha: float =
     require_same(baseline.protocol, protocol)
     specs = protocol.specs()
     order = sorted(specs, key=lambda spec: stream_seed(protocol.seed, "race", *spec.stream_names))
-    return Race(baseline, boundary(len(specs), alpha), tuple(order))
+    return Race(baseline, RULES[rule](len(specs), alpha), tuple(order))

@@ -16,9 +16,10 @@ from worldrl.core.errors import SettingError
 from worldrl.core.log import console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.run import RunDirectory
+from worldrl.core.sequential import Boundary
 from worldrl.evaluation.evaluate import evaluate_actor, evaluate_policy
 from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol, require_same
-from worldrl.evaluation.race import Race, RaceOver, race_against
+from worldrl.evaluation.race import RULES, Race, RaceOver, race_against
 from worldrl.evaluation.result import EvalResult, mean_score
 from worldrl.evaluation.suites import evaluate_in_suite, suite_protocol
 from worldrl.evaluation.trained_on import examine
@@ -40,7 +41,7 @@ from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.policy_folder import policy_facts
 from worldrl.rollout.suite_episodes import Spent
-from worldrl.rollout.suites import require_expert, require_suite_fits, suite_names
+from worldrl.rollout.suites import drawn_size, require_expert, require_suite_fits, suite_names
 from worldrl.settings import non_negative, one_of, positive, setting
 
 SUITES = (EMBEDDED, *suite_names())
@@ -76,6 +77,7 @@ class BenchmarkSettings:
     videos: int = setting(0, "episodes per task recorded as mp4")
     failures: int = setting(3, "failed episodes that are run again for the report's pictures")
     against: str = setting("", "finished benchmark to compare with: ends as soon as the comparison is decided")
+    stopping: str = setting(Boundary.name, f"when a comparison with against= ends: {' or '.join(RULES)}")
     others: list[str] = setting([], "finished benchmarks of other training seeds: one score, states that always fail")
     plan: BenchmarkPlan = field(default_factory=BenchmarkPlan)
 
@@ -85,6 +87,7 @@ class BenchmarkSettings:
         one_of("domain", self.domain, DOMAINS)
         if self.domain != "clean" and self.suite != EMBEDDED:
             raise SettingError(f"domain: is of the embedded suite's two-armed tasks; leave it out with {self.suite}")
+        one_of("stopping", self.stopping, tuple(RULES))
         for name in ("first_index", "workers", "restarts", "videos", "failures", "latency", "hold_steps"):
             non_negative(name, getattr(self, name))
         for name in ("episodes", "envs", "timeout_s", "recycle_after", "image_size"):
@@ -168,7 +171,8 @@ def race_of(settings: BenchmarkSettings, protocol: EvalProtocol) -> Race | None:
         require_same(EvalResult.load(Path(folder)).protocol, protocol)
     if not settings.against:
         return None
-    return race_against(EvalResult.load(Path(settings.against)), protocol, alpha=settings.plan.alpha)
+    baseline = EvalResult.load(Path(settings.against))
+    return race_against(baseline, protocol, alpha=settings.plan.alpha, rule=settings.stopping)
 
 
 def undecided(race: Race | None, result: EvalResult) -> dict[str, Any]:
@@ -186,9 +190,7 @@ def common_fields(settings: BenchmarkSettings) -> dict[str, Any]:
     if settings.policy == EXPERT:
         return {**fields, "chunk_length": 1}
     facts = policy_facts(Path(settings.policy))
-    fields |= {"chunk_length": facts.chunk_length, "image_size": facts.image_size}
-    fields |= {"cameras": facts.cameras} if len(facts.cameras) > 1 else {}
-    fields |= {"temperature": settings.temperature, "latency": settings.latency}
+    fields |= {"chunk_length": facts.chunk_length, "temperature": settings.temperature, "latency": settings.latency}
     return {**fields, "replan": check_timing(settings.replan, settings.latency, facts.chunk_length)}
 
 
@@ -196,12 +198,17 @@ def embedded(
     settings: BenchmarkSettings, run: RunDirectory, device: str, account: Spent
 ) -> tuple[EvalResult, dict[str, Any]]:
     """Measure on the embedded suite, in this environment."""
+    fields = common_fields(settings)
+    if settings.policy != EXPERT:
+        facts = policy_facts(Path(settings.policy))
+        fields["image_size"] = facts.image_size
+        fields |= {"cameras": facts.cameras} if len(facts.cameras) > 1 else {}
     protocol = embedded_protocol(
         choose_tasks(settings.tasks, None),
         episodes_per_task=settings.episodes,
         initial_states="sampled",
         domain=settings.domain,
-        **common_fields(settings),
+        **fields,
     )
     trained = training_of(settings, protocol)
     race = race_of(settings, protocol)
@@ -232,11 +239,10 @@ def foreign(
         require_expert("policy", settings.suite, settings.tasks)
     else:
         require_suite_fits(settings.suite, Path(settings.policy))
-    fields = common_fields(settings)
-    fields.setdefault("image_size", settings.image_size)
     looks = settings.policy != EXPERT or settings.videos > 0
     cameras = cameras_of(settings) if looks else ()
-    with open_foreign(settings, cameras, fields["image_size"]) as suite:
+    image_size = image_size_of(settings)
+    with open_foreign(settings, cameras, image_size) as suite:
         protocol = suite_protocol(
             settings.suite,
             suite.pool.suite,
@@ -244,7 +250,9 @@ def foreign(
             episodes_per_task=settings.episodes,
             shadows=settings.shadows,
             assets_note=suite.assets_note,
-            **fields,
+            image_size=image_size,
+            cameras=cameras_of(settings),
+            **common_fields(settings),
         )
         trained = training_of(settings, protocol)
         actor, race = actor_of(settings, protocol, device), race_of(settings, protocol)
@@ -262,6 +270,13 @@ def foreign(
             race=race,
         )
     return result, {**suite.facts, **trained, **undecided(race, result)}
+
+
+def image_size_of(settings: BenchmarkSettings) -> int:
+    """Pixels that a foreign suite draws: the policy's, or of the expert's videos."""
+    if settings.policy == EXPERT:
+        return settings.image_size
+    return drawn_size(settings.suite, policy_facts(Path(settings.policy)).picture)
 
 
 def training_of(settings: BenchmarkSettings, protocol: EvalProtocol) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def open_suite(
     Args:
         suite: a name of :func:`~worldrl.rollout.suites.suite_names`.
         cameras: of the suite, for example ``scene`` and ``wrist``; empty renders nothing.
-        image_size: pixels of the square pictures.
+        image_size: pixels of the square pictures; 0 draws the suite's own.
         shadows: LIBERO's shadows and anti-aliasing.
         assets: folder of LIBERO's assets; empty takes the one that setup was told.
         assets_note: what results must say about them besides what setup was told.

@@ -27,6 +27,7 @@ from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.actors import AnyActor
 from worldrl.rollout.collect import CollectPlan
 from worldrl.rollout.dreams import Dreams, dream, dream_on
+from worldrl.rollout.policy_folder import policy_facts
 from worldrl.rollout.reset_store import keyframe_starts
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.world_models.loading import WAN, AnyVideoModel, open_world_model
@@ -109,9 +110,11 @@ def check_policy_fits(settings: TrainVlaSettings) -> None:
     """Refuse a policy whose chunks or pictures are not the world model's, before anything is recorded.
 
     Raises:
-        ArtefactError: no world model in the folder to begin with.
-        SettingError: they differ.
+        ArtefactError: no world model in the folder to begin with, or no policy in ``supervised``.
+        SettingError: they differ, or the given policy looks at what imagination does not show.
     """
+    if settings.supervised:
+        require_imaginable(Path(settings.supervised))
     if settings.start == SCRATCH:
         world = (settings.wan.model if settings.backbone == WAN else settings.world_model).to_json()
     else:
@@ -122,6 +125,17 @@ def check_policy_fits(settings: TrainVlaSettings) -> None:
             raise SettingError(
                 f"policy.{name} is {own}, the world model's {name} is {its} (start={settings.start}); make them the same"
             )
+
+
+def require_imaginable(folder: Path) -> None:
+    """Refuse a policy that looks at what imagination does not show."""
+    facts = policy_facts(folder)
+    steps = (f"{facts.n_obs_steps} observations (n_obs_steps)",) if facts.n_obs_steps > 1 else ()
+    if lacking := (*facts.more, *steps):
+        raise SettingError(
+            f"supervised: the policy in {folder} looks at {' and '.join(lacking)}; imagination shows it the main camera, the "
+            "command and the sentence, once per chunk. It can be measured (benchmark, evaluate), not improved here"
+        )
 
 
 def load(folder: Path) -> list[Episode]:

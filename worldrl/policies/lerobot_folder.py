@@ -23,14 +23,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec, suite_actions
 from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.jsonfile import digest, read_json, write_json
 from worldrl.core.tensorfile import load_tensors
+from worldrl.workers import robotwin_facts
 
 CONFIG, WEIGHTS, OURS, HEAD = "config.json", "model.safetensors", "worldrl.json", "worldrl_head.safetensors"
 PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 TYPES = ("act", "diffusion", "pi0", "smolvla")
+WINDOWED = "diffusion"
+"""The kind that looks at several observations."""
 ACTION, TRAINED_ON = "action", "trained_on"
 EMPTY_CAMERA = "observation.images.empty_camera_"
 """Prefix of cameras that a policy fills in itself."""
@@ -67,9 +70,11 @@ class LerobotFolder:
         inputs: features that a suite must show, by name.
         sources: what the suite calls them, where ``worldrl.json`` says so.
         action_size: numbers of an action.
-        actions: what they are: ``worldrl.json``'s word, else LIBERO's seven.
+        actions: what they are: ``worldrl.json``'s word, else RoboTwin's joint targets where there are 14, LIBERO's seven where
+            not.
         chunk_size: actions that the network decides at once.
-        chunk_length: of those, how many are executed (``n_action_steps``).
+        chunk_length: of those, how many are executed (``n_action_steps``), from the newest observation's step on.
+        n_obs_steps: newest observations that a decision looks at; the network's chunk begins at the oldest one's step.
         hash: identity of every file that decides what the policy does.
         trained_on: what it was fine-tuned on here; None where nobody said.
     """
@@ -84,14 +89,26 @@ class LerobotFolder:
     chunk_length: int
     hash: str = field(repr=False)
     trained_on: Mapping[str, Any] | None = None
+    n_obs_steps: int = 1
 
     @property
-    def image_size(self) -> int:
-        """Pixels of the square pictures; SettingError where cameras differ or are not square."""
+    def windowed(self) -> bool:
+        """Whether its features have an axis of observations ``[B, n_obs_steps, ...]``, be it of one."""
+        return self.kind == WINDOWED
+
+    @property
+    def executed(self) -> slice:
+        """The executed actions of the network's chunk: those of steps before the newest observation are past."""
+        return slice(self.n_obs_steps - 1, self.n_obs_steps - 1 + self.chunk_length)
+
+    @property
+    def picture(self) -> tuple[int, int]:
+        """Rows and columns of the pictures; SettingError where cameras differ."""
         sizes = {feature.shape[1:] for feature in self.inputs.values() if feature.kind == "VISUAL"}
-        if len(sizes) != 1 or len(set(next(iter(sizes)))) != 1:
-            raise SettingError(f"{self.path}: cameras must be square and of one size, config.json says {sorted(sizes)}")
-        return next(iter(sizes))[0]
+        if len(sizes) != 1:
+            raise SettingError(f"{self.path}: cameras must be of one size, config.json says {sorted(sizes)}")
+        rows, columns = next(iter(sizes))
+        return rows, columns
 
 
 def is_lerobot_folder(folder: Path) -> bool:
@@ -115,11 +132,6 @@ def read_lerobot_folder(folder: Path) -> LerobotFolder:
     for name, why in _REFUSED.items():
         if config.get(name):
             raise SettingError(f"{folder / CONFIG}: {name}: {why}")
-    if config.get("n_obs_steps", 1) != 1:
-        raise SettingError(
-            f"{folder / CONFIG}: n_obs_steps is {config['n_obs_steps']}; one observation is shown per decision, so it "
-            "must be 1: train the policy again with n_obs_steps=1"
-        )
     _present(folder, WEIGHTS, "the checkpoint")
     inputs, outputs = (_features(config[name]) for name in ("input_features", "output_features"))
     _check_processors(folder, config, {**inputs, **outputs})
@@ -128,18 +140,19 @@ def read_lerobot_folder(folder: Path) -> LerobotFolder:
     sources = ours.get("inputs", {})
     if unknown := sorted(set(sources) - set(inputs)):
         raise ArtefactError(f"{folder / OURS}: inputs: unknown feature {unknown[0]!r}{nearest(unknown[0], inputs)}")
-    chunk_size = int(config["horizon" if kind == "diffusion" else "chunk_size"])
+    chunk_size, chunk_length, n_obs_steps = _times(folder, config)
     return LerobotFolder(
         path=folder,
         kind=kind,
         inputs={name: feature for name, feature in inputs.items() if not name.startswith(EMPTY_CAMERA)},
         sources=sources,
         action_size=outputs[ACTION].shape[0],
-        actions=ActionSpec.from_json(ours["actions"]) if "actions" in ours else TOOL_ACTIONS,
+        actions=_actions(folder, ours, outputs[ACTION].shape[0]),
         chunk_size=chunk_size,
-        chunk_length=int(config["n_action_steps"]),
+        chunk_length=chunk_length,
         hash=_identity(folder),
         trained_on=ours.get(TRAINED_ON),
+        n_obs_steps=n_obs_steps,
     )
 
 
@@ -149,6 +162,34 @@ def write_trained_on(folder: Path, trained_on: Mapping[str, Any] | None) -> None
         return
     ours = read_json(folder / OURS, error=ArtefactError) if (folder / OURS).is_file() else {}
     write_json(folder / OURS, {**ours, TRAINED_ON: trained_on}, error=ArtefactError)
+
+
+def _actions(folder: Path, ours: Mapping[str, Any], size: int) -> ActionSpec:
+    """What the numbers of an action are."""
+    if "actions" not in ours:
+        return suite_actions({"joints": robotwin_facts.joints()}) if size == robotwin_facts.SIZE else TOOL_ACTIONS
+    spec = ActionSpec.from_json(ours["actions"])
+    if spec.size != size:
+        raise ArtefactError(f"{folder / OURS}: actions: names {spec.size} numbers, the policy's actions have {size}")
+    return spec
+
+
+def _times(folder: Path, config: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Control steps of the network's chunk, how many of them are executed, and observations of a decision."""
+    windowed = config["type"] == WINDOWED
+    chunk_size, chunk_length = int(config["horizon" if windowed else "chunk_size"]), int(config["n_action_steps"])
+    n_obs_steps = int(config.get("n_obs_steps", 2 if windowed else 1))  # lerobot's defaults
+    if n_obs_steps != 1 and not windowed:
+        raise SettingError(
+            f"{folder / CONFIG}: n_obs_steps is {n_obs_steps}; a network of type {config['type']} looks at one "
+            "observation, so it must be 1"
+        )
+    if n_obs_steps < 1 or not 1 <= chunk_length <= chunk_size - n_obs_steps + 1:
+        raise SettingError(
+            f"{folder / CONFIG}: needs n_obs_steps >= 1 and 1 <= n_action_steps <= chunk - n_obs_steps + 1, "
+            f"got n_obs_steps {n_obs_steps}, n_action_steps {chunk_length}, a chunk of {chunk_size}"
+        )
+    return chunk_size, chunk_length, n_obs_steps
 
 
 def _features(listed: Mapping[str, Any]) -> dict[str, Feature]:

@@ -179,7 +179,7 @@ class LerobotNetwork:
         return {"policy": self.policy, **own}
 
     def batch(self, features: Mapping[str, Tensor], sentences: Sequence[str], action: Tensor | None = None) -> Any:
-        """Preprocess observations, float pictures ``[B, 3, Y, X]`` in [0, 1], and where given actions ``[B, H, A]``."""
+        """Preprocess observations, float pictures ``[B, ..., 3, Y, X]`` in [0, 1], and where given actions ``[B, H, A]``."""
         given = {**features, "task": list(sentences)}
         if action is not None:
             given[ACTION] = action
@@ -191,8 +191,6 @@ class LerobotNetwork:
 
     def loss(self, batch: Any) -> Tensor:
         """The policy's own supervised loss of a preprocessed batch with actions ``[B, H, A]``."""
-        if self.folder.kind == "diffusion":
-            batch = {**batch, "observation.state": batch["observation.state"][:, None]}
         loss, _ = self.policy.forward(batch)
         return loss
 

@@ -119,7 +119,7 @@ class DiffusionSampler:
     lerobot samples this policy by DDPM, with fresh noise in all of its steps; deterministic steps have the same marginals.
 
     Args:
-        policy: ``DiffusionPolicy``, for one observation.
+        policy: ``DiffusionPolicy``.
 
     Raises:
         SettingError: fewer than two inference steps, or an unknown kind of prediction.
@@ -142,12 +142,12 @@ class DiffusionSampler:
         self._alpha = torch.cat([alpha, torch.ones(1)])  # after the last step nothing is noise
 
     def encode(self, batch: Any) -> Tensor:
-        """Features of state and pictures, of one observation."""
+        """Features of states ``[B, n_obs_steps, S]`` and pictures ``[B, n_obs_steps, 3, Y, X]``, the oldest first."""
         names = list(self._policy.config.image_features)
-        now = {"observation.state": batch["observation.state"][:, None]}
+        seen = {"observation.state": batch["observation.state"]}
         if names:
-            now["observation.images"] = torch.stack([batch[name] for name in names], dim=1)[:, None]
-        return self._policy.diffusion._prepare_global_conditioning(now)
+            seen["observation.images"] = torch.stack([batch[name] for name in names], dim=2)
+        return self._policy.diffusion._prepare_global_conditioning(seen)
 
     def transition(self, seen: Any, x: Tensor, step: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
         """One DDIM step with η = temperature."""

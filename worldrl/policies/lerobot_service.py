@@ -1,6 +1,7 @@
 """Serves one lerobot policy to the core over the messages of ``worldrl.workers``; runs in lerobot's Python environment.
 
-Requests (core → worker), each with the observation's features as arrays, pictures uint8 ``[B, Y, X, 3]``::
+Requests (core → worker), each with the observation's features as arrays, pictures uint8 ``[B, Y, X, 3]``, of a policy that
+looks at several observations with their axis after the rows'::
 
     act        instruction, temperature; start and fresh [B, H, D], own [B]      → action, trace, logp
     log_prob   instruction, temperature, keep; trace                             → logp
@@ -237,8 +238,8 @@ class Service:
 
 
 def picture(image: Tensor) -> Tensor:
-    """Uint8 ``[B, Y, X, 3]`` to float ``[B, 3, Y, X]`` in [0, 1], as lerobot's processors expect it."""
-    return image.permute(0, 3, 1, 2).float().contiguous() / 255
+    """Uint8 ``[B, ..., Y, X, 3]`` to float ``[B, ..., 3, Y, X]`` in [0, 1], as lerobot's processors expect it."""
+    return image.movedim(-1, -3).float().contiguous() / 255
 
 
 def array(tensor: Tensor) -> NDArray[Any]:

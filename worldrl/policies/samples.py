@@ -34,6 +34,8 @@ class Samples:
         chunk: float32 ``[M, L, A]``.
         instruction: ``M`` sentences, as recorded.
         task: ``M`` names.
+        first: int64 ``[M]``, where among these samples the first frame of each one's episode is; None where episodes no
+            longer lie in one piece.
     """
 
     image: Tensor
@@ -41,6 +43,7 @@ class Samples:
     chunk: Tensor
     instruction: tuple[str, ...]
     task: tuple[str, ...]
+    first: Tensor | None = None
 
     def __len__(self) -> int:
         """Return ``M``."""
@@ -57,6 +60,18 @@ class Samples:
         """Take the samples of ``index``."""
         instruction, task = (tuple(words[i] for i in index.tolist()) for words in (self.instruction, self.task))
         return Samples(self.image[index], self.command[index], self.chunk[index], instruction, task)
+
+    def back(self, index: Tensor, steps: int) -> Tensor:
+        """Places of the frame ``steps`` before each of ``index``, its episode's first frame where that is before it.
+
+        Raises:
+            SettingError: episodes do not lie in one piece.
+        """
+        if self.first is None:
+            raise SettingError(
+                "samples: joined or selected ones have no frames before them; take those of make_samples"
+            )
+        return torch.maximum(index - steps, self.first[index])
 
 
 def action_chunks(action: NDArray[np.float32], length: int, actions: ActionSpec) -> NDArray[np.float32]:
@@ -87,6 +102,7 @@ def make_samples(episodes: Sequence[Episode], chunk_length: int) -> Samples:
         chunk=torch.from_numpy(np.concatenate([action_chunks(e.action, chunk_length, e.actions) for e in used])),
         instruction=tuple(e.instruction for e in used for _ in range(len(e))),
         task=tuple(e.task for e in used for _ in range(len(e))),
+        first=torch.from_numpy(np.repeat(np.cumsum([0, *map(len, used[:-1])]), [len(e) for e in used])),
     )
 
 

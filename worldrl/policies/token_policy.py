@@ -118,7 +118,7 @@ class TokenPolicy(nn.Module):
     action_high: Tensor
     command_mean: Tensor
     command_std: Tensor
-    needs_noise = False
+    needs_noise, n_obs_steps = False, 1
     more: tuple[str, ...] = ()
     """It looks at picture, command and sentence only."""
 

@@ -163,6 +163,8 @@ def actor_from_json(data: Mapping[str, Any]) -> AnyActor:
 class _Scripted:
     """Runs the suite's own behaviours, which read the simulator's state; one object per episode."""
 
+    looks = 0
+
     def __init__(self, spec: ExpertActor | WanderActor) -> None:
         self._spec = spec
 
@@ -208,7 +210,12 @@ class _PolicyActor:
         self._policy = load_policy(Path(spec.folder), spec.device)
         self._replan = check_timing(spec.replan, spec.latency, self._policy.chunk_length)
 
+    @property
+    def looks(self) -> int:
+        return self._policy.n_obs_steps
+
     def begin(self, row: Row) -> None:
+        row.keep(self.looks)
         generator = stream(row.spec.seed, "act", "policy", *row.spec.stream_names)
         row.mind = _Mood(
             generator, torch.randn(self._policy.actions.size, generator=generator) if self._spec.lasting else None
@@ -242,6 +249,8 @@ class _PolicyActor:
 
 class _GivenActions:
     """Hands out each episode's actions one by one, and holds still after the last."""
+
+    looks = 0
 
     def __init__(self, actions: Callable[[EpisodeSpec], NDArray[np.float32]]) -> None:
         self._actions = actions

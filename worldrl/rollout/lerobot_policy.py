@@ -26,7 +26,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_noise
 from worldrl.core.types import Chunk, Habit, Likelihood, PolicyObs
 from worldrl.policies.lerobot_folder import LerobotFolder, read_lerobot_folder
-from worldrl.policies.lerobot_inputs import COMMAND, IMAGE, SHOWN, match_inputs, require_fit
+from worldrl.policies.lerobot_inputs import COMMAND, IMAGE, further, match_inputs, require_fit
 from worldrl.rollout.lerobot_worker import LerobotWorker, WorkerAdamW, lerobot_launch
 from worldrl.rollout.simulator import Launch
 from worldrl.workers.wire import Arrays
@@ -52,7 +52,7 @@ class LerobotPolicy(nn.Module):
     def __init__(self, folder: LerobotFolder, launch: Launch) -> None:
         super().__init__()
         self.folder, self.launch = folder, launch
-        self.chunk_length, self.actions = folder.chunk_length, folder.actions
+        self.chunk_length, self.actions, self.n_obs_steps = folder.chunk_length, folder.actions, folder.n_obs_steps
         self.sources = match_inputs(folder)
         self.worker = LerobotWorker(launch)
         self.anchor = self.worker.anchor
@@ -77,7 +77,7 @@ class LerobotPolicy(nn.Module):
     @property
     def more(self) -> tuple[str, ...]:
         """What the policy looks at beside picture, command and sentence."""
-        return tuple(source for source in self.sources.values() if source not in SHOWN)
+        return further(self.sources)
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
@@ -119,8 +119,8 @@ class LerobotPolicy(nn.Module):
         arrays = {**self._features(obs), "start": noise[:, 0].numpy(), "fresh": fresh.numpy(), "own": own.numpy()}
         _, found = self.worker.ask("act", arrays, instruction=list(obs.instruction), temperature=temperature)
         action, trace, logp = (torch.from_numpy(found[name]) for name in ("action", "trace", "logp"))
-        decided = action[:, : self.chunk_length]
-        return Chunk(self._within(decided), trace, logp[:, : self.chunk_length], decided)
+        decided = action[:, self.folder.executed]
+        return Chunk(self._within(decided), trace, logp[:, self.folder.executed], decided)
 
     def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:
         """Log-probability ``[B, L, A]`` of given traces, number by number; with gradient where gradients are on."""
@@ -130,14 +130,17 @@ class LerobotPolicy(nn.Module):
             "log_prob", arrays, instruction=list(obs.instruction), temperature=temperature, keep=keep
         )
         logp = torch.from_numpy(found["logp"])
-        return self.worker.with_gradient(logp, keep)[:, : self.chunk_length]
+        return self.worker.with_gradient(logp, keep)[:, self.folder.executed]
 
     def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Likelihood:
         """:meth:`log_prob`; the distribution of whole chunks has no closed form."""
         return Likelihood(self.log_prob(obs, token, temperature=temperature))
 
     def imitation_loss(self, obs: PolicyObs, action: Tensor, *, seed: int) -> Tensor:
-        """The policy's own supervised loss of demonstrated chunks ``[B, H, A]``; its noise comes from ``seed``."""
+        """The policy's own supervised loss of demonstrated chunks ``[B, H, A]``; its noise comes from ``seed``.
+
+        A chunk begins at the step of the oldest observation.
+        """
         keep = torch.is_grad_enabled()
         arrays = {**self._features(obs), "action": action.numpy()}
         _, found = self.worker.ask("loss", arrays, instruction=list(obs.instruction), seed=seed, keep=keep)
@@ -149,13 +152,25 @@ class LerobotPolicy(nn.Module):
         return torch.maximum(torch.minimum(action, high), low)
 
     def _lasting(self, fresh: Tensor, habit: Habit) -> Tensor:
-        length, size = self.chunk_length, habit.value.shape[1]
-        mixed = habit.share**0.5 * habit.value[:, None] + (1 - habit.share) ** 0.5 * fresh[:, :length, :size]
+        steps, size = self.folder.executed, habit.value.shape[1]
+        mixed = habit.share**0.5 * habit.value[:, None] + (1 - habit.share) ** 0.5 * fresh[:, steps, :size]
         fresh = fresh.clone()
-        fresh[:, :length, :size] = mixed
+        fresh[:, steps, :size] = mixed
         return fresh
 
     def _features(self, obs: PolicyObs) -> Arrays:
+        if len(obs.past) != self.n_obs_steps - 1:
+            raise SettingError(
+                f"{self.folder.path}: looks at {self.n_obs_steps} observations, one per control step (n_obs_steps), and is "
+                f"shown {1 + len(obs.past)}; imagination keeps one per chunk"
+            )
+        steps = [self._shown(step) for step in (*obs.past, obs)]
+        if not self.folder.windowed:
+            return steps[0]
+        return {name: np.stack([step[name] for step in steps], axis=1) for name in self.sources}
+
+    def _shown(self, obs: PolicyObs) -> Arrays:
+        """One observation under the names of the policy's features."""
         shown = {IMAGE: obs.image, COMMAND: obs.command, **obs.more}
         shapes = {name: tuple(value.shape[1:]) for name, value in shown.items()}
         require_fit(self.folder, self.sources, shapes, obs.command.shape[1], "what it is shown")

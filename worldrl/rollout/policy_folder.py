@@ -9,22 +9,26 @@ from typing import Any
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.artefact import parent, read_artefact
+from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.types import MAIN_CAMERAS
 from worldrl.policies.lerobot_folder import Feature, LerobotFolder, is_lerobot_folder, read_lerobot_folder
 from worldrl.policies.lerobot_inputs import (
     COMMAND,
     IMAGE,
-    LIBERO_STATE,
+    LEFT,
+    RIGHT,
     STATE,
     WRIST,
+    further,
     match_inputs,
+    measured_size,
     require_fit,
 )
 from worldrl.policies.token_policy import TRAINED_ON, TokenPolicy, stored_actions
 
 TOKEN = "token"
-PICTURES = {**dict.fromkeys(MAIN_CAMERAS, IMAGE), "wrist": WRIST}
+PICTURES = {**dict.fromkeys(MAIN_CAMERAS, IMAGE), "wrist": WRIST, "left_wrist": LEFT, "right_wrist": RIGHT}
 """A suite's camera → what policies call its picture; no policy asks for further ones."""
 
 
@@ -35,53 +39,84 @@ class PolicyFacts:
     Attributes:
         kind: ``token``, or lerobot's type.
         chunk_length: actions executed of each chunk.
-        image_size: pixels of the square pictures it was made for.
+        picture: rows and columns of the pictures it was made for.
         cameras: that it looks through, the scene camera first.
         actions: what the numbers of its actions are.
         hash: identity of everything that decides what it does.
         trained_on: what it learned from (``evaluation.trained_on``); None where its folder does not say.
+        more: what it looks at beside picture, command and sentence.
+        n_obs_steps: newest observations that a decision looks at.
     """
 
     kind: str
     chunk_length: int
-    image_size: int
+    picture: tuple[int, int]
     cameras: tuple[str, ...]
     actions: ActionSpec
     hash: str
     trained_on: Mapping[str, Any] | None = None
+    more: tuple[str, ...] = ()
+    n_obs_steps: int = 1
+
+    @property
+    def image_size(self) -> int:
+        """Pixels of square pictures; SettingError where they are not square."""
+        rows, columns = self.picture
+        if rows != columns:
+            raise SettingError(f"the policy's pictures are {rows} by {columns} pixels; here they are square")
+        return rows
 
 
 def policy_facts(folder: Path) -> PolicyFacts:
     """Read a folder's facts; ArtefactError or SettingError where it is incomplete or not supported."""
     if is_lerobot_folder(folder):
         found = read_lerobot_folder(folder)
-        wrist = ("wrist",) if WRIST in match_inputs(found).values() else ()
-        cameras = ("scene", *wrist)
-        sizes = (found.chunk_length, found.image_size)
-        return PolicyFacts(found.kind, *sizes, cameras, found.actions, found.hash, found.trained_on)
+        sources = match_inputs(found)
+        further_cameras = (camera for camera, name in PICTURES.items() if name != IMAGE and name in sources.values())
+        return PolicyFacts(
+            kind=found.kind,
+            chunk_length=found.chunk_length,
+            picture=found.picture,
+            cameras=("scene", *further_cameras),
+            actions=found.actions,
+            hash=found.hash,
+            trained_on=found.trained_on,
+            more=further(sources),
+            n_obs_steps=found.n_obs_steps,
+        )
     artefact = read_artefact(folder, kind="policy")
     config = artefact.config
-    sizes, actions = (config["chunk_length"], config["image_size"]), stored_actions(config)
-    return PolicyFacts(TOKEN, *sizes, ("scene",), actions, artefact.hash, config.get(TRAINED_ON))
+    return PolicyFacts(
+        kind=TOKEN,
+        chunk_length=config["chunk_length"],
+        picture=(config["image_size"], config["image_size"]),
+        cameras=("scene",),
+        actions=stored_actions(config),
+        hash=artefact.hash,
+        trained_on=config.get(TRAINED_ON),
+    )
 
 
-def require_policy_fits(folder: Path, actions: ActionSpec, where: str, *, cameras: Sequence[str]) -> None:
+def require_policy_fits(
+    folder: Path, actions: ActionSpec, where: str, *, cameras: Sequence[str], picture: tuple[int, int] | None = None
+) -> None:
     """Refuse a policy whose inputs or actions are not those of a suite, before anything is started.
 
     Args:
         folder: of the policy.
         actions: of the suite's robot.
         where: name of the suite, for people.
-        cameras: that the suite has; it draws them in the policy's size.
+        cameras: that the suite has; it draws them as squares of any size.
+        picture: rows and columns that it draws besides; None for squares only.
 
     Raises:
         SettingError: with both specs side by side, and the nearest adapter.
     """
     found = read_lerobot_folder(folder) if is_lerobot_folder(folder) else _described(folder)
-    picture = (found.image_size, found.image_size, 3)
+    rows, columns = found.picture
+    drawn = (rows, columns, 3) if picture == (rows, columns) else (rows, rows, 3)
     pictures = [name for camera, name in PICTURES.items() if camera in cameras]
-    measured = actions.size if actions.absolute else LIBERO_STATE
-    shown = {**dict.fromkeys(pictures, picture), COMMAND: (actions.size,), STATE: (measured,)}
+    shown = {**dict.fromkeys(pictures, drawn), COMMAND: (actions.size,), STATE: (measured_size(actions),)}
     require_fit(found, match_inputs(found), shown, actions.size, where)
 
 
@@ -93,7 +128,7 @@ def _described(folder: Path) -> LerobotFolder:
         path=folder,
         kind=facts.kind,
         inputs={
-            IMAGE: Feature("VISUAL", (3, facts.image_size, facts.image_size)),
+            IMAGE: Feature("VISUAL", (3, *facts.picture)),
             COMMAND: Feature("STATE", (size,)),
         },
         sources={IMAGE: IMAGE, COMMAND: COMMAND},

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +26,7 @@ class Row:
         obs: newest observation (``image``, ``command``, ...).
         instruction: what the robot was told.
         mind: the actor's own state of this episode (a generator, a scripted expert).
+        past: observations of the control steps before, the oldest first, as many as the actor asked to keep.
     """
 
     spec: EpisodeSpec
@@ -32,10 +34,25 @@ class Row:
     obs: Mapping[str, Any]
     instruction: str
     mind: Any = field(default=None, repr=False)
+    past: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=0), repr=False)
+
+    def keep(self, n_obs_steps: int) -> None:
+        """Keep so many of the newest observations from now on; the present one stands for those before it."""
+        self.past = deque([self.obs] * (n_obs_steps - 1), maxlen=n_obs_steps - 1)
+
+    def see(self, obs: Mapping[str, Any]) -> None:
+        """Take in the observation after a control step."""
+        self.past.append(self.obs)
+        self.obs = obs
 
 
 class Actor(Protocol):
     """Chooses actions for several episodes at once."""
+
+    @property
+    def looks(self) -> int:
+        """Newest observations whose pictures a decision needs; 0 where it needs none."""
+        ...
 
     def begin(self, row: Row) -> None:
         """Prepare ``row.mind`` for an episode that was just reset."""
@@ -63,14 +80,26 @@ def stack_obs(rows: Sequence[Row], device: str, more: Sequence[str] = ()) -> Pol
     for name in more:
         if name not in rows[0].obs:
             raise SettingError(f"{name}: the policy looks at it, the simulator shows {', '.join(sorted(rows[0].obs))}")
-    command = np.stack([np.asarray(row.obs["command"], np.float32) for row in rows])
-    return PolicyObs(
-        image=_stacked(rows, "image", device),
-        command=torch.from_numpy(command).to(device),
-        instruction=[row.instruction for row in rows],
-        more={name: _stacked(rows, name, device) for name in more},
+    instruction = [row.instruction for row in rows]
+    *past, newest = (
+        _batched(shown, instruction, device, more)
+        for shown in zip(*((*row.past, row.obs) for row in rows), strict=True)
     )
+    return replace(newest, past=tuple(past))
 
 
-def _stacked(rows: Sequence[Row], name: str, device: str) -> torch.Tensor:
-    return torch.from_numpy(np.stack([row.obs[name] for row in rows])).to(device)
+def _batched(
+    shown: Sequence[Mapping[str, Any]], instruction: Sequence[str], device: str, more: Sequence[str]
+) -> PolicyObs:
+    """One control step's observations of all rows."""
+
+    def stacked(name: str) -> torch.Tensor:
+        return torch.from_numpy(np.stack([obs[name] for obs in shown])).to(device)
+
+    command = np.stack([np.asarray(obs["command"], np.float32) for obs in shown])
+    return PolicyObs(
+        image=stacked("image"),
+        command=torch.from_numpy(command).to(device),
+        instruction=instruction,
+        more={name: stacked(name) for name in more},
+    )

@@ -154,7 +154,7 @@ class Run:
             pulse("step", self.item.position)
             action = self.spec.within(decided)
             obs, _, terminated, truncated, info = self.row.env.step(action)
-            self.row.obs = obs
+            self.row.see(obs)
             clipped = int((action != decided).sum())
             self.recording.step(action, obs, info, env_ended=terminated | truncated, clipped=clipped)
             if self.recording.ended:

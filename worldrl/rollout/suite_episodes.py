@@ -50,9 +50,9 @@ class _Run:
 
 
 class _Decider(Protocol):
-    """Chooses the next actions ``[L, 7]`` of each slot."""
+    """Chooses the next actions ``[L, A]`` of each slot; ``looks`` at the pictures of so many newest observations."""
 
-    looks: bool
+    looks: int
 
     def begin(self, row: Row) -> None: ...
 
@@ -62,7 +62,7 @@ class _Decider(Protocol):
 class _Expert:
     """The suite's own expert, which lives with the simulator; noise on its motion is drawn here."""
 
-    looks = False
+    looks = 0
 
     def __init__(self, pool: SimulatorPool, noise: float) -> None:
         self._pool, self._noise = pool, noise
@@ -81,10 +81,10 @@ class _Expert:
 
 
 class _InProcess:
-    """An actor in this process, one decision for all slots; ``looks`` where it needs pictures."""
+    """An actor in this process, one decision for all slots."""
 
-    def __init__(self, actor: Actor, *, looks: bool) -> None:
-        self._actor, self.looks = actor, looks
+    def __init__(self, actor: Actor) -> None:
+        self._actor, self.looks = actor, actor.looks
 
     def begin(self, row: Row) -> None:
         self._actor.begin(row)
@@ -96,7 +96,7 @@ class _InProcess:
 
 def _decider(actor: AnyActor, pool: SimulatorPool) -> _Decider:
     if isinstance(actor, PolicyActor | DreamActor):
-        return _InProcess(actor.build(), looks=isinstance(actor, PolicyActor))
+        return _InProcess(actor.build())
     if isinstance(actor, ExpertActor) and not actor.blind and not actor.goal_offset:
         return _Expert(pool, actor.noise)
     raise SettingError(
@@ -171,7 +171,7 @@ def _fill(
             raise SettingError(f"{spec.describe()}: {pool.launch.name} begins at stored initial states; give init_id")
         starts[slot] = Start(spec.task, spec.init_id, spec.seed)
     actions = suite_actions(pool.suite)
-    rows = pool.reset(starts, render=decider.looks or bool(rules.record)) if starts else {}
+    rows = pool.reset(starts, render=bool(decider.looks or rules.record)) if starts else {}
     for slot, (position, spec) in fresh.items():
         told = str(rows[slot].get("instruction", sentence[spec.task]))
         row = Row(spec, None, rows[slot], spec.instruction or told)
@@ -199,14 +199,15 @@ def _round(
         live = {slot: spec.within(chosen[slot][at]) for slot in running if at < len(chosen[slot])}
         if not live:
             return
-        last = {slot for slot in live if at + 1 == len(chosen[slot])}
-        drawn = {slot for slot in live if running[slot].position in rules.record or (decider.looks and slot in last)}
+        seen = {slot for slot in live if at + decider.looks >= len(chosen[slot])}  # when the next decision is made
+        drawn = {slot for slot in live if running[slot].position in rules.record or slot in seen}
         began_s = time.monotonic()
         stepped = pool.step(live, render=drawn)
         spent.simulate_s, spent.steps = spent.simulate_s + time.monotonic() - began_s, spent.steps + len(live)
         for slot, obs in stepped.items():
             run = running[slot]
-            run.row.obs, run.steps = obs, run.steps + 1
+            run.row.see(obs)
+            run.steps += 1
             over = run.steps >= rules.horizon[run.row.spec.task]
             clipped = int((live[slot] != chosen[slot][at]).sum())
             run.recording.step(live[slot], obs, _info(obs), env_ended=over, clipped=clipped)

@@ -85,17 +85,20 @@ class SuiteSpec:
     Attributes:
         actions: what their numbers are.
         cameras: ours, the main one first; empty where there is nothing to see.
+        picture: rows and columns of its own pictures, drawn where ``image_size`` is 0; None where all are square.
     """
 
     actions: ActionSpec
     cameras: tuple[str, ...]
+    picture: tuple[int, int] | None = None
 
 
 def suite_spec(suite: str) -> SuiteSpec:
     """The spec of a suite of :func:`suite_names`."""
     family = family_of(suite)
     if family == "robotwin":
-        return SuiteSpec(suite_actions({"joints": robotwin_facts.joints()}), tuple(robotwin_facts.CAMERAS))
+        actions = suite_actions({"joints": robotwin_facts.joints()})
+        return SuiteSpec(actions, tuple(robotwin_facts.CAMERAS), robotwin_facts.PICTURE)
     if family == "isaac":
         return SuiteSpec(TOOL_ACTIONS, tuple(isaac_facts.CAMERAS) if isaac_facts.SUITES[suite].pictures else ())
     cameras = libero_facts.CAMERAS if family == "libero" else maniskill_facts.CAMERAS
@@ -117,10 +120,24 @@ def require_suite_fits(suite: str, policy: Path) -> None:
 def _misfit(suite: str, policy: Path) -> SettingError | None:
     spec = suite_spec(suite)
     try:
-        require_policy_fits(policy, spec.actions, f"the suite {suite}", cameras=spec.cameras)
+        require_policy_fits(policy, spec.actions, f"the suite {suite}", cameras=spec.cameras, picture=spec.picture)
     except SettingError as problem:
         return problem
     return None
+
+
+def drawn_size(suite: str, picture: tuple[int, int]) -> int:
+    """What a suite is told to draw pictures of these rows and columns: the side of a square, or 0 for its own picture.
+
+    Raises:
+        SettingError: it cannot draw them.
+    """
+    rows, columns = picture
+    if rows == columns:
+        return rows
+    if picture != suite_spec(suite).picture:
+        raise SettingError(f"{suite} draws square pictures; the policy's are {rows} by {columns} pixels")
+    return 0
 
 
 @dataclass(frozen=True)
@@ -168,7 +185,7 @@ def crew_of(
     Args:
         suite: a name of :func:`suite_names`.
         cameras: the suite's; empty draws nothing.
-        image_size: pixels of the square pictures.
+        image_size: pixels of the square pictures; 0 draws the suite's own (:class:`SuiteSpec`).
         shadows: LIBERO's.
         assets: LIBERO's.
         workers: processes.
