@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.actions import ActionSpec
-from worldrl.core.artefact import parent, read_artefact
+from worldrl.core.artefact import parent, read_artefact, read_manifest
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.types import MAIN_CAMERAS
 from worldrl.policies.lerobot_folder import Feature, LerobotFolder, is_lerobot_folder, read_lerobot_folder
@@ -22,6 +22,8 @@ from worldrl.policies.lerobot_inputs import (
     require_fit,
 )
 from worldrl.policies.token_policy import TRAINED_ON, TokenPolicy, stored_actions
+from worldrl.rollout.vector_agent import KIND as AGENT
+from worldrl.rollout.vector_agent import require_vector_fits, vector_facts
 
 TOKEN = "token"
 PICTURES = {**dict.fromkeys(MAIN_CAMERAS, IMAGE), "wrist": WRIST}
@@ -33,9 +35,9 @@ class PolicyFacts:
     """What a protocol must know of a policy before it is loaded.
 
     Attributes:
-        kind: ``token``, or lerobot's type.
+        kind: ``token``, lerobot's type, or ``offline-agent``, which looks at a vector and at no picture.
         chunk_length: actions executed of each chunk.
-        image_size: pixels of the square pictures it was made for.
+        image_size: pixels of the square pictures it was made for; 0 where it looks at none.
         cameras: that it looks through, the scene camera first.
         actions: what the numbers of its actions are.
         hash: identity of everything that decides what it does.
@@ -51,6 +53,11 @@ class PolicyFacts:
     trained_on: Mapping[str, Any] | None = None
 
 
+def is_agent(folder: Path) -> bool:
+    """Whether a folder holds an agent on vectors; ArtefactError where it holds nothing of worldrl's."""
+    return not is_lerobot_folder(folder) and read_manifest(folder)["kind"] == AGENT
+
+
 def policy_facts(folder: Path) -> PolicyFacts:
     """Read a folder's facts; ArtefactError or SettingError where it is incomplete or not supported."""
     if is_lerobot_folder(folder):
@@ -59,13 +66,24 @@ def policy_facts(folder: Path) -> PolicyFacts:
         cameras = ("scene", *wrist)
         sizes = (found.chunk_length, found.image_size)
         return PolicyFacts(found.kind, *sizes, cameras, found.actions, found.hash, found.trained_on)
+    if is_agent(folder):
+        agent = vector_facts(folder)
+        return PolicyFacts(AGENT, 1, 0, (), vector_actions(agent.low, agent.high), agent.hash)
     artefact = read_artefact(folder, kind="policy")
     config = artefact.config
     sizes, actions = (config["chunk_length"], config["image_size"]), stored_actions(config)
     return PolicyFacts(TOKEN, *sizes, ("scene",), actions, artefact.hash, config.get(TRAINED_ON))
 
 
-def require_policy_fits(folder: Path, actions: ActionSpec, where: str, *, cameras: Sequence[str]) -> None:
+def vector_actions(low: Sequence[float], high: Sequence[float]) -> ActionSpec:
+    """Numbers of which nothing but the bounds is known."""
+    names = tuple(f"action {number}" for number in range(len(low)))
+    return ActionSpec(names, tuple(low), tuple(high), (False,) * len(names), (), 0.0, 0.0, 0.0)
+
+
+def require_policy_fits(
+    folder: Path, actions: ActionSpec, where: str, *, cameras: Sequence[str], vector: int | None = None
+) -> None:
     """Refuse a policy whose inputs or actions are not those of a suite, before anything is started.
 
     Args:
@@ -73,10 +91,13 @@ def require_policy_fits(folder: Path, actions: ActionSpec, where: str, *, camera
         actions: of the suite's robot.
         where: name of the suite, for people.
         cameras: that the suite has; it draws them in the policy's size.
+        vector: see :func:`~worldrl.rollout.vector_agent.require_vector_fits`.
 
     Raises:
         SettingError: with both specs side by side, and the nearest adapter.
     """
+    if is_agent(folder):
+        return require_vector_fits(folder, actions, where, shown=vector)
     found = read_lerobot_folder(folder) if is_lerobot_folder(folder) else _described(folder)
     picture = (found.image_size, found.image_size, 3)
     pictures = [name for camera, name in PICTURES.items() if camera in cameras]

@@ -19,6 +19,7 @@ from worldrl.rollout.maniskill import maniskill_launch
 from worldrl.rollout.policy_folder import require_policy_fits
 from worldrl.rollout.robotwin import robotwin_launch
 from worldrl.rollout.simulator import Launch
+from worldrl.rollout.vector_agent import UNTOLD
 from worldrl.workers import isaac_facts, libero_facts, maniskill_facts, robotwin_facts
 
 FAMILIES = {
@@ -85,10 +86,12 @@ class SuiteSpec:
     Attributes:
         actions: what their numbers are.
         cameras: ours, the main one first; empty where there is nothing to see.
+        vector: size of the vector for agents, which only the worker knows; None where the suite shows none.
     """
 
     actions: ActionSpec
     cameras: tuple[str, ...]
+    vector: int | None = None
 
 
 def suite_spec(suite: str) -> SuiteSpec:
@@ -97,7 +100,8 @@ def suite_spec(suite: str) -> SuiteSpec:
     if family == "robotwin":
         return SuiteSpec(suite_actions({"joints": robotwin_facts.joints()}), tuple(robotwin_facts.CAMERAS))
     if family == "isaac":
-        return SuiteSpec(TOOL_ACTIONS, tuple(isaac_facts.CAMERAS) if isaac_facts.SUITES[suite].pictures else ())
+        cameras = tuple(isaac_facts.CAMERAS) if isaac_facts.SUITES[suite].pictures else ()
+        return SuiteSpec(TOOL_ACTIONS, cameras, UNTOLD)
     cameras = libero_facts.CAMERAS if family == "libero" else maniskill_facts.CAMERAS
     return SuiteSpec(TOOL_ACTIONS, tuple(cameras))
 
@@ -117,7 +121,7 @@ def require_suite_fits(suite: str, policy: Path) -> None:
 def _misfit(suite: str, policy: Path) -> SettingError | None:
     spec = suite_spec(suite)
     try:
-        require_policy_fits(policy, spec.actions, f"the suite {suite}", cameras=spec.cameras)
+        require_policy_fits(policy, spec.actions, f"the suite {suite}", cameras=spec.cameras, vector=spec.vector)
     except SettingError as problem:
         return problem
     return None
