@@ -53,8 +53,6 @@ INSIDE_M = 0.003
 """Height of the closed hand over a plate's place while it pushes from within: below the rim, above the bottom."""
 PUSH_M = 0.03
 """How far ahead the pushing hand aims at most: faster, it would climb over the rim."""
-PAST_M = 0.03
-"""How far a plate is pushed aside on its way (m): on the straight one the cream cheese lies."""
 
 
 class Expert(Protocol):
