@@ -1,6 +1,6 @@
-"""``worldrl benchmark`` end to end on the doubles of RoboTwin and Isaac Lab: real worker processes, a real policy, films of failures.
+"""``worldrl benchmark`` end to end on the doubles of RoboTwin and Isaac Lab: real worker processes, a real policy or agent, films of failures.
 
-Units under test: ``jobs/benchmark.py``, ``rollout/suite_episodes.py``. None of it ran against the real simulators.
+Units under test: ``jobs/benchmark.py``, ``rollout/suite_episodes.py``, ``rollout/vector_agent.py``. None of it ran against the real simulators.
 """
 
 import json
@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import worldrl.rollout.suites as suites
+from worldrl.algorithms.offline.agent import Facts
+from worldrl.algorithms.offline.bc import Bc, BcConfig
 from worldrl.cli import main
 from worldrl.core.actions import TOOL_ACTIONS, suite_actions
 from worldrl.core.rng import initial_weights
@@ -96,6 +98,47 @@ def test_isaacs_failures_are_filmed_too(tmp_path, isaac):
     assert (metrics["success"]["k"], metrics["success"]["n"]) == (0, 2)
     assert len(load_report_data(tmp_path / "run").filmstrips) == 2
     assert len(list((tmp_path / "run" / "videos").glob("*.mp4"))) == 1
+
+
+def save_agent(folder, *, size=6, motion=(1.0, 0, 0, 0, 0, 0, 0), **space):
+    """An agent that moves alike whatever it sees; ``size`` numbers are what the double shows."""
+    facts = Facts(torch.zeros(size), torch.ones(size), len(motion))
+    with initial_weights(0, "agent"):
+        agent = Bc(BcConfig(hidden=(4,)), facts)
+    last = [layer for layer in agent.actor.net if isinstance(layer, torch.nn.Linear)][-1]
+    torch.nn.init.zeros_(last.weight)
+    last.bias.data = 5 * torch.tensor(motion)
+    bounds = {"trained_on": "worldrl/Isaac-v0", "low": [-1.0] * len(motion), "high": [1.0] * len(motion)}
+    agent.save(folder, space=bounds | space)
+    return folder
+
+
+def test_an_offline_agent_plays_isaacs_state_suites_and_its_vector_decides(tmp_path, isaac):
+    opens, stays = save_agent(tmp_path / "opens"), save_agent(tmp_path / "stays", motion=(0.0,) * 7)
+    for policy, solved in ((opens, 2), (stays, 0)):
+        code, metrics = benchmark(policy, tmp_path / f"run-{policy.name}", "suite=isaac_drawer", "episodes=2")
+        assert code == 0
+        assert (metrics["success"]["k"], metrics["success"]["n"]) == (solved, 2)
+    assert "isaac_drawer has no cameras" in metrics["pictures_note"]  # failures without cameras cost no result
+    runs = [EvalResult.load(tmp_path / f"run-{name}") for name in ("opens", "stays")]
+    assert runs[0].outcomes[0].steps == 7  # 0.05 m each step, full speed
+    assert runs[0].protocol.hash == runs[1].protocol.hash
+
+
+def test_an_agent_of_another_size_or_range_is_told_both_specs(tmp_path, capsys, isaac):
+    told = refused(capsys, save_agent(tmp_path / "wide", size=31), "isaac_reach", tmp_path)
+    assert "policy (31,) | policy (6,)" in told
+    told = refused(capsys, save_agent(tmp_path / "far", low=[-2.0] * 7, high=[2.0] * 7), "isaac_lift", tmp_path)
+    assert "action (7,) in [-2, 2] | action (7,) in [-1, 1]" in told
+    assert "foreign suites for this policy: none" in told
+
+
+def test_an_agent_finds_no_vector_elsewhere_and_nothing_starts(tmp_path, capsys, nothing_starts):
+    agent = save_agent(tmp_path / "agent")
+    told = refused(capsys, agent, "libero_goal", tmp_path)
+    assert "the agent, of worldrl/Isaac-v0 | the suite shows policy (6,) | policy not shown" in told
+    assert told.endswith("foreign suites for this policy: isaac_reach, isaac_lift, isaac_drawer, isaac_stack")
+    assert "policy (6,) | policy not shown" in refused(capsys, agent, "embedded", tmp_path)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """The real LIBERO behind its worker: needs ``worldrl setup libero`` and assets; run with ``-m libero``.
 
-Units under test: ``workers/libero.py``, ``workers/libero_expert.py``, ``rollout/libero.py``.
+Units under test: ``workers/libero.py``, ``workers/libero_expert.py``, ``workers/libero_skills.py``, ``rollout/libero.py``.
 """
 
 import json
@@ -21,7 +21,7 @@ from worldrl.rollout.simulator_pool import SimulatorPool, Start
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, play_episodes
 from worldrl.workers import libero_facts as facts
-from worldrl.workers.libero_expert import known_goal
+from worldrl.workers.libero_skills import known_goal
 
 pytestmark = pytest.mark.libero
 NO_OP = np.array(facts.NO_OP, np.float32)

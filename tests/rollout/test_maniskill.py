@@ -66,6 +66,23 @@ def test_signs_are_liberos_and_pictures_are_drawn():
         np.testing.assert_allclose(closed["command"][:3], closed["state"][:3])
 
 
+@pytest.mark.parametrize("task", facts.TASKS)
+def test_every_task_is_made_from_the_wheels_assets_reset_drawn_and_stepped(task):
+    launch = maniskill_launch("maniskill", cameras=("scene",), image_size=64)
+    with SimulatorPool(launch, timeout_s=900.0) as simulators:
+        first, other = (simulators.reset({0: Start(task, number, 0)})[0] for number in (0, 1))
+        again = simulators.reset({0: Start(task, 0, 0)})[0]
+        rows = [simulators.step({0: np.array([0, 0, 1, 0, 0, 0, 1], np.float32)})[0] for _ in range(3)]
+    np.testing.assert_array_equal(first["image"], again["image"])
+    np.testing.assert_array_equal(first["state"], again["state"])
+    assert (first["image"] != other["image"]).any()  # another number is another start
+    assert not first["success"]
+    assert first["image"].std() > 10
+    assert (rows[-1]["image"] != first["image"]).any()
+    assert rows[-1]["state"][2] > first["state"][2] + 0.02  # up
+    assert rows[-1]["state"][6] < first["state"][6] - 0.005  # the fingers close
+
+
 @pytest.mark.parametrize("task", [name for name, task in facts.TASKS.items() if task.expert])
 def test_the_expert_plays(task):
     with pool() as simulators:

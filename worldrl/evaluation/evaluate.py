@@ -18,6 +18,7 @@ from worldrl.rollout.actors import AnyActor, PolicyActor, actor_to_json
 from worldrl.rollout.policy_folder import PolicyFacts, policy_facts, require_policy_fits
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.vector_agent import VectorActor
 
 Runner = Callable[[Sequence[EpisodeSpec], Sequence[int]], Iterator[Episode | EpisodeOutcome]]
 """Runs episodes, in any order; those whose positions it is given come back as full records."""
@@ -176,9 +177,9 @@ def surroundings(actor: AnyActor, protocol: EvalProtocol, *, workers: int, envs_
     )
 
 
-def device_of(actor: AnyActor) -> str:
+def device_of(actor: AnyActor | VectorActor) -> str:
     """Torch device that an actor decides on; a scripted one needs none but the processor."""
-    return actor.device if isinstance(actor, PolicyActor) else "cpu"
+    return actor.device if isinstance(actor, PolicyActor | VectorActor) else "cpu"
 
 
 def evaluate_with(

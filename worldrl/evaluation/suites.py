@@ -16,6 +16,7 @@ from worldrl.rollout.actors import AnyActor
 from worldrl.rollout.simulator_pool import SimulatorPool
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, Spent, play_episodes
+from worldrl.rollout.vector_agent import VectorActor
 from worldrl.workers import isaac_facts, maniskill_facts, robotwin_facts
 from worldrl.workers import libero_facts as facts
 
@@ -44,7 +45,7 @@ def suite_protocol(
 
 def evaluate_in_suite(
     pool: SimulatorPool,
-    actor: AnyActor,
+    actor: AnyActor | VectorActor,
     protocol: EvalProtocol,
     cameras: tuple[str, ...],
     *,
@@ -55,7 +56,7 @@ def evaluate_in_suite(
 
     Args:
         pool: the workers, started.
-        actor: a policy, or the suite's expert.
+        actor: a policy, an agent on vectors, or the suite's expert.
         protocol: what to measure; each of its episodes is run exactly once.
         cameras: names of the launched cameras, in the order of an episode's frames.
         account: where the time is added up.

@@ -7,6 +7,7 @@ it ends as soon as the comparison is decided; with ``plan.diff`` it says how man
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,9 +40,10 @@ from worldrl.jobs.evaluate import DOMAIN, DOMAINS, HOLD_STEPS, show, video_write
 from worldrl.jobs.opening import choose_tasks, open_run
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.chunk_timing import check_timing
-from worldrl.rollout.policy_folder import policy_facts
+from worldrl.rollout.policy_folder import is_agent, policy_facts
 from worldrl.rollout.suite_episodes import Spent
 from worldrl.rollout.suites import drawn_size, require_expert, require_suite_fits, suite_names
+from worldrl.rollout.vector_agent import require_vector_fits
 from worldrl.settings import non_negative, one_of, positive, setting
 
 SUITES = (EMBEDDED, *suite_names())
@@ -190,6 +192,8 @@ def common_fields(settings: BenchmarkSettings) -> dict[str, Any]:
     if settings.policy == EXPERT:
         return {**fields, "chunk_length": 1}
     facts = policy_facts(Path(settings.policy))
+    if settings.temperature is not None and not facts.cameras:
+        raise SettingError(f"temperature: {settings.policy} takes its most likely action; leave temperature out")
     fields |= {"chunk_length": facts.chunk_length, "temperature": settings.temperature, "latency": settings.latency}
     return {**fields, "replan": check_timing(settings.replan, settings.latency, facts.chunk_length)}
 
@@ -239,7 +243,7 @@ def foreign(
         require_expert("policy", settings.suite, settings.tasks)
     else:
         require_suite_fits(settings.suite, Path(settings.policy))
-    looks = settings.policy != EXPERT or settings.videos > 0
+    looks = settings.videos > 0 or looks_through(settings)
     cameras = cameras_of(settings) if looks else ()
     image_size = image_size_of(settings)
     with open_foreign(settings, cameras, image_size) as suite:
@@ -254,6 +258,7 @@ def foreign(
             cameras=cameras_of(settings),
             **common_fields(settings),
         )
+        require_size(settings, suite.pool.suite, protocol)
         trained = training_of(settings, protocol)
         actor, race = actor_of(settings, protocol, device), race_of(settings, protocol)
         result = evaluate_in_suite(
@@ -263,7 +268,7 @@ def foreign(
             cameras,
             account=account,
             name=Path(settings.policy).name,
-            identity=identity_of(settings, actor),
+            identity=identity_of(settings),
             out=run.path,
             record_videos=settings.videos,
             on_recording=video_writer(run.path / "videos", protocol.control_hz) if settings.videos else None,
@@ -273,10 +278,22 @@ def foreign(
 
 
 def image_size_of(settings: BenchmarkSettings) -> int:
-    """Pixels that a foreign suite draws: the policy's, or of the expert's videos."""
-    if settings.policy == EXPERT:
+    """Pixels that a foreign suite draws: the policy's, or of the videos of who looks at none."""
+    if not looks_through(settings):
         return settings.image_size
     return drawn_size(settings.suite, policy_facts(Path(settings.policy)).picture)
+
+
+def looks_through(settings: BenchmarkSettings) -> bool:
+    """Whether who acts looks at pictures: neither a scripted expert nor an agent on vectors does."""
+    return settings.policy != EXPERT and bool(policy_facts(Path(settings.policy)).cameras)
+
+
+def require_size(settings: BenchmarkSettings, described: Mapping[str, Any], protocol: EvalProtocol) -> None:
+    """Refuse an agent whose vector has another size than the suite's worker says; others were looked at before the start."""
+    if settings.policy != EXPERT and is_agent(folder := Path(settings.policy)):
+        shown = described.get("policy_size")
+        require_vector_fits(folder, protocol.actions, f"the suite {settings.suite}", shown=shown)
 
 
 def training_of(settings: BenchmarkSettings, protocol: EvalProtocol) -> dict[str, Any]:

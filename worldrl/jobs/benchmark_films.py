@@ -11,7 +11,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from worldrl.core.errors import WorldrlError
+from worldrl.algorithms.offline.agent import load_agent, saved_algorithm
+from worldrl.algorithms.offline.neubay import Neubay
+from worldrl.core.errors import SettingError, WorldrlError
 from worldrl.core.jsonfile import digest
 from worldrl.core.types import Episode
 from worldrl.evaluation.evaluate import policy_actor
@@ -19,12 +21,14 @@ from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.result import EvalResult
 from worldrl.jobs.benchmark_report import Films, choose_failures
 from worldrl.jobs.suite_opening import OpenSuite, open_suite
-from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, actor_to_json
-from worldrl.rollout.policy_folder import policy_facts
+from worldrl.jobs.train_offline import offline_agent
+from worldrl.rollout.actors import AnyActor, ExpertActor, actor_to_json
+from worldrl.rollout.policy_folder import is_agent, policy_facts
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
 from worldrl.rollout.suite_episodes import Rules, play_episodes
-from worldrl.rollout.suites import main_camera
+from worldrl.rollout.suites import main_camera, suite_spec
+from worldrl.rollout.vector_agent import VectorActor, vector_facts
 
 if TYPE_CHECKING:
     from worldrl.jobs.benchmark import BenchmarkSettings
@@ -57,18 +61,40 @@ def cameras_of(settings: BenchmarkSettings) -> tuple[str, ...]:
     return (main_camera(settings.suite), *own)
 
 
-def actor_of(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -> AnyActor:
-    """Who acts."""
+def actor_of(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -> AnyActor | VectorActor:
+    """Who acts in a foreign suite."""
+    if settings.policy != EXPERT and is_agent(Path(settings.policy)):
+        return agent_actor(Path(settings.policy), device)
+    return embedded_actor(settings, protocol, device)
+
+
+def embedded_actor(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -> AnyActor:
+    """Who acts in the embedded suite, which shows no vector to agents."""
     if settings.policy == EXPERT:
         return ExpertActor()
     return policy_actor(Path(settings.policy), protocol, device)
 
 
-def identity_of(settings: BenchmarkSettings, actor: AnyActor) -> str:
+def agent_actor(folder: Path, device: str) -> VectorActor:
+    """Load an offline agent to play.
+
+    Raises:
+        SettingError: it remembers its episode's rewards, which suites do not show.
+    """
+    kind = offline_agent(saved_algorithm(folder))
+    if issubclass(kind, Neubay):
+        raise SettingError(
+            f"{folder}: {kind.name} acts by the rewards of its episode, and suites show none; give another"
+        )
+    facts = vector_facts(folder)
+    return VectorActor(load_agent(folder, kind).to(device), facts.low, facts.high, device)
+
+
+def identity_of(settings: BenchmarkSettings) -> str:
     """Identity of the policy's weights, or of the scripted actor's settings."""
-    if isinstance(actor, PolicyActor):
-        return policy_facts(Path(settings.policy)).hash
-    return digest(actor_to_json(actor))
+    if settings.policy == EXPERT:
+        return digest(actor_to_json(ExpertActor()))
+    return policy_facts(Path(settings.policy)).hash
 
 
 def film_failures(settings: BenchmarkSettings, result: EvalResult, device: str) -> Films:
@@ -90,12 +116,11 @@ def _play(
 ) -> Iterator[Episode | EpisodeOutcome]:
     if not specs:
         return
-    actor = actor_of(settings, protocol, device)
     if settings.suite == EMBEDDED:
         # In a process of its own: a renderer that fails takes nothing else along.
         yield from rollout_episodes(
             specs,
-            actor=actor,
+            actor=embedded_actor(settings, protocol, device),
             env_options=protocol.env_options,
             workers=1,
             timeout_s=settings.timeout_s,
@@ -103,7 +128,9 @@ def _play(
             restarts=settings.restarts,
         )
         return
-    cameras = cameras_of(settings)
+    if not suite_spec(settings.suite).cameras:
+        raise SettingError(f"{settings.suite} has no cameras")
+    cameras, actor = cameras_of(settings), actor_of(settings, protocol, device)
     with open_foreign(settings, cameras, protocol.image_size) as suite:
         rules = Rules(protocol.horizon, cameras, protocol.hold_steps, range(len(specs)))
         yield from play_episodes(suite.pool, specs, actor, rules)

@@ -203,7 +203,7 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
         agent = make_agent(settings, facts, parts).to(device)
         watch = None if env is None or not settings.watched_episodes else watcher(settings, env, data.info)
         report = train(settings, agent, data, rows, imagined, watch, folder=run.path / "checkpoints", log=log)
-        agent.save(run.path / NAME)
+        agent.save(run.path / NAME, space=space_of(data))
         metrics = summary(settings, data, report, imagined) | final_score(settings, agent, env, data.info)
         metrics |= diagnose(settings, agent, data, imagined.imagination, device)
         if settings.online.steps:
@@ -255,8 +255,18 @@ def go_online(
 ) -> dict[str, Any]:
     """Go on learning in the environment, save the agent beside the offline one, and score it on the same episodes."""
     learner, report = online_phase(settings, agent, data, world, folder=folder / "online-checkpoints", log=log)
-    learner.save(folder / "online")
+    learner.save(folder / "online", space=space_of(data))
     return report | final_score(settings, learner, env, data.info)
+
+
+def space_of(data: Trajectories) -> dict[str, Any]:
+    """What an agent's folder says of its training: the environment, and the bounds of its actions."""
+    info = data.info
+    return {
+        "trained_on": info.env_id or info.dataset_id or info.source,
+        "low": list(info.action_low),
+        "high": list(info.action_high),
+    }
 
 
 def open_environment(settings: TrainOfflineSettings, data: Trajectories) -> gymnasium.Env[Any, Any] | None:

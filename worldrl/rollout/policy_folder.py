@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.actions import ActionSpec
-from worldrl.core.artefact import parent, read_artefact
+from worldrl.core.artefact import parent, read_artefact, read_manifest
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.types import MAIN_CAMERAS
@@ -26,6 +26,8 @@ from worldrl.policies.lerobot_inputs import (
     require_fit,
 )
 from worldrl.policies.token_policy import TRAINED_ON, TokenPolicy, stored_actions
+from worldrl.rollout.vector_agent import KIND as AGENT
+from worldrl.rollout.vector_agent import require_vector_fits, vector_facts
 
 TOKEN = "token"
 PICTURES = {**dict.fromkeys(MAIN_CAMERAS, IMAGE), "wrist": WRIST, "left_wrist": LEFT, "right_wrist": RIGHT}
@@ -37,9 +39,9 @@ class PolicyFacts:
     """What a protocol must know of a policy before it is loaded.
 
     Attributes:
-        kind: ``token``, or lerobot's type.
+        kind: ``token``, lerobot's type, or ``offline-agent``, which looks at a vector and at no picture.
         chunk_length: actions executed of each chunk.
-        picture: rows and columns of the pictures it was made for.
+        picture: rows and columns of the pictures it was made for; 0 where it looks at none.
         cameras: that it looks through, the scene camera first.
         actions: what the numbers of its actions are.
         hash: identity of everything that decides what it does.
@@ -67,6 +69,11 @@ class PolicyFacts:
         return rows
 
 
+def is_agent(folder: Path) -> bool:
+    """Whether a folder holds an agent on vectors; ArtefactError where it holds nothing of worldrl's."""
+    return not is_lerobot_folder(folder) and read_manifest(folder)["kind"] == AGENT
+
+
 def policy_facts(folder: Path) -> PolicyFacts:
     """Read a folder's facts; ArtefactError or SettingError where it is incomplete or not supported."""
     if is_lerobot_folder(folder):
@@ -84,6 +91,9 @@ def policy_facts(folder: Path) -> PolicyFacts:
             more=further(sources),
             n_obs_steps=found.n_obs_steps,
         )
+    if is_agent(folder):
+        agent = vector_facts(folder)
+        return PolicyFacts(AGENT, 1, (0, 0), (), vector_actions(agent.low, agent.high), agent.hash)
     artefact = read_artefact(folder, kind="policy")
     config = artefact.config
     return PolicyFacts(
@@ -97,8 +107,20 @@ def policy_facts(folder: Path) -> PolicyFacts:
     )
 
 
+def vector_actions(low: Sequence[float], high: Sequence[float]) -> ActionSpec:
+    """Numbers of which nothing but the bounds is known."""
+    names = tuple(f"action {number}" for number in range(len(low)))
+    return ActionSpec(names, tuple(low), tuple(high), (False,) * len(names), (), 0.0, 0.0, 0.0)
+
+
 def require_policy_fits(
-    folder: Path, actions: ActionSpec, where: str, *, cameras: Sequence[str], picture: tuple[int, int] | None = None
+    folder: Path,
+    actions: ActionSpec,
+    where: str,
+    *,
+    cameras: Sequence[str],
+    picture: tuple[int, int] | None = None,
+    vector: int | None = None,
 ) -> None:
     """Refuse a policy whose inputs or actions are not those of a suite, before anything is started.
 
@@ -108,10 +130,13 @@ def require_policy_fits(
         where: name of the suite, for people.
         cameras: that the suite has; it draws them as squares of any size.
         picture: rows and columns that it draws besides; None for squares only.
+        vector: numbers of the vector for agents (:func:`~worldrl.rollout.vector_agent.require_vector_fits`).
 
     Raises:
         SettingError: with both specs side by side, and the nearest adapter.
     """
+    if is_agent(folder):
+        return require_vector_fits(folder, actions, where, shown=vector)
     found = read_lerobot_folder(folder) if is_lerobot_folder(folder) else _described(folder)
     rows, columns = found.picture
     drawn = (rows, columns, 3) if picture == (rows, columns) else (rows, rows, 3)

@@ -26,6 +26,7 @@ from worldrl.rollout.recording import Recording
 from worldrl.rollout.rows import Actor, Row
 from worldrl.rollout.simulator_pool import SimulatorPool, Start
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec, spec_of
+from worldrl.rollout.vector_agent import VectorActor
 
 Actions = dict[int, NDArray[np.float32]]
 
@@ -94,8 +95,8 @@ class _InProcess:
         return dict(zip(slots, self._actor.act([runs[slot].row for slot in slots]), strict=True))
 
 
-def _decider(actor: AnyActor, pool: SimulatorPool) -> _Decider:
-    if isinstance(actor, PolicyActor | DreamActor):
+def _decider(actor: AnyActor | VectorActor, pool: SimulatorPool) -> _Decider:
+    if isinstance(actor, PolicyActor | DreamActor | VectorActor):
         return _InProcess(actor.build())
     if isinstance(actor, ExpertActor) and not actor.blind and not actor.goal_offset:
         return _Expert(pool, actor.noise)
@@ -122,14 +123,18 @@ class Rules:
 
 
 def play_episodes(
-    pool: SimulatorPool, specs: Sequence[EpisodeSpec], actor: AnyActor, rules: Rules, spent: Spent | None = None
+    pool: SimulatorPool,
+    specs: Sequence[EpisodeSpec],
+    actor: AnyActor | VectorActor,
+    rules: Rules,
+    spent: Spent | None = None,
 ) -> Iterator[Episode | EpisodeOutcome]:
     """Run episodes, each from its stored initial state.
 
     Args:
         pool: the suite's workers, started.
         specs: the episodes.
-        actor: a policy, or the suite's scripted expert.
+        actor: a policy, an agent on vectors, or the suite's scripted expert.
         rules: time limits and what is kept.
         spent: where the time is added up; None keeps no account.
 

@@ -19,6 +19,7 @@ from worldrl.rollout.maniskill import maniskill_launch
 from worldrl.rollout.policy_folder import require_policy_fits
 from worldrl.rollout.robotwin import robotwin_launch
 from worldrl.rollout.simulator import Launch
+from worldrl.rollout.vector_agent import UNTOLD
 from worldrl.workers import isaac_facts, libero_facts, maniskill_facts, robotwin_facts
 
 FAMILIES = {
@@ -86,11 +87,13 @@ class SuiteSpec:
         actions: what their numbers are.
         cameras: ours, the main one first; empty where there is nothing to see.
         picture: rows and columns of its own pictures, drawn where ``image_size`` is 0; None where all are square.
+        vector: size of the vector for agents, which only the worker knows; None where the suite shows none.
     """
 
     actions: ActionSpec
     cameras: tuple[str, ...]
     picture: tuple[int, int] | None = None
+    vector: int | None = None
 
 
 def suite_spec(suite: str) -> SuiteSpec:
@@ -100,7 +103,8 @@ def suite_spec(suite: str) -> SuiteSpec:
         actions = suite_actions({"joints": robotwin_facts.joints()})
         return SuiteSpec(actions, tuple(robotwin_facts.CAMERAS), robotwin_facts.PICTURE)
     if family == "isaac":
-        return SuiteSpec(TOOL_ACTIONS, tuple(isaac_facts.CAMERAS) if isaac_facts.SUITES[suite].pictures else ())
+        cameras = tuple(isaac_facts.CAMERAS) if isaac_facts.SUITES[suite].pictures else ()
+        return SuiteSpec(TOOL_ACTIONS, cameras, vector=UNTOLD)
     cameras = libero_facts.CAMERAS if family == "libero" else maniskill_facts.CAMERAS
     return SuiteSpec(TOOL_ACTIONS, tuple(cameras))
 
@@ -120,7 +124,8 @@ def require_suite_fits(suite: str, policy: Path) -> None:
 def _misfit(suite: str, policy: Path) -> SettingError | None:
     spec = suite_spec(suite)
     try:
-        require_policy_fits(policy, spec.actions, f"the suite {suite}", cameras=spec.cameras, picture=spec.picture)
+        shown = {"cameras": spec.cameras, "picture": spec.picture, "vector": spec.vector}
+        require_policy_fits(policy, spec.actions, f"the suite {suite}", **shown)
     except SettingError as problem:
         return problem
     return None

@@ -10,7 +10,7 @@ It knows goals of the form ``(on A B)`` and ``(in A B)``; others are an error th
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,9 +22,8 @@ GAIN = 16.0
 OPEN, CLOSED = -1.0, 1.0
 UP = np.array([0.0, 0.0, 1.0])
 HOVER_M = 0.12
-CLEARANCE_M = 0.16
-"""Height of the carried object over everything it passes."""
 REACHED_M = 0.008
+RACK_M = 0.04
 FIXTURE_M = 0.15
 """Half the width of a cabinet, about."""
 
@@ -53,6 +52,14 @@ class World(Protocol):
         """World position (m)."""
         ...
 
+    def matrix(self, name: str) -> NDArray[np.float64]:
+        """Rotation matrix ``[3, 3]`` of a region."""
+        ...
+
+    def pulled(self, name: str) -> float | None:
+        """How far out the drawer of a region is (m); None for what is no drawer's."""
+        ...
+
 
 class NoExpertError(RuntimeError):
     """The expert does not know this kind of goal."""
@@ -66,20 +73,23 @@ class Grip:
         side_m: distance of the grip from the object's middle along y (m); the rim of a bowl.
         height_m: of the grip above the object's origin (m).
         place_m: height of the object's origin above the target's when it is let go (m).
+        carry_m: height of the hand over everything that the object passes (m).
     """
 
     side_m: float = 0.0
     height_m: float = 0.0
     place_m: float = 0.03
+    carry_m: float = 0.16
 
 
 BOWL = Grip(side_m=0.048, height_m=0.038, place_m=0.03)
 BOX = Grip(height_m=0.0, place_m=0.06)
+BOTTLE = Grip(height_m=0.125, place_m=0.01, carry_m=0.25)
 
 
 def grip_of(name: str) -> Grip:
     """Choose a grip by the object's kind."""
-    return BOWL if "bowl" in name else BOX
+    return BOWL if "bowl" in name else BOTTLE if "bottle" in name else BOX
 
 
 @dataclass(frozen=True)
@@ -114,39 +124,43 @@ PLAN: Sequence[Waypoint] = (
 )
 
 
-def choose_side(world: World, name: str, side_m: float) -> NDArray[np.float64]:
-    """Offset of the grip from the object's middle: the side along y with more room around it."""
-    here = world.position(name)[:2]
-    reach = {other: 0.0 for other in world.movable if other != name} | dict.fromkeys(world.fixtures, FIXTURE_M)
+def choose_side(world: World, name: str, goal: str, side_m: float) -> NDArray[np.float64]:
+    """Offset of the grip from the object's middle: the side along y with more room around it, here and at the goal."""
+    standing = dict.fromkeys(world.fixtures, FIXTURE_M)
+    here = {other: 0.0 for other in world.movable if other != name} | standing
+    there = {fixture: wide for fixture, wide in standing.items() if not goal.startswith(fixture)}
     sides = [np.array([0.0, sign * side_m]) for sign in (1.0, -1.0)]
     room = [
-        min((math.dist(world.position(other)[:2], here + side) - wide for other, wide in reach.items()), default=1.0)
+        min(_room(world, world.position(name)[:2] + side, here), _room(world, world.position(goal)[:2] + side, there))
         for side in sides
     ]
     return np.append(sides[int(np.argmax(room))], 0.0)
 
 
-def known_goal(goals: Sequence[Sequence[str]], movable: Sequence[str]) -> bool:
-    """Whether a task is one movable object to be put on or in something."""
-    return len(goals) == 1 and goals[0][0].lower() in ("on", "in") and goals[0][1] in movable
+def _room(world: World, place: NDArray[np.float64], around: Mapping[str, float]) -> float:
+    """Distance (m) to the nearest of what stands around, each less its own half width."""
+    return min((math.dist(world.position(other)[:2], place) - wide for other, wide in around.items()), default=1.0)
+
+
+def goal_place(world: World, name: str) -> NDArray[np.float64]:
+    """Where something is to be put down (m): a rack's region lies at its lower end, so there further up its slope."""
+    place = world.position(name)
+    return place + RACK_M * world.matrix(name)[:, 2] if "rack" in name else place
 
 
 class PickAndPlace:
     """One episode's plan.
 
     Args:
-        world: after the reset.
-
-    Raises:
-        NoExpertError: the goal is of another kind.
+        world: after the reset; its goal is (on A B) or (in A B).
+        side: offset of the grip from the object's middle (m); None chooses it.
     """
 
-    def __init__(self, world: World) -> None:
-        if not known_goal(world.goals, world.movable):
-            raise NoExpertError(f"no scripted expert for the goal {world.goals}; it knows one (on A B) or (in A B)")
+    def __init__(self, world: World, side: NDArray[np.float64] | None = None) -> None:
         _, self._object, self._goal = world.goals[0]
         self._grip = grip_of(self._object)
-        self._side = choose_side(world, self._object, self._grip.side_m)
+        chosen = choose_side(world, self._object, self._goal, self._grip.side_m)
+        self._side = chosen if side is None else side
         self._start = world.position(self._object)
         self._leg, self._age = 0, 0
         self._anchor = self._hand(world)
@@ -157,7 +171,7 @@ class PickAndPlace:
     def target(self, phase: str, world: World) -> NDArray[np.float64]:
         """Where the hand should be in a phase (m)."""
         grasp = world.position(self._object) + self._side + self._grip.height_m * UP
-        above = max(self._start[2], world.position(self._goal)[2]) + CLEARANCE_M
+        above = max(self._start[2], world.position(self._goal)[2]) + self._grip.carry_m
         if phase == "high over the grasp":
             return np.append(grasp[:2], self._anchor[2])  # at the height it begins with, above every fixture
         if phase == "over the grasp":
@@ -171,11 +185,12 @@ class PickAndPlace:
         if phase == "hold":
             return self._anchor
         # The hand moves by what the object itself still lacks, so a slipped grasp is made up for.
-        lack = world.position(self._goal)[:2] - world.position(self._object)[:2]
+        goal = goal_place(world, self._goal)
+        lack = goal[:2] - world.position(self._object)[:2]
         xy = self._hand(world)[:2] + lack
         if phase == "over the target":
             return np.append(xy, above)
-        drop = world.position(self._goal)[2] + self._grip.place_m - world.position(self._object)[2]
+        drop = goal[2] + self._grip.place_m - world.position(self._object)[2]
         return np.append(xy, self._hand(world)[2] + drop)
 
     def act(self, world: World) -> NDArray[np.float32]:

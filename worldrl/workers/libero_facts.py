@@ -89,10 +89,6 @@ SUITES = {
     "libero_90": SuiteFacts(90, 400),
 }
 UNSCRIPTED: Mapping[str, tuple[str, ...]] = {
-    "libero_goal": (
-        "open_the_middle_drawer_of_the_cabinet",
-        "turn_on_the_stove",
-    ),
     "libero_10": (
         "KITCHEN_SCENE3_turn_on_the_stove_and_put_the_moka_pot_on_it",
         "KITCHEN_SCENE4_put_the_black_bowl_in_the_bottom_drawer_of_the_cabinet_and_close_it",
@@ -111,10 +107,7 @@ UNSCRIPTED: Mapping[str, tuple[str, ...]] = {
         "KITCHEN_SCENE10_put_the_butter_at_the_front_in_the_top_drawer_of_the_cabinet_and_close_it",
         "KITCHEN_SCENE10_put_the_chocolate_pudding_in_the_top_drawer_of_the_cabinet_and_close_it",
         "KITCHEN_SCENE1_open_the_bottom_drawer_of_the_cabinet",
-        "KITCHEN_SCENE1_open_the_top_drawer_of_the_cabinet",
         "KITCHEN_SCENE1_open_the_top_drawer_of_the_cabinet_and_put_the_bowl_in_it",
-        "KITCHEN_SCENE2_open_the_top_drawer_of_the_cabinet",
-        "KITCHEN_SCENE3_turn_on_the_stove",
         "KITCHEN_SCENE3_turn_on_the_stove_and_put_the_frying_pan_on_it",
         "KITCHEN_SCENE4_close_the_bottom_drawer_of_the_cabinet",
         "KITCHEN_SCENE4_close_the_bottom_drawer_of_the_cabinet_and_open_the_top_drawer",
@@ -123,14 +116,13 @@ UNSCRIPTED: Mapping[str, tuple[str, ...]] = {
         "KITCHEN_SCENE7_open_the_microwave",
         "KITCHEN_SCENE8_put_the_right_moka_pot_on_the_stove",
         "KITCHEN_SCENE8_turn_off_the_stove",
-        "KITCHEN_SCENE9_turn_on_the_stove",
         "KITCHEN_SCENE9_turn_on_the_stove_and_put_the_frying_pan_on_it",
         "LIVING_ROOM_SCENE4_stack_the_left_bowl_on_the_right_bowl_and_place_them_in_the_tray",
         "LIVING_ROOM_SCENE4_stack_the_right_bowl_on_the_left_bowl_and_place_them_in_the_tray",
     ),
 }
-"""Suite → its tasks that the scripted expert (``libero_expert.py``) cannot begin: their goals are not one object on or in
-another, as it knows them. Of the others it says no more than that it tries."""
+"""Suite → its tasks that the scripted expert (``libero_skills.py``) cannot begin: their goals are none that it knows. Of the
+others it says no more than that it tries."""
 
 HORIZON_VARIANTS = {"lerobot": {"libero_spatial": 280}}
 """Named exceptions: lerobot 0.4.4 gives libero_spatial 280 steps."""

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.workers import libero_facts as facts
-from worldrl.workers.libero_expert import PickAndPlace
 from worldrl.workers.libero_observation import command_vector, state_vector, turn
 from worldrl.workers.libero_package import LiberoError
+from worldrl.workers.libero_skills import Expert, make_expert
 from worldrl.workers.wire import Arrays
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class Simulation:
     def __init__(self, suite: Libero, env: Any, states: NDArray[np.float64]) -> None:
         self.suite, self.env, self._states = suite, env, states
         self._gripper = facts.NO_OP[6]
-        self._expert: PickAndPlace | None = None
+        self._expert: Expert | None = None
         self._pads = self._movable = np.zeros(0, bool)
 
     def reset(self, init_id: int, seed: int, *, render: bool) -> Arrays:
@@ -104,6 +104,16 @@ class Simulation:
             return np.array(sim.data.body_xpos[inner.obj_body_id[name]])
         return np.array(sim.data.get_site_xpos(name))
 
+    def matrix(self, name: str) -> NDArray[np.float64]:
+        """Rotation matrix of a region."""
+        return np.array(self.env.sim.data.get_site_xmat(name))
+
+    def pulled(self, name: str) -> float | None:
+        """How far out the drawer of a region is (m); None for what is no drawer's."""
+        sim, site = self.env.sim, self.env.env.object_sites_dict.get(name)
+        slides = [joint for joint in (site.joints if site is not None else ()) if "level" in joint]
+        return abs(float(sim.data.get_joint_qpos(slides[0]))) if slides else None
+
     @property
     def goals(self) -> list[list[str]]:
         """The task's predicates, for example ``[["on", "akita_black_bowl_1", "plate_1"]]``."""
@@ -122,7 +132,7 @@ class Simulation:
     def expert(self) -> NDArray[np.float32]:
         """Return the scripted expert's next action."""
         if self._expert is None:
-            self._expert = PickAndPlace(self)
+            self._expert = make_expert(self)
         return self._expert.act(self)
 
     def close(self) -> None:

@@ -24,9 +24,8 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import on_device
 from worldrl.core.transitions import Transitions
+from worldrl.rollout.vector_agent import KIND
 
-KIND = "offline-agent"
-"""Of the artefact that :meth:`Agent.save` writes."""
 STD_FLOOR = 1e-3
 """Added to standard deviations (TD3+BC), so that a number that never changes stays finite."""
 EPISODE_STEPS = 1000
@@ -264,8 +263,16 @@ class Agent:
             optimizer.load_state_dict(state["optimizers"][name])
         self.updates = int(state["updates"])
 
-    def save(self, folder: Path, *, parents: Iterable[dict[str, str]] = ()) -> str:
+    def save(
+        self, folder: Path, *, parents: Iterable[dict[str, str]] = (), space: Mapping[str, Any] | None = None
+    ) -> str:
         """Write an artefact with every module, without the optimizers; return its hash.
+
+        Args:
+            folder: to write.
+            parents: artefacts that it was made of.
+            space: ``trained_on``, ``low`` and ``high``: what it was trained on and the bounds of that one's actions; without,
+                no suite can play it.
 
         Raises:
             ArtefactError: the disk refuses.
@@ -276,6 +283,7 @@ class Agent:
             for key, value in module.state_dict().items()
         }
         config = {"algorithm": self.name, "config": asdict(self.config), "facts": self.facts.to_json()}
+        config |= {} if space is None else {"space": dict(space)}
         return write_artefact(folder, kind=KIND, config=config, tensors=tensors, parents=list(parents))
 
     def load_modules(self, tensors: dict[str, Tensor]) -> None:
