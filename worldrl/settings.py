@@ -209,6 +209,9 @@ def _check_overrides(
             raise SettingError(f"{command} has no setting {key!r}{hint} (worldrl {command} --help lists all)")
         if _text_hint(hints[owner], named=key != owner) in (str, Path):
             # Text is taken as typed: no quoting rules, so paths may hold =, commas, brackets and spaces.
+            name, _, rest = key.removeprefix(f"{owner}.").partition(".") if key != owner else (owner, "", "")
+            if rest:
+                raise SettingError(f"{owner}.{name} takes one text; give {owner}.{name}='{rest}={text}'")
             literal[key] = None if text == "null" and bare_hint(hints[owner]) is not hints[owner] else text
         else:
             grammar.append(f"++{key}={text}")

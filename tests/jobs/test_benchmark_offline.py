@@ -189,6 +189,7 @@ def test_words_for_all_reach_those_that_have_them() -> None:
         (["data=[x]", "common=agent.colour=1"], "has a setting 'agent.colour'"),
         (["data=[x]", "own.bc=agent.colour=1"], "train-offline has no setting 'agent.colour'"),
         (["data=[x]", "algorithms=[bc]", "common=training.steps=0"], "training.steps must be at least 1"),
+        (["data=[x]", "own.ravl.agent.critics=5"], "own.ravl takes one text; give own.ravl='agent.critics=5'"),
         (["data=[x,x]"], "data: each may be named once"),
         (["data=[a/x/y,b/x/y]", "algorithms=[bc]"], "end in the same two parts"),
         (["runs=[nowhere]"], "nowhere holds no finished run of train-offline"),
