@@ -79,8 +79,7 @@ class EvaSettings:
         idm_width: channels of the inverse dynamics.
         idm_steps: of its training.
         idm_rate: its peak learning rate.
-        success_weight: of the judged success (``eva_judge``) beside the executability, whose weight is 1, mixed by GDPO; 0 trains
-            no judge and climbs the executability alone, as EVA does.
+        success_weight: of the judged success (``eva_judge``) beside the executability's 1, mixed by GDPO; 0 trains no judge.
         judge_steps: of the judge's outcome head.
         iterations: of the alignment.
         prompts: starts per iteration.
