@@ -14,18 +14,34 @@ from typing import Any
 import numpy as np
 import torch
 
-from worldrl.core.jsonfile import write_json
+from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.log import MetricLog
 from worldrl.core.stats import auroc
 from worldrl.core.types import Episode, ImaginedVideos
-from worldrl.jobs.stages import learn_world_model
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.jobs.stages import learn_world_model, split_held_out
 from worldrl.jobs.world_model_start import WORLD_MODEL
-from worldrl.rollout.judged_success import SuccessReward
+from worldrl.rollout.judged_success import SuccessReward, success_reward
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
 
 JUDGED = "judge.json"
 """What the judge says of demonstrations that it has not learned from."""
+
+
+def with_failures(
+    learned: Sequence[Episode], kept: Sequence[Episode], recorded: EpisodeDataset, share: float, *, seed: int
+) -> tuple[list[Episode], list[Episode]]:
+    """Add the recorded failures to what was learned and what was kept of the successes; ``share`` of them is kept too."""
+    failures = list(recorded.subset(lambda episode: not episode.success).load())
+    failed, *apart = split_held_out(failures, share, seed=seed)
+    return [*learned, *failed], [*kept, *(episode for part in apart for episode in part)]
+
+
+def open_judge(place: Path) -> dict[str, Any]:
+    """Open what :func:`make_judge` left in ``place``: ``judge``, and ``judge_worth``, what it says of kept demonstrations."""
+    judge = success_reward(str(place / WORLD_MODEL), [], torch.device("cpu"))
+    return {"judge": judge, "judge_worth": read_json(place / JUDGED)}
 
 
 def make_judge(

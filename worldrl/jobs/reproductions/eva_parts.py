@@ -15,14 +15,13 @@ import torch
 
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
-from worldrl.core.jsonfile import read_json
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream_seed
 from worldrl.core.types import Episode, ResetRecord
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.idm_stages import IDM, learn_idm, motion_basis, through_codec
 from worldrl.jobs.opening import choose_tasks
-from worldrl.jobs.reproductions.eva_judge import JUDGED, make_judge
+from worldrl.jobs.reproductions.eva_judge import make_judge, open_judge, with_failures
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.stages import learn_world_model, split_held_out
 from worldrl.jobs.world_model_start import SCRATCH, WORLD_MODEL, starting_world_model
@@ -34,7 +33,7 @@ from worldrl.rewards.several import SeveralRewards
 from worldrl.rollout.actors import AnyActor, ExpertActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_options
 from worldrl.rollout.decoded_plans import check_targets
-from worldrl.rollout.judged_success import SuccessReward, success_reward
+from worldrl.rollout.judged_success import SuccessReward
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.rollout.starts import simulator_starts
 from worldrl.world_models.config import CodecConfig, DynamicsConfig, VideoWorldModelConfig
@@ -80,8 +79,7 @@ class EvaSettings:
         idm_width: channels of the inverse dynamics.
         idm_steps: of its training.
         idm_rate: its peak learning rate.
-        success_weight: of the judged success (``eva_judge``) beside the executability, whose weight is 1, mixed by GDPO; 0 trains
-            no judge and climbs the executability alone, as EVA does.
+        success_weight: of the judged success (``eva_judge``) beside the executability's 1, mixed by GDPO; 0 trains no judge.
         judge_steps: of the judge's outcome head.
         iterations: of the alignment.
         prompts: starts per iteration.
@@ -225,18 +223,14 @@ def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
 def with_judge(
     settings: EvaSettings, seed: int, folder: Path, parts: Parts, recorded: EpisodeDataset, planner: Path
 ) -> Parts:
-    """Add the judge, which learns from the failures too; a part of these is kept from it as it is of the successes."""
-    failed, *kept = split_held_out(
-        list(recorded.subset(lambda episode: not episode.success).load()), settings.kept, seed=seed
-    )
-    learned, unseen = [*parts.learned, *failed], [*parts.kept, *(episode for part in kept for episode in part)]
+    """Add the judge, which learns from the failures too."""
+    learned, unseen = with_failures(parts.learned, parts.kept, recorded, settings.kept, seed=seed)
     place = shared(
         folder,
         f"judge-seed-{seed}",
         lambda place: make_judge(planner / WORLD_MODEL, settings.judge_steps, learned, unseen, place, seed=seed),
     )
-    judge = success_reward(str(place / WORLD_MODEL), [], torch.device("cpu"))
-    return replace(parts, judge=judge, judge_worth=read_json(place / JUDGED))
+    return replace(parts, **open_judge(place))
 
 
 def record(settings: EvaSettings, seed: int, place: Path) -> None:
