@@ -25,8 +25,6 @@ LIBRARY = {
     # For people with a damaged dataset: error messages name them.
     "worldrl.data.check",
     "worldrl.data.lerobot_writer:finalize_dataset",
-    # For people who load an agent that train-offline saved.
-    "worldrl.algorithms.offline.agent:saved_algorithm",
 }
 """Documented for users of the library, without a caller of our own; a module, or ``module:name``."""
 
