@@ -86,8 +86,7 @@ class EvaSettings:
         chunks: length of the videos that are aligned, and of those that the reward's constants are measured on.
         denoising: steps per chunk, in alignment and in tests.
         rate: learning rate of the alignment.
-        ratio_clip: range of the probability ratios, for plain GRPO and BranchGRPO alike; a chunk of 64 pixels has 4,096 numbers,
-            a tenth or less of what the published 1e-4 is for.
+        ratio_clip: range of the ratios in GRPO and BranchGRPO; a chunk of 64 pixels has a tenth of the numbers that 1e-4 is for.
         explored: videos per start that Sol-RL looks at, with a quarter of the steps.
         look_every: iterations between two measurements of the reward on kept starts.
         tests: initial states per task.
