@@ -119,7 +119,7 @@ CATALOGUE = {
         Entry(
             "eva",
             "two arms: a reward by inverse dynamics makes a video model's decoded plans executable",
-            "not timed yet",
+            "quick about an hour of a shared core for each of three seeds; full not timed",
         ),
     )
 }
