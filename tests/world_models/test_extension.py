@@ -98,4 +98,4 @@ def test_every_free_setting_is_one():
         value = VideoWorldModelConfig()
         for part in name.split("."):
             value = getattr(value, part)
-        assert isinstance(value, bool | int | float), name
+        assert isinstance(value, bool | int | float | str), name

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from worldrl.algorithms.alignment.ratio import noisy_steps, ratio_loss
-from worldrl.algorithms.alignment.task import advantages, commanded, judge
+from worldrl.algorithms.alignment.task import acted, advantages, commanded, judge
 from worldrl.algorithms.alignment.videos import group_keys, grow
 from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import NonFiniteError, SettingError
@@ -118,7 +118,10 @@ def test_rewards_see_whole_videos_from_the_recorded_frame_on(make_task):
 def test_rewards_of_a_model_that_is_told_actions_see_the_command_at_every_frame(make_task):
     action = torch.rand(3, 8, 7, generator=stream(0, "action")) * 2 - 1
     task = make_task(action=action)
-    found = commanded(task, torch.tensor([1, 0]), 3)
+    start = torch.tensor([1, 0])
+    action = acted(task, start, 3)
+    assert action is not None
+    found = commanded(task, start, action)
     first = torch.from_numpy(task.starts.records[1].command)
     after = integrate_commands(task.model.embodiment, first[None], action[1:2])[0]
     assert found.shape == (2, 4, 7)
