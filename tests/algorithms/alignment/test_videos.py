@@ -119,9 +119,9 @@ def test_rewards_of_a_model_that_is_told_actions_see_the_command_at_every_frame(
     action = torch.rand(3, 8, 7, generator=stream(0, "action")) * 2 - 1
     task = make_task(action=action)
     start = torch.tensor([1, 0])
-    action = acted(task, start, 3)
-    assert action is not None
-    found = commanded(task, start, action)
+    told = acted(task, start, 3)
+    assert told is not None
+    found = commanded(task, start, told)
     first = torch.from_numpy(task.starts.records[1].command)
     after = integrate_commands(task.model.embodiment, first[None], action[1:2])[0]
     assert found.shape == (2, 4, 7)
