@@ -10,7 +10,7 @@ from worldrl.core.errors import SettingError
 from worldrl.jobs import reproduce
 from worldrl.jobs.reproduce import ReproduceSettings
 from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, find
-from worldrl.jobs.reproductions.eva_parts import EvaSettings
+from worldrl.jobs.reproductions.eva_settings import EvaSettings
 from worldrl.jobs.reproductions.findings import VERDICTS, Claim, Findings, across_seeds
 from worldrl.jobs.reproductions.neubay_bandit import BanditSettings
 

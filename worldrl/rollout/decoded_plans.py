@@ -57,31 +57,6 @@ def joint_path(told: Tensor, read: Tensor, stride: int, actions: ActionSpec) -> 
     return np.clip(way.flatten(1, 2).numpy().astype(np.float32), *actions.bounds)
 
 
-def execute_frames(
-    idm: InverseDynamics,
-    frames: Tensor,
-    told: Tensor,
-    task: str,
-    starts: Sequence[tuple[int, int]],
-    actions: ActionSpec,
-) -> NDArray[np.bool_]:
-    """Execute what videos show, from their initial states; after its last frame a plan holds its last targets.
-
-    Args:
-        idm: reads the command (:func:`check_targets`), for frames as far apart as these.
-        frames: uint8 ``[N, 1 + T, Y, X, 3]``; frame 0 is the initial state's.
-        told: the command there ``[N, A]``.
-        task: of all of them.
-        starts: ``(index, seed)`` of each.
-        actions: of the robot.
-
-    Returns:
-        bool ``[N]``: the task was fulfilled within its horizon.
-    """
-    read = idm.decode(frames).mean[:, 1:].float().cpu()
-    return execute_targets(read, told, idm.frame_stride, task, starts, actions)
-
-
 def execute_targets(
     read: Tensor,
     told: Tensor,
@@ -90,12 +65,25 @@ def execute_targets(
     starts: Sequence[tuple[int, int]],
     actions: ActionSpec,
     domain: str = "clean",
-) -> NDArray[np.bool_]:
-    """Execute targets ``[N, T, A]`` that stand ``stride`` control steps apart; otherwise as :func:`execute_frames`."""
+) -> NDArray[np.int64]:
+    """Execute targets from their initial states; after the last one a plan holds it.
+
+    Args:
+        read: targets read off each imagined frame ``[N, T, A]`` (:func:`check_targets`).
+        told: the command at the initial states ``[N, A]``.
+        stride: control steps between the targets.
+        task: of all of them.
+        starts: ``(index, seed)`` of each.
+        actions: of the robot.
+        domain: in which the initial states lie.
+
+    Returns:
+        int64 ``[N]``: control step after which the task was first fulfilled within its horizon, -1 where it never was.
+    """
     path = joint_path(told, read, stride, actions)
     rest = max(task_horizons([task])[task] - path.shape[1], 0)
     whole = np.concatenate([path, np.repeat(actions.hold(path[:, -1:]), rest, axis=1)], axis=1)
-    return replay_in_simulator(task, starts, list(whole), domain=domain) >= 0
+    return replay_in_simulator(task, starts, list(whole), domain=domain)
 
 
 def execute_recorded(episodes: Sequence[Episode], stride: int, read: Callable[[Episode], Tensor]) -> NDArray[np.bool_]:
@@ -115,7 +103,7 @@ def execute_recorded(episodes: Sequence[Episode], stride: int, read: Callable[[E
         start, domain = (spec.index, spec.seed), episode.meta.get("domain", "clean")
         target = read(episode)[None]
         found.append(execute_targets(target, told, stride, episode.task, [start], episode.actions, domain))
-    return np.concatenate(found)
+    return np.concatenate(found) >= 0
 
 
 def decoded(idm: InverseDynamics, camera: str, episode: Episode, restore: Restore | None = None) -> Tensor:

@@ -9,8 +9,9 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.jsonfile import read_json, write_json
+from worldrl.core.types import ResetRecord
 from worldrl.jobs.idm_stages import through_codec
-from worldrl.jobs.reproductions import eva_parts
+from worldrl.jobs.reproductions import eva_judge, eva_parts, eva_plans
 from worldrl.jobs.reproductions.catalogue import Cell, changed
 from worldrl.jobs.reproductions.eva import SETTINGS, claims, cost_table, knowledge_table, paired_table
 from worldrl.jobs.reproductions.eva_arms import (
@@ -19,7 +20,6 @@ from worldrl.jobs.reproductions.eva_arms import (
     METHODS,
     TRAINED,
     alignment_method,
-    chunks_to,
     climbed,
     costs,
     equal_compute,
@@ -32,8 +32,9 @@ from worldrl.jobs.reproductions.eva_arms import (
     times_less,
     told_climb,
 )
-from worldrl.jobs.reproductions.eva_judge import JUDGED, make_judge, worth
+from worldrl.jobs.reproductions.eva_judge import JUDGED, make_judge
 from worldrl.jobs.reproductions.eva_parts import Parts, planner_config, planner_training
+from worldrl.jobs.reproductions.eva_settings import chunks_to, task_names_of
 from worldrl.jobs.reproductions.strips import kept_strips, save_strip
 from worldrl.rewards.mixing import mix
 from worldrl.world_models.video import VideoWorldModel
@@ -132,7 +133,7 @@ def test_demonstrations_are_steady_and_disturbed_and_only_successes_are_learned_
 def test_a_diagnosis_shows_what_its_link_makes_of_a_demonstration(method, make_world_model, push_episode, monkeypatch):
     """Recorded frames as they are, restored ones through the codec alone, imagined ones from the true actions."""
     model, episode = make_world_model(size=16), push_episode(0, 10)
-    parts, seen = Parts(model, idm=None, learned=[], kept=[episode], frame_s=0.1), []
+    parts, seen = Parts(model, idm=None, learned=[], kept=[episode], failed=[], frame_s=0.1), []
     imagine = model.imagine
     monkeypatch.setattr(
         model, "imagine", lambda state, action, **over: seen.append(action) or imagine(state, action, **over)
@@ -238,43 +239,93 @@ def test_judged_success_is_mixed_in_where_it_weighs_something():
 
 def test_the_judge_learns_from_failures_too_and_leaves_the_planner_alone(make_world_model, lit_episode, tmp_path):
     planner = make_world_model(planning=True, spread=0.3)
-    planner.save(tmp_path / "planner")
+    before = {name: value.clone() for name, value in planner.state_dict().items()}
     episodes = [lit_episode(n) for n in range(40)]
-    make_judge(tmp_path / "planner", 60, episodes[:25], episodes[25:], tmp_path, seed=0)
+    kept = {"demonstrations": episodes[25:], "plans": [e for e in episodes if e.success]}
+    make_judge(planner, 60, episodes[:25], kept, tmp_path, seed=0)
     said = read_json(tmp_path / JUDGED)
-    assert said["successes"] + said["failures"] == 15
-    assert said["auroc"] > 0.9
+    assert said["demonstrations"]["successes"] + said["demonstrations"]["failures"] == 15
+    assert said["demonstrations"]["auroc"] > 0.9
+    assert said["plans"] == {"successes": len(kept["plans"]), "failures": 0, "auroc": None}
     judge = VideoWorldModel.load(tmp_path / "world_model")
-    moved = [name for name, value in judge.state_dict().items() if not torch.equal(value, planner.state_dict()[name])]
+    moved = [name for name, value in judge.state_dict().items() if not torch.equal(value, before[name])]
     assert {name.split(".")[0] for name in moved} == {"outcome"}
-    assert judge.config.outcome.told == "instruction"
-    assert worth(judge, [e for e in episodes if e.success])["auroc"] is None
+    assert all(torch.equal(value, before[name]) for name, value in planner.state_dict().items())
+    assert (judge.config.outcome.told, planner.config.outcome.told) == ("instruction", "actions")
 
 
-def test_the_judges_demonstrations_are_those_of_the_planner_and_the_failures(
-    make_world_model, push_episode, tmp_path, monkeypatch
-):
+@pytest.fixture
+def judged_on(make_world_model, tmp_path, monkeypatch):
+    """Make a judge's parts, and note what it is given to learn from."""
+
+    def make(learned, kept, failed, tried, **over):
+        given = {}
+
+        def judge(planner, steps, learned, kept, place, *, seed):
+            given.update(learned=learned, kept=kept, steps=steps)
+            make_world_model(planning=True).save(place / "world_model")
+            write_json(place / JUDGED, {"plans": {"auroc": 0.5}})
+
+        monkeypatch.setattr(eva_judge, "make_judge", judge)
+        monkeypatch.setattr(eva_judge, "practised", lambda *_: iter(tried))
+        settings = replace(QUICK, success_weight=1.0, judge_steps=7, kept=0.5, **over)
+        parts = Parts(make_world_model(planning=True), None, learned, kept, failed, frame_s=0.1)
+        return eva_judge.with_judge(settings, 0, tmp_path / "run/stages/one", parts), parts, given
+
+    return make
+
+
+def test_the_judges_videos_are_the_planners_the_failures_and_executed_plans(push_episode, judged_on):
     episodes = [push_episode(n, 16) for n in range(30)]
     good, bad = ([e for e in episodes if e.success is kind] for kind in (True, False))
-    given = {}
-
-    def judge(planner, steps, learned, kept, place, *, seed):
-        given.update(learned=learned, kept=kept, steps=steps)
-        make_world_model(planning=True).save(place / "world_model")
-        write_json(place / JUDGED, {"auroc": 0.5})
-
-    recorded = SimpleNamespace(subset=lambda keep: SimpleNamespace(load=lambda: [e for e in episodes if keep(e)]))
-    monkeypatch.setattr(eva_parts, "make_judge", judge)
-    settings = replace(QUICK, success_weight=1.0, judge_steps=7, kept=0.5)
-    parts = Parts(make_world_model(planning=True), idm=None, learned=good[2:], kept=good[:2], frame_s=0.1)
-    found = eva_parts.with_judge(settings, 0, tmp_path / "run/stages/one", parts, recorded, tmp_path)
+    tried = [push_episode(n, 16) for n in range(100, 112)]
+    found, parts, given = judged_on(good[2:], good[:2], bad, tried)
+    demonstrations, plans = given["kept"]["demonstrations"], given["kept"]["plans"]
     assert given["steps"] == 7
-    assert [e.success for e in given["kept"][:2]] == [True, True]
-    assert sorted(e.meta["index"] for e in (*given["learned"], *given["kept"])) == list(range(30))
-    assert not any(e.success for e in given["kept"][2:])
-    assert len(given["kept"]) - 2 == 2 * (int(0.5 * len(bad)) // 2)
-    assert found.judge_worth == {"auroc": 0.5}
+    assert [e.success for e in demonstrations[:2]] == [True, True]
+    assert not any(e.success for e in demonstrations[2:])
+    assert len(demonstrations) - 2 == 2 * (int(0.5 * len(bad)) // 2)
+    assert {e.meta["index"] for e in plans} < set(range(100, 112))
+    seen = sorted(e.meta["index"] for e in (*given["learned"], *demonstrations, *plans))
+    assert seen == [*range(30), *range(100, 112)]
+    assert found.judge_worth == {"plans": {"auroc": 0.5}}
     assert found.judge.judge is not parts.model
+
+
+def test_a_judge_without_a_failure_is_refused(push_episode, judged_on):
+    good = [e for e in (push_episode(n, 16) for n in range(30)) if e.success]
+    with pytest.raises(SettingError, match=r"a judge needs failures.*practice=100"):
+        judged_on(good[2:], good[:2], [], [])
+    with pytest.raises(SettingError, match="success_weight=1"):
+        changed(QUICK, {"practice": 10})
+
+
+def test_an_executed_plan_is_told_as_it_was_imagined_and_as_it_came(make_world_model, push_episode):
+    """Frame k is seen from the step after frame k - 1 on; success counts from the step at which it came, at the latest at the end."""
+    model, episode = make_world_model(size=16), push_episode(0, 8)
+    frames = torch.arange(5, dtype=torch.uint8)[None, :, None, None, None].expand(3, 5, 16, 16, 3)
+    record = ResetRecord(
+        reference=frames[0, 0].numpy(), memory=frames[0, :1].numpy(), command=np.zeros(7, np.float32),
+        instruction="push", task="PushCube", step=0, source="index 0, seed 1",
+    )  # fmt: skip
+    parts = Parts(model, None, [], [episode], [], frame_s=0.1)
+    read = torch.ones(3, 4, 7) * torch.arange(1, 5)[:, None] / 10
+    found = eva_plans.ExecutedPlans(SimpleNamespace(frames=frames), [record] * 3, read, np.array([3, -1, 50]))
+    early, never, late = eva_plans.planned_episodes(replace(QUICK, stride=2), parts, found)
+    assert early.frames[:, 0, 0, 0, 0].tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert np.array_equal(early.frames[::2, 0, 0, 0, 0], np.arange(5))
+    assert early.reward.tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
+    assert not never.success
+    assert late.reward.tolist() == [0, 0, 0, 0, 0, 0, 0, 1]
+    np.testing.assert_allclose(early.command[:, 0], np.arange(9) / 20, atol=1e-6)
+
+
+def test_tasks_are_all_or_those_named():
+    assert len(task_names_of(replace(QUICK, tasks="bimanual"))) == 7
+    two = "BimanualOpenDrawer+BimanualPlaceCubeOnPlate"
+    assert task_names_of(replace(QUICK, tasks=two)) == two.split("+")
+    with pytest.raises(SettingError, match="unknown task 'nothing'"):
+        changed(QUICK, {"tasks": "BimanualOpenDrawer+nothing"})
 
 
 def test_arms_are_compared_test_by_test():

@@ -45,7 +45,9 @@ from worldrl.jobs.reproductions.eva_arms import (
     picture_rows,
     times_less,
 )
-from worldrl.jobs.reproductions.eva_parts import TERM, EvaSettings, open_parts
+from worldrl.jobs.reproductions.eva_judge import with_judge
+from worldrl.jobs.reproductions.eva_parts import open_parts
+from worldrl.jobs.reproductions.eva_settings import TERM, EvaSettings
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds, side_by_side
 from worldrl.jobs.reproductions.strips import save_strip
 from worldrl.jobs.world_model_tables import with_rate
@@ -72,6 +74,8 @@ SETTINGS: Mapping[str, EvaSettings] = {
 def run(settings: EvaSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     """Make one arm and execute its plans; ``folder`` holds its checkpoints."""
     parts = open_parts(settings, cell.seed, folder)
+    if settings.success_weight:
+        parts = with_judge(settings, cell.seed, folder, parts)
     trained = aligned(settings, cell, parts, folder) if cell.method in ALIGNED else {}
     measured = executed_again(settings, cell, parts) if cell.method in GIVEN else executed(settings, cell, parts)
     rows = picture_rows(settings, cell, parts)
@@ -250,13 +254,19 @@ def notes(settings: EvaSettings, results: Mapping[str, Sequence[dict[str, Any]]]
 
 
 def judge_notes(settings: EvaSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
-    """What is climbed besides, and how well its judge knows demonstrations that it has not learned from."""
+    """What is climbed besides, and how well its judge knows videos that it has not learned from."""
     if not settings.success_weight:
         return ["The reward is EVA's: it knows smoothness alone, so smooth failures have nothing to gain."]
     worth = [found["judge"] for found in results["none"]]
-    areas = ", ".join("unknown" if one["auroc"] is None else f"{one['auroc']:.2f}" for one in worth)
-    seen = sum(one["successes"] for one in worth), sum(one["failures"] for one in worth)
+    known = "; ".join(f"{kind}: {judged_kind([one[kind] for one in worth])}" for kind in worth[0])
     return [
         f"Judged success weighs {settings.success_weight:g} beside the executability's 1 (GDPO). The judge's area under the ROC curve, "
-        f"seed by seed: {areas}, over {seen[0]} kept successes and {seen[1]} failures."
+        f"seed by seed, of videos that it has not learned from; {known}."
     ]
+
+
+def judged_kind(worth: Sequence[Mapping[str, Any]]) -> str:
+    """Say how well the judges know one kind of video."""
+    areas = ", ".join("unknown" if one["auroc"] is None else f"{one['auroc']:.2f}" for one in worth)
+    seen = sum(one["successes"] for one in worth), sum(one["failures"] for one in worth)
+    return f"{areas} over {seen[0]} successes and {seen[1]} failures"

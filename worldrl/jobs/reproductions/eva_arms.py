@@ -33,16 +33,17 @@ from worldrl.evaluation.report.model import Frames
 from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
 from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.reproductions.catalogue import Cell
-from worldrl.jobs.reproductions.eva_parts import TERM, EvaSettings, Parts, starting_states, task_names_of
+from worldrl.jobs.reproductions.eva_parts import Parts
+from worldrl.jobs.reproductions.eva_plans import executed_plans, plan
+from worldrl.jobs.reproductions.eva_settings import TERM, EvaSettings, chunks_to, task_names_of
 from worldrl.rewards.executability import PUBLISHED, jerk_spike_rate, violation_rate
 from worldrl.rewards.idm_training import as_shown
 from worldrl.rewards.mixing import mean_of_terms, mix
 from worldrl.rewards.motion import motion_content
-from worldrl.rollout.decoded_plans import execute_frames, execute_recorded
+from worldrl.rollout.decoded_plans import execute_recorded
 from worldrl.rollout.judged_success import TERM as SUCCESS
 from worldrl.rollout.reset_store import record_at
-from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans, staged_rollouts
-from worldrl.rollout.starts import task_horizons
+from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans
 from worldrl.world_models.video import VideoWorldModel
 
 ALIGNED = ("flow-grpo", "branch-grpo", "sol-rl", "full-pool")
@@ -54,8 +55,8 @@ JUDGED_SUCCESS = "judged_success"
 """Mean probability of success that the judge gives an arm's plans, where there is a judge."""
 CLIMB = "climb.json"
 """Rewards that an alignment has reached, by finished iterations."""
-TRAINED, AT_ONCE = 3, 8
-"""What a trained row counts, and starts that are planned together."""
+TRAINED = 3
+"""What a trained row counts."""
 
 
 # --- alignment ------------------------------------------------------------------------------------------------------
@@ -229,11 +230,6 @@ def executed_again(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str,
 # --- plans and their execution ----------------------------------------------------------------------------------------
 
 
-def chunks_to(settings: EvaSettings, task: str) -> int:
-    """Chunks of a plan that lasts to the horizon."""
-    return -(-(settings.horizon or task_horizons([task])[task]) // settings.chunk)
-
-
 def equal_compute(settings: EvaSettings) -> int:
     """N of best-of-N: as many videos per test as plain GRPO's alignment would pay for, and the one that is there anyway.
 
@@ -258,37 +254,22 @@ def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
     """Plan from every test state, execute what the plans show, and count their artefacts."""
     success: list[bool] = []
     measured: dict[str, list[float]] = {}
-    evaluations = 0
+    evaluations, mixing = 0, mixture(settings)
     for task in task_names_of(settings):
-        records, starts = starting_states(settings, parts, task, cell.seed)
-        for first in range(0, len(records), AT_ONCE):
-            rows = slice(first, first + AT_ONCE)
-            plans = plan(settings, cell, parts, task, records[rows], first)
-            evaluations += plans.chunks * settings.denoising
-            told = torch.from_numpy(np.stack([record.command for record in records[rows]]))
-            actions = parts.model.embodiment.actions
-            success += execute_frames(parts.idm, plans.frames, told, task, starts[rows], actions).tolist()
-            for name, values in artefacts(parts, plans).items():
+        config = staging(settings, cell.method, chunks_to(settings, task))
+        tested = executed_plans(
+            settings, parts, task, mixing, config, count=settings.tests, seed=cell.seed, purpose="tests"
+        )
+        for found in tested:
+            evaluations += found.plans.chunks * settings.denoising
+            success += (found.step >= 0).tolist()
+            for name, values in artefacts(parts, found.plans).items():
                 measured.setdefault(name, []).extend(values)
     means = {name: float(np.mean(values)) for name, values in measured.items()}
     rate = {"success": float(np.mean(success)), "episodes": len(success), "hits": success}
     told = {name: measured[name] for name in ("reward", JUDGED_SUCCESS) if name in measured}
     worth = {} if parts.judge_worth is None else {"judge": dict(parts.judge_worth)}
     return {**rate, **means, **worth, "per_plan": told, "test_rows": evaluations}
-
-
-def plan(settings: EvaSettings, cell: Cell, parts: Parts, task: str, records: Sequence[Any], first: int) -> StagedPlans:
-    """Plan from some test states; the noise is the same in all arms."""
-    config = staging(settings, cell.method, chunks_to(settings, task))
-    return staged_rollouts(
-        parts.model,
-        parts.reward,
-        mixture(settings),
-        records,
-        config,
-        frame_s=parts.frame_s,
-        seed=stream_seed(cell.seed, "eva", "plans", task, first),
-    )
 
 
 def picture_rows(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Frames]:
@@ -300,7 +281,8 @@ def picture_rows(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, F
     if cell.method in GIVEN:
         return {"recorded": recorded, cell.method: shown(cell, parts, episode).numpy()}
     start = demonstrated_start(parts.model, episode, "filmstrip")
-    plans = plan(settings, cell, parts, episode.task, [start], settings.tests)
+    config = staging(settings, cell.method, chunks_to(settings, episode.task))
+    plans = plan(parts, mixture(settings), [start], config, seed=stream_seed(cell.seed, "eva", "filmstrip"))
     return {"recorded": recorded, "planned": plans.frames[0].numpy()}
 
 

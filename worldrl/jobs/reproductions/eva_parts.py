@@ -1,4 +1,4 @@
-"""What every arm of ``eva`` shares with its seed: demonstrations, a video model that plans, an inverse dynamics, maybe a judge.
+"""What every arm of ``eva`` shares with its seed: demonstrations, a video model that plans, an inverse dynamics.
 
 All are made once per seed, of the same demonstrations; a part of these is kept apart for the inverse dynamics'
 deviations and noise floor, and to execute what real videos show.
@@ -7,7 +7,7 @@ deviations and noise floor, and to execute what real videos show.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,10 @@ from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream_seed
-from worldrl.core.types import Episode, ResetRecord
+from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.idm_stages import IDM, learn_idm, motion_basis, through_codec
-from worldrl.jobs.opening import choose_tasks
-from worldrl.jobs.reproductions.eva_judge import make_judge, open_judge, with_failures
+from worldrl.jobs.reproductions.eva_settings import TERM, EvaSettings, task_names_of
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.stages import learn_world_model, split_held_out
 from worldrl.jobs.world_model_start import SCRATCH, WORLD_MODEL, starting_world_model
@@ -35,120 +34,9 @@ from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_optio
 from worldrl.rollout.decoded_plans import check_targets
 from worldrl.rollout.judged_success import SuccessReward
 from worldrl.rollout.specs import EpisodeSpec
-from worldrl.rollout.starts import simulator_starts
 from worldrl.world_models.config import CodecConfig, DynamicsConfig, VideoWorldModelConfig
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
-
-KIND = "bimanual"
-TERM = "moving_executability"
-"""The reward: EVA's, with constants re-fitted to the noise floor, times the motion content."""
-
-
-@dataclass(frozen=True)
-class EvaSettings:
-    """Settings of demonstrations, models, alignment and tests.
-
-    Attributes:
-        seeds: how many.
-        tasks: ``bimanual`` for all seven, or one task's name.
-        demonstrations: per task, failures of the expert among them; only successes are learned from.
-        noisy_share: of them whose expert is disturbed, so that states beside its path are seen, and how it comes back.
-        noise: how much, in the expert's own units: 1 cm of each tool per control step.
-        hold_steps: control steps after the first success, so that a plan can end in rest.
-        kept: share of the successes that neither model learns from.
-        image_size: pixels of the head camera.
-        chunk: control steps of a chunk.
-        stride: control steps between imagined frames.
-        codec_width: tokens of the frame codec.
-        codec_steps: of its training.
-        width: of the video model.
-        depth: its blocks.
-        world_steps: of its training.
-        world_rate: its peak learning rate.
-        ema: of the averaged weights that are kept.
-        batch: windows per step.
-        first_chunk_share: of the windows, those that start an episode, as every plan does.
-        event_share: those around gripper changes and contacts.
-        static_share: static clips.
-        action_dropout: windows that are told the instruction instead of their actions, which is to plan; the rest keeps what
-            ``imagined-true-actions`` diagnoses.
-        bootstrap: steps that go on from what the model imagined itself.
-        unroll: chunks of a window.
-        latent_noise: on the codec's latents where the inverse dynamics learns through it, and where its noise is measured.
-        idm_width: channels of the inverse dynamics.
-        idm_steps: of its training.
-        idm_rate: its peak learning rate.
-        success_weight: of the judged success (``eva_judge``) beside the executability's 1, mixed by GDPO; 0 trains no judge.
-        judge_steps: of the judge's outcome head.
-        iterations: of the alignment.
-        prompts: starts per iteration.
-        chunks: length of the videos that are aligned, and of those that the reward's constants are measured on.
-        denoising: steps per chunk, in alignment and in tests.
-        rate: learning rate of the alignment.
-        ratio_clip: range of the ratios in GRPO and BranchGRPO; a chunk of 64 pixels has a tenth of the numbers that 1e-4 is for.
-        explored: videos per start that Sol-RL looks at, with a quarter of the steps.
-        look_every: iterations between two measurements of the reward on kept starts.
-        tests: initial states per task.
-        horizon: control steps that are planned; then the last targets are held to the task's limit. 0 plans to that limit.
-        proposals: videos per stage of the staged plans.
-    """
-
-    seeds: int = 5
-    tasks: str = KIND
-    demonstrations: int = 240
-    noisy_share: float = 0.5
-    noise: float = 0.2
-    hold_steps: int = 24
-    kept: float = 0.1
-    image_size: int = 64
-    chunk: int = 16
-    stride: int = 4
-    codec_width: int = 128
-    codec_steps: int = 4000
-    width: int = 192
-    depth: int = 6
-    world_steps: int = 20000
-    world_rate: float = 6e-4
-    ema: float = 0.998
-    batch: int = 32
-    first_chunk_share: float = 0.3
-    event_share: float = 0.2
-    static_share: float = 0.0
-    action_dropout: float = 0.9
-    bootstrap: float = 0.5
-    unroll: int = 3
-    latent_noise: float = 0.15
-    idm_width: int = 48
-    idm_steps: int = 12000
-    idm_rate: float = 2e-3
-    success_weight: float = 0.0
-    judge_steps: int = 1500
-    iterations: int = 100
-    prompts: int = 8
-    chunks: int = 3
-    denoising: int = 4
-    rate: float = 3e-5
-    ratio_clip: float = 1e-3
-    explored: int = 48
-    look_every: int = 5
-    tests: int = 60
-    horizon: int = 0
-    proposals: int = 4
-
-    def __post_init__(self) -> None:
-        """Check the ranges that the rooms below do not check."""
-        for name in ("noisy_share", "kept"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise SettingError(f"change.{name}: must lie in [0, 1], got {getattr(self, name)}")
-        task_names_of(self)
-        if self.success_weight < 0:
-            raise SettingError(f"change.success_weight: must be zero or more, got {self.success_weight}")
-
-    @property
-    def video_frames(self) -> int:
-        """Frames of an aligned video, the recorded first one among them."""
-        return 1 + self.chunks * self.chunk // self.stride
 
 
 @dataclass(frozen=True)
@@ -160,15 +48,17 @@ class Parts:
         idm: reads the command.
         learned: demonstrations that both learned from.
         kept: those that neither did.
+        failed: what the expert failed in.
         frame_s: seconds between imagined frames.
         judge: says whether a video shows success; None where its weight is 0.
-        judge_worth: what it says of demonstrations that it has not learned from.
+        judge_worth: what it says of videos that it has not learned from.
     """
 
     model: VideoWorldModel
     idm: InverseDynamics
     learned: Sequence[Episode]
     kept: Sequence[Episode]
+    failed: Sequence[Episode]
     frame_s: float
     judge: SuccessReward | None = None
     judge_worth: Mapping[str, Any] | None = None
@@ -185,13 +75,8 @@ class Parts:
         return SeveralRewards([self.executability, *([] if self.judge is None else [self.judge])])
 
 
-def task_names_of(settings: EvaSettings) -> list[str]:
-    """Return the names of the tasks."""
-    return choose_tasks([], KIND) if settings.tasks == KIND else choose_tasks([settings.tasks], None)
-
-
 def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
-    """Make the seed's parts, unless another stage has, and load them.
+    """Make the seed's parts but the judge, unless another stage has, and load them.
 
     Args:
         settings: sizes.
@@ -200,7 +85,9 @@ def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
     """
     data = shared(folder, f"demonstrations-seed-{seed}", lambda place: record(settings, seed, place)) / "dataset"
     recorded = EpisodeDataset.open(data)
-    dataset = recorded.subset(lambda episode: episode.success).load()
+    dataset, failed = (
+        recorded.subset(lambda episode, kind=kind: episode.success is kind).load() for kind in (True, False)
+    )
     if not len(dataset):
         raise SettingError(f"eva: the expert failed in all demonstrations in {data}; record more, or with less noise")
     learned, scaling, apart = split_held_out(dataset, settings.kept, seed=seed)
@@ -215,21 +102,7 @@ def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
     )
     idm = InverseDynamics.load(place / IDM)
     check_targets(idm.columns, model.embodiment.actions)
-    parts = Parts(model, idm, learned, [*scaling, *apart], settings.stride / dataset.fps)
-    return with_judge(settings, seed, folder, parts, recorded, planner) if settings.success_weight else parts
-
-
-def with_judge(
-    settings: EvaSettings, seed: int, folder: Path, parts: Parts, recorded: EpisodeDataset, planner: Path
-) -> Parts:
-    """Add the judge, which learns from the failures too."""
-    learned, unseen = with_failures(parts.learned, parts.kept, recorded, settings.kept, seed=seed)
-    place = shared(
-        folder,
-        f"judge-seed-{seed}",
-        lambda place: make_judge(planner / WORLD_MODEL, settings.judge_steps, learned, unseen, place, seed=seed),
-    )
-    return replace(parts, **open_judge(place))
+    return Parts(model, idm, learned, [*scaling, *apart], list(failed), settings.stride / dataset.fps)
 
 
 def record(settings: EvaSettings, seed: int, place: Path) -> None:
@@ -333,18 +206,3 @@ def make_idm(
     dt = settings.stride / dataset.fps
     idm.basis, *_ = motion_basis(idm, learned, apart, frames=settings.video_frames, dt=dt, limits=None, **look)
     idm.save(place / IDM)
-
-
-def starting_states(
-    settings: EvaSettings, parts: Parts, task: str, seed: int
-) -> tuple[list[ResetRecord], list[tuple[int, int]]]:
-    """Render a task's test states, which no demonstration begins at; return them and their ``(index, seed)``."""
-    source = stream_seed(seed, "eva", "tests") % 2**31
-    records = simulator_starts(
-        [task],
-        settings.tests,
-        seed=source,
-        memory_frames=parts.model.memory_frames,
-        image_size=settings.image_size,
-    )
-    return records, [(index, source) for index in range(settings.tests)]

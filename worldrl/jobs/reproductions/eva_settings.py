@@ -1,0 +1,136 @@
+"""Settings of ``eva``: demonstrations, models, alignment and tests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from worldrl.core.errors import SettingError
+from worldrl.jobs.opening import choose_tasks
+from worldrl.rollout.starts import task_horizons
+
+KIND = "bimanual"
+TERM = "moving_executability"
+"""The reward: EVA's, with constants re-fitted to the noise floor, times the motion content."""
+
+
+@dataclass(frozen=True)
+class EvaSettings:
+    """Settings of demonstrations, models, alignment and tests.
+
+    Attributes:
+        seeds: how many.
+        tasks: ``bimanual`` for all seven, or names joined by ``+``.
+        demonstrations: per task, failures of the expert among them; only successes are learned from.
+        noisy_share: of them whose expert is disturbed, so that states beside its path are seen, and how it comes back.
+        noise: how much, in the expert's own units: 1 cm of each tool per control step.
+        hold_steps: control steps after the first success, so that a plan can end in rest.
+        kept: share of the successes that neither model learns from.
+        image_size: pixels of the head camera.
+        chunk: control steps of a chunk.
+        stride: control steps between imagined frames.
+        codec_width: tokens of the frame codec.
+        codec_steps: of its training.
+        width: of the video model.
+        depth: its blocks.
+        world_steps: of its training.
+        world_rate: its peak learning rate.
+        ema: of the averaged weights that are kept.
+        batch: windows per step.
+        first_chunk_share: of the windows, those that start an episode, as every plan does.
+        event_share: those around gripper changes and contacts.
+        static_share: static clips.
+        action_dropout: windows that are told the instruction instead of their actions, which is to plan; the rest keeps what
+            ``imagined-true-actions`` diagnoses.
+        bootstrap: steps that go on from what the model imagined itself.
+        unroll: chunks of a window.
+        latent_noise: on the codec's latents where the inverse dynamics learns through it, and where its noise is measured.
+        idm_width: channels of the inverse dynamics.
+        idm_steps: of its training.
+        idm_rate: its peak learning rate.
+        success_weight: of the judged success (``eva_judge``) beside the executability's 1, mixed by GDPO; 0 trains no judge.
+        judge_steps: of the judge's outcome head.
+        practice: plans per task that are executed before any alignment, from states of their own, for the judge to learn from.
+        iterations: of the alignment.
+        prompts: starts per iteration.
+        chunks: length of the videos that are aligned, and of those that the reward's constants are measured on.
+        denoising: steps per chunk, in alignment and in tests.
+        rate: learning rate of the alignment.
+        ratio_clip: range of the ratios in GRPO and BranchGRPO; a chunk of 64 pixels has a tenth of the numbers that 1e-4 is for.
+        explored: videos per start that Sol-RL looks at, with a quarter of the steps.
+        look_every: iterations between two measurements of the reward on kept starts.
+        tests: initial states per task.
+        horizon: control steps that are planned; then the last targets are held to the task's limit. 0 plans to that limit.
+        proposals: videos per stage of the staged plans.
+    """
+
+    seeds: int = 5
+    tasks: str = KIND
+    demonstrations: int = 240
+    noisy_share: float = 0.5
+    noise: float = 0.2
+    hold_steps: int = 24
+    kept: float = 0.1
+    image_size: int = 64
+    chunk: int = 16
+    stride: int = 4
+    codec_width: int = 128
+    codec_steps: int = 4000
+    width: int = 192
+    depth: int = 6
+    world_steps: int = 20000
+    world_rate: float = 6e-4
+    ema: float = 0.998
+    batch: int = 32
+    first_chunk_share: float = 0.3
+    event_share: float = 0.2
+    static_share: float = 0.0
+    action_dropout: float = 0.9
+    bootstrap: float = 0.5
+    unroll: int = 3
+    latent_noise: float = 0.15
+    idm_width: int = 48
+    idm_steps: int = 12000
+    idm_rate: float = 2e-3
+    success_weight: float = 0.0
+    judge_steps: int = 1500
+    practice: int = 0
+    iterations: int = 100
+    prompts: int = 8
+    chunks: int = 3
+    denoising: int = 4
+    rate: float = 3e-5
+    ratio_clip: float = 1e-3
+    explored: int = 48
+    look_every: int = 5
+    tests: int = 60
+    horizon: int = 0
+    proposals: int = 4
+
+    def __post_init__(self) -> None:
+        """Check the ranges that the rooms below do not check."""
+        for name in ("noisy_share", "kept"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SettingError(f"change.{name}: must lie in [0, 1], got {getattr(self, name)}")
+        task_names_of(self)
+        for name in ("success_weight", "practice"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"change.{name}: must be zero or more, got {getattr(self, name)}")
+        if self.practice and not self.success_weight:
+            raise SettingError(
+                "change.practice: practised plans teach the judge, and none is trained; give change.success_weight=1"
+            )
+
+    @property
+    def video_frames(self) -> int:
+        """Frames of an aligned video, the recorded first one among them."""
+        return 1 + self.chunks * self.chunk // self.stride
+
+
+def task_names_of(settings: EvaSettings) -> list[str]:
+    """Return the names of the tasks."""
+    return choose_tasks([], KIND) if settings.tasks == KIND else choose_tasks(settings.tasks.split("+"), None)
+
+
+def chunks_to(settings: EvaSettings, task: str) -> int:
+    """Chunks of a plan that lasts to the horizon."""
+    return -(-(settings.horizon or task_horizons([task])[task]) // settings.chunk)
