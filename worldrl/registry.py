@@ -106,6 +106,7 @@ VIDEO_REWARDS.register("idm", "worldrl.rewards.decoded:idm_reward")
 VIDEO_REWARDS.register("similarity", "worldrl.rewards.similarity:similarity_reward")
 VIDEO_REWARDS.register("foresight", "worldrl.rewards.foresight:foresight_reward")
 VIDEO_REWARDS.register("success", "worldrl.rollout.judged_success:success_reward")
+VIDEO_REWARDS.register("execution", "worldrl.rewards.execution_critic:execution_reward")
 ALGORITHMS.register("behaviour_cloning", "worldrl.algorithms.behaviour_cloning:train_policy")
 ALGORITHMS.register("grpo", "worldrl.algorithms.improve:improve")
 for _name, _class in (

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from worldrl.core.errors import SettingError
-from worldrl.core.jsonfile import read_json, write_json
-from worldrl.core.types import ResetRecord
 from worldrl.jobs.idm_stages import through_codec
-from worldrl.jobs.reproductions import eva_judge, eva_parts, eva_plans
+from worldrl.jobs.reproductions import eva_critic, eva_parts
 from worldrl.jobs.reproductions.catalogue import Cell, changed
 from worldrl.jobs.reproductions.eva import SETTINGS, claims, cost_table, knowledge_table, paired_table
 from worldrl.jobs.reproductions.eva_arms import (
@@ -32,12 +30,11 @@ from worldrl.jobs.reproductions.eva_arms import (
     times_less,
     told_climb,
 )
-from worldrl.jobs.reproductions.eva_judge import JUDGED, make_judge
 from worldrl.jobs.reproductions.eva_parts import Parts, planner_config, planner_training
 from worldrl.jobs.reproductions.eva_settings import chunks_to, task_names_of
 from worldrl.jobs.reproductions.strips import kept_strips, save_strip
+from worldrl.rewards.execution_critic import ExecutionCritic
 from worldrl.rewards.mixing import mix
-from worldrl.world_models.video import VideoWorldModel
 
 QUICK = SETTINGS["quick"]
 
@@ -133,7 +130,7 @@ def test_demonstrations_are_steady_and_disturbed_and_only_successes_are_learned_
 def test_a_diagnosis_shows_what_its_link_makes_of_a_demonstration(method, make_world_model, push_episode, monkeypatch):
     """Recorded frames as they are, restored ones through the codec alone, imagined ones from the true actions."""
     model, episode = make_world_model(size=16), push_episode(0, 10)
-    parts, seen = Parts(model, idm=None, learned=[], kept=[episode], failed=[], frame_s=0.1), []
+    parts, seen = Parts(model, idm=None, learned=[], kept=[episode], frame_s=0.1), []
     imagine = model.imagine
     monkeypatch.setattr(
         model, "imagine", lambda state, action, **over: seen.append(action) or imagine(state, action, **over)
@@ -196,7 +193,7 @@ def test_seconds_on_the_way_are_the_logs_and_rows_the_historys():
 
 def results(**flow: float):
     same = {"success": 0.5, "violation_rate": 0.2, "jerk_spike_rate": 0.1, "motion": 0.5, "reward": 2.0, "cost": 1000.0}
-    per_plan = {"reward": [2.0, 2.0], "judged_success": [0.9, 0.1]}
+    per_plan = {"reward": [2.0, 2.0], "foreseen_success": [0.9, 0.1]}
     rows = {method: {**same, "hits": [True, False], "episodes": 2, "per_plan": per_plan} for method in METHODS}
     for method in ALIGNED:
         rows[method] |= {"imagined_rows": 1.0, "trained_rows": 2.0, "climb": way([1.0, 2.0, 3.0], [0.0, 60, 120])}
@@ -217,107 +214,55 @@ def test_claims_are_differences_that_should_lie_above_zero():
 def test_what_a_reward_knows_of_success_is_told_plan_by_plan():
     rows = {row[:2]: row[2:] for row in knowledge_table(results()).rows}
     assert rows["none", "moving_executability"] == ("0.50", "2", "2")
-    assert rows["none", "judged success"] == ("1.00", "2", "2")
-    assert rows["branch-grpo", "judged success"][0] == "unknown: one outcome only"
+    assert rows["none", "execution, foreseen"] == ("1.00", "2", "2")
+    assert rows["branch-grpo", "execution, foreseen"][0] == "unknown: one outcome only"
     assert {arm for arm, _ in rows} == {"none", "best-of-n", "staged", *ALIGNED}
 
 
-def test_judged_success_is_mixed_in_where_it_weighs_something():
-    """Without a weight nothing changes; with one, of two plans alike in motion the one that shows success is worth more."""
-    judged = replace(QUICK, success_weight=2.0)
+def test_the_critics_reward_is_mixed_in_where_there_was_practice():
+    """Without it nothing changes; with it, of two plans alike in motion the one that will succeed is worth more."""
+    practised = replace(QUICK, practice=10, critic_weight=2.0)
     terms, group = torch.tensor([[5.0, 0.1], [5.0, 0.9], [8.0, 0.5]]), torch.zeros(3, dtype=torch.int64)
     assert torch.equal(mixture(QUICK)(terms[:, :1], group), terms[:, 0])
-    value = mixture(judged)(terms, group)
+    value = mixture(practised)(terms, group)
     torch.testing.assert_close(value, mix(terms, group, weights=[1.0, 2.0]))
     assert value[1] > value[0]
-    named = {"moving_executability": terms[:, 0].numpy(), "success": terms[:, 1].numpy()}
+    named = {"moving_executability": terms[:, 0].numpy(), "execution": terms[:, 1].numpy()}
     assert climbed(QUICK, named) == pytest.approx(6)
-    assert climbed(judged, named) == pytest.approx((6 + 2 * 10 * 0.5) / 3)
-    with pytest.raises(SettingError, match="success_weight"):
-        changed(QUICK, {"success_weight": -1})
+    assert climbed(practised, named) == pytest.approx((6 + 2 * 10 * 0.5) / 3)
+    for wrong in ({"practice": -1}, {"critic_weight": 0}):
+        with pytest.raises(SettingError, match="practice"):
+            changed(QUICK, wrong)
 
 
-def test_the_judge_learns_from_failures_too_and_leaves_the_planner_alone(make_world_model, lit_episode, tmp_path):
-    planner = make_world_model(planning=True, spread=0.3)
-    before = {name: value.clone() for name, value in planner.state_dict().items()}
-    episodes = [lit_episode(n) for n in range(40)]
-    kept = {"demonstrations": episodes[25:], "plans": [e for e in episodes if e.success]}
-    make_judge(planner, 60, episodes[:25], kept, tmp_path, seed=0)
-    said = read_json(tmp_path / JUDGED)
-    assert said["demonstrations"]["successes"] + said["demonstrations"]["failures"] == 15
-    assert said["demonstrations"]["auroc"] > 0.9
-    assert said["plans"] == {"successes": len(kept["plans"]), "failures": 0, "auroc": None}
-    judge = VideoWorldModel.load(tmp_path / "world_model")
-    moved = [name for name, value in judge.state_dict().items() if not torch.equal(value, before[name])]
-    assert {name.split(".")[0] for name in moved} == {"outcome"}
-    assert all(torch.equal(value, before[name]) for name, value in planner.state_dict().items())
-    assert (judge.config.outcome.told, planner.config.outcome.told) == ("instruction", "actions")
+def test_the_critic_practises_on_states_of_its_own_and_keeps_a_share(make_world_model, tmp_path, monkeypatch):
+    """Plans of two tasks, of two and three frames; what is kept has no part in the learning."""
+    asked, given = [], {}
 
+    def executed(settings, parts, task, mixing, config, *, count, seed, purpose):
+        asked.append((task, count, purpose, config.proposals, config.stage_chunks))
+        frames = 2 + len(asked) % 2
+        for first in range(0, count, 10):
+            read = torch.arange(first, first + 10)[:, None, None].expand(10, frames, 7).float()
+            yield SimpleNamespace(read=read, records=[SimpleNamespace(instruction=task)] * 10, step=np.arange(10) - 5)
 
-@pytest.fixture
-def judged_on(make_world_model, tmp_path, monkeypatch):
-    """Make a judge's parts, and note what it is given to learn from."""
+    def fit(config, read, instruction, success, **over):
+        given.update(read=read, instruction=instruction, success=success, steps=config.steps)
+        return ExecutionCritic(config, *read.shape[1:]), None
 
-    def make(learned, kept, failed, tried, **over):
-        given = {}
-
-        def judge(planner, steps, learned, kept, place, *, seed):
-            given.update(learned=learned, kept=kept, steps=steps)
-            make_world_model(planning=True).save(place / "world_model")
-            write_json(place / JUDGED, {"plans": {"auroc": 0.5}})
-
-        monkeypatch.setattr(eva_judge, "make_judge", judge)
-        monkeypatch.setattr(eva_judge, "practised", lambda *_: iter(tried))
-        settings = replace(QUICK, success_weight=1.0, judge_steps=7, kept=0.5, **over)
-        parts = Parts(make_world_model(planning=True), None, learned, kept, failed, frame_s=0.1)
-        return eva_judge.with_judge(settings, 0, tmp_path / "run/stages/one", parts), parts, given
-
-    return make
-
-
-def test_the_judges_videos_are_the_planners_the_failures_and_executed_plans(push_episode, judged_on):
-    episodes = [push_episode(n, 16) for n in range(30)]
-    good, bad = ([e for e in episodes if e.success is kind] for kind in (True, False))
-    tried = [push_episode(n, 16) for n in range(100, 112)]
-    found, parts, given = judged_on(good[2:], good[:2], bad, tried)
-    demonstrations, plans = given["kept"]["demonstrations"], given["kept"]["plans"]
-    assert given["steps"] == 7
-    assert [e.success for e in demonstrations[:2]] == [True, True]
-    assert not any(e.success for e in demonstrations[2:])
-    assert len(demonstrations) - 2 == 2 * (int(0.5 * len(bad)) // 2)
-    assert {e.meta["index"] for e in plans} < set(range(100, 112))
-    seen = sorted(e.meta["index"] for e in (*given["learned"], *demonstrations, *plans))
-    assert seen == [*range(30), *range(100, 112)]
-    assert found.judge_worth == {"plans": {"auroc": 0.5}}
-    assert found.judge.judge is not parts.model
-
-
-def test_a_judge_without_a_failure_is_refused(push_episode, judged_on):
-    good = [e for e in (push_episode(n, 16) for n in range(30)) if e.success]
-    with pytest.raises(SettingError, match=r"a judge needs failures.*practice=100"):
-        judged_on(good[2:], good[:2], [], [])
-    with pytest.raises(SettingError, match="success_weight=1"):
-        changed(QUICK, {"practice": 10})
-
-
-def test_an_executed_plan_is_told_as_it_was_imagined_and_as_it_came(make_world_model, push_episode):
-    """Frame k is seen from the step after frame k - 1 on; success counts from the step at which it came, at the latest at the end."""
-    model, episode = make_world_model(size=16), push_episode(0, 8)
-    frames = torch.arange(5, dtype=torch.uint8)[None, :, None, None, None].expand(3, 5, 16, 16, 3)
-    record = ResetRecord(
-        reference=frames[0, 0].numpy(), memory=frames[0, :1].numpy(), command=np.zeros(7, np.float32),
-        instruction="push", task="PushCube", step=0, source="index 0, seed 1",
-    )  # fmt: skip
-    parts = Parts(model, None, [], [episode], [], frame_s=0.1)
-    read = torch.ones(3, 4, 7) * torch.arange(1, 5)[:, None] / 10
-    found = eva_plans.ExecutedPlans(SimpleNamespace(frames=frames), [record] * 3, read, np.array([3, -1, 50]))
-    early, never, late = eva_plans.planned_episodes(replace(QUICK, stride=2), parts, found)
-    assert early.frames[:, 0, 0, 0, 0].tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4]
-    assert np.array_equal(early.frames[::2, 0, 0, 0, 0], np.arange(5))
-    assert early.reward.tolist() == [0, 0, 1, 1, 1, 1, 1, 1]
-    assert not never.success
-    assert late.reward.tolist() == [0, 0, 0, 0, 0, 0, 0, 1]
-    np.testing.assert_allclose(early.command[:, 0], np.arange(9) / 20, atol=1e-6)
+    monkeypatch.setattr(eva_critic, "executed_plans", executed)
+    monkeypatch.setattr(eva_critic, "fit_execution", fit)
+    two = "BimanualOpenDrawer+BimanualPlaceCubeOnPlate"
+    settings = replace(QUICK, tasks=two, practice=20, kept=0.25, critic_steps=7)
+    parts = Parts(make_world_model(planning=True), None, [], [], frame_s=0.1)
+    found = eva_critic.with_critic(settings, 0, tmp_path / "run/stages/one", parts)
+    assert asked == [(task, 20, "practice", 1, 3) for task in two.split("+")]
+    assert (given["read"].shape, len(given["success"]), given["steps"]) == ((30, 3, 7), 30, 7)
+    assert set(given["instruction"]) == set(two.split("+"))
+    assert found.critic_worth["learned"] == 30
+    assert found.critic_worth["successes"] + found.critic_worth["failures"] == 10
+    assert eva_critic.with_critic(settings, 0, tmp_path / "run/stages/two", parts).critic is not None
+    assert len(asked) == 2  # the second stage finds what the first has made
 
 
 def test_tasks_are_all_or_those_named():

@@ -32,8 +32,8 @@ from worldrl.evaluation.report.model import Curve, Table
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.eva_arms import (
     ALIGNED,
+    FORESEEN,
     GIVEN,
-    JUDGED_SUCCESS,
     MEASURES,
     METHODS,
     TRAINED,
@@ -45,7 +45,7 @@ from worldrl.jobs.reproductions.eva_arms import (
     picture_rows,
     times_less,
 )
-from worldrl.jobs.reproductions.eva_judge import with_judge
+from worldrl.jobs.reproductions.eva_critic import with_critic
 from worldrl.jobs.reproductions.eva_parts import open_parts
 from worldrl.jobs.reproductions.eva_settings import TERM, EvaSettings
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds, side_by_side
@@ -53,7 +53,7 @@ from worldrl.jobs.reproductions.strips import save_strip
 from worldrl.jobs.world_model_tables import with_rate
 from worldrl.rewards.basis import REAL_SHARE
 
-REWARDS = {"reward": TERM, JUDGED_SUCCESS: "judged success"}
+REWARDS = {"reward": TERM, FORESEEN: "execution, foreseen"}
 """What the rewards of single plans are called."""
 BASELINES = {"branch-grpo": "flow-grpo", "sol-rl": "full-pool"}
 """What a cheaper method is held against."""
@@ -74,8 +74,8 @@ SETTINGS: Mapping[str, EvaSettings] = {
 def run(settings: EvaSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     """Make one arm and execute its plans; ``folder`` holds its checkpoints."""
     parts = open_parts(settings, cell.seed, folder)
-    if settings.success_weight:
-        parts = with_judge(settings, cell.seed, folder, parts)
+    if settings.practice:
+        parts = with_critic(settings, cell.seed, folder, parts)
     trained = aligned(settings, cell, parts, folder) if cell.method in ALIGNED else {}
     measured = executed_again(settings, cell, parts) if cell.method in GIVEN else executed(settings, cell, parts)
     rows = picture_rows(settings, cell, parts)
@@ -159,15 +159,15 @@ def claims(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Claim]:
 
 def measures_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
     """Every arm's means over seeds."""
-    judged = JUDGED_SUCCESS in results["none"][0]
-    shown = (*MEASURES, JUDGED_SUCCESS) if judged else MEASURES
+    foreseen = FORESEEN in results["none"][0]
+    shown = (*MEASURES, FORESEEN) if foreseen else MEASURES
     rows = []
     for method in METHODS:
         known = [name for name in shown if name in results[method][0]]
         means = {name: f"{column(results, method, name).mean():.3g}" for name in known}
         rows.append((method, *(means.get(name, "") for name in shown), str(results[method][0]["episodes"])))
     heads = ("Arm", "Success", "Limits broken", "Jerk spikes", "Motion", f"Reward ({TERM})")
-    heads = (*heads, *(("Judged success",) if judged else ()), "Episodes per seed")
+    heads = (*heads, *(("Foreseen success",) if foreseen else ()), "Episodes per seed")
     return Table("Executed plans, means over seeds", heads, rows)
 
 
@@ -249,24 +249,19 @@ def notes(settings: EvaSettings, results: Mapping[str, Sequence[dict[str, Any]]]
         f"Best-of-N draws {equal_compute(settings)} videos per test; a trained row counts {TRAINED} times.",
         "Plans are executed open loop; the inverse dynamics reads the command, gripper included, so that a grasp is held.",
         "Limits are measured on the demonstrations' own motion, not a data sheet's.",
-        *judge_notes(settings, results),
+        *critic_notes(settings, results),
     ]
 
 
-def judge_notes(settings: EvaSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
-    """What is climbed besides, and how well its judge knows videos that it has not learned from."""
-    if not settings.success_weight:
+def critic_notes(settings: EvaSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> list[str]:
+    """What is climbed besides, what it cost, and how well it knows plans that it has not learned from."""
+    if not settings.practice:
         return ["The reward is EVA's: it knows smoothness alone, so smooth failures have nothing to gain."]
-    worth = [found["judge"] for found in results["none"]]
-    known = "; ".join(f"{kind}: {judged_kind([one[kind] for one in worth])}" for kind in worth[0])
-    return [
-        f"Judged success weighs {settings.success_weight:g} beside the executability's 1 (GDPO). The judge's area under the ROC curve, "
-        f"seed by seed, of videos that it has not learned from; {known}."
-    ]
-
-
-def judged_kind(worth: Sequence[Mapping[str, Any]]) -> str:
-    """Say how well the judges know one kind of video."""
+    worth = [found["critic"] for found in results["none"]]
     areas = ", ".join("unknown" if one["auroc"] is None else f"{one['auroc']:.2f}" for one in worth)
     seen = sum(one["successes"] for one in worth), sum(one["failures"] for one in worth)
-    return f"{areas} over {seen[0]} successes and {seen[1]} failures"
+    return [
+        f"A critic of executed plans weighs {settings.critic_weight:g} beside the executability's 1 (GDPO). It learned from "
+        f"{worth[0]['learned']} plans per seed, executed in the simulator; no other cost is counted for them. Its area under the ROC "
+        f"curve, seed by seed: {areas}, over {seen[0]} kept successes and {seen[1]} failures."
+    ]

@@ -37,11 +37,11 @@ from worldrl.jobs.reproductions.eva_parts import Parts
 from worldrl.jobs.reproductions.eva_plans import executed_plans, plan
 from worldrl.jobs.reproductions.eva_settings import TERM, EvaSettings, chunks_to, task_names_of
 from worldrl.rewards.executability import PUBLISHED, jerk_spike_rate, violation_rate
+from worldrl.rewards.execution_critic import TERM as EXECUTION
 from worldrl.rewards.idm_training import as_shown
 from worldrl.rewards.mixing import mean_of_terms, mix
 from worldrl.rewards.motion import motion_content
 from worldrl.rollout.decoded_plans import execute_recorded
-from worldrl.rollout.judged_success import TERM as SUCCESS
 from worldrl.rollout.reset_store import record_at
 from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans
 from worldrl.world_models.video import VideoWorldModel
@@ -51,8 +51,8 @@ GIVEN = ("recorded", "restored", "imagined-true-actions")
 """Arms that plan nothing: kept demonstrations, and which link between a picture and a success is weak."""
 METHODS = (*GIVEN, "none", "best-of-n", "staged", *ALIGNED)
 MEASURES = ("success", "violation_rate", "jerk_spike_rate", "motion", "reward")
-JUDGED_SUCCESS = "judged_success"
-"""Mean probability of success that the judge gives an arm's plans, where there is a judge."""
+FORESEEN = "foreseen_success"
+"""Mean reward that the critic gives an arm's plans, where there is a critic."""
 CLIMB = "climb.json"
 """Rewards that an alignment has reached, by finished iterations."""
 TRAINED = 3
@@ -88,16 +88,16 @@ def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfig
 
 
 def mixture(settings: EvaSettings) -> RewardMix:
-    """Mix executability and judged success by GDPO; the executability by itself needs no mixture."""
-    return partial(mix, weights=[1.0, settings.success_weight]) if settings.success_weight else mean_of_terms
+    """Mix executability and the critic's reward by GDPO; the executability by itself needs no mixture."""
+    return partial(mix, weights=[1.0, settings.critic_weight]) if settings.practice else mean_of_terms
 
 
 def climbed(settings: EvaSettings, terms: Mapping[str, Any]) -> float:
-    """Return what is climbed as one number: the terms' means, the judged success in the executability's range, weighed."""
-    if not settings.success_weight:
+    """Return what is climbed as one number: the terms' means, the critic's in the executability's range, weighed."""
+    if not settings.practice:
         return float(terms[TERM].mean())
-    judged = settings.success_weight * PUBLISHED.highest * terms[SUCCESS].mean()
-    return float(terms[TERM].mean() + judged) / (1 + settings.success_weight)
+    foreseen = settings.critic_weight * PUBLISHED.highest * terms[EXECUTION].mean()
+    return float(terms[TERM].mean() + foreseen) / (1 + settings.critic_weight)
 
 
 def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> di
         chunks=settings.chunks,
         learning_rate=settings.rate,
     )
-    mixing, scaled = mixture(settings), bool(settings.success_weight)
+    mixing, scaled = mixture(settings), bool(settings.practice)
     task = AlignmentTask(model, Starts(starts), parts.reward, mixing, parts.frame_s, config, cell.seed, scaled)
     seen = replace(task, starts=Starts([demonstrated_start(model, e, f"kept {n}") for n, e in enumerate(parts.kept)]))
     with MetricLog(folder) as log:
@@ -267,8 +267,8 @@ def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
                 measured.setdefault(name, []).extend(values)
     means = {name: float(np.mean(values)) for name, values in measured.items()}
     rate = {"success": float(np.mean(success)), "episodes": len(success), "hits": success}
-    told = {name: measured[name] for name in ("reward", JUDGED_SUCCESS) if name in measured}
-    worth = {} if parts.judge_worth is None else {"judge": dict(parts.judge_worth)}
+    told = {name: measured[name] for name in ("reward", FORESEEN) if name in measured}
+    worth = {} if parts.critic_worth is None else {"critic": dict(parts.critic_worth)}
     return {**rate, **means, **worth, "per_plan": told, "test_rows": evaluations}
 
 
@@ -292,9 +292,9 @@ def demonstrated_start(model: VideoWorldModel, episode: Episode, source: str) ->
 
 
 def artefacts(parts: Parts, plans: StagedPlans) -> dict[str, list[float]]:
-    """Measure every plan's decoded joints: broken limits, jerk spikes, motion content; its executability, and its judged success."""
+    """Measure every plan's decoded joints: broken limits, jerk spikes, motion content; its executability, and the critic's reward."""
     read, basis = parts.idm.decode(plans.frames).mean.float().cpu(), parts.executability.basis
     measures = {"violation_rate": violation_rate, "jerk_spike_rate": jerk_spike_rate, "motion": motion_content}
     found = {name: measure(read, basis.dt, basis.limits).tolist() for name, measure in measures.items()}
-    judged = {} if parts.judge is None else {JUDGED_SUCCESS: plans.terms[:, 1].tolist()}
-    return {**found, "reward": plans.terms[:, 0].tolist(), **judged}
+    foreseen = {} if parts.critic is None else {FORESEEN: plans.terms[:, 1].tolist()}
+    return {**found, "reward": plans.terms[:, 0].tolist(), **foreseen}

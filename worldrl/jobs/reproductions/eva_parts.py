@@ -26,13 +26,13 @@ from worldrl.jobs.stages import learn_world_model, split_held_out
 from worldrl.jobs.world_model_start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.rewards.columns import choose_columns, recorded_names
 from worldrl.rewards.decoded import DecodedReward
+from worldrl.rewards.execution_critic import ExecutionCritic, ExecutionReward
 from worldrl.rewards.idm_training import IdmTraining, Restore
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rewards.several import SeveralRewards
 from worldrl.rollout.actors import AnyActor, ExpertActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_options
 from worldrl.rollout.decoded_plans import check_targets
-from worldrl.rollout.judged_success import SuccessReward
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.world_models.config import CodecConfig, DynamicsConfig, VideoWorldModelConfig
 from worldrl.world_models.training_config import WorldModelTraining
@@ -48,20 +48,18 @@ class Parts:
         idm: reads the command.
         learned: demonstrations that both learned from.
         kept: those that neither did.
-        failed: what the expert failed in.
         frame_s: seconds between imagined frames.
-        judge: says whether a video shows success; None where its weight is 0.
-        judge_worth: what it says of videos that it has not learned from.
+        critic: says which plans will succeed; None without practice.
+        critic_worth: how well it tells plans apart that it has not learned from.
     """
 
     model: VideoWorldModel
     idm: InverseDynamics
     learned: Sequence[Episode]
     kept: Sequence[Episode]
-    failed: Sequence[Episode]
     frame_s: float
-    judge: SuccessReward | None = None
-    judge_worth: Mapping[str, Any] | None = None
+    critic: ExecutionCritic | None = None
+    critic_worth: Mapping[str, Any] | None = None
 
     @property
     def executability(self) -> DecodedReward:
@@ -71,12 +69,13 @@ class Parts:
 
     @property
     def reward(self) -> SeveralRewards:
-        """The reward that alignment climbs and that plans are chosen by: the executability, and the judge's where there is one."""
-        return SeveralRewards([self.executability, *([] if self.judge is None else [self.judge])])
+        """The reward that alignment climbs and that plans are chosen by: the executability, and the critic's where there is one."""
+        learned = [] if self.critic is None else [ExecutionReward(self.idm, self.critic)]
+        return SeveralRewards([self.executability, *learned])
 
 
 def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
-    """Make the seed's parts but the judge, unless another stage has, and load them.
+    """Make the seed's parts but the critic, unless another stage has, and load them.
 
     Args:
         settings: sizes.
@@ -85,9 +84,7 @@ def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
     """
     data = shared(folder, f"demonstrations-seed-{seed}", lambda place: record(settings, seed, place)) / "dataset"
     recorded = EpisodeDataset.open(data)
-    dataset, failed = (
-        recorded.subset(lambda episode, kind=kind: episode.success is kind).load() for kind in (True, False)
-    )
+    dataset = recorded.subset(lambda episode: episode.success).load()
     if not len(dataset):
         raise SettingError(f"eva: the expert failed in all demonstrations in {data}; record more, or with less noise")
     learned, scaling, apart = split_held_out(dataset, settings.kept, seed=seed)
@@ -102,7 +99,7 @@ def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
     )
     idm = InverseDynamics.load(place / IDM)
     check_targets(idm.columns, model.embodiment.actions)
-    return Parts(model, idm, learned, [*scaling, *apart], list(failed), settings.stride / dataset.fps)
+    return Parts(model, idm, learned, [*scaling, *apart], settings.stride / dataset.fps)
 
 
 def record(settings: EvaSettings, seed: int, place: Path) -> None:
@@ -153,7 +150,7 @@ def planner_training(settings: EvaSettings) -> WorldModelTraining:
         event_share=settings.event_share,
         action_dropout=settings.action_dropout,
         negative_share=0.0,  # a plan of a sentence that the episode does not fulfil would be a lie
-        outcome_steps=0,  # nobody asks this model whether it succeeded: the judge is a copy
+        outcome_steps=0,  # nobody asks this model whether it succeeded
     )
 
 

@@ -1,6 +1,6 @@
-"""Planned videos of ``eva`` and their execution, some initial states at a time: what arms are tested by, and what a judge learns from.
+"""Planned videos of ``eva`` and their execution, some initial states at a time: what arms are tested by, and what a critic learns from.
 
-Shapes legend: ``N`` plans, ``T`` imagined frames, ``s`` control steps per frame, ``A`` numbers of an action.
+Shapes legend: ``N`` plans, ``T`` imagined frames, ``A`` numbers of an action.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from worldrl.core.interfaces import RewardMix
 from worldrl.core.rng import stream_seed
-from worldrl.core.types import Episode, ResetRecord
+from worldrl.core.types import ResetRecord
 from worldrl.jobs.reproductions.eva_parts import Parts
 from worldrl.jobs.reproductions.eva_settings import EvaSettings
-from worldrl.rollout.decoded_plans import execute_targets, joint_path
+from worldrl.rollout.decoded_plans import execute_targets
 from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans, staged_rollouts
 from worldrl.rollout.starts import simulator_starts
 
@@ -41,11 +41,6 @@ class ExecutedPlans:
     records: Sequence[ResetRecord]
     read: Tensor
     step: NDArray[np.int64]
-
-    @property
-    def told(self) -> Tensor:
-        """The commands that hold where the plans begin, ``[N, A]``."""
-        return torch.from_numpy(np.stack([record.command for record in self.records]))
 
 
 def plan(
@@ -90,47 +85,3 @@ def executed_plans(
         told = torch.from_numpy(np.stack([record.command for record in some]))
         step = execute_targets(read, told, settings.stride, task, starts, model.embodiment.actions)
         yield ExecutedPlans(plans, some, read, step)
-
-
-def planned_episodes(settings: EvaSettings, parts: Parts, found: ExecutedPlans) -> list[Episode]:
-    """Tell executed plans as episodes: the frames as they were imagined, the success as it really came.
-
-    A task that was fulfilled after the plan's end, while its last targets were held, counts as fulfilled at its last frame.
-    """
-    actions = parts.model.embodiment.actions
-    paths = joint_path(found.told, found.read, settings.stride, actions)
-    frames = found.plans.frames.numpy()
-    return [
-        _planned_episode(settings, parts, record, path, video, int(step))
-        for record, path, video, step in zip(found.records, paths, frames, found.step, strict=True)
-    ]
-
-
-def _planned_episode(
-    settings: EvaSettings,
-    parts: Parts,
-    record: ResetRecord,
-    path: NDArray[np.float32],
-    video: NDArray[np.uint8],
-    step: int,
-) -> Episode:
-    """Show each imagined frame from the control step after the one before it on; ``path`` is float32 ``[T s, A]``."""
-    steps, command = len(path), np.concatenate([record.command[None], path])
-    reward = np.zeros(steps, np.float32)
-    if step >= 0:
-        reward[min(step, steps) - 1 :] = 1
-    return Episode(
-        frames=video[-(-np.arange(steps + 1) // settings.stride)][:, None],
-        state=command,
-        command=command,
-        action=path,
-        reward=reward,
-        contact=np.zeros(steps + 1, np.bool_),
-        terminated=step >= 0,
-        truncated=step < 0,
-        instruction=record.instruction,
-        task=record.task,
-        cameras=parts.kept[0].cameras,
-        meta={"source": f"plan from {record.source}"},
-        actions=parts.model.embodiment.actions,
-    )

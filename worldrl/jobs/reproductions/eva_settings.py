@@ -47,9 +47,10 @@ class EvaSettings:
         idm_width: channels of the inverse dynamics.
         idm_steps: of its training.
         idm_rate: its peak learning rate.
-        success_weight: of the judged success (``eva_judge``) beside the executability's 1, mixed by GDPO; 0 trains no judge.
-        judge_steps: of the judge's outcome head.
-        practice: plans per task that are executed before any alignment, from states of their own, for the judge to learn from.
+        practice: plans per task that are executed before any alignment, from states of their own, for a critic (``eva_critic``)
+            whose reward is mixed with the executability by GDPO; 0 trains none.
+        critic_steps: of the critic's training.
+        critic_weight: of its reward beside the executability's 1.
         iterations: of the alignment.
         prompts: starts per iteration.
         chunks: length of the videos that are aligned, and of those that the reward's constants are measured on.
@@ -91,9 +92,9 @@ class EvaSettings:
     idm_width: int = 48
     idm_steps: int = 12000
     idm_rate: float = 2e-3
-    success_weight: float = 0.0
-    judge_steps: int = 1500
     practice: int = 0
+    critic_steps: int = 900
+    critic_weight: float = 4.0
     iterations: int = 100
     prompts: int = 8
     chunks: int = 3
@@ -112,12 +113,9 @@ class EvaSettings:
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"change.{name}: must lie in [0, 1], got {getattr(self, name)}")
         task_names_of(self)
-        for name in ("success_weight", "practice"):
-            if getattr(self, name) < 0:
-                raise SettingError(f"change.{name}: must be zero or more, got {getattr(self, name)}")
-        if self.practice and not self.success_weight:
+        if self.practice < 0 or self.critic_weight <= 0:
             raise SettingError(
-                "change.practice: practised plans teach the judge, and none is trained; give change.success_weight=1"
+                f"change.practice must be 0 or more and change.critic_weight above 0, got {self.practice} and {self.critic_weight}"
             )
 
     @property

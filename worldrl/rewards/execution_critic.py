@@ -1,0 +1,266 @@
+"""Would the simulator do what a planned video shows? A critic that learned it from plans that were executed.
+
+EVA's executability asks whether a decoded motion is smooth and keeps the robot's limits. A smooth motion may still close its fingers
+beside the handle, and no rule tells that from the joints. Executed plans do: a small ensemble reads the targets q_1..q_T that an
+inverse dynamics reads off a video's frames, and the instruction, and is trained on what came of such plans::
+
+    p_k = sigmoid(f_k((q - mean) / deviation, instruction)),     R = mean_k p_k - std_k p_k
+
+The members learn from resamples of the plans. Their disagreement is taken off, so a motion unlike all that was ever executed
+earns little: without that, alignment would climb the ensemble's mistakes first. A video shorter than the plans that were executed holds
+its last targets, as its execution does.
+
+Shapes legend: ``N`` videos, ``T`` imagined frames, ``D`` targets, ``K`` members, ``H`` hidden width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from worldrl.core.artefact import read_artefact, write_artefact
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.fit import FitReport, fit_module
+from worldrl.core.log import MetricLog
+from worldrl.core.optimizer import adamw
+from worldrl.core.rng import initial_weights, stream
+from worldrl.core.types import ImaginedVideos
+from worldrl.nn.stacked import StackedLinear, fan_in_uniform
+from worldrl.nn.text import InstructionEncoder
+from worldrl.rewards.basis import check_frame_time, check_terms
+from worldrl.rewards.inverse_dynamics import InverseDynamics
+
+KIND, TERM = "execution-critic", "execution"
+READER, CRITIC = "idm", "critic"
+"""Folders of the inverse dynamics and of the critic in the one that the reward is opened from."""
+LEAST_DEVIATION = 0.05
+"""Targets (rad, or gripper opening) that move less are not blown up to unit deviation."""
+
+
+@dataclass
+class ExecutionConfig:
+    """The critic and its training.
+
+    Attributes:
+        members: ``K``.
+        hidden: width ``H`` of each member's hidden layer.
+        text_width: of the instruction vector.
+        dropout: share of a member's hidden numbers that a training step leaves out.
+        steps: of the training.
+        batch: plans per member and step.
+        learning_rate: peak, warm-up cosine.
+        weight_decay: AdamW.
+    """
+
+    members: int = 5
+    hidden: int = 64
+    text_width: int = 16
+    dropout: float = 0.3
+    steps: int = 900
+    batch: int = 64
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.members < 2:
+            raise SettingError(f"execution.members must be at least 2, to disagree; got {self.members}")
+        for name in ("hidden", "steps", "batch"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"execution.{name} must be at least 1, got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise SettingError(f"execution.dropout must lie in [0, 1), got {self.dropout}")
+
+
+def pessimistic(logit: Tensor) -> Tensor:
+    """R = mean_k p_k - std_k p_k of the members' logits ``[K, N]``, ``[N]``."""
+    probability = torch.sigmoid(logit)
+    return probability.mean(dim=0) - probability.std(dim=0, correction=0)
+
+
+def held_to(read: Tensor, frames: int) -> Tensor:
+    """Hold the last targets of ``[N, T, D]`` until there are ``frames``, ``[N, frames, D]``.
+
+    Raises:
+        SettingError: there are more already.
+    """
+    missing = frames - read.shape[1]
+    if missing < 0:
+        raise SettingError(
+            f"execution: this critic learned from plans of {frames} frames, and a video has {read.shape[1]}; execute plans as "
+            "long as those that are judged"
+        )
+    return torch.cat([read, read[:, -1:].expand(-1, missing, -1)], dim=1)
+
+
+class ExecutionCritic(nn.Module):
+    """``K`` small networks from a plan's targets and instruction to the logit of its execution's success.
+
+    Args:
+        config: sizes.
+        frames: ``T``, of the longest plan that was executed.
+        width: ``D``.
+    """
+
+    def __init__(self, config: ExecutionConfig, frames: int, width: int):
+        super().__init__()
+        self.config, self.frames, self.width = config, frames, width
+        self.instruction = InstructionEncoder(config.text_width)
+        self.into = StackedLinear(config.members, frames * width + config.text_width, config.hidden)
+        self.out = StackedLinear(config.members, config.hidden, 1)
+        for layer in (self.into, self.out):
+            fan_in_uniform(layer)
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("deviation", torch.ones(width))
+
+    def standardise_by(self, read: Tensor) -> None:
+        """Take mean and deviation of each target from ``[N, T, D]``."""
+        self.get_buffer("mean").copy_(read.mean(dim=(0, 1)))
+        self.get_buffer("deviation").copy_(read.std(dim=(0, 1)).clamp_min(LEAST_DEVIATION))
+
+    def inputs(self, read: Tensor, instruction: Sequence[str]) -> Tensor:
+        """Join standardised targets ``[N, T, D]`` with their sentences' vectors, ``[N, frames D + text_width]``."""
+        path = (held_to(read, self.frames) - self.get_buffer("mean")) / self.get_buffer("deviation")
+        return torch.cat([path.flatten(1), self.instruction(instruction)], dim=1)
+
+    def forward(self, inputs: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Map each member's rows ``[K, N, ...]`` to logits ``[K, N]``; ``kept`` ``[K, N, H]`` scales hidden numbers (dropout)."""
+        hidden = F.gelu(self.into(inputs), approximate="tanh")
+        return self.out(hidden if kept is None else hidden * kept).squeeze(-1)
+
+    @torch.no_grad()
+    def reward(self, read: Tensor, instruction: Sequence[str]) -> Tensor:
+        """R of plans' targets ``[N, T, D]``, float32 ``[N]``."""
+        rows = self.inputs(read, instruction)
+        return pessimistic(self(rows.expand(self.config.members, *rows.shape)))
+
+    def save(self, folder: Path) -> None:
+        """Write an artefact folder."""
+        config = {"sizes": asdict(self.config), "frames": self.frames, "width": self.width}
+        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> ExecutionCritic:
+        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+        artefact = read_artefact(folder, kind=KIND)
+        try:
+            sizes = ExecutionConfig(**artefact.config["sizes"])
+            critic = cls(sizes, artefact.config["frames"], artefact.config["width"])
+            critic.load_state_dict(artefact.tensors)
+        except (KeyError, TypeError, RuntimeError) as error:
+            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
+        return critic.to(device).eval()
+
+
+def fit_execution(
+    config: ExecutionConfig,
+    read: Tensor,
+    instruction: list[str],
+    success: Tensor,
+    *,
+    seed: int,
+    folder: Path | None,
+    log: MetricLog | None,
+) -> tuple[ExecutionCritic, FitReport]:
+    """Train a critic by cross-entropy on executed plans.
+
+    Args:
+        config: sizes and training.
+        read: targets read off each plan's imagined frames, float32 ``[N, T, D]``.
+        instruction: ``N`` sentences.
+        success: bool ``[N]``, the execution succeeded.
+        seed: of initial weights and draws.
+        folder: of the checkpoints; None trains without.
+        log: receives the loss.
+
+    Raises:
+        SettingError: all plans came to the same.
+    """
+    if not 0 < int(success.sum()) < len(success):
+        came = "succeeded" if success.any() else "failed"
+        raise SettingError(
+            f"execution: a critic needs successes and failures to learn from, and all {len(success)} plans {came}"
+        )
+    with initial_weights(seed, "execution"):
+        critic = ExecutionCritic(config, *read.shape[1:])
+    critic.standardise_by(read)
+    shape, members = (config.members, config.batch), torch.arange(config.members)[:, None]
+    resample = torch.randint(len(read), (config.members, len(read)), generator=stream(seed, "execution", "resample"))
+
+    def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        generator = stream(seed, "execution", step)
+        rows = resample[members, torch.randint(len(read), shape, generator=generator)]  # [K, B]
+        kept = (torch.rand(*shape, config.hidden, generator=generator) >= config.dropout) / (1 - config.dropout)
+        inputs = critic.inputs(read[rows.flatten()], [instruction[i] for i in rows.flatten().tolist()])
+        logit = critic(inputs.unflatten(0, shape), kept)
+        value = F.binary_cross_entropy_with_logits(logit, success[rows].float())
+        return value, {"execution/loss": value.detach()}
+
+    report = fit_module(
+        "execution",
+        critic,
+        loss,
+        part="critic",
+        optimizer=adamw(critic, config.learning_rate, config.weight_decay),
+        steps=config.steps,
+        warmup=50,
+        folder=folder,
+        log=log,
+    )
+    return critic, report
+
+
+# --- as a reward of imagined videos ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ExecutionReward:
+    """R as a :class:`~worldrl.core.interfaces.VideoReward` of planned videos.
+
+    Attributes:
+        decoder: reads the targets.
+        critic: learned from targets that it read.
+    """
+
+    decoder: InverseDynamics
+    critic: ExecutionCritic
+    names: tuple[str, ...] = (TERM,)
+
+    @torch.no_grad()
+    def score(self, videos: ImaginedVideos) -> Tensor:
+        """Judge the motion after the recorded first frame: R ``[N, 1]``.
+
+        Raises:
+            SettingError: videos longer than the plans that the critic knows, or frames of another distance than the decoder's.
+        """
+        check_frame_time(self.decoder.basis, videos.frame_s)
+        read = self.decoder.decode(videos.frames).mean[:, 1:].float().cpu()
+        return self.critic.reward(read, videos.instruction)[:, None]
+
+
+def execution_reward(folder: str, terms: Sequence[str], device: torch.device) -> ExecutionReward:
+    """Make the reward ``execution``.
+
+    Args:
+        folder: holds an inverse dynamics in ``idm`` and the critic of plans that it read in ``critic``.
+        terms: none, or ``execution``.
+        device: where frames are decoded; the critic stays on the CPU.
+
+    Raises:
+        ArtefactError: the folder holds no inverse dynamics or no critic.
+        SettingError: no folder is given, or a term is unknown.
+    """
+    if not folder:
+        raise SettingError(
+            "folders.execution: this reward needs the folder of an inverse dynamics (idm) and its critic (critic); "
+            "worldrl reproduce eva change.practice=400 leaves one in shared/"
+        )
+    check_terms(terms, (TERM,))
+    return ExecutionReward(
+        InverseDynamics.load(Path(folder) / READER, device), ExecutionCritic.load(Path(folder) / CRITIC)
+    )
