@@ -2,6 +2,7 @@
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import worldrl.jobs.arena as arena
 import worldrl.jobs.check_protocol as check_protocol
 import worldrl.jobs.collect_suite as collect_suite
 import worldrl.rollout.suites as suites
+from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.rollout.simulator import Launch
 
@@ -56,6 +58,16 @@ def two_armed(tmp_path_factory):
 def two_armed_data(two_armed):
     """Folder of the dataset of :func:`two_armed`."""
     return two_armed[0]
+
+
+@pytest.fixture(scope="session")
+def two_armed_twice(two_armed_data, tmp_path_factory):
+    """The same two episodes twice, in two datasets: enough to keep some of them apart."""
+    recorded, again = EpisodeDataset.open(two_armed_data), tmp_path_factory.mktemp("two-arms-again") / "dataset"
+    with LeRobotWriter(again, **vars(recorded.header)) as writer:
+        for episode in recorded:
+            writer.add_episode(replace(episode, meta={**episode.meta, "source": "another"}))
+    return [str(two_armed_data), str(again)]
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from worldrl.core.artefact import read_manifest
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.evaluation.report.words import percent
 from worldrl.jobs import train_idm
 from worldrl.jobs.idm_execution import executions
@@ -114,12 +113,8 @@ def test_actions_between_frames_have_no_noise_floor(make_settings):
     assert metrics["frames"] == 4 * 17  # every second frame but the last
 
 
-def test_held_out_videos_of_two_arms_are_decoded_and_executed(make_settings, two_armed_data, tmp_path):
-    recorded, again = EpisodeDataset.open(two_armed_data), tmp_path / "again"  # the expert's episode and a noisy one
-    with LeRobotWriter(again, **vars(recorded.header)) as writer:
-        for episode in recorded:
-            writer.add_episode(replace(episode, meta={**episode.meta, "source": "another"}))
-    data = [str(two_armed_data), str(again)]
+def test_held_out_videos_of_two_arms_are_decoded_and_executed(make_settings, two_armed_twice, tmp_path):
+    data = two_armed_twice
     metrics = train_idm.main(make_settings(data=data, camera="head", clip_frames=4, executed=1))
     executed = metrics["executed"]
     assert executed["commanded"]["k"] == 1  # the true commands open the drawer again
@@ -129,7 +124,7 @@ def test_held_out_videos_of_two_arms_are_decoded_and_executed(make_settings, two
     assert f"Executed decodes succeed in {percent(0, 0)}" in page
     with pytest.raises(SettingError, match="it must read the whole command"):
         train_idm.main(make_settings("half", data=data, camera="head", target=["command.0:7"], executed=1))
-    episode = EpisodeDataset.open(two_armed_data)[0]
+    episode = EpisodeDataset.open(data[0])[0]
     failed = replace(episode, reward=np.zeros_like(episode.reward))
     with pytest.raises(SettingError, match="executed: none of the 1 held-out episodes succeeded"):
         executions(InverseDynamics.load(tmp_path / "run" / "idm"), [failed], 1, camera="head", restore=None)

@@ -1,6 +1,7 @@
 """Two arms from demonstrations to dreams: every job of the main path with fourteen joint targets instead of seven changes."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import torch
 from worldrl.core.errors import ProtocolError, SettingError
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
-from worldrl.jobs import compare, evaluate, imagine, train_policy, train_world_model
+from worldrl.jobs import align_world_model, compare, evaluate, imagine, train_idm, train_policy, train_world_model
 from worldrl.jobs.compare import CompareSettings
 from worldrl.policies.token_policy import TokenPolicy
+from worldrl.rewards.execution_critic import execution_reward
 from worldrl.settings import compose
 from worldrl.world_models.pose_map import JointPoseMap
 from worldrl.world_models.video import VideoWorldModel
@@ -121,3 +123,48 @@ def test_the_world_model_dreams_of_both_arms(world, folder, two_armed_data):
     assert isinstance(model.dynamics.pose_map, JointPoseMap)
     assert len(model.dynamics.pose_map.hands) == 2
     assert model.gripper.out[-1].out_features == 2
+
+
+@pytest.fixture(scope="module")
+def reader(folder, two_armed_twice):
+    """An inverse dynamics' run directory."""
+    given = {
+        "run_dir": f"{folder}/idm", "data": str(two_armed_twice), "preset": "tiny", "camera": "head", "target": "[command]",
+        "frame_stride": "2", "held_out": "0.5", "clip_frames": "4", "foresight.steps": "0",
+    }  # fmt: skip
+    train_idm.main(compose("train-idm", train_idm.TrainIdmSettings, given))
+    return folder / "idm"
+
+
+def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
+    world, reader, folder, two_armed_data, monkeypatch
+):
+    """Two real plans of an untrained planner fail both, which is refused; with a success among them alignment goes on, once practised."""
+    given = {
+        "run_dir": f"{folder}/aligned", "data": f"['{two_armed_data}']", "preset": "tiny", "start": str(world),
+        "rewards": "[execution]", "folders.execution": str(reader), "practice": "2", "alignment.chunks": "1", "held_out": "0.5",
+    }  # fmt: skip
+    settings = compose("align-world-model", align_world_model.AlignWorldModelSettings, given)
+    with pytest.raises(SettingError, match="all 2 plans failed"):
+        align_world_model.main(settings)
+    practise, asked = align_world_model.practise, []
+
+    def lucky(planning, chunks, count):
+        asked.append((chunks, count))
+        tried = practise(planning, chunks, count)
+        return replace(tried, success=np.array([True, False]))
+
+    monkeypatch.setattr(align_world_model, "practise", lucky)
+    monkeypatch.setattr(align_world_model, "PRACTICE_KEPT", 0)
+    metrics = align_world_model.main(settings)
+    assert asked == [({"BimanualOpenDrawer": 1}, 2)]
+    assert metrics["terms"].keys() >= {"execution"}
+    assert 0 <= metrics["terms"]["execution"]["before"]["value"] <= 1
+    kept = execution_reward(f"{folder}/aligned/execution", [], torch.device("cpu"))
+    assert kept.critic.width == 14
+    again = {**given, "run_dir": f"{folder}/again", "practice": "0", "folders.execution": f"{folder}/aligned/execution"}
+    found = align_world_model.main(compose("align-world-model", align_world_model.AlignWorldModelSettings, again))
+    first, second = (run["terms"]["execution"]["before"]["value"] for run in (metrics, found))
+    assert first == second
+    with pytest.raises(SettingError, match=r"rewards=\[execution\]"):
+        compose("align-world-model", align_world_model.AlignWorldModelSettings, {"practice": "2"})

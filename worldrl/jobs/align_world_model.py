@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,17 +24,24 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.world_model import padded_actions
 from worldrl.jobs.align_report import sentence, write_report
 from worldrl.jobs.opening import open_run
+from worldrl.jobs.planned_execution import WORTH, Planning, learn_critic, practise
 from worldrl.jobs.world_model_lineage import lineage
 from worldrl.jobs.world_model_start import WORLD_MODEL, starting_world_model
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 from worldrl.registry import VIDEO_REWARDS
+from worldrl.rewards.decoded import idm_reward
+from worldrl.rewards.execution_critic import READER, ExecutionConfig
+from worldrl.rewards.execution_critic import TERM as EXECUTION
 from worldrl.rewards.mixing import mean_of_terms, mix
 from worldrl.rewards.several import ALL, SeveralRewards, chosen_terms, weights_of
+from worldrl.rollout.decoded_plans import check_targets
 from worldrl.rollout.reset_store import record_at
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.video import VideoWorldModel
 
 TOLD = ("instruction", "actions")
+PRACTICE_KEPT = 0.1
+"""Share of the practised plans that the critic does not learn from and is measured on."""
 MIXES = {"gdpo": mix, "mean": mean_of_terms}
 
 
@@ -54,7 +62,8 @@ class AlignWorldModelSettings:
     told: str = setting("instruction", "what the model is told: instruction (it plans), or the recorded actions")
     rewards: list[str] = setting(
         ["idm.moving_executability"],
-        "each NAME (all of its terms) or NAME.TERM: idm, similarity (with told=actions), foresight, success, a plug-in's name",
+        "each NAME (all of its terms) or NAME.TERM: idm, similarity (with told=actions), foresight, success, execution, a plug-in's "
+        "name",
     )
     weights: list[float] = setting(
         [], "one for each of rewards, of each of its terms; 0 only measures; none weighs all alike"
@@ -62,7 +71,13 @@ class AlignWorldModelSettings:
     folders: dict[str, str] = setting(
         {},
         "folders.NAME=FOLDER: a reward's own artefact; idm, similarity: an inverse dynamics; foresight: train-idm's run "
-        "directory; success: the world model that judges, a frozen copy (the start, for example)",
+        "directory; success: the world model that judges, a frozen copy (the start, for example); execution: train-idm's run "
+        "directory with practice above 0, else a run's execution folder",
+    )
+    practice: int = setting(
+        0,
+        "plans per task that the embedded simulator executes before the alignment; a critic learns which succeed, for the reward "
+        "execution; kept in run_dir/execution",
     )
     mixing: str = setting("gdpo", "how terms become one number: gdpo (each normalised in its group first) or mean")
     method: str = setting("flow_grpo", f"one of {', '.join(METHODS)}")
@@ -77,6 +92,7 @@ class AlignWorldModelSettings:
         """Check the ranges."""
         fraction("held_out", self.held_out)
         positive("videos", self.videos)
+        non_negative("practice", self.practice)
         non_negative("strips", self.strips)
         one_of("told", self.told, TOLD)
         one_of("mixing", self.mixing, tuple(MIXES))
@@ -84,6 +100,10 @@ class AlignWorldModelSettings:
         named = chosen_terms(self.rewards, self.weights)
         for name in self.folders:
             one_of("folders", name, tuple(named))
+        if self.practice and EXECUTION not in named:
+            raise SettingError(
+                "practice: its critic is the reward execution, which is not among rewards; give rewards=[execution]"
+            )
         if not self.data:
             raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
 
@@ -100,6 +120,10 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     device = resolve_device(settings.device)
     datasets = [EpisodeDataset.open(folder) for folder in settings.data]
     with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:
+        if settings.practice:
+            settings = replace(
+                settings, folders={**settings.folders, EXECUTION: practised(settings, datasets, run.path, device)}
+            )
         reward, weights = open_rewards(settings, device)
         task, held_out = alignment_tasks(settings, datasets, reward, weights, device)
         add_low_rank(task.dynamics, task.dynamics.blocks, settings.lora, seed=settings.seed)
@@ -142,6 +166,33 @@ def open_rewards(settings: AlignWorldModelSettings, device: torch.device) -> tup
         parts.append(part)
         weights += weights_of(part, terms)
     return SeveralRewards(parts), weights
+
+
+def practised(
+    settings: AlignWorldModelSettings, datasets: list[EpisodeDataset], run: Path, device: torch.device
+) -> str:
+    """Execute plans of every task in the data and learn from them, unless this run has; return the reward's folder.
+
+    Raises:
+        ArtefactError: there is no inverse dynamics in ``folders.execution``.
+        SettingError: it does not read the whole command of a robot that takes targets, or all plans came to the same.
+    """
+    place = run / EXECUTION
+    if not (place / WORTH).exists():
+        model = _model(settings, datasets[0], device)
+        given = settings.folders.get(EXECUTION)
+        if not given:
+            raise SettingError(
+                "folders.execution: with practice it names the run directory of train-idm target=[command]"
+            )
+        reader = idm_reward(str(Path(given) / READER), [], device)
+        check_targets(reader.decoder.columns, model.embodiment.actions)
+        tasks = sorted({task for dataset in datasets for task in dataset.tasks()})
+        planning = Planning(model, reader.decoder, reader, mean_of_terms, settings.seed)
+        tried = practise(planning, dict.fromkeys(tasks, settings.alignment.chunks), settings.practice)
+        reader.decoder.save(place / READER)
+        learn_critic(tried, ExecutionConfig(), PRACTICE_KEPT, place, seed=settings.seed)
+    return str(place)
 
 
 def alignment_tasks(

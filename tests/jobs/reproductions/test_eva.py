@@ -9,6 +9,7 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.jobs.idm_stages import through_codec
+from worldrl.jobs.planned_execution import Practice
 from worldrl.jobs.reproductions import eva_critic, eva_parts
 from worldrl.jobs.reproductions.catalogue import Cell, changed
 from worldrl.jobs.reproductions.eva import SETTINGS, claims, cost_table, knowledge_table, paired_table
@@ -33,7 +34,6 @@ from worldrl.jobs.reproductions.eva_arms import (
 from worldrl.jobs.reproductions.eva_parts import Parts, planner_config, planner_training
 from worldrl.jobs.reproductions.eva_settings import chunks_to, task_names_of
 from worldrl.jobs.reproductions.strips import kept_strips, save_strip
-from worldrl.rewards.execution_critic import ExecutionCritic
 from worldrl.rewards.mixing import mix
 
 QUICK = SETTINGS["quick"]
@@ -235,34 +235,25 @@ def test_the_critics_reward_is_mixed_in_where_there_was_practice():
             changed(QUICK, wrong)
 
 
-def test_the_critic_practises_on_states_of_its_own_and_keeps_a_share(make_world_model, tmp_path, monkeypatch):
-    """Plans of two tasks, of two and three frames; what is kept has no part in the learning."""
-    asked, given = [], {}
+def test_the_critic_is_made_once_of_all_tasks(make_world_model, tmp_path, monkeypatch):
+    asked = []
 
-    def executed(settings, parts, task, mixing, config, *, count, seed, purpose):
-        asked.append((task, count, purpose, config.proposals, config.stage_chunks))
-        frames = 2 + len(asked) % 2
-        for first in range(0, count, 10):
-            read = torch.arange(first, first + 10)[:, None, None].expand(10, frames, 7).float()
-            yield SimpleNamespace(read=read, records=[SimpleNamespace(instruction=task)] * 10, step=np.arange(10) - 5)
+    def practise(planning, chunks, count):
+        asked.append((chunks, count, planning.reward.names))
+        read = torch.arange(count)[:, None, None].expand(count, 3, 7).float()
+        return Practice(read, ["open it"] * count, np.arange(count) % 2 == 0)
 
-    def fit(config, read, instruction, success, **over):
-        given.update(read=read, instruction=instruction, success=success, steps=config.steps)
-        return ExecutionCritic(config, *read.shape[1:]), None
-
-    monkeypatch.setattr(eva_critic, "executed_plans", executed)
-    monkeypatch.setattr(eva_critic, "fit_execution", fit)
+    monkeypatch.setattr(eva_critic, "practise", practise)
     two = "BimanualOpenDrawer+BimanualPlaceCubeOnPlate"
-    settings = replace(QUICK, tasks=two, practice=20, kept=0.25, critic_steps=7)
-    parts = Parts(make_world_model(planning=True), None, [], [], frame_s=0.1)
+    settings = replace(QUICK, tasks=two, practice=20, kept=0.25, critic_steps=2)
+    idm = SimpleNamespace(basis=SimpleNamespace(rewards={"moving_executability": None}))
+    parts = Parts(make_world_model(planning=True), idm, [], [], frame_s=0.1)
     found = eva_critic.with_critic(settings, 0, tmp_path / "run/stages/one", parts)
-    assert asked == [(task, 20, "practice", 1, 3) for task in two.split("+")]
-    assert (given["read"].shape, len(given["success"]), given["steps"]) == ((30, 3, 7), 30, 7)
-    assert set(given["instruction"]) == set(two.split("+"))
-    assert found.critic_worth["learned"] == 30
-    assert found.critic_worth["successes"] + found.critic_worth["failures"] == 10
+    assert asked == [(dict.fromkeys(two.split("+"), 3), 20, ("moving_executability",))]
+    assert found.critic_worth["learned"] == 15
+    assert found.reward.names == ("moving_executability", "execution")
     assert eva_critic.with_critic(settings, 0, tmp_path / "run/stages/two", parts).critic is not None
-    assert len(asked) == 2  # the second stage finds what the first has made
+    assert len(asked) == 1  # the second stage finds what the first has made
 
 
 def test_tasks_are_all_or_those_named():

@@ -32,9 +32,9 @@ from worldrl.diffusion.sde import Denoising, RatioRule
 from worldrl.evaluation.report.model import Frames
 from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
 from worldrl.jobs.idm_stages import through_codec
+from worldrl.jobs.planned_execution import Planning, executed_plans
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.eva_parts import Parts
-from worldrl.jobs.reproductions.eva_plans import executed_plans, plan
 from worldrl.jobs.reproductions.eva_settings import TERM, EvaSettings, chunks_to, task_names_of
 from worldrl.rewards.executability import PUBLISHED, jerk_spike_rate, violation_rate
 from worldrl.rewards.execution_critic import TERM as EXECUTION
@@ -250,17 +250,19 @@ def staging(settings: EvaSettings, method: str, chunks: int) -> StagedConfig:
     return StagedConfig(proposals=proposals, stages=1, stage_chunks=chunks)
 
 
+def planning_of(settings: EvaSettings, cell: Cell, parts: Parts) -> Planning:
+    """Let the arm's model plan, by the reward that it climbed."""
+    return Planning(parts.model, parts.idm, parts.reward, mixture(settings), cell.seed)
+
+
 def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
     """Plan from every test state, execute what the plans show, and count their artefacts."""
     success: list[bool] = []
     measured: dict[str, list[float]] = {}
-    evaluations, mixing = 0, mixture(settings)
+    evaluations, planning = 0, planning_of(settings, cell, parts)
     for task in task_names_of(settings):
         config = staging(settings, cell.method, chunks_to(settings, task))
-        tested = executed_plans(
-            settings, parts, task, mixing, config, count=settings.tests, seed=cell.seed, purpose="tests"
-        )
-        for found in tested:
+        for found in executed_plans(planning, task, config, count=settings.tests, purpose="tests"):
             evaluations += found.plans.chunks * settings.denoising
             success += (found.step >= 0).tolist()
             for name, values in artefacts(parts, found.plans).items():
@@ -282,7 +284,7 @@ def picture_rows(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, F
         return {"recorded": recorded, cell.method: shown(cell, parts, episode).numpy()}
     start = demonstrated_start(parts.model, episode, "filmstrip")
     config = staging(settings, cell.method, chunks_to(settings, episode.task))
-    plans = plan(parts, mixture(settings), [start], config, seed=stream_seed(cell.seed, "eva", "filmstrip"))
+    plans = planning_of(settings, cell, parts).plan([start], config, "filmstrip")
     return {"recorded": recorded, "planned": plans.frames[0].numpy()}
 
 
