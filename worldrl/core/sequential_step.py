@@ -23,12 +23,13 @@ probable as any other.) Two things are not the paper's:
   whatever rates, it is found to be with probability R(n_max, p) / 2 at most, at the ``p`` of either.
 
 ``alpha`` counts both directions; theirs counts one, so that their 5 % is 0.1 here. R(n_max, p) is bounded between the points of the
-grid as in ``core.sequential_budget``. None of this depends on which of several best solutions the solver returns.
+grid as in ``core.sequential_budget``. Versions of the solver may return different ones of several best solutions; none of this
+depends on which.
 
 The episodes must be independent and of one success rate each: one task, initial states of its own for each policy. Pairs that share
-their initial states are not: where one policy is better on some states and the other on others, their successes differ more than
-those of independent ones, by Var = 2p(1-p)(1-ρ) with correlation ρ < 0, and α is exceeded; where the states make them agree, most
-of it lies idle. Rules for pairs count discordant ones.
+their initial states are not: with correlation ρ the difference of two has the variance 2p(1-p)(1-ρ). Where one policy is better
+on some states and the other on others, ρ < 0 and α is exceeded; where the states make them agree, ρ > 0 and most of it lies idle.
+Rules for pairs count discordant ones.
 """
 
 from __future__ import annotations

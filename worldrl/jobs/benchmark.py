@@ -79,7 +79,9 @@ class BenchmarkSettings:
     videos: int = setting(0, "episodes per task recorded as mp4")
     failures: int = setting(3, "failed episodes that are run again for the report's pictures")
     against: str = setting("", "finished benchmark to compare with: ends as soon as the comparison is decided")
-    stopping: str = setting(Boundary.name, f"when a comparison with against= ends: {' or '.join(RULES)}")
+    stopping: str = setting(
+        Boundary.name, f"when a comparison with against= ends: {' or '.join(RULES)} (other initial states)"
+    )
     others: list[str] = setting([], "finished benchmarks of other training seeds: one score, states that always fail")
     plan: BenchmarkPlan = field(default_factory=BenchmarkPlan)
 
