@@ -11,45 +11,29 @@ from worldrl.core.sequential_budget import budget_rule, error_bound, p_values
 from worldrl.core.stats import mcnemar
 
 
-def play(n_max, only_a, only_b, crossed):
-    """Probability ``[n_max, G]`` of having stopped after each pair, and mean number of pairs, by the probabilities ``[G]`` of
-    each kind of discordant pair."""
-    only_a, only_b = (np.asarray(p, float)[:, None, None] for p in (only_a, only_b))
-    a, b = np.indices((n_max + 1, n_max + 1))
-    alive = np.zeros((len(only_a), n_max + 1, n_max + 1))
-    alive[:, 0, 0] = 1
-    stopped, pairs = np.zeros((n_max, len(only_a))), np.zeros(len(only_a))
-    for n in range(1, n_max + 1):
-        pairs += alive.sum((1, 2))
-        moved = (1 - only_a - only_b) * alive
-        moved[:, 1:] += only_a * alive[:, :-1]
-        moved[:, :, 1:] += only_b * alive[:, :, :-1]
-        out = (a + b <= n) & crossed(n, a, b)
-        stopped[n - 1 :] += moved[:, out].sum(1)
-        moved[:, out] = 0
-        alive = moved
-    return stopped, pairs
-
-
 def of_budget(rule):
-    return lambda n, a, b: np.abs(b - a) >= rule.lead[n][np.minimum(a + b, rule.n_max)]
+    return lambda n, a, b: (a + b <= n) & (np.abs(b - a) >= rule.lead[n][np.minimum(a + b, rule.n_max)])
 
 
 def of_pocock(rule):
-    return lambda n, a, b: np.abs(b - a) >= rule.lead[np.minimum(a + b, rule.n_max)]
+    return lambda n, a, b: (a + b <= n) & (np.abs(b - a) >= rule.lead[np.minimum(a + b, rule.n_max)])
+
+
+def discordant(only_a, only_b):
+    return {(1, 0): only_a, (0, 1): only_b}
 
 
 @pytest.mark.parametrize(("n_max", "alpha"), [(1, 0.05), (7, 0.2), (20, 0.05), (45, 0.01), (60, 0.05), (100, 0.1)])
-def test_the_error_stays_below_alpha_for_equal_policies_whatever_their_success(n_max, alpha):
+def test_the_error_stays_below_alpha_for_equal_policies_whatever_their_success(n_max, alpha, play):
     rule = budget_rule(n_max, alpha)
     success = np.linspace(0, 0.5, 51)  # p and 1 - p are alike
     independent = success * (1 - success)  # on initial states of their own
-    stopped, _ = play(n_max, independent, independent, of_budget(rule))
+    stopped = play(n_max, discordant(independent, independent), of_budget(rule))[0].sum(0)
     assert stopped.max() <= alpha
     spent = np.arange(1, n_max + 1)[:, None] / n_max * alpha
     assert (stopped <= 1.01 * spent).all()  # while it is spent, it is held on a grid of coarser steps
     shared = np.linspace(0.25, 0.5, 26)  # shared states may be harder on one at a time than independence allows
-    stopped_shared, _ = play(n_max, shared, shared, of_budget(rule))
+    stopped_shared = play(n_max, discordant(shared, shared), of_budget(rule))[0].sum(0)
     assert max(stopped.max(), stopped_shared.max()) <= rule.error <= alpha
     if n_max >= 20:
         assert max(stopped.max(), stopped_shared.max()) > 0.9 * alpha  # and most of it is used
@@ -63,7 +47,7 @@ def test_the_bound_holds_between_the_grids_points_too():
     assert stopping.max() <= error_bound(stopped) < 1.01 * stopping.max()
 
 
-def test_decisions_are_those_of_the_table_by_enumeration():
+def test_decisions_are_those_of_the_table_by_enumeration(play):
     rule, kinds = budget_rule(8, 0.3), ((False, False), (True, False), (False, True))
     d, total = 0.7, 0.0
     for sequence in itertools.product(range(3), repeat=8):
@@ -72,19 +56,20 @@ def test_decisions_are_those_of_the_table_by_enumeration():
         found = decide(a, b, rule)
         total += chance * (found["verdict"] != "not decided")
         assert found["rule"] == "budget"
-    stopped, _ = play(8, [d / 2], [d / 2], of_budget(rule))
-    assert total == pytest.approx(float(stopped[-1, 0]))
+    stopped, _ = play(8, discordant([d / 2], [d / 2]), of_budget(rule))
+    assert total == pytest.approx(float(stopped[:, -1, 0].sum()))
     assert 0.1 < total <= 0.3
 
 
 @pytest.mark.parametrize(
     ("only_a", "only_b"), [(0.175, 0.325), (0.09, 0.21), (0.05, 0.15), (0.01, 0.09), (0.5 * 0.3, 0.7 * 0.5)]
 )
-def test_it_finds_more_and_sooner_than_a_constant_nominal_level(only_a, only_b):
+def test_it_finds_more_and_sooner_than_a_constant_nominal_level(only_a, only_b, play):
     n_max = 120
-    found, pairs = play(n_max, [only_a], [only_b], of_budget(budget_rule(n_max)))
-    pocock, pocock_pairs = play(n_max, [only_a], [only_b], of_pocock(boundary(n_max)))
-    assert found[-1, 0] > pocock[-1, 0] + 0.03
+    moves = discordant([only_a], [only_b])
+    found, pairs = play(n_max, moves, of_budget(budget_rule(n_max)))
+    pocock, pocock_pairs = play(n_max, moves, of_pocock(boundary(n_max)))
+    assert found[:, -1, 0].sum() > pocock[:, -1, 0].sum() + 0.03
     assert pairs[0] < pocock_pairs[0]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from worldrl.core.errors import ProtocolError
+from worldrl.core.errors import ProtocolError, SettingError
 from worldrl.evaluation.evaluate import evaluate_with
 from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.race import RaceOver, race_against
@@ -47,7 +47,7 @@ def runner(solves, played):
 
 def measure(solves, race, out=None):
     played = []
-    found = evaluate_with(runner(solves, played), PROTOCOL, name="after", identity="after", out=out, race=race)
+    found = evaluate_with(runner(solves, played), race.protocol, name="after", identity="after", out=out, race=race)
     return found, played
 
 
@@ -70,6 +70,39 @@ def test_the_rule_is_chosen_by_name_and_said():
     metrics = race.metrics(over.value.decision)
     assert (metrics["rule"], metrics["verdict"], metrics["n_max"]) == ("budget", "b is better", 60)
     assert "nominal" not in metrics
+
+
+ONE_TASK = replace(PROTOCOL, tasks=("a",), horizon={"a": 9})
+
+
+@pytest.mark.parametrize(
+    ("states", "other"), [("sampled", {"seed": 4}), ("sampled", {"first_index": 30}), ("stored", {"first_index": 30})]
+)
+def test_step_compares_with_a_result_on_other_initial_states(states, other, tmp_path):
+    protocol = replace(ONE_TASK, initial_states=states)
+    race = race_against(result(lambda spec: False, protocol=protocol), replace(protocol, **other), rule="step")
+    with pytest.raises(RaceOver) as over:
+        measure(lambda spec: True, race, tmp_path)
+    metrics = race.metrics(over.value.decision)
+    assert (metrics["rule"], metrics["verdict"], metrics["n_max"]) == ("step", "b is better", 30)
+    assert (metrics["solved_a"], metrics["solved_b"]) == (0, metrics["n"])
+    assert "only_b" not in metrics
+    equal = race_against(result(lambda spec: spec.index % 3 > 0, protocol=protocol), race.protocol, rule="step")
+    assert equal.decision(measure(lambda spec: spec.index % 3 > 0, equal)[0].outcomes)["verdict"] == "not decided"
+
+
+def test_step_refuses_shared_states_other_fields_and_several_tasks():
+    def refused(error, words, protocol, baseline=ONE_TASK):
+        with pytest.raises(error, match=words):
+            race_against(result(bool, protocol=baseline), protocol, rule="step")
+
+    refused(ProtocolError, "share 30 initial states.* another seed", ONE_TASK)
+    refused(ProtocolError, "share 20 initial states", replace(ONE_TASK, first_index=10))
+    stored = replace(ONE_TASK, initial_states="stored")
+    refused(ProtocolError, "share 30 initial states.* another first_index", replace(stored, seed=4), stored)
+    refused(ProtocolError, "temperature", replace(ONE_TASK, seed=4, temperature=1.0))
+    refused(ProtocolError, "episodes_per_task", replace(ONE_TASK, seed=4, episodes_per_task=20))
+    refused(SettingError, r"of one task, received 2; give tasks=\[a\], or budget", replace(PROTOCOL, seed=4), PROTOCOL)
 
 
 def test_equal_policies_go_to_the_last_episode():

@@ -347,3 +347,27 @@ def test_a_comparison_ends_when_it_is_decided(tmp_path, fake_libero, capsys):
     assert json.loads((folder / "result.json").read_text())["metrics"]["race"]["verdict"] == "not decided"
     assert play("other", f"against={tmp_path / 'first'}", "first_index=1")[0] == 2
     assert "first_index" in capsys.readouterr().err
+
+
+def test_a_comparison_on_other_initial_states_ends_by_step(tmp_path, fake_libero, capsys):
+    def play(name, *more):
+        folder = tmp_path / name
+        given = ["suite=libero_goal", "policy=expert", "episodes=6", "workers=1", "envs=2", f"run_dir={folder}"]
+        return main(["benchmark", *given, "plan.alpha=0.3", *more]), folder
+
+    assert play("all")[0] == 0
+    task = EvalResult.load(tmp_path / "all").protocol.tasks[0]
+    assert play("first", f"tasks=[{task}]")[0] == 0
+    done = EvalResult.load(tmp_path / "first")
+    lost = tuple(replace(o, success_once=False, success_at_end=False, first_success=None) for o in done.outcomes)
+    replace(done, outcomes=lost, policy="worse", policy_hash="worse").save(tmp_path / "worse")
+    against = [f"against={tmp_path / 'worse'}", "stopping=step", f"tasks=[{task}]"]
+    code, folder = play("second", *against, "first_index=6")
+    assert code == 0
+    found = json.loads((folder / "result.json").read_text())
+    race = found["metrics"]["race"]
+    assert (race["rule"], race["verdict"], race["n_max"], race["solved_a"]) == ("step", "b is better", 6, 0)
+    assert found["protocol_hash"] != done.protocol.hash
+    assert f"after {race['n']} of at most 6 episodes of each" in " ".join(capsys.readouterr().err.split())
+    assert play("shared", *against)[0] == 2
+    assert "share 6 initial states" in " ".join(capsys.readouterr().err.split())

@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -25,11 +26,13 @@ from worldrl.core.types import PolicyObs
 from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.evaluation.report.store import load_report_data
 from worldrl.evaluation.result import EvalResult
+from worldrl.jobs.serve_policy import ServePolicySettings, open_server
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.one_step import unpack_trace
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.lerobot_policy import LerobotPolicy
 from worldrl.rollout.lerobot_worker import OFFLINE, lerobot_python
+from worldrl.rollout.policy_folder import policy_facts
 from worldrl.rollout.reset_store import ResetStore
 from worldrl.rollout.robotwin import TARGET
 from worldrl.rollout.rows import Row, stack_obs
@@ -148,6 +151,32 @@ def test_benchmark_plays_a_two_armed_act_on_the_double_of_robotwin(published, tm
     assert result.protocol.conventions["picture"] == "240 by 320 pixels"
     (strip,) = load_report_data(tmp_path / "run").filmstrips
     assert list(strip.rows) == ["head", "left_wrist", "right_wrist"]
+
+
+def test_serve_policy_answers_with_a_two_armed_act(published):
+    msgpack = pytest.importorskip("msgpack", reason="the extra robotwin brings it")
+    connect = pytest.importorskip("websockets.sync.client").connect
+
+    def sent(array):
+        return {b"nd": True, b"type": array.dtype.str, b"shape": list(array.shape), b"data": array.tobytes()}
+
+    picture = sent(np.full((240, 320, 3), 100, np.uint8))
+    vision = {f"cam_{name}": {"color": picture} for name in ("head", "left_wrist", "right_wrist")}
+    lengths = {"left_arm_joint": 6, "left_ee_joint": 1, "right_arm_joint": 6, "right_ee_joint": 1}
+    state = {f"{part}_state": sent(np.zeros(length, np.float32)) for part, length in lengths.items()}
+    with open_server(ServePolicySettings(policy=str(published / "robotwin"), port=0)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with connect(f"ws://127.0.0.1:{server.socket.getsockname()[1]}") as client:
+            for kind, payload in (("reset", {}), ("infer", {"observation": {"vision": vision, "state": state}})):
+                client.send(msgpack.packb({"message_type": kind, "message_id": "1", "payload": payload}))
+                answer = msgpack.unpackb(client.recv())
+        server.shutdown()
+        thread.join()
+    actions = np.array([np.concatenate(list(action.values())) for action in answer["payload"]["actions"]])
+    assert actions.shape == (policy_facts(published / "robotwin").chunk_length, 14)
+    assert np.isfinite(actions).all()
+    assert np.ptp(actions) > 0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -46,7 +46,7 @@ def test_weights_need_a_backbone():
         SettingError, match=r"training\.backbone_weights: file needs a backbone; give model\.backbone=NAME too"
     ):
         begin_with(plain, IdmTraining(backbone_weights="file"))
-    with pytest.raises(SettingError, match=r"model\.backbone_stride must be at least 1"):
+    with pytest.raises(SettingError, match=r"model\.backbone_stride: must be at least 1"):
         config(backbone_stride=0)
 
 

@@ -25,8 +25,8 @@ STATISTICS = {"action.mean": torch.full((ACTION,), 0.05), "action.std": torch.fu
 OBSERVED = {"observation.state.mean": torch.zeros(7), "observation.state.std": torch.ones(7)}
 
 
-def publish(folder, *, size=16, seed=0, statistics=None, **changes):
-    """Write a complete policy folder; ``changes`` replace entries of its config.json."""
+def publish(folder, *, size=16, seed=0, statistics=None, action=ACTION, **changes):
+    """Write a complete policy folder of ``action`` numbers; ``changes`` replace entries of its config.json."""
     folder = Path(folder)
     folder.mkdir(parents=True)
     config = {
@@ -38,21 +38,24 @@ def publish(folder, *, size=16, seed=0, statistics=None, **changes):
         "normalization_mapping": {"VISUAL": "IDENTITY", "STATE": "MEAN_STD", "ACTION": "MEAN_STD"},
         "input_features": {
             "observation.images.scene": {"type": "VISUAL", "shape": [3, size, size]},
-            "observation.state": {"type": "STATE", "shape": [7]},
+            "observation.state": {"type": "STATE", "shape": [action]},
         },
-        "output_features": {"action": {"type": "ACTION", "shape": [ACTION]}},
+        "output_features": {"action": {"type": "ACTION", "shape": [action]}},
     }
+    scales = {"action.mean": torch.full((action,), 0.05), "action.std": torch.full((action,), 0.2)}
+    observed = {"observation.state.mean": torch.zeros(action), "observation.state.std": torch.ones(action)}
     (folder / "config.json").write_text(json.dumps(config | changes))
     for name, step, held in (
-        ("policy_preprocessor", "normalizer_processor", {**OBSERVED, **STATISTICS}),
-        ("policy_postprocessor", "unnormalizer_processor", statistics or STATISTICS),
+        ("policy_preprocessor", "normalizer_processor", {**observed, **scales}),
+        ("policy_postprocessor", "unnormalizer_processor", statistics or scales),
     ):
         state = f"{name}_step_0_{step}.safetensors"
         save_file(held, folder / state)
         steps = [{"registry_name": step, "config": {}, "state_file": state}]
         (folder / f"{name}.json").write_text(json.dumps({"name": name, "steps": steps}))
     draw = torch.Generator().manual_seed(seed)
-    shapes = {"weight": (PADDED, PADDED), "bias": (PADDED,), "command": (PADDED, 7)}
+    padded = max(PADDED, action)
+    shapes = {"weight": (padded, padded), "bias": (padded,), "command": (padded, action)}
     save_file(
         {key: 0.3 * torch.randn(shape, generator=draw) for key, shape in shapes.items()}, folder / "model.safetensors"
     )
@@ -76,9 +79,10 @@ def told(state):
 
 
 class FakeSampler:
-    shape, steps, noisy = (HORIZON, PADDED), STEPS, range(STEPS - 1)
+    steps, noisy = STEPS, range(STEPS - 1)
 
     def __init__(self, network):
+        self.shape = (HORIZON, len(network.bias))
         self.network, self.sigma = network, sigma_grid(STEPS)
         self.scale = flow_grpo_scale(self.sigma[:-1], ETA, self.sigma[1])
 
@@ -105,7 +109,7 @@ class FakeNetwork:
         return {"policy": self.policy}
 
     def batch(self, features, sentences, action=None):
-        assert features["observation.images.scene"].shape[-3] == 3
+        assert {value.shape[-3] for name, value in features.items() if "images" in name} == {3}
         assert len(sentences) == len(features["observation.state"])
         return {**features, **({} if action is None else {"action": action})}
 

@@ -1,13 +1,19 @@
-"""Unit under test: ``rollout/policy_server.py``: frames, refusals, and a conversation over a real websocket.
+"""Frames, refusals, and a conversation over a real websocket; lerobot's policies with a double of the network.
+
+Units under test: ``rollout/policy_server.py``, ``jobs/serve_policy.py``.
 
 The frames are those of XPolicyLab's client at commit 7198143e890ee73bee241c6cf2521f748ab91427, which is not installed here.
 """
 
+import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from worldrl.core.errors import SettingError
+from worldrl.jobs.serve_policy import ServePolicySettings, open_server
 from worldrl.rollout.policy_server import (
     Conversation,
     FrameError,
@@ -18,7 +24,11 @@ from worldrl.rollout.policy_server import (
     pictures_of,
     state_of,
 )
+from worldrl.rollout.simulator import Launch
+from worldrl.workers.boot import load_file
 
+FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
+fake = load_file("fake_network", FAKE)
 msgpack = pytest.importorskip("msgpack", reason="the extra robotwin brings it")
 LEFT, RIGHT = np.arange(6, dtype=np.float32), np.arange(6, dtype=np.float32) + 10
 
@@ -39,10 +49,8 @@ def frame(kind, payload=None, **fields):
     return msgpack.packb({**head, "payload": payload or {}}, use_bin_type=True)
 
 
-def observation(level=100, instruction="beat the block"):
-    pictures = {
-        f"cam_{name}": {"color": packed(np.full((24, 32, 3), level, np.uint8))} for name in ("head", "left_wrist")
-    }
+def observation(level=100, instruction="beat the block", cameras=("head", "left_wrist")):
+    pictures = {f"cam_{name}": {"color": packed(np.full((24, 32, 3), level, np.uint8))} for name in cameras}
     state = {"left_arm_joint_state": packed(LEFT), "left_ee_joint_state": packed(np.ones(1, np.float32))}
     state |= {"right_arm_joint_state": packed(RIGHT), "right_ee_joint_state": packed(np.zeros(1, np.float32))}
     return {"instruction": instruction, "vision": pictures, "state": state}
@@ -68,7 +76,7 @@ def ask(talk, *request, **fields):
 
 def test_an_episode_is_served_and_the_command_follows_the_chunk():
     actor = Echo()
-    talk = Conversation(actor, 8, threading.Lock())
+    talk = Conversation(actor, (8, 8), threading.Lock())
     hello = ask(talk, "hello")
     assert (hello["message_type"], hello["message_id"], hello["step"], hello["trial_id"]) == (
         "hello_ack",
@@ -102,6 +110,11 @@ def test_an_episode_is_served_and_the_command_follows_the_chunk():
     assert talk.answer(frame("close")) is None
 
 
+def test_pictures_have_the_policys_rows_and_columns():
+    found = pictures_of({"vision": {"cam_head": {"color": np.zeros((24, 32, 3), np.uint8)}}}, (12, 20))
+    assert found["image"].shape == (12, 20, 3)
+
+
 @pytest.mark.parametrize(
     ("size", "request_", "code", "words"),
     [
@@ -112,7 +125,7 @@ def test_an_episode_is_served_and_the_command_follows_the_chunk():
     ],
 )
 def test_refusals_are_answers(size, request_, code, words):
-    talk = Conversation(Echo(size), 8, threading.Lock())
+    talk = Conversation(Echo(size), (8, 8), threading.Lock())
     answer = ask(talk, *request_)
     if code is None:
         answer, code, words = ask(talk, "infer", {"observation": observation()}), "infer_failed", "have 7 numbers"
@@ -134,14 +147,14 @@ def test_only_numbers_are_taken():
     with pytest.raises(FrameError, match=r"left_ee_joint_state.*: 0"):
         state_of({"state": {"left_arm_joint_state": LEFT}})
     with pytest.raises(FrameError, match=r"cam_head\.color: must be uint8"):
-        pictures_of({"vision": {"cam_head": {"color": np.zeros((4, 4, 3))}}}, 8)
+        pictures_of({"vision": {"cam_head": {"color": np.zeros((4, 4, 3))}}}, (8, 8))
     assert len(named_actions(np.zeros((5, 14), np.float32))) == 5
 
 
 def test_a_websocket_serves_several_clients():
     server_module = pytest.importorskip("websockets.sync.server")
     client_module = pytest.importorskip("websockets.sync.client")
-    with server_module.serve(make_handler(Echo(), 8), "127.0.0.1", 0) as server:
+    with server_module.serve(make_handler(Echo(), (8, 8)), "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"
@@ -154,3 +167,58 @@ def test_a_websocket_serves_several_clients():
             assert len(msgpack.unpackb(one.recv())["payload"]["actions"]) == 2
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def publish(tmp_path, monkeypatch):
+    """Write a policy in lerobot's layout: RoboTwin's arms and three cameras, its network the double."""
+
+    def write(**changes):
+        cameras = {f"observation.images.cam_{name}": {"type": "VISUAL", "shape": [3, 240, 320]} for name in CAMERAS}
+        state = {"observation.state": {"type": "STATE", "shape": [14]}}
+        given = {"action": 14, "input_features": cameras | state, **changes}
+        folder = fake.publish(tmp_path / "policy", **given)
+        worker = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(folder)})
+        monkeypatch.setattr("worldrl.rollout.lerobot_policy.lerobot_launch", lambda folder, device: worker)
+        return ServePolicySettings(policy=str(folder), port=0)
+
+    return write
+
+
+CAMERAS = ("high", "left_wrist", "right_wrist")
+
+
+def test_a_policy_of_lerobots_is_served(publish):
+    connect = pytest.importorskip("websockets.sync.client").connect
+    with open_server(publish()) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        answers = []
+        with connect(f"ws://127.0.0.1:{server.socket.getsockname()[1]}") as client:
+            for cameras in (("head", "left_wrist", "right_wrist"), ("head",)):
+                for request in (("reset", {"seed": 3}), ("infer", {"observation": observation(cameras=cameras)})):
+                    client.send(frame(*request))
+                    answers.append(msgpack.unpackb(client.recv(), raw=False))
+        server.shutdown()
+        thread.join()
+    began, served, _, lacking = answers
+    assert began["message_type"] == "reset_result"
+    actions = np.array([np.concatenate(list(action.values())) for action in served["payload"]["actions"]])
+    assert actions.shape == (fake.EXECUTED, 14)
+    assert np.ptp(actions) > 0
+    assert "left_wrist_image: the policy looks at it" in lacking["payload"]["message"]
+
+
+def test_policies_that_the_client_cannot_feed_are_refused_before_they_are_loaded(publish, tmp_path):
+    with pytest.raises(SettingError, match="looks at 2 observations, one per control step"):
+        open_server(publish(type="diffusion", n_obs_steps=2))
+    one_arm = fake.publish(tmp_path / "one")
+    with pytest.raises(SettingError, match=r"gives 7 numbers, RoboTwin takes 14(?s:.)*kind=bimanual"):
+        open_server(ServePolicySettings(policy=str(one_arm), port=0))
+
+
+def test_a_policy_of_other_pictures_is_refused(publish):
+    states = {"observation.state": {"type": "STATE", "shape": [14]}}
+    tall = {f"observation.images.cam_{name}": {"type": "VISUAL", "shape": [3, 320, 240]} for name in CAMERAS}
+    with pytest.raises(SettingError, match="does not fit RoboTwin's client"):
+        open_server(publish(input_features=tall | states))

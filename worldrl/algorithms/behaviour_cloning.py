@@ -19,7 +19,7 @@ from torch import Tensor
 from worldrl.algorithms.demonstrations import Demonstrations, ImitationReport
 from worldrl.core.actions import ActionSpec
 from worldrl.core.device import resolve_dtype
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.fit import fit_module
 from worldrl.core.interfaces import Logs
 from worldrl.core.log import MetricLog
@@ -73,9 +73,7 @@ class BehaviourCloning:
     def __post_init__(self) -> None:
         """Check the ranges; lists from configuration files become tuples."""
         self.dimension_weights = tuple(self.dimension_weights)
-        for name in ("steps", "batch_size", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"{name}: must be at least 1, received {getattr(self, name)}")
+        require_at_least_one(self, ("steps", "batch_size", "checkpoint_every"))
         for name in ("command_dropout", "ema_decay", "held_out_fraction", "jitter"):
             if not 0 <= getattr(self, name) < 1:
                 raise SettingError(f"{name}: must be in [0, 1), received {getattr(self, name)}")

@@ -28,7 +28,7 @@ from worldrl.algorithms.behaviour_actor import ACTOR, BehaviourActor
 from worldrl.algorithms.sb3_replay import recorded_replay
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.extras import require
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import lent_to_torch, numpy_stream, stream_seed
@@ -68,9 +68,7 @@ class BehaviourSac:
     def __post_init__(self) -> None:
         """Check the ranges; lists from configuration files become tuples."""
         self.hidden = tuple(self.hidden)
-        for name in ("steps", "batch_size", "checkpoint_every", "evaluation_episodes"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"training.{name}: must be at least 1, received {getattr(self, name)}")
+        require_at_least_one(self, ("steps", "batch_size", "checkpoint_every", "evaluation_episodes"), of="training")
         for name in ("gamma", "tau"):
             if not 0 < getattr(self, name) <= 1:
                 raise SettingError(f"training.{name}: must be above 0 and at most 1, received {getattr(self, name)}")

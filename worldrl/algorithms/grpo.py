@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldrl.algorithms.advantages import group_advantage, informative
-from worldrl.core.errors import NonFiniteError, SettingError
+from worldrl.core.errors import NonFiniteError, SettingError, require_at_least_one
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.rng import stream
 from worldrl.core.types import Likelihood, PolicyObs
@@ -69,9 +69,7 @@ class GrpoConfig:
 
     def __post_init__(self) -> None:
         """Reject settings under which nothing could be learned."""
-        for name in ("iterations", "checkpoint_every", "groups"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"improvement.grpo.{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(self, ("iterations", "checkpoint_every", "groups"), of="improvement.grpo")
         if self.group_size < 2:
             raise SettingError(
                 f"improvement.grpo.group_size must be at least 2, got {self.group_size}: a group of one has no signal"

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from worldrl.algorithms.demonstrations import Demonstrations, ImitationReport
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.fit import fit_module
 from worldrl.core.interfaces import Logs
 from worldrl.core.log import MetricLog
@@ -55,9 +55,7 @@ class FineTuning:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("steps", "batch_size", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"fine_tuning.{name}: must be at least 1, received {getattr(self, name)}")
+        require_at_least_one(self, ("steps", "batch_size", "checkpoint_every"), of="fine_tuning")
         if not 0 <= self.warmup_steps < self.steps:
             raise SettingError(
                 f"fine_tuning.warmup_steps: must be in [0, steps={self.steps}), received {self.warmup_steps}"

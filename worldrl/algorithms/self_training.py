@@ -30,7 +30,7 @@ from worldrl.algorithms.behaviour_cloning import BehaviourCloning, Source, clone
 from worldrl.algorithms.imagination import imagine_batch
 from worldrl.algorithms.trust import Judge
 from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import stream_seed
 from worldrl.policies.exploration import Exploration
@@ -64,9 +64,7 @@ class SelfTraining:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("cycles", "rollouts", "rows", "group_size"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"self_training.{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(self, ("cycles", "rollouts", "rows", "group_size"), of="self_training")
         if self.rows % self.group_size:
             raise SettingError(f"self_training.group_size must divide rows {self.rows}, got {self.group_size}")
         if not 0 < self.imagined_share <= 1:

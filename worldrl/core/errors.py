@@ -54,6 +54,23 @@ class MissingExtraError(WorldrlError, ImportError):
     """An optional package is not installed; the message names the extra that brings it."""
 
 
+def require_at_least_one(settings: object, names: Iterable[str], *, of: str = "") -> None:
+    """Check that counts among an object's fields are at least 1.
+
+    Args:
+        settings: whose fields they are.
+        names: of the fields.
+        of: what stands before their names where they are set, for example ``"improvement.grpo"``.
+
+    Raises:
+        SettingError: the first that is not.
+    """
+    for name in names:
+        value = getattr(settings, name)
+        if value < 1:
+            raise SettingError(f"{of}{'.' if of else ''}{name}: must be at least 1, received {value}")
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """Return a hint such as ``"; did you mean 'seed'?"``, or the list of valid names.
 

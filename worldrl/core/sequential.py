@@ -9,7 +9,9 @@ before the first episode: a walk that may always go on would stop sooner or late
 
 The discipline (maximum fixed beforehand, exact level at every sample size) is that of STEP, Snyder et al. 2025
 (arXiv:2503.10966); the boundary is not theirs but one of constant nominal level, Pocock, Biometrika 64 (1977), because
-the pairs here share their initial states. ``core.sequential_budget`` has a second rule. Sample sizes: Miettinen, Biometrics 24 (1968) for pairs, computed exactly.
+the pairs here share their initial states. ``core.sequential_budget`` has a second rule for pairs, and
+``core.sequential_step`` is STEP itself, for policies on initial states of their own. Sample sizes: Miettinen, Biometrics
+24 (1968) for pairs, computed exactly.
 
 Shapes legend: ``D`` discordant pairs, ``N`` episodes.
 """
@@ -20,7 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, Literal, Protocol, TypedDict
+from typing import ClassVar, Literal, NamedTuple, NotRequired, Protocol, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,14 +35,29 @@ LARGEST, LARGEST_TEST = 20_000, 5_000
 """Most episodes that a plan looks at, and that a sequential test is calibrated for (a few seconds)."""
 
 
+class Tally(NamedTuple):
+    """Episodes of each policy so far, counted two by two in their order: how many both, only A and only B solved."""
+
+    n: int = 0
+    both: int = 0
+    only_a: int = 0
+    only_b: int = 0
+
+    def and_then(self, a: bool, b: bool) -> Tally:
+        """One episode of each more."""
+        return Tally(self.n + 1, self.both + (a and b), self.only_a + (a and not b), self.only_b + (b and not a))
+
+
 class StoppingRule(Protocol):
     """A sequential test with its maximum fixed beforehand."""
 
     name: ClassVar[str]
+    paired: ClassVar[bool]
+    """Whether it is of pairs that share their initial states, so that discordant ones mean something."""
 
     @property
     def n_max(self) -> int:
-        """Most pairs."""
+        """Most episodes of each policy."""
         ...
 
     @property
@@ -48,19 +65,24 @@ class StoppingRule(Protocol):
         """Probability of stopping where neither policy is better, at most."""
         ...
 
-    def crossed(self, seen: int, only_a: int, only_b: int) -> bool:
-        """Whether these discordant counts stop the comparison after ``seen`` pairs."""
+    def crossed(self, tally: Tally) -> bool:
+        """Whether these counts stop the comparison."""
         ...
 
 
 class Decision(TypedDict):
-    """Where a sequential comparison by ``rule`` stands after ``n`` of at most ``n_max`` pairs."""
+    """Where a sequential comparison by ``rule`` stands after ``n`` of at most ``n_max`` episodes of each policy.
+
+    ``solved_a`` and ``solved_b`` are successes; ``only_a`` and ``only_b`` discordant pairs, of a rule of pairs.
+    """
 
     rule: str
     n_max: int
     n: int
-    only_a: int
-    only_b: int
+    solved_a: int
+    solved_b: int
+    only_a: NotRequired[int]
+    only_b: NotRequired[int]
     alpha: float
     verdict: Verdict
 
@@ -78,14 +100,25 @@ class Boundary:
     """
 
     name: ClassVar[str] = "pocock"
+    paired: ClassVar[bool] = True
     n_max: int
     alpha: float
     nominal: float
     lead: NDArray[np.int64]
 
-    def crossed(self, seen: int, only_a: int, only_b: int) -> bool:
+    def crossed(self, tally: Tally) -> bool:
         """Whether these discordant counts stop the comparison, after however many pairs."""
-        return bool(abs(only_b - only_a) >= self.lead[only_a + only_b])
+        return bool(abs(tally.only_b - tally.only_a) >= self.lead[tally.only_a + tally.only_b])
+
+
+def check_maximum(rule: str, n_max: int, largest: int, alpha: float) -> None:
+    """Refuse what a rule cannot be calibrated for.
+
+    Raises:
+        SettingError: out of range.
+    """
+    if not 1 <= n_max <= largest or not 0 < alpha < 1:
+        raise SettingError(f"{rule}: needs 1 <= n_max <= {largest} and 0 < alpha < 1, got {n_max} and {alpha}")
 
 
 def leads(n_max: int, nominal: float) -> NDArray[np.int64]:
@@ -131,8 +164,7 @@ def boundary(n_max: int, alpha: float = 0.05) -> Boundary:
     Raises:
         SettingError: out of range.
     """
-    if not 1 <= n_max <= LARGEST_TEST or not 0 < alpha < 1:
-        raise SettingError(f"sequential: needs 1 <= n_max <= {LARGEST_TEST} and 0 < alpha < 1, got {n_max} and {alpha}")
+    check_maximum("sequential", n_max, LARGEST_TEST, alpha)
     low, high = 0.0, alpha  # the level is found by halving: a false alarm grows with it
     for _ in range(30):
         middle = (low + high) / 2
@@ -141,37 +173,40 @@ def boundary(n_max: int, alpha: float = 0.05) -> Boundary:
 
 
 def decide(a: Sequence[bool], b: Sequence[bool], rule: StoppingRule) -> Decision:
-    """Compare two policies on the pairs so far, in an order fixed beforehand, up to the first at which it stops.
+    """Compare two policies on the episodes so far, in an order fixed beforehand, up to the first at which it stops.
 
     Args:
         a: success of A per episode.
-        b: success of B on the same episodes.
+        b: success of B, on the same episodes where the rule is of pairs.
         rule: the test, with its maximum.
 
     Returns:
-        The decision at the pair where the test stops, or after the last.
+        The decision at the episode where the test stops, or after the last.
 
     Raises:
-        SettingError: different lengths, or more pairs than the maximum.
+        SettingError: different lengths, or more episodes than the maximum.
     """
     if len(a) != len(b) or len(a) > rule.n_max:
         raise SettingError(f"sequential: {len(a)} and {len(b)} episodes; needs equally many, at most {rule.n_max}")
-    only_a = only_b = seen = 0
+    tally = Tally()
     verdict: Verdict = "not decided"
-    for seen, (first, second) in enumerate(zip(a, b, strict=True), 1):
-        only_a, only_b = only_a + (first and not second), only_b + (second and not first)
-        if rule.crossed(seen, only_a, only_b):
-            verdict = "b is better" if only_b > only_a else "a is better"
+    for first, second in zip(a, b, strict=True):
+        tally = tally.and_then(bool(first), bool(second))
+        if rule.crossed(tally):
+            verdict = "b is better" if tally.only_b > tally.only_a else "a is better"
             break
-    return {
+    decision: Decision = {
         "rule": rule.name,
         "n_max": rule.n_max,
-        "n": seen,
-        "only_a": int(only_a),
-        "only_b": int(only_b),
+        "n": tally.n,
+        "solved_a": tally.both + tally.only_a,
+        "solved_b": tally.both + tally.only_b,
         "alpha": rule.alpha,
         "verdict": verdict,
     }
+    if rule.paired:
+        decision["only_a"], decision["only_b"] = tally.only_a, tally.only_b
+    return decision
 
 
 # --- how many episodes ---------------------------------------------------------------------------------------------

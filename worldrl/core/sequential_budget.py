@@ -26,6 +26,7 @@ the best.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -33,7 +34,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.core.errors import SettingError
+from worldrl.core.sequential import Tally, check_maximum
 from worldrl.core.stats import sps
 
 Floats = NDArray[np.float64]
@@ -58,14 +59,15 @@ class BudgetRule:
     """
 
     name: ClassVar[str] = "budget"
+    paired: ClassVar[bool] = True
     n_max: int
     alpha: float
     error: float
     lead: NDArray[np.int64]
 
-    def crossed(self, seen: int, only_a: int, only_b: int) -> bool:
-        """Whether these discordant counts stop the comparison after ``seen`` pairs."""
-        return bool(abs(only_b - only_a) >= self.lead[seen, only_a + only_b])
+    def crossed(self, tally: Tally) -> bool:
+        """Whether these discordant counts stop the comparison after so many pairs."""
+        return bool(abs(tally.only_b - tally.only_a) >= self.lead[tally.n, tally.only_a + tally.only_b])
 
 
 @lru_cache(maxsize=8)
@@ -79,14 +81,29 @@ def budget_rule(n_max: int, alpha: float = 0.05) -> BudgetRule:
     Raises:
         SettingError: out of range.
     """
-    if not 1 <= n_max <= LARGEST_BUDGET or not 0 < alpha < 1:
-        raise SettingError(f"budget: needs 1 <= n_max <= {LARGEST_BUDGET} and 0 < alpha < 1, got {n_max} and {alpha}")
+    check_maximum(BudgetRule.name, n_max, LARGEST_BUDGET, alpha)
+    lead, error = held_below(alpha, lambda budget: spend(n_max, budget))
+    return BudgetRule(n_max, alpha, error, lead)
+
+
+def held_below(
+    alpha: float, spending: Callable[[float], tuple[NDArray[np.int64], Floats]]
+) -> tuple[NDArray[np.int64], float]:
+    """Make the budget smaller until the bound on the error is at most ``alpha``.
+
+    Args:
+        alpha: the error allowed, and the first budget.
+        spending: makes of a budget what stops, and P(stopped by the end | successes of the null's binomial).
+
+    Returns:
+        What stops, and the bound.
+    """
     budget = alpha
     while True:
-        lead, stopped = spend(n_max, budget)
+        stops, stopped = spending(budget)
         error = error_bound(stopped)
         if error <= alpha:
-            return BudgetRule(n_max, alpha, error, lead)
+            return stops, error
         budget *= 0.999 * alpha / error
 
 
@@ -100,7 +117,7 @@ def spend(n_max: int, budget: float) -> tuple[NDArray[np.int64], Floats]:
     lead = np.tile(np.arange(n_max + 1) + 1, (n_max + 1, 1))
     alive, stopped, discordant = np.ones((1, 1)), np.zeros(1), np.ones((len(share), 1))
     for n in range(1, n_max + 1):
-        alive, stopped, discordant = _walked(alive, n), _seen(stopped, n), _drawn(discordant, share)
+        alive, stopped, discordant = _walked(alive, n), one_more_seen(stopped, n), one_more_drawn(discordant, share)
         slack = budget * n / n_max - discordant @ stopped
         for t, difference, mass in _stops(
             np.where(p_value[: n + 1, : n + 1] <= budget, alive, 0.0), discordant, slack, p_value
@@ -150,13 +167,13 @@ def _walked(alive: Floats, n: int) -> Floats:
     return moved
 
 
-def _seen(stopped: Floats, n: int) -> Floats:
+def one_more_seen(stopped: Floats, n: int) -> Floats:
     """C(n, t) before anything stops at ``n``, from C(n-1, t)."""
     discordant = np.arange(n + 1) / n
     return (1 - discordant) * np.append(stopped, 0.0) + discordant * np.append(0.0, stopped)
 
 
-def _drawn(discordant: Floats, share: Floats) -> Floats:
+def one_more_drawn(discordant: Floats, share: Floats) -> Floats:
     """Binomial(t; n, d) from Binomial(t; n-1, d), float64 ``[D, n + 1]``."""
     drawn = np.zeros((len(share), discordant.shape[1] + 1))
     drawn[:, :-1] = (1 - share[:, None]) * discordant

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
@@ -87,9 +87,7 @@ class ProbeSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges that the rooms below do not check."""
-        for name in ("episodes", "horizon", "every", "batch"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"probe.{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(self, ("episodes", "horizon", "every", "batch"), of="probe")
         for name in ("scattered", "steps", "weight_decay", "jitter"):
             if getattr(self, name) < 0:
                 raise SettingError(f"probe.{name} must be 0 or more, got {getattr(self, name)}")

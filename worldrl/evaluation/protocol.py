@@ -225,17 +225,41 @@ def require_same(a: EvalProtocol, b: EvalProtocol) -> None:
     Raises:
         ProtocolError: names each differing field with both values.
     """
+    _require_alike(a, b, ())
+
+
+def require_other_states(a: EvalProtocol, b: EvalProtocol) -> None:
+    """Refuse to compare results as independent ones unless they differ in their initial states and in nothing else.
+
+    Raises:
+        ProtocolError: another field than ``seed`` and ``first_index`` differs, or an initial state is in both.
+    """
+    _require_alike(a, b, ("seed", "first_index"))
+    shared = _initial_states(a) & _initial_states(b)
+    if shared:
+        raise ProtocolError(
+            f"protocols {a.hash} and {b.hash} share {len(shared)} initial states, so their episodes are not independent; "
+            f"give another {'seed' if a.initial_states == 'sampled' else 'first_index'}, or compare them as pairs"
+        )
+
+
+def _require_alike(a: EvalProtocol, b: EvalProtocol, free: Sequence[str]) -> None:
     left, right = a.to_json(), b.to_json()
     differing = [
         f"{name}: {left.get(name)!r} against {right.get(name)!r}"
         for name in dict.fromkeys([*left, *right])
-        if left.get(name) != right.get(name)
+        if name not in free and left.get(name) != right.get(name)
     ]
     if differing:
         raise ProtocolError(
             f"protocols {a.hash} and {b.hash} differ, so their rates cannot be compared; {'; '.join(differing)}; "
             "evaluate one of the two again under the other's protocol"
         )
+
+
+def _initial_states(protocol: EvalProtocol) -> set[tuple[str, int, int | None]]:
+    """Task, number and, where they are drawn, seed of every initial state; stored ones do not depend on it."""
+    return {(spec.task, spec.index, spec.seed if spec.init_id is None else None) for spec in protocol.specs()}
 
 
 def physics_packages() -> dict[str, str]:

@@ -79,7 +79,9 @@ class BenchmarkSettings:
     videos: int = setting(0, "episodes per task recorded as mp4")
     failures: int = setting(3, "failed episodes that are run again for the report's pictures")
     against: str = setting("", "finished benchmark to compare with: ends as soon as the comparison is decided")
-    stopping: str = setting(Boundary.name, f"when a comparison with against= ends: {' or '.join(RULES)}")
+    stopping: str = setting(
+        Boundary.name, f"when a comparison with against= ends: {' or '.join(RULES)} (other initial states)"
+    )
     others: list[str] = setting([], "finished benchmarks of other training seeds: one score, states that always fail")
     plan: BenchmarkPlan = field(default_factory=BenchmarkPlan)
 
@@ -157,9 +159,10 @@ def advise(settings: BenchmarkSettings) -> dict[str, Any]:
 def finish_race(settings: BenchmarkSettings, run: RunDirectory, over: RaceOver, device: str) -> dict[str, Any]:
     """Write down a comparison that was decided before the last episode; no rate is claimed from a part of them."""
     metrics = {"suite": settings.suite, "policy": settings.policy, "race": over.race.metrics(over.decision)}
-    run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=over.race.baseline.protocol.hash)
+    run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=over.race.protocol.hash)
     n, most, verdict = (over.decision[key] for key in ("n", "n_max", "verdict"))
-    console().print(f"{verdict} after {n} of at most {most} paired episodes (a: {settings.against})", markup=False)
+    episodes = "paired episodes" if over.race.rule.paired else "episodes of each"
+    console().print(f"{verdict} after {n} of at most {most} {episodes} (a: {settings.against})", markup=False)
     return metrics
 
 

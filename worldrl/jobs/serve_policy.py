@@ -1,4 +1,4 @@
-"""``worldrl serve-policy``: a saved policy for RoboTwin's own evaluation client, over a websocket.
+"""``worldrl serve-policy``: a saved policy, ours or lerobot's, for RoboTwin's own evaluation client, over a websocket.
 
 On the simulator's side, in the checkout::
 
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from worldrl.core.artefact import read_config
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.extras import require
 from worldrl.core.log import console
-from worldrl.policies.token_policy import stored_actions
 from worldrl.rollout.actors import PolicyActor
+from worldrl.rollout.policy_folder import PolicyFacts, policy_facts, require_policy_fits
 from worldrl.rollout.policy_server import EXTRA, make_handler
+from worldrl.rollout.suites import suite_spec
 from worldrl.settings import required, setting
-from worldrl.workers.robotwin_facts import SIZE
+from worldrl.workers.robotwin_facts import CONFIGS, SIZE
 
 
 @dataclass
@@ -47,7 +47,9 @@ def main(settings: ServePolicySettings) -> dict[str, Any]:
         settings: see :class:`ServePolicySettings`.
 
     Raises:
-        SettingError: the policy is not of two arms.
+        SettingError: the policy is not of two arms, or looks at what the client does not show.
+        ArtefactError: its folder is incomplete.
+        WorkerEnvironmentError: it is lerobot's, and there is no lerobot.
         MissingExtraError: websockets or msgpack is not installed.
     """
     with open_server(settings) as server:
@@ -62,13 +64,7 @@ def main(settings: ServePolicySettings) -> dict[str, Any]:
 
 def open_server(settings: ServePolicySettings) -> Any:
     """Load the policy and open the socket; a context manager with ``serve_forever``."""
-    config = read_config(Path(settings.policy), kind="policy")
-    numbers = stored_actions(config).size
-    if numbers != SIZE:
-        raise SettingError(
-            f"policy: {settings.policy} gives {numbers} numbers, RoboTwin takes {SIZE} joint targets; train one on two-armed "
-            "demonstrations: worldrl collect kind=bimanual"
-        )
+    facts = facts_for_client(Path(settings.policy))
     require("msgpack", extra=EXTRA)
     serve = require("websockets.sync.server", extra=EXTRA).serve
     actor = PolicyActor(
@@ -77,4 +73,21 @@ def open_server(settings: ServePolicySettings) -> Any:
         replan=settings.replan,
         device=str(resolve_device(settings.device)),
     ).build()
-    return serve(make_handler(actor, int(config["image_size"])), settings.host, settings.port, max_size=2**26)
+    return serve(make_handler(actor, facts.picture), settings.host, settings.port, max_size=2**26)
+
+
+def facts_for_client(folder: Path) -> PolicyFacts:
+    """Read a policy's facts, and refuse one that RoboTwin's client cannot feed or obey."""
+    facts, spec = policy_facts(folder), suite_spec(next(iter(CONFIGS)))
+    if facts.actions.size != SIZE:
+        raise SettingError(
+            f"policy: {folder} gives {facts.actions.size} numbers, RoboTwin takes {SIZE} joint targets; train one on two-armed "
+            "demonstrations: worldrl collect kind=bimanual"
+        )
+    require_policy_fits(folder, spec.actions, "RoboTwin's client", cameras=spec.cameras, picture=spec.picture)
+    if facts.n_obs_steps > 1:
+        raise SettingError(
+            f"policy: {folder} looks at {facts.n_obs_steps} observations, one per control step, and RoboTwin's client shows one "
+            "per chunk; give one of n_obs_steps 1, or measure this one: worldrl benchmark suite=robotwin_clean"
+        )
+    return facts

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
@@ -64,9 +64,7 @@ class ForesightConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("context", "ahead", "hidden", "batch"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"foresight.{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(self, ("context", "ahead", "hidden", "batch"), of="foresight")
         if self.steps < 0:
             raise SettingError(f"foresight.steps must be 0 or more, got {self.steps}")
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from worldrl.core.device import resolve_dtype
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
@@ -78,9 +78,7 @@ class IdmTraining:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("steps", "batch"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"training.{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(self, ("steps", "batch"), of="training")
         for name in ("beta", "codec_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"training.{name} must lie in [0, 1], got {getattr(self, name)}")

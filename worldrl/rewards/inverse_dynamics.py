@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
 from worldrl.nn.backbone import BackboneEncoder
 from worldrl.nn.blocks import Mlp
 from worldrl.nn.vision import ImageEncoder
@@ -68,9 +68,9 @@ class IdmConfig:
         """Check the ranges."""
         if self.window not in OFFSETS:
             raise SettingError(f"model.window must be one of {sorted(OFFSETS)}, got {self.window}")
-        for name in ("width", "blocks", "keypoints", "value_width", "hidden", "backbone_stride"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"model.{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(
+            self, ("width", "blocks", "keypoints", "value_width", "hidden", "backbone_stride"), of="model"
+        )
 
 
 @dataclass(frozen=True)

@@ -109,18 +109,18 @@ def state_of(observation: Mapping[str, Any]) -> NDArray[np.float32]:
     return np.concatenate(parts)
 
 
-def pictures_of(observation: Mapping[str, Any], size: int) -> dict[str, NDArray[np.uint8]]:
-    """Pictures of an observation under the names of a two-armed policy's observation, squared to ``size`` pixels.
+def pictures_of(observation: Mapping[str, Any], size: tuple[int, int]) -> dict[str, NDArray[np.uint8]]:
+    """Pictures of an observation under the names of a two-armed policy's observation, scaled to ``size`` (rows, columns).
 
     Raises:
         FrameError: the head camera's is missing or no picture.
     """
-    vision, found = observation.get("vision", {}), {}
+    vision, found, (rows, columns) = observation.get("vision", {}), {}, size
     for camera, theirs in CLIENT_CAMERAS.items():
         picture = np.asarray(vision.get(theirs, {}).get("color", []))
         if picture.ndim == 3 and picture.shape[2] == 3 and picture.dtype == np.uint8:
             found["image" if camera == "head" else f"{camera}_image"] = cv2.resize(
-                picture, (size, size), interpolation=cv2.INTER_AREA
+                picture, (columns, rows), interpolation=cv2.INTER_AREA
             )
         elif camera == "head":
             raise FrameError(
@@ -143,12 +143,12 @@ class Conversation:
 
     Args:
         actor: decides; one at a time, whatever the number of connections.
-        image_size: pixels that the policy sees.
+        picture: rows and columns of the pictures that the policy sees.
         turn: held while the actor decides.
     """
 
-    def __init__(self, actor: Actor, image_size: int, turn: threading.Lock) -> None:
-        self._actor, self._image_size, self._turn = actor, image_size, turn
+    def __init__(self, actor: Actor, picture: tuple[int, int], turn: threading.Lock) -> None:
+        self._actor, self._picture, self._turn = actor, picture, turn
         self._row: Row | None = None
         self._command: NDArray[np.float32] | None = None
         self._episodes = 0
@@ -191,7 +191,7 @@ class Conversation:
         state = state_of(observation)
         command = state if self._command is None else self._command
         self._row.instruction = str(observation.get("instruction") or self._row.instruction)
-        self._row.obs = {**pictures_of(observation, self._image_size), "state": state, "command": command}
+        self._row.obs = {**pictures_of(observation, self._picture), "state": state, "command": command}
         with self._turn:
             chunk = self._actor.act([self._row])[0]
         if chunk.shape[1] != SIZE:
@@ -200,17 +200,17 @@ class Conversation:
         return {"actions": named_actions(chunk), "latency_ms": 1000 * (time.monotonic() - began_s)}
 
 
-def make_handler(actor: Actor, image_size: int) -> Callable[[Any], None]:
+def make_handler(actor: Actor, picture: tuple[int, int]) -> Callable[[Any], None]:
     """Return what a websocket server calls with each connection.
 
     Args:
         actor: decides.
-        image_size: pixels that the policy sees.
+        picture: rows and columns of the pictures that the policy sees.
     """
     turn = threading.Lock()
 
     def handle(connection: Any) -> None:
-        conversation = Conversation(actor, image_size, turn)
+        conversation = Conversation(actor, picture, turn)
         for message in connection:
             if not isinstance(message, bytes):
                 continue

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.interfaces import RewardMix, VideoReward
 from worldrl.core.rng import row_streams
 from worldrl.core.types import Imagined, ImaginedVideos, ResetRecord, first_frames
@@ -66,9 +66,7 @@ class StagedConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("proposals", "stages", "stage_chunks", "attempts"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"staged.{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(self, ("proposals", "stages", "stage_chunks", "attempts"), of="staged")
 
 
 @dataclass(frozen=True)

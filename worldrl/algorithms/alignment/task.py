@@ -14,7 +14,7 @@ from torch import Tensor
 
 from worldrl.algorithms.advantages import group_advantage, group_mean
 from worldrl.core.embodiment import integrate_commands
-from worldrl.core.errors import NonFiniteError, SettingError
+from worldrl.core.errors import NonFiniteError, SettingError, require_at_least_one
 from worldrl.core.interfaces import Logs, RewardMix, VideoReward
 from worldrl.core.rng import stream
 from worldrl.core.types import ImaginedVideos, ResetRecord, first_frames
@@ -58,9 +58,9 @@ class AlignmentConfig:
 
     def __post_init__(self) -> None:
         """Reject settings under which nothing could be learned."""
-        for name in ("iterations", "prompts", "chunks", "epochs", "minibatch", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"alignment.{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(
+            self, ("iterations", "prompts", "chunks", "epochs", "minibatch", "checkpoint_every"), of="alignment"
+        )
         if self.group_size < 2:
             raise SettingError(f"alignment.group_size must be at least 2, got {self.group_size}")
         if self.advantage_clip <= 0:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.interfaces import Logs, OfflineAgent, StateWorld
 from worldrl.core.transitions import Outcome, Transitions, concat
 
@@ -42,9 +42,7 @@ class BranchConfig:
 
     def __post_init__(self) -> None:
         """Reject numbers out of range."""
-        for name in ("starts", "horizon"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"branches.{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(self, ("starts", "horizon"), of="branches")
         if self.penalty < 0:
             raise SettingError(f"branches.penalty must be 0 (none) or above, got {self.penalty}")
 

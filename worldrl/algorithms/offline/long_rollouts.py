@@ -21,7 +21,7 @@ from torch import Tensor
 
 from worldrl.algorithms.offline.neubay import Neubay, Recollection
 from worldrl.algorithms.offline.tape import Tape, segment
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.interfaces import Logs, StateWorld
 from worldrl.core.transitions import Transitions
 
@@ -47,9 +47,7 @@ class LongRolloutConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("rollouts", "episode_steps"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"rollouts.{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(self, ("rollouts", "episode_steps"), of="rollouts")
         if self.horizon is not None and self.horizon < 1:
             raise SettingError(f"rollouts.horizon must be at least 1 or null, got {self.horizon}")
 

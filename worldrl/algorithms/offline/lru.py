@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, require_at_least_one
 
 SMALLEST = 1e-8
 """Keeps |λ| off 0, whose logarithm has none."""
@@ -48,9 +48,7 @@ class MemoryConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("width", "states", "layers"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"memory.{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(self, ("width", "states", "layers"), of="memory")
         if not 0 <= self.radius_min <= self.radius_max < 1:
             raise SettingError(
                 f"memory: needs 0 <= radius_min <= radius_max < 1, got {self.radius_min} and {self.radius_max}"
