@@ -24,7 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
@@ -70,9 +70,7 @@ class ExecutionConfig:
         """Check the ranges."""
         if self.members < 2:
             raise SettingError(f"execution.members must be at least 2, to disagree; got {self.members}")
-        for name in ("hidden", "steps", "batch"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"execution.{name} must be at least 1, got {getattr(self, name)}")
+        require_at_least_one(self, ("hidden", "steps", "batch"), of="execution")
         if not 0 <= self.dropout < 1:
             raise SettingError(f"execution.dropout must lie in [0, 1), got {self.dropout}")
 
