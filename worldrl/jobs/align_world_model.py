@@ -82,8 +82,6 @@ class AlignWorldModelSettings:
         one_of("mixing", self.mixing, tuple(MIXES))
         one_of("method", self.method, METHODS)
         named = chosen_terms(self.rewards, self.weights)
-        for name in named:
-            one_of("rewards", name, VIDEO_REWARDS.names())
         for name in self.folders:
             one_of("folders", name, tuple(named))
         if not self.data:
