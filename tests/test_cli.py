@@ -96,6 +96,7 @@ def test_command_help_explains_every_setting(command: str, capsys: pytest.Captur
         assert row.type_text in lines[row.key]
         assert row.meaning, f"{command}: setting {row.key} has no meaning; declare it with setting(default, meaning)"
         assert row.key == "preset" or row.meaning in lines[row.key]
+        assert "`" not in row.meaning, f"{command}: {row.key}: markup is for docstrings, not for a terminal"
     assert f"worldrl {command}" in text.partition("examples:")[2]
 
 

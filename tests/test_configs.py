@@ -15,6 +15,7 @@ from worldrl.settings import (
     Preset,
     as_plain,
     compose,
+    compose_plain,
     fraction,
     non_negative,
     one_of,
@@ -92,6 +93,17 @@ def test_dataclass_keys_with_mapping_values_survive_composition(command: str) ->
     settings = compose(command, schema, fill(schema, "tiny"))
     again = yaml.safe_load(to_yaml(settings))
     assert again == as_plain(settings)
+
+
+@pytest.mark.parametrize("command", ["train-policy", "train-world-model", "train-vla"])
+def test_tiny_preset_leaves_no_training_at_its_full_length(command: str) -> None:
+    schema = COMMANDS[command].load()[1]
+    plain = compose_plain(command, schema, fill(schema, "tiny"))
+    trained = [
+        row.key for row in describe(schema) if row.key.rpartition(".")[2] in ("steps", "outcome_steps", "codec_steps")
+    ]
+    long = {key: value_at(plain, key) for key in trained if not key.startswith(("wan.", "policy.", "fine_tuning."))}
+    assert {key: steps for key, steps in long.items() if isinstance(steps, int) and steps > 20} == {}
 
 
 # --- the composition -----------------------------------------------------------------------------------------------
@@ -205,7 +217,7 @@ def test_instances_share_no_default() -> None:
         (["rl.steps=1,2"], "^rl.steps must be int, got '1,2'$"),
         (["rl.steps="], "^rl.steps must be int, got ''$"),
         (["fast=perhaps"], "^fast must be bool, got 'perhaps'$"),
-        (["tasks=lift"], "^tasks must be list of str, got 'lift'$"),
+        (["tasks=lift"], r"^tasks must be list of str, got 'lift'; a list is written 'tasks=\[lift\]'$"),
         (["weight.lift=heavy"], "^weight.lift must be str to float, got 'heavy'$"),
         (["preset=big"], "preset: unknown value 'big'; valid names: cpu, gpu, tiny, wan"),
         (["rl.steps=-1"], "^rl.steps: must not be negative$"),  # a record that does not know where it stands

@@ -234,7 +234,13 @@ def _check_type(node: Any, key: str, text: str, hint: Any) -> None:
         value = OverridesParser.create().parse_override(f"++{key}={text}").value()
         OmegaConf.update(copy.deepcopy(node), key, value, force_add=True)
     except (HydraException, OmegaConfBaseException) as error:
-        raise SettingError(f"{key} must be {type_text(hint)}, got {text!r}") from error
+        raise SettingError(f"{key} must be {type_text(hint)}, got {text!r}{_as_list(key, text, hint)}") from error
+
+
+def _as_list(key: str, text: str, hint: Any) -> str:
+    """Say how a list is written, where one was wanted and one item given."""
+    wanted = get_origin(bare_hint(hint)) in (list, tuple) and text and not text.startswith("[")
+    return f"; a list is written '{key}=[{text}]'" if wanted else ""
 
 
 def _schema_node(schema: type[Any]) -> Any:

@@ -61,7 +61,7 @@ def describe(schema: type[Any], prefix: str = "", default: Any = None) -> list[S
         if is_dataclass(inner) and isinstance(inner, type):
             rows += describe(inner, f"{key}.", None if value == REQUIRED else value)
         else:
-            meaning = item.metadata.get("meaning") or written.get(item.name, "")
+            meaning = _bare_words(item.metadata.get("meaning") or written.get(item.name, ""))
             rows.append(SettingRow(key, hints[item.name], value, meaning))
     return rows
 
@@ -86,6 +86,11 @@ def bare_hint(hint: Any) -> Any:
         rest = [a for a in get_args(hint) if a is not type(None)]
         return rest[0] if len(rest) == 1 else hint
     return hint
+
+
+def _bare_words(meaning: str) -> str:
+    """Drop a docstring's markup: ``:data:`CLIPS``` and double backquotes."""
+    return re.sub(r"(?::\w+:)?`+~?([^`]+)`+", r"\1", meaning)
 
 
 def _default(item: Any) -> Any:

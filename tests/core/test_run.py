@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import yaml
 
 from worldrl.core import provenance
-from worldrl.core.errors import RunDirectoryError
+from worldrl.core.errors import RunDirectoryError, SettingError
 from worldrl.core.run import RunDirectory, config_hash
 
 CONFIG = {"seed": 0, "policy": {"width": 64, "lr": 1e-5}, "names": ["a", "1e-3", "2020-01-01", "on"], "none": None}
@@ -72,6 +73,42 @@ def test_another_config_is_refused_with_a_diff(tmp_path):
     assert "policy.lr" not in text
     assert "choose a new run_dir, or delete" in text
     open_run(tmp_path).close()  # the refusal let the lock go
+
+
+def refused(path: Path, made: str = "", **given) -> None:
+    """Begin a run that is refused by one of its own checks, after it has written ``made`` into a stage."""
+    with suppress(SettingError), open_run(path, **given) as run:
+        (run.stage("01-collect").folder / "rows.jsonl").write_text(made)
+        raise SettingError("tasks: unknown task 'nope'")
+
+
+def test_a_setting_refused_before_anything_was_made_does_not_keep_the_directory(tmp_path):
+    refused(tmp_path / "run")
+    with open_run(tmp_path / "run", command="collect", config={"seed": 1}) as run:
+        assert run.config == {"seed": 1}
+        assert run.wall_s < 10
+
+
+def test_a_refusal_later_on_leaves_the_run_to_its_settings(tmp_path):
+    refused(tmp_path / "made", made="{}")
+    open_run(tmp_path / "opened").close()
+    refused(tmp_path / "opened")
+    for name in ("made", "opened"):
+        with pytest.raises(RunDirectoryError, match="seed: 0 -> 1"):
+            open_run(tmp_path / name, config={**CONFIG, "seed": 1})
+
+
+def test_a_place_that_cannot_be_a_directory_is_told_plainly(tmp_path):
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "else")
+    for path in ("file", "file/run", "dangling"):
+        with pytest.raises(
+            RunDirectoryError, match=r"a file or a link to nothing is in the way; .*another folder"
+        ) as found:
+            open_run(tmp_path / path)
+        assert "bytes" not in str(found.value)
+    with pytest.raises(RunDirectoryError, match="No such file or directory; nothing was changed; choose a folder"):
+        open_run(Path("/proc/run"))
 
 
 def test_a_long_diff_is_cut(tmp_path):

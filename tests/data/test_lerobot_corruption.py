@@ -91,6 +91,9 @@ def test_a_cut_journal_is_not_taken_for_a_shorter_dataset(damaged, open_writer):
 def test_missing_and_foreign_folders(tmp_path, damaged):
     with pytest.raises(ArtefactError, match="there is no dataset folder"):
         EpisodeDataset.open(tmp_path / "nowhere")
+    (tmp_path / "notes.txt").write_text("x")
+    with pytest.raises(ArtefactError, match=r"notes\.txt: is a file; give the dataset's folder"):
+        EpisodeDataset.open(tmp_path / "notes.txt")
     with pytest.raises(ArtefactError, match="not a dataset"):
         EpisodeDataset.open(tmp_path)
     (damaged / JOURNAL_PATH).unlink()

@@ -57,6 +57,13 @@ def written(tmp_path: Path) -> Path:
     return write_minari(tmp_path, make(), **BY)
 
 
+def test_store_may_be_relative_as_the_commands_default_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = write_minari(Path("runs/datasets"), make(), **BY)
+    assert folder == Path("runs/datasets") / ID
+    assert len(read_minari(folder)) == 8
+
+
 def test_round_trip_keeps_every_row_and_what_is_known(written: Path) -> None:
     data, back = make(), read_minari(written)
     for name in ("obs", "action", "reward", "next_obs", "terminated", "truncated", "episode", "qpos", "qvel", "seed"):
@@ -192,8 +199,11 @@ def test_counts_of_the_metadata_are_checked(written: Path) -> None:
 def test_unknown_name_lists_the_nearest(written: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"did you mean 'worldrl/pendulum-v1/test-v3'\?"):
         open_trajectories("worldrl/pendulum-v1/tets-v3", store=tmp_path)
-    with pytest.raises(SettingError, match="the store is empty"):
+    with pytest.raises(SettingError, match=r"nothing of that name here, and none in the store .*the store is empty"):
         open_trajectories("x/y/z-v0", store=tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ArtefactError, match=r"empty: no data/metadata\.json; give the folder of a Minari dataset"):
+        open_trajectories(str(tmp_path / "empty"), store=tmp_path)
     with pytest.raises(ArtefactError, match=r"ends in \.hdf5 or \.h5"):
         open_trajectories(str(written / "data" / "metadata.json"))
     assert len(open_trajectories(str(written))) == len(open_trajectories(ID, store=tmp_path)) == 8

@@ -63,6 +63,11 @@ def test_difference_is_paired_by_seed_and_gives_the_verdict() -> None:
         compare(row("ravl", *values), base, seed=0)["verdict"] for values in ([9, 48, 89], [11, 49, 90], [11.0])
     ]  # pyright: ignore[reportOptionalSubscript]
     assert verdicts == ["worse", "within the interval", "open"]
+    two = compare(row("ravl", 11.0, 52.0), base, seed=0)
+    assert two is not None
+    assert (
+        two["verdict"] == "open"
+    )  # the interval of two seeds is the two of them: chance puts it beside zero half the time
     shifted = compare([run("ravl", 2, 91.0)], base, seed=0)
     assert shifted is not None
     assert shifted["difference"]["value"] == 1.0  # less seed 2's, not less the first

@@ -40,6 +40,10 @@ def test_files_read_back(protocol, make_result, tmp_path):
     assert EvalResult.load(tmp_path / "result.json") == result
     with pytest.raises(ArtefactError, match=r"holds no evaluation\.json"):
         EvalResult.load(tmp_path / "elsewhere")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("x")
+    with pytest.raises(ArtefactError, match=r"notes/a\.txt: holds no evaluation"):
+        EvalResult.load(tmp_path / "notes" / "a.txt")
 
 
 def test_the_log_forgets_a_torn_line_and_keeps_the_rest(protocol, make_result, tmp_path):

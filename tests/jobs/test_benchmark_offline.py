@@ -89,7 +89,9 @@ def test_grid_ends_in_one_table_in_four_forms(run: Any, store: Path, tmp_path: P
     assert len(lines) == 12
     assert {line["seed"] for line in lines} == {"4", "5"}
     assert "| pendulum/random-v1 | ravl | 2 |" in (tmp_path / "grid" / "results.md").read_text()
-    assert "ravl less td3_bc" in (tmp_path / "grid" / "report.html").read_text()
+    page = (tmp_path / "grid" / "report.html").read_text().replace("\u00a0", " ")
+    assert "ravl \u2212 td3_bc (dataset score)" in page
+    assert "Of 6 comparisons of 3 algorithms on 2 datasets, up to 2 seeds each: 6 open." in page
 
 
 def test_stopped_grid_goes_on_with_what_is_missing(run: Any, store: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -116,7 +118,9 @@ def test_run_that_fails_does_not_stop_the_others_and_is_tried_again(
 ) -> None:
     tokens = [f"data=[{store}/random-v0,{store}/random-v7]", "algorithms=[bc]", "seeds=1", SMALL]
     assert run(*tokens) == cli.USER_ERROR
-    assert "bc on pendulum/random-v7, seed 0: dataset: neither a file or folder" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "bc on pendulum/random-v7, seed 0: dataset " in told
+    assert "nothing of that name here" in told
     found = metrics(tmp_path)
     assert list(found["errors"]) == ["bc on pendulum/random-v7, seed 0"]
     assert [row["data"] for row in found["rows"]] == ["pendulum/random-v0"]

@@ -156,6 +156,8 @@ def test_dreams_of_a_policy_in_a_world_model_are_executed_and_imagined_only_once
         ({"policy": "p"}, "policy goes with policy_episodes or dream_episodes"),
         ({"policy": "p", "dream_episodes": 1}, "world_model and dream_episodes go together"),
         ({"policy": "p", "policy_episodes": 1, "world_model": "bundled"}, "world_model and dream_episodes go together"),
+        ({"temperature": -1.0}, "temperature must be positive, got -1.0"),
+        ({"lasting": 3.0}, "lasting must be between 0 and 1, got 3.0"),
         ({"styles": []}, "styles"),
         ({"instruction_mode": "none"}, "instruction_mode"),
     ],

@@ -60,6 +60,7 @@ def test_an_unfinished_environment_is_none(cache):
     with pytest.raises(Failure) as caught:
         check_environment("libero")
     assert caught.value.fix == "worldrl setup libero"
+    assert caught.value.detail.startswith("its environment "), "the line begins with the name already"
 
 
 def test_doctor_believes_the_check_and_not_the_record(cache, monkeypatch):

@@ -37,8 +37,11 @@ DISK_ERRORS = frozenset(
         errno.ENOTDIR,
         errno.EEXIST,
         errno.ENAMETOOLONG,
+        errno.ENOENT,
+        errno.ELOOP,
     }
 )
+IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR})
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -155,13 +158,21 @@ def disk_errors(path: Path, *, needed: int, error: type[WorldrlError]) -> Genera
     except OSError as reason:
         if reason.errno not in DISK_ERRORS:
             raise
-        size = f"{needed} bytes needed" if needed else "size unknown"
-        fix = "free some space, or choose another folder"
-        if reason.errno not in FULL:
-            fix = "choose a folder you may write to"
-        with suppress(OSError):
-            size += f", {free_bytes(path.parent)} bytes free"
-        raise error(f"{path}: cannot be written: {reason.strerror} ({size}); nothing was changed; {fix}") from reason
+        why, fix = reason.strerror, "nothing was changed; choose a folder you may write to"
+        if reason.errno in FULL:
+            why = f"{why} ({_room(path, needed)})"
+            fix = "nothing was changed; free some space, or choose another folder"
+        elif reason.errno in IN_THE_WAY:
+            fix = "a file or a link to nothing is in the way; move it away, or choose another folder"
+        raise error(f"{path}: cannot be written: {why}; {fix}") from reason
+
+
+def _room(path: Path, needed: int) -> str:
+    """Say how much space is needed and how much there is."""
+    wanted = f"{needed} bytes needed" if needed else "size unknown"
+    with suppress(OSError):
+        return f"{wanted}, {free_bytes(path.parent)} bytes free"
+    return wanted
 
 
 def _claim(path: Path, *, folder: bool) -> tuple[Path, int]:

@@ -12,8 +12,8 @@ from worldrl.core.log import console
 
 
 @contextmanager
-def interrupts() -> Generator[Callable[[], bool]]:
-    """Hold Ctrl-C back until a step is complete, since a half-taken optimizer step cannot be saved.
+def interrupts(unit: str = "step") -> Generator[Callable[[], bool]]:
+    """Hold Ctrl-C back until a step (or other ``unit``) is complete, since half of one cannot be saved.
 
     A second Ctrl-C interrupts at once. Outside the main thread Python delivers no signals: nothing to hold back.
     """
@@ -23,7 +23,7 @@ def interrupts() -> Generator[Callable[[], bool]]:
         if asked.is_set():
             raise KeyboardInterrupt
         asked.set()
-        console().print("interrupted: finishing this step and saving it; press Ctrl-C again to stop at once")
+        console().print(f"interrupted: finishing this {unit} and saving it; press Ctrl-C again to stop at once")
 
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set

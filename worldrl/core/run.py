@@ -18,13 +18,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from types import TracebackType
 from typing import Any, Self
 
 import yaml
 
 from worldrl.core.atomic import disk_errors, recover, write_file
 from worldrl.core.device import hardware, peak_rss_mb
-from worldrl.core.errors import RunDirectoryError
+from worldrl.core.errors import RunDirectoryError, WorldrlError
 from worldrl.core.jsonfile import difference, digest, plain, read_json, write_json
 from worldrl.core.lock import take_lock
 from worldrl.core.provenance import code_version, package_versions
@@ -32,6 +33,8 @@ from worldrl.core.provenance import code_version, package_versions
 SCHEMA = 1
 TICK_EVERY_S = 10.0
 STAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+CLAIM = ("config.yaml", "run_clock.json")
+"""What makes a directory that of one command and config, and may be taken back while nothing else is in it."""
 
 
 @dataclass(frozen=True)
@@ -105,10 +108,12 @@ class RunDirectory:
         resume_command: str,
         lock: int,
         clock: Callable[[], float],
+        begun: bool,
     ) -> None:
         self.path, self.command, self.config, self.resume_command = path, command, config, resume_command
         self.config_hash = config_hash(config)
         self._lock: int | None = lock
+        self._begun = begun
         self._clock, self._began = clock, clock()
         earlier = read_json(path / "run_clock.json") if (path / "run_clock.json").exists() else {}
         self._earlier, self._peak_mb = earlier.get("wall_s", 0.0), earlier.get("peak_rss_mb", 0.0)
@@ -147,8 +152,8 @@ class RunDirectory:
         lock = take_lock(path / "run.lock", command)
         try:
             recover(path)
-            _claim_config(path, command, body)
-            run = cls(path, command, body, resume_command, lock, clock)
+            begun = _claim_config(path, command, body)
+            run = cls(path, command, body, resume_command, lock, clock, begun)
             run.tick(force=True)
         except BaseException:
             os.close(lock)
@@ -250,7 +255,15 @@ class RunDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it; begun here and refused before anything was made, it is free for the mended settings."""
+        if self._begun and self._lock is not None and isinstance(error, WorldrlError) and not _holds_work(self.path):
+            for name in CLAIM:
+                (self.path / name).unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
         self.close()
 
 
@@ -259,13 +272,19 @@ def config_hash(config: Mapping[str, Any]) -> str:
     return digest(plain(config, where="config", error=RunDirectoryError))
 
 
-def _claim_config(path: Path, command: str, config: dict[str, Any]) -> None:
-    """Write the config on the first open; later, insist on the same command and config."""
+def _holds_work(path: Path) -> bool:
+    """Whether anything but the claim and the lock has content: logs and stages are made empty."""
+    own = {path / name for name in (*CLAIM, "run.lock")}
+    return any(file.is_file() and file not in own and file.stat().st_size > 0 for file in path.rglob("*"))
+
+
+def _claim_config(path: Path, command: str, config: dict[str, Any]) -> bool:
+    """Write the config on the first open, which returns True; later, insist on the same command and config."""
     file = path / "config.yaml"
     if not file.exists():
         text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
         write_file(file, text.encode())
-        return
+        return True
     try:
         earlier: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as reason:
@@ -278,3 +297,4 @@ def _claim_config(path: Path, command: str, config: dict[str, Any]) -> None:
     begun = read_json(clock).get("command") if clock.exists() else command
     if begun != command:
         raise RunDirectoryError(f"{path}: was begun by {begun!r}, not {command!r}; choose a new run_dir")
+    return False

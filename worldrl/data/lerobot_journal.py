@@ -131,6 +131,8 @@ def _read_header(path: Path, lines: list[bytes]) -> DatasetHeader:
 
 def _check_folder(folder: Path) -> None:
     """Say what kind of folder this is when it is not ours."""
+    if folder.is_file():
+        raise ArtefactError(f"{folder}: is a file; give the dataset's folder, the one that holds {INFO_PATH}")
     if not folder.is_dir():
         raise ArtefactError(f"{folder}: there is no dataset folder; record one with `worldrl collect`")
     version = _lerobot_version(folder)

@@ -27,6 +27,8 @@ COMMAND = "train-offline"
 SCALES = ("raw", "d4rl", "dataset")
 OWN = ("seed", "run_dir", "data", "device")
 """Settings in which runs of one row may differ; the data are told apart by their name."""
+LEAST_SEEDS = 3
+"""With fewer a comparison stays open."""
 VERDICTS = ("better", "within the interval", "worse", "open")
 
 
@@ -233,7 +235,10 @@ def best_of(rows: Mapping[tuple[str, str], Sequence[OfflineRun]], data: str, nam
 
 
 def verdict(found: Bootstrap) -> str:
-    """Say whether a difference is above zero: open with a single seed."""
-    if found["n"] < 2:
+    """Say whether a difference is above zero: open with fewer than three seeds.
+
+    Two seeds' interval reaches from the one to the other, and lies beside zero half the time where there is no difference.
+    """
+    if found["n"] < LEAST_SEEDS:
         return "open"
     return "better" if found["lo"] > 0 else "worse" if found["hi"] < 0 else "within the interval"

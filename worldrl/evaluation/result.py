@@ -152,7 +152,9 @@ class EvalResult:
         """
         folder = path.parent if path.is_file() else path
         if not (folder / HEADER).is_file():
-            raise ArtefactError(f"{folder}: holds no {HEADER}; give the run directory of `worldrl evaluate`")
+            raise ArtefactError(
+                f"{path}: holds no {HEADER}, nor does its folder; give the run directory of `worldrl evaluate`"
+            )
         header = read_header(folder)
         protocol = EvalProtocol.from_json(header["protocol"])
         found = {outcome.spec.key: outcome for outcome in read_rows(folder)}

@@ -14,10 +14,11 @@ from worldrl.core.atomic import write_file
 from worldrl.core.log import console
 from worldrl.core.provenance import package_versions
 from worldrl.core.run import RunDirectory
-from worldrl.evaluation.offline_table import SCALES, OfflineRun
+from worldrl.evaluation.offline_table import LEAST_SEEDS, SCALES, OfflineRun
 from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.model import Number, ReportData, Table
 from worldrl.evaluation.report.store import save_report
+from worldrl.evaluation.report.words import count, number
 
 PAGE = ("measurements", "notes", "configuration")
 COLUMNS = (
@@ -32,16 +33,19 @@ COLUMNS = (
     "steps",
     "wall_s",
 )
-HEADINGS = ("data", "algorithm", "seeds", "return", "D4RL score", "dataset score", "promised less earned", "less the data's",
+HEADINGS = ("data", "algorithm", "seeds", "return", "D4RL score", "dataset score", "promised − earned", "return − the data's",
             "episodes (steps) played")  # fmt: skip
 SHOWN = 6
 """Columns of the first table that a terminal shows; the files have all."""
 NOTES = (
     "Values are interquartile means over seeds; brackets hold 95 % intervals from drawing seeds again within each dataset. With fewer "
-    "than four seeds the interquartile mean is the mean; with three to five the interval is narrower than 95 %.",
+    "than four seeds the interquartile mean is the mean, and with fewer than six the interval is narrower than it says: where there is "
+    "no difference it lies beside zero half the time with two seeds, a quarter of the time with three.",
+    "A difference is better or worse where its interval lies beside zero, and within the interval where that holds zero: then nothing "
+    f"was shown. It is open with fewer than {LEAST_SEEDS} common seeds.",
     "Scores are 0 for a random policy and 100 for an expert: with D4RL's constants, which were measured in other versions of the "
     "environments, and with the dataset's own.",
-    "Promised less earned is the critic's value of the first states less the discounted return that came.",
+    "Promised − earned is the critic's value of the first states minus the discounted return that came.",
     "A comparison pairs runs of the same seed. The best rival is chosen by its own result, which flatters it a little.",
     "Episodes and steps are those of the real environment that all runs of a row have played to be looked at.",
 )
@@ -113,9 +117,9 @@ def bracketed(found: Mapping[str, Any] | None) -> str:
     """Write a value with its interval; a single seed has none, and what was not measured is empty."""
     if found is None or not is_number(found["value"]):
         return ""
-    value = f"{found['value']:.4g}"
     known = is_number(found["lo"]) and is_number(found["hi"])
-    return f"{value} [{found['lo']:.4g}, {found['hi']:.4g}]" if known else value
+    interval = f" [{number(found['lo'])}, {number(found['hi'])}]" if known else ""
+    return f"{number(found['value'])}{interval}"
 
 
 def sentence(metrics: Mapping[str, Any]) -> str:
@@ -126,7 +130,8 @@ def sentence(metrics: Mapping[str, Any]) -> str:
     seeds = max(len(row["seeds"]) for row in rows)
     datasets = len({row["data"] for row in rows})
     names = len({row["algorithm"] for row in rows})
-    return f"Algorithms: {names}; datasets: {datasets}; seeds: up to {seeds}. Comparisons: {told}."
+    sizes = f"{count(names, 'algorithm')} on {count(datasets, 'dataset')}, up to {count(seeds, 'seed')} each"
+    return f"Of {count(len(found), 'comparison')} of {sizes}: {told}." if found else f"No comparison: {sizes}."
 
 
 def write_report(run: RunDirectory, metrics: Mapping[str, Any]) -> None:
@@ -138,7 +143,7 @@ def write_report(run: RunDirectory, metrics: Mapping[str, Any]) -> None:
         sections=PAGE,
         headline=[
             Number(
-                f"{one['algorithm']} less {one['than']}",
+                f"{one['algorithm']} − {one['than']} ({one['scale']} {'return' if one['scale'] == 'raw' else 'score'})",
                 bracketed(one["difference"]),
                 note=f"{one['data']}: {one['verdict']}",
             )
@@ -157,8 +162,8 @@ def write_report(run: RunDirectory, metrics: Mapping[str, Any]) -> None:
 
 def show(metrics: Mapping[str, Any]) -> None:
     """Print the tables, of the first one what fits a terminal: names and scores."""
-    for number, part in enumerate(tables(metrics)):
-        columns = [n for n, name in enumerate(part.headers) if number or n < SHOWN]
+    for place, part in enumerate(tables(metrics)):
+        columns = [n for n, name in enumerate(part.headers) if place or n < SHOWN]
         table = TerminalTable(title=part.title)
         for n in columns:
             table.add_column(part.headers[n], overflow="fold")

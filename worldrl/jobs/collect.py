@@ -27,7 +27,7 @@ from worldrl.policies.token_policy import TokenPolicy, stored_actions
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_embodiment, main_camera
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
-from worldrl.settings import non_negative, one_of, positive, setting
+from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.workers import libero_facts
 from worldrl.world_models.loading import open_world_model
 
@@ -94,6 +94,9 @@ class CollectSettings:
             non_negative(name, getattr(self, name))
         for name in ("envs_per_worker", "timeout_s", "image_size"):
             positive(name, getattr(self, name))
+        if self.temperature is not None:
+            positive("temperature", self.temperature)
+        fraction("lasting", self.lasting)
         one_of("instruction_mode", self.instruction_mode, ("canonical", "paraphrase", "held_out"))
         if (self.policy_episodes + self.dream_episodes > 0) != (self.policy is not None):
             raise SettingError("policy goes with policy_episodes or dream_episodes: give both, or neither")

@@ -217,7 +217,7 @@ def check_environment(name: str) -> str:
     try:
         environment = find_environment(name)
     except WorkerEnvironmentError as error:
-        raise Failure(str(error).partition(";")[0], f"worldrl setup {name}") from error
+        raise Failure(str(error).partition(";")[0].removeprefix(f"{name}: "), f"worldrl setup {name}") from error
     if "checkout" in environment.record:
         lacking = lacking_checkout(str(environment.record["checkout"]))
         if lacking:

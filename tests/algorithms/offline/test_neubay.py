@@ -2,6 +2,8 @@
 
 import copy
 import math
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -284,21 +286,27 @@ TRAINING = NeubayTraining(
 )
 
 
-def trained(folder: Path | None, stop: int | None = None) -> Neubay:
+def trained(folder: Path | None, stop: int | None = None, asks: int | None = None) -> Neubay:
+    """Train to the end, or to a stop at so many updates, or to a Ctrl-C there with checkpoints far apart."""
     episodes = dataset()
     made = agent()
+    config = TRAINING if asks is None else replace(TRAINING, checkpoint_generations=1000)
 
     def stopper(updates: int) -> None:
         if stop is not None and updates >= stop:
             raise KeyboardInterrupt
+        if asks is not None and updates >= asks:
+            os.kill(os.getpid(), signal.SIGINT)
 
-    train_neubay(made, Line(episodes.rows.obs, 1e9), episodes, TRAINING, seed=0, folder=folder, on_generation=stopper)
+    train_neubay(made, Line(episodes.rows.obs, 1e9), episodes, config, seed=0, folder=folder, on_generation=stopper)
     return made
 
 
-def test_resumed_training_is_the_uninterrupted_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["stop", "asks"])
+def test_resumed_training_is_the_uninterrupted_one(tmp_path: Path, how: str) -> None:
     with pytest.raises(KeyboardInterrupt):
-        trained(tmp_path, stop=3)
+        trained(tmp_path, **{how: 3})
+    assert how == "stop" or any(tmp_path.iterdir()), "Ctrl-C lost what was learnt since the last checkpoint"
     again, whole = trained(tmp_path), trained(None)
     assert again.updates == whole.updates == 9
     for name, module in whole.modules.items():

@@ -1,5 +1,7 @@
 """Units under test: COPlanner's planning, WSRL's online phase, snapshot resets."""
 
+import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -147,8 +149,19 @@ class KilledError(Exception):
     """The process died."""
 
 
-def online_until(folder: Path | None, env: Any, info: DatasetInfo, dies_at: int | None = None) -> tuple[Any, Any, int]:
-    """Go on learning for 60 steps, or die before one of them; return agent, report and the steps taken in this start."""
+def online_until(
+    folder: Path | None,
+    env: Any,
+    info: DatasetInfo,
+    dies_at: int | None = None,
+    stops_at: int | None = None,
+    checkpoint_every: int = 10,
+) -> tuple[Any, Any, int]:
+    """Go on learning for 60 steps, die before one of them, or get Ctrl-C in it.
+
+    Returns:
+        Agent, report and the steps taken in this start.
+    """
     facts = Facts(torch.zeros(*env.observation_space.shape), torch.ones(*env.observation_space.shape), 1)
     with initial_weights(0, "agent"):
         agent = Sac(Sac.config_class(hidden=(8, 8), actor_cosine=False), facts)
@@ -157,11 +170,15 @@ def online_until(folder: Path | None, env: Any, info: DatasetInfo, dies_at: int 
     def counted(action: Any) -> Any:
         if dies_at == len(taken):
             raise KilledError
+        if stops_at == len(taken):
+            os.kill(os.getpid(), signal.SIGINT)
         taken.append(action)
         return step(action)
 
     env.step = counted
-    config = WsrlConfig(steps=60, warmup=8, updates_per_step=2, batch_size=8, capacity=40, checkpoint_every=10)
+    config = WsrlConfig(
+        steps=60, warmup=8, updates_per_step=2, batch_size=8, capacity=40, checkpoint_every=checkpoint_every
+    )
     return agent, fine_tune("wsrl", agent, env, info, config, seed=0, folder=folder), len(taken)
 
 
@@ -185,6 +202,19 @@ def test_killed_phase_goes_on_from_the_end_of_an_episode_bit_for_bit(
     assert (resumed.returns, resumed.ends, resumed.updates) == (report.returns, report.ends, report.updates)
     same_tree(again.state_dict(), agent.state_dict())
     assert online_until(tmp_path / "kept", *made())[2] == 0  # it had finished
+
+
+def test_ctrl_c_waits_for_the_episodes_end_and_loses_nothing(tmp_path: Path, same_tree: Any) -> None:
+    def made() -> tuple[Any, DatasetInfo]:
+        return gymnasium.make("Pendulum-v1", max_episode_steps=7), PENDULUM
+
+    with pytest.raises(KeyboardInterrupt):
+        online_until(tmp_path / "kept", *made(), stops_at=30, checkpoint_every=1000)
+    again, resumed, steps = online_until(tmp_path / "kept", *made(), checkpoint_every=1000)
+    assert steps == 60 - 35  # the fifth episode of seven steps was running
+    agent, report, _ = online_until(None, *made())
+    assert (resumed.returns, resumed.updates) == (report.returns, report.updates)
+    same_tree(again.state_dict(), agent.state_dict())
 
 
 def test_policy_can_be_normalised() -> None:

@@ -297,16 +297,18 @@ def test_long_curves_are_averaged_and_say_so():
 
 
 def test_a_page_about_a_world_model_has_its_own_sentence_and_sections():
-    table = Table("Closed loop", ("After", "8 steps"), [("PSNR (dB)", "27.1 [26.4, 28.1]")], "Beyond <its> recording.")
+    rows = [("PSNR (dB)", "27.1 [26.4, 28.1]"), ("bias", "-0.5 [-1, 0]")]
+    table = Table("Closed loop", ("After", "8 steps"), rows, "Beyond <its> recording.")
     data = ReportData(
         "evaluate-world-model", sentence="Outcome told right in 9 of 10.", sections=("measurements", "notes"),
-        tables=[table], notes=["One seed."],
+        tables=[table], notes=["One seed."], headline=[Number("Gain", -0.5, note="-0.7 to -0.2")],
     )  # fmt: skip
     page = Page(render_report(data))
     assert page.text_of("h1") == ["Outcome told right in 9 of 10."]
     assert page.text_of("h2") == ["Measurements", "Limits and notes"]
     assert page.text_of("h3") == ["Closed loop"]
-    assert page.cells("8 steps") == ["27.1 [26.4, 28.1]"]
+    assert page.cells("8 steps") == ["27.1 [26.4, 28.1]", "\u22120.5 [\u22121, 0]"]
+    assert "\u22120.7 to \u22120.2" in render_report(data)
     assert page.text_of("p", "note") == ["Beyond <its> recording."]
     assert page.text_of("span", "measured") == ["• Measured"]
     assert "before and after" not in visible(render_report(data))

@@ -6,7 +6,16 @@ import pytest
 
 from worldrl.core import stats
 from worldrl.evaluation.report.model import SuccessRow
-from worldrl.evaluation.report.words import duration, gain_kind, number, p_value, percent, points, verdict
+from worldrl.evaluation.report.words import (
+    duration,
+    gain_kind,
+    number,
+    p_value,
+    percent,
+    points,
+    true_minus,
+    verdict,
+)
 
 
 def plain(text: str) -> str:
@@ -102,6 +111,15 @@ def test_one_episode_is_singular(row):
 )  # fmt: skip
 def test_numbers(value, text):
     assert plain(number(value)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [("-1.57 [-7.39, 4.25]", "−1.57 [−7.39, 4.25]"), ("-0.03 to -.04", "−0.03 to −.04"),
+     ("hopper-v5/replay-0", "hopper-v5/replay-0"), ("2026-11-23", "2026-11-23"), ("1e-05", "1e-05"), ("seed=-1", "seed=-1")],
+)  # fmt: skip
+def test_numbers_within_a_text_have_true_minus_signs_too(text, shown):
+    assert true_minus(text) == shown
 
 
 @pytest.mark.parametrize(

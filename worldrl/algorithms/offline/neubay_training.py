@@ -17,6 +17,7 @@ from worldrl.algorithms.offline.tape import TapeBuffer
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs, StateWorld
+from worldrl.core.interrupts import interrupts
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import stream
 
@@ -76,12 +77,15 @@ def train_neubay(
 
     Returns:
         The last logs; empty when nothing was left to do.
+
+    Raises:
+        KeyboardInterrupt: after Ctrl-C, once the generation in flight is complete and saved.
     """
     buffer = TapeBuffer(config.buffer, world.obs_size, world.action_size)
     generation, logs = _resume(agent, buffer, folder), Logs()
     if log is not None:
         log.truncate("neubay", agent.updates)
-    with Progress("neubay", config.updates, start=agent.updates) as progress:
+    with Progress("neubay", config.updates, start=agent.updates) as progress, interrupts("generation") as interrupted:
         while agent.updates < config.updates:
             draws = stream(seed, "neubay", "rollouts", generation)
             tapes, logs = long_rollouts(agent, world, episodes, config.rollouts, generator=draws)
@@ -98,8 +102,11 @@ def train_neubay(
                 log.write("neubay", agent.updates - 1, logs)
             if on_generation is not None:
                 on_generation(agent.updates)
-            if folder is not None and _due(generation, agent.updates, config):
+            stop = interrupted()
+            if folder is not None and (stop or _due(generation, agent.updates, config)):
                 _save(agent, buffer, generation, folder)
+            if stop:
+                raise KeyboardInterrupt
     return logs
 
 

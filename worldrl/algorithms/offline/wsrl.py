@@ -32,6 +32,7 @@ from worldrl.algorithms.offline.buffer import TransitionBuffer
 from worldrl.algorithms.offline.online_world import OnlineWorld
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.interfaces import Logs, Stateful
+from worldrl.core.interrupts import interrupts
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import stream, stream_seed
 from worldrl.core.transitions import Transitions
@@ -126,11 +127,12 @@ def fine_tune(
 
     Raises:
         ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses.
+        KeyboardInterrupt: after Ctrl-C, once the running episode is over and saved.
     """
     online = _Online(agent, env, info, TransitionBuffer(config.capacity), seed, name, world)
     first, logs = online.resume(folder, log), {}
     saved = first
-    with Progress(name, config.steps, start=first) as progress:
+    with Progress(name, config.steps, start=first) as progress, interrupts("episode") as interrupted:
         for step in range(first, config.steps):
             generator = stream(seed, name, step)
             online.collect(step, agent.explore if explorer is None or step < config.warmup else explorer.act, generator)
@@ -145,10 +147,13 @@ def fine_tune(
                 returns = {"episode/return": online.returns[-1]} if online.returns else {}
                 log.write(name, step, {**logs, **returns})
             progress.advance()
+            stop = online.obs is None and interrupted()
             between = online.obs is None and step + 1 - saved >= config.checkpoint_every
-            if between or step + 1 == config.steps:
+            if stop or between or step + 1 == config.steps:
                 online.save(step + 1, folder, log)
                 saved = step + 1
+            if stop:
+                raise KeyboardInterrupt
     return FineTuned(online.returns, online.ends, online.updates)
 
 

@@ -33,9 +33,11 @@ def open_trajectories(
                 f"{path}: a dataset file ends in {' or '.join(SUFFIXES)}; give a Minari dataset by its folder"
             )
         return read_d4rl(path, env_id=env_id, max_episode_steps=max_episode_steps)
-    folder = path if data_folder(path) is not None else root / name
-    if data_folder(folder) is None:
-        raise SettingError(f"dataset: neither a file or folder nor in the store {root}: {name!r}{_hint(name, root)}")
+    folder = next((place for place in (path, root / name) if data_folder(place) is not None), path)
+    if not folder.is_dir():
+        raise SettingError(
+            f"dataset {name!r}: nothing of that name here, and none in the store {root}{_hint(name, root)}"
+        )
     data = read_minari(folder)
     info = data.info
     if env_id is not None and env_id != info.env_id:

@@ -267,7 +267,7 @@ def write_minari(
     metadata = _metadata(info, algorithm, author, description, score_episodes)
     with atomic_folder(store / info.dataset_id, needed=data.obs.nbytes * 2) as folder:
         storage = storage_class.new(
-            folder / "data",
+            (folder / "data").resolve(),  # Minari 0.5 looks for its files below a relative path twice
             observation_space=spaces.Box(box.low.astype(np.float32), box.high.astype(np.float32), dtype=np.float32),
             action_space=spaces.Box(low, high, dtype=np.float32),
             env_spec=_registered_spec(info),

@@ -23,6 +23,7 @@ from worldrl.evaluation.report.words import (
     percent,
     points,
     statement,
+    true_minus,
 )
 
 IMAGINED = element("span", "imagined", class_="tag")
@@ -104,7 +105,11 @@ def _tiles(headline: Sequence[Number]) -> Html:
     if not headline:
         return Html("")
     tiles = [
-        _definition(join([n.name, " ", IMAGINED]) if n.imagined else n.name, value_with_unit(n.value, n.unit), n.note)
+        _definition(
+            join([n.name, " ", IMAGINED]) if n.imagined else n.name,
+            value_with_unit(n.value, n.unit),
+            true_minus(n.note),
+        )
         for n in headline
     ]
     return element("dl", *tiles, class_="tiles")
@@ -179,7 +184,8 @@ def measurements(data: ReportData) -> Html:
 
 def _table_card(given: Table) -> Html:
     note = element("p", given.note, class_="note") if given.note else None
-    return element("div", element("h3", given.title), note, table(given.headers, given.rows), class_="card")
+    rows = [[true_minus(cell) for cell in row] for row in given.rows]
+    return element("div", element("h3", given.title), note, table(given.headers, rows), class_="card")
 
 
 def curves(data: ReportData) -> Html:

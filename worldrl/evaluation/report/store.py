@@ -49,6 +49,16 @@ from worldrl.evaluation.report.page import render_report
 SCHEMA = 1
 FILE = "report.json"
 PAGE = "report.html"
+WITH_PAGE = (
+    "train-vla",
+    "evaluate-world-model",
+    "train-idm",
+    "align-world-model",
+    "benchmark",
+    "benchmark-offline",
+    "reproduce",
+)
+"""Commands that end with a page."""
 FIELDS = tuple(field.name for field in dataclasses.fields(ReportData))
 BINARY = ("filmstrips", "videos")
 RECORDS: dict[str, type] = {
@@ -137,8 +147,8 @@ def from_run_dir(run_dir: Path) -> ReportData:
         raise ArtefactError(f"run_dir: {run_dir} is not a directory; give the run directory of a finished command")
     if not (run_dir / FILE).is_file():
         raise ArtefactError(
-            f"run_dir: {run_dir} holds no {FILE}; it is written by the last stage of worldrl train-vla and by "
-            "worldrl evaluate-world-model: run that command again with this run_dir, it continues where it stopped"
+            f"run_dir: {run_dir} holds no {FILE}: its command has not come to its end, or writes no page. These do: "
+            f"{', '.join(WITH_PAGE)}; the same command line goes on where it stopped"
         )
     return load_report_data(run_dir)
 

@@ -6,6 +6,7 @@ text; the page escapes it, the terminal prints it as it is.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -55,6 +56,11 @@ def number(value: Any) -> str:
         f"{value:,}" if isinstance(value, int) else f"{value:,.0f}" if abs(value) >= 1e4 else f"{value + 0.0:.4g}"
     )  # no -0
     return text.replace("-", MINUS)
+
+
+def true_minus(text: str) -> str:
+    """Give the negative numbers within a text the minus sign that :func:`number` writes; names and dates keep theirs."""
+    return re.sub(r"(?<![\w.=-])-(?=\.?\d)", MINUS, text)
 
 
 def duration(seconds: float | None) -> str:
