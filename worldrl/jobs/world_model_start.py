@@ -141,10 +141,11 @@ def starting_world_model(
 
     Raises:
         ArtefactError: no world model in that folder, or no published weights in ``config.folder``.
-        SettingError: its robot is not the data's, or it is not made for what is asked for.
+        SettingError: its robot is not the data's, it is not made for what is asked for, or its jury would never be trained.
     """
     if isinstance(config, WanSettings):
         if start == SCRATCH:
+            _require_trained_jury(config)
             return WanWorldModel.from_base(config.folder, config.model, embodiment, seed=seed).to(device)
     elif config is not None:
         require_kind(start, config)
@@ -158,6 +159,13 @@ def starting_world_model(
     if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel):
         return extended(model, config, seed=seed)
     return model
+
+
+def _require_trained_jury(config: WanSettings) -> None:
+    if (jury := config.model.outcome.jury) and not config.training.outcome_steps:
+        raise SettingError(
+            f"wan.model.outcome.jury={jury}: its jurors would stay random; give wan.training.outcome_steps above 0, or jury=0"
+        )
 
 
 def weights_folder(start: str) -> Path:
