@@ -22,6 +22,7 @@ from worldrl.settings import compose
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.wan import WanWorldModel
+from worldrl.world_models.wan_config import WanConfig
 from worldrl.world_models.wan_training import WanTraining
 
 pytest.importorskip("diffusers")
@@ -108,6 +109,22 @@ def test_a_jury_is_trained_saved_and_heard(make_settings, wan_base, wan_config, 
     untrained = WanSettings(str(wan_base), wan_config(jury=1), WanTraining(**(small | {"outcome_steps": 0})))
     with pytest.raises(SettingError, match="jurors would stay random"):
         train_world_model.main(make_settings(wan=untrained, run_dir=str(tmp_path / "other")))
+
+
+def test_saved_weights_are_not_asked_for_another_layout(make_wan, wan_base, wan_config, robot, tmp_path):
+    """What stands at its default, or was calibrated, is not asked for; anything else is told, not ignored."""
+    make_wan().save(tmp_path / "wan")
+    start = {"start": str(tmp_path / "wan"), "embodiment": robot, "seed": 0, "device": CPU}
+    same = wan_config()
+    same.outcome.threshold = 0.6
+    for config in (same, WanConfig()):
+        assert starting_world_model(config=WanSettings(str(wan_base), config), **start).config == wan_config()
+    other = WanSettings(str(wan_base), wan_config(reference=False, jury=2))
+    with pytest.raises(
+        SettingError,
+        match=r"not made for wan\.model\.dynamics\.reference=False \(True\), wan\.model\.outcome\.jury=2 \(0\)",
+    ):
+        starting_world_model(config=other, **start)
 
 
 def test_a_missing_folder_is_told_before_anything_is_learned(make_settings, tmp_path):

@@ -14,11 +14,12 @@ from worldrl.core.rng import initial_weights
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.paths import weights_dir
 from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
-from worldrl.world_models.extension import FREE, changes, extended, extended_config
+from worldrl.world_models.extension import FREE, asked_for, changes, extended, extended_config
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import KIND, VideoWorldModel
 from worldrl.world_models.wan import WanWorldModel
+from worldrl.world_models.wan_config import WanConfig
 
 BUNDLED, SCRATCH = "bundled", "scratch"
 WORLD_MODEL = "world_model"
@@ -158,7 +159,21 @@ def starting_world_model(
         raise SettingError(OTHER_ROBOT.format(folder=folder))
     if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel):
         return extended(model, config, seed=seed)
+    if isinstance(config, WanSettings) and isinstance(model, WanWorldModel):
+        _require_as_asked(folder, model.config, config.model)
     return model
+
+
+def _require_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> None:
+    own = held.to_json()
+    asked = changes(own, asked_for(wanted.to_json(), WanConfig().to_json(), own))
+    asked.pop("outcome.threshold", None)  # calibrated since
+    if asked:
+        told = ", ".join(f"wan.model.{name}={value} ({old})" for name, (old, value) in asked.items())
+        raise SettingError(
+            f"start: the weights in {folder} are not made for {told}, in brackets what they are made for; leave it out, or use "
+            "start=scratch"
+        )
 
 
 def _require_trained_jury(config: WanSettings) -> None:
