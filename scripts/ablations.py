@@ -1,11 +1,14 @@
 """What each mechanism is worth: its effect on a world model's drift, and on real success after practice.
 
 python scripts/ablations.py scale=quick supervised=runs/x/stages/02-policy/policy unseen=runs/unseen/dataset
+python scripts/ablations.py rows=loop_full,loop_no_masks supervised=runs/x/stages/02-policy/policy
 
-Further: rows=full,no_anchor (all of the scale), seed=100, out=runs/ablations, and any setting of train-vla for its runs.
+Further: rows=full,no_anchor (all of the scale), seed=100, out=runs/ablations, and any setting of train-vla for its runs. Rows of
+the loop alone need no ``unseen``.
 
-Rows of the world model differ from ``full`` in one thing, rows of the loop from ``loop_full``; every row begins with the same
-supervised policy, initial states and seed.
+Rows of the world model differ from ``full`` in one thing, rows of the loop from ``loop_full``, those of GRPO from ``loop_grpo``;
+every row begins with the same supervised policy, initial states and seed. Where both have run, a row's real success after
+practice is paired with that row's, state by state.
 
 - Rows of the loop, at both scales: one train-vla run each from the bundled world model.
 - Rows of the world model, ``scale=quick``: drift only. Each learns its dynamics from nothing, with the bundled codec and one
@@ -13,7 +16,8 @@ supervised policy, initial states and seed.
 - ``scale=full``: one train-vla run per row, its world model from scratch, codec and all, then that model's drift.
 
 A stopped script goes on with the same command, inside the row it was in. Each row tells what it cost. Writes
-``out/table-SCALE.json`` and prints a Markdown table, with a dash for what a row does not measure.
+``out/table-SCALE.json``, with the rows of earlier calls, and prints all of it as a Markdown table, with a dash for what a row
+does not measure.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ from typing import Any
 
 from measured_rows import cpu_seconds, given, lost_db, metrics, number, rate, run, show
 
+from worldrl.evaluation.compare import compare
+from worldrl.evaluation.result import EvalResult
 from worldrl_envs.style import TEST_STYLES
 
 QUICK, FULL = "quick", "full"
@@ -49,6 +55,9 @@ RECORDINGS = {
     "near": ("expert_episodes=0", "blind_episodes=100"),
     "plain": ("expert_episodes=100",),
 }
+GRPO = "improvement.algorithm=grpo"
+UNCLIPPED = ("improvement.grpo.clip_low=1", "improvement.grpo.clip_high=1e9", "improvement.grpo.dual_clip=1e9")
+"""The ratio of new to old probability lies in [0, ∞)."""
 USUAL = ("common", "near")
 STYLED = (*USUAL, "common-styled", "near-styled")
 
@@ -81,10 +90,12 @@ class LoopRow:
     Attributes:
         name: short, begins with ``loop_``.
         settings: of train-vla.
+        against: the row that it differs from in one thing.
     """
 
     name: str
     settings: tuple[str, ...] = ()
+    against: str = "loop_full"
 
 
 Row = WorldRow | LoopRow
@@ -117,7 +128,19 @@ ROWS: tuple[Row, ...] = (
     LoopRow("loop_groups_of_4", ("improvement.self_training.group_size=4",)),
     LoopRow("loop_opinions", ("improvement.trust.sign=least_opinion",)),
     LoopRow("loop_strict", ("target_precision=0.93",)),
+    LoopRow("loop_grpo", (GRPO,)),
+    LoopRow("loop_grpo_no_masks", (GRPO, "improvement.stop_at_success=false"), against="loop_grpo"),
+    LoopRow("loop_grpo_no_filter", (GRPO, "improvement.grpo.keep_low=0", "improvement.grpo.keep_high=1"), against="loop_grpo"),
+    LoopRow("loop_grpo_no_clip", (GRPO, *UNCLIPPED), against="loop_grpo"),
+    LoopRow("loop_grpo_no_lengths", (GRPO, "improvement.grpo.length_normalise=false"), against="loop_grpo"),
 )  # fmt: skip
+
+
+ROW = {row.name: row for row in ROWS}
+OWN = ("supervised", "unseen")
+"""What this script is given, beside settings of train-vla."""
+AFTER = Path("stages") / "05-after" / "evaluation"
+"""Where a run of train-vla keeps how its last policy did."""
 
 
 def rows_of(scale: str) -> tuple[Row, ...]:
@@ -160,7 +183,7 @@ def quick_world(row: WorldRow, out: Path, options: dict[str, str]) -> dict[str, 
     world = folder / "world_model"
     run(plain, *drift_command(world, options["unseen"], SHOWN))
     run(looks, *drift_command(world, str(unseen_looks(out, options)), SHOWN[:1]))
-    found = {**drift(plain, out / QUICK), "looks": metrics(looks)["outcome_alignment"]}
+    found = {**drift(plain), "looks": metrics(looks)["outcome_alignment"]}
     return {"row": row.name, **found, "cpu_minutes": cpu_seconds(folder, plain, looks) / 60}
 
 
@@ -185,7 +208,7 @@ def scratch_world(row: WorldRow, out: Path, options: dict[str, str], common: lis
     run(loop, *loop_command(options), *SCRATCH, *model, *training, *row.scratch, *common)
     world = loop / metrics(loop)["world_model"]
     run(plain, *drift_command(world, options["unseen"], SHOWN))
-    found = {**success(metrics(loop)), **drift(plain, out / FULL)}
+    found = {**success(metrics(loop)), **drift(plain)}
     return {"row": row.name, **found, "cpu_minutes": cpu_seconds(loop, plain) / 60}
 
 
@@ -212,14 +235,53 @@ def success(loop: dict[str, Any]) -> dict[str, Any]:
     return {"gain": loop["comparison"]["paired"], "confirmed": loop["verify"]["precision"]}
 
 
-def drift(folder: Path, scale: Path) -> dict[str, Any]:
-    """Collect how far a world model carries, and how much less far than the full one, where that was measured."""
-    found, full = metrics(folder), scale / "full-drift"
-    shown = ("action_swap_ratio", "outcome_alignment", "false_success_rate")
-    known = (full / "result.json").exists()
-    lost = {"lost": lost_db(folder, full, SHOWN[-1], name="ablations")} if known else {}
-    psnr = {h: found[f"closed_loop.psnr@{h}"] for h in SHOWN}
-    return {"psnr": psnr, **lost, **{name: found[name] for name in shown}}
+def drift(folder: Path) -> dict[str, Any]:
+    """Collect how far a world model carries."""
+    found, shown = metrics(folder), ("action_swap_ratio", "outcome_alignment", "false_success_rate")
+    psnr = {str(h): found[f"closed_loop.psnr@{h}"] for h in SHOWN}
+    return {"psnr": psnr, **{name: found[name] for name in shown}}
+
+
+def paired(row: Row, scale: str, out: Path) -> dict[str, Any]:
+    """Compare a row with the one that it differs from, as far as both were measured: decibels, and real successes."""
+    other = ROW[row.against] if isinstance(row, LoopRow) else ROW["full"]
+    if other is row:
+        return {}
+    found: dict[str, Any] = {}
+    mine, its = (out / scale / f"{one.name}-drift" for one in (row, other))
+    if finished(mine, its):
+        found["lost"] = lost_db(mine, its, SHOWN[-1], name="ablations")
+    mine, its = (out / one.name if isinstance(one, LoopRow) else out / scale / one.name for one in (row, other))
+    if finished(mine, its):
+        before, after = (EvalResult.load(folder / AFTER) for folder in (its, mine))
+        found["difference"] = {"to": other.name, **compare(before, after).metrics()["paired"]}
+    return found
+
+
+def finished(*folders: Path) -> bool:
+    """Whether all of these runs have ended."""
+    return all((folder / "result.json").exists() for folder in folders)
+
+
+def earlier(file: Path, options: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Read the rows that earlier calls have left in a table.
+
+    Raises:
+        SystemExit: they were measured under other settings.
+    """
+    table = {row["row"]: row for row in (json.loads(file.read_text()) if file.exists() else [])}
+    for name, row in table.items():
+        if changed := differing(options, row.get("options", {})):
+            raise SystemExit(
+                f"{file}: {name} was measured under other settings ({', '.join(changed)}); give another out="
+            )
+    return table
+
+
+def differing(a: dict[str, str], b: dict[str, str]) -> list[str]:
+    """Name the settings in which two calls differ; rows of the loop have no ``unseen``."""
+    names = (a.keys() | b.keys()) - ((a.keys() ^ b.keys()) & {"unseen"})
+    return sorted(name for name in names if a.get(name) != b.get(name))
 
 
 def measure(row: Row, scale: str, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
@@ -235,7 +297,8 @@ def cells(row: dict[str, Any]) -> list[str]:
     errors = [number(value) for value in row["psnr"].values()] if "psnr" in row else [DASH] * len(SHOWN)
     lost = number(row["lost"], "+.2f") if "lost" in row else DASH
     swap = number(row["action_swap_ratio"]) if "psnr" in row else DASH
-    return [row["row"], points(row.get("gain")), *errors, lost, swap, *rates, f"{row['cpu_minutes']:.0f}"]
+    practice = [points(row.get("gain")), versus(row.get("difference"))]
+    return [row["row"], *practice, *errors, lost, swap, *rates, f"{row['cpu_minutes']:.0f}"]
 
 
 def points(gain: dict[str, Any] | None) -> str:
@@ -245,8 +308,13 @@ def points(gain: dict[str, Any] | None) -> str:
     return f"{100 * gain['diff']:+.1f} [{100 * gain['lo']:+.1f}, {100 * gain['hi']:+.1f}]"
 
 
+def versus(difference: dict[str, Any] | None) -> str:
+    """Write the paired difference to another row, with that row and the number of states."""
+    return DASH if difference is None else f"{points(difference)} to {difference['to']}, {difference['n']} states"
+
+
 HEADINGS = (
-    "row", "gain, points", *(f"PSNR@{h}" for h in SHOWN), f"dB lost@{SHOWN[-1]}", "action swap", "confirmed %", "outcomes told right %",
+    "row", "gain, points", "paired difference after practice, points", *(f"PSNR@{h}" for h in SHOWN), f"dB lost@{SHOWN[-1]}", "action swap", "confirmed %", "outcomes told right %",
     "false successes %", "told right in other looks %", "CPU minutes",
 )  # fmt: skip
 
@@ -254,20 +322,28 @@ HEADINGS = (
 def main(arguments: list[str]) -> int:
     """Run the rows that are asked for and print the table."""
     asked = given(arguments)
-    if not {"supervised", "unseen"} <= asked.keys() or asked.get("scale", FULL) not in (QUICK, FULL):
+    if "supervised" not in asked or asked.get("scale", FULL) not in (QUICK, FULL):
         print(__doc__)
         return 2
     scale, out = asked.pop("scale", FULL), Path(asked.pop("out", "runs/ablations"))
-    options = {"seed": asked.pop("seed", "100"), **{name: asked.pop(name) for name in ("supervised", "unseen")}}
     known = {row.name: row for row in rows_of(scale)}
     names = asked.pop("rows", ",".join(known)).split(",")
     if unknown := sorted(set(names) - known.keys()):
         print(f"unknown rows {unknown}; at scale={scale} there are {list(known)}", file=sys.stderr)
         return 2
-    common, table = [f"{key}={value}" for key, value in asked.items()], []
+    if "unseen" not in asked and (worlds := [name for name in names if isinstance(known[name], WorldRow)]):
+        print(
+            f"rows {worlds} measure a world model; give unseen=FOLDER, episodes that none of them learns from",
+            file=sys.stderr,
+        )
+        return 2
+    options = {"seed": asked.pop("seed", "100"), **{name: asked.pop(name) for name in OWN if name in asked}}
+    common, file = [f"{key}={value}" for key, value in asked.items()], out / f"table-{scale}.json"
+    found, table = earlier(file, options | asked), list[dict[str, Any]]()
     for name in names:
-        table.append(measure(known[name], scale, out, options, common))
-        (out / f"table-{scale}.json").write_text(json.dumps(table, indent=2) + "\n")
+        found[name] = {**measure(known[name], scale, out, options, common), "options": options | asked}
+        table = [{**found[row.name], **paired(row, scale, out)} for row in ROWS if row.name in found]
+        file.write_text(json.dumps(table, indent=2) + "\n")
     show(HEADINGS, [cells(row) for row in table])
     return 0
 

@@ -384,14 +384,21 @@ def wan_base(publish_wan: Callable[..., Path], tmp_path_factory: pytest.TempPath
 @pytest.fixture(scope="session")
 def wan_config() -> Callable[..., Any]:
     """Make a Wan configuration for 16-pixel pictures and chunks of four."""
-    from worldrl.world_models.wan_config import WanCodecConfig, WanConfig, WanDynamicsConfig, WanSuccessConfig
+    from worldrl.world_models.wan_config import (
+        WanCodecConfig,
+        WanConfig,
+        WanDynamicsConfig,
+        WanOutcomeConfig,
+        WanSuccessConfig,
+    )
 
-    def make(*, size: int = 16, **dynamics: Any) -> WanConfig:
+    def make(*, size: int = 16, jury: int = 0, **dynamics: Any) -> WanConfig:
         small = {"chunk_length": 4, "sampling_steps": 2, "lora_rank": 2, "lora_alpha": 4.0}
         return WanConfig(
             WanCodecConfig(image_size=size, rows=3),
             WanDynamicsConfig(**(small | dynamics)),
             WanSuccessConfig(width=16, heads=2),
+            WanOutcomeConfig(jury=jury, width=8),
         )
 
     return make

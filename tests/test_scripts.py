@@ -11,6 +11,10 @@ import numpy as np
 import pytest
 
 from worldrl.cli import compose_command, find_command
+from worldrl.core.stats import paired
+from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.evaluation.result import EvalResult
+from worldrl.rollout.specs import EpisodeOutcome
 from worldrl_envs.style import beyond_sampling, get_style
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -31,6 +35,21 @@ METRICS = {
         "drift": {"psnr": {"step": [2, 32, 64, 128, 256]}},
     },
 }
+
+
+PROTOCOL = EvalProtocol(
+    suite="worldrl_envs",
+    suite_version="2",
+    tasks=("PickRedCube",), episodes_per_task=20, seed=3, horizon={"PickRedCube": 40}, chunk_length=8, replan=8, control_hz=20.0,
+    packages={},
+)  # fmt: skip
+
+
+def practised(row):
+    """How a row's last policy did: of twenty states the first ten are solved, without masks the first four."""
+    solved = 4 if row.endswith("no_masks") else 10
+    outcomes = [EpisodeOutcome(spec, n < solved, False, 40, None) for n, spec in enumerate(PROTOCOL.specs())]
+    return EvalResult(PROTOCOL, row, row, tuple(outcomes))
 
 
 @pytest.fixture
@@ -55,6 +74,8 @@ def commands(monkeypatch):
         folder = Path(settings.run_dir)
         folder.mkdir(parents=True)
         metrics = dict(METRICS.get(command, {}))
+        if command == "train-vla":
+            practised(folder.name).save(folder / "stages" / "05-after" / "evaluation")
         if command == "evaluate-world-model":
             metrics["sampler"] = {
                 "steps": settings.sampler.steps,
@@ -102,17 +123,17 @@ def test_quick_rows_share_recordings_and_codec_and_the_loop_begins_with_the_bund
     assert {loop.start for loop in loops.values()} == {"bundled"}
     assert (loops["loop_no_masks"].improvement.stop_at_success, loops["loop_full"].improvement.stop_at_success) == (False, True)  # fmt: skip
     printed = capsys.readouterr().out.splitlines()
-    no_drift = "| +20.0 [+10.0, +30.0] | – | – | – | – | – |"
-    assert sum(no_drift in line for line in printed) == 2
-    assert sum("| – | 1.0 [0.5, 1.5] |" in line for line in printed) == 5  # the world models' no gain
+    no_drift = "| – | – | – | – | – |"
+    assert sum("| +20.0 [+10.0, +30.0] |" in line and no_drift in line for line in printed) == 2
+    assert sum("| – | – | 1.0 [0.5, 1.5] |" in line for line in printed) == 5  # the world models' no gain
 
-    assert sum("| +0.00 [+0.00, +0.00] |" in line for line in printed) == 4
+    assert sum("| +0.00 [+0.00, +0.00] |" in line for line in printed) == 3  # the full row has nothing to lose against
     assert sum("| +0.41 [+0.41, +0.41] |" in line for line in printed) == 1  # 10 log10(1.1), paired
 
     done = len(commands)
     assert ablate(script, tmp_path, "scale=quick", asked) == 0
     assert len(commands) == done  # nothing runs twice
-    with pytest.raises(SystemExit, match=r"was measured by another command \(.*rounds=3"):
+    with pytest.raises(SystemExit, match=r"table-quick.json: full was measured under other settings \(rounds\)"):
         ablate(script, tmp_path, "scale=quick", asked, "rounds=3")
 
 
@@ -149,6 +170,37 @@ def test_keyframes_are_drawn_as_often_as_they_were_found_trustworthy(script, com
     full, row = (settings.improvement for command, settings in commands if command == "train-vla")
     assert full.p_keyframe == 0
     assert row == replace(full, p_keyframe=1.0, keyframe_schedule="hallucination")
+
+
+def test_rows_of_several_calls_make_one_table_and_are_paired_with_their_full_row(script, commands, tmp_path, capsys):
+    """The loop's rows one at a time, without unseen episodes, the one that the others differ from not first."""
+    ablate = script("ablations").main
+    given = ["supervised=p", f"out={tmp_path}", "seed=7"]
+    for rows in ("loop_no_masks", "loop_full", "loop_grpo_no_masks,loop_grpo"):
+        capsys.readouterr()
+        assert ablate([*given, f"rows={rows}"]) == 0
+    table = json.loads((tmp_path / "table-full.json").read_text())
+    assert [row["row"] for row in table] == ["loop_full", "loop_no_masks", "loop_grpo", "loop_grpo_no_masks"]
+    expected = paired([n < 10 for n in range(20)], [n < 4 for n in range(20)])
+    found = {row["row"]: row.get("difference") for row in table}
+    assert found["loop_full"] is None
+    assert found["loop_no_masks"] == {"to": "loop_full", **expected}
+    assert found["loop_grpo_no_masks"] == {"to": "loop_grpo", **expected}
+    assert found["loop_grpo"]["diff"] == 0
+    interval = f"-30.0 [{100 * expected['lo']:+.1f}, {100 * expected['hi']:+.1f}]"
+    printed = capsys.readouterr().out.splitlines()
+    assert f"| loop_no_masks | +20.0 [+10.0, +30.0] | {interval} to loop_full, 20 states |" in "\n".join(printed)
+    assert len(printed) == 2 + len(table)
+    runs = {Path(settings.run_dir).name: settings for _, settings in commands}
+    assert {run.start for run in runs.values()} == {"bundled"}
+    assert {run.seed for run in runs.values()} == {7}
+    assert {runs[name].improvement.algorithm for name in ("loop_grpo", "loop_grpo_no_masks")} == {"grpo"}
+    with pytest.raises(SystemExit, match=r"table-full.json: loop_full was measured under other settings \(seed\)"):
+        ablate(["supervised=p", f"out={tmp_path}", "seed=8", "rows=loop_keyframes"])
+    assert len(commands) == 4  # refused before anything runs
+    assert len(json.loads((tmp_path / "table-full.json").read_text())) == 4
+    assert ablate([*given, "rows=loop_full,no_anchor"]) == 2
+    assert "rows ['no_anchor'] measure a world model; give unseen=FOLDER" in capsys.readouterr().err
 
 
 def test_unknown_rows_and_missing_words_are_refused(script, tmp_path, capsys):

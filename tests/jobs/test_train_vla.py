@@ -2,17 +2,22 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
 from worldrl.core.log import read_metrics
+from worldrl.core.stats import wilson
+from worldrl.jobs import vla_checks as checks
 from worldrl.jobs.train_vla import TrainVlaSettings, main
 from worldrl.jobs.unseen_episodes import open_unseen
 from worldrl.jobs.vla_settings import Evaluation, Practice
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.inverse_dynamics import InverseDynamics
+from worldrl.rollout.reset_store import ResetStore
 from worldrl.settings import compose
 from worldrl.world_models.video import VideoWorldModel
 from worldrl_envs.bimanual.control import NAMES
@@ -81,6 +86,58 @@ def test_the_whole_loop_from_another_directory(run_python, tmp_path):
     assert again.returncode == 0, again.stderr
     assert {path: path.read_bytes() for path in (run / "stages").rglob("*") if path.is_file()} == before
     assert check_run(run) == metrics
+
+
+def test_measured_hallucination_sets_the_share_of_rollouts_from_keyframes(monkeypatch, tmp_path):
+    """The whole job twice, the same up to its gates, which find either the one or the other kind of dream to come true."""
+    given = {
+        "preset": "tiny", "run_dir": str(tmp_path / "run"), "tasks": "[PickRedCube]", "demonstrations": "1", "cloning.steps": "3",
+        "practice.policy_episodes": "2", "scratch.training.codec_steps": "1", "scratch.training.steps": "1",
+        "scratch.training.outcome_steps": "1", "improvement.keyframe_schedule": "hallucination", "improvement.p_keyframe": "0.95",
+        "improvement.self_training.rollouts": "32", "improvement.self_training.rows": "32", "improvement.self_training.group_size": "1",
+        "improvement.starts_per_task": "2", "evaluation.episodes_per_task": "1", "evaluation.verify": "1",
+    }  # fmt: skip
+    execute, dream_on = checks.imagined_outcome, checks.keyframe_dreams
+    midway, came_true, drawn = [], {}, []
+
+    def keyframe_dreams(*args, **kwargs):
+        midway.append(dream_on(*args, **kwargs))
+        return midway[-1]
+
+    def outcome(dreams, rule, ground):
+        kind = "keyframe" if any(dreams is known for known in midway) else "initial"
+        return execute(dreams, rule, ground) | {"precision": wilson(came_true[kind], 10)}
+
+    def sample(store, count, p_keyframe, *, generator):
+        records = true_sample(store, count, p_keyframe, generator=generator)
+        if p_keyframe:
+            drawn.extend((p_keyframe, record.step > 0) for record in records)
+        return records
+
+    true_sample = ResetStore.sample
+    monkeypatch.setattr(checks, "keyframe_dreams", keyframe_dreams)
+    monkeypatch.setattr(checks, "imagined_outcome", outcome)
+    monkeypatch.setattr(ResetStore, "sample", sample)
+    # h₀ / (h₀ + h₁) of h₀ = 0.9 and h₁ = 0.1, then of the contrary.
+    for initial, keyframe, expected in ((1, 9, 0.9), (9, 1, 0.1)):
+        came_true |= {"initial": initial, "keyframe": keyframe}
+        drawn.clear()
+        metrics = main(compose("train-vla", TrainVlaSettings, given))
+        (part,) = metrics["rounds"]
+        assert part["gates"]["keyframes"]["precision"]["k"] == keyframe
+        assert part["improve"]["p_keyframe"] == pytest.approx(expected)
+        assert {p for p, _ in drawn} == {part["improve"]["p_keyframe"]}
+        assert len(drawn) == 32
+        assert np.mean([begun for _, begun in drawn]) == pytest.approx(expected, abs=0.15)
+        assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["rounds"] == metrics["rounds"]
+        page = (tmp_path / "run" / "report.html").read_text()
+        shown = page[page.index("Rollouts from keyframes, round 1") :][:600]
+        assert f"{100 * expected:.0f}" in shown
+        wrong = f"from initial states {100 - 10 * initial} %, from keyframes {100 - 10 * keyframe} %"
+        assert wrong in shown
+        for name in ("round-1-3-gates", "round-1-4-improve", "04-verify", "05-after"):
+            shutil.rmtree(tmp_path / "run" / "stages" / name)
+        (tmp_path / "run" / "result.json").unlink()
 
 
 def timeless(value):

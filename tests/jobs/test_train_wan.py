@@ -9,6 +9,7 @@ import torch
 
 from worldrl.cli import main
 from worldrl.core.errors import SettingError
+from worldrl.core.rng import row_streams
 from worldrl.jobs import imagine, train_world_model
 from worldrl.jobs.imagine import ImagineSettings
 from worldrl.jobs.stages import learn_world_model
@@ -21,6 +22,7 @@ from worldrl.settings import compose
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.wan import WanWorldModel
+from worldrl.world_models.wan_config import WanConfig
 from worldrl.world_models.wan_training import WanTraining
 
 pytest.importorskip("diffusers")
@@ -89,6 +91,40 @@ def test_a_saved_model_is_trained_on(make_settings, tmp_path):
     train_world_model.main(make_settings(run_dir=str(tmp_path / "more"), start=start, held_out=0.0))
     one, two = (WanWorldModel.load(tmp_path / name / "world_model").trained() for name in ("run", "more"))
     assert not all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_a_jury_is_trained_saved_and_heard(make_settings, wan_base, wan_config, wan_record, tmp_path):
+    """``wan.model.outcome.jury`` gives the model jurors that learn after the rest; a jury that nobody trains is refused."""
+    small = SMALL | {"outcome_steps": 3, "outcome_batch": 2, "outcome_episodes": 2}
+    wan = WanSettings(str(wan_base), wan_config(jury=2), WanTraining(**small))
+    metrics = train_world_model.main(make_settings(wan=wan, held_out=0.0))
+    assert metrics["training"].keys() >= {"wm/flow_loss", "wm/outcome_loss"}
+    model = WanWorldModel.load(tmp_path / "run" / "world_model")
+    fresh = WanWorldModel.from_base(wan_base, wan.model, model.embodiment, seed=0).outcome.state_dict()
+    assert not any(
+        torch.equal(value, fresh[name]) for name, value in model.outcome.state_dict().items() if "weight" in name
+    )
+    _, imagined = model.imagine(model.start([wan_record()]), torch.zeros(1, 4, 7), generators=row_streams(0, ("x",), 1))
+    assert imagined.doubt.max() > 0
+    untrained = WanSettings(str(wan_base), wan_config(jury=1), WanTraining(**(small | {"outcome_steps": 0})))
+    with pytest.raises(SettingError, match="jurors would stay random"):
+        train_world_model.main(make_settings(wan=untrained, run_dir=str(tmp_path / "other")))
+
+
+def test_saved_weights_are_not_asked_for_another_layout(make_wan, wan_base, wan_config, robot, tmp_path):
+    """What stands at its default, or was calibrated, is not asked for; anything else is told, not ignored."""
+    make_wan().save(tmp_path / "wan")
+    start = {"start": str(tmp_path / "wan"), "embodiment": robot, "seed": 0, "device": CPU}
+    same = wan_config()
+    same.outcome.threshold = 0.6
+    for config in (same, WanConfig()):
+        assert starting_world_model(config=WanSettings(str(wan_base), config), **start).config == wan_config()
+    other = WanSettings(str(wan_base), wan_config(reference=False, jury=2))
+    with pytest.raises(
+        SettingError,
+        match=r"not made for wan\.model\.dynamics\.reference=False \(True\), wan\.model\.outcome\.jury=2 \(0\)",
+    ):
+        starting_world_model(config=other, **start)
 
 
 def test_a_missing_folder_is_told_before_anything_is_learned(make_settings, tmp_path):

@@ -25,7 +25,7 @@ CONFIG = WorldModelTraining(
 def make_rollouts(world_model):
     def make(episodes, rows):
         sampler = latent_sampler(world_model, episodes, CONFIG)
-        return LatentRollouts(sampler.store, sampler.layout, rows, world_model.codec.latent_shape)
+        return LatentRollouts(sampler.store, sampler.layout, rows)
 
     return make
 
@@ -62,7 +62,7 @@ def test_a_row_sees_what_imagination_sees(make_rollouts, world_model, push_episo
     rollouts.memory[:] = rollouts.store.frames[0]
     for chunk in range(3):
         context = rollouts.draw(1, stream(0, "draw", chunk))
-        record.append(context.state.memory)
+        record.append(context.batch.memory.float())
         rollouts.advance(world_model, context, stream(0, "replay", 0, chunk))
     result = replay(world_model, [episode], padded_actions(episode, 12)[None], seed=0)
     first = torch.from_numpy(episode.frames[:1, 0])

@@ -19,7 +19,13 @@ from worldrl.rollout.reset_store import ResetStore, record_at
 from worldrl.world_models.loading import open_world_model
 from worldrl.world_models.video import VideoWorldModel
 from worldrl.world_models.wan import WanWorldModel
-from worldrl.world_models.wan_config import WanCodecConfig, WanConfig, WanDynamicsConfig, WanSuccessConfig
+from worldrl.world_models.wan_config import (
+    WanCodecConfig,
+    WanConfig,
+    WanDynamicsConfig,
+    WanOutcomeConfig,
+    WanSuccessConfig,
+)
 
 pytest.importorskip("diffusers")
 pytest.importorskip("peft")
@@ -111,6 +117,51 @@ def test_memory_and_its_actions_keep_the_newest(make_wan, wan_record):
     assert torch.equal(after.memory_action, torch.cat([state.memory_action[:, 4:], action], dim=1))
 
 
+def test_without_the_anchor_the_memory_alone_begins_the_clip(make_wan, wan_record):
+    """The reference's picture no longer matters, not even through the autoencoder, and the memory's still does."""
+    model = make_wan(reference=False)
+    memory = np.stack([np.full((16, 16, 3), grey, np.uint8) for grey in (200, 150, 100, 50)])
+
+    def dream(**over):
+        state = model.start([wan_record(**{"memory": memory, **over})])
+        return model.imagine(state, torch.zeros(1, 4, 7), generators=streams(1))[1].latent
+
+    plain = dream()
+    given = torch.from_numpy(np.concatenate([memory[:1], memory]))[None]
+    assert torch.equal(plain[:, :2], model.codec.encode(given))
+    assert torch.equal(dream(reference=np.full((16, 16, 3), 250, np.uint8)), plain)
+    assert not torch.allclose(dream(memory=memory[::-1].copy()), plain, atol=1e-3)
+
+
+def test_where_there_is_a_jury_its_verdict_on_the_whole_dream_counts(make_wan, wan_record):
+    model, plain = make_wan(jury=2), make_wan()
+    action = torch.rand(2, 4, 7, generator=torch.Generator().manual_seed(0)) * 2 - 1
+    states = [m.start([wan_record(20), wan_record(160)]) for m in (model, plain)]
+    votes, belief = [], model.outcome.blank(2)
+    find = model.find
+
+    def spy(features, instruction):
+        nonlocal belief
+        found = find(features, instruction)
+        vote, belief = model.outcome(found, belief)
+        votes.append(vote)
+        return found
+
+    model.find = spy
+    for chunk in range(2):
+        generators = [streams(2, seed=chunk) for _ in states]
+        (states[0], judged), (states[1], joint) = (
+            m.imagine(s, action, generators=g) for m, s, g in zip((model, plain), states, generators, strict=True)
+        )
+        probability = torch.sigmoid(votes[chunk])
+        torch.testing.assert_close(judged.success_prob, probability.mean(dim=0))
+        torch.testing.assert_close(judged.doubt, (probability[0] - probability[1]).abs() / 2)
+        torch.testing.assert_close(states[0].belief, belief)
+        assert joint.doubt is None
+        assert states[1].belief.shape == (2, 0)
+    assert not torch.allclose(votes[0], votes[1], atol=1e-3)  # the second chunk is judged with what the first has left
+
+
 def test_stride_gives_fewer_frames_and_more_actions_behind_each(make_wan, wan_record):
     model = make_wan(chunk_length=8, frame_stride=2)
     assert (model.config.dynamics.group_actions, model.config.dynamics.clip_actions) == (8, 17)
@@ -200,8 +251,10 @@ def test_actions_their_past_memory_and_reference_matter(wan_model, wan_record):
     assert min(changed.values()) > 1e-4, changed
 
 
-def test_a_state_can_be_saved_and_restored(wan_model, start, same_tree):
-    state, action = start
+@pytest.mark.parametrize("jury", [0, 2])
+def test_a_state_can_be_saved_and_restored(make_wan, start, same_tree, wan_record, jury):
+    wan_model, action = make_wan(jury=jury), start[1]
+    state = wan_model.start([wan_record(grey) for grey in (20, 90, 160, 230)])
     after, _ = wan_model.imagine(state, action, generators=streams())
     data = copy.deepcopy(after.state_dict())
     one = wan_model.imagine(after, action, generators=streams(seed=1))[1]
@@ -232,9 +285,9 @@ def test_bfloat16_dreams_stay_close_and_weights_in_bfloat16_need_them(make_wan, 
 # -- folder ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("adapter", ["lora", "full"])
-def test_saved_and_loaded_is_the_same_model(make_wan, wan_record, same_tree, tmp_path, adapter):
-    model = make_wan(adapter=adapter)
+@pytest.mark.parametrize("over", [{}, {"adapter": "full"}, {"jury": 2}, {"reference": False}])
+def test_saved_and_loaded_is_the_same_model(make_wan, wan_record, same_tree, tmp_path, over):
+    model = make_wan(**over)
     model.save(tmp_path / "model")
     loaded = open_world_model(tmp_path / "model")
     assert isinstance(loaded, WanWorldModel)
@@ -258,6 +311,10 @@ def test_only_what_was_trained_is_stored(make_wan, tmp_path):
     )
     assert sum(".lora_A." in name for name in names) == 2 * 10  # two blocks of two attentions and one feed-forward
     assert names == {name for name, p in model.named_parameters() if p.requires_grad}
+    judged = make_wan(jury=1)
+    assert {name for name in judged.trained() if name not in names} == {
+        f"outcome.{name}" for name in judged.outcome.state_dict()
+    }
     everything = make_wan(adapter="full")
     assert not any(name.startswith("codec.") for name in everything.trained())
     assert all(p.requires_grad for p in everything.dynamics.parameters())
@@ -338,6 +395,8 @@ def test_other_impossible_settings_are_refused():
         WanCodecConfig(rows=0)
     with pytest.raises(SettingError, match=r"success\.heads must divide"):
         WanSuccessConfig(width=10, heads=4)
+    with pytest.raises(SettingError, match=r"outcome\.jury must not be negative"):
+        WanOutcomeConfig(jury=-1)
     config = WanConfig()
     assert WanConfig.from_json(config.to_json()) == config
     layout = config.dynamics

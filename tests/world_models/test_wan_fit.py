@@ -11,10 +11,14 @@ import torch
 
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.log import MetricLog, read_metrics
-from worldrl.world_models import wan_fit
+from worldrl.core.rng import stream
+from worldrl.evaluation.world_model import padded_actions, replay
+from worldrl.rollout.reset_store import record_at
+from worldrl.world_models import outcome_training, wan_fit
+from worldrl.world_models.outcome_training import fit_outcome, imagine_episodes
 from worldrl.world_models.sentences import Sentences
 from worldrl.world_models.wan_adapter import is_published, is_trained
-from worldrl.world_models.wan_fit import finished_weights, fit_wan, parameter_groups
+from worldrl.world_models.wan_fit import finished_weights, fit_wan, parameter_groups, whole
 from worldrl.world_models.wan_losses import WanLoss
 from worldrl.world_models.wan_training import ClipSource, WanTraining
 
@@ -63,8 +67,11 @@ def test_only_what_is_trained_moves(make_wan, fit, adapter):
     assert not model.dynamics.transformer.gradient_checkpointing
 
 
-@pytest.mark.parametrize(("adapter", "stop"), [("lora", 0), ("lora", 3), ("full", 2)])
-def test_cut_short_it_goes_on_to_the_same_bits(fit, monkeypatch, tmp_path, same_tree, adapter, stop):
+@pytest.mark.parametrize(
+    ("over", "stop"),
+    [({}, 0), ({}, 3), ({"adapter": "full"}, 2), ({"bootstrap": 1.0, "bootstrap_rows": 3, "accumulate": 2}, 6)],
+)
+def test_cut_short_it_goes_on_to_the_same_bits(fit, monkeypatch, tmp_path, same_tree, over, stop):
     true_forward = WanLoss.forward
 
     def run(folder, at=None):
@@ -77,14 +84,14 @@ def test_cut_short_it_goes_on_to_the_same_bits(fit, monkeypatch, tmp_path, same_
             return true_forward(self, clip)
 
         monkeypatch.setattr(WanLoss, "forward", forward)
-        model, report = fit(folder, adapter=adapter)
+        model, report = fit(folder, **over)
         return state(model), report, len(calls)
 
     whole, _, _ = run(tmp_path / "whole")
     with pytest.raises(StopError):
         run(tmp_path / "cut", at=stop)
     again, report, _ = run(tmp_path / "cut")
-    assert report.resumed_from == stop // 2 * 2
+    assert report.resumed_from == stop // over.get("accumulate", 1) // 2 * 2
     same_tree(again, whole)
     finished, report, calls = run(tmp_path / "cut")
     assert (report.resumed_from, calls) == (4, 0)
@@ -190,6 +197,117 @@ def test_processes_share_the_episodes(wan_model, push_episodes):
         ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0, process=0, processes=99)
 
 
+def test_bootstrapped_clips_begin_with_what_the_model_imagined(wan_model, push_episodes):
+    """The context of a pass is what imagination would see there, and the recorded chunk after it the target."""
+    config = WanTraining(**(SMALL | {"batch": 1, "bootstrap": 1.0, "bootstrap_rows": 1}))
+    source = ClipSource(wan_model, push_episodes[:1], config, SENTENCES, seed=0)
+    rollouts, store = source.rollouts, source.sampler.store
+    first = source.draw(0, 0)
+    start, memory = int(rollouts.step[0]), rollouts.memory.clone()
+    assert int(rollouts.begun[0]) == 1
+    second = source.draw(1, 0)
+    assert first.own
+    assert second.own
+    reference = torch.from_numpy(store.frames[:1])
+    recorded = torch.from_numpy(store.frames[[start - 3, start - 2, start - 1, start]])[None]
+    rows = np.minimum(np.arange(start + 1, start + 5), store.length[0])
+    future = torch.from_numpy(store.frames[rows])[None]
+    own, true = (
+        wan_model.codec.encode(torch.cat([reference[:, None], seen, future], dim=1)) for seen in (memory, recorded)
+    )
+    assert torch.equal(second.latent, own)
+    assert not torch.allclose(own[:, 1], true[:, 1], atol=1e-3)
+    assert torch.equal(second.action[0, 1:5], torch.from_numpy(store.action[start - 4 : start]))
+
+
+def test_rollouts_walk_as_imagination_does(wan_model, push_episode):
+    """Three chunks on its own pictures are those of a closed-loop replay under the same noise."""
+    episode = push_episode(0, 12)
+    source = ClipSource(
+        wan_model, [episode], WanTraining(**(SMALL | {"bootstrap_rows": 1, "event_share": 0})), SENTENCES, seed=0
+    )
+    rollouts, seen = source.rollouts, []
+    rollouts.begun[:] = True
+    rollouts.memory[:] = torch.from_numpy(source.sampler.store.frames[0])
+    for chunk in range(3):
+        context = rollouts.draw(1, stream(0, "draw", chunk))
+        rollouts.advance(wan_model, context, stream(0, "replay", 0, chunk))
+        seen.append(rollouts.memory[0, -1].numpy().copy())
+    result = replay(wan_model, [episode], padded_actions(episode, 12)[None], seed=0)
+    assert np.array_equal(np.stack(seen), result.imagined[0, 3::4])
+
+
+def test_rollouts_are_kept_by_one_process(wan_model, push_episodes):
+    config = WanTraining(**(SMALL | {"bootstrap_rows": 2}))
+    with pytest.raises(SettingError, match="rollouts are kept by one process, 2 were launched"):
+        ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0, process=0, processes=2)
+
+
+def test_without_the_anchor_clips_begin_with_the_oldest_memory(make_wan, push_episodes):
+    model, other = make_wan(reference=False), make_wan()
+    config = WanTraining(**(SMALL | {"batch": 6}))
+    clips = [ClipSource(m, push_episodes, config, SENTENCES, seed=0).draw(0, 0) for m in (model, other)]
+    source = ClipSource(model, push_episodes, config, SENTENCES, seed=0)
+    batch = source.sampler.sample(6, stream(0, "wan", 0, 0, 0))
+    given = torch.cat([batch.memory[:, :1], batch.memory, batch.frames], dim=1)
+    assert torch.equal(clips[0].latent, model.codec.encode(given))
+    assert not torch.equal(clips[0].latent, clips[1].latent)
+    assert torch.equal(clips[0].noise, clips[1].noise)
+
+
+def test_the_jury_learns_on_what_imagination_reads(make_wan, push_episode):
+    """Findings of a followed episode give the probabilities of ``imagine`` under the same noise."""
+    model, episode = make_wan(jury=1), push_episode(0, 12)
+    told = imagine_episodes(model, [episode], WanTraining(**SMALL), Sentences({}, {}), seed=0)
+    generator = stream(0, "imagine-episodes", 0)
+    (logit,), _ = model.outcome(told.findings[:1].float(), model.outcome.blank(1))
+    state = model.start([record_at(episode, 0, memory_frames=4, frame_stride=1, source="")])
+    torch.rand(1, generator=generator, dtype=torch.float64)  # where the rollout from the middle begins
+    torch.rand(1, 2, generator=generator), torch.rand(1, 2, generator=generator)  # the two tellings
+    for chunk in range(3):
+        span = slice(4 * chunk, 4 * (chunk + 1))
+        state, imagined = model.imagine(state, torch.from_numpy(episode.action[None, span]), generators=[generator])
+        torch.testing.assert_close(imagined.success_prob, torch.sigmoid(logit[:, span]), atol=5e-3, rtol=0)
+
+
+def test_a_jury_cut_short_goes_on_to_the_same_bits_and_moves_nothing_else(
+    make_wan, push_episodes, monkeypatch, tmp_path, same_tree
+):
+    config = WanTraining(**(SMALL | {"outcome_steps": 6, "outcome_batch": 3}))
+    true_loss, calls = outcome_training.outcome_loss, []
+
+    def run(folder, at=None):
+        def loss(*args):
+            calls.append(1)
+            if len(calls) == at:
+                raise StopError
+            return true_loss(*args)
+
+        calls.clear()
+        monkeypatch.setattr(outcome_training, "outcome_loss", loss)
+        model = make_wan(jury=1)
+        fit_outcome(model, push_episodes[:3], config, sentences=SENTENCES, seed=3, folder=folder, log=None, rows=2)
+        return state(model)
+
+    whole_run, before = run(tmp_path / "whole"), state(make_wan(jury=1))
+    with pytest.raises(StopError):
+        run(tmp_path / "cut", at=4)
+    same_tree(run(tmp_path / "cut"), whole_run)
+    moved = {name.split(".")[0] for name, value in whole_run.items() if not torch.equal(value, before[name])}
+    assert moved == {"outcome"}
+    with pytest.raises(SettingError, match="has no outcome head to train"):
+        fit_outcome(make_wan(), push_episodes, config, sentences=SENTENCES, seed=3, folder=None, log=None)
+
+
+def test_a_sharded_model_comes_back_whole_with_its_jury(make_wan, fit, monkeypatch, tmp_path, same_tree):
+    model, _ = fit(tmp_path / "wan", model=make_wan(jury=1))
+    assert whole(model, tmp_path / "wan") is model
+    monkeypatch.setattr(wan_fit, "is_sharded", lambda _: True)
+    again = whole(model, tmp_path / "wan")
+    assert again is not model
+    same_tree(state(again), state(model))
+
+
 def test_what_is_logged(fit, tmp_path):
     with MetricLog(tmp_path, tensorboard=False) as log:
         fit(tmp_path / "wan", log=log)
@@ -210,7 +328,10 @@ def test_damaged_gradients_stop_it_before_the_weights(make_wan, fit, monkeypatch
 def test_number_types_must_fit(make_wan, fit):
     with pytest.raises(SettingError, match="dtype must be bfloat16 beside"):
         fit(model=make_wan(base_dtype="bfloat16"))
-    for over in ({"batch": 0}, {"accumulate": 0}, {"negative_share": 2.0}):
+    for over in (
+        {"batch": 0}, {"accumulate": 0}, {"negative_share": 2.0}, {"bootstrap": 2.0}, {"bootstrap_rows": -1},
+        {"outcome_dropout": 1.0}, {"outcome_episodes": 0},
+    ):  # fmt: skip
         with pytest.raises(SettingError, match=next(iter(over))):
             WanTraining(**over)
 

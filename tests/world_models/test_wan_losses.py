@@ -91,6 +91,12 @@ def test_each_frame_gets_its_own_noise(loss, clip):
     assert not torch.equal(clip.noise[:, 0], clip.memory_noise[:, 0])
 
 
+def test_the_models_own_memory_gets_no_noise(loss, clip):
+    part = loss(memory_noise=0.2)
+    part(replace(clip, own=True))
+    assert torch.equal(part.dynamics.x[:, :2], clip.latent[:, :2])
+
+
 def test_frames_beyond_the_end_teach_nothing(clip):
     valid = clip.valid.clone()
     valid[0, 5:] = False  # the second latent frame of the first clip is not whole

@@ -81,13 +81,18 @@ def keyframe_probability(config: Improvement, beginning: Rate | None, keyframe: 
 
     Args:
         config: settings; a fixed schedule returns ``p_keyframe``.
-        beginning: imagined successes from initial states that came true; 1 minus its rate is h₀.
-        keyframe: the same from keyframes, h₁. What could not be measured counts as all wrong.
+        beginning: imagined successes from initial states that came true; see :func:`hallucination` for h₀.
+        keyframe: the same from keyframes, for h₁.
     """
     if config.keyframe_schedule == "fixed":
         return config.p_keyframe
-    h0, h1 = (1.0 if rate is None else 1 - rate["rate"] for rate in (beginning, keyframe))
+    h0, h1 = hallucination(beginning), hallucination(keyframe)
     return min(config.p_keyframe, h0 / (h0 + h1) if h0 + h1 else 0.5)
+
+
+def hallucination(came_true: Rate | None) -> float:
+    """Return the share of imagined successes that did not come true; what could not be measured counts as all wrong."""
+    return 1.0 if came_true is None else 1 - came_true["rate"]
 
 
 def improve(

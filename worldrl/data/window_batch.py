@@ -58,6 +58,8 @@ class WindowBatch:
         memory: uint8 ``[B, K, Y, X, 3]``, oldest first; the last one is frame ``t``.
         frames: uint8 ``[B, W, Y, X, 3]``, to be predicted. Where the store holds latents ``[R, c, h, w]`` instead of
             frames, these three are latents in the same layout, on the latents' device.
+        null_action: float32 ``[B, A]``, the null action at the episode's beginning.
+        memory_action: float32 ``[B, K·s, A]``, what led to the memory; null before the episode began.
         action: float32 ``[B, S, A]``, from frame ``t`` on.
         command: float32 ``[B, A]`` at frame ``t``.
         commands: float32 ``[B, S, A]`` after each action.
@@ -75,6 +77,8 @@ class WindowBatch:
     reference: Tensor
     memory: Tensor
     frames: Tensor
+    null_action: Tensor
+    memory_action: Tensor
     action: Tensor
     command: Tensor
     commands: Tensor
@@ -117,13 +121,17 @@ def gather_windows(
     step = np.arange(layout.steps)
     memory_row = first + np.maximum(now - moving * past, 0)
     frame_row = first + np.minimum(now + moving * future, last)
+    command, null = store.command[first[:, 0] + start], store.actions.hold(store.command[first[:, 0]])
+    before = now + np.arange(-layout.memory_frames * layout.frame_stride, 0)
+    taken = np.where(before[..., None] < 0, null[:, None], store.action[first + np.maximum(before, 0)])
     action = store.action[first + np.minimum(now + step, last)]
-    command = store.command[first[:, 0] + start]
-    action[static] = store.actions.hold(command[static])[:, None]
+    taken[static] = action[static] = store.actions.hold(command[static])[:, None]
     return WindowBatch(
         reference=_take(store.frames, first[:, 0]),
         memory=_take(store.frames, memory_row),
         frames=_take(store.frames, frame_row),
+        null_action=torch.from_numpy(null),
+        memory_action=torch.from_numpy(taken),
         action=torch.from_numpy(action),
         command=torch.from_numpy(command),
         commands=torch.from_numpy(store.command[first + np.minimum(now + moving * (step + 1), last)]),
@@ -150,22 +158,3 @@ def actions_before(
 ) -> NDArray[np.float32]:
     """Return the last ``count`` actions of ``[T, A]`` before frame ``step``; before the start there are ``null`` ``[A]``."""
     return np.concatenate([np.tile(null, (count, 1)), action[:step]])[-count:]
-
-
-def memory_actions(store: FrameStore, layout: WindowLayout, batch: WindowBatch) -> Tensor:
-    """Gather the actions that led to each window's memory frames, float32 ``[B, K·s, A]``.
-
-    A static clip has always held still, as in its future.
-    """
-    count, rows = layout.memory_frames * layout.frame_stride, []
-    null = first_nulls(store, batch).numpy()
-    for row, (episode, start) in enumerate(zip(batch.episode.tolist(), batch.start.tolist(), strict=True)):
-        rows.append(actions_before(store.action[store.first[episode] :][:start], null[row], start, count))
-    action = torch.from_numpy(np.stack(rows))
-    action[batch.static] = batch.action[batch.static, :1].expand(-1, count, -1)
-    return action
-
-
-def first_nulls(store: FrameStore, batch: WindowBatch) -> Tensor:
-    """Return the null action at the beginning of each window's episode, float32 ``[B, A]``."""
-    return torch.from_numpy(store.actions.hold(store.command[store.first[batch.episode.numpy()]]))

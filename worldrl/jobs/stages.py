@@ -18,6 +18,7 @@ from worldrl.algorithms.behaviour_cloning import BehaviourCloning, train_policy
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Policy
 from worldrl.core.log import MetricLog, read_metrics
+from worldrl.core.ranks import rank
 from worldrl.core.rng import initial_weights, numpy_stream
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
@@ -42,7 +43,7 @@ from worldrl.world_models.training import fit_codec, fit_dynamics
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
 from worldrl.world_models.wan import WanWorldModel
-from worldrl.world_models.wan_training import WanTraining
+from worldrl.world_models.wan_training import WanTraining, take
 
 POLICY = "policy"
 """Folder name of a policy inside a stage."""
@@ -118,9 +119,10 @@ def learn_wan(
     log: MetricLog | None,
     series: str = "dynamics",
 ) -> dict[str, Any]:
-    """Train a Wan world model in place, in all processes at once; return the last logged numbers."""
+    """Train a Wan world model in place, in all processes at once, then its jury in the first; return the last logged numbers."""
     from worldrl.world_models.wan_fit import fit_wan  # it brings torch.distributed
 
+    name = series.replace("dynamics", "outcome")
     if training.steps:
         fit_wan(
             model,
@@ -133,7 +135,28 @@ def learn_wan(
             log=log,
             series=series,
         )
-    return {key: value for key, value in last_numbers(log, series).items() if "/" in key}
+    if model.outcome is not None and training.outcome_steps and rank() == 0:
+        order = numpy_stream(seed, "outcome-episodes").permutation(len(episodes))
+        fit_outcome(
+            whole_wan(model, folder),
+            take(episodes, order[: training.outcome_episodes].tolist()),
+            training,
+            sentences=sentences,
+            seed=seed,
+            folder=folder / "outcome",
+            log=log,
+            series=name,
+            rows=training.batch,
+        )
+    numbers = last_numbers(log, series) | last_numbers(log, name)
+    return {key: value for key, value in numbers.items() if "/" in key}
+
+
+def whole_wan(model: WanWorldModel, folder: Path) -> WanWorldModel:
+    """Return a Wan world model with all of its parameters in this process, after its training in ``folder``."""
+    from worldrl.world_models.wan_fit import whole
+
+    return whole(model, folder / DYNAMICS)
 
 
 def _learn_video(

@@ -22,7 +22,7 @@ from worldrl.data.dataset import EpisodeDataset, assumed
 from worldrl.evaluation.gates import Gate, GateThresholds, measure_gates, require
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.sampler import Sampler
-from worldrl.jobs.stages import DYNAMICS, calibrate, learn_world_model, split_held_out
+from worldrl.jobs.stages import calibrate, learn_world_model, split_held_out, whole_wan
 from worldrl.jobs.training_looks import refuse_test_looks
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.jobs.world_model_lineage import lineage
@@ -124,7 +124,8 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
         model, training, calibration, held_out = _begin(settings, datasets, device)
         part = settings.wan.training if settings.backbone == WAN else settings.training
         numbers = learn_world_model(run.path, model, training, part, seed=settings.seed, log=log)
-        model = _whole(model, settings, run.path, device)
+        if isinstance(model, WanWorldModel):
+            model = whole_wan(model, run.path)
         if (stored := DTYPES[settings.store_dtype]) is not None:
             _round(model, stored)  # gate what is stored
         gates, metrics = _measure(model, calibration, held_out, settings, device)
@@ -182,19 +183,6 @@ def _help(settings: TrainWorldModelSettings, datasets: list[EpisodeDataset], dev
     model, training, _, _ = _begin(settings, datasets, device)
     learn_world_model(Path(settings.run_dir), model, training, settings.wan.training, seed=settings.seed, log=None)
     return {}
-
-
-def _whole(
-    model: AnyVideoModel, settings: TrainWorldModelSettings, folder: Path, device: torch.device
-) -> AnyVideoModel:
-    """Return the model with all of its parameters in this process."""
-    from worldrl.world_models.wan_fit import finished_weights, is_sharded
-
-    if not isinstance(model, WanWorldModel) or not is_sharded(model):
-        return model
-    fresh = WanWorldModel.from_base(model.base.folder, model.config, model.embodiment, seed=settings.seed)
-    fresh.load_trained(finished_weights(folder / DYNAMICS))
-    return fresh.to(device)
 
 
 def _round(model: AnyVideoModel, dtype: torch.dtype) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
+from worldrl.algorithms.improve import Improvement, hallucination
 from worldrl.core.artefact import read_config
 from worldrl.core.log import read_metrics
 from worldrl.core.provenance import package_versions
@@ -68,7 +69,7 @@ def gather(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
             )
             for task in loop.tasks
         ],
-        headline=headline(loop.run, metrics),
+        headline=[*headline(loop.run, metrics), *keyframe_numbers(loop.settings.improvement, rounds)],
         imagined_real=imagined_beside_real(rounds, metrics["verify"]),
         curves=[*improvement_curves(rounds), *training_curves(lines)],
         gates=report_gates(rounds[-1]["gates"]["gates"]),
@@ -118,6 +119,28 @@ def headline(run: RunDirectory, metrics: Mapping[str, Any]) -> list[Number]:
             note="same actions replayed in the simulator",
         ),
     ]
+
+
+def keyframe_numbers(config: Improvement, rounds: Sequence[Mapping[str, Any]]) -> list[Number]:
+    """How often each round's rollouts began at keyframes, and what decided that; nothing where none ever do."""
+    if not config.p_keyframe:
+        return []
+    return [
+        Number(
+            f"Rollouts from keyframes, round {number}",
+            round(100 * part["improve"]["p_keyframe"]),
+            "%",
+            imagined=True,
+            note="as set" if config.keyframe_schedule == "fixed" else _measured_hallucination(part["gates"]),
+        )
+        for number, part in enumerate(rounds, start=1)
+    ]
+
+
+def _measured_hallucination(gates: Mapping[str, Any]) -> str:
+    initial, keyframe = gates["policy"]["precision"], gates["keyframes"] and gates["keyframes"]["precision"]
+    wrong = [f"{100 * hallucination(rate):.0f} %" if rate else "unknown, as if all" for rate in (initial, keyframe)]
+    return f"imagined successes that did not come true: from initial states {wrong[0]}, from keyframes {wrong[1]}"
 
 
 def imagined_beside_real(rounds: Sequence[Mapping[str, Any]], verified: Mapping[str, Any]) -> list[ImaginedReal]:

@@ -27,14 +27,14 @@ def round_judge(loop: Loop, number: int, model: AnyVideoModel, practices: Sequen
     """Return what judges the round's imagined rollouts; None where all are believed.
 
     Raises:
-        SettingError: the agreement of jurors was asked for, and the world model has one juror.
+        SettingError: the agreement of jurors was asked for, and the world model has fewer than two.
     """
     config = loop.settings.improvement.trust
     if config.sign == OFF:
         return None
-    if config.sign == JURORS and (not isinstance(model, VideoWorldModel) or model.config.outcome.jury < 2):
+    if config.sign == JURORS and model.config.outcome.jury < 2:
         raise SettingError(
-            f"improvement.trust.sign={JURORS}: this world model has one juror, who agrees with himself; begin with one that was trained "
+            f"improvement.trust.sign={JURORS}: this world model has one juror at most, who agrees with himself; begin with one that was trained "
             "with outcome.jury=3, or take another sign"
         )
     return Judge(config, motion_check(loop, number, model, practices) if config.sign == MOTION else None)

@@ -14,11 +14,12 @@ from worldrl.core.rng import initial_weights
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.paths import weights_dir
 from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
-from worldrl.world_models.extension import FREE, changes, extended, extended_config
+from worldrl.world_models.extension import FREE, asked_for, changes, extended, extended_config
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import KIND, VideoWorldModel
 from worldrl.world_models.wan import WanWorldModel
+from worldrl.world_models.wan_config import WanConfig
 
 BUNDLED, SCRATCH = "bundled", "scratch"
 WORLD_MODEL = "world_model"
@@ -141,10 +142,11 @@ def starting_world_model(
 
     Raises:
         ArtefactError: no world model in that folder, or no published weights in ``config.folder``.
-        SettingError: its robot is not the data's, or it is not made for what is asked for.
+        SettingError: its robot is not the data's, it is not made for what is asked for, or its jury would never be trained.
     """
     if isinstance(config, WanSettings):
         if start == SCRATCH:
+            _require_trained_jury(config)
             return WanWorldModel.from_base(config.folder, config.model, embodiment, seed=seed).to(device)
     elif config is not None:
         require_kind(start, config)
@@ -157,7 +159,28 @@ def starting_world_model(
         raise SettingError(OTHER_ROBOT.format(folder=folder))
     if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel):
         return extended(model, config, seed=seed)
+    if isinstance(config, WanSettings) and isinstance(model, WanWorldModel):
+        _require_as_asked(folder, model.config, config.model)
     return model
+
+
+def _require_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> None:
+    own = held.to_json()
+    asked = changes(own, asked_for(wanted.to_json(), WanConfig().to_json(), own))
+    asked.pop("outcome.threshold", None)  # calibrated since
+    if asked:
+        told = ", ".join(f"wan.model.{name}={value} ({old})" for name, (old, value) in asked.items())
+        raise SettingError(
+            f"start: the weights in {folder} are not made for {told}, in brackets what they are made for; leave it out, or use "
+            "start=scratch"
+        )
+
+
+def _require_trained_jury(config: WanSettings) -> None:
+    if (jury := config.model.outcome.jury) and not config.training.outcome_steps:
+        raise SettingError(
+            f"wan.model.outcome.jury={jury}: its jurors would stay random; give wan.training.outcome_steps above 0, or jury=0"
+        )
 
 
 def weights_folder(start: str) -> Path:

@@ -1,19 +1,21 @@
 """Dynamic latent bootstrapping (Sword): training on contexts that the model imagined itself, as deep as episodes go.
 
 A bounded buffer of rollouts runs beside the training. Each row follows a recorded episode and its true actions, or its
-instruction where these are hidden, but on the model's own latents. At a bootstrapped step a batch of rows is the context and the recorded chunk after it the target;
-then the rows imagine that chunk and move on, and a row whose episode is over begins another. The cost is one sampled
-chunk, the memory that of the rows' latents, however long a rollout grows; what is old in a row was imagined by the
-weights of a few steps ago.
+instruction where these are hidden, but on the model's own frames. At a bootstrapped step a batch of rows is the context and the
+recorded chunk after it the target; then the rows imagine that chunk and move on, and a row whose episode is over begins another.
+The cost is one sampled chunk, the memory that of the rows' frames, however long a rollout grows; what is old in a row was
+imagined by the weights of a few steps ago. A row keeps what the model remembers: latents, or of a Wan model, which encodes its
+memory anew before every chunk, the pictures.
 
 Sword keeps one cached prediction per position of a clip; rows that walk keep a whole rollout's errors together.
 
-Shapes legend: ``N`` rows of the buffer, ``B`` rows of a batch, ``K`` memory frames, ``c h w`` latent.
+Shapes legend: ``N`` rows of the buffer, ``B`` rows of a batch, ``K`` memory frames.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +24,7 @@ from torch import Tensor, nn
 from worldrl.core.errors import SettingError
 from worldrl.data.frame_store import FrameStore
 from worldrl.data.window_batch import WindowBatch, WindowLayout, gather_windows
-from worldrl.world_models.losses import imagine_chunk, window_state
-from worldrl.world_models.video import VideoState, VideoWorldModel
+from worldrl.world_models.following import Follower, imagine_chunk
 
 
 @dataclass(frozen=True)
@@ -32,25 +33,20 @@ class Context:
 
     Attributes:
         rows: int64 ``[B]``, which.
-        batch: the recorded windows of one chunk.
-        state: where the rows are: the model's own memory, the recorded one where a row has just begun.
-        target: recorded future latents ``[B, F, c, h, w]``.
+        batch: the recorded windows of one chunk, whose memory is the model's own (the recorded one where a row has just begun).
     """
 
     rows: Tensor
     batch: WindowBatch
-    state: VideoState
-    target: Tensor
 
 
 class LatentRollouts(nn.Module):
     """The buffer; a module so that checkpoints hold it.
 
     Args:
-        store: recorded episodes, their frames as latents.
+        store: recorded episodes, their frames as the model keeps its memory: latents, or pictures.
         layout: one chunk per window.
         rows: ``N``.
-        latent_shape: ``(c, h, w)``.
 
     Raises:
         SettingError: no row.
@@ -61,7 +57,7 @@ class LatentRollouts(nn.Module):
     begun: Tensor
     memory: Tensor
 
-    def __init__(self, store: FrameStore, layout: WindowLayout, rows: int, latent_shape: tuple[int, int, int]):
+    def __init__(self, store: FrameStore, layout: WindowLayout, rows: int):
         super().__init__()
         if rows < 1:
             raise SettingError(f"training.bootstrap_rows must be at least 1, got {rows}")
@@ -69,7 +65,9 @@ class LatentRollouts(nn.Module):
         self.register_buffer("episode", torch.zeros(rows, dtype=torch.int64))
         self.register_buffer("step", torch.zeros(rows, dtype=torch.int64))
         self.register_buffer("begun", torch.zeros(rows, dtype=torch.bool))  # false: the row needs an episode
-        self.register_buffer("memory", torch.zeros(rows, layout.memory_frames, *latent_shape, dtype=torch.float16))
+        nowhere = np.zeros(rows, np.int64)
+        recorded = gather_windows(store, self.layout, nowhere, nowhere, np.zeros(rows, np.bool_)).memory
+        self.register_buffer("memory", torch.zeros_like(recorded))
 
     def __len__(self) -> int:
         """Return ``N``."""
@@ -82,9 +80,7 @@ class LatentRollouts(nn.Module):
         self._begin(rows[~self.begun.cpu()[rows]], generator)
         episode, step = (value.cpu()[rows].numpy() for value in (self.episode, self.step))
         window = gather_windows(self.store, self.layout, episode, step, np.zeros(len(rows), np.bool_))
-        window = window.to(self.memory.device)
-        state, target = window_state(window)
-        return Context(rows, window, replace(state, memory=self.memory[rows].float()), target)
+        return Context(rows, replace(window.to(self.memory.device), memory=self.memory[rows]))
 
     def _begin(self, rows: Tensor, generator: torch.Generator) -> None:
         """Give rows an episode: half of them from its beginning, half from anywhere, on recorded frames."""
@@ -101,13 +97,18 @@ class LatentRollouts(nn.Module):
 
     @torch.no_grad()
     def advance(
-        self, model: VideoWorldModel, context: Context, generator: torch.Generator, hidden: Tensor | None = None
+        self,
+        model: Follower[Any],
+        context: Context,
+        generator: torch.Generator,
+        hidden: Tensor | None = None,
     ) -> None:
         """Let the drawn rows imagine their chunk from its true actions; rows at their episode's end are free again.
 
         Rows of ``hidden``, bool ``[B]``, imagine it from the batch's instruction.
         """
-        after, _ = imagine_chunk(model, context.state, context.batch, 0, generator, hidden)
+        state = model.window_start(context.batch)
+        after, _ = imagine_chunk(model, state, context.batch, 0, generator, hidden)
         rows = context.rows.to(self.memory.device)
         self.memory[rows] = after.memory.to(self.memory)
         self.step[rows] += self.layout.chunk_length

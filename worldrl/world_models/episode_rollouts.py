@@ -7,6 +7,7 @@ nothing remembered but the memory frames.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,13 +17,11 @@ from worldrl.core.rng import stream
 from worldrl.core.types import Episode
 from worldrl.data.frame_store import build_store
 from worldrl.data.window_batch import WindowBatch, WindowLayout, gather_windows
-from worldrl.world_models.training import encode_frames
-from worldrl.world_models.training_config import WorldModelTraining
-from worldrl.world_models.video import VideoState, VideoWorldModel
+from worldrl.world_models.following import Follower
 
 
 def whole_episodes(
-    model: VideoWorldModel, episodes: Sequence[Episode], *, seed: int, series: str, batch: int = 128
+    model: Follower[Any], episodes: Sequence[Episode], *, seed: int, series: str, batch: int = 128
 ) -> Iterator[tuple[WindowBatch, torch.Generator]]:
     """Yield the episodes as windows up to their ends, twice each, with a CPU generator for what happens to them.
 
@@ -47,17 +46,9 @@ def whole_episodes(
             progress.advance(len(rows))
 
 
-def chunks_of(model: VideoWorldModel, batch: WindowBatch) -> int:
+def chunks_of(model: Follower[Any], batch: WindowBatch) -> int:
     """Return how many chunks a batch of windows is long."""
     return batch.action.shape[1] // model.chunk_length
-
-
-def first_state(model: VideoWorldModel, batch: WindowBatch, config: WorldModelTraining) -> VideoState:
-    """Start where the windows start, with nothing remembered but the memory frames."""
-    frames = torch.cat([batch.reference[:, None], batch.memory], dim=1)
-    latent = encode_frames(model, frames.flatten(0, 1).cpu().numpy(), config).float().unflatten(0, frames.shape[:2])
-    nothing = latent.new_zeros(len(latent), 0)
-    return VideoState(latent[:, 0], latent[:, 1:], batch.command, nothing, nothing, batch.reference)
 
 
 def _middle(length: np.ndarray, chunk_length: int, generator: torch.Generator) -> np.ndarray:

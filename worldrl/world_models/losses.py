@@ -17,10 +17,11 @@ from worldrl.core.interfaces import Logs
 from worldrl.core.rng import on_device
 from worldrl.data.windows import WindowBatch
 from worldrl.diffusion.flow import add_noise
-from worldrl.world_models.dynamics import ChunkLoss, Dynamics, hide_actions
+from worldrl.world_models.dynamics import ChunkLoss, Dynamics
+from worldrl.world_models.following import imagine_chunk
 from worldrl.world_models.gripper_head import opening_loss
 from worldrl.world_models.success_head import success_loss
-from worldrl.world_models.video import VideoState, VideoWorldModel
+from worldrl.world_models.video import VideoState, VideoWorldModel, latent_start
 
 Denoise = Callable[..., ChunkLoss]
 """A backend's ``loss``, or what takes its place (:meth:`worldrl.world_models.dynamics.Dynamics.loss`)."""
@@ -80,9 +81,7 @@ def _with_noise(state: VideoState, strength: float, generator: torch.Generator) 
 
 def window_state(batch: WindowBatch) -> tuple[VideoState, Tensor]:
     """Split a window of latents into its start (without instruction, belief and picture) and all future ones ``[B, U·F, ...]``."""
-    reference, memory, future = (x.float() for x in (batch.reference, batch.memory, batch.frames))
-    nothing = reference.new_zeros(len(reference), 0)
-    return VideoState(reference, memory, batch.command, nothing, nothing, nothing), future
+    return latent_start(batch), batch.frames.float()
 
 
 def imagine_ahead(
@@ -97,33 +96,6 @@ def imagine_ahead(
     for chunk in range(depth):
         state, _ = imagine_chunk(model, state, batch, chunk, generator, hidden)
     return state
-
-
-def imagine_chunk(
-    model: VideoWorldModel,
-    state: VideoState,
-    batch: WindowBatch,
-    chunk: int,
-    generator: torch.Generator,
-    hidden: Tensor | None = None,
-) -> tuple[VideoState, Tensor]:
-    """Imagine a window's ``chunk``-th chunk from its true actions; return the state after it and the features.
-
-    Rows of ``hidden`` imagine it from the instruction, as they will where they plan: what drifts then is their context.
-    """
-    span = slice(chunk * model.chunk_length, (chunk + 1) * model.chunk_length)
-    condition = chunk_condition(model, batch, span, hidden)
-    noise = torch.randn((state.rows, *model.noise_shape), generator=generator, device=model.device)
-    latent, features = model.sample(state, condition, noise)
-    return model.remember(state, latent, batch.commands[:, span]), features
-
-
-def chunk_condition(model: VideoWorldModel, batch: WindowBatch, steps: slice, hidden: Tensor | None) -> Tensor:
-    """Make the condition of a window's control steps; rows of ``hidden`` are told the instruction instead of them."""
-    condition = model.condition(batch.action[:, steps], batch.commands[:, steps])
-    if hidden is None:
-        return condition
-    return hide_actions(condition, model.success.embed(batch.instruction), hidden.to(condition.device))
 
 
 def chunk_loss(
@@ -144,7 +116,7 @@ def chunk_loss(
     frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
     steps = slice(chunk * config.dynamics.chunk_length, (chunk + 1) * config.dynamics.chunk_length)
     clean, valid, success = target[:, frames], batch.valid[:, frames], batch.success[:, frames]
-    condition = chunk_condition(model, batch, steps, hidden)
+    condition = model.window_condition(batch, steps, hidden)
     instruction = model.success.embed(batch.instruction)
     dynamics: Dynamics = model.dynamics
     told = (denoise or dynamics.loss)(clean, valid, state.reference, state.memory, condition, generator=generator)

@@ -15,24 +15,56 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from worldrl.core.errors import SettingError
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
 from worldrl.core.rng import on_device, stream
 from worldrl.core.types import Episode
 from worldrl.data.window_batch import WindowBatch
-from worldrl.world_models.episode_rollouts import chunks_of, first_state, whole_episodes
-from worldrl.world_models.losses import imagine_chunk
-from worldrl.world_models.outcome_head import OutcomeHead, outcome_loss
+from worldrl.world_models.episode_rollouts import chunks_of, whole_episodes
+from worldrl.world_models.following import Follower, StateT, imagine_chunk
+from worldrl.world_models.outcome_head import OutcomeHead, OutcomeJury, outcome_loss
 from worldrl.world_models.reading import read_findings
 from worldrl.world_models.sentences import Sentences, relabel
 from worldrl.world_models.training import autocast, encode_frames
-from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
+
+
+class Judged(Follower[StateT], Protocol[StateT]):
+    """A world model with heads to ask."""
+
+    @property
+    def outcome(self) -> OutcomeJury | None:
+        """Judges whole dreams; None where the model has no such head."""
+        ...
+
+    def embed(self, instruction: Sequence[str]) -> Tensor:
+        """Encode ``B`` sentences as ``[B, d]``."""
+        ...
+
+    def find(self, features: Tensor, instruction: Tensor) -> Tensor:
+        """Return what the heads find in a chunk's features, frame by frame, for the outcome jury: ``[B, F, width]``."""
+        ...
+
+
+class OutcomeTraining(Protocol):
+    """Settings of :func:`fit_outcome`, described where each training has them."""
+
+    outcome_steps: int
+    outcome_batch: int
+    outcome_learning_rate: float
+    outcome_weight_decay: float
+    outcome_dropout: float
+    warmup: int
+    clip_norm: float
+    checkpoint_every: int
+    dtype: str
 
 
 @dataclass(frozen=True)
@@ -40,7 +72,7 @@ class Told:
     """Episodes as the model imagines them, told with a sentence each.
 
     Attributes:
-        findings: float16 ``[E, T, 2d]``.
+        findings: float16 ``[E, T, width]``.
         success: bool ``[E, T]``, the frame really fulfilled the sentence.
         valid: bool ``[E, T]``, the frame was recorded.
     """
@@ -61,19 +93,29 @@ class Told:
 
 
 def fit_outcome(
-    model: VideoWorldModel,
+    model: Judged[Any],
     episodes: Sequence[Episode],
-    config: WorldModelTraining,
+    config: OutcomeTraining,
     *,
     sentences: Sentences,
     seed: int,
     folder: Path | None,
     log: MetricLog | None,
     series: str = "outcome",
+    rows: int = 128,
 ) -> FitReport:
-    """Train the outcome jury in place, each juror on batches of its own; everything else stays as it is."""
-    told = imagine_episodes(model, episodes, config, sentences, seed=seed, series=series)
-    width, jurors = told.findings.shape[-1], model.outcome.members
+    """Train the outcome jury in place, each juror on batches of its own; everything else stays as it is.
+
+    ``rows`` episodes are imagined at a time.
+
+    Raises:
+        SettingError: the model has no jury.
+    """
+    jury = model.outcome
+    if jury is None:
+        raise SettingError("outcome.jury: this world model has no outcome head to train; give it at least one juror")
+    told = imagine_episodes(model, episodes, config, sentences, seed=seed, series=series, batch=rows)
+    width, jurors = told.findings.shape[-1], jury.members
 
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
         value = torch.stack([juror_loss(juror, step, number) for number, juror in enumerate(jurors)]).sum()
@@ -87,12 +129,12 @@ def fit_outcome(
         logit, _ = juror(findings, juror.blank(len(part)))
         return outcome_loss(logit, part.success, part.valid)
 
-    report = fit_module(
+    return fit_module(
         series,
-        model.outcome,
+        jury,
         loss,
         part="outcome",
-        optimizer=adamw(model.outcome, config.outcome_learning_rate, config.outcome_weight_decay),
+        optimizer=adamw(jury, config.outcome_learning_rate, config.outcome_weight_decay),
         steps=config.outcome_steps,
         warmup=config.warmup,
         final=0.02,
@@ -101,15 +143,13 @@ def fit_outcome(
         folder=folder,
         log=log,
     )
-    model.eval()
-    return report
 
 
 @torch.no_grad()
 def imagine_episodes(
-    model: VideoWorldModel,
+    model: Judged[Any],
     episodes: Sequence[Episode],
-    config: WorldModelTraining,
+    config: OutcomeTraining,
     sentences: Sentences,
     *,
     seed: int,
@@ -124,33 +164,36 @@ def imagine_episodes(
 
 
 def _tell_both_ways(
-    model: VideoWorldModel,
+    model: Judged[Any],
     batch: WindowBatch,
-    config: WorldModelTraining,
+    config: OutcomeTraining,
     sentences: Sentences,
     generator: torch.Generator,
 ) -> list[Told]:
     # Half of the episodes tell everything about a lie: the others must not become rare.
     versions = [relabel(batch, sentences, share, generator) for share in (0.0, 1.0)]
-    find = _findings if model.config.outcome.told == "actions" else _findings_read
-    findings = find(model, batch, versions, config, on_device(generator, model.device))
+    drawn = on_device(generator, model.device)
+    if isinstance(model, VideoWorldModel) and model.config.outcome.told == "instruction":
+        findings = _findings_read(model, batch, versions, config, drawn)
+    else:
+        findings = _findings(model, batch, versions, config, drawn)
     told = [Told(f, v.success, v.valid) for f, v in zip(findings, versions, strict=True)]
     untrue = torch.tensor([bool(sentences.other.get(task)) for task in batch.task])
     return [told[0], told[1].select(untrue.nonzero().squeeze(1))] if untrue.any() else told[:1]
 
 
 def _findings(
-    model: VideoWorldModel,
+    model: Judged[Any],
     batch: WindowBatch,
     versions: Sequence[WindowBatch],
-    config: WorldModelTraining,
+    config: OutcomeTraining,
     generator: torch.Generator,
 ) -> list[Tensor]:
-    """Imagine once; return each version's findings ``[B, T, 2d]``."""
-    state = first_state(model, batch, config)
+    """Imagine once; return each version's findings ``[B, T, width]``."""
     found: list[list[Tensor]] = [[] for _ in versions]
     with autocast(model, config):
-        told = [model.success.embed(version.instruction) for version in versions]
+        state = model.window_start(batch)
+        told = [model.embed(version.instruction) for version in versions]
         for chunk in range(chunks_of(model, batch)):
             state, features = imagine_chunk(model, state, batch, chunk, generator)
             for sentence, frames in zip(told, found, strict=True):
@@ -162,17 +205,18 @@ def _findings_read(
     model: VideoWorldModel,
     batch: WindowBatch,
     versions: Sequence[WindowBatch],
-    config: WorldModelTraining,
+    config: OutcomeTraining,
     generator: torch.Generator,
 ) -> list[Tensor]:
     """Read the recorded frames as a plan of each version's sentence; return the findings ``[B, T, 2d]``."""
-    state, shape = first_state(model, batch, config), batch.frames.shape[:2]
+    shape = batch.frames.shape[:2]
     latent = encode_frames(model, batch.frames.flatten(0, 1).cpu().numpy(), config).float().unflatten(0, shape)
     noise = torch.randn(latent.shape, generator=generator, device=model.device)
     found: list[Tensor] = []
     with autocast(model, config):
+        state = model.window_start(batch)
         for version in versions:
-            told = replace(state, instruction=model.success.embed(version.instruction))
+            told = replace(state, instruction=model.embed(version.instruction))
             found.append(read_findings(model, told, latent, None, noise).half())
     return found
 

@@ -24,8 +24,8 @@ from worldrl.core.rng import numpy_stream, on_device, stream
 from worldrl.core.types import Episode
 from worldrl.data.window_batch import WindowBatch
 from worldrl.world_models.codec import to_uint8, to_unit
-from worldrl.world_models.episode_rollouts import chunks_of, first_state, whole_episodes
-from worldrl.world_models.losses import imagine_chunk
+from worldrl.world_models.episode_rollouts import chunks_of, whole_episodes
+from worldrl.world_models.following import imagine_chunk
 from worldrl.world_models.training import autocast
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
@@ -120,7 +120,8 @@ def _imagine_batch(
     model: VideoWorldModel, batch: WindowBatch, config: WorldModelTraining, generator: torch.Generator
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
     """Imagine windows to their ends; of each chunk, one frame and the rows for which it was recorded."""
-    state, found = first_state(model, batch, config), []
+    with autocast(model, config):
+        state, found = model.window_start(batch), []
     frames = model.config.dynamics.chunk_frames
     kept = min(frames, model.memory_frames)  # of a chunk's frames, so many are still in the memory after it
     for chunk in range(chunks_of(model, batch)):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from worldrl.core.types import Episode
 from worldrl.data.windows import WindowSampler
 from worldrl.world_models.bootstrapping import LatentRollouts
 from worldrl.world_models.codec import IdentityCodec, to_unit
-from worldrl.world_models.losses import Denoise, chunk_loss, draw_depth, dynamics_loss
+from worldrl.world_models.losses import Denoise, chunk_loss, draw_depth, dynamics_loss, window_state
 from worldrl.world_models.sentences import Sentences, hide_rows, relabel
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
@@ -94,6 +95,25 @@ def fit_dynamics(
     )
 
 
+class Placed(Protocol):
+    """A model that is somewhere."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        ...
+
+
+class Typed(Protocol):
+    """Settings of a training that say in which number type to compute.
+
+    Attributes:
+        dtype: ``float32``, ``bfloat16``, or ``auto``.
+    """
+
+    dtype: str
+
+
 @dataclass(frozen=True)
 class _WindowLoss:
     """The loss of step ``k``, a pure function of weights, seed and ``k``, and of the latent rollouts where there are any."""
@@ -130,7 +150,8 @@ class _WindowLoss:
         batch = relabel(context.batch, self.sentences, self.config.negative_share, generator, hidden)
         drawn = on_device(generator, self.model.device)
         with autocast(self.model, self.config):
-            found = chunk_loss(self.model, context.state, batch, context.target, 0, drawn, self.denoise, hidden)
+            state, target = window_state(batch)
+            found = chunk_loss(self.model, state, batch, target, 0, drawn, self.denoise, hidden)
             rollouts.advance(self.model, replace(context, batch=batch), drawn, hidden)
         return found
 
@@ -185,8 +206,7 @@ def latent_rollouts(
     """Make the buffer that bootstrapped steps continue, where there is one."""
     if not config.bootstrap_rows:
         return None
-    rollouts = LatentRollouts(sampler.store, sampler.layout, config.bootstrap_rows, model.codec.latent_shape)
-    return rollouts.to(model.device)
+    return LatentRollouts(sampler.store, sampler.layout, config.bootstrap_rows).to(model.device)
 
 
 def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: WorldModelTraining) -> WindowSampler:
@@ -208,9 +228,7 @@ def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: 
 
 
 @torch.no_grad()
-def encode_frames(
-    model: VideoWorldModel, frames: np.ndarray, config: WorldModelTraining, *, batch: int = 256
-) -> Tensor:
+def encode_frames(model: VideoWorldModel, frames: np.ndarray, config: Typed, *, batch: int = 256) -> Tensor:
     """Encode uint8 frames ``[R, Y, X, 3]`` to latents ``[R, c, h, w]`` on the model's device.
 
     Kept in half precision: rounding is a hundred times below the codec's own error.
@@ -223,6 +241,6 @@ def encode_frames(
     return latent
 
 
-def autocast(model: VideoWorldModel, config: WorldModelTraining) -> torch.autocast:
+def autocast(model: Placed, config: Typed) -> torch.autocast:
     """Compute in the training's number type; weights stay float32."""
     return device_autocast(model.device, resolve_dtype(config.dtype, model.device))

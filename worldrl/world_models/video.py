@@ -26,6 +26,7 @@ from worldrl.core.errors import ActionError, ArtefactError
 from worldrl.core.learned import Learned
 from worldrl.core.rng import row_noise
 from worldrl.core.types import Imagined, ResetRecord
+from worldrl.data.window_batch import WindowBatch
 from worldrl.world_models.checks import check_chunk, check_imagined
 from worldrl.world_models.chunks import Chunked
 from worldrl.world_models.codec import IdentityCodec, PatchCodec, to_uint8, to_unit
@@ -173,6 +174,10 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         memory = torch.cat([state.memory, latent], dim=1)[:, -self.memory_frames :]
         return replace(state, memory=memory, command=commands[:, -1])
 
+    def embed(self, instruction: Sequence[str]) -> Tensor:
+        """Encode ``B`` sentences as ``[B, d]``."""
+        return self.success.embed(instruction)
+
     def find(self, features: Tensor, instruction: Tensor) -> Tensor:
         """Return what both heads find in features ``[B, n, d]``, frame by frame: ``[B, F, 2d]``."""
         return torch.cat([self.success.find(features, instruction), self.gripper.find(features)], dim=-1)
@@ -222,6 +227,31 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
             raise ActionError(f"memory must be [B, {self.memory_frames}, c, h, w], got {tuple(data['memory'].shape)}")
         return VideoState(**data)
 
+    # -- recorded windows ------------------------------------------------------------------------------------
+
+    def window_start(self, batch: WindowBatch) -> VideoState:
+        """Begin where windows begin, of latents or of pictures (uint8), without instruction and belief."""
+        if batch.reference.dtype != torch.uint8:
+            return latent_start(batch)
+        frames = torch.cat([batch.reference[:, None], batch.memory], dim=1)
+        latent = self.codec.encode(to_unit(frames.to(self.device))).half()  # as windows of latents are kept
+        encoded = replace(batch, reference=latent[:, 0], memory=latent[:, 1:])
+        return replace(latent_start(encoded), first=batch.reference)
+
+    def follow(
+        self, state: VideoState, batch: WindowBatch, steps: slice, noise: Tensor, hidden: Tensor | None = None
+    ) -> tuple[VideoState, Tensor]:
+        """Imagine a chunk of windows; see :meth:`worldrl.world_models.following.Follower.follow`."""
+        latent, features = self.sample(state, self.window_condition(batch, steps, hidden), noise)
+        return self.remember(state, latent, batch.commands[:, steps]), features
+
+    def window_condition(self, batch: WindowBatch, steps: slice, hidden: Tensor | None) -> Tensor:
+        """Make the condition of windows' control steps; rows of ``hidden`` are told the instruction instead of them."""
+        condition = self.condition(batch.action[:, steps], batch.commands[:, steps])
+        if hidden is None:
+            return condition
+        return hide_actions(condition, self.success.embed(batch.instruction), hidden.to(condition.device))
+
     # -- folder ----------------------------------------------------------------------------------------------
 
     def save(
@@ -261,6 +291,13 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         except (KeyError, TypeError, RuntimeError) as error:
             raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return model.to(device).eval()
+
+
+def latent_start(batch: WindowBatch) -> VideoState:
+    """Begin where windows of latents begin, without instruction, belief and picture."""
+    reference, memory = batch.reference.float(), batch.memory.float()
+    nothing = reference.new_zeros(len(reference), 0)
+    return VideoState(reference, memory, batch.command, nothing, nothing, nothing)
 
 
 def make_codec(config: VideoWorldModelConfig) -> PatchCodec | IdentityCodec:

@@ -2,7 +2,8 @@
 
 The reference and the memory are kept as pictures, and encoded before each chunk as a training clip's were: the causal
 autoencoder makes latents that depend on what came before, so a chunk's own latents are not those of the next one's
-memory. The actions behind the memory are kept too: an arm still follows them.
+memory. The actions behind the memory are kept too: an arm still follows them. Where there is an outcome jury, its
+probability is the one that counts; otherwise the joint success head's.
 
 Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions per chunk, ``M`` actions behind the
 memory, ``A`` numbers of an action and of a command, ``f`` latent frames of a clip, ``c h w`` latent, ``Y X`` pixels.
@@ -27,15 +28,17 @@ from worldrl.core.errors import ActionError, ArtefactError, SettingError
 from worldrl.core.learned import Learned
 from worldrl.core.rng import initial_weights, row_noise
 from worldrl.core.types import Imagined, ResetRecord
+from worldrl.data.window_batch import WindowBatch
 from worldrl.diffusion.flow import sigma_grid
 from worldrl.world_models.checks import check_chunk, check_imagined
 from worldrl.world_models.chunks import Chunked
+from worldrl.world_models.outcome_head import OutcomeJury, verdict
 from worldrl.world_models.wan_adapter import add_adapter, is_trained
 from worldrl.world_models.wan_codec import WanCodec
 from worldrl.world_models.wan_config import WanConfig
 from worldrl.world_models.wan_dynamics import WanDynamics, WanSuccess
 from worldrl.world_models.wan_folder import WanBase, download_command, load_transformer, load_vae, open_base
-from worldrl.world_models.wan_state import WanState, clip_action, start_arrays
+from worldrl.world_models.wan_state import WanState, clip_action, context_frames, start_arrays
 
 KIND = "wan-world-model"
 
@@ -61,6 +64,8 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         self.dynamics = WanDynamics(transformer, config.dynamics, self.codec.latent_shape, embodiment.actions)
         self.success = WanSuccess(self.dynamics.width, config.success, config.dynamics.chunk_frames)
         add_adapter(self.dynamics.transformer, config.dynamics)
+        head = config.outcome
+        self.outcome = OutcomeJury(config.success.width, head.width, head.jury) if head.jury else None
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(is_trained(name, config.dynamics))
         self.eval()
@@ -96,6 +101,11 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         """Where the weights are."""
         return self.codec.mean.device
 
+    @property
+    def noise_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the standard normal noise that one row's chunk is made of."""
+        return self.config.dynamics.future_latents, *self.codec.latent_shape
+
     def autocast(self) -> torch.autocast:
         """Compute in ``compute_dtype``.
 
@@ -117,10 +127,10 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         """
         arrays = start_arrays(records, self.config, self.embodiment.actions)
         with self.autocast():
-            instruction = self.success.embed([record.instruction for record in records]).float()
-        return WanState(
-            **{name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}, instruction=instruction
-        )
+            instruction = self.embed([record.instruction for record in records]).float()
+        kept = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
+        belief = instruction.new_zeros(len(records), 0) if self.outcome is None else self.outcome.blank(len(records))
+        return WanState(**kept, instruction=instruction, belief=belief)
 
     @torch.no_grad()
     def imagine(
@@ -143,21 +153,39 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         check_chunk(action, (state.rows, self.chunk_length, self.embodiment.actions.size), generators)
         action = action.to(self.device)
         commands = integrate_commands(self.embodiment, state.command, action)
-        context = self.codec.encode(torch.cat([state.reference[:, None], state.memory], dim=1))
-        noise = row_noise(generators, (self.config.dynamics.future_latents, *self.codec.latent_shape), self.device)
+        noise = row_noise(generators, self.noise_shape, self.device)
         with self.autocast():
-            told = clip_action(state.null_action, state.memory_action, action)
-            future, features = self.sample(context, told, noise)
-            logit = self.success(features, state.instruction).float()
-        check_imagined(future)
-        clip = torch.cat([context, future], dim=1)
-        after = replace(self._remember(state, self.decode(clip, state.reference), action), command=commands[:, -1])
-        return after, Imagined(clip, self.frame_steps, commands, torch.sigmoid(logit))
+            clip, features = self._clip(state, action, noise)
+            probability, doubt, belief = self._judge(features, state)
+        check_imagined(clip)
+        after = replace(self._remember(state, clip, action, commands), belief=belief)
+        return after, Imagined(clip, self.frame_steps, commands, probability, doubt)
 
-    def _remember(self, state: WanState, frames: Tensor, action: Tensor) -> WanState:
-        memory = torch.cat([state.memory, frames], dim=1)[:, -self.memory_frames :]
+    def _clip(self, state: WanState, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Make a chunk of noise; return the latents of the whole clip and the features."""
+        context = self.codec.encode(context_frames(state.reference, state.memory, self.config.dynamics))
+        future, features = self.sample(context, clip_action(state.null_action, state.memory_action, action), noise)
+        return torch.cat([context, future], dim=1), features
+
+    def _judge(self, features: Tensor, state: WanState) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return the probability of success ``[B, F]``, the jurors' doubt of it, and the belief after the chunk."""
+        if self.outcome is None:
+            return torch.sigmoid(self.success(features, state.instruction).float()), None, state.belief
+        votes, belief = self.outcome(self.find(features, state.instruction), state.belief)
+        return *verdict(votes), belief
+
+    def _remember(self, state: WanState, clip: Tensor, action: Tensor, commands: Tensor) -> WanState:
+        memory = torch.cat([state.memory, self.decode(clip, state.reference)], dim=1)[:, -self.memory_frames :]
         taken = torch.cat([state.memory_action, action], dim=1)[:, -self.config.dynamics.memory_actions :]
-        return replace(state, memory=memory, memory_action=taken)
+        return replace(state, memory=memory, memory_action=taken, command=commands[:, -1])
+
+    def embed(self, instruction: Sequence[str]) -> Tensor:
+        """Encode ``B`` sentences as ``[B, d]``."""
+        return self.success.embed(instruction)
+
+    def find(self, features: Tensor, instruction: Tensor) -> Tensor:
+        """Return what the success head finds in features of all tokens, frame by frame: ``[B, F, width]``."""
+        return self.success.find(features, instruction)
 
     def sample(self, context: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Integrate the flow from ``noise``, the future latents; return those, and the last evaluation's features.
@@ -194,6 +222,28 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
                 f"memory must be [B, {self.memory_frames}, {size}, {size}, 3], got {tuple(data['memory'].shape)}"
             )
         return WanState(**data)
+
+    # -- recorded windows ------------------------------------------------------------------------------------
+
+    def window_start(self, batch: WindowBatch) -> WanState:
+        """Begin where windows of pictures begin, without instruction and belief."""
+        nothing = batch.command.new_zeros(len(batch.command), 0)
+        given = (batch.reference, batch.memory, batch.null_action, batch.memory_action, batch.command)
+        return WanState(*given, instruction=nothing, belief=nothing)
+
+    def follow(
+        self, state: WanState, batch: WindowBatch, steps: slice, noise: Tensor, hidden: Tensor | None = None
+    ) -> tuple[WanState, Tensor]:
+        """Imagine a chunk of windows; see :meth:`worldrl.world_models.following.Follower.follow`.
+
+        Raises:
+            ActionError: some rows are to go without actions.
+        """
+        if hidden is not None:
+            raise ActionError("hidden: a Wan world model does not plan; every row needs its actions")
+        action = batch.action[:, steps]
+        clip, features = self._clip(state, action, noise)
+        return self._remember(state, clip, action, batch.commands[:, steps]), features
 
     # -- folder ----------------------------------------------------------------------------------------------
 

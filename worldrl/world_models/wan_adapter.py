@@ -1,6 +1,6 @@
 """What of a Wan world model is trained: all of the transformer, or low-rank additions to it (LoRA, through peft).
 
-In both cases the action channels and the success head, which are not published, are trained in full.
+In both cases the action channels, the success head and the outcome jury, which are not published, are trained in full.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def is_trained(name: str, config: WanDynamicsConfig) -> bool:
     """
     if name.startswith("codec."):
         return False
-    return config.adapter == "full" or name.startswith("success.") or _is_new(f".{name}")
+    return config.adapter == "full" or name.startswith(("success.", "outcome.")) or _is_new(f".{name}")
 
 
 def is_published(name: str) -> bool:

@@ -45,6 +45,8 @@ class WanDynamicsConfig:
         memory_frames: newest frames ``K`` the model sees, besides the episode's first one; a multiple of 4.
         memory_noise: noise level of the memory latents in training, which the model is not told; WoVR's is the base
             level 0.05 after its shift of 5.
+        reference: whether the episode's first frame begins the clip; off (only for ablations), the oldest frame of the memory
+            stands in its place.
         shift: schedule shift, in training and sampling.
         sampling_steps: Euler steps of the sampler.
         pure_noise_share: share of training rows at σ = 1.
@@ -62,6 +64,7 @@ class WanDynamicsConfig:
     frame_stride: int = 1
     memory_frames: int = 4
     memory_noise: float = 0.208
+    reference: bool = True
     shift: float = 5.0
     sampling_steps: int = 5
     pure_noise_share: float = 0.0
@@ -150,17 +153,26 @@ class WanSuccessConfig(SuccessHeadConfig):
 
 @dataclass
 class WanOutcomeConfig:
-    """When the success head's probability counts as success.
+    """Who judges a whole dream, and when the probability counts as success.
 
     Attributes:
+        jury: outcome heads that judge together, on what the success head finds; with 0, its own probability counts.
+        width: of a juror's belief.
         threshold: probability from which a frame counts; calibrated on held-out rollouts.
         least_threshold: calibration never goes below this.
         debounce: consecutive frames over the threshold that make a success.
     """
 
+    jury: int = 0
+    width: int = 128
     threshold: float = 0.7
     least_threshold: float = 0.5
     debounce: int = 2
+
+    def __post_init__(self) -> None:
+        """Reject a negative jury."""
+        if self.jury < 0:
+            raise SettingError(f"outcome.jury must not be negative, got {self.jury}; 0 is no outcome head")
 
 
 @dataclass

@@ -218,6 +218,10 @@ class WanSuccess(nn.Module):
         """Encode ``B`` sentences as ``[B, d]``."""
         return self.head.embed(instruction)
 
+    def find(self, features: Tensor, embedded: Tensor) -> Tensor:
+        """Return findings ``[B, F, width]`` from the features of all tokens, for the outcome jury."""
+        return self.head.find(self.narrow(features), embedded)
+
     def forward(self, features: Tensor, embedded: Tensor) -> Tensor:
         """Return logits ``[B, F]`` from the features of all tokens."""
         return self.head(self.narrow(features), embedded)

@@ -27,6 +27,7 @@ from worldrl.core.fit import FitReport, interrupts
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.optimizer import Schedule, warmup_cosine
 from worldrl.core.types import Episode
+from worldrl.world_models.bootstrapping import LatentRollouts
 from worldrl.world_models.sentences import Sentences
 from worldrl.world_models.wan import WanWorldModel
 from worldrl.world_models.wan_adapter import is_published
@@ -51,7 +52,7 @@ def fit_wan(
 
     Args:
         model: on any device; afterwards on the one it was trained on, or, where it was sharded, of no further use: see
-            :func:`finished_weights`.
+            :func:`whole`.
         episodes: to learn from; the same in every process.
         config: settings.
         sentences: what can be said about each task.
@@ -74,7 +75,7 @@ def fit_wan(
     spread = {"process": accelerator.process_index, "processes": accelerator.num_processes}
     model.codec.to(accelerator.device)
     source = ClipSource(model, episodes, config, sentences, seed=seed, **spread)
-    training = prepare(model, config, accelerator)
+    training = prepare(model, config, accelerator, source.rollouts)
     first, skipped = training.resume(folder)
     if log is not None:
         log.truncate(series, first)
@@ -110,8 +111,10 @@ def start_accelerator(config: WanTraining, device: torch.device, base_dtype: str
     )
 
 
-def prepare(model: WanWorldModel, config: WanTraining, accelerator: Any) -> WanFit:
-    """Wrap the trained parts and their optimizer for the processes there are."""
+def prepare(
+    model: WanWorldModel, config: WanTraining, accelerator: Any, rollouts: LatentRollouts | None = None
+) -> WanFit:
+    """Wrap the trained parts and their optimizer for the processes there are; checkpoints hold ``rollouts`` too."""
     transformer = model.dynamics.transformer
     if config.gradient_checkpointing:
         transformer.enable_gradient_checkpointing()
@@ -121,7 +124,7 @@ def prepare(model: WanWorldModel, config: WanTraining, accelerator: Any) -> WanF
     optimizer = torch.optim.AdamW(parameter_groups(part, config), weight_decay=config.weight_decay, fused=True)
     rates = tuple(group["lr"] for group in optimizer.param_groups)
     wrapped, optimizer = accelerator.prepare(part, optimizer)
-    return WanFit(model, config, accelerator, wrapped, optimizer, rates)
+    return WanFit(model, config, accelerator, wrapped, optimizer, rates, rollouts)
 
 
 def parameter_groups(part: nn.Module, config: WanTraining) -> list[dict[str, Any]]:
@@ -145,6 +148,7 @@ class WanFit:
         wrapped: the trained parts as Accelerate wrapped them.
         optimizer: likewise.
         rates: peak learning rate of each of its groups.
+        rollouts: the model's own, where bootstrapped passes continue them.
     """
 
     model: WanWorldModel
@@ -153,6 +157,7 @@ class WanFit:
     wrapped: Any
     optimizer: Any
     rates: tuple[float, ...]
+    rollouts: LatentRollouts | None = None
 
     def step(self, source: ClipSource, step: int, schedule: Schedule) -> dict[str, float]:
         """Take one optimiser step; return its scalars, averaged over passes and processes."""
@@ -198,7 +203,9 @@ class WanFit:
 
         weights, optimizer = get_state_dict(self.wrapped, self.optimizer.optimizer, options=_options())
         if self.accelerator.is_main_process:
-            save_checkpoint(folder, step, modules={}, optimizers={}, extra={"weights": weights, "optimizer": optimizer})
+            rollouts = {} if self.rollouts is None else dict(self.rollouts.state_dict())
+            extra = {"weights": weights, "optimizer": optimizer, "rollouts": rollouts}
+            save_checkpoint(folder, step, modules={}, optimizers={}, extra=extra)
         self.accelerator.wait_for_everyone()
 
     def resume(self, folder: Path | None) -> tuple[int, tuple[str, ...]]:
@@ -218,6 +225,8 @@ class WanFit:
             optim_state_dict=state["optimizer"],
             options=_options(broadcast_from_rank0=many, strict=False),
         )
+        if self.rollouts is not None and found is not None:
+            self.rollouts.load_state_dict(found.extra["rollouts"])
         return step, () if found is None else found.skipped
 
     def finish(self) -> None:
@@ -240,6 +249,25 @@ def finished_weights(folder: Path) -> dict[str, Tensor]:
     if found is None:
         raise SettingError(f"{folder}: holds no checkpoint of a Wan world model")
     return found.extra["weights"]
+
+
+def whole(model: WanWorldModel, folder: Path) -> WanWorldModel:
+    """Return the model with all of its parameters in this process: itself, or, where it was sharded, a new one with its jury.
+
+    Args:
+        model: trained.
+        folder: of its training's checkpoints.
+
+    Raises:
+        SettingError: it was sharded and ``folder`` holds no checkpoint.
+    """
+    if not is_sharded(model):
+        return model
+    fresh = WanWorldModel.from_base(model.base.folder, model.config, model.embodiment, seed=0).to(model.device)
+    fresh.outcome = model.outcome
+    jury = {name: value for name, value in model.trained().items() if name.startswith("outcome.")}
+    fresh.load_trained(finished_weights(folder) | jury)
+    return fresh
 
 
 def is_sharded(model: nn.Module) -> bool:

@@ -1,7 +1,7 @@
 """Loss of the Wan world model on clips of real episodes: flow matching on the future, and the joint success head.
 
 x_σ = (1-σ)·z + σ·ε on future latents, target ε − z (Wan's sign). The reference stays clean. The memory gets a small fixed
-noise of which the model is not told, since in imagination it will be the model's own.
+noise of which the model is not told, since in imagination it will be the model's own; where it is that already, none.
 
 Shapes legend: ``B`` clips, ``f`` latent frames, ``m`` of them memory, ``p`` future, ``F = 4 p`` future frames, ``N`` actions.
 """
@@ -35,6 +35,7 @@ class WanClip:
         success: bool ``[B, F]``.
         valid: bool ``[B, F]``, the frame was recorded.
         instruction: ``B`` sentences.
+        own: the memory is the model's own, as imagination finds it; no noise joins it.
     """
 
     latent: Tensor
@@ -45,6 +46,7 @@ class WanClip:
     success: Tensor
     valid: Tensor
     instruction: list[str]
+    own: bool = False
 
 
 def bell_weight(sigma: Tensor, shift: float) -> Tensor:
@@ -71,6 +73,7 @@ def draw_clip(
     valid: Tensor,
     instruction: list[str],
     generator: torch.Generator,
+    own: bool = False,
 ) -> WanClip:
     """Draw noise and its level for clips; ``generator`` lives on the latents' device."""
     dynamics, device = config.dynamics, latent.device
@@ -79,7 +82,7 @@ def draw_clip(
     )
     noise = torch.randn(latent[:, 1:].shape, generator=generator, device=device)
     memory = dynamics.context_latents - 1
-    return WanClip(latent, action, sigma, noise[:, memory:], noise[:, :memory], success, valid, instruction)
+    return WanClip(latent, action, sigma, noise[:, memory:], noise[:, :memory], success, valid, instruction, own)
 
 
 def flow_loss(velocity: Tensor, clip: WanClip, future: Tensor, weight: Tensor) -> Tensor:
@@ -116,7 +119,7 @@ class WanLoss(nn.Module):
         """Return the scalar loss and detached scalars to log."""
         config = self.config.dynamics
         given, future = clip.latent.split([config.context_latents, config.future_latents], dim=1)
-        level = torch.full_like(clip.sigma, config.memory_noise)
+        level = torch.full_like(clip.sigma, 0.0 if clip.own else config.memory_noise)
         memory = add_noise(given[:, 1:], clip.memory_noise, level)
         x = torch.cat([given[:, :1], memory, add_noise(future, clip.noise, clip.sigma)], dim=1)
         velocity, features = self.dynamics(x, clip.sigma, clip.action)

@@ -17,7 +17,7 @@ from torch import Tensor
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError
 from worldrl.core.types import ResetRecord
-from worldrl.world_models.wan_config import WanConfig
+from worldrl.world_models.wan_config import WanConfig, WanDynamicsConfig
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class WanState:
         memory_action: float32 ``[B, M, A]``, the actions that led to the memory.
         command: what the robot was last told ``[B, A]``.
         instruction: embedded instructions ``[B, d]``.
+        belief: of the outcome jury ``[B, J b]``, nothing where there is none.
     """
 
     reference: Tensor
@@ -39,6 +40,7 @@ class WanState:
     memory_action: Tensor
     command: Tensor
     instruction: Tensor
+    belief: Tensor
 
     @property
     def rows(self) -> int:
@@ -58,6 +60,15 @@ class WanState:
 def clip_action(null_action: Tensor, memory_action: Tensor, action: Tensor) -> Tensor:
     """Lay out a clip's actions ``[B, 1 + M + L, A]``: the reference's null action, the memory's, the future's."""
     return torch.cat([null_action[:, None], memory_action, action], dim=1)
+
+
+def context_frames(reference: Tensor, memory: Tensor, config: WanDynamicsConfig) -> Tensor:
+    """Lay out a clip's given pictures ``[B, 1 + K, Y, X, 3]``: the reference, then the memory.
+
+    Without the reference the oldest frame of the memory begins the clip: the autoencoder wants one frame alone, and its
+    latents of the memory would know whatever stands there.
+    """
+    return torch.cat([reference[:, None] if config.reference else memory[:, :1], memory], dim=1)
 
 
 def start_arrays(records: Sequence[ResetRecord], config: WanConfig, actions: ActionSpec) -> dict[str, NDArray[Any]]:
