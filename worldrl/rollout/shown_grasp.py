@@ -56,7 +56,7 @@ def closings(
     found, rows = np.zeros(len(told), np.float32), np.flatnonzero(step >= 0)
     if len(rows):
         at = told[torch.from_numpy(rows), torch.from_numpy(step[rows])]
-        found[rows] = grasp.surprise(frame[rows], [instruction[row] for row in rows], at).numpy()
+        found[rows] = grasp.surprise(frame[rows], [instruction[row] for row in rows.tolist()], at).numpy()
     return step, found
 
 
