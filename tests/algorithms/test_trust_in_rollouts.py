@@ -1,17 +1,20 @@
 """How far imagined rollouts are believed: signs of trust, what they do, and inverse dynamics as one of them."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning, Source, clone
+from worldrl.algorithms.grasp_trust import GraspCheck, GraspTrust, real_grasp_bound
 from worldrl.algorithms.grpo import GrpoConfig, grpo_batch
 from worldrl.algorithms.imagination import imagine_batch, imagined_env
 from worldrl.algorithms.improve import ALGORITHMS, Improvement, improve
 from worldrl.algorithms.motion_trust import MotionCheck, MotionTrust, real_bound
 from worldrl.algorithms.self_training import SelfTraining, grown
 from worldrl.algorithms.trust import Judge, Trust, actions_of, ask
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, read_metrics
 from worldrl.core.rng import stream_seed
@@ -19,6 +22,7 @@ from worldrl.core.types import PolicyObs
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.rewards.columns import Column
+from worldrl.rewards.grasp import Closings, GraspConfig
 from worldrl.rewards.inverse_dynamics import Decoded, IdmConfig
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined_rollouts import ImaginedRollouts, imagine_rollouts
@@ -137,6 +141,67 @@ def test_a_rollout_ends_before_the_chunk_that_passes_the_limit(four, tiny_policy
     batch, _ = grpo_batch(cut, GrpoConfig(**SETTINGS))
     assert len(batch) == 3  # rollout 0's chunks and the first of rollout 1; the other group has no success left
     assert batch.advantage.tolist() == pytest.approx([0.5**0.5, -(0.5**0.5), 0.5**0.5], abs=1e-4)
+
+
+# -- where the hand closes -------------------------------------------------------------------------------------------
+
+
+class Palm:
+    """Reads the grey of the first picture as the commanded x of the closing, with deviation 1."""
+
+    actions = TOOL_ACTIONS
+    deviation = torch.ones(1)
+
+    def read(self, frame, instruction):
+        return frame.float().mean(dim=(1, 2, 3))[:, None]
+
+    def surprise(self, frame, instruction, command):
+        return (command[:, :1] - self.read(frame, instruction)).square().mean(dim=-1)
+
+
+def grasping(rollouts, robot):
+    """The four rollouts, of which the first two close in the second chunk, the third never and the fourth in the first.
+
+    Chunks have four steps and x moves by the robot's scale; only the second is told far from what its picture asks for.
+    """
+    action = torch.zeros(2, 4, 4, 7)
+    action[..., 6] = -1
+    action[1, :2, 1:, 6] = 1
+    action[0, 3, 2:, 6] = 1
+    command = rollouts.command.clone()
+    command[..., :3] = torch.tensor([0.5, 0.0, 0.1])
+    image = torch.zeros_like(rollouts.image)
+    image[0, 1] = 2
+    return replace(rollouts, action=action, command=command, image=image)
+
+
+def test_the_chunk_of_the_last_closing_is_doubted(four, robot):
+    rollouts = grasping(four, robot)
+    check = GraspCheck(Palm(), robot, 1.0)
+    expected = [[0, 0.25], [0, 2.25], [0, 0], [0.25, 0]]  # 0.5 told; 0 or 2 read
+    assert check.surprise(rollouts).T.tolist() == pytest.approx([pytest.approx(row) for row in expected])
+    trust = Judge(Trust(sign="agreement_of_grasp"), check).judge(None, rollouts, seed=0)[1]
+    assert trust.tolist() == pytest.approx([1, 1 / 2.25, 0, 1])  # the third has failed
+    assert Judge(Trust(sign="agreement_of_grasp", use="mask"), check).judge(None, rollouts, seed=0)[1].tolist() == [1, 0, 0, 1]  # fmt: skip
+    cut, _ = Judge(Trust(sign="agreement_of_grasp", use="shorten"), check).judge(None, rollouts, seed=0)
+    assert cut.valid.T.tolist() == [[True, True], [True, False], [True, True], [True, False]]
+    assert cut.success.tolist() == [True, False, False, True]
+    with pytest.raises(SettingError, match="kept without their actions"):
+        check.surprise(replace(rollouts, action=None))
+
+
+def test_real_closings_set_the_bound_of_the_grasp():
+    frame = torch.zeros(5, 16, 16, 3, dtype=torch.uint8)
+    told = torch.tensor([[0.0], [1.0], [2.0], [3.0], [4.0]])
+    kept = Closings(frame, told, ("pick up",) * 5, torch.ones(5, dtype=torch.bool), TOOL_ACTIONS)
+    assert real_grasp_bound(Palm(), kept, 1.0) == 16
+    assert real_grasp_bound(Palm(), kept, 0.5) == 4
+    with pytest.raises(SettingError, match=r"grasp\.real_share"):
+        GraspTrust(real_share=0)
+    with pytest.raises(SettingError, match=r"grasp\.model\.steps"):
+        GraspTrust(model=GraspConfig(steps=0))
+    with pytest.raises(SettingError, match="there is nothing to judge with"):
+        Judge(Trust(sign="agreement_of_grasp"))
 
 
 # -- further imaginations --------------------------------------------------------------------------------------------

@@ -95,3 +95,17 @@ def test_what_lies_outside_the_range_takes_its_nearest_end_and_what_is_no_number
     expected = np.array([[1.0, -0.5, -1.0, np.nan, np.inf, 1.0, -1.0]], np.float32)
     np.testing.assert_array_equal(TOOL_ACTIONS.within(action), expected)
     assert TOOL_ACTIONS.within(action).dtype == np.float32
+
+
+def test_the_last_closing_is_found_in_either_convention():
+    tool = np.zeros((6, 7), np.float32)
+    tool[:, 6] = [-1, 1, -1, 0.2, 1, 1]
+    assert TOOL_ACTIONS.last_closing(tool) == 3
+    assert TOOL_ACTIONS.last_closing(tool[:2]) == 1
+    assert TOOL_ACTIONS.last_closing(tool[4:]) == -1  # closed from the beginning
+    assert TOOL_ACTIONS.last_closing(tool[:1]) == -1
+    left, right = PAIR.actions.grippers
+    pair = np.zeros((5, 14), np.float32)
+    pair[:, left], pair[:, right] = [1, 0, 0, 0, 0], [1, 1, 1, 0, 0]
+    assert PAIR.actions.last_closing(pair) == 3  # the later of two hands
+    assert PAIR.actions.last_closing(pair[:3]) == 1

@@ -19,10 +19,13 @@ def test_signs_of_a_hand_made_dream():
         spread=np.array([[0.5, 0.1, 0.1, 0.1], [0.2, 0.9, 0.1, 0.1]], np.float32),
     )
     surprise = np.array([[1.0, 3.0, 0.5, 0.5], [0.2, 0.1, 0.1, 0.4]], np.float32)
-    signs = signs_of_trust(own, opinions, 2, surprise)
+    signs = signs_of_trust(own, opinions, 2, surprise, np.array([5.0, 0.5], np.float32))
     assert signs.keys() == SIGNS.keys()
+    assert signs["agreement_of_grasp"] == pytest.approx([-5.0, -0.5])
+    alone = signs_of_trust(own, opinions, 2, grasp=np.array([5.0, 0.5], np.float32))
+    assert alone.keys() == SIGNS.keys() - {"agreement_of_motion"}
     assert signs["agreement_of_motion"] == pytest.approx([-3.0, -0.4])
-    assert signs_of_trust(own, opinions, 2).keys() == SIGNS.keys() - {"agreement_of_motion"}
+    assert signs_of_trust(own, opinions, 2).keys() == SIGNS.keys() - {"agreement_of_motion", "agreement_of_grasp"}
     assert signs["score"] == pytest.approx([0.8, 0.5])
     assert signs["mean_opinion"] == pytest.approx([(0.8 + 0.6 + 0.1) / 3, (0.5 + 0.2 + 0.7) / 3])
     assert signs["least_opinion"] == pytest.approx([0.1, 0.2])

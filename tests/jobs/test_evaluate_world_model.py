@@ -12,6 +12,8 @@ import pytest
 import torch
 from torch import nn
 
+from worldrl.core.actions import TOOL_ACTIONS
+from worldrl.core.artefact import artefact_hash
 from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
 from worldrl.core.learned import Learned
 from worldrl.core.rng import initial_weights
@@ -34,6 +36,7 @@ from worldrl.jobs.world_model_start import weights_folder
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.columns import Column
+from worldrl.rewards.grasp import GraspConfig, GraspDynamics
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 
 PROBE = ProbeSettings(
@@ -335,6 +338,7 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, push_data
         ({"dtype": "int8"}, "dtype"),
         ({"strips": -1}, "strips"),
         ({"idm": "somewhere"}, r"give policies\.folders"),
+        ({"grasp": "somewhere"}, r"give policies\.folders"),
     ],
 )
 def test_impossible_settings_are_refused(make_settings, over, message):
@@ -416,9 +420,13 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settin
         InverseDynamics(IdmConfig(width=8, blocks=1, keypoints=2, hidden=8), (Column("command", 0, "x"),)).save(
             tmp_path / "idm"
         )
+    with initial_weights(0, "grasp"):
+        grasp = GraspDynamics(GraspConfig(width=8, blocks=1, keypoints=2, text_width=8, hidden=8), TOOL_ACTIONS)
+    grasp.save(tmp_path / "grasp")
     over = {
         "policies": PolicyDreams([str(f) for f in folders], dreams=2, workers=0, envs_per_worker=2),
         "idm": str(tmp_path / "idm"),
+        "grasp": str(tmp_path / "grasp"),
     }
     settings = settings_in(tmp_path / "run", probe=ProbeSettings(steps=0), **over)
     metrics = evaluate_world_model.main(settings)
@@ -434,6 +442,7 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settin
     if metrics["trust"]["imagined_successes"]:
         assert "agreement_of_motion" in metrics["trust"]["auroc"]
     assert metrics["idm"]["path"] == str(tmp_path / "idm")
+    assert metrics["grasp"]["hash"] == artefact_hash(tmp_path / "grasp")
     assert (tmp_path / "run" / "stages" / "03-policy-1" / "surprise.npz").is_file()
     monkeypatch.setattr(policy_dreams, "dream", None)
     monkeypatch.setattr(policy_dreams, "further_opinions", None)

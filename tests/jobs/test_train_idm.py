@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.artefact import read_manifest
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
@@ -17,6 +18,7 @@ from worldrl.jobs.idm_execution import executions
 from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.train_idm import TrainIdmSettings
 from worldrl.rewards.foresight import FeaturePredictor, ForesightConfig
+from worldrl.rewards.grasp import GraspConfig, GraspDynamics
 from worldrl.rewards.idm_training import IdmTraining
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.world_models.codec import to_unit
@@ -24,6 +26,7 @@ from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.extension import extended
 
 SIZES = {"width": 8, "blocks": 1, "keypoints": 2, "value_width": 2, "hidden": 8}
+GRASP_SIZES = {"width": 8, "blocks": 1, "keypoints": 2, "text_width": 8, "hidden": 8}
 
 
 @pytest.fixture
@@ -52,7 +55,11 @@ def model_folder(tmp_path_factory, make_world_model):
 
 
 def test_a_run_leaves_numbers_a_page_and_a_model(make_settings, model_folder, tmp_path, push_dataset):
-    settings = make_settings(world_model=str(model_folder), foresight=ForesightConfig(hidden=8, steps=2, batch=4))
+    settings = make_settings(
+        world_model=str(model_folder),
+        foresight=ForesightConfig(hidden=8, steps=2, batch=4),
+        grasp=GraspConfig(**GRASP_SIZES, steps=2, batch=4),
+    )
     metrics = train_idm.main(settings)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["schema"], result["command"]) == (1, "train-idm")
@@ -73,8 +80,16 @@ def test_a_run_leaves_numbers_a_page_and_a_model(make_settings, model_folder, tm
     assert metrics["acceptance"]["scores"].keys() >= {"exact", "static", "wrong_action"}
     assert metrics["foresight"].keys() == {"real", "still", "shuffled"}
     FeaturePredictor.load(tmp_path / "run" / "foresight")
+    assert metrics["grasp"].keys() == {"x", "y", "z"}
+    assert GraspDynamics.load(tmp_path / "run" / "grasp").actions == TOOL_ACTIONS
     page = (tmp_path / "run" / "report.html").read_text()
-    for text in ("Errors, frames as the world model", "Noise floor", "Acceptance probe", "command.x in a held-out"):
+    for text in (
+        "Errors, frames as the world model",
+        "Noise floor",
+        "Acceptance probe",
+        "Closing of the hand",
+        "command.x in a held-out",
+    ):
         assert text in page
     idm = InverseDynamics.load(tmp_path / "run" / "idm")
     assert idm.basis is not None
@@ -82,6 +97,8 @@ def test_a_run_leaves_numbers_a_page_and_a_model(make_settings, model_folder, tm
     parents = [entry["path"] for entry in read_manifest(tmp_path / "run" / "idm")["parents"]]
     assert parents == [str(push_dataset), str(model_folder)]
     again = train_idm.main(settings)  # its training is finished: the checkpoint gives the same model
+    once, twice = ({name: one["value"] for name, one in found.pop("grasp").items()} for found in (metrics, again))
+    assert once == twice  # of one held-out closing, whose interval is not a number
     assert {**again, "hash": metrics["hash"]} == metrics
 
 
@@ -108,6 +125,7 @@ def test_actions_between_frames_have_no_noise_floor(make_settings):
     metrics = train_idm.main(make_settings(window=2, target=["action.dx", "action.dy"], frame_stride=2))
     assert metrics["noise_floor"] is None
     assert metrics["foresight"] is None
+    assert metrics["grasp"] is None
     assert metrics["errors"].keys() == {"recorded"}
     assert metrics["by_unit"] == {"recorded": {}}
     assert metrics["frames"] == 4 * 17  # every second frame but the last

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning
+from worldrl.algorithms.grasp_trust import GraspTrust
 from worldrl.algorithms.grpo import GrpoConfig
 from worldrl.algorithms.imagination import imagined_env
 from worldrl.algorithms.improve import ALGORITHMS, Improvement, improve
@@ -19,6 +20,7 @@ from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.vla_trust import round_judge
 from worldrl.policies.samples import make_samples
 from worldrl.policies.token_policy import TokenPolicyConfig
+from worldrl.rewards.grasp import GraspConfig
 from worldrl.rewards.idm_training import IdmTraining
 from worldrl.rewards.inverse_dynamics import IdmConfig
 from worldrl.rewards.success import SuccessRule
@@ -30,8 +32,11 @@ IDM = {
 }
 
 
+GRASP = GraspConfig(width=8, blocks=1, keypoints=2, text_width=8, hidden=8, steps=3, batch=4)
+
+
 def settings_in(folder, **trust):
-    improvement = Improvement(trust=Trust(idm=MotionTrust(**IDM), **trust))
+    improvement = Improvement(trust=Trust(idm=MotionTrust(**IDM), grasp=GraspTrust(model=GRASP), **trust))
     policy = TokenPolicyConfig(image_size=16, chunk_length=4)
     return TrainVlaSettings(run_dir=str(folder), policy=policy, improvement=improvement, held_out=0.5)
 
@@ -53,16 +58,19 @@ def test_one_juror_cannot_disagree(push_dataset, world_model, tmp_path):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(("sign", "part"), [("agreement_of_motion", "idm"), ("agreement_of_grasp", "grasp")])
 def test_a_learned_judge_weighs_what_is_imagined(
-    push_dataset, world_model, tiny_policy, make_record, tmp_path, algorithm
+    push_dataset, world_model, tiny_policy, make_record, tmp_path, algorithm, sign, part
 ):
-    settings = settings_in(tmp_path, sign="agreement_of_motion")
+    settings = settings_in(tmp_path, sign=sign)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
         judge = round_judge(loop, 1, world_model, [push_dataset])
-        assert judge.motion.bound > 0
+        assert judge.reader.bound > 0
         found = round_judge(loop, 1, world_model, [push_dataset])  # learned once
-        assert torch.equal(found.motion.idm.head[0].weight, judge.motion.idm.head[0].weight)
+        heads = [getattr(one.reader, part).head[0].weight for one in (judge, found)]
+        assert torch.equal(*heads)
+        assert (tmp_path / "stages" / f"round-1-4-{part}" / part).is_dir()
         store = ResetStore([make_record(grey) for grey in (20, 200)])
         env = imagined_env(world_model, store, SuccessRule(0.01, 1), rows=4, horizon={"PickRedCube": 8})
         cloning = BehaviourCloning(steps=2, batch_size=4, warmup_steps=1)

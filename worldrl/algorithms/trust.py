@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from worldrl.algorithms.grasp_trust import GraspCheck, GraspTrust
 from worldrl.algorithms.motion_trust import MotionCheck, MotionTrust
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError, nearest
@@ -29,7 +30,10 @@ from worldrl.rollout.imagined_rollouts import ImaginedRollouts
 from worldrl.rollout.redreams import Opinions, further_opinions
 from worldrl.rollout.signs import SIGNS, signs_of_trust
 
-OFF, SCORE, JURORS, MOTION = "off", "score", "agreement_of_jurors", "agreement_of_motion"
+OFF, SCORE, JURORS = "off", "score", "agreement_of_jurors"
+MOTION, GRASP = "agreement_of_motion", "agreement_of_grasp"
+READ = (MOTION, GRASP)
+"""Signs of inverse dynamics: they need no further imagination, and real episodes set their limit."""
 AGREEMENTS = tuple(name for name in SIGNS if name.startswith("agreement_"))
 WEIGHT, MASK, SHORTEN = "weight", "mask", "shorten"
 USES = (WEIGHT, MASK, SHORTEN)
@@ -41,12 +45,13 @@ class Trust:
 
     Attributes:
         sign: ``off``, or a sign of trust: ``score``, ``mean_opinion``, ``least_opinion``, ``agreement_of_jurors``,
-            ``agreement_of_latents``, ``agreement_of_motion`` (``docs/metrics.md``).
+            ``agreement_of_latents``, ``agreement_of_motion``, ``agreement_of_grasp`` (``docs/metrics.md``).
         use: ``weight`` (an untrustworthy success counts less), ``mask`` (it counts nothing) or ``shorten`` (a rollout ends where
             its doubt passes the limit).
-        limit: p₀ or d₀; null takes the success threshold for scores, and for motion what real episodes stay below.
-        opinions: further imaginations of a rollout's actions, for all signs but ``score`` and motion.
+        limit: p₀ or d₀; null takes the success threshold for scores, and for motion and grasp what real episodes stay below.
+        opinions: further imaginations of a rollout's actions, for all signs but ``score``, motion and grasp.
         idm: the inverse dynamics behind ``agreement_of_motion``.
+        grasp: the one behind ``agreement_of_grasp``.
     """
 
     sign: str = OFF
@@ -54,6 +59,7 @@ class Trust:
     limit: float | None = None
     opinions: int = 2
     idm: MotionTrust = field(default_factory=MotionTrust)
+    grasp: GraspTrust = field(default_factory=GraspTrust)
 
     def __post_init__(self) -> None:
         """Check the ranges, and that the sign can be used so."""
@@ -65,7 +71,7 @@ class Trust:
             raise SettingError(f"improvement.trust.opinions must be at least 2, got {self.opinions}: one has no spread")
         if self.limit is not None and self.limit <= 0:
             raise SettingError(f"improvement.trust.limit must be positive, got {self.limit}")
-        if self.sign in AGREEMENTS and self.sign != MOTION and self.limit is None:
+        if self.sign in AGREEMENTS and self.sign not in READ and self.limit is None:
             raise SettingError(
                 f"improvement.trust.sign={self.sign} needs a limit of its doubt: give improvement.trust.limit (evaluate-world-model "
                 "policies.folders=[...] measures what doubts there are)"
@@ -83,18 +89,18 @@ class Judge:
 
     Attributes:
         config: which sign, and what it does; never ``off``.
-        motion: reads their frames, for ``agreement_of_motion``.
+        reader: inverse dynamics, for ``agreement_of_motion`` and ``agreement_of_grasp``.
 
     Raises:
         SettingError: the sign needs inverse dynamics, and there is none.
     """
 
     config: Trust
-    motion: MotionCheck | None = None
+    reader: MotionCheck | GraspCheck | None = None
 
     def __post_init__(self) -> None:
         """Check that what is to be judged can be."""
-        if self.config.sign == OFF or (self.config.sign == MOTION and self.motion is None):
+        if self.config.sign == OFF or (self.config.sign in READ and self.reader is None):
             raise SettingError(f"improvement.trust.sign={self.config.sign}: there is nothing to judge with")
 
     def judge(
@@ -121,11 +127,11 @@ class Judge:
     def _limit(self, env: WorldModelVecEnv) -> float:
         if self.config.limit is not None:
             return self.config.limit
-        return env.rule.threshold if self.motion is None else self.motion.bound
+        return env.rule.threshold if self.reader is None else self.reader.bound
 
     def _sign(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, seed: int) -> Tensor:
         """The sign of trust in some rollouts ``[E]``."""
-        if self.config.sign == MOTION:
+        if self.config.sign in READ:
             return -self._surprise(rollouts)[:, rows].amax(dim=0)
         own = probabilities(rollouts, rows)
         if self.config.sign == SCORE:
@@ -135,16 +141,16 @@ class Judge:
 
     def _doubt(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, seed: int) -> Tensor:
         """Doubt in every chunk of every rollout ``[T, B]``."""
-        if self.config.sign == MOTION:
+        if self.config.sign in READ:
             return self._surprise(rollouts)
         heard = ask(env, rollouts, torch.arange(len(rollouts.success)), self.config.opinions, seed=seed)
         doubt = torch.from_numpy(heard.doubt if self.config.sign == JURORS else heard.spread)
         return doubt.unflatten(1, (len(rollouts.valid), -1)).amax(dim=-1).T
 
     def _surprise(self, rollouts: ImaginedRollouts) -> Tensor:
-        if self.motion is None:
-            raise SettingError(f"improvement.trust.sign={MOTION}: there is no inverse dynamics")
-        return self.motion.surprise(rollouts)
+        if self.reader is None:
+            raise SettingError(f"improvement.trust.sign={self.config.sign}: there is no inverse dynamics")
+        return self.reader.surprise(rollouts)
 
 
 def trust_in_score(score: Tensor, use: str, limit: float) -> Tensor:

@@ -138,6 +138,12 @@ class ActionSpec:
         beyond = command[..., list(self.grippers)] - np.float32(middle)
         return beyond >= 0 if self.gripper_closed > self.gripper_open else beyond <= 0
 
+    def last_closing(self, command: NDArray[np.float32]) -> int:
+        """Return the row of commands ``[N, A]`` in which a gripper was last told to close, having been open; -1 where none was."""
+        closed = self.closed(command)
+        closings = np.flatnonzero((closed[1:] & ~closed[:-1]).any(axis=1))
+        return int(closings[-1]) + 1 if len(closings) else -1
+
     def opening(self, state: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return how far each gripper is really open, from the measured ``state`` ``[..., S]``: float32 ``[..., G]``.
 

@@ -28,16 +28,18 @@ from worldrl.evaluation.throughput import imagined_frames_per_s
 from worldrl.evaluation.world_model import whole_chunks
 from worldrl.jobs.evaluation_probe import given_probe, trained_probe
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.policy_dreams import PolicyDreams, policies_beside_reality
+from worldrl.jobs.policy_dreams import PolicyDreams, Readers, policies_beside_reality
 from worldrl.jobs.sampler import Sampler, sampled
 from worldrl.jobs.unseen_episodes import continue_all, draw_scripts, one_arm, open_unseen
 from worldrl.jobs.world_model_report import show, write_report
 from worldrl.jobs.world_model_start import BUNDLED, SCRATCH, starting_world_model, weights_folder
 from worldrl.jobs.world_model_tables import Findings
+from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rewards.similarity import commanded_columns
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.reset_store import record_at
+from worldrl.rollout.shown_grasp import check_robot
 from worldrl.rollout.shown_motion import check_spacing
 from worldrl.rollout.true_runs import CONTINUATIONS, HOLD_STEPS, Script, true_runs
 from worldrl.settings import non_negative, one_of, positive, setting
@@ -81,6 +83,10 @@ class EvaluateWorldModelSettings:
         None,
         "folder of an inverse dynamics (train-idm target=[command]): how far the policies' dreams show what was commanded",
     )
+    grasp: str | None = setting(
+        None,
+        "folder of an inverse dynamics of the grasp (train-idm grasp.steps=1500): whether the policies' dreams close the hand where the object was",
+    )
     lpips: str | None = setting(None, "safetensors file with the weights of LPIPS (AlexNet); null: not computed")
     fvd: str | None = setting(
         None,
@@ -104,6 +110,8 @@ class EvaluateWorldModelSettings:
             raise SettingError("world_model=scratch has learned nothing to measure; give bundled or a folder")
         if self.idm is not None and not self.policies.folders:
             raise SettingError(f"idm={self.idm} reads the dreams of policies; give policies.folders=[...], too")
+        if self.grasp is not None and not self.policies.folders:
+            raise SettingError(f"grasp={self.grasp} judges the dreams of policies; give policies.folders=[...], too")
         if self.probe_from is not None and not self.probe.steps:
             raise SettingError(
                 f"probe_from={self.probe_from}: with probe.steps=0 no probe reads; leave one of them out"
@@ -126,7 +134,7 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
         inputs = claim_inputs(run, settings, data)
         model = load_model(settings, data, device)
         chosen, others = draw_scripts(data, settings.episodes, spare(settings), seed=settings.seed)
-        idm, instruments = open_idm(settings, model), make_instruments(settings, model, chosen)
+        readers, instruments = open_readers(settings, model), make_instruments(settings, model, chosen)
         if settings.probe_from is not None:
             probe = given_probe(Path(settings.probe_from), chosen, model.device)
         else:
@@ -137,7 +145,7 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
         names = () if probe is None else probe.names
         metrics = {
             **summarise(measures, drift, settings.horizons, names=names, seed=settings.seed),
-            **policies_beside_reality(run, settings.policies, model, data.tasks(), seed=settings.seed, idm=idm),
+            **policies_beside_reality(run, settings.policies, model, data.tasks(), seed=settings.seed, readers=readers),
             **circumstances(settings, model, data),
             **inputs,
             "seen": seen_facts(Learned.read(weights_folder(settings.world_model))),
@@ -167,6 +175,8 @@ def claim_inputs(run: RunDirectory, settings: EvaluateWorldModelSettings, data: 
         inputs["probe"] = {"path": settings.probe_from, "hash": artefact_hash(Path(settings.probe_from))}
     if settings.idm is not None:
         inputs["idm"] = {"path": settings.idm, "hash": artefact_hash(Path(settings.idm))}
+    if settings.grasp is not None:
+        inputs["grasp"] = {"path": settings.grasp, "hash": artefact_hash(Path(settings.grasp))}
     file = run.path / "inputs.json"
     if file.exists() and (changed := difference(read_json(file), inputs)):
         raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")
@@ -210,6 +220,20 @@ def open_idm(settings: EvaluateWorldModelSettings, model: AnyVideoModel) -> Inve
     commanded_columns(idm)
     check_spacing(idm, model.frame_stride)
     return idm
+
+
+def open_readers(settings: EvaluateWorldModelSettings, model: AnyVideoModel) -> Readers:
+    """Load what judges dreams.
+
+    Raises:
+        SettingError: the inverse dynamics does not fit the world model.
+    """
+    motion = open_idm(settings, model)
+    if settings.grasp is None:
+        return Readers(motion)
+    grasp = GraspDynamics.load(Path(settings.grasp), model.device)
+    check_robot(grasp, model.embodiment.actions)
+    return Readers(motion, grasp)
 
 
 def spare(settings: EvaluateWorldModelSettings) -> int:

@@ -103,7 +103,13 @@ def tables(findings: IdmFindings) -> list[Table]:
         found.append(
             Table("Physical foresight", ("Videos", "Median reward"), rows, "MIND-V's reward on held-out clips.")
         )
+    if metrics["grasp"]:
+        rows = [(name, with_interval(value)) for name, value in metrics["grasp"].items()]
+        found.append(Table("Closing of the hand", ("Commanded", "Median error"), rows, GRASP_NOTE))
     return found
+
+
+GRASP_NOTE = "Where the hand closes, read off the first frames of held-out successes, beside where it was told to."
 
 
 def error_table(look: str, rows: Sequence[Mapping[str, Any]]) -> Table:

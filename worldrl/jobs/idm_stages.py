@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from worldrl.core.bootstrap import bootstrap
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, console
-from worldrl.core.rng import stream
+from worldrl.core.rng import numpy_stream, stream
 from worldrl.core.types import Episode
 from worldrl.rewards.basis import MotionBasis, measure_basis
 from worldrl.rewards.calibration import read_episodes
 from worldrl.rewards.columns import Column, column_values
+from worldrl.rewards.grasp import (
+    GRASP_FOLDER,
+    Closings,
+    GraspConfig,
+    GraspDynamics,
+    fit_grasp,
+    measure_deviation,
+    position_names,
+)
 from worldrl.rewards.idm_training import (
     IdmFrames,
     IdmTraining,
@@ -89,6 +100,33 @@ def learn_idm(
     scores = np.concatenate([score for reading in readings for score in reading.scores])
     scale_deviations(idm, torch.from_numpy(scores))
     return idm
+
+
+def learn_grasp(
+    folder: Path,
+    data: Closings,
+    kept: Closings,
+    config: GraspConfig,
+    *,
+    seed: int,
+    device: torch.device,
+    log: MetricLog | None,
+    series: str = GRASP_FOLDER,
+) -> GraspDynamics:
+    """Train an inverse dynamics of the grasp and measure its error on kept closings; checkpoints go to ``folder/checkpoints-grasp``."""
+    checkpoints = folder / "checkpoints-grasp"
+    grasp, _ = fit_grasp(config, data, seed=seed, device=device, folder=checkpoints, log=log, series=series)
+    measure_deviation(grasp, kept)
+    return grasp
+
+
+def grasp_errors(grasp: GraspDynamics, held_out: Closings, *, seed: int) -> dict[str, Any]:
+    """Median absolute error of each column on held-out closings, with its interval over them."""
+    error = (held_out.told - grasp.read(held_out.frame, held_out.instruction)).abs().double().numpy()
+    return {
+        name: bootstrap(error[:, d], np.median, generator=numpy_stream(seed, "grasp", name))
+        for d, name in enumerate(position_names(grasp.actions))
+    }
 
 
 def motion_basis(

@@ -28,12 +28,14 @@ from worldrl.evaluation.trust import worth
 from worldrl.evaluation.world_model import outcome_report
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.token_policy import TokenPolicy
+from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.actors import PolicyActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_options
 from worldrl.rollout.dreams import Dreams, came_true, dream, execute
 from worldrl.rollout.redreams import Opinions, further_opinions
+from worldrl.rollout.shown_grasp import check_robot, grasp_surprise
 from worldrl.rollout.shown_motion import dream_surprise
 from worldrl.rollout.signs import signs_of_trust
 from worldrl.rollout.starts import simulator_starts, task_horizons
@@ -74,6 +76,19 @@ class PolicyDreams:
 
 
 @dataclass(frozen=True)
+class Readers:
+    """Inverse dynamics that judge the dreams; None where there is none.
+
+    Attributes:
+        motion: reads every frame.
+        grasp: reads where a dream begins.
+    """
+
+    motion: InverseDynamics | None = None
+    grasp: GraspDynamics | None = None
+
+
+@dataclass(frozen=True)
 class Judged:
     """One policy's dreams and what became of them.
 
@@ -97,11 +112,11 @@ def policies_beside_reality(
     tasks: Sequence[str],
     *,
     seed: int,
-    idm: InverseDynamics | None = None,
+    readers: Readers,
 ) -> dict[str, Any]:
     """Measure every policy; return what ``result.json`` says of them, nothing when there is none."""
     judged = [
-        judge_policy(run.stage(f"03-policy-{number}"), config, Path(folder), model, tasks, seed=stream_seed(seed, "policy", number) % 2**31, idm=idm)
+        judge_policy(run.stage(f"03-policy-{number}"), config, Path(folder), model, tasks, seed=stream_seed(seed, "policy", number) % 2**31, readers=readers)
         for number, folder in enumerate(config.folders, start=1)
     ]  # fmt: skip
     if not judged:
@@ -121,7 +136,7 @@ def judge_policy(
     tasks: Sequence[str],
     *,
     seed: int,
-    idm: InverseDynamics | None = None,
+    readers: Readers,
 ) -> Judged:
     """Let one policy dream and act; what an earlier session did is read."""
     policy, outcome = TokenPolicy.load(folder, model.device), model.config.outcome
@@ -149,10 +164,13 @@ def judge_policy(
         "real": stage.summary["real"],
         "same_actions": outcome_report(predicted, actual),
     }
-    surprise = (
-        None if idm is None else _surprise(stage.folder / "surprise.npz", model, idm, dreams, config.dreams, seed)
+    motion = (
+        None
+        if readers.motion is None
+        else _surprise(stage.folder / "surprise.npz", model, readers.motion, dreams, config.dreams, seed)
     )
-    signs = signs_of_trust(dreams.probability, Opinions.load(files["opinions"]), rule.debounce, surprise)
+    grasp = None if readers.grasp is None else _grasp(model, readers.grasp, dreams, imagined_step, config.dreams, seed)
+    signs = signs_of_trust(dreams.probability, Opinions.load(files["opinions"]), rule.debounce, motion, grasp)
     return Judged(metrics, predicted, actual, signs)
 
 
@@ -174,6 +192,15 @@ def _surprise(
         write_file(file, data.getvalue())
     with np.load(file, allow_pickle=False) as data:
         return data["surprise"]
+
+
+def _grasp(
+    model: AnyVideoModel, grasp: GraspDynamics, dreams: Dreams, success_step: NDArray[np.int64], count: int, seed: int
+) -> NDArray[np.float32]:
+    """What inverse dynamics makes of the closing of the hand in each dream ``[E]``."""
+    check_robot(grasp, dreams.actions)
+    starts = _starts(model, dreams, count, seed)
+    return grasp_surprise(grasp, model.embodiment, starts, torch.from_numpy(dreams.action), success_step)
 
 
 def _act_freely(data: Path, config: PolicyDreams, policy: Path, dreams: Dreams, image_size: int) -> Rate:

@@ -20,7 +20,15 @@ from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.idm_execution import executions
 from worldrl.jobs.idm_report import IdmFindings, show, write_report
-from worldrl.jobs.idm_stages import IDM, clips, learn_idm, motion_basis, through_codec
+from worldrl.jobs.idm_stages import (
+    IDM,
+    clips,
+    grasp_errors,
+    learn_grasp,
+    learn_idm,
+    motion_basis,
+    through_codec,
+)
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import split_held_out
 from worldrl.jobs.world_model_start import weights_folder
@@ -30,6 +38,7 @@ from worldrl.rewards.calibration import by_unit, calibration, read_episodes
 from worldrl.rewards.columns import choose_columns, recorded_names
 from worldrl.rewards.executability import jerk_spike_rate, penalty, violation_rate
 from worldrl.rewards.foresight import PREDICTOR, ForesightConfig, fit_foresight
+from worldrl.rewards.grasp import GRASP_FOLDER, Closings, GraspConfig
 from worldrl.rewards.idm_training import IdmTraining, Restore
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rewards.limits import piper_bimanual
@@ -79,6 +88,7 @@ class TrainIdmSettings:
     model: IdmConfig = field(default_factory=IdmConfig)
     training: IdmTraining = field(default_factory=IdmTraining)
     foresight: ForesightConfig = field(default_factory=ForesightConfig)
+    grasp: GraspConfig = field(default_factory=GraspConfig)
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -137,6 +147,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
             "by_unit": {look: by_unit(reading, seed=settings.seed) for look, reading in readings.items()},
             **measured_rewards(settings, idm, training, held_out, dt, restore),
             "foresight": learn_foresight(run, settings, idm, training, held_out, log),
+            "grasp": grasp_beside(run, settings, [training, scaling, held_out], device, log),
             "executed": executions(
                 idm, [*held_out, *scaling], settings.executed, camera=settings.camera, restore=restore
             ),
@@ -233,6 +244,22 @@ def learn_foresight(
     order = torch.randperm(frames.shape[1], generator=stream(settings.seed, "idm-foresight"))
     shown = {"real": frames, "still": frames[:, :1].expand_as(frames), "shuffled": frames[:, order]}
     return {name: float(predictor.reward(idm.encode(video)).median()) for name, video in shown.items()}
+
+
+def grasp_beside(
+    run: RunDirectory,
+    settings: TrainIdmSettings,
+    split: Sequence[Sequence[Episode]],
+    device: torch.device,
+    log: MetricLog,
+) -> dict[str, Any] | None:
+    """Train an inverse dynamics of the grasp beside it, and save it to ``run_dir/grasp``; None without steps."""
+    if not settings.grasp.steps:
+        return None
+    sets = [Closings.of(episodes, camera=settings.camera, first_only=k > 0) for k, episodes in enumerate(split)]
+    grasp = learn_grasp(run.path, sets[0], sets[1], settings.grasp, seed=settings.seed, device=device, log=log)
+    grasp.save(run.path / GRASP_FOLDER)
+    return grasp_errors(grasp, sets[2], seed=settings.seed)
 
 
 def _features(settings: TrainIdmSettings, idm: InverseDynamics, episode: Episode) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from worldrl.algorithms.trust import MOTION
+from worldrl.algorithms.trust import READ
 from worldrl.core.device import resolve_device, set_threads
 from worldrl.core.log import MetricLog, console
 from worldrl.core.ranks import refuse_many
@@ -21,7 +21,7 @@ from worldrl.jobs.opening import open_run
 from worldrl.jobs.vla_loop import Loop, check_held_out, check_policy_fits
 from worldrl.jobs.vla_report import write_report
 from worldrl.jobs.vla_settings import TrainVlaSettings
-from worldrl.jobs.vla_trust import idm_stage
+from worldrl.jobs.vla_trust import STAGES, reader_stage
 from worldrl.jobs.world_model_start import SCRATCH, check_start, require_kind, require_robot, weights_folder
 from worldrl.world_models.loading import VIDEO
 
@@ -101,6 +101,6 @@ def round_summary(loop: Loop, number: int) -> dict[str, Any]:
     """Collect what a round measured."""
     names = {"practice": 1, "world-model": 2, "gates": 3, "improve": 4}
     found = {name: loop.run.stage(f"round-{number}-{k}-{name}").summary for name, k in names.items()}
-    if loop.settings.improvement.trust.sign == MOTION:
-        found["idm"] = loop.run.stage(idm_stage(number)).summary
+    if (sign := loop.settings.improvement.trust.sign) in READ:
+        found[STAGES[sign]] = loop.run.stage(reader_stage(number, sign)).summary
     return {name.replace("-", "_"): summary for name, summary in found.items()}

@@ -6,7 +6,7 @@
                              │
              round r:  r-1-practice ─► r-2-world-model ─► r-3-gates ─► r-4-improve ─► next round
                                              │                              │ ▲
-                                             └──► r-4-idm (trust in motion) ┼─┘
+                                             └──► r-4-idm, -grasp (trust) ──┼─┘
                                                       04-verify ◄───────────┴─► 05-after
 """
 

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from worldrl.algorithms.grasp_trust import GraspCheck, real_grasp_bound
 from worldrl.algorithms.motion_trust import MotionCheck, real_bound
-from worldrl.algorithms.trust import JURORS, MOTION, OFF, Judge
+from worldrl.algorithms.trust import GRASP, JURORS, MOTION, OFF, READ, Judge
 from worldrl.core.errors import SettingError
-from worldrl.jobs.idm_stages import IDM, learn_idm, through_codec
+from worldrl.jobs.idm_stages import IDM, grasp_errors, learn_grasp, learn_idm, through_codec
 from worldrl.jobs.vla_loop import Loop, practice_split
 from worldrl.rewards.calibration import calibration, read_episodes
 from worldrl.rewards.columns import choose_columns, recorded_names
+from worldrl.rewards.grasp import GRASP_FOLDER, Closings, GraspDynamics
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rollout.collect import main_camera
 from worldrl.world_models.loading import AnyVideoModel
 from worldrl.world_models.video import VideoWorldModel
 
+STAGES = {MOTION: "idm", GRASP: "grasp"}
+"""What a round's stage is called in which the inverse dynamics behind a sign is learned."""
 
-def idm_stage(number: int) -> str:
+
+def reader_stage(number: int, sign: str) -> str:
     """Name the stage of a round."""
-    return f"round-{number}-4-idm"
+    return f"round-{number}-4-{STAGES[sign]}"
 
 
 def round_judge(loop: Loop, number: int, model: AnyVideoModel, practices: Sequence[Path]) -> Judge | None:
@@ -37,7 +42,10 @@ def round_judge(loop: Loop, number: int, model: AnyVideoModel, practices: Sequen
             f"improvement.trust.sign={JURORS}: this world model has one juror at most, who agrees with himself; begin with one that was trained "
             "with outcome.jury=3, or take another sign"
         )
-    return Judge(config, motion_check(loop, number, model, practices) if config.sign == MOTION else None)
+    if config.sign not in READ:
+        return Judge(config)
+    check = motion_check if config.sign == MOTION else grasp_check
+    return Judge(config, check(loop, number, model, practices))
 
 
 def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Sequence[Path]) -> MotionCheck:
@@ -47,7 +55,8 @@ def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Seque
     episodes scale its deviations and set the bound that real motion stays below.
     """
     config, chunk = loop.settings.improvement.trust.idm, loop.settings.policy.chunk_length
-    stage, camera = loop.run.stage(idm_stage(number)), main_camera(model.embodiment)  # what the world model imagines
+    stage = loop.run.stage(reader_stage(number, MOTION))
+    camera = main_camera(model.embodiment)  # what the world model imagines
     if not stage.finished:
         training, calibrating, held_out = practice_split(loop, practices)
         restore = through_codec(model) if isinstance(model, VideoWorldModel) else None
@@ -74,3 +83,29 @@ def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Seque
         idm.save(stage.folder / IDM)
         loop.finish(stage, {"bound": bound, "errors": errors})
     return MotionCheck(InverseDynamics.load(stage.folder / IDM, loop.device), stage.summary["bound"])
+
+
+def grasp_check(loop: Loop, number: int, model: AnyVideoModel, practices: Sequence[Path]) -> GraspCheck:
+    """Learn on the round's practice where the hand must close, or find it learned; the calibration episodes measure its error and bound."""
+    config = loop.settings.improvement.trust.grasp
+    stage, camera = loop.run.stage(reader_stage(number, GRASP)), main_camera(model.embodiment)
+    if not stage.finished:
+        training, *apart = practice_split(loop, practices)
+        kept, held_out = (Closings.of(episodes, camera=camera, first_only=True) for episodes in apart)
+        seed = loop.seed("grasp", number)
+        grasp = learn_grasp(
+            stage.folder,
+            Closings.of(training, camera=camera),
+            kept,
+            config.model,
+            seed=seed,
+            device=loop.device,
+            log=loop.log,
+            series=f"grasp-{number}",
+        )
+        bound = real_grasp_bound(grasp, kept, config.real_share)
+        grasp.save(stage.folder / GRASP_FOLDER)
+        loop.finish(stage, {"bound": bound, "errors": grasp_errors(grasp, held_out, seed=seed)})
+    return GraspCheck(
+        GraspDynamics.load(stage.folder / GRASP_FOLDER, loop.device), model.embodiment, stage.summary["bound"]
+    )

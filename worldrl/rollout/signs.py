@@ -20,19 +20,25 @@ SIGNS: Mapping[str, str] = {
     "agreement_of_jurors": "minus the largest standard deviation between the outcome jurors",
     "agreement_of_latents": "minus the largest spread of the latents between opinions",
     "agreement_of_motion": "minus the largest surprise of inverse dynamics: do its frames show the commanded motion?",
+    "agreement_of_grasp": "minus the surprise of inverse dynamics at the closing of the hand: does it close where the object was?",
 }
 
 
 def signs_of_trust(
-    own: NDArray[np.float32], opinions: Opinions, debounce: int, surprise: NDArray[np.float32] | None = None
+    own: NDArray[np.float32],
+    opinions: Opinions,
+    debounce: int,
+    surprise: NDArray[np.float32] | None = None,
+    grasp: NDArray[np.float32] | None = None,
 ) -> dict[str, NDArray[np.float64]]:
-    """Return every sign ``[E]`` of :data:`SIGNS`, the last one only where inverse dynamics read the dreams.
+    """Return every sign ``[E]`` of :data:`SIGNS`, the last two only where their inverse dynamics judged the dreams.
 
     Args:
         own: the dream's probability of success ``[E, N]``.
         opinions: further imaginations of its actions.
         debounce: frames that make a success.
         surprise: of inverse dynamics at each frame ``[E, N]`` (``rollout.shown_motion``); None without one.
+        grasp: surprise of the inverse dynamics of the grasp ``[E]`` (``rollout.shown_grasp``); None without one.
     """
     score = np.stack([debounced_score(heard, debounce) for heard in (own, *opinions.probability)])
     signs = {
@@ -42,5 +48,6 @@ def signs_of_trust(
         "agreement_of_jurors": -opinions.doubt.max(axis=1),
         "agreement_of_latents": -opinions.spread.max(axis=1),
         **({} if surprise is None else {"agreement_of_motion": -surprise.max(axis=1)}),
+        **({} if grasp is None else {"agreement_of_grasp": -grasp}),
     }
     return {name: np.asarray(sign, np.float64) for name, sign in signs.items()}

@@ -1,0 +1,82 @@
+"""The doubt that inverse dynamics of the grasp has in imagined rollouts: does the hand close where the object was?
+
+It is trained on the practice episodes' successes, and judges a rollout by the picture at which it begins and by its commands, never by
+imagined frames. All of the doubt lies in the chunk of the last closing; its bound is what a given share of real successes stays below.
+
+Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``A`` numbers of a command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.errors import SettingError
+from worldrl.rewards.grasp import Closings, GraspConfig, GraspDynamics
+from worldrl.rollout.imagined_rollouts import ImaginedRollouts
+from worldrl.rollout.shown_grasp import closings, commands_from
+
+
+@dataclass
+class GraspTrust:
+    """Inverse dynamics of the grasp that judges imagined rollouts.
+
+    Attributes:
+        real_share: share of real successes kept apart that must pass.
+        model: its sizes and training, in a stage of each round, on the practice episodes.
+    """
+
+    real_share: float = 0.95
+    model: GraspConfig = field(default_factory=lambda: GraspConfig(steps=1500))
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0 < self.real_share <= 1:
+            raise SettingError(f"improvement.trust.grasp.real_share must lie in (0, 1], got {self.real_share}")
+        if self.model.steps < 1:
+            raise SettingError(f"improvement.trust.grasp.model.steps must be at least 1, got {self.model.steps}")
+
+
+@dataclass(frozen=True)
+class GraspCheck:
+    """Trained inverse dynamics of the grasp.
+
+    Attributes:
+        grasp: reads where the hand must close.
+        embodiment: integrates actions into commands.
+        bound: surprise that real successes stay below.
+    """
+
+    grasp: GraspDynamics
+    embodiment: AnyEmbodiment
+    bound: float
+
+    def surprise(self, rollouts: ImaginedRollouts) -> Tensor:
+        """Surprise at the last closing, in the chunk that tells it ``[T, B]``; 0 elsewhere and where the hand never closes.
+
+        Raises:
+            SettingError: the rollouts were kept without their actions.
+        """
+        if rollouts.action is None:
+            raise SettingError("grasp trust: these rollouts were kept without their actions; imagine them again")
+        chunk_length = rollouts.action.shape[2]
+        action = rollouts.action.transpose(0, 1).flatten(1, 2)  # [B, T L, A]
+        command = commands_from(self.embodiment, rollouts.command[0], action)
+        until = rollouts.valid.sum(dim=0).numpy() * chunk_length
+        step, surprise = closings(self.grasp, rollouts.image[0], rollouts.instruction, command, until)
+        found = torch.zeros(rollouts.valid.shape)
+        rows = np.flatnonzero(step >= 0)
+        found[torch.from_numpy((step[rows] - 1) // chunk_length), torch.from_numpy(rows)] = torch.from_numpy(
+            surprise[rows]
+        )
+        return found
+
+
+def real_grasp_bound(grasp: GraspDynamics, kept: Closings, share: float) -> float:
+    """Surprise below which ``share`` of the closings in ``kept`` lie: real ones that it has not learned from."""
+    error = (kept.told - grasp.read(kept.frame, kept.instruction)) / grasp.deviation.cpu()
+    return float(np.quantile(error.square().mean(dim=1).numpy(), share))
