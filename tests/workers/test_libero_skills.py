@@ -79,7 +79,8 @@ def test_hand_and_bowl_pass_the_open_drawer_in_front_of_it():
     highest = int(np.argmax([height for _, height in down]))
     for way in (down[highest:], up):
         beside = [distance for distance, height in way if LOWEST_M < height < HIGHEST_M]
-        assert beside and min(beside) > 0
+        assert beside
+        assert min(beside) > 0
     np.testing.assert_allclose(kitchen.bowl[:2], [0.0, kitchen.drawer], atol=0.02)
 
 

@@ -177,13 +177,14 @@ class PickAndPlace:
         grasp = world.position(self._object) + self._side + self._grip.height_m * UP
         above = max(self._start[2], world.position(self._goal)[2]) + self._grip.carry_m
         if phase == "high over the grasp":
-            return np.append((grasp + self._aside)[:2], self._anchor[2])  # at the height it begins with, above every fixture
+            high = np.append(grasp[:2], self._anchor[2])  # at the height it begins with, above every fixture
+            return high + self._aside
         if phase == "over the grasp":
             return grasp + self._aside + HOVER_M * UP
         if phase == "at the grasp":
             return grasp
         if phase == "lift":
-            return np.append((self._anchor + self._aside)[:2], above)
+            return np.append(self._anchor[:2], above) + self._aside
         if phase == "retreat":
             return self._anchor + HOVER_M * UP
         if phase == "hold":
