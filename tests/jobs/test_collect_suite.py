@@ -26,8 +26,9 @@ def contents(folder):
     return [(spec_of(record.meta).key, record.content) for record in read_journal(folder / "dataset").records]
 
 
-def test_recordings_do_not_depend_on_workers_or_interruption_and_keep_their_order(tmp_path, fake_libero):
+def test_recordings_do_not_depend_on_workers_or_interruption_and_keep_their_order(tmp_path, fake_libero, capsys):
     assert collect(tmp_path / "plain", "workers=1", "envs_per_worker=1") == 0
+    assert "assets: toy; this is not a libero_goal result" in capsys.readouterr().err
     assert collect(tmp_path / "shared", "workers=2", "envs_per_worker=2") == 0
     fake_libero(fault={"task": "reach_up", "init_id": 1, "at": 2, "kind": "raise"})
     assert collect(tmp_path / "cut", "workers=1", "envs_per_worker=2") == 2

@@ -20,6 +20,7 @@ from worldrl.jobs.arena import EmbeddedArena
 from worldrl.jobs.collect import CollectSettings
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.restyle import RestyleSettings
+from worldrl.jobs.vla_checks import confirmed_line
 from worldrl.jobs.vla_loop import Loop, check_policy_fits, practice_split
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.vla_stages import supervised_policy
@@ -210,3 +211,8 @@ def test_a_policy_of_other_sizes_is_refused(policy_folder, tmp_path):
         take(tmp_path / "run", policy_folder, hidden=32)
     with pytest.raises(ArtefactError):
         take(tmp_path / "other", tmp_path / "nothing")
+
+
+def test_what_became_of_imagined_successes_is_said_in_words():
+    assert confirmed_line(wilson(3, 4)) == "imagined success confirmed by the simulator: 3 of 4 (30–95 %)"
+    assert confirmed_line(None).endswith(": not measurable, nothing was imagined to succeed")

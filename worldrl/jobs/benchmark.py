@@ -38,6 +38,7 @@ from worldrl.jobs.benchmark_report import Measured, write_report
 from worldrl.jobs.benchmark_tables import write_tables
 from worldrl.jobs.evaluate import DOMAIN, DOMAINS, HOLD_STEPS, show, video_writer
 from worldrl.jobs.opening import choose_tasks, open_run
+from worldrl.jobs.suite_opening import say_assets
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.policy_folder import is_agent, policy_facts
@@ -135,8 +136,7 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
         metrics["pictures_note"] = films.note
         run.write_result(metrics, **provenance)
     show(metrics, result.protocol.hash)
-    if extra.get("assets_note"):
-        console().print(f"assets: {extra['assets_note']}; this is not a {settings.suite} result", markup=False)
+    say_assets(metrics)
     if films.note:
         console().print(films.note, markup=False)
     for warning in extra.get("warnings", ()):

@@ -21,6 +21,7 @@ from worldrl.evaluation.protocol import instruction_of
 from worldrl.jobs.collect_suite import DATASET, check_settings, record_suite
 from worldrl.jobs.opening import choose_tasks, open_run, rate_interval
 from worldrl.jobs.stages import dream_plan
+from worldrl.jobs.suite_opening import say_assets
 from worldrl.jobs.world_model_start import weights_folder
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.token_policy import TokenPolicy, stored_actions
@@ -128,6 +129,7 @@ def main(settings: CollectSettings) -> dict[str, Any]:
         metrics = {**summarise(rows), **facts}
         run.write_result(metrics, seed=settings.seed, device=device)
         show(metrics, run.path / DATASET)
+        say_assets(metrics)
     return metrics
 
 

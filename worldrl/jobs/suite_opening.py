@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from worldrl.core.log import console
 from worldrl.evaluation.provenance import render_of
 from worldrl.rollout.simulator_pool import SimulatorPool
 from worldrl.rollout.suites import assets_note as known_note
@@ -36,6 +37,16 @@ class OpenSuite:
     def facts(self) -> dict[str, Any]:
         """What a result says about the machine's side of the measurement."""
         return {"settle_mm": self.settle_mm, "assets_note": self.assets_note, "render": self.render}
+
+
+def say_assets(facts: Mapping[str, Any]) -> None:
+    """Print under a table what must be said of assets that are not the benchmark's own.
+
+    Args:
+        facts: of a result; ``suite``, and ``assets_note`` where a suite's workers ran.
+    """
+    if facts.get("assets_note"):
+        console().print(f"assets: {facts['assets_note']}; this is not a {facts['suite']} result", markup=False)
 
 
 @contextmanager

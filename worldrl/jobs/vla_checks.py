@@ -17,6 +17,7 @@ from worldrl.evaluation.gates import confirmed_gate, measure_gates, require
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.world_model import outcome_report, padded_actions, replay, whole_chunks
 from worldrl.jobs.evaluate import video_writer
+from worldrl.jobs.opening import rate_interval
 from worldrl.jobs.train_world_model import show_gates
 from worldrl.jobs.vla_loop import Loop, fresh_dreams, keyframe_dreams, load_world_model, practice_split
 from worldrl.rewards.success import SuccessRule
@@ -87,8 +88,15 @@ def verify(loop: Loop, policy: Path, world: Path) -> dict[str, Any]:
         )
         outcome = imagined_outcome(dreams, rule, loop.arena.ground)
         loop.finish(stage, {**outcome, "policy": policy_facts(policy).hash, "world_model": artefact_hash(world)})
-        console().print(f"imagined success confirmed by the simulator: {outcome['precision']}")
+        console().print(confirmed_line(outcome["precision"]), markup=False, highlight=False)
     return stage.summary
+
+
+def confirmed_line(precision: Rate | None) -> str:
+    """Say what became of imagined successes; None where there was none."""
+    if precision is None:
+        return "imagined success confirmed by the simulator: not measurable, nothing was imagined to succeed"
+    return f"imagined success confirmed by the simulator: {precision['k']} of {precision['n']} ({rate_interval(precision)})"
 
 
 def imagined_outcome(dreams: Dreams, rule: SuccessRule, ground: Ground) -> dict[str, Rate | None]:

@@ -21,6 +21,7 @@ GAIN = 16.0
 """Action per metre of distance: full speed beyond 6 cm."""
 OPEN, CLOSED = -1.0, 1.0
 UP = np.array([0.0, 0.0, 1.0])
+STRAIGHT = np.zeros(3)
 HOVER_M = 0.12
 REACHED_M = 0.008
 RACK_M = 0.04
@@ -154,13 +155,16 @@ class PickAndPlace:
     Args:
         world: after the reset; its goal is (on A B) or (in A B).
         side: offset of the grip from the object's middle (m); None chooses it.
+        aside: how far beside the grasp the hand comes down and goes up (m), where something hangs over the object.
     """
 
-    def __init__(self, world: World, side: NDArray[np.float64] | None = None) -> None:
+    def __init__(
+        self, world: World, side: NDArray[np.float64] | None = None, aside: NDArray[np.float64] = STRAIGHT
+    ) -> None:
         _, self._object, self._goal = world.goals[0]
         self._grip = grip_of(self._object)
         chosen = choose_side(world, self._object, self._goal, self._grip.side_m)
-        self._side = chosen if side is None else side
+        self._side, self._aside = chosen if side is None else side, aside
         self._start = world.position(self._object)
         self._leg, self._age = 0, 0
         self._anchor = self._hand(world)
@@ -173,13 +177,14 @@ class PickAndPlace:
         grasp = world.position(self._object) + self._side + self._grip.height_m * UP
         above = max(self._start[2], world.position(self._goal)[2]) + self._grip.carry_m
         if phase == "high over the grasp":
-            return np.append(grasp[:2], self._anchor[2])  # at the height it begins with, above every fixture
+            high = np.append(grasp[:2], self._anchor[2])  # at the height it begins with, above every fixture
+            return high + self._aside
         if phase == "over the grasp":
-            return grasp + HOVER_M * UP
+            return grasp + self._aside + HOVER_M * UP
         if phase == "at the grasp":
             return grasp
         if phase == "lift":
-            return np.append(self._anchor[:2], above)
+            return np.append(self._anchor[:2], above) + self._aside
         if phase == "retreat":
             return self._anchor + HOVER_M * UP
         if phase == "hold":

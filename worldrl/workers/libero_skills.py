@@ -36,8 +36,10 @@ PULL_M = 0.17
 REACHABLE = ("top_region", "middle_region")
 """Drawers whose handle the hand can come to; before the bottom one there is no room above the table."""
 OUTSIDE_M = 0.018
-"""How much further out the open fingers come down on the rim of what goes into the drawer, which they then draw to them:
-nearer, one meets the open drawer."""
+"""How much further out the fingers close on the rim of what goes into the drawer, which they then draw to them."""
+ASIDE_M = 0.06
+"""How far further out still the hand begins to come down, and ends going up: straight above the grasp an open finger comes
+down on the open drawer, and what is lifted meets it from below."""
 AWAY = -0.45
 """Angle (rad) about y at which the hand then reaches for what goes into the drawer, its back away from the open drawer."""
 LEAN = 1.3
@@ -145,23 +147,28 @@ def stay(world: World, anchor: Point) -> Point:
 
 def drawer_legs(world: World, region: str) -> list[Leg]:
     """Pull the drawer of a region open, let go, and leave upwards."""
-    outward = -world.matrix(region)[:, 1]
-    lean = LEAN * np.cross(UP, outward)
+    out = outward(world, region)
+    lean = LEAN * np.cross(UP, out)
 
     def before(distance_m: float) -> Aim:
-        return lambda world, _: handle(world, region) + distance_m * outward
+        return lambda world, _: handle(world, region) + distance_m * out
 
     return [
         Leg(before(0.15), OPEN, lean, reached_m=0.1, reached_rad=2.0),
         Leg(before(0.1), OPEN, lean, reached_m=0.02, reached_rad=0.2),
         Leg(before(0.0), OPEN, lean, most=40),
         Leg(stay, CLOSED, lean, least=10, most=10),
-        Leg(lambda _, anchor: anchor + PULL_M * outward, CLOSED, lean),
+        Leg(lambda _, anchor: anchor + PULL_M * out, CLOSED, lean),
         Leg(stay, OPEN, lean, least=8, most=8),
         Leg(before(0.06), OPEN, lean, most=30, reached_m=0.02),
         Leg(lambda _, anchor: anchor + 0.2 * UP, OPEN, AWAY * Y, reached_m=0.05, reached_rad=0.15),
         Leg(stay, OPEN, AWAY * Y, most=FOREVER),
     ]
+
+
+def outward(world: World, region: str) -> Point:
+    """Direction in which a region's drawer comes out."""
+    return -world.matrix(region)[:, 1]
 
 
 def handle(world: World, region: str) -> Point:
@@ -183,7 +190,7 @@ class OpenAndPut:
     def act(self, world: World) -> NDArray[np.float32]:
         """Return the next action, float32 ``[7]`` in [-1, 1]."""
         if self._put is None and self._drawer.over:
-            self._put = PickAndPlace(world, outer_side(world))
+            self._put = PickAndPlace(world, outer_side(world), ASIDE_M * outward(world, world.goals[0][2]))
         if self._put is None:
             return self._drawer.act(world)
         action = self._put.act(world)
@@ -195,7 +202,7 @@ def outer_side(world: World) -> Point:
     """Offset of the grip on what goes into an open drawer: on the side away from it, and further out."""
     _, name, region = world.goals[0]
     rim = grip_of(name).side_m
-    return (rim + OUTSIDE_M if rim else 0.0) * -world.matrix(region)[:, 1]
+    return (rim + OUTSIDE_M if rim else 0.0) * outward(world, region)
 
 
 # --- a knob, a plate ------------------------------------------------------------------------------------------------
