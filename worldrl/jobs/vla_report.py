@@ -84,7 +84,7 @@ def gather(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
             "command": loop.run.resume_command,
             "config hash": loop.run.config_hash[:16],
             "protocol": metrics["before"]["protocol"].get("hash", ""),
-            "evaluation seed": loop.settings.evaluation.seed,
+            "evaluation seed": str(loop.settings.evaluation.seed),
             "device": str(loop.device),
         },
         notes=(*assets_limit(metrics), *loop.arena.limits, *LIMITS),
