@@ -17,7 +17,7 @@ from worldrl.jobs.train_vla import TrainVlaSettings
 from worldrl.jobs.train_world_model import TrainWorldModelSettings
 from worldrl.jobs.vla_stages import backbone
 from worldrl.jobs.wan_settings import WanSettings
-from worldrl.jobs.world_model_start import starting_world_model
+from worldrl.jobs.world_model_start import SCRATCH, check_wan_start, starting_world_model
 from worldrl.settings import compose
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.training_config import WorldModelTraining
@@ -111,20 +111,30 @@ def test_a_jury_is_trained_saved_and_heard(make_settings, wan_base, wan_config, 
         train_world_model.main(make_settings(wan=untrained, run_dir=str(tmp_path / "other")))
 
 
-def test_saved_weights_are_not_asked_for_another_layout(make_wan, wan_base, wan_config, robot, tmp_path):
-    """What stands at its default, or was calibrated, is not asked for; anything else is told, not ignored."""
+def test_saved_weights_take_what_fits_any_weights_and_refuse_another_layout(
+    make_wan, wan_base, wan_config, robot, tmp_path
+):
+    """What stands at its default is not asked for; sampling and what counts as success are taken; the rest is told, not ignored."""
     make_wan().save(tmp_path / "wan")
     start = {"start": str(tmp_path / "wan"), "embodiment": robot, "seed": 0, "device": CPU}
     same = wan_config()
-    same.outcome.threshold = 0.6
-    for config in (same, WanConfig()):
-        assert starting_world_model(config=WanSettings(str(wan_base), config), **start).config == wan_config()
+    same.outcome.threshold, same.outcome.debounce, same.dynamics.sampling_steps = 0.6, 3, 7
+    for config, taken in ((same, same), (WanConfig(), wan_config())):
+        assert starting_world_model(config=WanSettings(str(wan_base), config), **start).config == taken
     other = WanSettings(str(wan_base), wan_config(reference=False, jury=2))
-    with pytest.raises(
-        SettingError,
-        match=r"not made for wan\.model\.dynamics\.reference=False \(True\), wan\.model\.outcome\.jury=2 \(0\)",
-    ):
+    told = r"not made for wan\.model\.dynamics\.reference=False \(True\), wan\.model\.outcome\.jury=2 \(0\)"
+    with pytest.raises(SettingError, match=told):
         starting_world_model(config=other, **start)
+    with pytest.raises(SettingError, match=told):  # before anything is recorded
+        check_wan_start(str(tmp_path / "wan"), other)
+
+
+def test_a_model_from_nothing_has_a_configuration_of_its_own(wan_base, wan_config, robot):
+    """Its threshold is calibrated; the settings, which later rounds and the run's config go by, are not."""
+    settings = WanSettings(str(wan_base), wan_config())
+    model = starting_world_model(SCRATCH, settings, robot, seed=0, device=CPU)
+    model.config.outcome.threshold = 0.123
+    assert settings.model.outcome.threshold != 0.123
 
 
 def test_a_missing_folder_is_told_before_anything_is_learned(make_settings, tmp_path):

@@ -305,6 +305,7 @@ def test_a_sharded_model_comes_back_whole_with_its_jury(make_wan, fit, monkeypat
     monkeypatch.setattr(wan_fit, "is_sharded", lambda _: True)
     again = whole(model, tmp_path / "wan")
     assert again is not model
+    assert again.outcome is model.outcome  # jurors are in nobody's shards: those that are trained later are these
     same_tree(state(again), state(model))
 
 

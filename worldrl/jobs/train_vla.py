@@ -22,7 +22,14 @@ from worldrl.jobs.vla_loop import Loop, check_held_out, check_policy_fits
 from worldrl.jobs.vla_report import write_report
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.vla_trust import STAGES, reader_stage
-from worldrl.jobs.world_model_start import SCRATCH, check_start, require_kind, require_robot, weights_folder
+from worldrl.jobs.world_model_start import (
+    SCRATCH,
+    check_start,
+    check_wan_start,
+    require_kind,
+    require_robot,
+    weights_folder,
+)
 from worldrl.world_models.loading import VIDEO
 
 __all__ = ["TrainVlaSettings", "main"]
@@ -49,6 +56,8 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     if settings.backbone == VIDEO:
         require_kind(settings.start, settings.world_model)
         check_start(settings.start, settings.world_model, settings.training)
+    else:
+        check_wan_start(settings.start, settings.wan)
     check_policy_fits(settings)
     with open_arena(settings, tasks, device) as arena:
         require_robot(settings.start, arena.embodiment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 
 import torch
@@ -107,6 +108,19 @@ def config_of(start: str) -> VideoWorldModelConfig:
     return VideoWorldModelConfig.from_json(read_config(weights_folder(start), kind=KIND))
 
 
+def check_wan_start(start: str, config: WanSettings) -> None:
+    """Refuse Wan settings that do not fit the weights to begin with, before anything is read or recorded.
+
+    Raises:
+        ArtefactError: no world model in that folder.
+        SettingError: the weights are not made for what is asked for, or its jury would never be trained.
+    """
+    if start == SCRATCH:
+        _require_trained_jury(config)
+    elif (kept := read_config(folder := weights_folder(start))).get("base"):
+        wan_as_asked(folder, WanConfig.from_json(kept), config.model)
+
+
 def require_robot(start: str, robot: AnyEmbodiment) -> None:
     """Refuse weights of another robot before anything is recorded for this one.
 
@@ -147,12 +161,14 @@ def starting_world_model(
     if isinstance(config, WanSettings):
         if start == SCRATCH:
             _require_trained_jury(config)
-            return WanWorldModel.from_base(config.folder, config.model, embodiment, seed=seed).to(device)
+            return WanWorldModel.from_base(config.folder, deepcopy(config.model), embodiment, seed=seed).to(device)
     elif config is not None:
         require_kind(start, config)
         if start == SCRATCH:
             with initial_weights(seed, "world-model"):
-                return VideoWorldModel(config, embodiment).to(device)
+                return VideoWorldModel(deepcopy(config), embodiment).to(
+                    device
+                )  # calibrated later, the settings are not
     folder = weights_folder(start)
     model = open_world_model(folder, device)
     if model.embodiment != embodiment:
@@ -160,20 +176,28 @@ def starting_world_model(
     if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel):
         return extended(model, config, seed=seed)
     if isinstance(config, WanSettings) and isinstance(model, WanWorldModel):
-        _require_as_asked(folder, model.config, config.model)
+        model.config = wan_as_asked(folder, model.config, config.model)
     return model
 
 
-def _require_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> None:
+def wan_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> WanConfig:
+    """Return saved weights' configuration with what is asked for and fits any weights.
+
+    Raises:
+        SettingError: something else is asked for; all such settings are named.
+    """
     own = held.to_json()
-    asked = changes(own, asked_for(wanted.to_json(), WanConfig().to_json(), own))
-    asked.pop("outcome.threshold", None)  # calibrated since
-    if asked:
-        told = ", ".join(f"wan.model.{name}={value} ({old})" for name, (old, value) in asked.items())
+    asked = asked_for(wanted.to_json(), WanConfig().to_json(), own)
+    if refused := [
+        f"wan.model.{name}={value} ({old})"
+        for name, (old, value) in changes(own, asked).items()
+        if name not in FREE or name == "outcome.jury"
+    ]:
         raise SettingError(
-            f"start: the weights in {folder} are not made for {told}, in brackets what they are made for; leave it out, or use "
-            "start=scratch"
+            f"start: the weights in {folder} are not made for {', '.join(refused)}, in brackets what they are made for; leave "
+            "it out, or use start=scratch"
         )
+    return WanConfig.from_json(asked)
 
 
 def _require_trained_jury(config: WanSettings) -> None:
