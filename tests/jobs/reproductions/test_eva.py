@@ -54,8 +54,13 @@ def test_best_of_n_draws_what_the_alignment_would_have_cost():
     assert equal_compute(settings) == 1 + round(training / (5 * 4 * 10))
     assert staging(settings, "none", 10).proposals == 1
     assert staging(settings, "best-of-n", 10).proposals == equal_compute(settings)
-    staged = staging(settings, "staged", 9)
-    assert (staged.stages, staged.stage_chunks, staged.proposals) == (2, 5, settings.proposals)
+
+
+@pytest.mark.parametrize(("chunks", "stages"), [(1, 1), (2, 2), (3, 3), (8, 2), (9, 3)])
+def test_a_staged_plan_is_as_long_as_any_other(chunks, stages):
+    """A critic knows plans of one length, and refuses longer ones."""
+    staged = staging(QUICK, "staged", chunks)
+    assert (staged.stages, staged.stages * staged.stage_chunks, staged.proposals) == (stages, chunks, QUICK.proposals)
 
 
 def test_every_method_has_the_same_leaves_steps_and_ranges():

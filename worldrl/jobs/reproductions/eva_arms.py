@@ -242,10 +242,10 @@ def equal_compute(settings: EvaSettings) -> int:
 
 
 def staging(settings: EvaSettings, method: str, chunks: int) -> StagedConfig:
-    """Say how an arm plans."""
+    """Say how an arm plans; stages are of equal length, as few as the plan's chunks can be parted into."""
     if method == "staged":
-        half = -(-chunks // 2)
-        return StagedConfig(proposals=settings.proposals, stages=2, stage_chunks=half)
+        stages = next((n for n in range(2, chunks + 1) if chunks % n == 0), 1)
+        return StagedConfig(proposals=settings.proposals, stages=stages, stage_chunks=chunks // stages)
     proposals = equal_compute(settings) if method == "best-of-n" else 1
     return StagedConfig(proposals=proposals, stages=1, stage_chunks=chunks)
 
