@@ -6,9 +6,9 @@ inverse dynamics reads off a video's frames, and the instruction, and is trained
 
     p_k = sigmoid(f_k((q - mean) / deviation, instruction)),     R = mean_k p_k - std_k p_k
 
-The members learn from resamples of the plans. Their disagreement is taken off, so a motion unlike all that was ever executed
-earns little: without that, alignment would climb the ensemble's mistakes first. A video shorter than the plans that were executed holds
-its last targets, as its execution does.
+The members learn from resamples of the plans (and share the encoder of the sentence), and what they disagree by is taken off. That
+holds alignment back where they differ; far from all that was executed they may agree and be wrong, so alignment by a critic should
+be short, or practice repeated. A video shorter than the plans that were executed holds its last targets, as its execution does.
 
 Shapes legend: ``N`` videos, ``T`` imagined frames, ``D`` targets, ``K`` members, ``H`` hidden width.
 """
@@ -255,8 +255,8 @@ def execution_reward(folder: str, terms: Sequence[str], device: torch.device) ->
     """
     if not folder:
         raise SettingError(
-            "folders.execution: this reward needs the folder of an inverse dynamics (idm) and its critic (critic); "
-            "worldrl reproduce eva change.practice=400 leaves one in shared/"
+            "folders.execution: this reward needs the folder of an inverse dynamics (idm) and its critic (critic); give "
+            "practice=800 and the run directory of train-idm, or the execution folder of a run that practised"
         )
     check_terms(terms, (TERM,))
     return ExecutionReward(

@@ -30,7 +30,7 @@ from torch.nn.functional import smooth_l1_loss
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
@@ -86,9 +86,8 @@ class GraspConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in ("width", "blocks", "keypoints", "text_width", "hidden", "batch", "checkpoint_every"):
-            if getattr(self, name) < 1:
-                raise SettingError(f"grasp.{name} must be at least 1, got {getattr(self, name)}")
+        counts = ("width", "blocks", "keypoints", "text_width", "hidden", "batch", "checkpoint_every")
+        require_at_least_one(self, counts, of="grasp")
         if self.steps < 0:
             raise SettingError(f"grasp.steps must be 0 or more, got {self.steps}")
         if not 0 <= self.first_share <= 1:
