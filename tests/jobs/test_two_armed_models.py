@@ -166,5 +166,6 @@ def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
     found = align_world_model.main(compose("align-world-model", align_world_model.AlignWorldModelSettings, again))
     first, second = (run["terms"]["execution"]["before"]["value"] for run in (metrics, found))
     assert first == second
-    with pytest.raises(SettingError, match=r"rewards=\[execution\]"):
-        compose("align-world-model", align_world_model.AlignWorldModelSettings, {"practice": "2"})
+    for wrong, words in (({}, r"rewards=\[execution\]"), ({"told": "actions"}, "told=instruction")):
+        with pytest.raises(SettingError, match=words):
+            compose("align-world-model", align_world_model.AlignWorldModelSettings, {"practice": "2", **wrong})

@@ -100,6 +100,10 @@ class AlignWorldModelSettings:
         named = chosen_terms(self.rewards, self.weights)
         for name in self.folders:
             one_of("folders", name, tuple(named))
+        if self.practice and self.told != "instruction":
+            raise SettingError(
+                f"practice: plans are executed, and told={self.told} plans nothing; give told=instruction"
+            )
         if self.practice and EXECUTION not in named:
             raise SettingError(
                 "practice: its critic is the reward execution, which is not among rewards; give rewards=[execution]"
