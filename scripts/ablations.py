@@ -332,10 +332,7 @@ def main(arguments: list[str]) -> int:
         print(f"unknown rows {unknown}; at scale={scale} there are {list(known)}", file=sys.stderr)
         return 2
     if "unseen" not in asked and (worlds := [name for name in names if isinstance(known[name], WorldRow)]):
-        print(
-            f"rows {worlds} measure a world model; give unseen=FOLDER, episodes that none of them learns from",
-            file=sys.stderr,
-        )
+        print(f"rows {worlds} measure a world model; give unseen=FOLDER, which none learns from", file=sys.stderr)
         return 2
     options = {"seed": asked.pop("seed", "100"), **{name: asked.pop(name) for name in OWN if name in asked}}
     common, file = [f"{key}={value}" for key, value in asked.items()], out / f"table-{scale}.json"
