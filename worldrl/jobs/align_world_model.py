@@ -30,8 +30,9 @@ from worldrl.jobs.world_model_start import WORLD_MODEL, starting_world_model
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 from worldrl.registry import VIDEO_REWARDS
 from worldrl.rewards.decoded import idm_reward
-from worldrl.rewards.execution_critic import READER, ExecutionConfig
+from worldrl.rewards.execution_critic import ExecutionConfig
 from worldrl.rewards.execution_critic import TERM as EXECUTION
+from worldrl.rewards.inverse_dynamics import IDM_FOLDER
 from worldrl.rewards.mixing import mean_of_terms, mix
 from worldrl.rewards.several import ALL, SeveralRewards, chosen_terms, weights_of
 from worldrl.rollout.decoded_plans import check_targets
@@ -189,12 +190,12 @@ def practised(
             raise SettingError(
                 "folders.execution: with practice it names the run directory of train-idm target=[command]"
             )
-        reader = idm_reward(str(Path(given) / READER), [], device)
+        reader = idm_reward(str(Path(given) / IDM_FOLDER), [], device)
         check_targets(reader.decoder.columns, model.embodiment.actions)
         tasks = sorted({task for dataset in datasets for task in dataset.tasks()})
         planning = Planning(model, reader.decoder, reader, mean_of_terms, settings.seed)
         tried = practise(planning, dict.fromkeys(tasks, settings.alignment.chunks), settings.practice)
-        reader.decoder.save(place / READER)
+        reader.decoder.save(place / IDM_FOLDER)
         learn_critic(tried, ExecutionConfig(), PRACTICE_KEPT, place, seed=settings.seed)
     return str(place)
 

@@ -38,12 +38,12 @@ from worldrl.rewards.idm_training import (
     new_idm,
     scale_deviations,
 )
-from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.inverse_dynamics import IDM_FOLDER, IdmConfig, InverseDynamics
 from worldrl.rewards.limits import JointLimits
 from worldrl.world_models.codec import to_unit
 from worldrl.world_models.video import VideoWorldModel
 
-IDM = "idm"
+IDM = IDM_FOLDER
 """Folder name of the artefact inside a stage."""
 
 

@@ -31,13 +31,13 @@ from worldrl.core.rng import initial_weights, stream
 from worldrl.core.types import ImaginedVideos
 from worldrl.nn.blocks import Mlp
 from worldrl.rewards.basis import check_frame_time, check_terms
-from worldrl.rewards.inverse_dynamics import InverseDynamics
+from worldrl.rewards.inverse_dynamics import IDM_FOLDER, InverseDynamics
 
 KIND = "feature-predictor"
 TEMPERATURE = 0.1
 TERM = "physical_foresight"
-ENCODER, PREDICTOR = "idm", "foresight"
-"""Folders of E and P in a run directory of ``worldrl train-idm``."""
+PREDICTOR = "foresight"
+"""Folder of P in a run directory of ``worldrl train-idm``, beside E."""
 
 
 @dataclass
@@ -228,5 +228,5 @@ def foresight_reward(folder: str, terms: Sequence[str], device: torch.device) ->
             "folders.foresight: this reward needs the run directory of worldrl train-idm foresight.steps=1000"
         )
     check_terms(terms, (TERM,))
-    encoder, predictor = (Path(folder) / name for name in (ENCODER, PREDICTOR))
+    encoder, predictor = (Path(folder) / name for name in (IDM_FOLDER, PREDICTOR))
     return ForesightReward(InverseDynamics.load(encoder, device), FeaturePredictor.load(predictor, device))

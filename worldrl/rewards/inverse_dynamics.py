@@ -31,6 +31,8 @@ from worldrl.rewards.basis import MotionBasis
 from worldrl.rewards.columns import Column
 
 KIND = "idm"
+IDM_FOLDER = "idm"
+"""Its folder in a run directory of ``worldrl train-idm``."""
 OFFSETS = {1: (0,), 2: (0, 1), 3: (-1, 0, 1)}
 """Frames of each window, counted from the one that is read."""
 CONDITION = 16
