@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from worldrl.core.artefact import artefact_hash, parent
+from worldrl.core.artefact import artefact_hash
 from worldrl.core.device import resolve_device, set_threads
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog
@@ -31,6 +31,7 @@ from worldrl.jobs.idm_stages import (
 )
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import split_held_out
+from worldrl.jobs.world_model_lineage import lineage
 from worldrl.jobs.world_model_start import weights_folder
 from worldrl.rewards.acceptance import acceptance
 from worldrl.rewards.basis import MotionBasis
@@ -135,6 +136,9 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
             run.path, training, scaling, columns, **sizes, **look, seed=settings.seed, device=device, log=log
         )
         dt = settings.frame_stride / pooled.embodiment.control_hz
+        given = dict(zip(settings.data, data, strict=True))
+        parents, learned = lineage(given, [settings.world_model] if settings.world_model else [])
+        made_from = {"parents": parents, "learned": learned}
         readings = {
             look: read_episodes(idm, held_out, camera=settings.camera, restore=shown)
             for look, shown in zip(LOOKS, (None, restore) if restore else (None,), strict=False)
@@ -146,27 +150,19 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
             "errors": {look: calibration(reading, seed=settings.seed) for look, reading in readings.items()},
             "by_unit": {look: by_unit(reading, seed=settings.seed) for look, reading in readings.items()},
             **measured_rewards(settings, idm, training, held_out, dt, restore),
-            "foresight": learn_foresight(run, settings, idm, training, held_out, log),
-            "grasp": grasp_beside(run, settings, [training, scaling, held_out], device, log),
+            "foresight": learn_foresight(run, settings, idm, training, held_out, log, made_from),
+            "grasp": grasp_beside(run, settings, [training, scaling, held_out], device, log, made_from),
             "executed": executions(
                 idm, [*held_out, *scaling], settings.executed, camera=settings.camera, restore=restore
             ),
         }
-        idm.save(run.path / IDM, parents=lineage(settings, data))
+        idm.save(run.path / IDM, **made_from)
         metrics["hash"] = artefact_hash(run.path / IDM)
         run.write_result(metrics, seed=settings.seed, device=str(device))
         findings = IdmFindings(metrics, readings["recorded"], dt)
         write_report(run, findings, seed=settings.seed, device=str(device))
         show(findings, run.path)
     return metrics
-
-
-def lineage(settings: TrainIdmSettings, data: Sequence[EpisodeDataset]) -> list[dict[str, Any]]:
-    """Say what the model was learned from, path and hash: the datasets, and the world model whose codec was used."""
-    found: list[dict[str, Any]] = [
-        {"path": folder, "hash": opened.fingerprint} for folder, opened in zip(settings.data, data, strict=True)
-    ]
-    return found + ([parent(weights_folder(settings.world_model))] if settings.world_model else [])
 
 
 def open_restore(settings: TrainIdmSettings, image_size: tuple[int, int], device: torch.device) -> Restore | None:
@@ -230,6 +226,7 @@ def learn_foresight(
     training: Sequence[Episode],
     held_out: Sequence[Episode],
     log: MetricLog,
+    made_from: dict[str, Any],
 ) -> dict[str, Any] | None:
     """Train the feature predictor on the frozen encoder's features, and save it to ``run_dir/foresight``; None without steps."""
     if not settings.foresight.steps:
@@ -238,7 +235,7 @@ def learn_foresight(
     predictor, _ = fit_foresight(
         settings.foresight, features, seed=settings.seed, folder=run.path / "checkpoints-foresight", log=log
     )
-    predictor.save(run.path / PREDICTOR)
+    predictor.save(run.path / PREDICTOR, **made_from)
     cut = {"frames": predictor.span + 4, "frame_stride": settings.frame_stride, "camera": settings.camera}
     frames = clips(held_out, idm.columns, **cut).frames
     order = torch.randperm(frames.shape[1], generator=stream(settings.seed, "idm-foresight"))
@@ -252,14 +249,19 @@ def grasp_beside(
     split: Sequence[Sequence[Episode]],
     device: torch.device,
     log: MetricLog,
+    made_from: dict[str, Any],
 ) -> dict[str, Any] | None:
     """Train an inverse dynamics of the grasp beside it, and save it to ``run_dir/grasp``; None without steps."""
     if not settings.grasp.steps:
         return None
-    sets = [Closings.of(episodes, camera=settings.camera, first_only=k > 0) for k, episodes in enumerate(split)]
-    grasp = learn_grasp(run.path, sets[0], sets[1], settings.grasp, seed=settings.seed, device=device, log=log)
-    grasp.save(run.path / GRASP_FOLDER)
-    return grasp_errors(grasp, sets[2], seed=settings.seed)
+    training, scaling, held_out = split
+    data, kept = (
+        Closings.of(training, camera=settings.camera),
+        Closings.of(scaling, camera=settings.camera, first_only=True),
+    )
+    grasp = learn_grasp(run.path, data, kept, settings.grasp, seed=settings.seed, device=device, log=log)
+    grasp.save(run.path / GRASP_FOLDER, **made_from)
+    return grasp_errors(grasp, held_out, camera=settings.camera, seed=settings.seed)
 
 
 def _features(settings: TrainIdmSettings, idm: InverseDynamics, episode: Episode) -> Tensor:

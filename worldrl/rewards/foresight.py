@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
+from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
@@ -120,10 +122,11 @@ class FeaturePredictor(nn.Module):
         """MIND-V's R of videos' features ``[N, T, F]``, ``[N]`` in [-1, 1]."""
         return physical_foresight(self.similarity(features), temperature)
 
-    def save(self, folder: Path) -> None:
-        """Write an artefact folder."""
+    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
+        """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""
         config = {"sizes": asdict(self.config), "width": self.width}
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
+        files = None if learned is None else learned.files()
+        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> FeaturePredictor:
