@@ -13,10 +13,11 @@ import torch
 from worldrl.algorithms.alignment.align import METHODS, MethodConfigs, align, make_method
 from worldrl.algorithms.alignment.measure import Measured, measure
 from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts
-from worldrl.core.artefact import artefact_hash
+from worldrl.core.artefact import artefact_hash, parent
 from worldrl.core.bootstrap import bootstrap
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
+from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog, console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import Episode
@@ -24,14 +25,14 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.world_model import padded_actions
 from worldrl.jobs.align_report import sentence, write_report
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.planned_execution import WORTH, Planning, learn_critic, practise
-from worldrl.jobs.world_model_lineage import lineage
+from worldrl.jobs.planned_execution import WORTH, Planning, learn_critic, only_domain, practise, practised_states
+from worldrl.jobs.world_model_lineage import lineage, rewards_lineage
 from worldrl.jobs.world_model_start import WORLD_MODEL, starting_world_model
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 from worldrl.registry import VIDEO_REWARDS
 from worldrl.rewards.decoded import idm_reward
-from worldrl.rewards.execution_critic import ExecutionConfig
 from worldrl.rewards.execution_critic import TERM as EXECUTION
+from worldrl.rewards.execution_critic import ExecutionConfig
 from worldrl.rewards.inverse_dynamics import IDM_FOLDER
 from worldrl.rewards.mixing import mean_of_terms, mix
 from worldrl.rewards.several import ALL, SeveralRewards, chosen_terms, weights_of
@@ -77,9 +78,10 @@ class AlignWorldModelSettings:
     )
     practice: int = setting(
         0,
-        "plans per task that the embedded simulator executes before the alignment; a critic learns which succeed, for the reward "
-        "execution; kept in run_dir/execution",
+        "plans per task that the embedded simulator executes before the alignment, in the data's domain; a critic learns which "
+        "succeed, for the reward execution; kept in run_dir/execution",
     )
+    execution: ExecutionConfig = field(default_factory=lambda: ExecutionConfig(far=1.0))
     mixing: str = setting("gdpo", "how terms become one number: gdpo (each normalised in its group first) or mean")
     method: str = setting("flow_grpo", f"one of {', '.join(METHODS)}")
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
@@ -139,7 +141,8 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
         merge_low_rank(task.dynamics)
         after = measure(held_out, settings.videos, pictures=settings.strips)
         parents, learned = lineage(dict(zip(settings.data, datasets, strict=True)), [settings.start])
-        task.model.save(run.path / WORLD_MODEL, parents=parents, learned=learned)
+        judged_by, known = rewards_lineage(settings.folders.values())
+        task.model.save(run.path / WORLD_MODEL, parents=parents + judged_by, learned=learned | known)
         metrics = {
             "method": settings.method,
             "mixing": settings.mixing,
@@ -180,23 +183,28 @@ def practised(
 
     Raises:
         ArtefactError: there is no inverse dynamics in ``folders.execution``.
-        SettingError: it does not read the whole command of a robot that takes targets, or all plans came to the same.
+        SettingError: it does not read the whole command of a robot that takes targets, the data is of several domains, or all
+            plans came to the same.
     """
     place = run / EXECUTION
     if not (place / WORTH).exists():
-        model = _model(settings, datasets[0], device)
         given = settings.folders.get(EXECUTION)
         if not given:
             raise SettingError(
                 "folders.execution: with practice it names the run directory of train-idm target=[command]"
             )
-        reader = idm_reward(str(Path(given) / IDM_FOLDER), [], device)
+        folder, domain = Path(given) / IDM_FOLDER, only_domain(datasets)
+        reader, model = idm_reward(str(folder), [], device), _model(settings, datasets[0], device)
         check_targets(reader.decoder.columns, model.embodiment.actions)
+        reader.decoder.save(place / IDM_FOLDER, parents=[parent(folder)], learned=Learned.read(folder))
         tasks = sorted({task for dataset in datasets for task in dataset.tasks()})
         planning = Planning(model, reader.decoder, reader, mean_of_terms, settings.seed)
-        tried = practise(planning, dict.fromkeys(tasks, settings.alignment.chunks), settings.practice)
-        reader.decoder.save(place / IDM_FOLDER)
-        learn_critic(tried, ExecutionConfig(), PRACTICE_KEPT, place, seed=settings.seed)
+        chunks = dict.fromkeys(tasks, settings.alignment.chunks)
+        tried = practise(planning, chunks, settings.practice, place=place, domain=domain)
+        parents, learned = lineage({}, [settings.start])
+        learned |= Learned.read(folder) | practised_states(tasks, settings.practice, settings.seed)
+        made_from = {"parents": [*parents, parent(place / IDM_FOLDER)], "learned": learned}
+        learn_critic(tried, settings.execution, PRACTICE_KEPT, place, seed=settings.seed, **made_from)
     return str(place)
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
+from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
@@ -103,7 +105,7 @@ def whitening(path: Tensor) -> Tensor:
 
 
 def distance(path: Tensor, centre: Tensor, whiten: Tensor) -> Tensor:
-    """d = |(x - centre) W| / sqrt(P) of ``path`` ``[N, P]``, ``[N]``."""
+    """Distance d = |(x - centre) W| / sqrt(P) of ``path`` ``[N, P]``, ``[N]``."""
     return ((path - centre) @ whiten).square().mean(dim=1).sqrt()
 
 
@@ -165,7 +167,7 @@ class ExecutionCritic(nn.Module):
             self.get_buffer("reach").copy_(reached(path))
 
     def standardised(self, read: Tensor) -> Tensor:
-        """x of plans' targets ``[N, T, D]``, ``[N, P]``."""
+        """Standardise plans' targets ``[N, T, D]``: x ``[N, P]``."""
         path = (held_to(read, self.frames) - self.get_buffer("mean")) / self.get_buffer("deviation")
         return path.flatten(1)
 
@@ -192,10 +194,11 @@ class ExecutionCritic(nn.Module):
         sure = pessimistic(self(rows.expand(self.config.members, *rows.shape)))
         return sure - self.config.far * self.beyond(read)
 
-    def save(self, folder: Path) -> None:
-        """Write an artefact folder."""
+    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
+        """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""
         config = {"sizes": asdict(self.config), "frames": self.frames, "width": self.width}
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
+        files = None if learned is None else learned.files()
+        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> ExecutionCritic:
