@@ -36,13 +36,14 @@ from worldrl.jobs.world_model_start import weights_folder
 from worldrl.rewards.acceptance import acceptance
 from worldrl.rewards.basis import MotionBasis
 from worldrl.rewards.calibration import by_unit, calibration, read_episodes
-from worldrl.rewards.columns import choose_columns, recorded_names
+from worldrl.rewards.columns import Column, choose_columns, recorded_names
 from worldrl.rewards.executability import jerk_spike_rate, penalty, violation_rate
 from worldrl.rewards.foresight import PREDICTOR, ForesightConfig, fit_foresight
 from worldrl.rewards.grasp import GRASP_FOLDER, Closings, GraspConfig
 from worldrl.rewards.idm_training import IdmTraining, Restore
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rewards.limits import piper_bimanual
+from worldrl.rewards.published import PUBLISHED_EXECUTABILITY, fits_published, published_executability
 from worldrl.rewards.similarity import action_similarity
 from worldrl.rollout.decoded_plans import check_targets
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
@@ -200,15 +201,18 @@ def measured_rewards(
         return {"noise_floor": None, "acceptance": accepted}  # actions are no positions: they have no jerk to bound
     limits = None if settings.limits == "measured" else piper_bimanual()
     idm.basis, cut, real, still = motion_basis(idm, training, held_out, dt=dt, limits=limits, restore=restore, **look)
-    return {"noise_floor": noise_floor(idm.basis, real, still, cut.values), "acceptance": accepted}
+    return {"noise_floor": noise_floor(idm.basis, idm.columns, real, still, cut.values), "acceptance": accepted}
 
 
-def noise_floor(basis: MotionBasis, real: Tensor, still: Tensor, true: Tensor) -> dict[str, Any]:
+def noise_floor(
+    basis: MotionBasis, columns: Sequence[Column], real: Tensor, still: Tensor, true: Tensor
+) -> dict[str, Any]:
     """What every motion reward gives real videos, still ones and the recorded motion itself: medians over clips."""
     shown = {"real": real, "still": still, "recorded": true}
     measures = {
         "penalty": partial(penalty, constants=basis.constants),
         **basis.rewards,
+        **({PUBLISHED_EXECUTABILITY: published_executability} if fits_published(columns) else {}),
         "violation_rate": violation_rate,
         "jerk_spike_rate": jerk_spike_rate,
     }
