@@ -38,7 +38,7 @@ from worldrl.rewards.basis import MotionBasis
 from worldrl.rewards.calibration import by_unit, calibration, read_episodes
 from worldrl.rewards.columns import Column, choose_columns, recorded_names
 from worldrl.rewards.executability import jerk_spike_rate, penalty, violation_rate
-from worldrl.rewards.foresight import PREDICTOR, ForesightConfig, fit_foresight
+from worldrl.rewards.foresight import MOVING, PHYSICAL, PREDICTOR, ForesightConfig, fit_foresight
 from worldrl.rewards.grasp import GRASP_FOLDER, Closings, GraspConfig
 from worldrl.rewards.idm_training import IdmTraining, Restore
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
@@ -151,7 +151,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
             "errors": {look: calibration(reading, seed=settings.seed) for look, reading in readings.items()},
             "by_unit": {look: by_unit(reading, seed=settings.seed) for look, reading in readings.items()},
             **measured_rewards(settings, idm, training, held_out, dt, restore),
-            "foresight": learn_foresight(run, settings, idm, training, held_out, log, made_from),
+            "foresight": learn_foresight(run, settings, idm, (training, held_out), restore, log, made_from),
             "grasp": grasp_beside(run, settings, [training, scaling, held_out], device, log, made_from),
             "executed": executions(
                 idm, [*held_out, *scaling], settings.executed, camera=settings.camera, restore=restore
@@ -227,24 +227,34 @@ def learn_foresight(
     run: RunDirectory,
     settings: TrainIdmSettings,
     idm: InverseDynamics,
-    training: Sequence[Episode],
-    held_out: Sequence[Episode],
+    split: tuple[Sequence[Episode], Sequence[Episode]],
+    restore: Restore | None,
     log: MetricLog,
     made_from: dict[str, Any],
 ) -> dict[str, Any] | None:
     """Train the feature predictor on the frozen encoder's features, and save it to ``run_dir/foresight``; None without steps."""
     if not settings.foresight.steps:
         return None
+    training, held_out = split
     features = [_features(settings, idm, episode) for episode in training]
     predictor, _ = fit_foresight(
         settings.foresight, features, seed=settings.seed, folder=run.path / "checkpoints-foresight", log=log
     )
-    predictor.save(run.path / PREDICTOR, **made_from)
     cut = {"frames": predictor.span + 4, "frame_stride": settings.frame_stride, "camera": settings.camera}
-    frames = clips(held_out, idm.columns, **cut).frames
-    order = torch.randperm(frames.shape[1], generator=stream(settings.seed, "idm-foresight"))
-    shown = {"real": frames, "still": frames[:, :1].expand_as(frames), "shuffled": frames[:, order]}
-    return {name: float(predictor.reward(idm.encode(video)).median()) for name, video in shown.items()}
+    apart = clips(held_out, idm.columns, **cut)
+    order = torch.randperm(apart.frames.shape[1], generator=stream(settings.seed, "idm-foresight"))
+    videos = {
+        "real": apart.frames,
+        "still": apart.frames[:, :1].expand_as(apart.frames),
+        "shuffled": apart.frames[:, order],
+    }
+    encoded = {name: idm.encode(apart.shown(video, restore)) for name, video in videos.items()}
+    predictor.measure_pace(encoded["real"], encoded["still"])
+    predictor.save(run.path / PREDICTOR, **made_from)
+    return {
+        term: {name: float(reward(features).median()) for name, features in encoded.items()}
+        for term, reward in ((MOVING, predictor.moving_reward), (PHYSICAL, predictor.reward))
+    }
 
 
 def grasp_beside(
