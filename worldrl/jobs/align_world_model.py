@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -160,7 +160,15 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     return metrics
 
 
-def open_rewards(settings: AlignWorldModelSettings, device: torch.device) -> tuple[SeveralRewards, list[float]]:
+class RewardChoice(Protocol):
+    """The settings that name rewards."""
+
+    rewards: list[str]
+    weights: list[float]
+    folders: dict[str, str]
+
+
+def open_rewards(settings: RewardChoice, device: torch.device) -> tuple[SeveralRewards, list[float]]:
     """Open every reward in the folder of its own; return them together, and the weight of each term.
 
     Raises:
