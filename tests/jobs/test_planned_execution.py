@@ -34,16 +34,19 @@ def test_plans_of_all_tasks_are_one_practice(monkeypatch):
         asked.append((task, count, purpose, config.proposals, config.stage_chunks, begin, domain))
         for first in range(0, count, 2):
             read = torch.arange(config.stage_chunks).float()[None, :, None].expand(2, -1, 7) + first
-            yield SimpleNamespace(
-                read=read, records=[SimpleNamespace(instruction=task)] * 2, step=np.array([-1, first])
-            )
+            records = [SimpleNamespace(instruction=task)] * 2
+            plans = SimpleNamespace(terms=torch.tensor([[first, 1.0], [first + 1, 2.0]]))
+            yield SimpleNamespace(read=read, records=records, step=np.array([-1, first]), plans=plans)
 
     monkeypatch.setattr(planned_execution, "executed_plans", executed)
-    tried = practise(None, {"a": 2, "b": 3}, 4, domain="randomised")
+    planning = SimpleNamespace(reward=SimpleNamespace(names=("one", "two")))
+    tried = practise(planning, {"a": 2, "b": 3}, 4, domain="randomised")
     assert asked == [("a", 4, "practice", 1, 2, 0, "randomised"), ("b", 4, "practice", 1, 3, 0, "randomised")]
     assert tried.read[:, :, 0].tolist() == [[0, 1, 1]] * 2 + [[2, 3, 3]] * 2 + [[0, 1, 2]] * 2 + [[2, 3, 4]] * 2
     assert tried.instruction == ["a"] * 4 + ["b"] * 4
     assert tried.success.tolist() == [False, True] * 4
+    assert tried.terms["one"].tolist() == [0, 1, 2, 3] * 2
+    assert tried.terms["two"].tolist() == [1, 2] * 4
 
 
 class Reader:
@@ -74,7 +77,7 @@ def simulator(make_record, monkeypatch):
 
 @pytest.fixture
 def planning(make_world_model):
-    reward = SimpleNamespace(names=("one",), score=lambda videos: torch.zeros(videos.rows, 1))
+    reward = SimpleNamespace(names=("one",), score=lambda videos: videos.latent.mean(dim=(1, 2, 3, 4))[:, None])
     return Planning(make_world_model(planning=True, spread=0.3), Reader(), reward, mean_of_terms, 5)
 
 
@@ -125,6 +128,7 @@ def test_what_was_executed_before_a_stop_is_not_executed_again(planning, simulat
         assert torch.equal(tried.read, whole.read)
         assert tried.instruction == whole.instruction
         assert tried.success.tolist() == whole.success.tolist()
+        assert tried.terms["one"].tolist() == whole.terms["one"].tolist()
     assert len(whole.success) == 40
 
 
@@ -144,7 +148,13 @@ def test_the_data_says_in_which_domain_practice_is(planning, simulator):
 def test_a_critic_is_judged_by_plans_that_it_has_not_learned_from(tmp_path, monkeypatch):
     draw, learned = np.random.default_rng(0), {}
     read = torch.from_numpy(draw.normal(size=(200, 4, 2)).astype(np.float32))
-    tried = Practice(read, ["open it"] * 200, read[:, -1, 0].numpy() > 0)
+    success = read[:, -1, 0].numpy() > 0
+    terms = {
+        "knows": success.astype(np.float32),
+        "opposite": -read[:, -1, 0].numpy(),
+        "nothing": np.zeros(200, np.float32),
+    }
+    tried = Practice(read, ["open it"] * 200, success, terms)
     fit = planned_execution.fit_execution
 
     def watched(config, read, *rest, **over):
@@ -157,6 +167,7 @@ def test_a_critic_is_judged_by_plans_that_it_has_not_learned_from(tmp_path, monk
     assert said["learned"] == len(learned["read"]) == 150
     assert said["successes"] + said["failures"] == 50
     assert said["auroc"] > 0.9
+    assert said["terms"] == {"knows": 1, "opposite": 0, "nothing": 0.5}
     rows = {tuple(row.flatten().tolist()) for row in learned["read"]}
     assert len(rows) == 150
     assert ExecutionCritic.load(tmp_path / CRITIC).frames == 4
@@ -165,4 +176,10 @@ def test_a_critic_is_judged_by_plans_that_it_has_not_learned_from(tmp_path, monk
 def test_without_a_plan_kept_apart_its_worth_is_unknown(tmp_path):
     tried = Practice(torch.rand(8, 4, 2), ["open it"] * 8, np.arange(8) % 2 == 0)
     learn_critic(tried, replace(CONFIG, steps=1), 0.0, tmp_path, seed=0)
-    assert read_json(tmp_path / "worth.json") == {"learned": 8, "successes": 0, "failures": 0, "auroc": None}
+    assert read_json(tmp_path / "worth.json") == {
+        "learned": 8,
+        "successes": 0,
+        "failures": 0,
+        "auroc": None,
+        "terms": {},
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,8 @@ from worldrl.core.artefact import artefact_hash, parent
 from worldrl.core.bootstrap import bootstrap
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import VideoReward
+from worldrl.core.jsonfile import read_json
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog, console
 from worldrl.core.rng import numpy_stream
@@ -30,7 +33,7 @@ from worldrl.jobs.world_model_lineage import lineage, rewards_lineage
 from worldrl.jobs.world_model_start import WORLD_MODEL, starting_world_model
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 from worldrl.registry import VIDEO_REWARDS
-from worldrl.rewards.decoded import idm_reward
+from worldrl.rewards.decoded import DecodedReward, idm_reward
 from worldrl.rewards.execution_critic import TERM as EXECUTION
 from worldrl.rewards.execution_critic import ExecutionConfig
 from worldrl.rewards.inverse_dynamics import IDM_FOLDER
@@ -153,6 +156,7 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
             "terms": compare(before, after, seed=settings.seed),
             "evaluations": sum(value for row in history for key, value in row.items() if key.endswith("evaluations")),
             "hash": artefact_hash(run.path / WORLD_MODEL),
+            "practice": read_json(run.path / EXECUTION / WORTH) if settings.practice else None,
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
         write_report(run, metrics, history, before, after, seed=settings.seed, device=str(device))
@@ -177,11 +181,14 @@ def open_rewards(settings: RewardChoice, device: torch.device) -> tuple[SeveralR
     """
     parts, weights = [], list[float]()
     for name, terms in chosen_terms(settings.rewards, settings.weights).items():
-        make = VIDEO_REWARDS.get(name)
-        part = make(settings.folders.get(name, ""), [term for term in terms if term != ALL], device)
+        part = _open(name, terms, settings.folders, device)
         parts.append(part)
         weights += weights_of(part, terms)
     return SeveralRewards(parts), weights
+
+
+def _open(name: str, terms: Iterable[str], folders: Mapping[str, str], device: torch.device) -> VideoReward:
+    return VIDEO_REWARDS.get(name)(folders.get(name, ""), [term for term in terms if term != ALL], device)
 
 
 def practised(
@@ -206,7 +213,8 @@ def practised(
         check_targets(reader.decoder.columns, model.embodiment.actions)
         reader.decoder.save(place / IDM_FOLDER, parents=[parent(folder)], learned=Learned.read(folder))
         tasks = sorted({task for dataset in datasets for task in dataset.tasks()})
-        planning = Planning(model, reader.decoder, reader, mean_of_terms, settings.seed)
+        watched = watched_rewards(settings, reader, device)
+        planning = Planning(model, reader.decoder, watched, mean_of_terms, settings.seed)
         chunks = dict.fromkeys(tasks, settings.alignment.chunks)
         tried = practise(planning, chunks, settings.practice, place=place, domain=domain)
         parents, learned = lineage({}, [settings.start])
@@ -214,6 +222,14 @@ def practised(
         made_from = {"parents": [*parents, parent(place / IDM_FOLDER)], "learned": learned}
         learn_critic(tried, settings.execution, PRACTICE_KEPT, place, seed=settings.seed, **made_from)
     return str(place)
+
+
+def watched_rewards(settings: RewardChoice, reader: DecodedReward, device: torch.device) -> VideoReward:
+    """What else is asked of plans that are executed, so that it is known what each reward knows: all of the run's other rewards."""
+    others = {name: terms for name, terms in chosen_terms(settings.rewards, []).items() if name != EXECUTION}
+    if not others:
+        return reader
+    return SeveralRewards([_open(name, terms, settings.folders, device) for name, terms in others.items()])
 
 
 def alignment_tasks(

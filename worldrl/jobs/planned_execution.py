@@ -8,8 +8,8 @@ Shapes legend: ``N`` plans, ``T`` imagined frames, ``D`` targets.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ AT_ONCE = 8
 """Starts that are planned together."""
 WORTH, PLANS = "worth.json", "plans"
 """How well a critic tells plans apart that it has not learned from, and the folder of all that were executed."""
+TERM_OF = "term:"
+"""What stands before a term's name in a file of plans."""
 PRACTICE = "practice"
 """Purpose of the states and the noise that a critic's plans come from."""
 
@@ -135,16 +137,24 @@ class Practice:
         read: targets read off the imagined frames, float32 ``[N, T, D]``; shorter plans hold their last ones.
         instruction: ``N`` sentences.
         success: bool ``[N]``.
+        terms: what the planning's reward gave each plan, name to float32 ``[N]``.
     """
 
     read: Tensor
     instruction: list[str]
     success: NDArray[np.bool_]
+    terms: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
+
+    @classmethod
+    def of(cls, plans: ExecutedPlans, names: Sequence[str]) -> Practice:
+        """Take what is kept of executed plans; ``names`` are those of the reward's terms."""
+        terms = {name: plans.plans.terms[:, k].numpy() for k, name in enumerate(names)}
+        return cls(plans.read, [record.instruction for record in plans.records], plans.step >= 0, terms)
 
     def select(self, rows: NDArray[np.int64]) -> Practice:
         """Take some plans."""
-        chosen = [self.instruction[row] for row in rows]
-        return Practice(self.read[torch.from_numpy(rows)], chosen, self.success[rows])
+        chosen, terms = [self.instruction[row] for row in rows], {name: term[rows] for name, term in self.terms.items()}
+        return Practice(self.read[torch.from_numpy(rows)], chosen, self.success[rows], terms)
 
     @classmethod
     def join(cls, parts: Sequence[Practice]) -> Practice:
@@ -152,19 +162,22 @@ class Practice:
         longest = max(part.read.shape[1] for part in parts)
         read = torch.cat([held_to(part.read, longest) for part in parts])
         sentences = [sentence for part in parts for sentence in part.instruction]
-        return cls(read, sentences, np.concatenate([part.success for part in parts]))
+        terms = {name: np.concatenate([part.terms[name] for part in parts]) for name in parts[0].terms}
+        return cls(read, sentences, np.concatenate([part.success for part in parts]), terms)
 
     def save(self, file: Path) -> None:
         """Write the plans to ``file``, whole or not at all."""
-        data = io.BytesIO()
-        np.savez_compressed(data, read=self.read.numpy(), instruction=np.array(self.instruction), success=self.success)
+        data, terms = io.BytesIO(), {f"{TERM_OF}{name}": term for name, term in self.terms.items()}
+        said = np.array(self.instruction)
+        np.savez_compressed(data, read=self.read.numpy(), instruction=said, success=self.success, **terms)
         write_file(file, data.getvalue())
 
     @classmethod
     def load(cls, file: Path) -> Practice:
         """Read :meth:`save`'s file."""
         with np.load(file, allow_pickle=False) as kept:
-            return cls(torch.from_numpy(kept["read"]), kept["instruction"].tolist(), kept["success"])
+            terms = {name.removeprefix(TERM_OF): kept[name] for name in kept.files if name.startswith(TERM_OF)}
+            return cls(torch.from_numpy(kept["read"]), kept["instruction"].tolist(), kept["success"], terms)
 
 
 def practise(
@@ -188,14 +201,14 @@ def _tried(
     planning: Planning, task: str, length: int, count: int, place: Path | None, domain: str
 ) -> Iterator[Practice]:
     files = [] if place is None else [place / PLANS / f"{task}-{first}.npz" for first in range(0, count, AT_ONCE)]
-    done = next((k for k, file in enumerate(files) if not file.exists()), len(files))
-    yield from (Practice.load(file) for file in files[:done])
-    config, begin = StagedConfig(stage_chunks=length, proposals=1), done * AT_ONCE
+    finished = next((k for k, file in enumerate(files) if not file.exists()), len(files))
+    yield from (Practice.load(file) for file in files[:finished])
+    config, begin = StagedConfig(stage_chunks=length, proposals=1), finished * AT_ONCE
     if begin >= count:
         return
     found = executed_plans(planning, task, config, count=count, purpose=PRACTICE, begin=begin, domain=domain)
-    for k, plans in enumerate(found, start=done):
-        part = Practice(plans.read, [record.instruction for record in plans.records], plans.step >= 0)
+    for k, plans in enumerate(found, start=finished):
+        part = Practice.of(plans, planning.reward.names)
         if files:
             part.save(files[k])
         yield part
@@ -254,13 +267,17 @@ def learn_critic(
             config, rest.read, rest.instruction, success, seed=seed, folder=place / "checkpoints", log=log
         )
     critic.save(place / CRITIC, parents=parents, learned=learned)
-    write_json(place / WORTH, {"learned": len(rest.success), **told_apart(critic, apart)})
+    known = {name: area(term, tried.success) for name, term in tried.terms.items()}
+    write_json(place / WORTH, {"learned": len(rest.success), **told_apart(critic, apart), "terms": known})
 
 
 def told_apart(critic: ExecutionCritic, apart: Practice) -> dict[str, Any]:
-    """Say how well a critic tells successes from failures: the area under the ROC curve; None where one kind is missing."""
-    hit, area = apart.success, None
-    if hit.any() and not hit.all():
-        score = critic.reward(apart.read, apart.instruction).numpy()
-        area = auroc(score[hit], score[~hit])
-    return {"successes": int(hit.sum()), "failures": int((~hit).sum()), "auroc": area}
+    """Say how well a critic tells successes from failures that it has not learned from."""
+    hit = apart.success
+    score = critic.reward(apart.read, apart.instruction).numpy() if len(hit) else np.zeros(0, np.float32)
+    return {"successes": int(hit.sum()), "failures": int((~hit).sum()), "auroc": area(score, hit)}
+
+
+def area(score: NDArray[np.float32], hit: NDArray[np.bool_]) -> float | None:
+    """Area under the ROC curve of a reward of executed plans ``[N]``; None where one outcome is missing."""
+    return auroc(score[hit], score[~hit]) if hit.any() and not hit.all() else None
