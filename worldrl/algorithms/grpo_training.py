@@ -9,19 +9,15 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
-from torch import Tensor
-from torch.optim import Optimizer
-
 from worldrl.algorithms.grpo import GrpoConfig, grpo_update
 from worldrl.algorithms.imagination import imagine_batch
 from worldrl.algorithms.trust import Judge
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
-from worldrl.core.interfaces import Logs, Stateful, TrainablePolicy
+from worldrl.core.interfaces import Stateful, TrainablePolicy
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import stream_seed
 from worldrl.policies.exploration import Exploration
 from worldrl.rollout.imagine import WorldModelVecEnv
-from worldrl.rollout.imagined_rollouts import ImaginedRollouts
 
 
 def train_grpo(
@@ -68,11 +64,16 @@ def train_grpo(
             rollouts = imagine_batch(
                 env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=draw
             )
-            trust = None
+            trust, beside = None, 0.0
             if judge is not None:
                 rollouts, trust = judge.judge(env, rollouts, seed=stream_seed(seed, "judge", k))
-            draw = stream_seed(seed, "update", k)
-            logs = _update(policy, optimizer, rollouts, config, reference, trust, exploration.temperature, seed=draw)
+                beside = judge.term_weight
+            update = {"seed": stream_seed(seed, "update", k), "temperature": exploration.temperature}
+            logs = grpo_update(
+                policy, optimizer, rollouts, config, reference=reference, trust=trust, term_weight=beside, **update
+            )
+            if trust is not None:
+                logs["grpo/trust" if beside else "grpo/trusted_success"] = trust.mean()
             history.append(float(logs["grpo/imagined_success"]))
             log.write(series, k, logs)
             if (k + 1) % config.checkpoint_every == 0 or k + 1 == config.iterations:
@@ -81,21 +82,3 @@ def train_grpo(
                 save_checkpoint(folder, k + 1, modules=modules, optimizers=optimizers, extra=extra)
             progress.advance(note=f"imagined success {history[-1]:.2f}")
     return history
-
-
-def _update(
-    policy: TrainablePolicy,
-    optimizer: Optimizer,
-    rollouts: ImaginedRollouts,
-    config: GrpoConfig,
-    reference: TrainablePolicy | None,
-    trust: Tensor | None,
-    temperature: float,
-    *,
-    seed: int,
-) -> Logs:
-    """Learn from imagined rollouts; return the update's numbers."""
-    logs = grpo_update(
-        policy, optimizer, rollouts, config, seed=seed, temperature=temperature, reference=reference, trust=trust
-    )
-    return logs if trust is None else logs | {"grpo/trusted_success": trust.mean()}
