@@ -38,7 +38,7 @@ def start(states: str, number: int, seed: int) -> dict[str, Any]:
     return {"seed": seed, "options": {"index": number}}
 
 
-def run_episode(env: gymnasium.Env, expert: Any, begin: Mapping[str, Any]) -> tuple[bool, int]:
+def run_episode(env: Any, expert: Any, begin: Mapping[str, Any]) -> tuple[bool, int]:
     """Success and length of one episode."""
     _, info = env.reset(**begin)
     expert.reset(env)
@@ -50,8 +50,8 @@ def run_episode(env: gymnasium.Env, expert: Any, begin: Mapping[str, Any]) -> tu
 
 def check_task(task: str, domain: str, args: argparse.Namespace) -> dict[str, Any]:
     """Run the expert on one task."""
-    chosen = {} if domain == CLEAN else {"domain": domain}
-    env = gymnasium.make(worldrl_envs.env_id(task), obs="state", disable_env_checker=True, **chosen)
+    chosen: dict[str, Any] = {} if domain == CLEAN else {"domain": domain}
+    env: Any = gymnasium.make(worldrl_envs.env_id(task), obs="state", disable_env_checker=True, **chosen)
     generator = np.random.default_rng(args.seed)
     expert = make_expert(task, generator=generator, noise=args.noise, goal_offset=args.goal_offset)
     began = time.perf_counter()

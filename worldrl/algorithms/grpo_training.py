@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 
+from torch import Tensor
+
 from worldrl.algorithms.grpo import GrpoConfig, grpo_update
 from worldrl.algorithms.imagination import imagine_batch
 from worldrl.algorithms.trust import Judge
@@ -18,6 +20,7 @@ from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import stream_seed
 from worldrl.policies.exploration import Exploration
 from worldrl.rollout.imagine import WorldModelVecEnv
+from worldrl.rollout.imagined_rollouts import ImaginedRollouts
 
 
 def train_grpo(
@@ -64,14 +67,10 @@ def train_grpo(
             rollouts = imagine_batch(
                 env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=draw
             )
-            trust, beside = None, 0.0
-            if judge is not None:
-                rollouts, trust = judge.judge(env, rollouts, seed=stream_seed(seed, "judge", k))
-                beside = judge.term_weight
-            update = {"seed": stream_seed(seed, "update", k), "temperature": exploration.temperature}
-            logs = grpo_update(
-                policy, optimizer, rollouts, config, reference=reference, trust=trust, term_weight=beside, **update
-            )
+            rollouts, trust, beside = _judged(judge, env, rollouts, seed=stream_seed(seed, "judge", k))
+            believed = {"trust": trust, "term_weight": beside, "reference": reference}
+            draw, temperature = stream_seed(seed, "update", k), exploration.temperature
+            logs = grpo_update(policy, optimizer, rollouts, config, seed=draw, temperature=temperature, **believed)
             if trust is not None:
                 logs["grpo/trust" if beside else "grpo/trusted_success"] = trust.mean()
             history.append(float(logs["grpo/imagined_success"]))
@@ -82,3 +81,12 @@ def train_grpo(
                 save_checkpoint(folder, k + 1, modules=modules, optimizers=optimizers, extra=extra)
             progress.advance(note=f"imagined success {history[-1]:.2f}")
     return history
+
+
+def _judged(
+    judge: Judge | None, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int
+) -> tuple[ImaginedRollouts, Tensor | None, float]:
+    """Return the rollouts that count, trust in each, and the weight of trust as a reward of its own."""
+    if judge is None:
+        return rollouts, None, 0.0
+    return *judge.judge(env, rollouts, seed=seed), judge.term_weight

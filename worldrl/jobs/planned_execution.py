@@ -167,9 +167,14 @@ class Practice:
 
     def save(self, file: Path) -> None:
         """Write the plans to ``file``, whole or not at all."""
-        data, terms = io.BytesIO(), {f"{TERM_OF}{name}": term for name, term in self.terms.items()}
-        said = np.array(self.instruction)
-        np.savez_compressed(data, read=self.read.numpy(), instruction=said, success=self.success, **terms)
+        arrays: dict[str, Any] = {
+            "read": self.read.numpy(),
+            "instruction": np.array(self.instruction),
+            "success": self.success,
+            **{f"{TERM_OF}{name}": term for name, term in self.terms.items()},
+        }
+        data = io.BytesIO()
+        np.savez_compressed(data, **arrays)
         write_file(file, data.getvalue())
 
     @classmethod
