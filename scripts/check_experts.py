@@ -1,32 +1,46 @@
-"""Measures the scripted expert on every task of one or both suites: k successes of n, with a Wilson interval.
+"""Measures the scripted expert of every task: k successes of n with a Wilson interval, by domain.
+
+Sampled states of all tasks, and the 50 stored states of the two-armed ones in both domains:
 
 ``python scripts/check_experts.py --episodes 100 --out experts.json``
+``python scripts/check_experts.py --kind bimanual --states stored --episodes 50 --domains clean randomised --out experts-two-arms.json``
+
+A task that is cut short begins anew; give ``--tasks`` to measure some.
 """
 
 import argparse
 import json
-import math
 import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 import worldrl_envs
+from worldrl.core.stats import wilson
 from worldrl_envs.behaviours import make_expert
+from worldrl_envs.starts import N_STORED
+from worldrl_envs.tasks import BIMANUAL, KINDS
 
-Z = 1.959964  # 95 %
-
-
-def wilson(k: int, n: int) -> tuple[float, float]:
-    """Wilson score interval of a success rate at 95 %."""
-    centre, spread = k + Z**2 / 2, Z * math.sqrt(k * (n - k) / n + Z**2 / 4)
-    return (centre - spread) / (n + Z**2), (centre + spread) / (n + Z**2)
+SAMPLED, STORED = "sampled", "stored"
+CLEAN, RANDOMISED = "clean", "randomised"
 
 
-def run_episode(env: gymnasium.Env, expert: Any, index: int, seed: int) -> tuple[bool, int]:
+def start(states: str, number: int, seed: int) -> dict[str, Any]:
+    """Arguments of ``reset`` for one episode.
+
+    A stored state has the looks, clutter and table height of a seed of its own, or all fifty would share one.
+    """
+    if states == STORED:
+        return {"seed": seed + number, "options": {"init_id": number}}
+    return {"seed": seed, "options": {"index": number}}
+
+
+def run_episode(env: Any, expert: Any, begin: Mapping[str, Any]) -> tuple[bool, int]:
     """Success and length of one episode."""
-    _, info = env.reset(seed=seed, options={"index": index})
+    _, info = env.reset(**begin)
     expert.reset(env)
     terminated = truncated = False
     while not (terminated or truncated):
@@ -34,51 +48,81 @@ def run_episode(env: gymnasium.Env, expert: Any, index: int, seed: int) -> tuple
     return info["is_success"], info["step"]
 
 
-def check_task(task: str, args: argparse.Namespace) -> dict[str, object]:
+def check_task(task: str, domain: str, args: argparse.Namespace) -> dict[str, Any]:
     """Run the expert on one task."""
-    env = gymnasium.make(worldrl_envs.env_id(task), obs="state", disable_env_checker=True)
+    chosen: dict[str, Any] = {} if domain == CLEAN else {"domain": domain}
+    env: Any = gymnasium.make(worldrl_envs.env_id(task), obs="state", disable_env_checker=True, **chosen)
     generator = np.random.default_rng(args.seed)
     expert = make_expert(task, generator=generator, noise=args.noise, goal_offset=args.goal_offset)
-    start = time.perf_counter()
-    runs = [run_episode(env, expert, index, args.seed) for index in range(args.episodes)]
-    wall = time.perf_counter() - start
+    began = time.perf_counter()
+    runs = [run_episode(env, expert, start(args.states, number, args.seed)) for number in range(args.episodes)]
+    wall = time.perf_counter() - began
     solved = [length for success, length in runs if success]
-    k, n = len(solved), len(runs)
-    low, high = wilson(k, n)
     return {
-        "success": {"k": k, "n": n, "rate": k / n, "lo": low, "hi": high, "method": "wilson"},
-        "mean_steps": sum(solved) / max(k, 1),
+        "success": wilson(len(solved), len(runs)),
+        "mean_steps": sum(solved) / max(len(solved), 1),
         "max_steps": max(solved, default=0),
         "horizon": env.spec.max_episode_steps,
-        "failed_index": [index for index, (success, _) in enumerate(runs) if not success],
-        "steps_per_s": sum(length for _, length in runs) / wall,
+        "failed": [number for number, (success, _) in enumerate(runs) if not success],
+        "seconds_per_episode": wall / len(runs),
     }
 
 
-def main() -> None:
+def line(task: str, domain: str, row: Mapping[str, Any]) -> str:
+    """One line of the table."""
+    rate = row["success"]
+    return (
+        f"{task:26s} {domain:10s} {rate['k']:3d}/{rate['n']:<3d} [{rate['lo']:.3f}, {rate['hi']:.3f}]"
+        f"  {row['mean_steps']:5.1f} steps (max {row['max_steps']}, horizon {row['horizon']})"
+        f"  {row['seconds_per_episode']:.2f} s/episode  failed {row['failed'][:8]}"
+    )
+
+
+def parse(given: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line, and refuse what no simulator has."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=(*KINDS, BIMANUAL), help="tasks of one kind; without it, all tasks")
+    parser.add_argument("--tasks", nargs="*", help="names, in place of a kind")
+    parser.add_argument(
+        "--states", choices=(SAMPLED, STORED), default=SAMPLED, help="initial states of the seed, or stored ones"
+    )
+    parser.add_argument(
+        "--domains", nargs="+", choices=(CLEAN, RANDOMISED), default=[CLEAN], help="randomised is of two-armed tasks"
+    )
+    parser.add_argument("--episodes", type=int, default=100, help=f"of each task; {N_STORED} states are stored")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of sampled states, and of randomised looks and table heights"
+    )
+    parser.add_argument("--noise", type=float, default=0.0, help="of the expert's actions")
+    parser.add_argument("--goal-offset", type=float, default=0.0, help="metres that its goals are off")
+    parser.add_argument("--out", type=Path, help="JSON, written after each task")
+    args = parser.parse_args(given)
+    every = (*worldrl_envs.task_names(), *worldrl_envs.task_names(BIMANUAL))
+    args.tasks = args.tasks or (every if args.kind is None else worldrl_envs.task_names(args.kind))
+    two_armed = worldrl_envs.task_names(BIMANUAL)
+    if RANDOMISED in args.domains and (one := [task for task in args.tasks if task not in two_armed]):
+        parser.error(f"--domains randomised is of two-armed tasks, and {one[0]} is of one arm; give --kind bimanual")
+    if args.states == STORED and args.episodes > N_STORED:
+        parser.error(f"--episodes {args.episodes}: {N_STORED} states are stored of each task")
+    if args.episodes < 1:
+        parser.error("--episodes must be at least 1")
+    return args
+
+
+def main(given: Sequence[str] | None = None) -> None:
     """Check every task, print a table, write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--episodes", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--noise", type=float, default=0.0)
-    parser.add_argument("--goal-offset", type=float, default=0.0)
-    both = (*worldrl_envs.task_names(), *worldrl_envs.task_names("bimanual"))
-    parser.add_argument("--tasks", nargs="*", default=both)
-    parser.add_argument("--out")
-    args = parser.parse_args()
-    results = {}
-    for task in args.tasks:
-        results[task] = check_task(task, args)
-        rate, row = results[task]["success"], results[task]
-        print(
-            f"{task:26s} {rate['k']:3d}/{rate['n']:<3d} [{rate['lo']:.3f}, {rate['hi']:.3f}]"
-            f"  {row['mean_steps']:5.1f} steps (max {row['max_steps']}, horizon {row['horizon']})"
-            f"  {row['steps_per_s']:.0f} steps/s  failed {row['failed_index'][:8]}",
-            flush=True,
-        )
-    if args.out:
-        with open(args.out, "w") as file:
-            json.dump({"seed": args.seed, "noise": args.noise, "tasks": results}, file, indent=1)
+    args = parse(given)
+    settings = {name: getattr(args, name) for name in ("states", "episodes", "seed", "noise", "goal_offset")}
+    rows: dict[str, dict[str, Any]] = {domain: {} for domain in args.domains}
+    for domain in args.domains:
+        for task in args.tasks:
+            rows[domain][task] = row = check_task(task, domain, args)
+            print(line(task, domain, row), flush=True)
+            if args.out:
+                args.out.write_text(json.dumps({**settings, "tasks": rows}, indent=1) + "\n")
+        together = [row["success"] for row in rows[domain].values()]
+        whole = wilson(sum(rate["k"] for rate in together), sum(rate["n"] for rate in together))
+        print(f"{'all':26s} {domain:10s} {whole['k']}/{whole['n']} [{whole['lo']:.3f}, {whole['hi']:.3f}]", flush=True)
 
 
 if __name__ == "__main__":

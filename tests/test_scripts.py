@@ -313,3 +313,59 @@ def test_backends_get_the_same_time_whatever_a_step_costs(script, commands, tmp_
     assert (trained["flow_transformer"].training.batch, trained["edm_unet"].training.batch) == (32, 4)
     assert (trained["edm_unet"].training.codec_steps, trained["edm_unet"].codec) == (0, None)
     assert "| edm_unet | 30 | 10.0 |" in capsys.readouterr().out
+
+
+# --- scripted experts -------------------------------------------------------------------------------------------------
+
+
+def test_experts_are_measured_on_each_tasks_stored_states_in_both_domains(script, monkeypatch, tmp_path, capsys):
+    """Each stored state with looks of its own; the table and the file say how many succeeded, by domain."""
+    experts, asked = script("check_experts"), []
+
+    def episode(env, expert, begin):
+        asked.append((env.spec.id.split("/")[1], env.unwrapped.domain, begin))
+        return begin["options"]["init_id"] != 1, 30
+
+    monkeypatch.setattr(experts, "run_episode", episode)
+    tasks = ["BimanualOpenDrawer", "BimanualLiftPot"]
+    given = [
+        "--tasks",
+        *tasks,
+        "--states",
+        "stored",
+        "--episodes",
+        "3",
+        "--domains",
+        "clean",
+        "randomised",
+        "--seed",
+        "7",
+    ]
+    experts.main([*given, "--out", f"{tmp_path}/out.json"])
+    assert asked[:3] == [
+        ("BimanualOpenDrawer-v0", "clean", {"seed": 7 + k, "options": {"init_id": k}}) for k in range(3)
+    ]
+    assert [(task, domain) for task, domain, _ in asked[::3]] == [
+        (f"{task}-v0", domain) for domain in ("clean", "randomised") for task in tasks
+    ]
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["states"] == "stored"
+    row = found["tasks"]["randomised"]["BimanualLiftPot"]
+    assert (row["success"]["k"], row["success"]["n"], row["failed"]) == (2, 3, [1])
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 6
+    assert said[-1].split()[:3] == ["all", "randomised", "4/6"]
+    assert experts.start("sampled", 2, 7) == {"seed": 7, "options": {"index": 2}}
+
+
+def test_experts_of_what_nobody_has_are_refused(script, capsys):
+    experts = script("check_experts")
+    for given, words in (
+        (["--kind", "object", "--domains", "randomised"], "PickRedCube is of one arm"),
+        (["--states", "stored"], "50 states are stored"),
+        (["--episodes", "0"], "at least 1"),
+    ):
+        with pytest.raises(SystemExit):
+            experts.parse(given)
+        assert words in capsys.readouterr().err
+    assert len(experts.parse(["--kind", "bimanual"]).tasks) == 7

@@ -111,6 +111,41 @@ def test_grpo_rewards_what_is_shown(four):
     assert logs["grpo/imagined_success"] == 0.75
 
 
+def test_agreement_is_a_reward_of_its_own_beside_success(tiny_policy):
+    """Groups of one success: trust as a factor never tells the failures apart, as a term it does, and is normalised by itself."""
+    off = [[0.0, 1.0, 0.5], [0.0, 0.0, 1.0], [0.0, 0.0, 4.0], [0.0, 2.0, 1.0]]
+    plain = replace(rollouts(tiny_policy, off=off), group=torch.zeros(4, dtype=torch.int64))
+    plain = replace(plain, success=torch.tensor([True, False, False, False]))
+    judge = Judge(Trust(sign="agreement_of_motion", use="term", weight=0.5, limit=1.0), MotionCheck(Seer(), 4.0))
+    same, trust = judge.judge(None, plain, seed=0)
+    assert same is plain
+    assert trust.tolist() == [1, 1, 1 / 16, 1 / 4]  # the fourth ended after its first chunk, which was 2 off
+    batch, _ = grpo_batch(plain, GrpoConfig(**SETTINGS), trust, term_weight=judge.term_weight)
+    success, agreed = torch.tensor([1.0, 0, 0, 0]), trust
+    expected = sum(
+        weight * (value - value.mean()) / (value.std() + 1e-6) for weight, value in ((1.0, success), (0.5, agreed))
+    )
+    assert batch.advantage.tolist() == pytest.approx(expected[[0, 1, 2, 3, 0, 1, 2]].tolist(), abs=1e-4)
+    factor, _ = grpo_batch(plain, GrpoConfig(**SETTINGS), trust)
+    assert len(set(factor.advantage[1:4].tolist())) == 1
+    assert len(set(batch.advantage[1:4].tolist())) == 3
+    assert Judge(Trust(sign="score")).term_weight == 0
+
+
+def test_a_term_is_asked_for_where_there_is_one():
+    for over, words in (
+        ({"sign": "score"}, "needs a doubt at every chunk"),
+        ({"sign": "agreement_of_grasp"}, "hands that never close"),
+        ({"sign": "agreement_of_motion", "weight": 0.0}, "weight must be positive"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            Trust(use="term", **over)
+    term = Trust(sign="agreement_of_motion", use="term")
+    with pytest.raises(SettingError, match=r"give improvement\.algorithm=grpo"):
+        Improvement("self_training", trust=term)
+    assert Improvement("grpo", trust=term).trust.weight == 0.2
+
+
 def test_real_episodes_set_the_bound(push_episode):
     class Offset(Seer):
         def decode(self, frames):
@@ -151,6 +186,7 @@ class Palm:
 
     actions = TOOL_ACTIONS
     deviation = torch.ones(1)
+    closes = frozenset({"pick up the red cube"})
 
     def read(self, frame, instruction):
         return frame.float().mean(dim=(1, 2, 3))[:, None]
@@ -172,12 +208,17 @@ def grasping(rollouts, robot):
     command[..., :3] = torch.tensor([0.5, 0.0, 0.1])
     image = torch.zeros_like(rollouts.image)
     image[0, 1] = 2
-    return replace(rollouts, action=action, command=command, image=image)
+    probability = torch.zeros(2, 4, 2)  # two frames in each chunk; successes are seen in the last one
+    probability[1, :2, 1] = probability[0, 3, 1] = 1
+    return replace(rollouts, action=action, command=command, image=image, probability=probability)
+
+
+ONCE = SuccessRule(0.5, 1)
 
 
 def test_the_chunk_of_the_last_closing_is_doubted(four, robot):
     rollouts = grasping(four, robot)
-    check = GraspCheck(Palm(), robot, 1.0)
+    check = GraspCheck(Palm(), robot, 1.0, ONCE)
     expected = [[0, 0.25], [0, 2.25], [0, 0], [0.25, 0]]  # 0.5 told; 0 or 2 read
     assert check.surprise(rollouts).T.tolist() == pytest.approx([pytest.approx(row) for row in expected])
     trust = Judge(Trust(sign="agreement_of_grasp"), check).judge(None, rollouts, seed=0)[1]
@@ -188,6 +229,39 @@ def test_the_chunk_of_the_last_closing_is_doubted(four, robot):
     assert cut.success.tolist() == [True, False, False, True]
     with pytest.raises(SettingError, match="kept without their actions"):
         check.surprise(replace(rollouts, action=None))
+    with pytest.raises(SettingError, match="or their probabilities"):
+        check.surprise(replace(rollouts, probability=None))
+
+
+def test_a_closing_behind_the_imagined_success_is_not_judged(four, robot):
+    """Dreams are judged up to it too (``grasp_surprise``): the first hand closes well, is seen to succeed, opens and closes far away."""
+    rollouts = grasping(four, robot)
+    action, image = torch.zeros(2, 4, 4, 7), rollouts.image.clone()
+    action[..., 6] = -1
+    action[0, 0, 2:, 6] = action[1, 0, 0, 6] = action[1, 0, 3, 6] = 1
+    action[1, 0, 2, 0] = 50  # what is told last lies far away, at the end of the workspace
+    probability = torch.zeros(2, 4, 2)
+    probability[1, 0, 0] = probability[1, 1, 1] = probability[0, 3, 1] = 1
+    rollouts = replace(rollouts, action=action, image=image, probability=probability)
+    check = GraspCheck(Palm(), robot, 1.0, ONCE)
+    assert check.surprise(rollouts)[:, 0].tolist() == [0.25, 0]
+    late = replace(rollouts, probability=probability.roll(1, dims=2))
+    assert check.surprise(late)[:, 0].tolist() == pytest.approx([0, robot.workspace_high[0] ** 2])
+
+
+def test_an_imagined_pick_without_a_closing_is_not_believed(four, robot):
+    rollouts = replace(grasping(four, robot), instruction=("pick up the red cube",) * 4)
+    action, command = rollouts.action.clone(), rollouts.command.clone()
+    action[:, 1:, :, 6] = command[..., 6] = -1
+    rollouts = replace(rollouts, action=action, command=command)
+    check = GraspCheck(Palm(), robot, 1.0, ONCE)
+    inf = float("inf")
+    assert check.surprise(rollouts)[:, 1:].T.tolist() == [[0, inf], [0, 0], [inf, 0]]  # the third claims nothing
+    for use in ("weight", "mask"):
+        trust = Judge(Trust(sign="agreement_of_grasp", use=use), check).judge(None, rollouts, seed=0)[1]
+        assert trust.tolist() == [1, 0, 0, 0]
+    cut, _ = Judge(Trust(sign="agreement_of_grasp", use="shorten"), check).judge(None, rollouts, seed=0)
+    assert cut.success.tolist() == [True, False, False, False]
 
 
 def test_real_closings_set_the_bound_of_the_grasp():

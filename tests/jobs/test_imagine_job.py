@@ -7,6 +7,8 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.world_model import whole_chunks
 from worldrl.jobs import imagine
 from worldrl.jobs.imagine import ImagineSettings, choose_episodes
+from worldrl.registry import VIDEO_REWARDS
+from worldrl.settings import compose
 
 
 def test_dreams_are_filmed_and_measured(push_dataset, world_model, tmp_path):
@@ -46,6 +48,76 @@ def test_a_success_after_the_dreamed_steps_does_not_count_as_missed(push_dataset
     early = sum(1 for e in dataset if e.first_success is not None and e.first_success <= 4)
     assert early < sum(record.success for record in dataset.records)
     assert (metrics["recall"] or {"n": 0})["n"] == early
+
+
+class Bright:
+    """Mean brightness of what was imagined."""
+
+    names = ("bright",)
+
+    def __init__(self, folder, terms, device):
+        self.folder = folder
+
+    def score(self, videos):
+        return videos.frames[:, 1:].float().mean(dim=(1, 2, 3, 4))[:, None]
+
+
+@pytest.fixture
+def planning(push_dataset, make_world_model, tmp_path, monkeypatch):
+    """Settings of a run that plans, with a made-up reward."""
+    make_world_model(planning=True, spread=0.3).save(tmp_path / "planner")
+    monkeypatch.setattr(VIDEO_REWARDS, "get", lambda name: Bright)
+
+    def make(run="run", **over):
+        given = {
+            "run_dir": str(tmp_path / run),
+            "world_model": str(tmp_path / "planner"),
+            "data": str(push_dataset),
+            "episodes": "2",
+            "plan": "true",
+            "rewards": "[plug]",
+            "staged.stages": "2",
+            "staged.stage_chunks": "1",
+            "staged.proposals": "3",
+        }
+        return compose("imagine", ImagineSettings, given | {k.replace("__", "."): str(v) for k, v in over.items()})
+
+    return make
+
+
+def test_a_user_plans_in_stages(planning, tmp_path):
+    """Plans are of two stages, proposed again while they are not good enough, and filmed beside the recording."""
+    plain = imagine.main(planning())
+    assert plain["chunks"] == 2 * 2 * 3
+    assert [plan["attempts"] for plan in plain["plans"]] == [[1, 1], [1, 1]]
+    assert all(all(plan["accepted"]) for plan in plain["plans"])
+    bright = [plan["terms"]["bright"] for plan in plain["plans"]]
+    hard = imagine.main(planning("hard", staged__attempts=3, **{"staged.least.bright": 256}))
+    assert hard["chunks"] == 3 * plain["chunks"]
+    for plan, before in zip(hard["plans"], bright, strict=True):
+        assert plan["attempts"] == [3, 3]
+        assert plan["accepted"] == [False, False]
+        assert plan["terms"]["bright"] != before  # the best of nine, twice
+    assert len(list((tmp_path / "run" / "videos").glob("*-plan.mp4"))) == 2
+    assert len(list((tmp_path / "run" / "filmstrips").glob("*-plan.png"))) == 2
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result["metrics"]["plans"] == json.loads(json.dumps(plain["plans"]))
+    assert imagine.main(planning("again"))["plans"] == plain["plans"]
+
+
+def test_what_cannot_plan_is_told(planning, world_model, tmp_path):
+    world_model.save(tmp_path / "follows")
+    with pytest.raises(SettingError, match="plan: this world model needs actions"):
+        imagine.main(planning(world_model=tmp_path / "follows"))
+    with pytest.raises(SettingError, match="the reward has no term 'dark'"):
+        imagine.main(planning(**{"staged.least.dark": 1}))
+    for wrong, words in (
+        ({"steps": 8}, "steps: a plan"),
+        ({"mixing": "sum"}, "mixing"),
+        ({"folders.x": "y"}, "folders"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            planning(**wrong)
 
 
 def test_small_pieces():

@@ -4,12 +4,24 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 import torch
 
+from worldrl.core.errors import SettingError
 from worldrl.core.jsonfile import read_json
 from worldrl.jobs import planned_execution
-from worldrl.jobs.planned_execution import Practice, learn_critic, practise
+from worldrl.jobs.planned_execution import (
+    Planning,
+    Practice,
+    executed_plans,
+    learn_critic,
+    only_domain,
+    practise,
+    states_seed,
+)
 from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionCritic
+from worldrl.rewards.mixing import mean_of_terms
+from worldrl.rollout.staged_rollouts import StagedConfig
 
 CONFIG = ExecutionConfig(members=2, hidden=16, text_width=4, steps=150, batch=32, learning_rate=5e-3)
 
@@ -18,26 +30,131 @@ def test_plans_of_all_tasks_are_one_practice(monkeypatch):
     """Two and three frames: the shorter plan holds its last targets, as its execution does."""
     asked = []
 
-    def executed(planning, task, config, *, count, purpose):
-        asked.append((task, count, purpose, config.proposals, config.stage_chunks))
+    def executed(planning, task, config, *, count, purpose, begin, domain):
+        asked.append((task, count, purpose, config.proposals, config.stage_chunks, begin, domain))
         for first in range(0, count, 2):
             read = torch.arange(config.stage_chunks).float()[None, :, None].expand(2, -1, 7) + first
-            yield SimpleNamespace(
-                read=read, records=[SimpleNamespace(instruction=task)] * 2, step=np.array([-1, first])
-            )
+            records = [SimpleNamespace(instruction=task)] * 2
+            plans = SimpleNamespace(terms=torch.tensor([[first, 1.0], [first + 1, 2.0]]))
+            yield SimpleNamespace(read=read, records=records, step=np.array([-1, first]), plans=plans)
 
     monkeypatch.setattr(planned_execution, "executed_plans", executed)
-    tried = practise(None, {"a": 2, "b": 3}, 4)
-    assert asked == [("a", 4, "practice", 1, 2), ("b", 4, "practice", 1, 3)]
+    planning = SimpleNamespace(reward=SimpleNamespace(names=("one", "two")))
+    tried = practise(planning, {"a": 2, "b": 3}, 4, domain="randomised")
+    assert asked == [("a", 4, "practice", 1, 2, 0, "randomised"), ("b", 4, "practice", 1, 3, 0, "randomised")]
     assert tried.read[:, :, 0].tolist() == [[0, 1, 1]] * 2 + [[2, 3, 3]] * 2 + [[0, 1, 2]] * 2 + [[2, 3, 4]] * 2
     assert tried.instruction == ["a"] * 4 + ["b"] * 4
     assert tried.success.tolist() == [False, True] * 4
+    assert tried.terms["one"].tolist() == [0, 1, 2, 3] * 2
+    assert tried.terms["two"].tolist() == [1, 2] * 4
+
+
+class Reader:
+    """Reads the mean colour of a frame into seven targets."""
+
+    def decode(self, frames):
+        mean = frames.float().mean(dim=(2, 3, 4))[..., None].expand(-1, -1, 7)
+        return SimpleNamespace(mean=mean)
+
+
+@pytest.fixture
+def simulator(make_record, monkeypatch):
+    """What the simulator is asked for; every state looks alike, and every other plan succeeds."""
+    asked = {"starts": [], "executed": []}
+
+    def starts(tasks, count, *, seed, domain, **look):
+        asked["starts"].append((*tasks, count, seed, domain))
+        return [make_record(10) for _ in range(count)]
+
+    def execute(read, told, stride, task, states, actions, domain):
+        asked["executed"].append((task, states, domain))
+        return np.arange(len(states)) % 2 - 1
+
+    monkeypatch.setattr(planned_execution, "simulator_starts", starts)
+    monkeypatch.setattr(planned_execution, "execute_targets", execute)
+    return asked
+
+
+@pytest.fixture
+def planning(make_world_model):
+    reward = SimpleNamespace(names=("one",), score=lambda videos: videos.latent.mean(dim=(1, 2, 3, 4))[:, None])
+    return Planning(make_world_model(planning=True, spread=0.3), Reader(), reward, mean_of_terms, 5)
+
+
+def test_states_and_noise_of_two_purposes_are_different_and_those_of_two_models_the_same(
+    planning, simulator, make_world_model
+):
+    """Practice on the tests' own states, or with their noise, would teach the critic its own examination."""
+    config, other = StagedConfig(stage_chunks=1, proposals=1), make_world_model(planning=True, spread=0.3, seed=1)
+
+    def run(purpose, model=planning.model):
+        [found] = executed_plans(replace(planning, model=model), "a", config, count=2, purpose=purpose)
+        [(_, states, _)], [(_, _, seed, _)] = simulator["executed"], simulator["starts"]
+        assert states == [(0, seed), (1, seed)]
+        simulator["executed"].clear()
+        simulator["starts"].clear()
+        return seed, found.read
+
+    (practice, read), (tests, others), (again, _) = run("practice"), run("tests"), run("practice", other)
+    assert practice != tests
+    assert practice == again == states_seed(5, "practice")
+    assert not torch.equal(read, others)
+    assert torch.equal(read, run("practice")[1])
+
+
+def test_what_was_executed_before_a_stop_is_not_executed_again(planning, simulator, monkeypatch, tmp_path):
+    """20 states of two tasks in batches of eight; stopped in the middle of the second task."""
+    whole = practise(planning, {"a": 1, "b": 2}, 20, place=tmp_path / "whole")
+    assert len(simulator["executed"]) == 6
+    execute = planned_execution.execute_targets
+
+    class StopError(Exception):
+        pass
+
+    def stopping(*given):
+        if len(simulator["executed"]) == 10:
+            raise StopError
+        return execute(*given)
+
+    monkeypatch.setattr(planned_execution, "execute_targets", stopping)
+    with pytest.raises(StopError):
+        practise(planning, {"a": 1, "b": 2}, 20, place=tmp_path / "cut")
+    monkeypatch.setattr(planned_execution, "execute_targets", execute)
+    resumed = practise(planning, {"a": 1, "b": 2}, 20, place=tmp_path / "cut")
+    assert [(task, states[0][0]) for task, states, _ in simulator["executed"][10:]] == [("b", 8), ("b", 16)]
+    again = practise(planning, {"a": 1, "b": 2}, 20, place=tmp_path / "cut")
+    assert len(simulator["executed"]) == 12
+    for tried in (resumed, again):
+        assert torch.equal(tried.read, whole.read)
+        assert tried.instruction == whole.instruction
+        assert tried.success.tolist() == whole.success.tolist()
+        assert tried.terms["one"].tolist() == whole.terms["one"].tolist()
+    assert len(whole.success) == 40
+
+
+def test_the_data_says_in_which_domain_practice_is(planning, simulator):
+    def data(*domains):
+        metas = [{} if domain == "clean" else {"domain": domain} for domain in domains]
+        return SimpleNamespace(records=[SimpleNamespace(meta=meta) for meta in metas])
+
+    assert only_domain([data("clean"), data("clean")]) == "clean"
+    assert only_domain([data("randomised")]) == "randomised"
+    with pytest.raises(SettingError, match="clean and randomised; give one"):
+        only_domain([data("clean"), data("randomised")])
+    practise(planning, {"a": 1}, 2, domain="randomised")
+    assert simulator["starts"][0][3] == simulator["executed"][0][2] == "randomised"
 
 
 def test_a_critic_is_judged_by_plans_that_it_has_not_learned_from(tmp_path, monkeypatch):
     draw, learned = np.random.default_rng(0), {}
     read = torch.from_numpy(draw.normal(size=(200, 4, 2)).astype(np.float32))
-    tried = Practice(read, ["open it"] * 200, read[:, -1, 0].numpy() > 0)
+    success = read[:, -1, 0].numpy() > 0
+    terms = {
+        "knows": success.astype(np.float32),
+        "opposite": -read[:, -1, 0].numpy(),
+        "nothing": np.zeros(200, np.float32),
+    }
+    tried = Practice(read, ["open it"] * 200, success, terms)
     fit = planned_execution.fit_execution
 
     def watched(config, read, *rest, **over):
@@ -50,6 +167,7 @@ def test_a_critic_is_judged_by_plans_that_it_has_not_learned_from(tmp_path, monk
     assert said["learned"] == len(learned["read"]) == 150
     assert said["successes"] + said["failures"] == 50
     assert said["auroc"] > 0.9
+    assert said["terms"] == {"knows": 1, "opposite": 0, "nothing": 0.5}
     rows = {tuple(row.flatten().tolist()) for row in learned["read"]}
     assert len(rows) == 150
     assert ExecutionCritic.load(tmp_path / CRITIC).frames == 4
@@ -58,4 +176,10 @@ def test_a_critic_is_judged_by_plans_that_it_has_not_learned_from(tmp_path, monk
 def test_without_a_plan_kept_apart_its_worth_is_unknown(tmp_path):
     tried = Practice(torch.rand(8, 4, 2), ["open it"] * 8, np.arange(8) % 2 == 0)
     learn_critic(tried, replace(CONFIG, steps=1), 0.0, tmp_path, seed=0)
-    assert read_json(tmp_path / "worth.json") == {"learned": 8, "successes": 0, "failures": 0, "auroc": None}
+    assert read_json(tmp_path / "worth.json") == {
+        "learned": 8,
+        "successes": 0,
+        "failures": 0,
+        "auroc": None,
+        "terms": {},
+    }

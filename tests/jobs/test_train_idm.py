@@ -78,8 +78,11 @@ def test_a_run_leaves_numbers_a_page_and_a_model(make_settings, model_folder, tm
     assert floor["medians"]["executability"]["real"] == pytest.approx(10 / 2**0.5, abs=0.2)
     assert floor["medians"]["motion"]["still"] == 0
     assert metrics["acceptance"]["scores"].keys() >= {"exact", "static", "wrong_action"}
-    assert metrics["foresight"].keys() == {"real", "still", "shuffled"}
-    FeaturePredictor.load(tmp_path / "run" / "foresight")
+    assert metrics["foresight"].keys() == {"moving_foresight", "physical_foresight"}
+    guarded, published = metrics["foresight"].values()
+    assert guarded.keys() == published.keys() == {"real", "still", "shuffled"}
+    assert guarded["still"] < guarded["real"]
+    assert FeaturePredictor.load(tmp_path / "run" / "foresight").get_buffer("pace") > 0
     assert metrics["grasp"].keys() == {"x", "y", "z"}
     assert GraspDynamics.load(tmp_path / "run" / "grasp").actions == TOOL_ACTIONS
     page = (tmp_path / "run" / "report.html").read_text()

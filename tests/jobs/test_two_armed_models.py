@@ -2,16 +2,20 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from worldrl.core.artefact import read_manifest
 from worldrl.core.errors import ProtocolError, SettingError
+from worldrl.core.learned import Learned
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
 from worldrl.jobs import align_world_model, compare, evaluate, imagine, train_idm, train_policy, train_world_model
 from worldrl.jobs.compare import CompareSettings
+from worldrl.jobs.planned_execution import practised_states
 from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.execution_critic import execution_reward
 from worldrl.settings import compose
@@ -149,9 +153,9 @@ def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
         align_world_model.main(settings)
     practise, asked = align_world_model.practise, []
 
-    def lucky(planning, chunks, count):
+    def lucky(planning, chunks, count, **given):
         asked.append((chunks, count))
-        tried = practise(planning, chunks, count)
+        tried = practise(planning, chunks, count, **given)
         return replace(tried, success=np.array([True, False]))
 
     monkeypatch.setattr(align_world_model, "practise", lucky)
@@ -159,9 +163,17 @@ def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
     metrics = align_world_model.main(settings)
     assert asked == [({"BimanualOpenDrawer": 1}, 2)]
     assert metrics["terms"].keys() >= {"execution"}
-    assert 0 <= metrics["terms"]["execution"]["before"]["value"] <= 1
     kept = execution_reward(f"{folder}/aligned/execution", [], torch.device("cpu"))
     assert kept.critic.width == 14
+    assert metrics["practice"]["terms"].keys() == {"executability", "position_limits", "motion", "moving_executability"}
+    assert "What rewards know of executed plans" in (folder / "aligned/report.html").read_text()
+    manifest, learned = (read(Path(folder) / "aligned/world_model") for read in (read_manifest, Learned.read))
+    made_from = {Path(entry["path"]).name for entry in manifest["parents"]}
+    assert made_from == {Path(two_armed_data).name, Path(world).name, "idm", "critic"}
+    states = practised_states(["BimanualOpenDrawer"], 2, settings.seed)
+    assert states.episodes <= learned.episodes
+    assert Learned.read(reader / "idm").datasets <= learned.datasets
+    assert kept.critic.config.far == 1
     again = {**given, "run_dir": f"{folder}/again", "practice": "0", "folders.execution": f"{folder}/aligned/execution"}
     found = align_world_model.main(compose("align-world-model", align_world_model.AlignWorldModelSettings, again))
     first, second = (run["terms"]["execution"]["before"]["value"] for run in (metrics, found))

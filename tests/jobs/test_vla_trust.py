@@ -1,5 +1,7 @@
 """Who judges in ``train-vla``: the stage that learns inverse dynamics, and both algorithms believing it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -11,13 +13,18 @@ from worldrl.algorithms.improve import ALGORITHMS, Improvement, improve
 from worldrl.algorithms.motion_trust import MotionTrust
 from worldrl.algorithms.self_training import SelfTraining
 from worldrl.algorithms.trust import Trust
+from worldrl.core.artefact import read_manifest
 from worldrl.core.errors import SettingError
+from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog, read_metrics
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.jobs import vla_trust
 from worldrl.jobs.arena import EmbeddedArena
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.vla_loop import Loop, load
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.vla_trust import round_judge
+from worldrl.jobs.world_model_lineage import learned_from
 from worldrl.policies.samples import make_samples
 from worldrl.policies.token_policy import TokenPolicyConfig
 from worldrl.rewards.grasp import GraspConfig
@@ -55,6 +62,26 @@ def test_one_juror_cannot_disagree(push_dataset, world_model, tmp_path):
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
         with pytest.raises(SettingError, match="has one juror"):
             round_judge(loop, 1, world_model, [push_dataset])
+
+
+def test_a_held_out_share_without_a_closing_is_reported_on_in_no_line(push_dataset, world_model, tmp_path, monkeypatch):
+    """It only measures errors: a weak policy that has none there loses a number, not the run."""
+    split = vla_trust.practice_split
+
+    def without(loop, practices):
+        training, calibrating, held_out = split(loop, practices)
+        return training, calibrating, [replace(episode, reward=0 * episode.reward) for episode in held_out]
+
+    monkeypatch.setattr(vla_trust, "practice_split", without)
+    settings = settings_in(tmp_path, sign="agreement_of_grasp")
+    with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
+        assert round_judge(loop, 1, world_model, [push_dataset]).reader.bound > 0
+        assert run.stage("round-1-4-grasp").summary["errors"] is None
+    grasp = tmp_path / "stages/round-1-4-grasp/grasp"
+    dataset = EpisodeDataset.open(push_dataset)
+    assert [entry["hash"] for entry in read_manifest(grasp)["parents"]] == [dataset.fingerprint]
+    assert Learned.read(grasp) == learned_from([dataset])
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

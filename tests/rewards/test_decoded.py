@@ -125,8 +125,11 @@ def test_foresight_reads_the_folder_that_train_idm_leaves(tmp_path):
     reward = foresight_reward(str(tmp_path), [], torch.device("cpu"))
     noise = torch.randint(0, 256, VIDEOS.frames.shape, dtype=torch.uint8, generator=stream(0, "noise"))
     found = reward.score(replace(VIDEOS, frames=noise))
-    torch.testing.assert_close(found[:, 0], predictor.reward(idm.encode(noise)))
-    assert (reward.names, tuple(found.shape)) == (("physical_foresight",), (2, 1))
+    torch.testing.assert_close(found[:, 0], predictor.moving_reward(idm.encode(noise)))
+    assert (reward.names, tuple(found.shape)) == (("moving_foresight",), (2, 1))
+    both = foresight_reward(str(tmp_path), ["physical_foresight", "moving_foresight"], torch.device("cpu"))
+    two = both.score(replace(VIDEOS, frames=noise))
+    torch.testing.assert_close(two, torch.stack([predictor.reward(idm.encode(noise)), found[:, 0]], dim=1))
     slow = ImaginedVideos(VIDEOS.frames, VIDEOS.latent, 0.05, VIDEOS.instruction)
     with pytest.raises(SettingError, match=r"0\.1 s apart, the videos' are 0\.05 s"):
         reward.score(slow)

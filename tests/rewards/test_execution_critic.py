@@ -1,5 +1,7 @@
 """The critic of executed plans: what it learns, what it doubts, and that it is judged on what execution would do."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ import torch
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.stats import auroc
 from worldrl.core.types import ImaginedVideos
+from worldrl.rewards import execution_critic
 from worldrl.rewards.execution_critic import (
     ExecutionConfig,
     ExecutionCritic,
@@ -60,13 +63,74 @@ def test_it_learns_from_targets_and_sentence(learned):
     assert auroc(told_wrong[success].numpy(), told_wrong[~success].numpy()) < 0.25
 
 
-def test_training_is_repeatable_goes_on_and_is_kept(tmp_path):
-    data, config = plans(60, 3), ExecutionConfig(members=2, hidden=4, text_width=4, steps=6, batch=8)
-    whole, other = (fit_execution(config, *data, seed=1, folder=folder, log=None)[0] for folder in (None, tmp_path))
-    again, report = fit_execution(config, *data, seed=1, folder=tmp_path, log=None)
-    assert report.resumed_from == 6
-    for critic in (other, again):
-        assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), critic.parameters(), strict=True))
+def test_a_plans_reward_is_less_than_the_members_mean_where_they_disagree(learned):
+    """The mean alone, which a plan could climb where one member errs, is not what is returned."""
+    read, said, _ = plans(50, 2)
+    rows = learned.inputs(read, said)
+    p = torch.sigmoid(learned(rows.expand(SMALL.members, *rows.shape)))
+    score = learned.reward(read, said)
+    assert p.std(dim=0).median() > 0.01
+    torch.testing.assert_close(score, p.mean(dim=0) - p.std(dim=0, correction=0))
+
+
+def test_what_lies_far_from_all_that_was_executed_earns_nothing(learned):
+    """In one direction the members agree that it succeeds, further than any plan went: nothing but the distance knows better."""
+    careful = fit_execution(replace(SMALL, far=1.0), *plans(400, 0), seed=0, folder=None, log=None)[0]
+    read, said, _ = plans(200, 6)
+    away = {shift: read + shift for shift in (-6.0, 6.0)}
+    assert max(learned.reward(away[shift], said).mean() for shift in away) > 0.4
+    for shifted in away.values():
+        assert (careful.beyond(shifted) == 1).all()
+        assert careful.reward(shifted, said).max() <= 0
+    near = careful.beyond(read) == 0
+    assert near.float().mean() > 0.95
+    assert torch.equal(careful.reward(read, said)[near], learned.reward(read, said)[near])
+    between = careful.beyond(read + 2.2)
+    assert ((between > 0) & (between < 1)).any()
+    with pytest.raises(SettingError, match=r"execution\.far"):
+        ExecutionConfig(far=-1.0)
+
+
+def test_the_distance_counts_directions_by_how_far_plans_reach_in_them(tmp_path):
+    """Targets that move together: off their common line a small step is far, along it a larger one is not."""
+    draw = torch.Generator().manual_seed(0)
+    along = torch.randn(400, 1, generator=draw)
+    read = torch.cat([along, along + 0.1 * torch.randn(400, 1, generator=draw)], dim=1)[:, None].repeat(1, 2, 1)
+    config = replace(SMALL, far=2.0, steps=1)
+    critic, _ = fit_execution(config, read, ["go"] * 400, along[:, 0] > 0, seed=0, folder=None, log=None)
+    step = torch.tensor([[1.5, 1.5], [1.5, -1.5]])[:, None].repeat(1, 2, 1)
+    assert critic.beyond(step).tolist() == [0.0, 1.0]
+    rows = critic.inputs(step, ["go", "go"])
+    sure = pessimistic(critic(rows.expand(3, *rows.shape)))
+    torch.testing.assert_close(critic.reward(step, ["go", "go"]), sure - torch.tensor([0.0, 2.0]))
+    critic.save(tmp_path / "critic")
+    assert ExecutionCritic.load(tmp_path / "critic").beyond(step).tolist() == [0.0, 1.0]
+
+
+def test_training_that_is_cut_goes_on_to_the_same_critic(tmp_path, monkeypatch):
+    data, config = plans(60, 3), ExecutionConfig(members=2, hidden=4, text_width=4, steps=6, batch=8, far=1.0)
+    whole = fit_execution(config, *data, seed=1, folder=None, log=None)[0]
+    fit = execution_critic.fit_module
+
+    class CutError(Exception):
+        pass
+
+    def cut(name, critic, loss, **given):
+        def until_three(step):
+            if step == 3:
+                raise CutError
+            return loss(step)
+
+        return fit(name, critic, until_three, **given, every_checkpoint=3)
+
+    monkeypatch.setattr(execution_critic, "fit_module", cut)
+    with pytest.raises(CutError):
+        fit_execution(config, *data, seed=1, folder=tmp_path, log=None)
+    monkeypatch.setattr(execution_critic, "fit_module", fit)
+    resumed, report = fit_execution(config, *data, seed=1, folder=tmp_path, log=None)
+    assert report.resumed_from == 3
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(tensor, resumed.state_dict()[name]), name
     read, said, _ = plans(5, 4)
     whole.save(tmp_path / "critic")
     assert torch.equal(ExecutionCritic.load(tmp_path / "critic").reward(read, said), whole.reward(read, said))

@@ -42,6 +42,43 @@ def test_a_predictor_foresees_what_follows_the_law(tmp_path):
         FeaturePredictor.load(tmp_path / "nothing")
 
 
+def test_a_still_video_does_not_score_best():
+    """As published it does: nothing is foreseen as well. Times its motion it earns nothing, and a slow one little."""
+    config = ForesightConfig(context=2, ahead=2, hidden=32, steps=150, batch=32, learning_rate=1e-2)
+    predictor, _ = fit_foresight(config, list(circles(20)), seed=0, folder=None, log=None)
+    real = circles(8)
+    still = real[:, :1].expand_as(real)
+    tremble = still + 0.05 * torch.randn(real.shape, generator=stream(0, "tremble"))
+    lazy = real.clone()
+    lazy[:, 4:] = real[:, 4:5]  # moves for a third of the time
+    # A predictor that expects of a standing point that it stands, as one that has learned from rests does.
+    predictor.net[2].weight.data.zero_()
+    predictor.net[2].bias.data.zero_()
+    assert predictor.reward(still).min() > predictor.reward(real).max()
+    predictor.measure_pace(real, tremble)
+    scores = {
+        name: predictor.moving_reward(video) for name, video in (("real", real), ("still", still), ("lazy", lazy))
+    }
+    assert scores["still"].tolist() == [0] * 8
+    assert predictor.moving_reward(tremble).max() < 0.1
+    half = (1 + predictor.reward(real)) / 2
+    torch.testing.assert_close(scores["real"], half)  # all of the motion there is: the pace is 0.9 of the median
+    assert (scores["lazy"] < (1 + predictor.reward(lazy)) / 4).all()
+    with pytest.raises(SettingError, match="cannot be told from the codec's tremble"):
+        predictor.measure_pace(still, tremble)
+
+
+def test_motion_of_features_by_hand():
+    """Two standardised features, one of which moves by 3 in two frames: m = 3 / sqrt(2)."""
+    predictor = FeaturePredictor(ForesightConfig(context=1, ahead=2, hidden=4), 2)
+    path = torch.stack([1.5 * torch.arange(5.0), torch.zeros(5)], dim=-1)[None]
+    assert predictor.motion_content(path).item() == pytest.approx(3 / math.sqrt(2))
+    predictor.get_buffer("tremble").fill_(1 / math.sqrt(2))
+    predictor.get_buffer("pace").fill_(5 / math.sqrt(2))
+    expected = (1 + predictor.reward(path).item()) / 2 * 0.5
+    assert predictor.moving_reward(path).item() == pytest.approx(expected)
+
+
 def test_an_untrained_predictor_expects_that_nothing_changes():
     predictor = FeaturePredictor(ForesightConfig(context=3, ahead=1, hidden=4), 5)
     context = torch.randn(2, 3, 5, generator=stream(0, "context"))

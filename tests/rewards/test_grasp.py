@@ -18,6 +18,7 @@ from worldrl.rewards.grasp import (
     measure_deviation,
     position_names,
     positions,
+    sentences_that_close,
 )
 
 SMALL = {"width": 8, "blocks": 1, "keypoints": 2, "text_width": 8, "hidden": 8}
@@ -52,6 +53,20 @@ def test_the_closing_before_the_success_counts(push_episode):
     assert torch.equal(first.frame, found.frame[:1])
     with pytest.raises(SettingError, match="none of 1 episodes closes the hand and then succeeds"):
         Closings.of([lost], camera="scene")
+
+
+def test_what_the_datas_successes_do_says_whether_a_closing_is_needed(push_episode):
+    """Ten successes from an open hand that all close it; one that does not, or one success fewer, and nobody can say."""
+    picks = [closing(push_episode, k, told=[-1, -1, 1, 1], won=3) for k in range(10)]
+    said = picks[0].instruction
+    lost = closing(push_episode, 10, told=[-1, -1, -1, -1], won=None)
+    held_before = closing(push_episode, 11, told=[1, 1, 1, 1], won=3)
+    assert sentences_that_close([*picks, lost, held_before]) == (said,)
+    assert sentences_that_close(picks[1:]) == ()
+    pushed = closing(push_episode, 12, told=[-1, -1, -1, -1], won=3)
+    assert sentences_that_close([*picks, pushed]) == ()
+    other = [replace(episode, instruction="push it", command=pushed.command) for episode in picks]
+    assert Closings.of([*picks, *other], camera="scene").closes == (said,)
 
 
 def test_joints_are_compared_without_their_grippers():
@@ -102,12 +117,13 @@ def test_surprise_is_the_square_error_in_deviations(monkeypatch):
 
 def test_a_folder_gives_it_back(tmp_path):
     with initial_weights(0, "grasp"):
-        grasp = GraspDynamics(GraspConfig(**SMALL), TOOL_ACTIONS)
+        grasp = GraspDynamics(GraspConfig(**SMALL), TOOL_ACTIONS, [RED])
     grasp.deviation.fill_(0.25)
     grasp.save(tmp_path / "grasp")
     again, data = GraspDynamics.load(tmp_path / "grasp"), two_squares(3)
     assert again.actions == TOOL_ACTIONS
     assert again.deviation == 0.25
+    assert again.closes == {RED}
     assert torch.equal(again.read(data.frame, data.instruction), grasp.read(data.frame, data.instruction))
     with pytest.raises(ArtefactError):
         GraspDynamics.load(tmp_path / "nothing")

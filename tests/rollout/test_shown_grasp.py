@@ -16,11 +16,15 @@ class Reader:
     """Is surprised by the commanded x itself; keeps what it was asked."""
 
     actions: object = TOOL_ACTIONS
+    closes: frozenset = frozenset()
     asked: list = field(default_factory=list)
 
     def surprise(self, frame, instruction, command):
         self.asked.append((frame, list(instruction), command))
         return command[:, 0]
+
+
+ALL = np.ones(4, bool)
 
 
 def commands(grippers):
@@ -36,15 +40,26 @@ def test_the_last_closing_in_time_is_compared_with_the_first_frame():
     command = commands([[o, c, o, o, c, c], [o, c, o, o, c, c], [o, o, o, o, o, o], [c, c, c, c, c, c]])
     frame = torch.arange(4, dtype=torch.uint8)[:, None, None, None].expand(4, 8, 8, 3)
     reader = Reader()
-    step, surprise = closings(reader, frame, ["a", "b", "c", "d"], command, np.array([5, 3, 5, 5]))
+    step, surprise = closings(reader, frame, ["a", "b", "c", "d"], command, np.array([5, 3, 5, 5]), ALL)
     assert step.tolist() == [4, 1, -1, -1]  # a hand that was closed from the beginning took hold before
     assert surprise.tolist() == [4, 1, 0, 0]
     ((shown, told, at),) = reader.asked
     assert shown[:, 0, 0, 0].tolist() == [0, 1]
     assert told == ["a", "b"]
     assert torch.equal(at, command[[0, 1], [4, 1]])
-    assert closings(reader, frame[2:], ["c", "d"], command[2:], np.array([5, 5]))[1].tolist() == [0, 0]
+    assert closings(reader, frame[2:], ["c", "d"], command[2:], np.array([5, 5]), ALL[2:])[1].tolist() == [0, 0]
     assert len(reader.asked) == 1
+
+
+def test_a_claimed_pick_from_an_open_hand_that_never_closes_is_false_for_certain():
+    """Of two like it one claims nothing; where the hand was closed before, or the sentence needs no closing, nothing is known."""
+    o, c = -1.0, 1.0
+    command = commands([[o, o, o], [o, o, o], [c, c, c], [o, o, o]])
+    frame, reader = torch.zeros(4, 8, 8, 3, dtype=torch.uint8), Reader(closes=frozenset({"pick it"}))
+    claimed, said = np.array([True, False, True, True]), ["pick it"] * 3 + ["push it"]
+    step, surprise = closings(reader, frame, said, command, np.array([2] * 4), claimed)
+    assert step.tolist() == [-1] * 4
+    assert surprise.tolist() == [np.inf, 0, 0, 0]
 
 
 def test_dreams_are_judged_by_their_actions_up_to_the_imagined_success(robot, make_record):
@@ -59,6 +74,10 @@ def test_dreams_are_judged_by_their_actions_up_to_the_imagined_success(robot, ma
     # The third action closes; without an imagined success all count, and the fifth closes again.
     assert found.tolist() == pytest.approx([x + 3 * 0.5 * robot.position_scale, x + 5 * 0.5 * robot.position_scale])
     assert reader.asked[0][0][:, 0, 0, 0].tolist() == [20, 200]
+    idle = torch.zeros(2, 6, 7)
+    idle[..., 6] = -1.0
+    picks = Reader(closes=frozenset(record.instruction for record in records))
+    assert grasp_surprise(picks, robot, records, idle, np.array([4, -1])).tolist() == [np.inf, 0]
     first = torch.from_numpy(np.stack([record.command for record in records]))
     assert commands_from(robot, first, action).shape == (2, 7, 7)
     assert torch.equal(commands_from(robot, first, action)[:, 0], first)

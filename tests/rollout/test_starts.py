@@ -45,3 +45,13 @@ def test_actions_beyond_the_tasks_horizon_do_not_count(expert_episodes):
     idle = np.tile(np.array([0, 0, 0, 0, 0, 0, -1], np.float32), (64 - len(episode) + 3, 1))
     late = np.concatenate([idle, episode.action])
     assert replay_in_simulator("PickRedCube", [(0, 7)], [late]).tolist() == [-1]
+
+
+def test_states_of_both_domains_look_apart():
+    """Practice on randomised data must plan from randomised pictures, of the same layouts."""
+    look = {"seed": 3, "memory_frames": 2, "image_size": 16}
+    clean, again = (simulator_starts(["BimanualLiftPot"], 1, **look)[0] for _ in range(2))
+    (drawn,) = simulator_starts(["BimanualLiftPot"], 1, domain="randomised", **look)
+    assert np.array_equal(clean.memory, again.memory)
+    assert np.abs(clean.memory.astype(int) - drawn.memory).mean() > 5
+    assert np.array_equal(clean.command, drawn.command)

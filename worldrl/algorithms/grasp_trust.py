@@ -1,9 +1,10 @@
 """The doubt that inverse dynamics of the grasp has in imagined rollouts: does the hand close where the object was?
 
 It is trained on the practice episodes' successes, and judges a rollout by the picture at which it begins and by its commands, never by
-imagined frames. All of the doubt lies in the chunk of the last closing; its bound is what a given share of real successes stays below.
+imagined frames. All of the doubt lies in the chunk of the last closing before the imagined success, or in the last one where a closing is
+missing; its bound is what a given share of real successes stays below.
 
-Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``A`` numbers of a command.
+Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``F`` frames per chunk, ``A`` numbers of a command.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.rewards.grasp import Closings, GraspConfig, GraspDynamics
+from worldrl.rewards.success import SuccessRule, first_success
 from worldrl.rollout.imagined_rollouts import ImaginedRollouts
 from worldrl.rollout.shown_grasp import closings, commands_from
 
@@ -49,31 +52,42 @@ class GraspCheck:
         grasp: reads where the hand must close.
         embodiment: integrates actions into commands.
         bound: surprise that real successes stay below.
+        rule: of imagined success.
     """
 
     grasp: GraspDynamics
     embodiment: AnyEmbodiment
     bound: float
+    rule: SuccessRule
 
     def surprise(self, rollouts: ImaginedRollouts) -> Tensor:
-        """Surprise at the last closing, in the chunk that tells it ``[T, B]``; 0 elsewhere and where the hand never closes.
+        """Surprise of :func:`~worldrl.rollout.shown_grasp.closings`, in the chunk that it is about ``[T, B]``; 0 elsewhere.
 
         Raises:
-            SettingError: the rollouts were kept without their actions.
+            SettingError: the rollouts were kept without their actions or their probabilities.
         """
-        if rollouts.action is None:
-            raise SettingError("grasp trust: these rollouts were kept without their actions; imagine them again")
+        if rollouts.action is None or rollouts.probability is None:
+            raise SettingError(
+                "grasp trust: these rollouts were kept without their actions or their probabilities; imagine them again"
+            )
         chunk_length = rollouts.action.shape[2]
         action = rollouts.action.transpose(0, 1).flatten(1, 2)  # [B, T L, A]
         command = commands_from(self.embodiment, rollouts.command[0], action)
-        until = rollouts.valid.sum(dim=0).numpy() * chunk_length
-        step, surprise = closings(self.grasp, rollouts.image[0], rollouts.instruction, command, until)
-        found = torch.zeros(rollouts.valid.shape)
-        rows = np.flatnonzero(step >= 0)
-        found[torch.from_numpy((step[rows] - 1) // chunk_length), torch.from_numpy(rows)] = torch.from_numpy(
-            surprise[rows]
-        )
+        until, claimed = self._until(rollouts, rollouts.probability, chunk_length), rollouts.success.numpy()
+        step, surprise = closings(self.grasp, rollouts.image[0], rollouts.instruction, command, until, claimed)
+        about = (np.where(step >= 0, step, until) - 1) // chunk_length
+        found, rows = torch.zeros(rollouts.valid.shape), np.flatnonzero(surprise > 0)
+        found[torch.from_numpy(about[rows]), torch.from_numpy(rows)] = torch.from_numpy(surprise[rows])
         return found
+
+    def _until(self, rollouts: ImaginedRollouts, probability: Tensor, chunk_length: int) -> NDArray[np.int64]:
+        """Control steps up to the imagined success, or to the end where there is none, ``[B]``."""
+        stride = chunk_length // probability.shape[2]
+        streak = torch.zeros(len(rollouts.success), dtype=torch.int64)
+        kept = probability * rollouts.valid[..., None]
+        first, _ = first_success(kept.transpose(0, 1).flatten(1), self.rule, streak)
+        won = rollouts.success & (first >= 0)
+        return torch.where(won, (first + 1) * stride, rollouts.valid.sum(dim=0) * chunk_length).numpy()
 
 
 def real_grasp_bound(grasp: GraspDynamics, kept: Closings, share: float) -> float:

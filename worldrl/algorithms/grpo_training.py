@@ -10,13 +10,12 @@ import copy
 from pathlib import Path
 
 from torch import Tensor
-from torch.optim import Optimizer
 
 from worldrl.algorithms.grpo import GrpoConfig, grpo_update
 from worldrl.algorithms.imagination import imagine_batch
 from worldrl.algorithms.trust import Judge
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
-from worldrl.core.interfaces import Logs, Stateful, TrainablePolicy
+from worldrl.core.interfaces import Stateful, TrainablePolicy
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.rng import stream_seed
 from worldrl.policies.exploration import Exploration
@@ -68,11 +67,12 @@ def train_grpo(
             rollouts = imagine_batch(
                 env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=draw
             )
-            trust = None
-            if judge is not None:
-                rollouts, trust = judge.judge(env, rollouts, seed=stream_seed(seed, "judge", k))
-            draw = stream_seed(seed, "update", k)
-            logs = _update(policy, optimizer, rollouts, config, reference, trust, exploration.temperature, seed=draw)
+            rollouts, trust, beside = _judged(judge, env, rollouts, seed=stream_seed(seed, "judge", k))
+            believed = {"trust": trust, "term_weight": beside, "reference": reference}
+            draw, temperature = stream_seed(seed, "update", k), exploration.temperature
+            logs = grpo_update(policy, optimizer, rollouts, config, seed=draw, temperature=temperature, **believed)
+            if trust is not None:
+                logs["grpo/trust" if beside else "grpo/trusted_success"] = trust.mean()
             history.append(float(logs["grpo/imagined_success"]))
             log.write(series, k, logs)
             if (k + 1) % config.checkpoint_every == 0 or k + 1 == config.iterations:
@@ -83,19 +83,10 @@ def train_grpo(
     return history
 
 
-def _update(
-    policy: TrainablePolicy,
-    optimizer: Optimizer,
-    rollouts: ImaginedRollouts,
-    config: GrpoConfig,
-    reference: TrainablePolicy | None,
-    trust: Tensor | None,
-    temperature: float,
-    *,
-    seed: int,
-) -> Logs:
-    """Learn from imagined rollouts; return the update's numbers."""
-    logs = grpo_update(
-        policy, optimizer, rollouts, config, seed=seed, temperature=temperature, reference=reference, trust=trust
-    )
-    return logs if trust is None else logs | {"grpo/trusted_success": trust.mean()}
+def _judged(
+    judge: Judge | None, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int
+) -> tuple[ImaginedRollouts, Tensor | None, float]:
+    """Return the rollouts that count, trust in each, and the weight of trust as a reward of its own."""
+    if judge is None:
+        return rollouts, None, 0.0
+    return *judge.judge(env, rollouts, seed=seed), judge.term_weight

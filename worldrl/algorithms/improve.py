@@ -9,7 +9,7 @@ from pathlib import Path
 from worldrl.algorithms.grpo import GrpoConfig
 from worldrl.algorithms.grpo_training import train_grpo
 from worldrl.algorithms.self_training import SelfTraining, self_train
-from worldrl.algorithms.trust import Judge, Trust
+from worldrl.algorithms.trust import OFF, TERM, Judge, Trust
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.log import MetricLog
@@ -66,6 +66,11 @@ class Improvement:
             )
         if not 0 <= self.p_keyframe <= 1:
             raise SettingError(f"improvement.p_keyframe must lie in [0, 1], got {self.p_keyframe}")
+        if self.trust.use == TERM and self.trust.sign != OFF and self.algorithm != "grpo":
+            raise SettingError(
+                f"improvement.trust.use={TERM} is a reward beside success, and {self.algorithm} knows none; give improvement.algorithm=grpo, "
+                "or use=weight"
+            )
         if self.starts_per_task < 1:
             raise SettingError(f"improvement.starts_per_task must be at least 1, got {self.starts_per_task}")
 

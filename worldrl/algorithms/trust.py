@@ -5,9 +5,10 @@ probabilities p; agreements are minus a doubt d, the largest over a rollout's fr
 
     weight: trust = p, or d₀ / max(d, d₀)          mask: trust = 1 where p >= p₀, or d <= d₀, else 0
     shorten: a rollout ends before the first chunk with d > d₀; a success behind it is none
+    term:   trust = d₀ / max(d, d₀) of every rollout, failures too, as a reward beside success
 
 In self-training trust multiplies a success's weight; in GRPO it multiplies its reward, and what a shortened rollout did
-after its end teaches nothing.
+after its end teaches nothing. As a term it is GRPO's alone: A = A(success) + weight A(trust), each normalised in its group (GDPO).
 
 Shapes legend: ``B`` rollouts, ``E`` some of them, ``T`` chunks, ``L`` control steps per chunk, ``F`` frames per chunk.
 """
@@ -35,8 +36,8 @@ MOTION, GRASP = "agreement_of_motion", "agreement_of_grasp"
 READ = (MOTION, GRASP)
 """Signs of inverse dynamics: they need no further imagination, and real episodes set their limit."""
 AGREEMENTS = tuple(name for name in SIGNS if name.startswith("agreement_"))
-WEIGHT, MASK, SHORTEN = "weight", "mask", "shorten"
-USES = (WEIGHT, MASK, SHORTEN)
+WEIGHT, MASK, SHORTEN, TERM = "weight", "mask", "shorten", "term"
+USES = (WEIGHT, MASK, SHORTEN, TERM)
 
 
 @dataclass
@@ -47,7 +48,8 @@ class Trust:
         sign: ``off``, or a sign of trust: ``score``, ``mean_opinion``, ``least_opinion``, ``agreement_of_jurors``,
             ``agreement_of_latents``, ``agreement_of_motion``, ``agreement_of_grasp`` (``docs/metrics.md``).
         use: ``weight`` (an untrustworthy success counts less), ``mask`` (it counts nothing) or ``shorten`` (a rollout ends where
-            its doubt passes the limit).
+            its doubt passes the limit), or ``term`` (GRPO: agreement is a reward of its own, beside success).
+        weight: with ``use=term``, of that reward; that of success is 1.
         limit: p₀ or d₀; null takes the success threshold for scores, and for motion and grasp what real episodes stay below.
         opinions: further imaginations of a rollout's actions, for all signs but ``score``, motion and grasp.
         idm: the inverse dynamics behind ``agreement_of_motion``.
@@ -56,6 +58,7 @@ class Trust:
 
     sign: str = OFF
     use: str = WEIGHT
+    weight: float = 0.2
     limit: float | None = None
     opinions: int = 2
     idm: MotionTrust = field(default_factory=MotionTrust)
@@ -76,11 +79,17 @@ class Trust:
                 f"improvement.trust.sign={self.sign} needs a limit of its doubt: give improvement.trust.limit (evaluate-world-model "
                 "policies.folders=[...] measures what doubts there are)"
             )
-        if self.use == SHORTEN and self.sign not in (OFF, *AGREEMENTS):
+        if self.use in (SHORTEN, TERM) and self.sign not in (OFF, *AGREEMENTS):
             raise SettingError(
-                f"improvement.trust.use={SHORTEN} needs a doubt at every chunk, and {self.sign} is one number; give sign="
+                f"improvement.trust.use={self.use} needs a doubt at every chunk, and {self.sign} is one number; give sign="
                 f"{', '.join(AGREEMENTS)}"
             )
+        if self.use == TERM and self.sign == GRASP:
+            raise SettingError(
+                f"improvement.trust.use={TERM} would praise hands that never close, of which {GRASP} has no doubt; give sign={MOTION}"
+            )
+        if not self.weight > 0:
+            raise SettingError(f"improvement.trust.weight must be positive, got {self.weight}")
 
 
 @dataclass(frozen=True)
@@ -103,6 +112,11 @@ class Judge:
         if self.config.sign == OFF or (self.config.sign in READ and self.reader is None):
             raise SettingError(f"improvement.trust.sign={self.config.sign}: there is nothing to judge with")
 
+    @property
+    def term_weight(self) -> float:
+        """Weight of trust as a reward beside success; 0 where it is none."""
+        return self.config.weight if self.config.use == TERM else 0.0
+
     def judge(
         self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int
     ) -> tuple[ImaginedRollouts, Tensor | None]:
@@ -116,6 +130,9 @@ class Judge:
         config = self.config
         if config.use == SHORTEN:
             return shortened(rollouts, self._doubt(env, rollouts, seed), self._limit(env)), None
+        if config.use == TERM:
+            worst = (self._doubt(env, rollouts, seed) * rollouts.valid).amax(dim=0)
+            return rollouts, trust_in_doubt(-worst, WEIGHT, self._limit(env))
         rows = rollouts.success.nonzero().squeeze(1)
         trust = torch.zeros(len(rollouts.success))
         if len(rows):

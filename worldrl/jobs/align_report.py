@@ -41,7 +41,7 @@ def write_report(
         sentence=sentence(metrics),
         sections=PAGE,
         headline=headline(metrics),
-        tables=[terms_table(metrics)],
+        tables=[terms_table(metrics), *practice_tables(metrics["practice"])],
         curves=curves(history),
         filmstrips=filmstrips(before, after),
         seeds=[seed],
@@ -90,6 +90,21 @@ def terms_table(metrics: Mapping[str, Any]) -> Table:
         f"these weights; {MOTION} is no reward."
     )
     return Table("Reward terms, imagined", ("term", "weight", "before", "after", "gain"), rows, note)
+
+
+def practice_tables(practice: Mapping[str, Any] | None) -> list[Table]:
+    """What each reward knew of the success of the plans that were executed; none without practice."""
+    if practice is None:
+        return []
+    kept = count(practice["successes"] + practice["failures"], "plan")
+    rows = [("execution (the critic)", _area(practice["auroc"]), f"{kept} that it has not learned from")]
+    rows += [(name, _area(area), "all executed plans") for name, area in practice["terms"].items()]
+    note = "Area under the ROC curve: does the reward rank plans that succeeded above those that failed? 0.5 knows nothing, 1 everything."
+    return [Table("What rewards know of executed plans", ("reward", "area", "measured on"), rows, note)]
+
+
+def _area(area: float | None) -> str:
+    return "unknown: one outcome only" if area is None else f"{area:.2f}"
 
 
 def curves(history: Sequence[Mapping[str, float]]) -> list[Curve]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -13,10 +14,13 @@ import torch
 from worldrl.algorithms.alignment.align import METHODS, MethodConfigs, align, make_method
 from worldrl.algorithms.alignment.measure import Measured, measure
 from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts
-from worldrl.core.artefact import artefact_hash
+from worldrl.core.artefact import artefact_hash, parent
 from worldrl.core.bootstrap import bootstrap
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import VideoReward
+from worldrl.core.jsonfile import read_json
+from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog, console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import Episode
@@ -24,14 +28,15 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.world_model import padded_actions
 from worldrl.jobs.align_report import sentence, write_report
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.planned_execution import WORTH, Planning, learn_critic, practise
-from worldrl.jobs.world_model_lineage import lineage
+from worldrl.jobs.planned_execution import WORTH, Planning, learn_critic, only_domain, practise, practised_states
+from worldrl.jobs.world_model_lineage import lineage, rewards_lineage
 from worldrl.jobs.world_model_start import WORLD_MODEL, starting_world_model
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 from worldrl.registry import VIDEO_REWARDS
-from worldrl.rewards.decoded import idm_reward
-from worldrl.rewards.execution_critic import READER, ExecutionConfig
+from worldrl.rewards.decoded import DecodedReward, idm_reward
 from worldrl.rewards.execution_critic import TERM as EXECUTION
+from worldrl.rewards.execution_critic import ExecutionConfig
+from worldrl.rewards.inverse_dynamics import IDM_FOLDER
 from worldrl.rewards.mixing import mean_of_terms, mix
 from worldrl.rewards.several import ALL, SeveralRewards, chosen_terms, weights_of
 from worldrl.rollout.decoded_plans import check_targets
@@ -76,9 +81,10 @@ class AlignWorldModelSettings:
     )
     practice: int = setting(
         0,
-        "plans per task that the embedded simulator executes before the alignment; a critic learns which succeed, for the reward "
-        "execution; kept in run_dir/execution",
+        "plans per task that the embedded simulator executes before the alignment, in the data's domain; a critic learns which "
+        "succeed, for the reward execution; kept in run_dir/execution",
     )
+    execution: ExecutionConfig = field(default_factory=lambda: ExecutionConfig(far=1.0))
     mixing: str = setting("gdpo", "how terms become one number: gdpo (each normalised in its group first) or mean")
     method: str = setting("flow_grpo", f"one of {', '.join(METHODS)}")
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
@@ -138,7 +144,8 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
         merge_low_rank(task.dynamics)
         after = measure(held_out, settings.videos, pictures=settings.strips)
         parents, learned = lineage(dict(zip(settings.data, datasets, strict=True)), [settings.start])
-        task.model.save(run.path / WORLD_MODEL, parents=parents, learned=learned)
+        judged_by, known = rewards_lineage(settings.folders.values())
+        task.model.save(run.path / WORLD_MODEL, parents=parents + judged_by, learned=learned | known)
         metrics = {
             "method": settings.method,
             "mixing": settings.mixing,
@@ -149,6 +156,7 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
             "terms": compare(before, after, seed=settings.seed),
             "evaluations": sum(value for row in history for key, value in row.items() if key.endswith("evaluations")),
             "hash": artefact_hash(run.path / WORLD_MODEL),
+            "practice": read_json(run.path / EXECUTION / WORTH) if settings.practice else None,
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
         write_report(run, metrics, history, before, after, seed=settings.seed, device=str(device))
@@ -156,7 +164,15 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     return metrics
 
 
-def open_rewards(settings: AlignWorldModelSettings, device: torch.device) -> tuple[SeveralRewards, list[float]]:
+class RewardChoice(Protocol):
+    """The settings that name rewards."""
+
+    rewards: list[str]
+    weights: list[float]
+    folders: dict[str, str]
+
+
+def open_rewards(settings: RewardChoice, device: torch.device) -> tuple[SeveralRewards, list[float]]:
     """Open every reward in the folder of its own; return them together, and the weight of each term.
 
     Raises:
@@ -165,11 +181,14 @@ def open_rewards(settings: AlignWorldModelSettings, device: torch.device) -> tup
     """
     parts, weights = [], list[float]()
     for name, terms in chosen_terms(settings.rewards, settings.weights).items():
-        make = VIDEO_REWARDS.get(name)
-        part = make(settings.folders.get(name, ""), [term for term in terms if term != ALL], device)
+        part = _open(name, terms, settings.folders, device)
         parts.append(part)
         weights += weights_of(part, terms)
     return SeveralRewards(parts), weights
+
+
+def _open(name: str, terms: Iterable[str], folders: Mapping[str, str], device: torch.device) -> VideoReward:
+    return VIDEO_REWARDS.get(name)(folders.get(name, ""), [term for term in terms if term != ALL], device)
 
 
 def practised(
@@ -179,24 +198,38 @@ def practised(
 
     Raises:
         ArtefactError: there is no inverse dynamics in ``folders.execution``.
-        SettingError: it does not read the whole command of a robot that takes targets, or all plans came to the same.
+        SettingError: it does not read the whole command of a robot that takes targets, the data is of several domains, or all
+            plans came to the same.
     """
     place = run / EXECUTION
     if not (place / WORTH).exists():
-        model = _model(settings, datasets[0], device)
         given = settings.folders.get(EXECUTION)
         if not given:
             raise SettingError(
                 "folders.execution: with practice it names the run directory of train-idm target=[command]"
             )
-        reader = idm_reward(str(Path(given) / READER), [], device)
+        folder, domain = Path(given) / IDM_FOLDER, only_domain(datasets)
+        reader, model = idm_reward(str(folder), [], device), _model(settings, datasets[0], device)
         check_targets(reader.decoder.columns, model.embodiment.actions)
+        reader.decoder.save(place / IDM_FOLDER, parents=[parent(folder)], learned=Learned.read(folder))
         tasks = sorted({task for dataset in datasets for task in dataset.tasks()})
-        planning = Planning(model, reader.decoder, reader, mean_of_terms, settings.seed)
-        tried = practise(planning, dict.fromkeys(tasks, settings.alignment.chunks), settings.practice)
-        reader.decoder.save(place / READER)
-        learn_critic(tried, ExecutionConfig(), PRACTICE_KEPT, place, seed=settings.seed)
+        watched = watched_rewards(settings, reader, device)
+        planning = Planning(model, reader.decoder, watched, mean_of_terms, settings.seed)
+        chunks = dict.fromkeys(tasks, settings.alignment.chunks)
+        tried = practise(planning, chunks, settings.practice, place=place, domain=domain)
+        parents, learned = lineage({}, [settings.start])
+        learned |= Learned.read(folder) | practised_states(tasks, settings.practice, settings.seed)
+        made_from = {"parents": [*parents, parent(place / IDM_FOLDER)], "learned": learned}
+        learn_critic(tried, settings.execution, PRACTICE_KEPT, place, seed=settings.seed, **made_from)
     return str(place)
+
+
+def watched_rewards(settings: RewardChoice, reader: DecodedReward, device: torch.device) -> VideoReward:
+    """What else is asked of plans that are executed, so that it is known what each reward knows: all of the run's other rewards."""
+    others = {name: terms for name, terms in chosen_terms(settings.rewards, []).items() if name != EXECUTION}
+    if not others:
+        return reader
+    return SeveralRewards([_open(name, terms, settings.folders, device) for name, terms in others.items()])
 
 
 def alignment_tasks(

@@ -25,6 +25,7 @@ from worldrl.rewards.grasp import (
     Closings,
     GraspConfig,
     GraspDynamics,
+    closing_of,
     fit_grasp,
     measure_deviation,
     position_names,
@@ -38,12 +39,12 @@ from worldrl.rewards.idm_training import (
     new_idm,
     scale_deviations,
 )
-from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.inverse_dynamics import IDM_FOLDER, IdmConfig, InverseDynamics
 from worldrl.rewards.limits import JointLimits
 from worldrl.world_models.codec import to_unit
 from worldrl.world_models.video import VideoWorldModel
 
-IDM = "idm"
+IDM = IDM_FOLDER
 """Folder name of the artefact inside a stage."""
 
 
@@ -120,9 +121,12 @@ def learn_grasp(
     return grasp
 
 
-def grasp_errors(grasp: GraspDynamics, held_out: Closings, *, seed: int) -> dict[str, Any]:
-    """Median absolute error of each column on held-out closings, with its interval over them."""
-    error = (held_out.told - grasp.read(held_out.frame, held_out.instruction)).abs().double().numpy()
+def grasp_errors(grasp: GraspDynamics, held_out: Sequence[Episode], *, camera: str, seed: int) -> dict[str, Any] | None:
+    """Median absolute error of each column on held-out closings, with its interval over them; None where there is no closing."""
+    if not any(closing_of(episode) >= 0 for episode in held_out):
+        return None
+    apart = Closings.of(held_out, camera=camera, first_only=True)
+    error = (apart.told - grasp.read(apart.frame, apart.instruction)).abs().double().numpy()
     return {
         name: bootstrap(error[:, d], np.median, generator=numpy_stream(seed, "grasp", name))
         for d, name in enumerate(position_names(grasp.actions))

@@ -1,25 +1,22 @@
-"""``worldrl imagine``: watch the world model dream, beside what the simulator does with the same actions."""
+"""``worldrl imagine``: watch the world model dream, beside what the simulator does with the same actions, or plan by itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.core.atomic import write_file
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.log import console
 from worldrl.core.rng import numpy_stream
+from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
-from worldrl.evaluation.report.filmstrip import draw_filmstrip, encode_png
-from worldrl.evaluation.report.model import Filmstrip
-from worldrl.evaluation.video import write_mp4
 from worldrl.evaluation.world_model import (
     Replay,
     action_swap_ratio,
@@ -30,12 +27,16 @@ from worldrl.evaluation.world_model import (
     replay,
     whole_chunks,
 )
+from worldrl.jobs.align_world_model import MIXES
+from worldrl.jobs.films import write_pair
+from worldrl.jobs.imagine_plans import imagine_plans
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.world_model_start import BUNDLED, SCRATCH, starting_world_model
+from worldrl.rewards.several import chosen_terms
 from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.staged_rollouts import StagedConfig
 from worldrl.settings import non_negative, one_of, positive, setting
-
-FRAMES_PER_STRIP = 12
+from worldrl.world_models.loading import AnyVideoModel
 
 
 @dataclass
@@ -50,12 +51,29 @@ class ImagineSettings:
     data: str = setting("runs/collect/dataset", "dataset whose first frames and actions are given to the model")
     episodes: int = setting(8, "episodes to dream, successes and failures in turn")
     steps: int = setting(0, "control steps to dream; 0 takes the longest episode")
+    plan: bool = setting(
+        False,
+        "plan what each episode's instruction asks for instead, staged.stages times staged.stage_chunks chunks long",
+    )
+    staged: StagedConfig = field(default_factory=StagedConfig)
+    rewards: list[str] = setting(
+        ["idm.moving_executability"], "with plan: what plans are chosen by, as of align-world-model"
+    )
+    weights: list[float] = setting([], "with plan: one for each of rewards; none weighs all alike")
+    folders: dict[str, str] = setting({}, "with plan: folders.NAME=FOLDER, each reward's own artefact")
+    mixing: str = setting("gdpo", "with plan: how terms become one number, gdpo or mean")
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         positive("episodes", self.episodes)
         non_negative("steps", self.steps)
         one_of("dtype", self.dtype, ("float32", "bfloat16", "auto"))
+        one_of("mixing", self.mixing, tuple(MIXES))
+        named = chosen_terms(self.rewards, self.weights)
+        for name in self.folders:
+            one_of("folders", name, tuple(named))
+        if self.plan and self.steps:
+            raise SettingError("steps: a plan is staged.stages times staged.stage_chunks chunks long; leave steps out")
         if self.world_model == SCRATCH:
             raise SettingError("world_model=scratch has learned nothing to dream of; give bundled or a folder")
 
@@ -67,7 +85,8 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
         settings: what to dream.
 
     Returns:
-        The metrics: closed-loop PSNR, action-swap ratio, and imagined against real outcomes.
+        The metrics: closed-loop PSNR, action-swap ratio, and imagined against real outcomes; of plans their rewards, which stages were
+        accepted, and after how many attempts.
     """
     device = resolve_device(settings.device)
     dataset = EpisodeDataset.open(settings.data)
@@ -77,6 +96,8 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
         ).eval()
         model.compute_dtype = resolve_dtype(settings.dtype, device)
         episodes = choose_episodes(dataset, settings.episodes, seed=settings.seed)
+        if settings.plan:
+            return finish_plans(run, settings, model, episodes, dataset.fps, str(device))
         steps = whole_chunks(settings.steps or max(map(len, episodes)), model.chunk_length)
         actions = np.stack([padded_actions(episode, steps) for episode in episodes])
         result = replay(model, episodes, actions, seed=settings.seed)
@@ -91,6 +112,25 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
         console().print(f"videos and filmstrips of {len(episodes)} episodes in {run.path}; {metrics}")
+    return metrics
+
+
+def finish_plans(
+    run: RunDirectory,
+    settings: ImagineSettings,
+    model: AnyVideoModel,
+    episodes: Sequence[Episode],
+    fps: int,
+    device: str,
+) -> dict[str, Any]:
+    """Plan, write ``result.json``, and print how many stages were good enough."""
+    metrics = {"episodes": len(episodes), **imagine_plans(settings, model, episodes, run.path, fps=fps)}
+    run.write_result(metrics, seed=settings.seed, device=device)
+    good = [stage for plan in metrics["plans"] for stage in plan["accepted"]]
+    console().print(
+        f"{len(episodes)} plans, {sum(good)} of {len(good)} stages accepted, {metrics['chunks']} chunks imagined; "
+        f"videos and filmstrips in {run.path}"
+    )
     return metrics
 
 
@@ -112,13 +152,9 @@ def write_pictures(
     folder: Path, episodes: Sequence[Episode], result: Replay, imagined: NDArray[np.bool_], *, fps: float
 ) -> None:
     """Write one side-by-side video and one filmstrip per episode."""
+    words = {True: "success", False: "failure"}
     for number, episode in enumerate(episodes):
-        words = {True: "success", False: "failure"}
         title = f"{episode.task}: really {words[episode.success]}, imagined {words[bool(imagined[number])]}"
         name = f"{number:02d}-{episode.task}-{words[episode.success]}"
-        real, dream = result.real[number], result.imagined[number]
-        write_mp4(np.concatenate([real, dream], axis=2), folder / "videos" / f"{name}.mp4", fps)
-        every = max(1, len(real) // FRAMES_PER_STRIP)
-        labels = [f"step {(i + 1) * result.frame_stride}" for i in range(0, len(real), every)]
-        strip = Filmstrip(title, "", {"real": real[::every], "imagined": dream[::every]}, labels)
-        write_file(folder / "filmstrips" / f"{name}.png", encode_png(draw_filmstrip(strip)))
+        pair, stride = (result.real[number], result.imagined[number]), result.frame_stride
+        write_pair(folder, name, title, *pair, stride=stride, fps=fps, first=stride)

@@ -7,8 +7,9 @@ Shapes legend: ``N`` plans, ``T`` imagined frames, ``D`` targets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import io
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +18,32 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from worldrl.core.atomic import write_file
+from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import RewardMix, VideoReward
 from worldrl.core.jsonfile import write_json
+from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import numpy_stream, stream_seed
 from worldrl.core.stats import auroc
 from worldrl.core.types import ResetRecord
+from worldrl.data.dataset import EpisodeDataset
 from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionCritic, fit_execution, held_to
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rollout.decoded_plans import execute_targets
+from worldrl.rollout.specs import EpisodeSpec, state_digest
 from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans, staged_rollouts
 from worldrl.rollout.starts import simulator_starts
 from worldrl.world_models.video import VideoWorldModel
 
 AT_ONCE = 8
 """Starts that are planned together."""
-WORTH = "worth.json"
-"""How well a critic tells plans apart that it has not learned from."""
+WORTH, PLANS = "worth.json", "plans"
+"""How well a critic tells plans apart that it has not learned from, and the folder of all that were executed."""
+TERM_OF = "term:"
+"""What stands before a term's name in a file of plans."""
+PRACTICE = "practice"
+"""Purpose of the states and the noise that a critic's plans come from."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +87,22 @@ class ExecutedPlans:
     step: NDArray[np.int64]
 
 
+def states_seed(seed: int, purpose: str) -> int:
+    """Seed of the initial states of a purpose: those of two purposes are different."""
+    return stream_seed(seed, purpose) % 2**31
+
+
 def executed_plans(
-    planning: Planning, task: str, config: StagedConfig, *, count: int, purpose: str
+    planning: Planning,
+    task: str,
+    config: StagedConfig,
+    *,
+    count: int,
+    purpose: str,
+    begin: int = 0,
+    domain: str = "clean",
 ) -> Iterator[ExecutedPlans]:
-    """Plan from a task's initial states and execute what the plans show, open loop.
+    """Plan from a task's initial states and execute what the plans show, open loop; :data:`AT_ONCE` states at a time.
 
     Args:
         planning: who plans and reads.
@@ -88,17 +110,19 @@ def executed_plans(
         config: how plans are chosen.
         count: initial states.
         purpose: names the states and the noise: those of two purposes are different, those of two models the same.
+        begin: states that are left out, a multiple of :data:`AT_ONCE`.
+        domain: of two-armed tasks, in which the initial states lie.
     """
-    model, source = planning.model, stream_seed(planning.seed, purpose) % 2**31
-    size = model.config.codec.image_size
-    records = simulator_starts([task], count, seed=source, memory_frames=model.memory_frames, image_size=size)
-    for first in range(0, count, AT_ONCE):
+    model, source = planning.model, states_seed(planning.seed, purpose)
+    look = {"memory_frames": model.memory_frames, "image_size": model.config.codec.image_size}
+    records = simulator_starts([task], count, seed=source, domain=domain, **look)
+    for first in range(begin, count, AT_ONCE):
         some = records[first : first + AT_ONCE]
         plans = planning.plan(some, config, purpose, "plans", task, first)
         read = planning.idm.decode(plans.frames).mean[:, 1:].float().cpu()
         told = torch.from_numpy(np.stack([record.command for record in some]))
         starts = [(index, source) for index in range(first, first + len(some))]
-        step = execute_targets(read, told, model.frame_stride, task, starts, model.embodiment.actions)
+        step = execute_targets(read, told, model.frame_stride, task, starts, model.embodiment.actions, domain)
         yield ExecutedPlans(plans, some, read, step)
 
 
@@ -113,54 +137,152 @@ class Practice:
         read: targets read off the imagined frames, float32 ``[N, T, D]``; shorter plans hold their last ones.
         instruction: ``N`` sentences.
         success: bool ``[N]``.
+        terms: what the planning's reward gave each plan, name to float32 ``[N]``.
     """
 
     read: Tensor
     instruction: list[str]
     success: NDArray[np.bool_]
+    terms: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
+
+    @classmethod
+    def of(cls, plans: ExecutedPlans, names: Sequence[str]) -> Practice:
+        """Take what is kept of executed plans; ``names`` are those of the reward's terms."""
+        terms = {name: plans.plans.terms[:, k].numpy() for k, name in enumerate(names)}
+        return cls(plans.read, [record.instruction for record in plans.records], plans.step >= 0, terms)
 
     def select(self, rows: NDArray[np.int64]) -> Practice:
         """Take some plans."""
-        chosen = [self.instruction[row] for row in rows]
-        return Practice(self.read[torch.from_numpy(rows)], chosen, self.success[rows])
+        chosen, terms = [self.instruction[row] for row in rows], {name: term[rows] for name, term in self.terms.items()}
+        return Practice(self.read[torch.from_numpy(rows)], chosen, self.success[rows], terms)
+
+    @classmethod
+    def join(cls, parts: Sequence[Practice]) -> Practice:
+        """Put parts one after another."""
+        longest = max(part.read.shape[1] for part in parts)
+        read = torch.cat([held_to(part.read, longest) for part in parts])
+        sentences = [sentence for part in parts for sentence in part.instruction]
+        terms = {name: np.concatenate([part.terms[name] for part in parts]) for name in parts[0].terms}
+        return cls(read, sentences, np.concatenate([part.success for part in parts]), terms)
+
+    def save(self, file: Path) -> None:
+        """Write the plans to ``file``, whole or not at all."""
+        arrays: dict[str, Any] = {
+            "read": self.read.numpy(),
+            "instruction": np.array(self.instruction),
+            "success": self.success,
+            **{f"{TERM_OF}{name}": term for name, term in self.terms.items()},
+        }
+        data = io.BytesIO()
+        np.savez_compressed(data, **arrays)
+        write_file(file, data.getvalue())
+
+    @classmethod
+    def load(cls, file: Path) -> Practice:
+        """Read :meth:`save`'s file."""
+        with np.load(file, allow_pickle=False) as kept:
+            terms = {name.removeprefix(TERM_OF): kept[name] for name in kept.files if name.startswith(TERM_OF)}
+            return cls(torch.from_numpy(kept["read"]), kept["instruction"].tolist(), kept["success"], terms)
 
 
-def practise(planning: Planning, chunks: dict[str, int], count: int) -> Practice:
-    """Plan one video from each of ``count`` states of every task, as long as ``chunks`` says of it, and execute them."""
-    found = [
-        executed
-        for task, length in chunks.items()
-        for executed in executed_plans(
-            planning, task, StagedConfig(stage_chunks=length, proposals=1), count=count, purpose="practice"
+def practise(
+    planning: Planning, chunks: dict[str, int], count: int, *, place: Path | None = None, domain: str = "clean"
+) -> Practice:
+    """Plan one video from each of ``count`` states of every task and execute them.
+
+    Args:
+        planning: who plans and reads.
+        chunks: of each task's plans.
+        count: states of each task.
+        place: keeps what was executed in its folder ``plans``, so that who is stopped need not execute it again; None keeps nothing.
+        domain: of two-armed tasks, in which the initial states lie.
+    """
+    return Practice.join(
+        [part for task, length in chunks.items() for part in _tried(planning, task, length, count, place, domain)]
+    )
+
+
+def _tried(
+    planning: Planning, task: str, length: int, count: int, place: Path | None, domain: str
+) -> Iterator[Practice]:
+    files = [] if place is None else [place / PLANS / f"{task}-{first}.npz" for first in range(0, count, AT_ONCE)]
+    finished = next((k for k, file in enumerate(files) if not file.exists()), len(files))
+    yield from (Practice.load(file) for file in files[:finished])
+    config, begin = StagedConfig(stage_chunks=length, proposals=1), finished * AT_ONCE
+    if begin >= count:
+        return
+    found = executed_plans(planning, task, config, count=count, purpose=PRACTICE, begin=begin, domain=domain)
+    for k, plans in enumerate(found, start=finished):
+        part = Practice.of(plans, planning.reward.names)
+        if files:
+            part.save(files[k])
+        yield part
+
+
+def practised_states(tasks: Iterable[str], count: int, seed: int) -> Learned:
+    """Return the states that :func:`practise` plans from, as what was learned from."""
+    source = states_seed(seed, PRACTICE)
+    states = (EpisodeSpec(task, index, source) for task in tasks for index in range(count))
+    return Learned(episodes=frozenset(map(state_digest, states)))
+
+
+def only_domain(datasets: Sequence[EpisodeDataset]) -> str:
+    """Return the domain that all episodes lie in.
+
+    Raises:
+        SettingError: they lie in several.
+    """
+    found = sorted({record.meta.get("domain", "clean") for dataset in datasets for record in dataset.records})
+    if len(found) > 1:
+        raise SettingError(
+            f"practice: plans are executed in the data's domain, and this data has {' and '.join(found)}; give one"
         )
-    ]
-    longest = max(plans.read.shape[1] for plans in found)
-    read = torch.cat([held_to(plans.read, longest) for plans in found])
-    sentences = [record.instruction for plans in found for record in plans.records]
-    return Practice(read, sentences, np.concatenate([plans.step >= 0 for plans in found]))
+    return found[0]
 
 
-def learn_critic(tried: Practice, config: ExecutionConfig, kept: float, place: Path, *, seed: int) -> None:
-    """Leave a critic in ``place/critic``, its curve, and what it is worth on a share ``kept`` of the plans.
+def learn_critic(
+    tried: Practice,
+    config: ExecutionConfig,
+    kept: float,
+    place: Path,
+    *,
+    seed: int,
+    parents: Sequence[dict[str, Any]] = (),
+    learned: Learned | None = None,
+) -> None:
+    """Leave a critic in ``place/critic``, its curve, and how well it tells a share ``kept`` of the plans apart.
+
+    Args:
+        tried: executed plans.
+        config: sizes and training.
+        kept: share that it does not learn from.
+        place: folder.
+        seed: of all draws.
+        parents: what it was made from.
+        learned: all that it has learned from; None leaves that unknown.
 
     Raises:
         SettingError: all plans came to the same.
     """
     order = numpy_stream(seed, "practice", "kept").permutation(len(tried.success))
-    apart, learned = (tried.select(rows) for rows in np.split(order, [round(kept * len(order))]))
-    success = torch.from_numpy(learned.success)
+    apart, rest = (tried.select(rows) for rows in np.split(order, [round(kept * len(order))]))
+    success = torch.from_numpy(rest.success)
     with MetricLog(place) as log:
         critic, _ = fit_execution(
-            config, learned.read, learned.instruction, success, seed=seed, folder=place / "checkpoints", log=log
+            config, rest.read, rest.instruction, success, seed=seed, folder=place / "checkpoints", log=log
         )
-    critic.save(place / CRITIC)
-    write_json(place / WORTH, {"learned": len(learned.success), **worth(critic, apart)})
+    critic.save(place / CRITIC, parents=parents, learned=learned)
+    known = {name: area(term, tried.success) for name, term in tried.terms.items()}
+    write_json(place / WORTH, {"learned": len(rest.success), **told_apart(critic, apart), "terms": known})
 
 
-def worth(critic: ExecutionCritic, apart: Practice) -> dict[str, Any]:
-    """Say how well a critic tells successes from failures: the area under the ROC curve; None where one kind is missing."""
-    hit, area = apart.success, None
-    if hit.any() and not hit.all():
-        score = critic.reward(apart.read, apart.instruction).numpy()
-        area = auroc(score[hit], score[~hit])
-    return {"successes": int(hit.sum()), "failures": int((~hit).sum()), "auroc": area}
+def told_apart(critic: ExecutionCritic, apart: Practice) -> dict[str, Any]:
+    """Say how well a critic tells successes from failures that it has not learned from."""
+    hit = apart.success
+    score = critic.reward(apart.read, apart.instruction).numpy() if len(hit) else np.zeros(0, np.float32)
+    return {"successes": int(hit.sum()), "failures": int((~hit).sum()), "auroc": area(score, hit)}
+
+
+def area(score: NDArray[np.float32], hit: NDArray[np.bool_]) -> float | None:
+    """Area under the ROC curve of a reward of executed plans ``[N]``; None where one outcome is missing."""
+    return auroc(score[hit], score[~hit]) if hit.any() and not hit.all() else None

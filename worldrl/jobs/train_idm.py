@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from worldrl.core.artefact import artefact_hash, parent
+from worldrl.core.artefact import artefact_hash
 from worldrl.core.device import resolve_device, set_threads
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog
@@ -31,17 +31,19 @@ from worldrl.jobs.idm_stages import (
 )
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import split_held_out
+from worldrl.jobs.world_model_lineage import lineage
 from worldrl.jobs.world_model_start import weights_folder
 from worldrl.rewards.acceptance import acceptance
 from worldrl.rewards.basis import MotionBasis
 from worldrl.rewards.calibration import by_unit, calibration, read_episodes
-from worldrl.rewards.columns import choose_columns, recorded_names
+from worldrl.rewards.columns import Column, choose_columns, recorded_names
 from worldrl.rewards.executability import jerk_spike_rate, penalty, violation_rate
-from worldrl.rewards.foresight import PREDICTOR, ForesightConfig, fit_foresight
+from worldrl.rewards.foresight import MOVING, PHYSICAL, PREDICTOR, ForesightConfig, fit_foresight
 from worldrl.rewards.grasp import GRASP_FOLDER, Closings, GraspConfig
 from worldrl.rewards.idm_training import IdmTraining, Restore
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rewards.limits import piper_bimanual
+from worldrl.rewards.published import PUBLISHED_EXECUTABILITY, fits_published, published_executability
 from worldrl.rewards.similarity import action_similarity
 from worldrl.rollout.decoded_plans import check_targets
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
@@ -135,6 +137,9 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
             run.path, training, scaling, columns, **sizes, **look, seed=settings.seed, device=device, log=log
         )
         dt = settings.frame_stride / pooled.embodiment.control_hz
+        given = dict(zip(settings.data, data, strict=True))
+        parents, learned = lineage(given, [settings.world_model] if settings.world_model else [])
+        made_from = {"parents": parents, "learned": learned}
         readings = {
             look: read_episodes(idm, held_out, camera=settings.camera, restore=shown)
             for look, shown in zip(LOOKS, (None, restore) if restore else (None,), strict=False)
@@ -146,27 +151,19 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
             "errors": {look: calibration(reading, seed=settings.seed) for look, reading in readings.items()},
             "by_unit": {look: by_unit(reading, seed=settings.seed) for look, reading in readings.items()},
             **measured_rewards(settings, idm, training, held_out, dt, restore),
-            "foresight": learn_foresight(run, settings, idm, training, held_out, log),
-            "grasp": grasp_beside(run, settings, [training, scaling, held_out], device, log),
+            "foresight": learn_foresight(run, settings, idm, (training, held_out), restore, log, made_from),
+            "grasp": grasp_beside(run, settings, [training, scaling, held_out], device, log, made_from),
             "executed": executions(
                 idm, [*held_out, *scaling], settings.executed, camera=settings.camera, restore=restore
             ),
         }
-        idm.save(run.path / IDM, parents=lineage(settings, data))
+        idm.save(run.path / IDM, **made_from)
         metrics["hash"] = artefact_hash(run.path / IDM)
         run.write_result(metrics, seed=settings.seed, device=str(device))
         findings = IdmFindings(metrics, readings["recorded"], dt)
         write_report(run, findings, seed=settings.seed, device=str(device))
         show(findings, run.path)
     return metrics
-
-
-def lineage(settings: TrainIdmSettings, data: Sequence[EpisodeDataset]) -> list[dict[str, Any]]:
-    """Say what the model was learned from, path and hash: the datasets, and the world model whose codec was used."""
-    found: list[dict[str, Any]] = [
-        {"path": folder, "hash": opened.fingerprint} for folder, opened in zip(settings.data, data, strict=True)
-    ]
-    return found + ([parent(weights_folder(settings.world_model))] if settings.world_model else [])
 
 
 def open_restore(settings: TrainIdmSettings, image_size: tuple[int, int], device: torch.device) -> Restore | None:
@@ -204,15 +201,18 @@ def measured_rewards(
         return {"noise_floor": None, "acceptance": accepted}  # actions are no positions: they have no jerk to bound
     limits = None if settings.limits == "measured" else piper_bimanual()
     idm.basis, cut, real, still = motion_basis(idm, training, held_out, dt=dt, limits=limits, restore=restore, **look)
-    return {"noise_floor": noise_floor(idm.basis, real, still, cut.values), "acceptance": accepted}
+    return {"noise_floor": noise_floor(idm.basis, idm.columns, real, still, cut.values), "acceptance": accepted}
 
 
-def noise_floor(basis: MotionBasis, real: Tensor, still: Tensor, true: Tensor) -> dict[str, Any]:
+def noise_floor(
+    basis: MotionBasis, columns: Sequence[Column], real: Tensor, still: Tensor, true: Tensor
+) -> dict[str, Any]:
     """What every motion reward gives real videos, still ones and the recorded motion itself: medians over clips."""
     shown = {"real": real, "still": still, "recorded": true}
     measures = {
         "penalty": partial(penalty, constants=basis.constants),
         **basis.rewards,
+        **({PUBLISHED_EXECUTABILITY: published_executability} if fits_published(columns) else {}),
         "violation_rate": violation_rate,
         "jerk_spike_rate": jerk_spike_rate,
     }
@@ -227,23 +227,34 @@ def learn_foresight(
     run: RunDirectory,
     settings: TrainIdmSettings,
     idm: InverseDynamics,
-    training: Sequence[Episode],
-    held_out: Sequence[Episode],
+    split: tuple[Sequence[Episode], Sequence[Episode]],
+    restore: Restore | None,
     log: MetricLog,
+    made_from: dict[str, Any],
 ) -> dict[str, Any] | None:
     """Train the feature predictor on the frozen encoder's features, and save it to ``run_dir/foresight``; None without steps."""
     if not settings.foresight.steps:
         return None
+    training, held_out = split
     features = [_features(settings, idm, episode) for episode in training]
     predictor, _ = fit_foresight(
         settings.foresight, features, seed=settings.seed, folder=run.path / "checkpoints-foresight", log=log
     )
-    predictor.save(run.path / PREDICTOR)
     cut = {"frames": predictor.span + 4, "frame_stride": settings.frame_stride, "camera": settings.camera}
-    frames = clips(held_out, idm.columns, **cut).frames
-    order = torch.randperm(frames.shape[1], generator=stream(settings.seed, "idm-foresight"))
-    shown = {"real": frames, "still": frames[:, :1].expand_as(frames), "shuffled": frames[:, order]}
-    return {name: float(predictor.reward(idm.encode(video)).median()) for name, video in shown.items()}
+    apart = clips(held_out, idm.columns, **cut)
+    order = torch.randperm(apart.frames.shape[1], generator=stream(settings.seed, "idm-foresight"))
+    videos = {
+        "real": apart.frames,
+        "still": apart.frames[:, :1].expand_as(apart.frames),
+        "shuffled": apart.frames[:, order],
+    }
+    encoded = {name: idm.encode(apart.shown(video, restore)) for name, video in videos.items()}
+    predictor.measure_pace(encoded["real"], encoded["still"])
+    predictor.save(run.path / PREDICTOR, **made_from)
+    return {
+        term: {name: float(reward(features).median()) for name, features in encoded.items()}
+        for term, reward in ((MOVING, predictor.moving_reward), (PHYSICAL, predictor.reward))
+    }
 
 
 def grasp_beside(
@@ -252,14 +263,19 @@ def grasp_beside(
     split: Sequence[Sequence[Episode]],
     device: torch.device,
     log: MetricLog,
+    made_from: dict[str, Any],
 ) -> dict[str, Any] | None:
     """Train an inverse dynamics of the grasp beside it, and save it to ``run_dir/grasp``; None without steps."""
     if not settings.grasp.steps:
         return None
-    sets = [Closings.of(episodes, camera=settings.camera, first_only=k > 0) for k, episodes in enumerate(split)]
-    grasp = learn_grasp(run.path, sets[0], sets[1], settings.grasp, seed=settings.seed, device=device, log=log)
-    grasp.save(run.path / GRASP_FOLDER)
-    return grasp_errors(grasp, sets[2], seed=settings.seed)
+    training, scaling, held_out = split
+    data, kept = (
+        Closings.of(training, camera=settings.camera),
+        Closings.of(scaling, camera=settings.camera, first_only=True),
+    )
+    grasp = learn_grasp(run.path, data, kept, settings.grasp, seed=settings.seed, device=device, log=log)
+    grasp.save(run.path / GRASP_FOLDER, **made_from)
+    return grasp_errors(grasp, held_out, camera=settings.camera, seed=settings.seed)
 
 
 def _features(settings: TrainIdmSettings, idm: InverseDynamics, episode: Episode) -> Tensor:

@@ -11,10 +11,12 @@ from worldrl.algorithms.trust import GRASP, JURORS, MOTION, OFF, READ, Judge
 from worldrl.core.errors import SettingError
 from worldrl.jobs.idm_stages import IDM, grasp_errors, learn_grasp, learn_idm, through_codec
 from worldrl.jobs.vla_loop import Loop, practice_split
+from worldrl.jobs.world_model_lineage import lineage, opened
 from worldrl.rewards.calibration import calibration, read_episodes
 from worldrl.rewards.columns import choose_columns, recorded_names
 from worldrl.rewards.grasp import GRASP_FOLDER, Closings, GraspDynamics
 from worldrl.rewards.inverse_dynamics import InverseDynamics
+from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.collect import main_camera
 from worldrl.world_models.loading import AnyVideoModel
 from worldrl.world_models.video import VideoWorldModel
@@ -80,7 +82,7 @@ def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Seque
             idm, calibrating, chunk_length=chunk, share=config.real_share, restore=restore, camera=camera
         )
         errors = calibration(read_episodes(idm, held_out, camera=camera, restore=restore), seed=seed)
-        idm.save(stage.folder / IDM)
+        idm.save(stage.folder / IDM, parents=lineage(opened(practices), [])[0])
         loop.finish(stage, {"bound": bound, "errors": errors})
     return MotionCheck(InverseDynamics.load(stage.folder / IDM, loop.device), stage.summary["bound"])
 
@@ -90,8 +92,8 @@ def grasp_check(loop: Loop, number: int, model: AnyVideoModel, practices: Sequen
     config = loop.settings.improvement.trust.grasp
     stage, camera = loop.run.stage(reader_stage(number, GRASP)), main_camera(model.embodiment)
     if not stage.finished:
-        training, *apart = practice_split(loop, practices)
-        kept, held_out = (Closings.of(episodes, camera=camera, first_only=True) for episodes in apart)
+        training, calibrating, held_out = practice_split(loop, practices)
+        kept = Closings.of(calibrating, camera=camera, first_only=True)
         seed = loop.seed("grasp", number)
         grasp = learn_grasp(
             stage.folder,
@@ -104,8 +106,9 @@ def grasp_check(loop: Loop, number: int, model: AnyVideoModel, practices: Sequen
             series=f"grasp-{number}",
         )
         bound = real_grasp_bound(grasp, kept, config.real_share)
-        grasp.save(stage.folder / GRASP_FOLDER)
-        loop.finish(stage, {"bound": bound, "errors": grasp_errors(grasp, held_out, seed=seed)})
-    return GraspCheck(
-        GraspDynamics.load(stage.folder / GRASP_FOLDER, loop.device), model.embodiment, stage.summary["bound"]
-    )
+        parents, learned = lineage(opened(practices), [])
+        grasp.save(stage.folder / GRASP_FOLDER, parents=parents, learned=learned)
+        loop.finish(stage, {"bound": bound, "errors": grasp_errors(grasp, held_out, camera=camera, seed=seed)})
+    grasp = GraspDynamics.load(stage.folder / GRASP_FOLDER, loop.device)
+    rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
+    return GraspCheck(grasp, model.embodiment, stage.summary["bound"], rule)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from worldrl.core.artefact import parent
+from worldrl.core.artefact import MANIFEST, parent
 from worldrl.core.learned import Learned
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.world_model_start import SCRATCH, weights_folder
@@ -25,6 +25,24 @@ def lineage(data: Mapping[str, EpisodeDataset], weights: Sequence[str]) -> tuple
     for folder in folders:
         learned |= Learned.read(folder)
     return parents + [parent(folder) for folder in folders], learned
+
+
+def rewards_lineage(folders: Iterable[str]) -> tuple[list[dict[str, str]], Learned]:
+    """Return the parents that a model has in the rewards it climbed, and what these have learned from.
+
+    Args:
+        folders: of the rewards, each an artefact, or a folder of artefacts; what is neither leaves unknown what was learned from.
+    """
+    parents, learned = list[dict[str, str]](), Learned()
+    for folder in map(Path, folders):
+        found = (
+            [folder] if (folder / MANIFEST).exists() else sorted(file.parent for file in folder.glob(f"*/{MANIFEST}"))
+        )
+        parents += [parent(artefact) for artefact in found]
+        learned |= Learned(complete=bool(found))
+        for artefact in found:
+            learned |= Learned.read(artefact)
+    return parents, learned
 
 
 def learned_from(data: Sequence[EpisodeDataset]) -> Learned:

@@ -16,6 +16,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.types import ImaginedVideos
 from worldrl.rewards.basis import MotionBasis, MotionReward, check_frame_time, check_terms
 from worldrl.rewards.inverse_dynamics import InverseDynamics
+from worldrl.rewards.published import PUBLISHED_EXECUTABILITY, check_published, published_executability
 
 
 @dataclass(frozen=True)
@@ -55,12 +56,12 @@ def idm_reward(folder: str, terms: Sequence[str], device: torch.device) -> Decod
 
     Args:
         folder: its artefact.
-        terms: names of :attr:`~worldrl.rewards.basis.MotionBasis.rewards`; none takes all.
+        terms: names of :attr:`~worldrl.rewards.basis.MotionBasis.rewards`, or ``published_executability``; none takes all of the former.
         device: where it decodes.
 
     Raises:
         ArtefactError: there is no inverse dynamics in the folder.
-        SettingError: no folder is given, it reads no positions, or a term is unknown.
+        SettingError: no folder is given, it reads no positions, a term is unknown, or the published constants are not for its robot.
     """
     if not folder:
         raise SettingError("folders.idm: this reward needs an inverse dynamics; make one with worldrl train-idm")
@@ -69,6 +70,9 @@ def idm_reward(folder: str, terms: Sequence[str], device: torch.device) -> Decod
         raise SettingError(
             f"folders.idm: {folder} reads no positions, so it cannot judge motion; train it on positions"
         )
-    known = idm.basis.rewards
+    fitted = idm.basis.rewards
+    known = {**fitted, PUBLISHED_EXECUTABILITY: published_executability}
     check_terms(terms, known)
-    return DecodedReward(idm, {name: known[name] for name in (terms or known)}, idm.basis)
+    if PUBLISHED_EXECUTABILITY in terms:
+        check_published(idm.columns)
+    return DecodedReward(idm, {name: known[name] for name in (terms or fitted)}, idm.basis)

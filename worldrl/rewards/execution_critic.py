@@ -4,13 +4,17 @@ EVA's executability asks whether a decoded motion is smooth and keeps the robot'
 beside the handle, and no rule tells that from the joints. Executed plans do: a small ensemble reads the targets q_1..q_T that an
 inverse dynamics reads off a video's frames, and the instruction, and is trained on what came of such plans::
 
-    p_k = sigmoid(f_k((q - mean) / deviation, instruction)),     R = mean_k p_k - std_k p_k
+    x = (q - mean) / deviation,     p_k = sigmoid(f_k(x, instruction)),     R = mean_k p_k - std_k p_k - far min((d/reach - 1)+, 1)
 
-The members learn from resamples of the plans (and share the encoder of the sentence), and what they disagree by is taken off. That
-holds alignment back where they differ; far from all that was executed they may agree and be wrong, so alignment by a critic should
-be short, or practice repeated. A video shorter than the plans that were executed holds its last targets, as its execution does.
+The members learn from resamples of the plans, share the encoder of the sentence and are trained in one step of one optimiser, so
+they disagree by less than members trained apart would, about sentences above all. What they disagree by is taken off. That holds
+alignment back where they differ; far from all that was executed they may agree and be wrong. There the distance speaks: d is
+Mahalanobis's, of x to the executed plans of all sentences, and ``reach`` what 99 % of plans kept to that it was not fitted to. With
+``far`` = 1 a plan at twice the reach earns nothing, whatever the members say, and within the reach nothing changes.
 
-Shapes legend: ``N`` videos, ``T`` imagined frames, ``D`` targets, ``K`` members, ``H`` hidden width.
+A video shorter than the plans that were executed holds its last targets, as its execution does.
+
+Shapes legend: ``N`` videos, ``T`` imagined frames, ``D`` targets, ``P`` = T D, ``K`` members, ``H`` hidden width.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +31,7 @@ from torch import Tensor, nn
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
+from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
@@ -33,13 +39,17 @@ from worldrl.core.types import ImaginedVideos
 from worldrl.nn.stacked import StackedLinear, fan_in_uniform
 from worldrl.nn.text import InstructionEncoder
 from worldrl.rewards.basis import check_frame_time, check_terms
-from worldrl.rewards.inverse_dynamics import InverseDynamics
+from worldrl.rewards.inverse_dynamics import IDM_FOLDER, InverseDynamics
 
 KIND, TERM = "execution-critic", "execution"
-READER, CRITIC = "idm", "critic"
-"""Folders of the inverse dynamics and of the critic in the one that the reward is opened from."""
+CRITIC = "critic"
+"""Folder of the critic in the one that the reward is opened from, beside the inverse dynamics."""
 LEAST_DEVIATION = 0.05
 """Targets (rad, or gripper opening) that move less are not blown up to unit deviation."""
+REACHED = 0.99
+"""Share of executed plans within the reach."""
+SHRINKAGE = 0.1
+"""Share of the mean variance in every direction's: directions in which no plan differs are not infinitely far."""
 
 
 @dataclass
@@ -55,6 +65,7 @@ class ExecutionConfig:
         batch: plans per member and step.
         learning_rate: peak, warm-up cosine.
         weight_decay: AdamW.
+        far: what is taken off a plan that lies twice as far from the executed ones as these reach; 0 asks for no distance.
     """
 
     members: int = 5
@@ -65,6 +76,7 @@ class ExecutionConfig:
     batch: int = 64
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
+    far: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -73,12 +85,35 @@ class ExecutionConfig:
         require_at_least_one(self, ("hidden", "steps", "batch"), of="execution")
         if not 0 <= self.dropout < 1:
             raise SettingError(f"execution.dropout must lie in [0, 1), got {self.dropout}")
+        if not self.far >= 0:
+            raise SettingError(f"execution.far must be 0 or more, got {self.far}")
 
 
 def pessimistic(logit: Tensor) -> Tensor:
     """R = mean_k p_k - std_k p_k of the members' logits ``[K, N]``, ``[N]``."""
     probability = torch.sigmoid(logit)
     return probability.mean(dim=0) - probability.std(dim=0, correction=0)
+
+
+def whitening(path: Tensor) -> Tensor:
+    """W ``[P, P]`` with W Wᵀ = ((1 - λ) C + λ (tr C / P) I)⁻¹, C the covariance of ``path`` ``[N, P]`` and λ the shrinkage."""
+    centred = path - path.mean(dim=0)
+    covariance = centred.T @ centred / len(path)
+    mean_variance = covariance.diagonal().mean().clamp_min(torch.finfo(path.dtype).eps)
+    variance, direction = torch.linalg.eigh(covariance)
+    return direction * ((1 - SHRINKAGE) * variance.clamp_min(0) + SHRINKAGE * mean_variance).rsqrt()
+
+
+def distance(path: Tensor, centre: Tensor, whiten: Tensor) -> Tensor:
+    """Distance d = |(x - centre) W| / sqrt(P) of ``path`` ``[N, P]``, ``[N]``."""
+    return ((path - centre) @ whiten).square().mean(dim=1).sqrt()
+
+
+def reached(path: Tensor) -> Tensor:
+    """Return the distance, a scalar, that :data:`REACHED` of ``path`` ``[N, P]`` keep to, each half's from the other half."""
+    halves = path[::2], path[1::2]
+    found = [distance(one, other.mean(dim=0), whitening(other)) for one, other in (halves, halves[::-1])]
+    return torch.cat(found).quantile(REACHED)
 
 
 def held_to(read: Tensor, frames: int) -> Tensor:
@@ -115,16 +150,37 @@ class ExecutionCritic(nn.Module):
             fan_in_uniform(layer)
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("deviation", torch.ones(width))
+        if config.far:
+            size = frames * width
+            self.register_buffer("centre", torch.zeros(size))
+            self.register_buffer("whiten", torch.eye(size))
+            self.register_buffer("reach", torch.ones(()))
 
-    def standardise_by(self, read: Tensor) -> None:
-        """Take mean and deviation of each target from ``[N, T, D]``."""
+    def take_scales(self, read: Tensor) -> None:
+        """Take mean and deviation of each target, and how far such plans reach, from executed plans ``[N, T, D]``."""
         self.get_buffer("mean").copy_(read.mean(dim=(0, 1)))
         self.get_buffer("deviation").copy_(read.std(dim=(0, 1)).clamp_min(LEAST_DEVIATION))
+        if self.config.far:
+            path = self.standardised(read)
+            self.get_buffer("centre").copy_(path.mean(dim=0))
+            self.get_buffer("whiten").copy_(whitening(path))
+            self.get_buffer("reach").copy_(reached(path))
+
+    def standardised(self, read: Tensor) -> Tensor:
+        """Standardise plans' targets ``[N, T, D]``: x ``[N, P]``."""
+        path = (held_to(read, self.frames) - self.get_buffer("mean")) / self.get_buffer("deviation")
+        return path.flatten(1)
 
     def inputs(self, read: Tensor, instruction: Sequence[str]) -> Tensor:
-        """Join standardised targets ``[N, T, D]`` with their sentences' vectors, ``[N, frames D + text_width]``."""
-        path = (held_to(read, self.frames) - self.get_buffer("mean")) / self.get_buffer("deviation")
-        return torch.cat([path.flatten(1), self.instruction(instruction)], dim=1)
+        """Join x of targets ``[N, T, D]`` with their sentences' vectors, ``[N, P + text_width]``."""
+        return torch.cat([self.standardised(read), self.instruction(instruction)], dim=1)
+
+    def beyond(self, read: Tensor) -> Tensor:
+        """Return min((d/reach - 1)+, 1) of plans' targets ``[N, T, D]``: how far they lie beyond all executed ones, ``[N]``."""
+        if not self.config.far:
+            return read.new_zeros(len(read))
+        away = distance(self.standardised(read), self.get_buffer("centre"), self.get_buffer("whiten"))
+        return (away / self.get_buffer("reach") - 1).clamp(0, 1)
 
     def forward(self, inputs: Tensor, kept: Tensor | None = None) -> Tensor:
         """Map each member's rows ``[K, N, ...]`` to logits ``[K, N]``; ``kept`` ``[K, N, H]`` scales hidden numbers (dropout)."""
@@ -135,12 +191,14 @@ class ExecutionCritic(nn.Module):
     def reward(self, read: Tensor, instruction: Sequence[str]) -> Tensor:
         """R of plans' targets ``[N, T, D]``, float32 ``[N]``."""
         rows = self.inputs(read, instruction)
-        return pessimistic(self(rows.expand(self.config.members, *rows.shape)))
+        sure = pessimistic(self(rows.expand(self.config.members, *rows.shape)))
+        return sure - self.config.far * self.beyond(read)
 
-    def save(self, folder: Path) -> None:
-        """Write an artefact folder."""
+    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
+        """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""
         config = {"sizes": asdict(self.config), "frames": self.frames, "width": self.width}
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
+        files = None if learned is None else learned.files()
+        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> ExecutionCritic:
@@ -186,7 +244,7 @@ def fit_execution(
         )
     with initial_weights(seed, "execution"):
         critic = ExecutionCritic(config, *read.shape[1:])
-    critic.standardise_by(read)
+    critic.take_scales(read)
     shape, members = (config.members, config.batch), torch.arange(config.members)[:, None]
     resample = torch.randint(len(read), (config.members, len(read)), generator=stream(seed, "execution", "resample"))
 
@@ -221,11 +279,11 @@ class ExecutionReward:
     """R as a :class:`~worldrl.core.interfaces.VideoReward` of planned videos.
 
     Attributes:
-        decoder: reads the targets.
+        idm: reads the targets.
         critic: learned from targets that it read.
     """
 
-    decoder: InverseDynamics
+    idm: InverseDynamics
     critic: ExecutionCritic
     names: tuple[str, ...] = (TERM,)
 
@@ -234,10 +292,10 @@ class ExecutionReward:
         """Judge the motion after the recorded first frame: R ``[N, 1]``.
 
         Raises:
-            SettingError: videos longer than the plans that the critic knows, or frames of another distance than the decoder's.
+            SettingError: videos longer than the plans that the critic knows, or frames of another distance than the inverse dynamics'.
         """
-        check_frame_time(self.decoder.basis, videos.frame_s)
-        read = self.decoder.decode(videos.frames).mean[:, 1:].float().cpu()
+        check_frame_time(self.idm.basis, videos.frame_s)
+        read = self.idm.decode(videos.frames).mean[:, 1:].float().cpu()
         return self.critic.reward(read, videos.instruction)[:, None]
 
 
@@ -260,5 +318,5 @@ def execution_reward(folder: str, terms: Sequence[str], device: torch.device) ->
         )
     check_terms(terms, (TERM,))
     return ExecutionReward(
-        InverseDynamics.load(Path(folder) / READER, device), ExecutionCritic.load(Path(folder) / CRITIC)
+        InverseDynamics.load(Path(folder) / IDM_FOLDER, device), ExecutionCritic.load(Path(folder) / CRITIC)
     )

@@ -9,6 +9,13 @@ model's codec. P is a small residual network on the features of ``context`` fram
 features ``ahead`` frames later. Features are standardised by the real videos' mean and deviation, or the cosine of any
 two pictures of one scene would be near 1. τ is not published; 0.1 here.
 
+Nothing is foreseen as well as a video in which nothing happens, so R alone would have alignment plan stillness. Guarded by motion::
+
+    m = mean_t |x_{t+ahead} - x_t| / sqrt(F),     M = clip((m - tremble) / (pace - tremble), 0, 1),     R' = (1 + R)/2 M
+
+with x the standardised features, ``pace`` what 0.9 of the median real video's m is and ``tremble`` the m of real first frames standing
+still, as the videos that will be judged show them. A still video earns 0 of R' in [0, 1], and who moves twice as much is not better.
+
 Shapes legend: ``N`` videos, ``T`` frames, ``F`` features, ``W`` windows, ``K`` context frames.
 """
 
@@ -17,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -25,19 +33,21 @@ from torch import Tensor, nn
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
+from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.types import ImaginedVideos
 from worldrl.nn.blocks import Mlp
-from worldrl.rewards.basis import check_frame_time, check_terms
-from worldrl.rewards.inverse_dynamics import InverseDynamics
+from worldrl.rewards.basis import REAL_SHARE, check_frame_time, check_terms
+from worldrl.rewards.inverse_dynamics import IDM_FOLDER, InverseDynamics
 
 KIND = "feature-predictor"
 TEMPERATURE = 0.1
-TERM = "physical_foresight"
-ENCODER, PREDICTOR = "idm", "foresight"
-"""Folders of E and P in a run directory of ``worldrl train-idm``."""
+PHYSICAL, MOVING = "physical_foresight", "moving_foresight"
+"""MIND-V's R, and R' that a still video earns nothing of."""
+PREDICTOR = "foresight"
+"""Folder of P in a run directory of ``worldrl train-idm``, beside E."""
 
 
 @dataclass
@@ -89,6 +99,8 @@ class FeaturePredictor(nn.Module):
         nn.init.zeros_(self.net[2].weight)  # pyright: ignore[reportArgumentType]
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("deviation", torch.ones(width))
+        self.register_buffer("pace", torch.ones(()))
+        self.register_buffer("tremble", torch.zeros(()))
 
     @property
     def span(self) -> int:
@@ -120,10 +132,44 @@ class FeaturePredictor(nn.Module):
         """MIND-V's R of videos' features ``[N, T, F]``, ``[N]`` in [-1, 1]."""
         return physical_foresight(self.similarity(features), temperature)
 
-    def save(self, folder: Path) -> None:
-        """Write an artefact folder."""
+    def motion_content(self, features: Tensor) -> Tensor:
+        """Motion content m of videos' features ``[N, T, F]``, ``[N]``."""
+        path = self.standardised(features)
+        return (path[:, self.config.ahead :] - path[:, : -self.config.ahead]).square().mean(dim=-1).sqrt().mean(dim=1)
+
+    @torch.no_grad()
+    def moving_reward(self, features: Tensor, temperature: float = TEMPERATURE) -> Tensor:
+        """R' of videos' features ``[N, T, F]``, ``[N]`` in [0, 1]."""
+        tremble, pace = self.get_buffer("tremble"), self.get_buffer("pace")
+        moving = ((self.motion_content(features) - tremble) / (pace - tremble)).clamp(0, 1)
+        return (1 + self.reward(features, temperature)) / 2 * moving
+
+    @torch.no_grad()
+    def measure_pace(self, real: Tensor, still: Tensor) -> None:
+        """Set ``pace`` and ``tremble``.
+
+        Args:
+            real: features of real videos that it has not learned from ``[N, T, F]``, shown as the videos that will be judged are.
+            still: those of their first frames, each shown ``T`` times.
+
+        Raises:
+            SettingError: the real ones move no more than the still ones.
+        """
+        pace = REAL_SHARE * self.motion_content(real).median()
+        tremble = self.motion_content(still).median()
+        if not pace > tremble:
+            raise SettingError(
+                f"foresight: real videos move by {pace:.3g} deviations of a feature and still ones by {tremble:.3g}, so motion cannot be "
+                "told from the codec's tremble; lower latent_noise, or raise foresight.ahead"
+            )
+        self.get_buffer("pace").copy_(pace)
+        self.get_buffer("tremble").copy_(tremble)
+
+    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
+        """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""
         config = {"sizes": asdict(self.config), "width": self.width}
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
+        files = None if learned is None else learned.files()
+        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> FeaturePredictor:
@@ -189,26 +235,29 @@ def fit_foresight(
 
 @dataclass(frozen=True)
 class ForesightReward:
-    """:func:`physical_foresight` as a :class:`~worldrl.core.interfaces.VideoReward`.
+    """R' and R as a :class:`~worldrl.core.interfaces.VideoReward`.
 
     Attributes:
         encoder: E, an inverse dynamics.
         predictor: P, trained on its features.
+        names: ``moving_foresight``, ``physical_foresight``, or both.
     """
 
     encoder: InverseDynamics
     predictor: FeaturePredictor
-    names: tuple[str, ...] = (TERM,)
+    names: tuple[str, ...] = (MOVING,)
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Ask how well each video's frames could be foreseen: ``[N, 1]``.
+        """Ask how well each video's frames could be foreseen: ``[N, K]``.
 
         Raises:
             SettingError: videos shorter than a window, or frames of another distance than the encoder's.
         """
         check_frame_time(self.encoder.basis, videos.frame_s)
-        return self.predictor.reward(self.encoder.encode(videos.frames)).float().cpu()[:, None]
+        features = self.encoder.encode(videos.frames)
+        asked = {MOVING: self.predictor.moving_reward, PHYSICAL: self.predictor.reward}
+        return torch.stack([asked[name](features).float().cpu() for name in self.names], dim=1)
 
 
 def foresight_reward(folder: str, terms: Sequence[str], device: torch.device) -> ForesightReward:
@@ -216,7 +265,7 @@ def foresight_reward(folder: str, terms: Sequence[str], device: torch.device) ->
 
     Args:
         folder: run directory of ``worldrl train-idm`` with ``foresight.steps`` above 0.
-        terms: none, or ``physical_foresight``.
+        terms: ``moving_foresight`` and ``physical_foresight``; none takes the former.
         device: where features are encoded and foreseen.
 
     Raises:
@@ -227,6 +276,7 @@ def foresight_reward(folder: str, terms: Sequence[str], device: torch.device) ->
         raise SettingError(
             "folders.foresight: this reward needs the run directory of worldrl train-idm foresight.steps=1000"
         )
-    check_terms(terms, (TERM,))
-    encoder, predictor = (Path(folder) / name for name in (ENCODER, PREDICTOR))
-    return ForesightReward(InverseDynamics.load(encoder, device), FeaturePredictor.load(predictor, device))
+    check_terms(terms, (MOVING, PHYSICAL))
+    encoder, predictor = (Path(folder) / name for name in (IDM_FOLDER, PREDICTOR))
+    idm, foreseeing = InverseDynamics.load(encoder, device), FeaturePredictor.load(predictor, device)
+    return ForesightReward(idm, foreseeing, tuple(terms) or (MOVING,))

@@ -11,6 +11,8 @@ the arm as it was told whether or not the object could have come along::
 
     surprise = mean_d (told_d - read_d)² / deviation²
 
+Where every recorded success of a sentence that began with open hands closed one, an imagined success without a closing is none.
+
 One deviation serves all columns, which share a unit (m, or rad): a hand a centimetre too high misses as one a centimetre beside.
 
 Shapes legend: ``E`` rollouts, ``R`` frames, ``B`` rows, ``N`` commands, ``A`` numbers of a command, ``D`` columns.
@@ -32,6 +34,7 @@ from worldrl.core.actions import ActionSpec
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
+from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
@@ -48,6 +51,8 @@ LEAST_DEVIATION = 1e-3
 ROBUST = 0.1
 """Error, in standard deviations of the data, from which on the loss grows no faster than the error: hands that pushed the object before they
 closed are far from where the picture shows it."""
+CERTAIN = 10
+"""So many successes of a sentence that began with open hands, and all of them closed one: without a closing there is none."""
 
 
 @dataclass
@@ -106,6 +111,7 @@ class Closings:
         instruction: ``R`` sentences.
         first: bool ``[R]``, the first frame of its episode.
         actions: of the robot.
+        closes: sentences that are not fulfilled without a closing (:func:`sentences_that_close`).
     """
 
     frame: Tensor
@@ -113,6 +119,7 @@ class Closings:
     instruction: tuple[str, ...]
     first: Tensor
     actions: ActionSpec
+    closes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, episodes: Sequence[Episode], *, camera: str, first_only: bool = False) -> Closings:
@@ -134,6 +141,7 @@ class Closings:
             instruction=tuple(e.instruction for (e, _), n in zip(found, kept, strict=True) for _ in range(n)),
             first=torch.cat([torch.arange(n) == 0 for n in kept]),
             actions=actions,
+            closes=sentences_that_close(episodes),
         )  # fmt: skip
 
 
@@ -141,6 +149,15 @@ def closing_of(episode: Episode) -> int:
     """Frame of the last closing before an episode's first success, -1 where there is none."""
     end = episode.first_success
     return -1 if end is None else episode.actions.last_closing(episode.command[: end + 1])
+
+
+def sentences_that_close(episodes: Sequence[Episode]) -> tuple[str, ...]:
+    """Sentences of which :data:`CERTAIN` successes or more began with open hands, all with a closing before the success; sorted."""
+    closed = dict[str, list[bool]]()
+    for episode in episodes:
+        if episode.success and not episode.actions.closed(episode.command[:1]).any():
+            closed.setdefault(episode.instruction, []).append(closing_of(episode) >= 0)
+    return tuple(sorted(said for said, found in closed.items() if len(found) >= CERTAIN and all(found)))
 
 
 def position_names(actions: ActionSpec) -> tuple[str, ...]:
@@ -164,6 +181,7 @@ class GraspDynamics(nn.Module):
     Args:
         config: sizes.
         actions: of the robot.
+        closes: sentences that are not fulfilled without a closing, from open hands.
 
     Attributes:
         mean: of each column in the training data, ``[D]``.
@@ -175,9 +193,9 @@ class GraspDynamics(nn.Module):
     scale: Tensor
     deviation: Tensor
 
-    def __init__(self, config: GraspConfig, actions: ActionSpec):
+    def __init__(self, config: GraspConfig, actions: ActionSpec, closes: Sequence[str] = ()):
         super().__init__()
-        self.config, self.actions = config, actions
+        self.config, self.actions, self.closes = config, actions, frozenset(closes)
         columns = len(position_names(actions))
         sizes = {"width": config.width, "blocks": config.blocks, "keypoints": config.keypoints}
         self.text = InstructionEncoder(config.text_width)
@@ -221,17 +239,19 @@ class GraspDynamics(nn.Module):
 
     # -- folder ----------------------------------------------------------------------------------------------
 
-    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = ()) -> None:
-        """Write an artefact folder."""
-        config = {"sizes": asdict(self.config), "actions": self.actions.to_json()}
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), parents=parents)
+    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
+        """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""
+        config = {"sizes": asdict(self.config), "actions": self.actions.to_json(), "closes": sorted(self.closes)}
+        files = None if learned is None else learned.files()
+        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> GraspDynamics:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         try:
-            grasp = cls(GraspConfig(**artefact.config["sizes"]), ActionSpec.from_json(artefact.config["actions"]))
+            sizes, actions = GraspConfig(**artefact.config["sizes"]), ActionSpec.from_json(artefact.config["actions"])
+            grasp = cls(sizes, actions, artefact.config.get("closes", ()))  # older folders do not say
             grasp.load_state_dict(artefact.tensors)
         except (KeyError, TypeError, RuntimeError) as error:
             raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
@@ -253,7 +273,7 @@ def fit_grasp(
         series: name in the log.
     """
     with initial_weights(seed, GRASP_FOLDER):
-        grasp = GraspDynamics(config, data.actions)
+        grasp = GraspDynamics(config, data.actions, data.closes)
     grasp.mean.copy_(data.told.mean(dim=0))
     grasp.scale.copy_(data.told.std(dim=0, correction=0).clamp_min(LEAST_DEVIATION))
     grasp.to(device)

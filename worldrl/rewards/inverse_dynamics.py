@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
+from worldrl.core.learned import Learned
 from worldrl.nn.backbone import BackboneEncoder
 from worldrl.nn.blocks import Mlp
 from worldrl.nn.vision import ImageEncoder
@@ -31,6 +32,8 @@ from worldrl.rewards.basis import MotionBasis
 from worldrl.rewards.columns import Column
 
 KIND = "idm"
+IDM_FOLDER = "idm"
+"""Its folder in a run directory of ``worldrl train-idm``."""
 OFFSETS = {1: (0,), 2: (0, 1), 3: (-1, 0, 1)}
 """Frames of each window, counted from the one that is read."""
 CONDITION = 16
@@ -188,8 +191,8 @@ class InverseDynamics(nn.Module):
 
     # -- folder ----------------------------------------------------------------------------------------------
 
-    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = ()) -> None:
-        """Write an artefact folder."""
+    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
+        """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""
         config = {
             "sizes": asdict(self.config),
             "columns": [column.to_json() for column in self.columns],
@@ -197,7 +200,8 @@ class InverseDynamics(nn.Module):
             "basis": None if self.basis is None else self.basis.to_json(),
             "begun": self.begun,
         }
-        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), parents=parents)
+        files = None if learned is None else learned.files()
+        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> InverseDynamics:

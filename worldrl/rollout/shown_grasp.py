@@ -1,7 +1,8 @@
 """Does the hand close where the object was? Inverse dynamics of the grasp reads where a rollout begins; the commands are known exactly.
 
 A rollout that is imagined to succeed claims that the last closing before it took hold of the object. Where that closing was told
-elsewhere than the picture at its beginning and the instruction ask for (``rewards.grasp``), reality disagrees.
+elsewhere than the picture at its beginning and the instruction ask for (``rewards.grasp``), reality disagrees. Where the hand was
+open at the beginning, never closed, and recorded successes of the sentence all closed it, the claim is false for certain.
 
 Shapes legend: ``E`` rollouts, ``T`` control steps, ``A`` numbers of an action and of a command.
 """
@@ -36,7 +37,12 @@ def check_robot(grasp: GraspDynamics, actions: ActionSpec) -> None:
 
 
 def closings(
-    grasp: GraspDynamics, frame: Tensor, instruction: Sequence[str], command: Tensor, until: NDArray[np.int64]
+    grasp: GraspDynamics,
+    frame: Tensor,
+    instruction: Sequence[str],
+    command: Tensor,
+    until: NDArray[np.int64],
+    claimed: NDArray[np.bool_],
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Find each rollout's last closing, and how surprising it is.
 
@@ -45,15 +51,19 @@ def closings(
         frame: uint8 ``[E, Y, X, 3]`` at the beginning.
         instruction: ``E`` sentences.
         command: ``[E, T + 1, A]``, from the one at the beginning on.
-        until: control steps that count, ``[E]``.
+        until: control steps that count, ``[E]``: up to the imagined success, where there is one.
+        claimed: bool ``[E]``, the rollout is imagined to succeed.
 
     Returns:
-        Control step at which the hand was told to close ``[E]``, -1 where it never was; and the surprise ``[E]``, 0 there: what takes
-        hold of nothing claims nothing.
+        Control step at which the hand was told to close ``[E]``, -1 where it never was; and the surprise ``[E]``: where it never was,
+        infinite for a claimed success that needs a closing, and 0 otherwise: what takes hold of nothing claims nothing.
     """
     told, last = command.cpu(), until.tolist()
     step = np.array([grasp.actions.last_closing(told[e, : last[e] + 1].numpy()) for e in range(len(told))], np.int64)
-    found, rows = np.zeros(len(told), np.float32), np.flatnonzero(step >= 0)
+    opened = ~grasp.actions.closed(told[:, 0].numpy()).any(axis=1)
+    needed = np.array([sentence in grasp.closes for sentence in instruction])
+    found = np.where((step < 0) & claimed & opened & needed, np.float32(np.inf), np.float32(0))
+    rows = np.flatnonzero(step >= 0)
     if len(rows):
         at = told[torch.from_numpy(rows), torch.from_numpy(step[rows])]
         found[rows] = grasp.surprise(frame[rows], [instruction[row] for row in rows.tolist()], at).numpy()
@@ -82,7 +92,8 @@ def grasp_surprise(
     command = commands_from(embodiment, torch.from_numpy(np.stack([record.command for record in starts])), action)
     frame = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))
     until = np.where(success_step < 0, action.shape[1], success_step)
-    return closings(grasp, frame, [record.instruction for record in starts], command, until)[1]
+    said = [record.instruction for record in starts]
+    return closings(grasp, frame, said, command, until, success_step >= 0)[1]
 
 
 def commands_from(embodiment: AnyEmbodiment, command: Tensor, action: Tensor) -> Tensor:

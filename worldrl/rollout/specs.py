@@ -182,8 +182,15 @@ def scene_digest(record: EpisodeRecord) -> str:
 
     Where that state is unknown, copies of one recording share it alone.
     """
-    spec = spec_of(record.meta) if has_spec(record.meta) else None
-    identity = [_recording(record)] if spec is None else list(spec.key)
+    return state_digest(spec_of(record.meta)) if has_spec(record.meta) else _digest([_recording(record)])
+
+
+def state_digest(spec: EpisodeSpec) -> str:
+    """Return :func:`scene_digest` of all episodes that begin in a spec's initial state."""
+    return _digest(list(spec.key))
+
+
+def _digest(identity: list[Any]) -> str:
     return hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
 
 

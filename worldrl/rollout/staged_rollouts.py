@@ -123,7 +123,7 @@ def staged_rollouts(
         raise SettingError(f"staged.least: the reward has no term {unknown[0]!r}; it has {', '.join(reward.names)}")
     if not records:
         raise SettingError("staged rollouts need at least one record, received none")
-    return _Planning(planner, reward, mix, records, config, frame_s, seed).run()
+    return _Stages(planner, reward, mix, records, config, frame_s, seed).run()
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class _Proposals:
 
 
 @dataclass(frozen=True)
-class _Planning:
+class _Stages:
     planner: Planner
     reward: VideoReward
     mix: RewardMix

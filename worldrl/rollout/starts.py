@@ -91,7 +91,7 @@ def task_horizons(tasks: Sequence[str]) -> dict[str, int]:
 
 
 def simulator_starts(
-    tasks: Sequence[str], count: int, *, seed: int, memory_frames: int, image_size: int
+    tasks: Sequence[str], count: int, *, seed: int, memory_frames: int, image_size: int, domain: str = "clean"
 ) -> list[ResetRecord]:
     """Render ``count`` initial states of each task.
 
@@ -101,13 +101,14 @@ def simulator_starts(
         seed: with task and index it fixes the state; keep it apart from the evaluation's.
         memory_frames: memory frames of the world model.
         image_size: pixels per side.
+        domain: of two-armed tasks, in which the states lie.
 
     Returns:
         Records whose ``source`` is ``"index <i>, seed <s>"``.
     """
     records = []
     for task in tasks:
-        with simulator(task, image_size=image_size) as env:
+        with simulator(task, image_size=image_size, **_of_domain(domain)) as env:
             for index in range(count):
                 obs, _ = env.reset(seed=seed, options={"index": index})
                 record = initial_record(
@@ -137,12 +138,17 @@ def replay_in_simulator(
         int64 ``[E]``: control step after which the task was first fulfilled, -1 where it never was.
     """
     step = np.full(len(starts), -1, np.int64)
-    with simulator(task, obs="state", **({} if domain == "clean" else {"domain": domain})) as env:
+    with simulator(task, obs="state", **_of_domain(domain)) as env:
         for row, ((index, seed), sequence) in enumerate(zip(starts, actions, strict=True)):
             env.reset(seed=seed, options={"index": index})
             fulfilled = (k for k, action in _until_over(env, sequence) if env.step(action)[2])
             step[row] = next(fulfilled, -1)
     return step
+
+
+def _of_domain(domain: str) -> dict[str, str]:
+    """Options of an environment in a domain; one-armed tasks know no such option."""
+    return {} if domain == "clean" else {"domain": domain}
 
 
 def _until_over(env: Any, actions: NDArray[np.float32]) -> Iterator[tuple[int, NDArray[np.float32]]]:
