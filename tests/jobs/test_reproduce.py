@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from worldrl.cli import main as command_line
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import RunDirectoryError, SettingError
 from worldrl.jobs import reproduce
+from worldrl.jobs.opening import open_run
 from worldrl.jobs.reproduce import ReproduceSettings
 from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, find
 from worldrl.jobs.reproductions.eva_settings import EvaSettings
@@ -113,6 +114,15 @@ def test_tiny_run_resumes_and_leaves_a_page(name: str, tmp_path: Path) -> None:
     assert "<svg" in page
     strips = [method for method in find(name).load().METHODS if f"{method}, seed 0" in page]
     assert strips == (list(find(name).load().METHODS) if name == "eva" else [])
+
+
+def test_a_run_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
+    for workers in (2, 0):
+        with open_run("reproduce", ReproduceSettings(name="eva", run_dir=str(tmp_path), workers=workers)):
+            pass
+    changed = ReproduceSettings(name="eva", run_dir=str(tmp_path), workers=0, seed=1)
+    with pytest.raises(RunDirectoryError, match="seed: 0 -> 1; choose"), open_run("reproduce", changed):
+        pass
 
 
 @pytest.mark.slow
