@@ -127,10 +127,15 @@ def _transition(dynamics: FlowTransformer, schedule: Schedule, steps: NoisySteps
 
 
 def minibatches(task: AlignmentTask, rows: int, iteration: int) -> Iterator[Tensor]:
-    """Yield ``epochs`` shuffled passes over ``rows`` rows, ``minibatch`` at a time."""
+    """Yield ``epochs`` shuffled passes over ``rows`` rows, in parts of about one size and at most ``minibatch``.
+
+    About one size, because Adam's step does not shrink with the rows that its gradient was taken from: a few left over would
+    move the weights as far as a whole part, at random.
+    """
+    parts = -(-rows // task.config.minibatch)
     for epoch in range(task.config.epochs):
         order = torch.randperm(rows, generator=stream(task.seed, "minibatches", iteration, epoch))
-        yield from order.split(task.config.minibatch)
+        yield from order.tensor_split(parts)
 
 
 def ratio_losses(
