@@ -47,7 +47,7 @@ def results(arms=ARMS, **flow: float):
     }
     per_plan = {"reward": [2.0, 2.0], "foreseen_success": [0.9, 0.1]}
     critic = {"learned": 9, "successes": 3, "failures": 4, "auroc": 0.9, "executed": 10, "imagined_rows": 120}
-    critic |= {"seconds": 50.0, "cpu_seconds": 20.0}
+    critic |= {"seconds": 50.0, "cpu_seconds": 20.0, "terms": {"moving_executability": None}}
     rows = {method: {**same, "hits": [True, False], "episodes": 2, "per_plan": per_plan} for method in ARMS}
     for method in (*ALIGNED, *CONTROLS):
         rows[method] |= {"imagined_rows": 100.0, "trained_rows": 200.0, "cost": 700.0, "further_steps": 5}

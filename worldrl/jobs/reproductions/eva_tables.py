@@ -139,7 +139,8 @@ def cost_table(settings: EvaSettings, results: Results) -> Table:
 def practice_row(results: Results) -> list[str]:
     """What practice and critic took, before any alignment: all arms but those that only plan or train rest on it."""
     worth = [found["critic"] for found in results["none"]]
-    mean = {name: f"{np.mean([one[name] for one in worth]):.0f}" for name in worth[0] if name not in ("auroc",)}
+    told = ("executed", "imagined_rows", "cpu_seconds", "seconds")
+    mean = {name: f"{np.mean([one[name] for one in worth]):.0f}" for name in told}
     rows = (mean["executed"], mean["imagined_rows"], "0", mean["imagined_rows"])
     return ["practice and critic", *rows, mean["cpu_seconds"], "", mean["seconds"], "", "", "", "", ""]
 
