@@ -5,9 +5,10 @@ excess too, but beside its jerk, which makes up nearly all of it, so climbing EV
 Here the excess stands alone, each as a share of its own bound, so that radians and radians per second squared count alike::
 
     e_v = max(|v| / v_max - 1, 0)     e_a = max(|a| / a_max - 1, 0)     e_q = (distance from [low, high]) / (v_max dt)
-    R = -(mean e_v² + mean e_a² + mean e_q²)
+    R = -(Σ e_v² + Σ e_a² + Σ e_q²)
 
-R is 0 exactly where no bound is broken, so it tells plans within their bounds from each other by nothing, stillness included.
+Sums over frames and coordinates: of means, one broken bound in a plan would be too small to stand out beside GDPO's ε. R is 0
+exactly where no bound is broken, so it tells plans within their bounds from each other by nothing, stillness included.
 
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
 """
@@ -43,4 +44,4 @@ def within_limits(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
         (acceleration.abs() / a_max - 1).clamp_min(0),
         beyond(q, limits) / (v_max * dt),
     )
-    return -torch.stack([e.square().mean(dim=(1, 2)) for e in excess]).sum(dim=0)
+    return -torch.stack([e.square().sum(dim=(1, 2)) for e in excess]).sum(dim=0)
