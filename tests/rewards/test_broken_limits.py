@@ -9,7 +9,9 @@ from worldrl.rewards.limits import JointLimits
 from worldrl.rewards.mixing import group_normalised
 
 DT = 0.1
-LIMITS = JointLimits(velocity=(1.0, 2.0), acceleration=(20.0, 40.0), low=(-0.5, -3.0), high=(0.5, 3.0), weight=(1.0, 1.0))
+LIMITS = JointLimits(
+    velocity=(1.0, 2.0), acceleration=(20.0, 40.0), low=(-0.5, -3.0), high=(0.5, 3.0), weight=(1.0, 1.0)
+)
 
 
 def ramp(speed: float, frames: int = 9) -> torch.Tensor:

@@ -287,7 +287,7 @@ def _holds_work(path: Path) -> bool:
 
 
 def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collection[str]) -> bool:
-    """Write the config on the first open, which returns True; later, insist on the same command and, but for ``free``, config."""
+    """Write the config on the first open, which returns True; later, insist on the same command and config but for ``free``."""
     file = path / "config.yaml"
     if not file.exists():
         text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)

@@ -1,7 +1,7 @@
 """How far a decoded motion breaks the bounds of position, velocity and acceleration, smoothly: something to climb.
 
-The share of frames that break a bound (:func:`~worldrl.rewards.executability.violation_rate`) has no slope. EVA's penalty holds the
-excess too, but beside its jerk, which makes up nearly all of it, so climbing EVA's reward may break more bounds than before.
+The share of frames that break a bound (:func:`~worldrl.rewards.executability.violation_rate`) has no slope. EVA's penalty holds
+the excess too, but beside its jerk, which makes up nearly all of it, so climbing EVA's reward may break more bounds than before.
 Here the excess stands alone, each as a share of its own bound, so that radians and radians per second squared count alike::
 
     e_v = max(|v| / v_max - 1, 0)     e_a = max(|a| / a_max - 1, 0)     e_q = (distance from [low, high]) / (v_max dt)

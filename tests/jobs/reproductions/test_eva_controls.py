@@ -26,7 +26,7 @@ SOURCE = stream_seed(0, "practice") % 2**31
 
 
 def test_controls_are_trained_for_what_alignment_costs():
-    """2 iterations of 3 starts, 8 videos of 3 chunks, 4 steps: 144 (4 + 9) rows; a step has 10 windows, half with one chunk ahead."""
+    """2 iterations of 3 starts, 8 videos, 3 chunks, 4 steps: 144 (4 + 9) rows; a step has 10 windows, half with a chunk ahead."""
     sizes = {"iterations": 2, "prompts": 3, "chunks": 3, "denoising": 4, "batch": 10, "bootstrap": 0.5, "unroll": 2}
     settings = replace(SETTINGS["quick"], practice=5, horizon=48, **sizes)
     assert rows_per_step(settings) == 10 * (3 + 0.5 * 4)
@@ -94,7 +94,7 @@ def test_plans_that_succeeded_become_demonstrations(practised, monkeypatch, tmp_
 
 @pytest.mark.slow
 def test_every_kind_of_arm_runs_with_practice(monkeypatch, tmp_path):
-    """Outcomes are given, since a planner of two steps fails always; staged plans are as long as those that the critic knows."""
+    """Outcomes are given, since a planner of two steps always fails; staged plans are as long as the critic's."""
 
     def practise(planning, chunks, count):
         read = torch.rand(count, chunks[TASK] * SETTINGS["tiny"].chunk // 4, 14)

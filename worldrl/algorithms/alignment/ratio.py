@@ -5,8 +5,8 @@ A noisy step from x to x' is an action of a Gaussian policy (``diffusion.sde``),
     ρ = exp(log p_θ(x' | x) - log p_old(x' | x))
     L = -mean w min(ρ A, clip(ρ, 1 - ε, 1 + ε) A) + β KL(p_θ ‖ p_ref)
 
-with the log-probability reduced as ε expects (:class:`~worldrl.diffusion.sde.RatioRule`), and w of mean 1: how often a step counts
-that several videos share.
+with the log-probability reduced as ε expects (:class:`~worldrl.diffusion.sde.RatioRule`), and w of mean 1: how often a step
+counts that several videos share.
 
 Shapes legend: ``M`` noisy steps, of any row, chunk and level.
 """

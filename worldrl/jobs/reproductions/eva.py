@@ -7,7 +7,7 @@ fourteen joint targets, and the simulator executes these, open loop. Arms, each 
 - ``restored``: the same frames through the video model's codec;
 - ``imagined-true-actions``: the same demonstrations imagined from their first frame and true actions: how much the dynamics lose;
 - ``none``: the video model as it was trained;
-- ``longer`` and ``imitate``: trained on for what alignment costs, without or with the executed plans that succeeded (``eva_controls``);
+- ``longer``, ``imitate``: trained on for what alignment costs, without or with executed plans that succeeded (``eva_controls``);
 - ``best-of-n``: the best of N videos by the reward, N such that the tests cost as much computation as the alignment did;
 - ``staged``: MIND-V's staged rollouts, the best of a few at the middle and at the end;
 - ``flow-grpo``, ``branch-grpo``, ``sol-rl``: the model aligned by each method with the same reward;
@@ -16,8 +16,8 @@ fourteen joint targets, and the simulator executes these, open loop. Arms, each 
 The first three plan nothing: they say which link is weak where the others fail.
 
 Computation is counted in rows that the network was evaluated on; a row that was trained on counts three times (forward and
-backward). Seconds depend on the machine: each stage's ``metrics.jsonl`` has them, on the wall and of the processors, and what two
-methods take to the same reward, on starts that neither learned from, is read off there.
+backward). Seconds depend on the machine: each stage's ``metrics.jsonl`` has them, on the wall and of the processors, and what
+two methods take to the same reward, on starts that neither learned from, is read off there.
 """
 
 from __future__ import annotations

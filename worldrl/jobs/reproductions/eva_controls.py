@@ -1,8 +1,8 @@
 """Controls of ``eva``: what the same cost buys without reinforcement learning.
 
-``longer`` goes on with the planner's own training, on its demonstrations, for as many steps as alignment and practice are worth in
-rows of the network. ``imitate`` does so on its own executed plans that succeeded too, as further demonstrations, for as many as the
-alignment is worth: it has seen what the critic has. Both begin where alignment begins, with a schedule of their own.
+``longer`` goes on with the planner's own training, on its demonstrations, for as many steps as alignment and practice are worth
+in rows of the network. ``imitate`` does so on its own executed plans that succeeded too, as further demonstrations, for as many
+as the alignment is worth: it has seen what the critic has. Both begin where alignment begins, with a schedule of their own.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The planner learns from successes alone, and EVA's reward knows smoothness alone, so neither can tell a smooth plan that misses. What
 can is experience: ``practice`` plans per task, from initial states that are neither tests nor demonstrations, each with what came of
-its execution (``rewards.execution_critic``). On a robot these would have to be paid for; the page says how many there were, and what
-they and the critic took.
+its execution (``rewards.execution_critic``). On a robot these would have to be paid for; the page says how many there were, and
+what they and the critic took.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class EvaSettings:
     Attributes:
         seeds: how many.
         tasks: ``bimanual`` for all seven, or names joined by ``+``.
-        arms: ``all``, or names joined by ``+``, ``none`` and ``flow-grpo`` among them; ``imitate`` needs practice, and without it
-            is not one of all.
+        arms: ``all``, or names joined by ``+``, ``none`` and ``flow-grpo`` among them; ``imitate`` needs practice, and is not
+            one of all without.
         demonstrations: per task, failures of the expert among them; only successes are learned from.
         noisy_share: of them whose expert is disturbed, so that states beside its path are seen, and how it comes back.
         noise: how much, in the expert's own units: 1 cm of each tool per control step.
@@ -64,8 +64,8 @@ class EvaSettings:
             whose reward is mixed with the executability by GDPO; 0 trains none.
         critic_steps: of the critic's training.
         critic_weight: of its reward beside the executability's 1.
-        limits_weight: of the smooth penalty on broken limits (``rewards.broken_limits``) beside the executability's 1, by GDPO; 0
-            leaves it out.
+        limits_weight: of the smooth penalty on broken limits (``rewards.broken_limits``) beside the executability's 1, by
+            GDPO; 0 leaves it out.
         iterations: of the alignment.
         prompts: starts per iteration.
         chunks: length of the videos that are aligned, and of those that the reward's constants are measured on.

@@ -79,7 +79,10 @@ def paired_table(results: Results, base: str, arms: Sequence[str]) -> Table:
         won, lost = found["only_b"], found["only_a"]
         rows.append((method, rate, f"{100 * found['diff']:+.1f}", points, f"{won} / {lost}", f"{found['p']:.3g}"))
     heads = ("Arm", "Success", f"Against {base}, points", "95 % interval", "Won / lost", "p (McNemar)")
-    note = "The same test states, all seeds pooled: intervals hold for these models and new states; the claims' hold for new seeds."
+    note = (
+        "The same test states, all seeds pooled: intervals hold for these models and new states; the claims' of seeds hold for new "
+        "seeds."
+    )
     return Table(f"Success against {base}", heads, rows, note)
 
 
@@ -96,8 +99,9 @@ def knowledge_table(settings: EvaSettings, results: Results) -> Table:
             rows.append((method, REWARDS[name], area, *counted))
     heads = ("Arm", "Reward", "Area under the ROC curve", "Means of", "Successes", "Failures")
     note = (
-        "Of a plan's reward for the success of its execution, within each seed and task, then averaged over those with both outcomes: "
-        "the sentence alone tells tasks apart, and each seed has a critic of its own. 0.5 is chance. EVA's reward knows smoothness alone."
+        "Of a plan's reward for the success of its execution, within each seed and task, then averaged over those with both "
+        "outcomes: the sentence alone tells tasks apart, and each seed has a critic of its own. 0.5 is chance. EVA's reward knows "
+        "smoothness alone."
     )
     return Table("What the rewards know of success", heads, rows, note)
 
@@ -130,8 +134,8 @@ def cost_table(settings: EvaSettings, results: Results) -> Table:
     )
     less = ("Seconds on the wall", "Gain in reward", "Times less seconds", "imagining", "rows", "Rows of the tests")
     note = (
-        f"Cost in rows of the network, a trained one counts {TRAINED} times. Gain on kept starts. Times less: processor seconds and rows than "
-        "plain GRPO, and Sol-RL than its whole pool in full, to the same reward; 1 without a gain."
+        f"Cost in rows of the network, a trained one counts {TRAINED} times. Gain on kept starts. Times less: processor seconds and "
+        "rows than plain GRPO, and Sol-RL than its whole pool in full, to the same reward; 1 without a gain."
     )
     return Table("Costs, means over seeds", (*heads, *less), rows, note)
 
@@ -175,7 +179,8 @@ def notes(settings: EvaSettings, results: Results) -> list[str]:
     """How it was done, and limits."""
     return [
         f"{settings.tasks}: {settings.demonstrations} demonstrations per task and seed, {settings.tests} test states per task.",
-        f"Best-of-N draws {equal_compute(settings)} videos per test, what alignment costs shared among the tests: with more tests N is smaller.",
+        f"Best-of-N draws {equal_compute(settings)} videos per test, what alignment costs shared among the tests: with more tests N "
+        "is smaller.",
         "Plans are executed open loop; the inverse dynamics reads the command, gripper included, so that a grasp is held.",
         "Limits are measured on the demonstrations' own motion, not a data sheet's.",
         *regime_notes(settings, results),
@@ -185,8 +190,10 @@ def notes(settings: EvaSettings, results: Results) -> list[str]:
 
 def regime_notes(settings: EvaSettings, results: Results) -> list[str]:
     """Say that the planner's training was chosen, and what more of it gives where that was measured."""
-    chosen = f"The planner is trained for {settings.world_steps} steps; how many is chosen, since a planner that is trained out leaves "
-    told = [chosen + "alignment nothing to gain."]
+    told = [
+        f"The planner is trained for {settings.world_steps} steps; how many is chosen, since one that is trained out leaves alignment "
+        "nothing to gain."
+    ]
     for method, what in (("longer", "of the same training"), ("imitate", "on its executed plans that succeeded, too")):
         if method in results:
             steps = results[method][0]["further_steps"]
@@ -209,7 +216,7 @@ def critic_notes(settings: EvaSettings, results: Results) -> list[str]:
     seen = sum(one["successes"] for one in worth), sum(one["failures"] for one in worth)
     return [
         f"A critic of executed plans weighs {settings.critic_weight:g} beside the executability's 1 (GDPO). It learned from "
-        f"{worth[0]['learned']} of {worth[0]['executed']} plans per seed, executed in the simulator before any alignment; arms that climb or "
-        f"choose by it rest on them, and the table of costs has them as a row. Its area under the ROC curve, seed by seed: {areas}, over "
-        f"{seen[0]} kept successes and {seen[1]} failures.{limits}"
+        f"{worth[0]['learned']} of {worth[0]['executed']} plans per seed, executed in the simulator before any alignment; arms that "
+        "climb or choose by it rest on them, and the table of costs has them as a row. Its area under the ROC curve, seed by seed: "
+        f"{areas}, over {seen[0]} kept successes and {seen[1]} failures.{limits}"
     ]

@@ -2,7 +2,8 @@
 
 A claim's numbers are laid out so that the paper expects them above zero. The verdict is "reproduced" where the 95 %
 Student interval of their mean over seeds lies above zero, "contrary" where it lies below, "not reproduced" where
-it holds zero, and "open" where one seed gives no interval. A claim of episodes instead of seeds brings its own (:class:`Judged`).
+it holds zero, and "open" where one seed gives no interval. A claim of episodes instead of seeds brings its own
+(:class:`Judged`).
 """
 
 from __future__ import annotations
