@@ -101,11 +101,14 @@ def test_every_kind_of_arm_runs_with_practice(monkeypatch, tmp_path):
         return Practice(read, ["open it"] * count, np.arange(count) % 2 == 0)
 
     monkeypatch.setattr(eva_critic, "practise", practise)
-    settings = replace(SETTINGS["tiny"], practice=8, critic_steps=4, limits_weight=0.5)
+    settings = replace(SETTINGS["tiny"], practice=40, kept=0.5, critic_steps=4, limits_weight=0.5)
     arms = ("none", "longer", "imitate", "staged", "flow-grpo", "branch-grpo")
-    found = {arm: [eva.run(settings, Cell(arm, 0), tmp_path / "run/stages" / arm)] for arm in arms}
+    folders = {arm: tmp_path / "run/stages" / arm for arm in arms}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    found = {arm: [eva.run(settings, Cell(arm, 0), folder)] for arm, folder in folders.items()}
     for arm, (one,) in found.items():
-        assert one["critic"]["executed"] == 8
+        assert one["critic"]["executed"] == 40
         assert {"reward", "foreseen_success"} == set(one["per_plan"])
         assert ("cost" in one) == (arm in ("longer", "imitate", "flow-grpo", "branch-grpo"))
     findings = eva.conclude(replace(settings, arms="+".join(arms)), found)
