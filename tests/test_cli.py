@@ -141,6 +141,7 @@ def test_default_run_dir_ignores_the_order_of_settings() -> None:
     one = default_run_dir("collect", {"seed": "1", "preset": "gpu", "x": "2"})
     assert one == default_run_dir("collect", {"x": "2", "seed": "1", "preset": "gpu"})
     assert one.startswith("runs/collect-gpu-")
+    assert one == default_run_dir("collect", {"x": "2", "seed": "1", "preset": "gpu", "workers": "4"})  # the same run
     # Two settings are never confused with one whose text holds the other.
     assert default_run_dir("a", {"b": "1", "c": "2"}) != default_run_dir("a", {"b": "1c=2"})
 

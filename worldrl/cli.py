@@ -188,10 +188,10 @@ def default_run_dir(command: str, given: Mapping[str, str]) -> str:
         command: for example ``"train-vla"``.
         given: the overrides, as text by dotted key.
     """
-    from worldrl.settings import MAY_CHANGE
+    from worldrl.settings import MAY_CHANGE, WHERE
 
     preset = given.get("preset", "cpu")
-    others = sorted(f"{key}={text}" for key, text in given.items() if key not in ("preset", *MAY_CHANGE))
+    others = sorted(f"{key}={text}" for key, text in given.items() if key not in ("preset", *MAY_CHANGE, *WHERE))
     digest = hashlib.blake2b("\n".join(others).encode(), digest_size=3).hexdigest()
     return f"runs/{command}" + (f"-{preset}" if preset != "cpu" else "") + (f"-{digest}" if others else "")
 

@@ -75,6 +75,17 @@ def test_another_config_is_refused_with_a_diff(tmp_path):
     open_run(tmp_path).close()  # the refusal let the lock go
 
 
+def test_where_work_is_done_may_change_and_is_no_part_of_the_hash(tmp_path):
+    """More processes for the same numbers: the run goes on, and config.yaml says what it was begun with."""
+    with open_run(tmp_path, config={**CONFIG, "workers": 2}, free=("workers",)) as run:
+        begun = run.config_hash
+    with open_run(tmp_path, config={**CONFIG, "workers": 4}, free=("workers",)) as run:
+        assert run.config_hash == begun == config_hash(CONFIG)
+        assert yaml.safe_load((tmp_path / "config.yaml").read_text())["workers"] == 2
+    with pytest.raises(RunDirectoryError, match="seed: 0 -> 1; choose"):
+        open_run(tmp_path, config={**CONFIG, "workers": 4, "seed": 1}, free=("workers",))
+
+
 def refused(path: Path, made: str = "", **given) -> None:
     """Begin a run that is refused by one of its own checks, after it has written ``made`` into a stage."""
     with suppress(SettingError), open_run(path, **given) as run:

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from worldrl.cli import main as command_line
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import RunDirectoryError, SettingError
 from worldrl.jobs import reproduce
+from worldrl.jobs.opening import open_run
 from worldrl.jobs.reproduce import ReproduceSettings
-from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, find
+from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, find, methods_of
 from worldrl.jobs.reproductions.eva_settings import EvaSettings
 from worldrl.jobs.reproductions.findings import VERDICTS, Claim, Findings, across_seeds
 from worldrl.jobs.reproductions.neubay_bandit import BanditSettings
@@ -79,6 +80,16 @@ def test_mistake_is_one_line(arguments: list[str], message: str, capsys: pytest.
     assert err.count("\n") == 1
 
 
+def test_an_effects_settings_may_choose_its_methods() -> None:
+    effect = find("eva").load()
+    quick = effect.SETTINGS["quick"]
+    assert methods_of(effect, changed(quick, {"arms": "flow-grpo+none"})) == ("none", "flow-grpo")
+    assert "imitate" not in methods_of(effect, quick)  # of no practice
+    assert methods_of(effect, changed(quick, {"practice": 4})) == effect.METHODS
+    other = find("neubay-bandit").load()
+    assert methods_of(other, other.SETTINGS["quick"]) == other.METHODS
+
+
 def test_without_a_name_it_lists_all_and_writes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -97,9 +108,11 @@ def test_name_goes_into_the_run_directory(capsys: pytest.CaptureFixture[str]) ->
 @pytest.mark.parametrize("name", TINY)
 def test_tiny_run_resumes_and_leaves_a_page(name: str, tmp_path: Path) -> None:
     settings = ReproduceSettings(name=name, run_dir=str(tmp_path / "run"), scale="tiny", workers=0)
+    effect = find(name).load()
+    methods = list(methods_of(effect, effect.SETTINGS["tiny"]))
     first = reproduce.main(settings)
     stages = sorted((tmp_path / "run" / "stages").glob("*/stage.json"))
-    assert len(stages) == 2 * len(find(name).load().METHODS)
+    assert len(stages) == 2 * len(methods)
     stages[0].unlink()
     kept = {path: path.stat().st_mtime_ns for path in stages[1:]}
     again = reproduce.main(settings)
@@ -111,8 +124,17 @@ def test_tiny_run_resumes_and_leaves_a_page(name: str, tmp_path: Path) -> None:
     page = (tmp_path / "run" / "report.html").read_text()
     assert first["claims"][0]["sentence"].partition(" (")[0].split("'")[0] in page
     assert "<svg" in page
-    strips = [method for method in find(name).load().METHODS if f"{method}, seed 0" in page]
-    assert strips == (list(find(name).load().METHODS) if name == "eva" else [])
+    strips = [method for method in methods if f"{method}, seed 0" in page]
+    assert strips == (methods if name == "eva" else [])
+
+
+def test_a_run_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
+    for workers in (2, 0):
+        with open_run("reproduce", ReproduceSettings(name="eva", run_dir=str(tmp_path), workers=workers)):
+            pass
+    changed = ReproduceSettings(name="eva", run_dir=str(tmp_path), workers=0, seed=1)
+    with pytest.raises(RunDirectoryError, match="seed: 0 -> 1; choose"), open_run("reproduce", changed):
+        pass
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -96,7 +96,7 @@ class RunDirectory:
         path: the directory.
         command: the worldrl command, for example ``"train-vla"``.
         config: plain JSON config.
-        config_hash: its hash.
+        config_hash: its hash, without what may change.
         resume_command: what to type to go on after a stop.
     """
 
@@ -109,9 +109,10 @@ class RunDirectory:
         lock: int,
         clock: Callable[[], float],
         begun: bool,
+        free: Collection[str],
     ) -> None:
         self.path, self.command, self.config, self.resume_command = path, command, config, resume_command
-        self.config_hash = config_hash(config)
+        self.config_hash = config_hash(_bound(config, free))
         self._lock: int | None = lock
         self._begun = begun
         self._clock, self._began = clock, clock()
@@ -127,6 +128,7 @@ class RunDirectory:
         command: str,
         config: Mapping[str, Any],
         resume_command: str,
+        free: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> RunDirectory:
         """Create or reopen a run directory and lock it for this process.
@@ -136,6 +138,7 @@ class RunDirectory:
             command: the worldrl command.
             config: JSON-ready; on a later open it must be the same.
             resume_command: what to type to go on after a stop.
+            free: keys of the config that a later open may give other values, since nothing that is computed depends on them.
             clock: seconds that only go forward, for the wall time.
 
         Returns:
@@ -152,8 +155,8 @@ class RunDirectory:
         lock = take_lock(path / "run.lock", command)
         try:
             recover(path)
-            begun = _claim_config(path, command, body)
-            run = cls(path, command, body, resume_command, lock, clock, begun)
+            begun = _claim_config(path, command, body, free)
+            run = cls(path, command, body, resume_command, lock, clock, begun, free)
             run.tick(force=True)
         except BaseException:
             os.close(lock)
@@ -272,14 +275,19 @@ def config_hash(config: Mapping[str, Any]) -> str:
     return digest(plain(config, where="config", error=RunDirectoryError))
 
 
+def _bound(config: Mapping[str, Any], free: Collection[str]) -> dict[str, Any]:
+    """The config without the keys that may change."""
+    return {key: value for key, value in config.items() if key not in free}
+
+
 def _holds_work(path: Path) -> bool:
     """Whether anything but the claim and the lock has content: logs and stages are made empty."""
     own = {path / name for name in (*CLAIM, "run.lock")}
     return any(file.is_file() and file not in own and file.stat().st_size > 0 for file in path.rglob("*"))
 
 
-def _claim_config(path: Path, command: str, config: dict[str, Any]) -> bool:
-    """Write the config on the first open, which returns True; later, insist on the same command and config."""
+def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collection[str]) -> bool:
+    """Write the config on the first open, which returns True; later, insist on the same command and config but for ``free``."""
     file = path / "config.yaml"
     if not file.exists():
         text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
@@ -289,7 +297,7 @@ def _claim_config(path: Path, command: str, config: dict[str, Any]) -> bool:
         earlier: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as reason:
         raise RunDirectoryError(f"{file}: damaged; restore it, or choose a new run_dir") from reason
-    if changed := difference(earlier, config):
+    if changed := difference(_bound(earlier, free), _bound(config, free)):
         raise RunDirectoryError(
             f"{path}: was begun with another config: {changed}; choose a new run_dir, or delete {path} to start again"
         )

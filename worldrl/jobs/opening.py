@@ -10,7 +10,7 @@ from typing import Any
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.heartbeat import Heartbeat
 from worldrl.core.run import RunDirectory
-from worldrl.settings import MAY_CHANGE, as_plain, resume_command
+from worldrl.settings import MAY_CHANGE, WHERE, as_plain, resume_command
 
 
 @contextmanager
@@ -27,7 +27,7 @@ def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
     config = {name: value for name, value in as_plain(settings).items() if name not in MAY_CHANGE}
     with (
         RunDirectory.open(
-            Path(settings.run_dir), command=command, config=config, resume_command=resume_command(command)
+            Path(settings.run_dir), command=command, config=config, resume_command=resume_command(command), free=WHERE
         ) as run,
         Heartbeat(run),
     ):

@@ -19,7 +19,7 @@ from worldrl.core.run import RunDirectory
 from worldrl.evaluation.report.model import Filmstrip, Number, ReportData
 from worldrl.evaluation.report.store import save_report
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, Cell, Task, changed, find
+from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, Cell, Task, changed, find, methods_of
 from worldrl.jobs.reproductions.findings import VERDICTS, Findings, claims_table
 from worldrl.jobs.reproductions.strips import kept_strips
 from worldrl.jobs.side_by_side import run_tasks
@@ -68,11 +68,12 @@ def main(settings: ReproduceSettings) -> dict[str, Any]:
         return {}
     effect = find(settings.name).load()
     sizes = changed(effect.SETTINGS[settings.scale], settings.change)
-    cells = [Cell(m, settings.seed + k) for k in range(settings.seeds or sizes.seeds) for m in effect.METHODS]
+    methods = methods_of(effect, sizes)
+    cells = [Cell(m, settings.seed + k) for k in range(settings.seeds or sizes.seeds) for m in methods]
     with open_run("reproduce", settings) as run:
         results = compute(run, settings, cells)
         findings = effect.conclude(sizes, results)
-        findings = replace(findings, filmstrips=[*findings.filmstrips, *pictures(run, settings.seed, effect.METHODS)])
+        findings = replace(findings, filmstrips=[*findings.filmstrips, *pictures(run, settings.seed, methods)])
         metrics = {
             "name": settings.name,
             "verdict": findings.verdict,

@@ -12,7 +12,7 @@ from worldrl.algorithms.alignment.branch_grpo import (
     depth_advantages,
     fused_values,
     kept_leaves,
-    kept_nodes,
+    leaves_below,
     pruned_layers,
 )
 from worldrl.algorithms.alignment.flow_grpo import FlowGrpo, FlowGrpoConfig
@@ -79,13 +79,14 @@ def test_width_pruning_keeps_the_extremes_and_those_who_lead_to_them(hand_made):
 
     def kept(**over):
         config = BranchGrpoConfig(**over)
-        return [keep.int().tolist() for keep in kept_nodes(tree, kept_leaves(tree, leaves, config))]
+        return [(below > 0).int().tolist() for below in leaves_below(tree, kept_leaves(tree, leaves, config))]
 
     assert kept() == [[1, 1], [1, 1, 1], [1] * 7]
     assert kept(prune_width="parent_best") == [[1, 1], [1, 1, 1], [0, 1, 0, 0, 1, 0, 1]]
     assert kept(prune_width="extremes", extremes_share=0.4) == [[1, 1], [1, 1, 1], [0, 1, 1, 0, 0, 1, 1]]
-    only = kept_nodes(tree, torch.tensor([True, False, False, False, False, False, False]))
-    assert [keep.int().tolist() for keep in only] == [[1, 0], [1, 0, 0], [1, 0, 0, 0, 0, 0, 0]]
+    only = leaves_below(tree, torch.tensor([True, False, False, False, False, False, False]))
+    assert [below.tolist() for below in only] == [[1, 0], [1, 0, 0], [1, 0, 0, 0, 0, 0, 0]]
+    assert [below.tolist() for below in leaves_below(tree, torch.ones(7))] == [[5, 2], [2, 3, 2], [1] * 7]
 
 
 def test_depth_pruning_slides_down_and_stops():
@@ -99,7 +100,7 @@ def test_pruned_nodes_are_never_shown_to_the_network(hand_made, make_task):
     tree, leaves = hand_made
     schedule = make_schedule(Denoising(steps=2, noise="constant"))
     advantage = depth_advantages(make_task(), tree, fused_values(tree, leaves, 0.0))
-    keep = kept_nodes(tree, kept_leaves(tree, leaves, BranchGrpoConfig(prune_width="parent_best")))
+    keep = leaves_below(tree, kept_leaves(tree, leaves, BranchGrpoConfig(prune_width="parent_best")))
     keep[0] = torch.zeros_like(keep[0])
     steps = noisy_steps(tree.layers, schedule, advantage, keep)
     assert steps.x.flatten().tolist() == [0, 1, 2, 1, 4, 6]  # the layer's rows: all of the second, three leaves

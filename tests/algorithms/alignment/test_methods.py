@@ -298,7 +298,8 @@ def test_an_alignment_cut_short_goes_on_to_the_same_bits(make_task, method, tmp_
     assert str(again[1]) == str(whole[1])  # as text: NaN is not itself
     lines = read_metrics(tmp_path / "cut")
     assert [line["step"] for line in lines] == [0, 1, 2, 3]
-    assert lines[0]["values"].keys() >= {"reward/bright", "cost/evaluations", "seconds/iteration"}
+    told = {"reward/bright", "cost/evaluations", "seconds/iteration", "cpu_seconds/imagining", "cpu_seconds/iteration"}
+    assert lines[0]["values"].keys() >= told
 
 
 def test_weights_that_explode_are_not_kept(make_task, monkeypatch):

@@ -12,27 +12,20 @@ from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.planned_execution import Practice
 from worldrl.jobs.reproductions import eva_critic, eva_parts
 from worldrl.jobs.reproductions.catalogue import Cell, changed
-from worldrl.jobs.reproductions.eva import SETTINGS, claims, cost_table, knowledge_table, paired_table
+from worldrl.jobs.reproductions.eva import SETTINGS
 from worldrl.jobs.reproductions.eva_arms import (
-    ALIGNED,
-    GIVEN,
-    METHODS,
-    TRAINED,
     alignment_method,
     climbed,
     costs,
     equal_compute,
-    group_size,
     look_points,
     mixture,
-    needed,
     shown,
     staging,
-    times_less,
     told_climb,
 )
 from worldrl.jobs.reproductions.eva_parts import Parts, planner_config, planner_training
-from worldrl.jobs.reproductions.eva_settings import chunks_to, task_names_of
+from worldrl.jobs.reproductions.eva_settings import ALIGNED, GIVEN, TRAINED, chunks_to, group_size, task_names_of
 from worldrl.jobs.reproductions.strips import kept_strips, save_strip
 from worldrl.rewards.mixing import mix
 
@@ -163,65 +156,25 @@ def test_a_stage_leaves_pictures_for_the_page(tmp_path):
     assert np.array_equal(found.rows["planned"], frames[:2])
 
 
-def way(reward, seconds):
-    return {
-        "finished": [0.0, 1, 2],
-        "reward": reward,
-        "rows": [0.0, 10, 20],
-        "seconds": seconds,
-        "rollout_seconds": seconds,
-    }
-
-
-def test_what_it_takes_to_the_same_reward():
-    slow, fast = way([1.0, 2.0, 3.0], [0.0, 60, 120]), way([1.0, 3.0, 4.0], [0.0, 40, 80])
-    assert needed(slow, "seconds", 2.5) == pytest.approx(90)
-    assert needed(fast, "seconds", 2.5) == pytest.approx(30)
-    assert times_less(slow, fast, "seconds") == pytest.approx(120 / 40)  # both reach 3
-    assert times_less(slow, fast, "rows") == pytest.approx(20 / 10)
-    falling = way([1.0, 0.5, 0.9], [0.0, 1, 2])
-    assert times_less(slow, falling, "seconds") == times_less(falling, slow, "seconds") == 1
-
-
 def test_seconds_on_the_way_are_the_logs_and_rows_the_historys():
     history = [{"cost/evaluations": 4.0, "cost/trained_steps": 2.0}] * 2
     lines = [
-        {"series": "align", "step": k, "values": {"seconds/iteration": 5.0 + k, "seconds/imagining": 2.0}}
+        {
+            "series": "align",
+            "step": k,
+            "values": {
+                "seconds/iteration": 5.0 + k, "seconds/imagining": 2.0,
+                "cpu_seconds/iteration": 4.0, "cpu_seconds/imagining": 1.0,
+            },
+        }
         for k in (0, 1)
-    ]
+    ]  # fmt: skip
     found = told_climb(history, {0: 1.0, 2: 3.0}, [*lines, {"series": "idm", "step": 0, "values": {}}])
     assert found == {
         "finished": [0, 2], "reward": [1, 3], "rows": [0, 20], "seconds": [0, 11], "rollout_seconds": [0, 4],
+        "cpu_seconds": [0, 8], "cpu_rollout_seconds": [0, 2],
     }  # fmt: skip
     assert look_points(replace(QUICK, iterations=5, look_every=2)) == [0, 2, 4, 5]
-
-
-def results(**flow: float):
-    same = {"success": 0.5, "violation_rate": 0.2, "jerk_spike_rate": 0.1, "motion": 0.5, "reward": 2.0, "cost": 1000.0}
-    per_plan = {"reward": [2.0, 2.0], "foreseen_success": [0.9, 0.1]}
-    rows = {method: {**same, "hits": [True, False], "episodes": 2, "per_plan": per_plan} for method in METHODS}
-    for method in ALIGNED:
-        rows[method] |= {"imagined_rows": 1.0, "trained_rows": 2.0, "climb": way([1.0, 2.0, 3.0], [0.0, 60, 120])}
-    rows["flow-grpo"] |= flow
-    rows["branch-grpo"] |= {"climb": way([1.0, 3.0, 4.0], [0.0, 40, 80]), "hits": [True, True]}
-    return {method: [row, dict(row)] for method, row in rows.items()}
-
-
-def test_claims_are_differences_that_should_lie_above_zero():
-    found = claims(results(success=0.6, violation_rate=0.05, motion=0.5, reward=3.0))
-    means = [claim.mean for claim in found]
-    assert means[:4] == pytest.approx([0.1, 0.05, 0.05, 0.1])
-    # BranchGRPO is where plain GRPO ends after 40 s instead of 120; Sol-RL is as fast as its pool.
-    assert means[4:] == pytest.approx([3 - 1.8, 1 - 2])
-    assert np.isfinite(means).all()
-
-
-def test_what_a_reward_knows_of_success_is_told_plan_by_plan():
-    rows = {row[:2]: row[2:] for row in knowledge_table(results()).rows}
-    assert rows["none", "moving_executability"] == ("0.50", "2", "2")
-    assert rows["none", "execution, foreseen"] == ("1.00", "2", "2")
-    assert rows["branch-grpo", "execution, foreseen"][0] == "unknown: one outcome only"
-    assert {arm for arm, _ in rows} == {"none", "best-of-n", "staged", *ALIGNED}
 
 
 def test_the_critics_reward_is_mixed_in_where_there_was_practice():
@@ -235,6 +188,14 @@ def test_the_critics_reward_is_mixed_in_where_there_was_practice():
     named = {"moving_executability": terms[:, 0].numpy(), "execution": terms[:, 1].numpy()}
     assert climbed(QUICK, named) == pytest.approx(6)
     assert climbed(practised, named) == pytest.approx((6 + 2 * 10 * 0.5) / 3)
+    limited = replace(practised, limits_weight=0.5)
+    third = torch.tensor([[0.0], [-0.1], [0.0]])
+    every = torch.cat([terms[:, :1], third, terms[:, 1:]], dim=1)
+    torch.testing.assert_close(mixture(limited)(every, group), mix(every, group, weights=[1.0, 0.5, 2.0]))
+    alone = replace(QUICK, limits_weight=0.5)
+    torch.testing.assert_close(mixture(alone)(every[:, :2], group), mix(every[:, :2], group, weights=[1.0, 0.5]))
+    with pytest.raises(SettingError, match="limits_weight"):
+        changed(QUICK, {"limits_weight": -1})
     for wrong in ({"practice": -1}, {"critic_weight": 0}):
         with pytest.raises(SettingError, match="practice"):
             changed(QUICK, wrong)
@@ -255,8 +216,11 @@ def test_the_critic_is_made_once_of_all_tasks(make_world_model, tmp_path, monkey
     parts = Parts(make_world_model(planning=True), idm, [], [], frame_s=0.1)
     found = eva_critic.with_critic(settings, 0, tmp_path / "run/stages/one", parts)
     assert asked == [(dict.fromkeys(two.split("+"), 3), 20, ("moving_executability",))]
-    assert found.critic_worth["learned"] == 15
+    worth = found.critic_worth
+    assert (worth["learned"], worth["executed"], worth["imagined_rows"]) == (15, 40, 20 * 2 * 3 * 4)
+    assert worth["cpu_seconds"] > 0
     assert found.reward.names == ("moving_executability", "execution")
+    assert replace(found, limits=True).reward.names == ("moving_executability", "within_limits", "execution")
     assert eva_critic.with_critic(settings, 0, tmp_path / "run/stages/two", parts).critic is not None
     assert len(asked) == 1  # the second stage finds what the first has made
 
@@ -269,13 +233,13 @@ def test_tasks_are_all_or_those_named():
         changed(QUICK, {"tasks": "BimanualOpenDrawer+nothing"})
 
 
-def test_arms_are_compared_test_by_test():
-    """Four tests of two seeds: BranchGRPO wins two and loses none, the others are as before."""
-    table = paired_table(results())
-    rows = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
-    assert rows["branch-grpo"]["Against none, points"] == "+50.0"
-    assert rows["branch-grpo"]["Won / lost"] == "2 / 0"
-    assert rows["branch-grpo"]["Success"].endswith("(4/4)")
-    assert rows["sol-rl"]["Against none, points"] == "+0.0"
-    assert set(rows) == {"best-of-n", "staged", *ALIGNED}
-    assert [row[0] for row in cost_table(results()).rows] == list(ALIGNED)
+def test_arms_are_all_that_can_be_or_those_named():
+    assert changed(QUICK, {"arms": "flow-grpo+none+best-of-n"}).methods == ("none", "best-of-n", "flow-grpo")
+    assert set(changed(QUICK, {"practice": 5}).methods) - set(QUICK.methods) == {"imitate"}
+    for wrong, message in (
+        ("none+flow-grpo+bestofn", "did you mean 'best-of-n'"),
+        ("flow-grpo", "add none"),
+        ("none+flow-grpo+imitate", r"change\.practice=N"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            changed(QUICK, {"arms": wrong})

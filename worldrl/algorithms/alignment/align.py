@@ -138,10 +138,10 @@ def _iterate(
     task: AlignmentTask, method: AlignmentMethod, optimizer: Optimizer, iteration: int
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Take an iteration's gradient steps; return its numbers, and the seconds until the first loss and in all."""
-    began, logs = time.monotonic(), Logs()
+    began, logs = _clocks(), Logs()
     imagined, norm = None, None
     for loss in method.losses(iteration, logs):
-        imagined = imagined or time.monotonic()
+        imagined = imagined or _clocks()
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = nn.utils.clip_grad_norm_(task.dynamics.parameters(), task.config.clip_norm)
@@ -153,9 +153,15 @@ def _iterate(
         optimizer.step()
     if norm is not None:
         logs["align/gradient_norm"] = norm
-    ended = time.monotonic()
+    ended = _clocks()
     numbers = {name: float(value) for name, value in logs.items()}
-    return numbers, {"seconds/imagining": (imagined or ended) - began, "seconds/iteration": ended - began}
+    spent = {"imagining": imagined or ended, "iteration": ended}
+    return numbers, {f"{clock}/{name}": now[clock] - began[clock] for name, now in spent.items() for clock in began}
+
+
+def _clocks() -> dict[str, float]:
+    """Seconds on the wall, and of this process's processors: what other jobs on the machine do not lengthen."""
+    return {"seconds": time.monotonic(), "cpu_seconds": time.process_time()}
 
 
 def _note(task: AlignmentTask, numbers: dict[str, float]) -> str:

@@ -9,6 +9,13 @@ are fused upward, and every edge gets the advantage of the node it leads to, nor
 One terminal reward so becomes a dense credit: an early edge is judged by all that followed from it. Over a video of several
 chunks the tree spans denoising steps and chunks alike; a split at the beginning of chunk ``u`` is at step ``u S``.
 
+The objective is GRPO's over the leaves' videos, each with all of its steps; that they share early edges saves evaluations and
+changes no weight. An edge therefore counts once for each leaf below it, and every layer as much as any other::
+
+    J = 1/B Σ_leaf 1/T Σ_t min(ρ_t A(node_t), clip(ρ_t) A(node_t)) = 1/T Σ_t Σ_{node of t} (leaves below / B) min(...)
+
+The mean over edges would count the first chunk of three, from which all follows, a quarter as much as the last.
+
 Pruning leaves nodes out of the backward pass only. In width: the best child of each last split (``parent_best``), or each
 prompt's best and worst leaves (``extremes``). In depth: a window of layers that slides down as training goes on.
 The published code multiplies the noise at splits by 4 and keeps the log-probability of the plain noise; here both agree.
@@ -144,13 +151,15 @@ def _best_of(value: Tensor, family: Tensor) -> Tensor:
     return keep
 
 
-def kept_nodes(tree: VideoTree, leaves: Tensor) -> list[Tensor]:
-    """Keep the nodes that lead to a kept leaf: per layer bool ``[R]``."""
-    keep = [leaves]
-    for above, below in zip(reversed(tree.layers[:-1]), reversed(tree.layers[1:]), strict=True):
-        counts = torch.zeros(len(above.group), dtype=torch.int64)
-        keep.append(counts.scatter_add_(0, below.parent, keep[-1].long()) > 0)
-    return keep[::-1]
+def leaves_below(tree: VideoTree, leaves: Tensor) -> list[Tensor]:
+    """Count the kept leaves ``[B]`` that each node leads to: per layer int64 ``[R]``; 0 prunes it.
+
+    So often its step counts in the loss, which is that of the kept videos with all of their steps.
+    """
+    below = [leaves.long()]
+    for above, layer in zip(reversed(tree.layers[:-1]), reversed(tree.layers[1:]), strict=True):
+        below.append(torch.zeros(len(above.group), dtype=torch.int64).scatter_add_(0, layer.parent, below[-1]))
+    return below[::-1]
 
 
 def pruned_layers(iteration: int, config: BranchGrpoConfig) -> range:
@@ -194,9 +203,9 @@ class BranchGrpo:
         logs.update(reward_logs(task, terms, tree.group), **{"cost/evaluations": torch.tensor(float(tree.evaluations))})
         values = fused_values(tree, value, config.fusion)
         advantage = depth_advantages(task, tree, values)
-        keep = kept_nodes(tree, kept_leaves(tree, value, config))
+        counted = leaves_below(tree, kept_leaves(tree, value, config))
         for layer in pruned_layers(iteration, config):
-            if layer < len(keep):
-                keep[layer] = torch.zeros_like(keep[layer])
-        steps = noisy_steps(tree.layers, schedule, advantage, keep)
+            if layer < len(counted):
+                counted[layer] = torch.zeros_like(counted[layer])
+        steps = noisy_steps(tree.layers, schedule, advantage, counted)
         yield from ratio_losses(task, schedule, steps, config.ratio, iteration, logs)

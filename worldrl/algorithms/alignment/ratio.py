@@ -3,9 +3,10 @@
 A noisy step from x to x' is an action of a Gaussian policy (``diffusion.sde``), so its ratio is exact::
 
     ρ = exp(log p_θ(x' | x) - log p_old(x' | x))
-    L = -mean min(ρ A, clip(ρ, 1 - ε, 1 + ε) A) + β KL(p_θ ‖ p_ref)
+    L = -mean w min(ρ A, clip(ρ, 1 - ε, 1 + ε) A) + β KL(p_θ ‖ p_ref)
 
-with the log-probability reduced as ε expects (:class:`~worldrl.diffusion.sde.RatioRule`).
+with the log-probability reduced as ε expects (:class:`~worldrl.diffusion.sde.RatioRule`), and w of mean 1: how often a step
+counts that several videos share.
 
 Shapes legend: ``M`` noisy steps, of any row, chunk and level.
 """
@@ -41,6 +42,7 @@ class NoisySteps:
         x_next: after.
         logp: ``[M]`` when it was drawn.
         advantage: ``[M]``.
+        weight: how often each counts, of mean 1, ``[M]``.
         around: what the network saw.
     """
 
@@ -49,6 +51,7 @@ class NoisySteps:
     x_next: Tensor
     logp: Tensor
     advantage: Tensor
+    weight: Tensor
     around: Surroundings
 
     def __len__(self) -> int:
@@ -63,20 +66,20 @@ class NoisySteps:
 
 
 def noisy_steps(
-    layers: Sequence[Layer], schedule: Schedule, advantage: Sequence[Tensor], keep: Sequence[Tensor]
+    layers: Sequence[Layer], schedule: Schedule, advantage: Sequence[Tensor], counted: Sequence[Tensor]
 ) -> NoisySteps | None:
-    """Collect the kept noisy steps of some layers; None where there are none.
+    """Collect the noisy steps of some layers that count; None where there are none.
 
     Args:
         layers: of a tree.
         schedule: says which steps are noisy.
         advantage: per layer ``[R]``.
-        keep: per layer bool ``[R]``; what is left out is never shown to the network again.
+        counted: per layer ``[R]``, how often each step counts, or bool; what does not is never shown to the network again.
     """
-    chosen = [n for n, layer in enumerate(layers) if layer.step in schedule.noisy and bool(keep[n].any())]
+    chosen = [n for n, layer in enumerate(layers) if layer.step in schedule.noisy and bool(counted[n].any())]
     if not chosen:
         return None
-    rows = {n: keep[n].nonzero()[:, 0].to(layers[n].x.device) for n in chosen}
+    rows = {n: counted[n].nonzero()[:, 0].to(layers[n].x.device) for n in chosen}
 
     def join(name: str) -> Tensor:
         return torch.cat([getattr(layers[n], name)[rows[n]] for n in chosen])
@@ -85,8 +88,9 @@ def noisy_steps(
     parts = {f.name: torch.cat([getattr(a, f.name) for a in around]) for f in fields(Surroundings)}
     x = join("x")
     step = torch.cat([torch.full((len(rows[n]),), layers[n].step) for n in chosen]).to(x.device)
-    weight = torch.cat([advantage[n][keep[n]] for n in chosen]).to(x)
-    return NoisySteps(step, x, join("x_next"), join("logp"), weight, Surroundings(**parts))
+    credit = torch.cat([advantage[n][counted[n] > 0] for n in chosen]).to(x)
+    often = torch.cat([counted[n][counted[n] > 0] for n in chosen]).to(x)
+    return NoisySteps(step, x, join("x_next"), join("logp"), credit, often / often.mean(), Surroundings(**parts))
 
 
 def ratio_loss(
@@ -108,7 +112,7 @@ def ratio_loss(
     objective = clipped_objective(
         logp, steps.logp, steps.advantage, clip_low=rule.range, clip_high=rule.range, dual_clip=NO_DUAL_CLIP
     )
-    loss, change = -objective.mean(), (logp - steps.logp).detach()
+    loss, change = -(steps.weight * objective).mean(), (logp - steps.logp).detach()
     clipped = (change.exp() - 1).abs() > rule.range
     logs = {"align/log_ratio": change.abs().mean(), "align/clipped": clipped.float().mean()}
     if kl:
@@ -127,10 +131,15 @@ def _transition(dynamics: FlowTransformer, schedule: Schedule, steps: NoisySteps
 
 
 def minibatches(task: AlignmentTask, rows: int, iteration: int) -> Iterator[Tensor]:
-    """Yield ``epochs`` shuffled passes over ``rows`` rows, ``minibatch`` at a time."""
+    """Yield ``epochs`` shuffled passes over ``rows`` rows, in parts of about one size and at most ``minibatch``.
+
+    About one size, because Adam's step does not shrink with the rows that its gradient was taken from: a few left over would
+    move the weights as far as a whole part, at random.
+    """
+    parts = -(-rows // task.config.minibatch)
     for epoch in range(task.config.epochs):
         order = torch.randperm(rows, generator=stream(task.seed, "minibatches", iteration, epoch))
-        yield from order.split(task.config.minibatch)
+        yield from order.tensor_split(parts)
 
 
 def ratio_losses(

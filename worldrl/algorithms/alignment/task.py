@@ -39,7 +39,7 @@ class AlignmentConfig:
         weight_decay: AdamW.
         clip_norm: largest gradient norm.
         epochs: passes over each batch.
-        minibatch: denoising steps (or finished chunks) per gradient step.
+        minibatch: denoising steps (or finished chunks) per gradient step at most; those of an iteration have about as many.
         advantage_clip: advantages are clipped to ± this.
         checkpoint_every: iterations between checkpoints.
     """

@@ -125,6 +125,11 @@ CATALOGUE = {
 }
 
 
+def methods_of(effect: Reproduction, settings: Any) -> Sequence[str]:
+    """Methods that are run: all of the effect, or those that its settings choose (``methods``)."""
+    return getattr(settings, "methods", effect.METHODS)
+
+
 def find(name: str) -> Entry:
     """Look an effect up.
 

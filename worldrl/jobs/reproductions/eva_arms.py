@@ -35,7 +35,17 @@ from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.planned_execution import Planning, executed_plans
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.eva_parts import Parts
-from worldrl.jobs.reproductions.eva_settings import TERM, EvaSettings, chunks_to, task_names_of
+from worldrl.jobs.reproductions.eva_settings import (
+    GIVEN,
+    TERM,
+    TRAINED,
+    EvaSettings,
+    alignment_rows,
+    chunks_to,
+    group_size,
+    plan_rows,
+    task_names_of,
+)
 from worldrl.rewards.executability import PUBLISHED, jerk_spike_rate, violation_rate
 from worldrl.rewards.execution_critic import TERM as EXECUTION
 from worldrl.rewards.idm_training import as_shown
@@ -46,25 +56,21 @@ from worldrl.rollout.reset_store import record_at
 from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans
 from worldrl.world_models.video import VideoWorldModel
 
-ALIGNED = ("flow-grpo", "branch-grpo", "sol-rl", "full-pool")
-GIVEN = ("recorded", "restored", "imagined-true-actions")
-"""Arms that plan nothing: kept demonstrations, and which link between a picture and a success is weak."""
-METHODS = (*GIVEN, "none", "best-of-n", "staged", *ALIGNED)
 MEASURES = ("success", "violation_rate", "jerk_spike_rate", "motion", "reward")
 FORESEEN = "foreseen_success"
 """Mean reward that the critic gives an arm's plans, where there is a critic."""
 CLIMB = "climb.json"
 """Rewards that an alignment has reached, by finished iterations."""
-TRAINED = 3
-"""What a trained row counts."""
+SPENT = {
+    "seconds": "seconds/iteration",
+    "rollout_seconds": "seconds/imagining",
+    "cpu_seconds": "cpu_seconds/iteration",
+    "cpu_rollout_seconds": "cpu_seconds/imagining",
+}
+"""What an alignment's log says of its time: on the wall, and of this process's processors."""
 
 
 # --- alignment ------------------------------------------------------------------------------------------------------
-
-
-def group_size(settings: EvaSettings) -> int:
-    """Videos per start: as many as BranchGRPO's tree has leaves when it splits once in every chunk."""
-    return 2**settings.chunks
 
 
 def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfigs]:
@@ -87,13 +93,23 @@ def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfig
     )
 
 
+def term_weights(settings: EvaSettings) -> list[float]:
+    """Weights of the reward's terms, in the order of ``Parts.reward``."""
+    limits = [settings.limits_weight] if settings.limits_weight else []
+    return [1.0, *limits, *([settings.critic_weight] if settings.practice else [])]
+
+
 def mixture(settings: EvaSettings) -> RewardMix:
-    """Mix executability and the critic's reward by GDPO; the executability by itself needs no mixture."""
-    return partial(mix, weights=[1.0, settings.critic_weight]) if settings.practice else mean_of_terms
+    """Mix the terms by GDPO; the executability by itself needs no mixture."""
+    weights = term_weights(settings)
+    return partial(mix, weights=weights) if len(weights) > 1 else mean_of_terms
 
 
 def climbed(settings: EvaSettings, terms: Mapping[str, Any]) -> float:
-    """Return what is climbed as one number: the terms' means, the critic's in the executability's range, weighed."""
+    """Stand for what is climbed by one number: means of executability and critic, the latter in the former's range, weighed.
+
+    GDPO climbs what is normalised within groups, of which nothing can be told over iterations.
+    """
     if not settings.practice:
         return float(terms[TERM].mean())
     foreseen = settings.critic_weight * PUBLISHED.highest * terms[EXECUTION].mean()
@@ -111,7 +127,7 @@ def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> di
         chunks=settings.chunks,
         learning_rate=settings.rate,
     )
-    mixing, scaled = mixture(settings), bool(settings.practice)
+    mixing, scaled = mixture(settings), len(term_weights(settings)) > 1
     task = AlignmentTask(model, Starts(starts), parts.reward, mixing, parts.frame_s, config, cell.seed, scaled)
     seen = replace(task, starts=Starts([demonstrated_start(model, e, f"kept {n}") for n, e in enumerate(parts.kept)]))
     with MetricLog(folder) as log:
@@ -156,22 +172,17 @@ def look_points(settings: EvaSettings) -> list[int]:
 def told_climb(
     history: Sequence[Mapping[str, float]], rewards: Mapping[int, float], lines: Sequence[Mapping[str, Any]]
 ) -> dict[str, list[float]]:
-    """Put reward, cost in rows, seconds and seconds of imagining side by side, by finished iterations.
+    """Put reward, cost in rows, and time side by side, by finished iterations.
 
     Seconds are read off the stage's log, and are without those of the measurements.
     """
     steps = {line["step"]: line["values"] for line in lines if line["series"] == "align"}
-
-    def seconds(name: str, finished: int) -> float:
-        return sum(steps[k][f"seconds/{name}"] for k in range(finished))
-
     looks = sorted(rewards)
     return {
         "finished": [float(k) for k in looks],
         "reward": [rewards[k] for k in looks],
         "rows": [costs(history[:k])["cost"] for k in looks],
-        "seconds": [seconds("iteration", k) for k in looks],
-        "rollout_seconds": [seconds("imagining", k) for k in looks],
+        **{name: [sum(steps[n][key] for n in range(k)) for k in looks] for name, key in SPENT.items()},
     }
 
 
@@ -231,14 +242,8 @@ def executed_again(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str,
 
 
 def equal_compute(settings: EvaSettings) -> int:
-    """N of best-of-N: as many videos per test as plain GRPO's alignment would pay for, and the one that is there anyway.
-
-    GRPO evaluates every row of its videos once and trains on those whose step added noise, all but the last of each chunk.
-    """
-    videos = settings.iterations * settings.prompts * group_size(settings) * settings.chunks
-    training = videos * (settings.denoising + TRAINED * (settings.denoising - 1))
-    test = settings.tests * settings.denoising * sum(chunks_to(settings, task) for task in task_names_of(settings))
-    return 1 + round(training / test)
+    """N of best-of-N: as many videos per test as plain GRPO's alignment would pay for, and the one that is there anyway."""
+    return 1 + round(alignment_rows(settings) / (settings.tests * plan_rows(settings)))
 
 
 def staging(settings: EvaSettings, method: str, chunks: int) -> StagedConfig:
@@ -295,8 +300,13 @@ def demonstrated_start(model: VideoWorldModel, episode: Episode, source: str) ->
 
 def artefacts(parts: Parts, plans: StagedPlans) -> dict[str, list[float]]:
     """Measure every plan's decoded joints: broken limits, jerk spikes, motion content; its executability, and the critic's reward."""
-    read, basis = parts.idm.decode(plans.frames).mean.float().cpu(), parts.executability.basis
+    read, basis, names = (
+        parts.idm.decode(plans.frames).mean.float().cpu(),
+        parts.executability.basis,
+        parts.reward.names,
+    )
     measures = {"violation_rate": violation_rate, "jerk_spike_rate": jerk_spike_rate, "motion": motion_content}
     found = {name: measure(read, basis.dt, basis.limits).tolist() for name, measure in measures.items()}
-    foreseen = {} if parts.critic is None else {FORESEEN: plans.terms[:, 1].tolist()}
-    return {**found, "reward": plans.terms[:, 0].tolist(), **foreseen}
+    named = {TERM: "reward", EXECUTION: FORESEEN}
+    told = {named[name]: plans.terms[:, names.index(name)].tolist() for name in names if name in named}
+    return {**found, **told}

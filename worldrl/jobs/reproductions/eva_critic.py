@@ -2,32 +2,73 @@
 
 The planner learns from successes alone, and EVA's reward knows smoothness alone, so neither can tell a smooth plan that misses. What
 can is experience: ``practice`` plans per task, from initial states that are neither tests nor demonstrations, each with what came of
-its execution (``rewards.execution_critic``). On a robot these would have to be paid for; the page says how many there were.
+its execution (``rewards.execution_critic``). On a robot these would have to be paid for; the page says how many there were, and
+what they and the critic took.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from worldrl.core.jsonfile import read_json
-from worldrl.jobs.planned_execution import WORTH, Planning, learn_critic, practise
+import torch
+
+from worldrl.core.jsonfile import read_json, write_json
+from worldrl.core.tensorfile import load_tensors, save_tensors
+from worldrl.jobs.planned_execution import WORTH, Planning, Practice, learn_critic, practise
 from worldrl.jobs.reproductions.eva_parts import Parts
-from worldrl.jobs.reproductions.eva_settings import EvaSettings, chunks_to, task_names_of
+from worldrl.jobs.reproductions.eva_settings import EvaSettings, chunks_to, practice_rows, task_names_of
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionCritic
 from worldrl.rewards.mixing import mean_of_terms
 
+PLANS, SENTENCES, SPENT = "plans.safetensors", "sentences.json", "spent.json"
+
 
 def with_critic(settings: EvaSettings, seed: int, folder: Path, parts: Parts) -> Parts:
-    """Add the seed's critic to parts that have none; made unless another stage has."""
-    place = shared(folder, f"critic-seed-{seed}", lambda place: make_critic(settings, seed, parts, place))
-    return replace(parts, critic=ExecutionCritic.load(place / CRITIC), critic_worth=read_json(place / WORTH))
+    """Add the seed's critic, and what it and its practice took, to parts that have none; made unless another stage has."""
+    practice = practice_folder(settings, seed, folder, parts)
+    place = shared(
+        folder, f"critic-seed-{seed}", lambda place: timed(place, lambda: make_critic(settings, seed, practice, place))
+    )
+    took = [read_json(part / SPENT) for part in (practice, place)]
+    spent = {name: took[0][name] + took[1][name] for name in took[0]}
+    rows = {"executed": settings.practice * len(task_names_of(settings)), "imagined_rows": practice_rows(settings)}
+    worth = {**read_json(place / WORTH), **rows, **spent}
+    return replace(parts, critic=ExecutionCritic.load(place / CRITIC), critic_worth=worth)
 
 
-def make_critic(settings: EvaSettings, seed: int, parts: Parts, place: Path) -> None:
-    """Practise and learn; SettingError where all plans came to the same."""
+def practice_folder(settings: EvaSettings, seed: int, folder: Path, parts: Parts) -> Path:
+    """Return where the seed's executed plans lie (:func:`tried_plans`); executed unless another stage has."""
+    return shared(
+        folder, f"practice-seed-{seed}", lambda place: timed(place, lambda: keep_practice(settings, seed, parts, place))
+    )
+
+
+def timed(place: Path, make: Callable[[], None]) -> None:
+    """Make something, and leave in ``place`` how many seconds that took, on the wall and of the processors."""
+    wall, cpu = time.monotonic(), time.process_time()
+    make()
+    write_json(place / SPENT, {"seconds": time.monotonic() - wall, "cpu_seconds": time.process_time() - cpu})
+
+
+def keep_practice(settings: EvaSettings, seed: int, parts: Parts, place: Path) -> None:
+    """Plan from states of their own and execute the plans; one that is killed begins anew."""
     planning = Planning(parts.model, parts.idm, parts.reward, mean_of_terms, seed)
-    chunks = {task: chunks_to(settings, task) for task in task_names_of(settings)}
-    tried = practise(planning, chunks, settings.practice)
-    learn_critic(tried, ExecutionConfig(steps=settings.critic_steps), settings.kept, place, seed=seed)
+    tried = practise(planning, {task: chunks_to(settings, task) for task in task_names_of(settings)}, settings.practice)
+    save_tensors(place / PLANS, {"read": tried.read, "success": torch.from_numpy(tried.success)})
+    write_json(place / SENTENCES, {"instruction": tried.instruction})
+
+
+def tried_plans(place: Path) -> Practice:
+    """Read what :func:`practice_folder` holds: of every task ``practice`` plans, in the order of their initial states."""
+    kept = load_tensors(place / PLANS)
+    return Practice(kept["read"], read_json(place / SENTENCES)["instruction"], kept["success"].numpy())
+
+
+def make_critic(settings: EvaSettings, seed: int, practice: Path, place: Path) -> None:
+    """Learn from executed plans; SettingError where all came to the same."""
+    config = ExecutionConfig(steps=settings.critic_steps)
+    learn_critic(tried_plans(practice), config, settings.kept, place, seed=seed)

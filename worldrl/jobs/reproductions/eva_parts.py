@@ -24,6 +24,7 @@ from worldrl.jobs.reproductions.eva_settings import TERM, EvaSettings, task_name
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.stages import learn_world_model, split_held_out
 from worldrl.jobs.world_model_start import SCRATCH, WORLD_MODEL, starting_world_model
+from worldrl.rewards.broken_limits import WITHIN, within_limits
 from worldrl.rewards.columns import choose_columns, recorded_names
 from worldrl.rewards.decoded import DecodedReward
 from worldrl.rewards.execution_critic import ExecutionCritic, ExecutionReward
@@ -49,8 +50,9 @@ class Parts:
         learned: demonstrations that both learned from.
         kept: those that neither did.
         frame_s: seconds between imagined frames.
+        limits: the reward has the smooth penalty on broken limits.
         critic: says which plans will succeed; None without practice.
-        critic_worth: how well it tells plans apart that it has not learned from.
+        critic_worth: how well it tells plans apart that it has not learned from, and what practice and it have cost.
     """
 
     model: VideoWorldModel
@@ -58,18 +60,20 @@ class Parts:
     learned: Sequence[Episode]
     kept: Sequence[Episode]
     frame_s: float
+    limits: bool = False
     critic: ExecutionCritic | None = None
     critic_worth: Mapping[str, Any] | None = None
 
     @property
     def executability(self) -> DecodedReward:
-        """EVA's reward of the decoded motion."""
+        """EVA's reward of the decoded motion, and the penalty on broken limits where it is asked for."""
         assert self.idm.basis is not None  # it reads positions
-        return DecodedReward(self.idm, {TERM: self.idm.basis.rewards[TERM]}, self.idm.basis)
+        kept = {WITHIN: within_limits} if self.limits else {}
+        return DecodedReward(self.idm, {TERM: self.idm.basis.rewards[TERM], **kept}, self.idm.basis)
 
     @property
     def reward(self) -> SeveralRewards:
-        """The reward that alignment climbs and that plans are chosen by: the executability, and the critic's where there is one."""
+        """The reward that alignment climbs and that plans are chosen by: of the motion, and the critic's where there is one."""
         learned = [] if self.critic is None else [ExecutionReward(self.idm, self.critic)]
         return SeveralRewards([self.executability, *learned])
 
@@ -99,7 +103,8 @@ def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
     )
     idm = InverseDynamics.load(place / IDM)
     check_targets(idm.columns, model.embodiment.actions)
-    return Parts(model, idm, learned, [*scaling, *apart], settings.stride / dataset.fps)
+    kept, frame_s = [*scaling, *apart], settings.stride / dataset.fps
+    return Parts(model, idm, learned, kept, frame_s, limits=settings.limits_weight > 0)
 
 
 def record(settings: EvaSettings, seed: int, place: Path) -> None:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import SettingError, nearest
 from worldrl.jobs.opening import choose_tasks
 from worldrl.rollout.starts import task_horizons
 
 KIND = "bimanual"
 TERM = "moving_executability"
 """The reward: EVA's, with constants re-fitted to the noise floor, times the motion content."""
+GIVEN = ("recorded", "restored", "imagined-true-actions")
+"""Arms that plan nothing: kept demonstrations, and which link between a picture and a success is weak."""
+CONTROLS = ("longer", "imitate")
+"""Arms that go on with the planner's own training instead of aligning it; the second with what practice executed."""
+ALIGNED = ("flow-grpo", "branch-grpo", "sol-rl", "full-pool")
+ARMS = (*GIVEN, "none", *CONTROLS, "best-of-n", "staged", *ALIGNED)
+COMPARED = ("none", "flow-grpo")
+"""Arms that every claim is of."""
+ALL = "all"
+TRAINED = 3
+"""What a trained row counts."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +31,8 @@ class EvaSettings:
     Attributes:
         seeds: how many.
         tasks: ``bimanual`` for all seven, or names joined by ``+``.
+        arms: ``all``, or names joined by ``+``, ``none`` and ``flow-grpo`` among them; ``imitate`` needs practice, and is not
+            one of all without.
         demonstrations: per task, failures of the expert among them; only successes are learned from.
         noisy_share: of them whose expert is disturbed, so that states beside its path are seen, and how it comes back.
         noise: how much, in the expert's own units: 1 cm of each tool per control step.
@@ -51,6 +64,8 @@ class EvaSettings:
             whose reward is mixed with the executability by GDPO; 0 trains none.
         critic_steps: of the critic's training.
         critic_weight: of its reward beside the executability's 1.
+        limits_weight: of the smooth penalty on broken limits (``rewards.broken_limits``) beside the executability's 1, by
+            GDPO; 0 leaves it out.
         iterations: of the alignment.
         prompts: starts per iteration.
         chunks: length of the videos that are aligned, and of those that the reward's constants are measured on.
@@ -66,6 +81,7 @@ class EvaSettings:
 
     seeds: int = 5
     tasks: str = KIND
+    arms: str = ALL
     demonstrations: int = 240
     noisy_share: float = 0.5
     noise: float = 0.2
@@ -95,6 +111,7 @@ class EvaSettings:
     practice: int = 0
     critic_steps: int = 900
     critic_weight: float = 4.0
+    limits_weight: float = 0.0
     iterations: int = 100
     prompts: int = 8
     chunks: int = 3
@@ -113,10 +130,20 @@ class EvaSettings:
             if not 0 <= getattr(self, name) <= 1:
                 raise SettingError(f"change.{name}: must lie in [0, 1], got {getattr(self, name)}")
         task_names_of(self)
+        check_arms(self)
+        if self.limits_weight < 0:
+            raise SettingError(f"change.limits_weight must be 0 or more, got {self.limits_weight}")
         if self.practice < 0 or self.critic_weight <= 0:
             raise SettingError(
                 f"change.practice must be 0 or more and change.critic_weight above 0, got {self.practice} and {self.critic_weight}"
             )
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The arms that are run, in their order."""
+        if self.arms == ALL:
+            return tuple(arm for arm in ARMS if arm != "imitate" or self.practice)
+        return tuple(arm for arm in ARMS if arm in self.arms.split("+"))
 
     @property
     def video_frames(self) -> int:
@@ -127,6 +154,45 @@ class EvaSettings:
 def task_names_of(settings: EvaSettings) -> list[str]:
     """Return the names of the tasks."""
     return choose_tasks([], KIND) if settings.tasks == KIND else choose_tasks(settings.tasks.split("+"), None)
+
+
+def check_arms(settings: EvaSettings) -> None:
+    """Refuse arms that do not exist, cannot be, or say nothing alone; SettingError."""
+    named = settings.methods if settings.arms == ALL else settings.arms.split("+")
+    for arm in named:
+        if arm not in ARMS:
+            raise SettingError(f"change.arms: unknown arm {arm!r}{nearest(arm, ARMS)}")
+    if missing := [arm for arm in COMPARED if arm not in named]:
+        raise SettingError(f"change.arms: every claim is of {' and '.join(COMPARED)}; add {missing[0]}")
+    if "imitate" in named and not settings.practice:
+        raise SettingError("change.arms: imitate learns from executed plans; give change.practice=N with it")
+
+
+# --- what is spent --------------------------------------------------------------------------------------------------
+
+
+def group_size(settings: EvaSettings) -> int:
+    """Videos per start: as many as BranchGRPO's tree has leaves when it splits once in every chunk."""
+    return 2**settings.chunks
+
+
+def alignment_rows(settings: EvaSettings) -> int:
+    """What plain GRPO's alignment costs in rows of the network.
+
+    It evaluates every row of its videos once and trains on those whose step added noise, all but the last of each chunk.
+    """
+    videos = settings.iterations * settings.prompts * group_size(settings) * settings.chunks
+    return videos * (settings.denoising + TRAINED * (settings.denoising - 1))
+
+
+def practice_rows(settings: EvaSettings) -> int:
+    """What planning for practice costs."""
+    return settings.practice * plan_rows(settings)
+
+
+def plan_rows(settings: EvaSettings) -> int:
+    """What one plan of every task costs."""
+    return settings.denoising * sum(chunks_to(settings, task) for task in task_names_of(settings))
 
 
 def chunks_to(settings: EvaSettings, task: str) -> int:

@@ -2,14 +2,15 @@
 
 A claim's numbers are laid out so that the paper expects them above zero. The verdict is "reproduced" where the 95 %
 Student interval of their mean over seeds lies above zero, "contrary" where it lies below, "not reproduced" where
-it holds zero, and "open" where one seed gives no interval.
+it holds zero, and "open" where one seed gives no interval. A claim of episodes instead of seeds brings its own
+(:class:`Judged`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -23,6 +24,14 @@ Verdict = Literal["reproduced", "not reproduced", "contrary", "open"]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 
 
+class Judged(NamedTuple):
+    """Interval and verdict of a claim that does not follow from its seeds: of paired episodes, for example."""
+
+    lo: float
+    hi: float
+    verdict: Verdict
+
+
 @dataclass(frozen=True)
 class Claim:
     """One statement of the paper, as a number that should be above zero.
@@ -31,11 +40,13 @@ class Claim:
         sentence: the statement.
         quantity: what the numbers are, with unit.
         values: one per seed.
+        judged: what was found of it otherwise than over seeds; None where the seeds decide.
     """
 
     sentence: str
     quantity: str
     values: Sequence[float]
+    judged: Judged | None = None
 
     @property
     def mean(self) -> float:
@@ -45,6 +56,8 @@ class Claim:
     @property
     def interval(self) -> tuple[float, float] | None:
         """95 % interval of the mean; None for a single seed."""
+        if self.judged is not None:
+            return self.judged.lo, self.judged.hi
         if len(self.values) < 2:
             return None
         found = mean_interval(self.values)
@@ -53,6 +66,8 @@ class Claim:
     @property
     def verdict(self) -> Verdict:
         """Follow from the interval."""
+        if self.judged is not None:
+            return self.judged.verdict
         if self.interval is None:
             return "open"
         lo, hi = self.interval
