@@ -122,6 +122,7 @@ ROWS: tuple[Row, ...] = (
     LoopRow("loop_no_coevolution", ("rounds=1", "improvement.self_training.cycles=2")),
     LoopRow("loop_no_masks", ("improvement.stop_at_success=false",)),
     LoopRow("loop_no_near_success", ("practice.expert_episodes=0", "practice.policy_episodes=100")),
+    LoopRow("loop_near_goal", ("practice.near_goal_share=0.33",)),
     LoopRow("loop_keyframes", ("improvement.p_keyframe=0.3",)),
     LoopRow("loop_hallucination", ("improvement.p_keyframe=1.0", "improvement.keyframe_schedule=hallucination")),
     LoopRow("loop_from_supervised", ("improve_from=supervised",)),
