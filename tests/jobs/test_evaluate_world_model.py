@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from worldrl.core.rng import initial_weights
 from worldrl.core.tensorfile import save_tensors
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation import fvd
+from worldrl.evaluation.grasp_rule import GraspRule
 from worldrl.evaluation.lpips import expected_shapes
 from worldrl.evaluation.probe import ProbeSettings
 from worldrl.evaluation.report.store import load_report_data
@@ -325,6 +327,54 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, push_data
         )
 
 
+@pytest.fixture(scope="module")
+def grasp_folder(tmp_path_factory):
+    with initial_weights(0, "grasp"):
+        grasp = GraspDynamics(GraspConfig(width=8, blocks=1, keypoints=2, text_width=8, hidden=8), TOOL_ACTIONS)
+    folder = tmp_path_factory.mktemp("grasp") / "grasp"
+    grasp.save(folder)
+    return folder
+
+
+def test_a_rule_of_score_and_grasp_is_fitted_on_some_episodes_and_judges_others(
+    make_settings, make_world_model, unseen, grasp_folder, tmp_path, monkeypatch
+):
+    def believing(*args):
+        """All is imagined to succeed; what really did is drawn."""
+        found = measured(*args)
+        return replace(found, predicted=np.ones(len(found), bool), actual=np.arange(len(found)) % 2 > 0)
+
+    measured = evaluate_world_model.measured
+    monkeypatch.setattr(evaluate_world_model, "measured", believing)
+    small = {"probe": ProbeSettings(steps=0), "horizons": [8], "speed_rows": [1], "grasp": str(grasp_folder)}
+    tuning = evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "tune"), grasp_rule="fit", **small))
+    file = tmp_path / "tune" / "grasp_rule.json"
+    assert tuning["grasp_rule"] == {
+        "file": "grasp_rule.json",
+        "threshold": GraspRule.load(file).threshold,
+        "imagined_successes": 4,
+    }
+    assert not [name for name in tuning if name.endswith("with_grasp")]
+    assert "fitted on these episodes" in tuning["not_computed"]["outcome_alignment.with_grasp"]
+    with pytest.raises(SettingError, match=r"was fitted on 4 of the evaluated episodes, such as .*another seed"):
+        evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "same"), grasp_rule=str(file), **small))
+
+    others = {"expert_episodes": 1, "image_size": 32, "workers": 0, "hold_steps": 2, "seed": 5}
+    collect.main(CollectSettings(run_dir=str(tmp_path / "others"), tasks=["PickRedCube", "CloseDrawer"], **others))
+    small |= {"data": [str(tmp_path / "others" / "dataset")], "grasp_rule": str(file)}
+    found = evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "judged"), **small))
+    assert found["outcome_alignment.with_grasp"]["n"] == found["outcome_alignment"]["n"] == 2
+    assert found["grasp_rule"]["path"] == str(file)
+    assert "outcome_alignment.with_grasp" not in found["not_computed"]
+    page = (tmp_path / "judged" / "report.html").read_text()
+    assert [text for text in ("all, told by score and grasp", ">F1<") if text not in page] == []
+
+    make_world_model(size=32, seed=1).save(tmp_path / "other_model")
+    small["world_model"] = str(tmp_path / "other_model")
+    with pytest.raises(SettingError, match=r"was fitted for something else: world_model"):
+        evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "another"), **small))
+
+
 @pytest.mark.parametrize(
     ("over", "message"),
     [
@@ -338,7 +388,8 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, push_data
         ({"dtype": "int8"}, "dtype"),
         ({"strips": -1}, "strips"),
         ({"idm": "somewhere"}, r"give policies\.folders"),
-        ({"grasp": "somewhere"}, r"give policies\.folders"),
+        ({"grasp": "somewhere"}, r"give policies\.folders=\[...\] or grasp_rule"),
+        ({"grasp_rule": "fit"}, r"grasp_rule=fit: .*give grasp=FOLDER"),
     ],
 )
 def test_impossible_settings_are_refused(make_settings, over, message):
@@ -406,7 +457,9 @@ def test_a_correlation_needs_five_policies_that_differ():
     assert policy_dreams.correlation(policies([0.5] * 5)) is None
 
 
-def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settings_in, tmp_path, monkeypatch):
+def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(
+    settings_in, grasp_folder, tmp_path, monkeypatch
+):
     folders = []
     for number in range(2):
         with initial_weights(number, "policy"):
@@ -420,13 +473,10 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settin
         InverseDynamics(IdmConfig(width=8, blocks=1, keypoints=2, hidden=8), (Column("command", 0, "x"),)).save(
             tmp_path / "idm"
         )
-    with initial_weights(0, "grasp"):
-        grasp = GraspDynamics(GraspConfig(width=8, blocks=1, keypoints=2, text_width=8, hidden=8), TOOL_ACTIONS)
-    grasp.save(tmp_path / "grasp")
     over = {
         "policies": PolicyDreams([str(f) for f in folders], dreams=2, workers=0, envs_per_worker=2),
         "idm": str(tmp_path / "idm"),
-        "grasp": str(tmp_path / "grasp"),
+        "grasp": str(grasp_folder),
     }
     settings = settings_in(tmp_path / "run", probe=ProbeSettings(steps=0), **over)
     metrics = evaluate_world_model.main(settings)
@@ -442,7 +492,7 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settin
     if metrics["trust"]["imagined_successes"]:
         assert "agreement_of_motion" in metrics["trust"]["auroc"]
     assert metrics["idm"]["path"] == str(tmp_path / "idm")
-    assert metrics["grasp"]["hash"] == artefact_hash(tmp_path / "grasp")
+    assert metrics["grasp"]["hash"] == artefact_hash(grasp_folder)
     assert (tmp_path / "run" / "stages" / "03-policy-1" / "surprise.npz").is_file()
     monkeypatch.setattr(policy_dreams, "dream", None)
     monkeypatch.setattr(policy_dreams, "further_opinions", None)

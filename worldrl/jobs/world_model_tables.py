@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worldrl.evaluation.battery import Drift
+from worldrl.evaluation.battery import WITH_GRASP, Drift
 from worldrl.evaluation.fvd import USUAL_VIDEOS
 from worldrl.evaluation.measures import Measures
 from worldrl.evaluation.report.checks import is_number
@@ -113,18 +113,22 @@ def clips_said(found: Mapping[str, Any]) -> str:
 def outcome_table(metrics: Mapping[str, Any]) -> Table:
     """Imagined against real outcomes of the same actions, task by task."""
     headers = ("Task", "Imagined and real", "Imagined only: false success", "Real only: missed", "Neither")
-    rates = ("outcome_alignment", "precision", "recall", "false_success_rate")
-    groups = {**metrics["tasks"], "all": metrics}
-    rows = [
-        (
-            task,
-            *(str(group["confusion"][key]) for key in ("tp", "fp", "fn", "tn")),
-            *(with_rate(group[r]) for r in rates),
-        )
-        for task, group in groups.items()
-    ]
+    rows = [_outcome_row(task, group) for task, group in {**metrics["tasks"], "all": metrics}.items()]
     note = f"Recorded actions and {HOLD_STEPS} steps of holding still, in the model and in the simulator."
-    return Table("Outcomes", (*headers, "Told right", "Precision", "Recall", "False successes"), rows, note)
+    if f"confusion{WITH_GRASP}" in metrics:
+        rows.append(_outcome_row("all, told by score and grasp", metrics, WITH_GRASP))
+        note += " Score and grasp together: by a threshold that was fitted on other episodes."
+    return Table("Outcomes", (*headers, "Told right", "Precision", "Recall", "F1", "False successes"), rows, note)
+
+
+def _outcome_row(name: str, found: Mapping[str, Any], ending: str = "") -> tuple[str, ...]:
+    counts = (str(found[f"confusion{ending}"][key]) for key in ("tp", "fp", "fn", "tn"))
+    right, precision, recall, false = (
+        with_rate(found[f"{rate}{ending}"])
+        for rate in ("outcome_alignment", "precision", "recall", "false_success_rate")
+    )
+    f1 = found[f"f1{ending}"]
+    return name, *counts, right, precision, recall, "nothing to count" if f1 is None else with_interval(f1), false
 
 
 def point_table(points: Mapping[str, Mapping[str, float]]) -> Table:
