@@ -68,7 +68,8 @@ def fit_wan(
     Raises:
         MissingExtraError: accelerate is not installed.
         NonFiniteError: the gradient is not finite; the last checkpoint is intact.
-        SettingError: the number types of training and published weights do not fit.
+        SettingError: the number types of training and published weights do not fit, or rollouts are to be kept of a model that
+            is sharded.
         KeyboardInterrupt: after Ctrl-C, once the step in flight is complete and saved.
     """
     accelerator = start_accelerator(config, device, model.config.dynamics.base_dtype)
@@ -76,6 +77,11 @@ def fit_wan(
     model.codec.to(accelerator.device)
     source = ClipSource(model, episodes, config, sentences, seed=seed, **spread)
     training = prepare(model, config, accelerator, source.rollouts)
+    if source.rollouts is not None and is_sharded(model):
+        raise SettingError(
+            f"wan.training.bootstrap_rows={config.bootstrap_rows}: rollouts need all of the model in one place, and this launch "
+            "shards it (FSDP); launch without, or give bootstrap=0 bootstrap_rows=0"
+        )
     first, skipped = training.resume(folder)
     if log is not None:
         log.truncate(series, first)
