@@ -29,7 +29,7 @@ from worldrl.evaluation.world_model import whole_chunks
 from worldrl.jobs.evaluation_probe import given_probe, trained_probe
 from worldrl.jobs.grasp_outcome import FIT, FITTED_HERE, NO_RULE, check_choice, fitted, made_for, open_rule
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.policy_dreams import PolicyDreams, Readers, policies_beside_reality
+from worldrl.jobs.policy_dreams import PolicyDreams, Readers, check_policies, policies_beside_reality
 from worldrl.jobs.sampler import Sampler, sampled
 from worldrl.jobs.unseen_episodes import continue_all, draw_scripts, one_arm, open_unseen
 from worldrl.jobs.world_model_report import show, write_report
@@ -39,6 +39,7 @@ from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rewards.similarity import commanded_columns
 from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.policy_folder import policy_facts
 from worldrl.rollout.reset_store import record_at
 from worldrl.rollout.shown_grasp import check_robot
 from worldrl.rollout.shown_motion import check_spacing
@@ -141,6 +142,7 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
     with open_run("evaluate-world-model", settings) as run, MetricLog(run.path) as log:
         inputs = claim_inputs(run, settings, data)
         model = load_model(settings, data, device)
+        check_policies(settings.policies.folders, model)
         chosen, others = draw_scripts(data, settings.episodes, spare(settings), seed=settings.seed)
         of = made_for(inputs, model)
         rule = open_rule(settings.grasp_rule, chosen, of)
@@ -181,7 +183,7 @@ def claim_inputs(run: RunDirectory, settings: EvaluateWorldModelSettings, data: 
         "data": {"path": list(settings.data), "hash": data.fingerprint},
     }
     if policies:
-        inputs["policy"] = {"path": policies, "hash": [artefact_hash(Path(policy)) for policy in policies]}
+        inputs["policy"] = {"path": policies, "hash": [policy_facts(Path(policy)).hash for policy in policies]}
     if settings.probe_from is not None:
         inputs["probe"] = {"path": settings.probe_from, "hash": artefact_hash(Path(settings.probe_from))}
     if settings.idm is not None:

@@ -12,7 +12,7 @@ from worldrl.evaluation.measures import Measures
 from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.model import Table
 from worldrl.evaluation.report.words import percent
-from worldrl.jobs.policy_dreams import LEAST_POLICIES
+from worldrl.jobs.policy_dreams import LEAST_POLICIES, SCORE_AND_GRASP, TOGETHER
 from worldrl.rollout.signs import SIGNS
 from worldrl.rollout.true_runs import HOLD_STEPS
 
@@ -163,13 +163,20 @@ def policy_table(metrics: Mapping[str, Any]) -> Table:
 
 
 def trust_table(trust: Mapping[str, Any]) -> Table:
-    """What each sign of trust is worth."""
-    rows = [(SIGNS[name], with_interval(found)) for name, found in trust["auroc"].items()]
+    """What each sign of trust is worth, the best one first, and what it is worth beyond the dream's own score."""
+    words = {**SIGNS, SCORE_AND_GRASP: TOGETHER}
+    order = sorted(trust["auroc"].items(), key=lambda item: -item[1]["value"])
+    over = trust["over_score"]
+    rows = [
+        (words[name], with_interval(found), with_interval(over[name]) if name in over else "") for name, found in order
+    ]
+    rows += [(words[name], "not measured", why) for name, why in trust["not_measured"].items()]
     note = (
         f"Area under the ROC curve among dreams that were imagined to succeed, of which {with_rate(trust['imagined_successes'])} "
-        "came true with the same actions; 0.5 knows nothing. 95 % intervals over dreams."
+        "came true with the same actions; 0.5 knows nothing. 95 % intervals over dreams. A sign predicts better than the own score "
+        "where the whole interval of their difference, over the same dreams, lies above 0."
     )
-    return Table("Trust", ("Sign", "Worth"), rows, note)
+    return Table("Trust", ("Sign", "Worth", "More than the own score"), rows, note)
 
 
 def speed_table(speeds: Mapping[str, Mapping[str, float]]) -> Table:
