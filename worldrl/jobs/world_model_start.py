@@ -16,7 +16,7 @@ from worldrl.core.rng import initial_weights
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.paths import weights_dir
 from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
-from worldrl.world_models.extension import FREE, asked_for, changes, extended, extended_config
+from worldrl.world_models.extension import FREE, WAN_FREE, asked_for, changes, extended, extended_config
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import KIND, VideoWorldModel
@@ -99,7 +99,7 @@ def _tell(start: str, wanted: dict[str, Any], held: dict[str, Any], taken: dict[
     """Say what of the settings the weights take over, and where they keep their own."""
     told = {
         "taken over": changes(held, taken),
-        "its own kept": {name: both for name, both in changes(wanted, taken).items() if name in FREE},
+        "its own kept": {name: both for name, both in changes(wanted, taken).items() if name in FREE | WAN_FREE},
     }
     for what, found in told.items():
         if found:
@@ -197,7 +197,7 @@ def wan_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> WanConfig:
     if refused := [
         f"wan.model.{name}={value} ({old})"
         for name, (old, value) in changes(own, asked).items()
-        if name not in FREE or name == "outcome.jury"
+        if name not in FREE | WAN_FREE or name == "outcome.jury"
     ]:
         raise SettingError(
             f"start: the weights in {folder} are not made for {', '.join(refused)}, in brackets what they are made for; leave "

@@ -14,8 +14,8 @@ from worldrl.world_models.video import VideoWorldModel
 
 FREE = frozenset(
     {
-        "codec.latent_noise", "codec.salience", "codec.dtype", "codec.rows",
-        "dynamics.memory_noise", "dynamics.motion_weight", "dynamics.pure_noise_share", "dynamics.shift", "dynamics.bell_weight",
+        "codec.latent_noise", "codec.salience",
+        "dynamics.memory_noise", "dynamics.motion_weight", "dynamics.pure_noise_share", "dynamics.shift",
         "dynamics.sampling_steps", "dynamics.refinement_steps", "dynamics.refinement_sigma", "dynamics.refinement_share",
         "dynamics.planning",
         "dynamics.unet.offset_noise", "dynamics.unet.log_sigma_mean", "dynamics.unet.log_sigma_std",
@@ -26,8 +26,9 @@ FREE = frozenset(
         "outcome.told",
     }
 )  # fmt: skip
-"""Settings that fit any weights, of either backbone: of losses, of training, of sampling, of number types and memory, of what counts; and
-what can be added untrained."""
+"""Settings that fit any weights: of losses, of training, of sampling, of what counts; and what can be added untrained."""
+WAN_FREE = frozenset({"codec.dtype", "codec.rows", "dynamics.bell_weight"})
+"""Further ones of a Wan world model."""
 RESTORER = "restorer."
 """Settings of the frame restorer are free where the weights have none."""
 
