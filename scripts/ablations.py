@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from measured_rows import cpu_seconds, given, lost_db, metrics, number, rate, run, show
+from measured_rows import cpu_seconds, earlier, given, lost_db, metrics, number, rate, run, show
 
 from worldrl.evaluation.compare import compare
 from worldrl.evaluation.result import EvalResult
@@ -122,6 +122,7 @@ ROWS: tuple[Row, ...] = (
     LoopRow("loop_no_coevolution", ("rounds=1", "improvement.self_training.cycles=2")),
     LoopRow("loop_no_masks", ("improvement.stop_at_success=false",)),
     LoopRow("loop_no_near_success", ("practice.expert_episodes=0", "practice.policy_episodes=100")),
+    LoopRow("loop_near_goal", ("practice.near_goal_share=0.33",)),
     LoopRow("loop_keyframes", ("improvement.p_keyframe=0.3",)),
     LoopRow("loop_hallucination", ("improvement.p_keyframe=1.0", "improvement.keyframe_schedule=hallucination")),
     LoopRow("loop_from_supervised", ("improve_from=supervised",)),
@@ -263,27 +264,6 @@ def finished(*folders: Path) -> bool:
     return all((folder / "result.json").exists() for folder in folders)
 
 
-def earlier(file: Path, options: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Read the rows that earlier calls have left in a table.
-
-    Raises:
-        SystemExit: they were measured under other settings.
-    """
-    table = {row["row"]: row for row in (json.loads(file.read_text()) if file.exists() else [])}
-    for name, row in table.items():
-        if changed := differing(options, row.get("options", {})):
-            raise SystemExit(
-                f"{file}: {name} was measured under other settings ({', '.join(changed)}); give another out="
-            )
-    return table
-
-
-def differing(a: dict[str, str], b: dict[str, str]) -> list[str]:
-    """Name the settings in which two calls differ; rows of the loop have no ``unseen``."""
-    names = (a.keys() | b.keys()) - ((a.keys() ^ b.keys()) & {"unseen"})
-    return sorted(name for name in names if a.get(name) != b.get(name))
-
-
 def measure(row: Row, scale: str, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
     """Measure one row, or read it where it has finished."""
     if isinstance(row, LoopRow):
@@ -337,9 +317,15 @@ def main(arguments: list[str]) -> int:
     options = {"seed": asked.pop("seed", "100"), **{name: asked.pop(name) for name in OWN if name in asked}}
     common, file = [f"{key}={value}" for key, value in asked.items()], out / f"table-{scale}.json"
     found, table = earlier(file, options | asked), list[dict[str, Any]]()
+    if strangers := sorted(found.keys() - ROW.keys()):
+        print(
+            f"{file}: no rows of this version are {strangers}; they stay at the end, as they were measured",
+            file=sys.stderr,
+        )
     for name in names:
         found[name] = {**measure(known[name], scale, out, options, common), "options": options | asked}
         table = [{**found[row.name], **paired(row, scale, out)} for row in ROWS if row.name in found]
+        table += [found[row] for row in strangers]
         file.write_text(json.dumps(table, indent=2) + "\n")
     show(HEADINGS, [cells(row) for row in table])
     return 0

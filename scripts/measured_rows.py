@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from numpy.typing import NDArray
 from worldrl.core.bootstrap import Bootstrap, bootstrap
 from worldrl.core.rng import numpy_stream
 from worldrl.evaluation.battery import psnr_of_mean
-from worldrl.evaluation.measures import Measures
 
 MEASURED = "measured.json"
 
@@ -54,15 +54,25 @@ def cpu_seconds(*folders: Path) -> float:
     return sum(json.loads((folder / MEASURED).read_text())["cpu_seconds"] for folder in folders)
 
 
-def measures(folder: Path) -> Measures:
-    """Read an evaluation's raw numbers, episode by episode."""
-    return Measures.join([Measures.load(file) for file in sorted((folder / "stages" / "02-replays").glob("*.npz"))])
+def measures(folder: Path, *names: str) -> SimpleNamespace:
+    """Read some of an evaluation's raw numbers (fields of ``Measures``), episode by episode.
+
+    Only these are read, so an evaluation by a version that measured less can be paired with a later one.
+    """
+    files = sorted((folder / "stages" / "02-replays").glob("*.npz"))
+    parts = {name: [_array(file, name) for file in files] for name in names}
+    return SimpleNamespace(**{name: np.concatenate(part) for name, part in parts.items()})
+
+
+def _array(file: Path, name: str) -> NDArray[Any]:
+    with np.load(file, allow_pickle=False) as data:
+        return data[name]
 
 
 def errors_at(folder: Path, horizon: int) -> NDArray[np.float64]:
     """Return the squared error ``[E]`` of each episode's frame at a horizon."""
     frame = metrics(folder)["drift"]["psnr"]["step"].index(horizon)
-    return measures(folder).error[:, frame]
+    return measures(folder, "error").error[:, frame]
 
 
 def lost_db(folder: Path, best: Path, horizon: int, *, name: str) -> Bootstrap:
@@ -83,6 +93,32 @@ def number(found: dict[str, Any], form: str = ".1f") -> str:
 def rate(found: dict[str, Any] | None) -> str:
     """Write a rate in percent with its interval; a dash where nothing was counted."""
     return "–" if found is None else f"{100 * found['rate']:.0f} [{100 * found['lo']:.0f}, {100 * found['hi']:.0f}]"
+
+
+def earlier(file: Path, options: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Read the rows that earlier calls have left in a table.
+
+    Raises:
+        SystemExit: they were measured under other settings, or nobody knows under which.
+    """
+    table = {row["row"]: row for row in (json.loads(file.read_text()) if file.exists() else [])}
+    if untold := [name for name, row in table.items() if "options" not in row]:
+        raise SystemExit(
+            f"{file}: {', '.join(untold)} do not tell under which settings they were measured. If it was these, write "
+            f'"options": {json.dumps(options)} into each of them, and the table goes on; otherwise give another out='
+        )
+    for name, row in table.items():
+        if changed := differing(options, row["options"]):
+            raise SystemExit(
+                f"{file}: {name} was measured under other settings ({', '.join(changed)}); give another out="
+            )
+    return table
+
+
+def differing(a: dict[str, str], b: dict[str, str]) -> list[str]:
+    """Name the settings in which two calls differ; rows of the loop have no ``unseen``."""
+    names = (a.keys() | b.keys()) - ((a.keys() ^ b.keys()) & {"unseen"})
+    return sorted(name for name in names if a.get(name) != b.get(name))
 
 
 def given(arguments: Sequence[str]) -> dict[str, str]:

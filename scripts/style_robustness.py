@@ -70,7 +70,7 @@ def measured(name: str, world: str, out: Path, recorded: dict[str, Path], common
 
 def told_right(folders: tuple[Path, Path]) -> NDArray[np.float64]:
     """Whether each episode's outcome is told right as recorded and in another look, ``[E, 2]``."""
-    both = [measures(folder) for folder in folders]
+    both = [measures(folder, "name", "predicted", "actual") for folder in folders]
     if not np.array_equal(both[0].name, both[1].name):
         raise SystemExit(f"{folders[1]}: other episodes than in {folders[0]}; was unseen recorded anew?")
     return np.stack([part.predicted == part.actual for part in both], axis=1).astype(np.float64)

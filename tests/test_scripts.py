@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +93,7 @@ def errors(script, monkeypatch):
     """Each episode's squared errors: without the anchor a tenth more than in every other row."""
     draws = np.random.default_rng(0).uniform(0.01, 0.02, (20, 5))
 
-    def measures(folder):
+    def measures(folder, *names):
         return SimpleNamespace(error=draws * (1.1 if folder.name == "no_anchor-drift" else 1.0))
 
     monkeypatch.setattr(script("measured_rows"), "measures", measures)
@@ -203,6 +204,52 @@ def test_rows_of_several_calls_make_one_table_and_are_paired_with_their_full_row
     assert "rows ['no_anchor'] measure a world model; give unseen=FOLDER" in capsys.readouterr().err
 
 
+def test_a_table_keeps_rows_that_this_version_calls_otherwise_or_not_at_all(script, commands, tmp_path, capsys):
+    ablate, file = script("ablations").main, tmp_path / "table-full.json"
+    given = ["supervised=p", f"out={tmp_path}", "seed=7"]
+    assert ablate([*given, "rows=loop_full"]) == 0
+    (row,) = json.loads(file.read_text())
+    renamed = {
+        **row,
+        "row": "loop_of_old",
+        "difference": {"to": "loop_full", "diff": -0.1, "lo": -0.2, "hi": 0.0, "n": 9},
+    }
+    file.write_text(json.dumps([renamed, row]))
+    capsys.readouterr()
+    assert ablate([*given, "rows=loop_no_masks"]) == 0
+    table = json.loads(file.read_text())
+    assert [row["row"] for row in table] == ["loop_full", "loop_no_masks", "loop_of_old"]
+    assert table[-1] == renamed
+    said = capsys.readouterr()
+    assert "no rows of this version are ['loop_of_old']" in said.err
+    assert "| loop_of_old | +20.0 [+10.0, +30.0] | -10.0 [-20.0, +0.0] to loop_full, 9 states |" in said.out
+
+
+def test_a_table_from_before_settings_were_kept_says_how_it_goes_on(script, commands, tmp_path):
+    ablate, file = script("ablations").main, tmp_path / "table-full.json"
+    given = ["supervised=p", f"out={tmp_path}", "seed=7"]
+    assert ablate([*given, "rows=loop_full"]) == 0
+    (row,) = json.loads(file.read_text())
+    options = row.pop("options")
+    file.write_text(json.dumps([row]))
+    with pytest.raises(SystemExit, match="loop_full do not tell under which settings") as refused:
+        ablate([*given, "rows=loop_no_masks"])
+    advised = re.search(r'write "options": (\{.*?\}) into each', str(refused.value))
+    assert json.loads(advised[1]) == options
+    file.write_text(json.dumps([{**row, "options": json.loads(advised[1])}]))
+    assert ablate([*given, "rows=loop_no_masks"]) == 0
+    assert [row["row"] for row in json.loads(file.read_text())] == ["loop_full", "loop_no_masks"]
+
+
+def test_numbers_of_an_earlier_version_can_be_paired(script, tmp_path):
+    """They hold less than a present evaluation's; only what is asked for is read."""
+    folder = tmp_path / "stages" / "02-replays"
+    folder.mkdir(parents=True)
+    for part in range(2):
+        np.savez(folder / f"{part:05d}.npz", error=np.full((3, 4), part))
+    assert script("measured_rows").measures(tmp_path, "error").error.tolist() == [[0] * 4] * 3 + [[1] * 4] * 3
+
+
 def test_unknown_rows_and_missing_words_are_refused(script, tmp_path, capsys):
     assert script("ablations").main(["unseen=u"]) == 2
     assert ablate(script, tmp_path, "scale=quick", "rows=no_masks") == 2
@@ -213,7 +260,7 @@ def test_decibels_lost_are_paired_and_against_the_most_steps(script, commands, t
     table = script("sampler_table")
     draws = np.random.default_rng(0).uniform(0.5, 1.5, (30, 5))
 
-    def measures(folder):
+    def measures(folder, *names):
         return SimpleNamespace(error=0.01 * draws * (10**0.05 if folder.name == "bundled-1-0" else 1.0))
 
     monkeypatch.setattr(script("measured_rows"), "measures", measures)
@@ -233,7 +280,7 @@ def test_decibels_lost_are_paired_and_against_the_most_steps(script, commands, t
 def test_distilled_weights_are_rows_beside_their_teacher_and_lose_against_it(script, commands, tmp_path, monkeypatch):
     table = script("sampler_table")
 
-    def measures(folder):
+    def measures(folder, *names):
         factor = {"bundled-8-0": 1.0, "bundled-8-1": 0.5, "distilled-bundled-8-0": 10**0.2}.get(folder.name, 10**0.1)
         return SimpleNamespace(error=np.full((30, 5), 0.01 * factor))
 
@@ -272,7 +319,7 @@ def test_what_styles_cost_is_paired_and_judged_against_a_third(script, commands,
     styles = script("style_robustness")
     wrong = {"start-other-looks": 40, "plain-other-looks": 30, "styled-other-looks": 10}
 
-    def measures(folder):
+    def measures(folder, *names):
         predicted = np.arange(100) >= wrong.get(folder.name, 0)
         return SimpleNamespace(name=np.arange(100), predicted=predicted, actual=np.ones(100, bool))
 

@@ -18,6 +18,12 @@ LIFT_HEIGHT = 0.08  # metres above the resting height
 GRASP_RADIUS = 0.04  # metres between the tool centre point and a held object's centre
 REST_SPEED = 0.05  # m/s; a placed object slower than this has come to rest
 ZONE_HALF = 0.034  # metres; an unturned 5.2 cm cube then lies wholly on the 12 cm zone
+OPENED, CLOSED = 0.09, 0.01  # metres of the drawer's travel
+INSIDE = {
+    "bin": (np.array([-0.074, -0.064, -np.inf]), np.array([0.074, 0.064, 0.05])),
+    "drawer": (np.array([-0.055, -0.061, -np.inf]), np.array([0.064, 0.061, 0.048])),
+}
+"""Where an object's centre is between the walls and below their edge: lower and upper corner in the container's frame, metres."""
 
 
 def held(sim: "Simulation", name: str) -> bool:
@@ -37,14 +43,17 @@ def lifted(name: str) -> Predicate:
 
 def inside_bin(sim: "Simulation", name: str) -> bool:
     """The object's centre is between the bin's walls and below its rim."""
-    x, y, z = sim.local(name, "bin")
-    return abs(x) < 0.074 and abs(y) < 0.064 and z < 0.05
+    return _inside(sim, name, "bin")
 
 
 def inside_drawer(sim: "Simulation", name: str) -> bool:
     """The object's centre is between the drawer's walls and below their edge."""
-    x, y, z = sim.local(name, "drawer")
-    return -0.055 < x < 0.064 and abs(y) < 0.061 and z < 0.048
+    return _inside(sim, name, "drawer")
+
+
+def _inside(sim: "Simulation", name: str, container: str) -> bool:
+    (low, high), place = INSIDE[container], sim.local(name, container)
+    return bool(((low < place) & (place < high)).all())
 
 
 def _at_rest(sim: "Simulation", name: str) -> bool:

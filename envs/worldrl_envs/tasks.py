@@ -105,7 +105,7 @@ _SPECS = (
         fixtures=("cabinet",),
         layout=LayoutSpec((Place("cabinet", (0.37, 0.38), (-0.10, 0.10), 0.0),), opening=(0.0, 0.01)),
         horizon=64,
-        stages=(predicates.drawer_open(0.09),),
+        stages=(predicates.drawer_open(predicates.OPENED),),
         plan=(("open",),),
     ),
     TaskSpec(
@@ -116,7 +116,7 @@ _SPECS = (
         fixtures=("cabinet",),
         layout=LayoutSpec((Place("cabinet", (0.37, 0.38), (-0.10, 0.10), 0.0),), opening=(0.07, 0.12)),
         horizon=64,
-        stages=(predicates.drawer_closed(0.01),),
+        stages=(predicates.drawer_closed(predicates.CLOSED),),
         plan=(("close",),),
     ),
     TaskSpec(
@@ -167,7 +167,7 @@ _SPECS = (
             rule=_beside_cabinet,
         ),
         horizon=220,
-        stages=(predicates.drawer_open(0.09), predicates.in_open_drawer("red_cube")),
+        stages=(predicates.drawer_open(predicates.OPENED), predicates.in_open_drawer("red_cube")),
         plan=(("open",), ("pick", "red_cube"), ("place", "red_cube", "drawer")),
     ),
 )

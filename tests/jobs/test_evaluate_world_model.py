@@ -5,11 +5,13 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy.stats import rankdata
 from torch import nn
 
 from worldrl.core.actions import TOOL_ACTIONS
@@ -17,9 +19,11 @@ from worldrl.core.artefact import artefact_hash
 from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
 from worldrl.core.learned import Learned
 from worldrl.core.rng import initial_weights
+from worldrl.core.stats import auroc
 from worldrl.core.tensorfile import save_tensors
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation import fvd
+from worldrl.evaluation.grasp_rule import GraspRule
 from worldrl.evaluation.lpips import expected_shapes
 from worldrl.evaluation.probe import ProbeSettings
 from worldrl.evaluation.report.store import load_report_data
@@ -33,12 +37,19 @@ from worldrl.jobs.restyle import RestyleSettings
 from worldrl.jobs.unseen_episodes import continue_all, draw_scripts
 from worldrl.jobs.world_model_lineage import learned_from
 from worldrl.jobs.world_model_start import weights_folder
+from worldrl.jobs.world_model_tables import trust_table
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.columns import Column
 from worldrl.rewards.grasp import GraspConfig, GraspDynamics
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rollout.policy_folder import policy_facts
+from worldrl.rollout.signs import SIGNS
+from worldrl.rollout.simulator import Launch
+from worldrl.workers.boot import load_file
 
+FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
+fake = load_file("fake_network", FAKE)
 PROBE = ProbeSettings(
     horizon=24, scattered=3, steps=4, batch=4, width=8, blocks=1, keypoints=2, hidden=8, checkpoint_every=2
 )
@@ -325,6 +336,54 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, push_data
         )
 
 
+@pytest.fixture(scope="module")
+def grasp_folder(tmp_path_factory):
+    with initial_weights(0, "grasp"):
+        grasp = GraspDynamics(GraspConfig(width=8, blocks=1, keypoints=2, text_width=8, hidden=8), TOOL_ACTIONS)
+    folder = tmp_path_factory.mktemp("grasp") / "grasp"
+    grasp.save(folder)
+    return folder
+
+
+def test_a_rule_of_score_and_grasp_is_fitted_on_some_episodes_and_judges_others(
+    make_settings, make_world_model, unseen, grasp_folder, tmp_path, monkeypatch
+):
+    def believing(*args):
+        """All is imagined to succeed; what really did is drawn."""
+        found = measured(*args)
+        return replace(found, predicted=np.ones(len(found), bool), actual=np.arange(len(found)) % 2 > 0)
+
+    measured = evaluate_world_model.measured
+    monkeypatch.setattr(evaluate_world_model, "measured", believing)
+    small = {"probe": ProbeSettings(steps=0), "horizons": [8], "speed_rows": [1], "grasp": str(grasp_folder)}
+    tuning = evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "tune"), grasp_rule="fit", **small))
+    file = tmp_path / "tune" / "grasp_rule.json"
+    assert tuning["grasp_rule"] == {
+        "file": "grasp_rule.json",
+        "threshold": GraspRule.load(file).threshold,
+        "imagined_successes": 4,
+    }
+    assert not [name for name in tuning if name.endswith("with_grasp")]
+    assert "fitted on these episodes" in tuning["not_computed"]["outcome_alignment.with_grasp"]
+    with pytest.raises(SettingError, match=r"was fitted on 4 of the evaluated episodes, such as .*another seed"):
+        evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "same"), grasp_rule=str(file), **small))
+
+    others = {"expert_episodes": 1, "image_size": 32, "workers": 0, "hold_steps": 2, "seed": 5}
+    collect.main(CollectSettings(run_dir=str(tmp_path / "others"), tasks=["PickRedCube", "CloseDrawer"], **others))
+    small |= {"data": [str(tmp_path / "others" / "dataset")], "grasp_rule": str(file)}
+    found = evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "judged"), **small))
+    assert found["outcome_alignment.with_grasp"]["n"] == found["outcome_alignment"]["n"] == 2
+    assert found["grasp_rule"]["path"] == str(file)
+    assert "outcome_alignment.with_grasp" not in found["not_computed"]
+    page = (tmp_path / "judged" / "report.html").read_text()
+    assert [text for text in ("all, told by score and grasp", ">F1<") if text not in page] == []
+
+    make_world_model(size=32, seed=1).save(tmp_path / "other_model")
+    small["world_model"] = str(tmp_path / "other_model")
+    with pytest.raises(SettingError, match=r"was fitted for something else: world_model"):
+        evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "another"), **small))
+
+
 @pytest.mark.parametrize(
     ("over", "message"),
     [
@@ -338,7 +397,8 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, push_data
         ({"dtype": "int8"}, "dtype"),
         ({"strips": -1}, "strips"),
         ({"idm": "somewhere"}, r"give policies\.folders"),
-        ({"grasp": "somewhere"}, r"give policies\.folders"),
+        ({"grasp": "somewhere"}, r"give policies\.folders=\[...\] or grasp_rule"),
+        ({"grasp_rule": "fit"}, r"grasp_rule=fit: .*give grasp=FOLDER"),
     ],
 )
 def test_impossible_settings_are_refused(make_settings, over, message):
@@ -391,6 +451,35 @@ def test_a_sign_that_is_the_same_for_all_dreams_is_worth_nothing_measurable():
     found = policy_dreams.trust([policy_dreams.Judged({}, believed, true, signs)], seed=0)
     assert set(found["auroc"]) == {"score"}
     assert found["auroc"]["score"]["value"] == 1
+    assert found["over_score"] == {}
+    assert "the same for all" in found["not_measured"]["agreement_of_jurors"]
+
+
+def test_all_signs_at_hand_stand_in_one_table_the_best_one_first_and_against_the_score():
+    """Score and grasp know of different dreams, so that their ranks together know more than each."""
+    draws = np.random.default_rng(0)
+    true = draws.random(300) < 0.7
+    blind = draws.random(300) < 0.5
+    signs = {name: draws.normal(size=300) for name in SIGNS}
+    signs["score"] += 3 * true * blind
+    signs["agreement_of_grasp"] += 3 * true * ~blind
+    del signs["agreement_of_motion"]
+    found = policy_dreams.trust([policy_dreams.Judged({}, np.ones(300, bool), true, signs)], seed=0)
+    both = found["auroc"]["score_and_grasp"]["value"]
+    assert both > max(found["auroc"][name]["value"] for name in signs)
+    ranks = rankdata(signs["score"]) + rankdata(signs["agreement_of_grasp"])
+    assert both == pytest.approx(auroc(ranks[true], ranks[~true]))
+    over = found["over_score"]["score_and_grasp"]
+    assert over["value"] == pytest.approx(both - found["auroc"]["score"]["value"])
+    assert 0 < over["lo"] < over["value"] < over["hi"]
+    assert found["over_score"]["mean_opinion"]["hi"] < 0
+    assert found["not_measured"] == {"agreement_of_motion": "give idm=FOLDER"}
+    table = trust_table(found)
+    assert len(table.rows) == len(SIGNS) + 1
+    assert table.rows[0][0].startswith("sum of the ranks")
+    assert [row[1] for row in table.rows][-1] == "not measured"
+    values = [float(row[1].split()[0]) for row in table.rows[:-1]]
+    assert values == sorted(values, reverse=True)
 
 
 def test_a_correlation_needs_five_policies_that_differ():
@@ -406,7 +495,9 @@ def test_a_correlation_needs_five_policies_that_differ():
     assert policy_dreams.correlation(policies([0.5] * 5)) is None
 
 
-def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settings_in, tmp_path, monkeypatch):
+def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(
+    settings_in, grasp_folder, tmp_path, monkeypatch
+):
     folders = []
     for number in range(2):
         with initial_weights(number, "policy"):
@@ -420,13 +511,10 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settin
         InverseDynamics(IdmConfig(width=8, blocks=1, keypoints=2, hidden=8), (Column("command", 0, "x"),)).save(
             tmp_path / "idm"
         )
-    with initial_weights(0, "grasp"):
-        grasp = GraspDynamics(GraspConfig(width=8, blocks=1, keypoints=2, text_width=8, hidden=8), TOOL_ACTIONS)
-    grasp.save(tmp_path / "grasp")
     over = {
         "policies": PolicyDreams([str(f) for f in folders], dreams=2, workers=0, envs_per_worker=2),
         "idm": str(tmp_path / "idm"),
-        "grasp": str(tmp_path / "grasp"),
+        "grasp": str(grasp_folder),
     }
     settings = settings_in(tmp_path / "run", probe=ProbeSettings(steps=0), **over)
     metrics = evaluate_world_model.main(settings)
@@ -441,11 +529,45 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(settin
     assert load_report_data(tmp_path / "run").imagined_real[1].real == metrics["policies"][1]["real"]
     if metrics["trust"]["imagined_successes"]:
         assert "agreement_of_motion" in metrics["trust"]["auroc"]
+        assert "score_and_grasp" in {*metrics["trust"]["auroc"], *metrics["trust"]["not_measured"]}
     assert metrics["idm"]["path"] == str(tmp_path / "idm")
-    assert metrics["grasp"]["hash"] == artefact_hash(tmp_path / "grasp")
+    assert metrics["grasp"]["hash"] == artefact_hash(grasp_folder)
     assert (tmp_path / "run" / "stages" / "03-policy-1" / "surprise.npz").is_file()
     monkeypatch.setattr(policy_dreams, "dream", None)
     monkeypatch.setattr(policy_dreams, "further_opinions", None)
     monkeypatch.setattr(policy_dreams, "dream_surprise", None)
     monkeypatch.setattr(policy_dreams, "collect_dataset", None)
     assert untimed(evaluate_world_model.main(settings)) == untimed(metrics)
+
+
+def test_policies_of_lerobot_dream_as_well(make_settings, tmp_path, monkeypatch):
+    """Its network in a worker of its own, in the dreams and in the simulator."""
+    folder = fake.publish(tmp_path / "smolvla", size=32)
+    worker = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(folder)})
+    monkeypatch.setattr("worldrl.rollout.lerobot_policy.lerobot_launch", lambda folder, device: worker)
+    dreams = PolicyDreams([str(folder)], dreams=1, workers=0, envs_per_worker=2)
+    small = {"probe": ProbeSettings(steps=0), "horizons": [8], "speed_rows": [1], "episodes": 1}
+    metrics = evaluate_world_model.main(make_settings(policies=dreams, **small))
+    (found,) = metrics["policies"]
+    assert found["real"]["n"] == found["imagined"]["n"] == 2
+    assert found["hash"] == metrics["policy"]["hash"][0] == policy_facts(folder).hash
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"type": "diffusion", "n_obs_steps": 2},
+            r"\(diffusion\) looks at 2 observations \(n_obs_steps\), which imagination",
+        ),
+        ({"size": 16}, "has another image_size than the world model"),
+        ({"n_action_steps": 3}, "has another chunk_length than the world model"),
+    ],
+)
+def test_a_policy_that_cannot_dream_here_is_refused_before_anything_is_measured(
+    make_settings, tmp_path, changes, words
+):
+    folder = fake.publish(tmp_path / "policy", **{"size": 32, **changes})
+    with pytest.raises(SettingError, match=f"policies.folders: the policy in .*policy {words}"):
+        evaluate_world_model.main(make_settings(policies=PolicyDreams([str(folder)])))
+    assert not (tmp_path / "run" / "stages").exists()

@@ -128,6 +128,8 @@ def test_measured_hallucination_sets_the_share_of_rollouts_from_keyframes(monkey
         assert part["improve"]["p_keyframe"] == pytest.approx(expected)
         assert {p for p, _ in drawn} == {part["improve"]["p_keyframe"]}
         assert len(drawn) == 32
+        midway_share = sum(begun_midway for _, begun_midway in drawn) / len(drawn)
+        assert midway_share == pytest.approx(expected, abs=0.2)  # the rollouts do as the probability says
         assert np.mean([begun for _, begun in drawn]) == pytest.approx(expected, abs=0.15)
         assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["rounds"] == metrics["rounds"]
         page = (tmp_path / "run" / "report.html").read_text()

@@ -112,15 +112,22 @@ def test_a_jury_is_trained_saved_and_heard(make_settings, wan_base, wan_config, 
 
 
 def test_saved_weights_take_what_fits_any_weights_and_refuse_another_layout(
-    make_wan, wan_base, wan_config, robot, tmp_path
+    make_wan, wan_base, wan_config, robot, tmp_path, capsys
 ):
     """What stands at its default is not asked for; sampling and what counts as success are taken; the rest is told, not ignored."""
     make_wan().save(tmp_path / "wan")
     start = {"start": str(tmp_path / "wan"), "embodiment": robot, "seed": 0, "device": CPU}
     same = wan_config()
     same.outcome.threshold, same.outcome.debounce, same.dynamics.sampling_steps = 0.6, 3, 7
+    same.codec.dtype, same.codec.rows, same.dynamics.bell_weight = "bfloat16", 2, False
     for config, taken in ((same, same), (WanConfig(), wan_config())):
-        assert starting_world_model(config=WanSettings(str(wan_base), config), **start).config == taken
+        model = starting_world_model(config=WanSettings(str(wan_base), config), **start)
+        assert model.config == taken
+        assert (model.codec.config, model.dynamics.config) == (taken.codec, taken.dynamics)
+    check_wan_start(str(tmp_path / "wan"), WanSettings(str(wan_base), same))
+    told = "".join(capsys.readouterr().err.split())  # the console breaks lines
+    assert f"start={tmp_path / 'wan'}:takenover:codec.dtypefloat32->bfloat16,codec.rows" in told
+    assert "outcome.threshold0.7->0.6" in told
     other = WanSettings(str(wan_base), wan_config(reference=False, jury=2))
     told = r"not made for wan\.model\.dynamics\.reference=False \(True\), wan\.model\.outcome\.jury=2 \(0\)"
     with pytest.raises(SettingError, match=told):

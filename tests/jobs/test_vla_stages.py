@@ -10,6 +10,7 @@ import torch
 from worldrl.algorithms.improve import Improvement
 from worldrl.core.artefact import artefact_hash, read_manifest
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.jsonfile import read_json
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.core.rng import initial_weights
@@ -22,7 +23,8 @@ from worldrl.jobs.opening import open_run
 from worldrl.jobs.restyle import RestyleSettings
 from worldrl.jobs.vla_checks import confirmed_line
 from worldrl.jobs.vla_loop import Loop, check_policy_fits, practice_split
-from worldrl.jobs.vla_settings import TrainVlaSettings
+from worldrl.jobs.vla_near_goal import NearGoal
+from worldrl.jobs.vla_settings import Practice, TrainVlaSettings
 from worldrl.jobs.vla_stages import supervised_policy
 from worldrl.jobs.world_model_lineage import learned_from
 from worldrl.policies.statistics import PolicyStatistics
@@ -197,6 +199,27 @@ def test_the_world_model_sees_each_training_episode_in_as_many_other_looks(
     learned = learned_from([EpisodeDataset.open(path) for path in (*recorded, *looks)])
     assert Learned.read(folder) == learned
     assert len(learned.episodes) == 6  # a look is no other episode
+
+
+def test_the_world_model_learns_from_near_failures_more_often_and_says_which(
+    monkeypatch, recorded, make_world_model, tmp_path
+):
+    asked = []
+
+    def near(practice, episodes):
+        asked.append((practice.near_goal_share, episodes))
+        return NearGoal([episodes[0]] * 2, {"PickRedCube": {"near": 1}})
+
+    monkeypatch.setattr(vla_stages, "near_failures", near)
+    seen, folder, held_out = learn(
+        monkeypatch, tmp_path / "run", recorded, make_world_model(), practice=Practice(near_goal_share=0.5)
+    )
+    ((share, practised),) = asked
+    assert share == 0.5
+    assert not {motion_key(episode) for episode in practised} & {motion_key(episode) for episode in held_out}
+    often = [sum(other is episode for other in seen) for episode in practised]
+    assert often == [3, *[1] * (len(practised) - 1)]
+    assert read_json(folder.parent / "stage.json")["summary"]["near_goal"] == {"PickRedCube": {"near": 1}}
 
 
 def test_looks_are_the_embedded_suites(tmp_path):

@@ -1,12 +1,15 @@
 """Unit under test: existing weights under other settings."""
 
+from functools import reduce
+
 import pytest
 import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_streams
 from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
-from worldrl.world_models.extension import FREE, extended, extended_config
+from worldrl.world_models.extension import FREE, WAN_FREE, extended, extended_config
+from worldrl.world_models.wan_config import WanConfig
 
 
 def asking(held, **values):
@@ -94,8 +97,7 @@ def test_a_jury_grows_by_fresh_jurors(make_world_model, make_record):
 
 
 def test_every_free_setting_is_one():
-    for name in FREE:
-        value = VideoWorldModelConfig()
-        for part in name.split("."):
-            value = getattr(value, part)
-        assert isinstance(value, bool | int | float | str), name
+    for names, config in ((FREE, VideoWorldModelConfig()), (WAN_FREE, WanConfig())):
+        for name in names:
+            value = reduce(getattr, name.split("."), config)
+            assert isinstance(value, bool | int | float | str), name

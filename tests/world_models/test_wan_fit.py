@@ -224,7 +224,11 @@ def test_rollouts_walk_as_imagination_does(wan_model, push_episode):
     """Three chunks on its own pictures are those of a closed-loop replay under the same noise."""
     episode = push_episode(0, 12)
     source = ClipSource(
-        wan_model, [episode], WanTraining(**(SMALL | {"bootstrap_rows": 1, "event_share": 0})), SENTENCES, seed=0
+        wan_model,
+        [episode],
+        WanTraining(**(SMALL | {"bootstrap": 1.0, "bootstrap_rows": 1, "event_share": 0})),
+        SENTENCES,
+        seed=0,
     )
     rollouts, seen = source.rollouts, []
     rollouts.begun[:] = True
@@ -238,9 +242,17 @@ def test_rollouts_walk_as_imagination_does(wan_model, push_episode):
 
 
 def test_rollouts_are_kept_by_one_process(wan_model, push_episodes):
-    config = WanTraining(**(SMALL | {"bootstrap_rows": 2}))
+    config = WanTraining(**(SMALL | {"bootstrap": 0.5, "bootstrap_rows": 2}))
     with pytest.raises(SettingError, match="rollouts are kept by one process, 2 were launched"):
         ClipSource(wan_model, push_episodes, config, SENTENCES, seed=0, process=0, processes=2)
+
+
+def test_rollouts_are_not_kept_of_a_sharded_model(fit, monkeypatch):
+    """One process under FSDP shards as well: what counts is the sharding, not how many processes there are."""
+    monkeypatch.setattr(wan_fit, "is_sharded", lambda _: True)
+    monkeypatch.setattr(wan_fit.WanFit, "step", None)
+    with pytest.raises(SettingError, match=r"bootstrap_rows=2: .* this launch shards it"):
+        fit(bootstrap=0.5, bootstrap_rows=2)
 
 
 def test_without_the_anchor_clips_begin_with_the_oldest_memory(make_wan, push_episodes):
@@ -292,7 +304,10 @@ def test_a_jury_cut_short_goes_on_to_the_same_bits_and_moves_nothing_else(
     whole_run, before = run(tmp_path / "whole"), state(make_wan(jury=1))
     with pytest.raises(StopError):
         run(tmp_path / "cut", at=4)
-    same_tree(run(tmp_path / "cut"), whole_run)
+    monkeypatch.setattr(outcome_training, "imagine_episodes", None)  # cut short or finished, it imagines nothing again
+    for folder in ("cut", "whole"):
+        same_tree(run(tmp_path / folder), whole_run)
+    monkeypatch.undo()
     moved = {name.split(".")[0] for name, value in whole_run.items() if not torch.equal(value, before[name])}
     assert moved == {"outcome"}
     with pytest.raises(SettingError, match="has no outcome head to train"):
@@ -331,6 +346,7 @@ def test_number_types_must_fit(make_wan, fit):
         fit(model=make_wan(base_dtype="bfloat16"))
     for over in (
         {"batch": 0}, {"accumulate": 0}, {"negative_share": 2.0}, {"bootstrap": 2.0}, {"bootstrap_rows": -1},
+        {"bootstrap": 0.9}, {"bootstrap_rows": 64},
         {"outcome_dropout": 1.0}, {"outcome_episodes": 0},
     ):  # fmt: skip
         with pytest.raises(SettingError, match=next(iter(over))):

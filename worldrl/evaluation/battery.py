@@ -21,12 +21,15 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
 from worldrl.core.stats import wilson
 from worldrl.evaluation.fvd import fvd_report
+from worldrl.evaluation.grasp_rule import GraspRule
 from worldrl.evaluation.measures import Measures
-from worldrl.evaluation.world_model import decibels, outcome_report
+from worldrl.evaluation.world_model import decibels, f1_score, outcome_report
 from worldrl.rewards.success import precision_recall
 
 HORIZONS = (8, 32, 64, 128, 256)
 """Control steps at which the drift is reported."""
+WITH_GRASP = ".with_grasp"
+"""End of the names of what score and grasp tell together."""
 
 
 # --- statistics of some episodes ------------------------------------------------------------------------------------
@@ -134,7 +137,13 @@ def check_horizons(horizons: Sequence[int], frame_stride: int) -> None:
 
 
 def summarise(
-    measures: Measures, drift: Mapping[str, Drift], horizons: Sequence[int], *, names: Sequence[str], seed: int
+    measures: Measures,
+    drift: Mapping[str, Drift],
+    horizons: Sequence[int],
+    *,
+    names: Sequence[str],
+    seed: int,
+    rule: GraspRule | None = None,
 ) -> dict[str, Any]:
     """Put the battery's numbers together.
 
@@ -144,6 +153,7 @@ def summarise(
         horizons: control steps.
         names: of the points that the probe reads; empty without one.
         seed: of the resampling.
+        rule: tells outcomes by score and grasp together as well, under names of their own; None tells none.
 
     Returns:
         Metrics by name, as ``result.json`` holds them.
@@ -162,13 +172,29 @@ def summarise(
         **clip_numbers(measures),
         "action_swap_ratio": swap,
         "static_psnr": static,
-        **outcome_report(measures.predicted, measures.actual),
-        "confusion": precision_recall(measures.predicted, measures.actual),
-        "tasks": {str(task): task_numbers(measures.select(measures.task == task)) for task in np.unique(measures.task)},
+        **outcome_numbers(measures.predicted, measures.actual, seed=seed),
+        **({} if rule is None else with_grasp(measures, rule, seed=seed)),
+        "tasks": {
+            str(task): task_numbers(measures.select(measures.task == task), seed=seed)
+            for task in np.unique(measures.task)
+        },
         "repeated": wilson(int(measures.repeated.sum()), len(measures)),
         "recorded": {str(horizon): int((measures.recorded >= horizon).sum()) for horizon in horizons},
         "drift": {name: curve.to_json() for name, curve in drift.items()},
     }
+
+
+def outcome_numbers(predicted: NDArray[np.bool_], actual: NDArray[np.bool_], *, seed: int) -> dict[str, Any]:
+    """Rates, F1 and counts of imagined against real outcomes; None where nothing can be counted."""
+    pairs = np.stack([predicted, actual], axis=1).astype(np.float64)
+    f1 = bootstrap(pairs, f1_score, generator=numpy_stream(seed, "f1")) if pairs.any() else None
+    return {**outcome_report(predicted, actual), "f1": f1, "confusion": precision_recall(predicted, actual)}
+
+
+def with_grasp(measures: Measures, rule: GraspRule, *, seed: int) -> dict[str, Any]:
+    """The same of outcomes told by score and grasp together, each name with :data:`WITH_GRASP`."""
+    counts = rule.counts(measures.predicted, measures.score, measures.agreement)
+    return {f"{name}{WITH_GRASP}": found for name, found in outcome_numbers(counts, measures.actual, seed=seed).items()}
 
 
 def clip_numbers(measures: Measures) -> dict[str, Any]:
@@ -204,11 +230,10 @@ def _median_of_frames(distance: NDArray[np.float64]) -> NDArray[np.float64]:
     return median_of_points(distance.reshape(len(distance), -1))
 
 
-def task_numbers(measures: Measures) -> dict[str, Any]:
+def task_numbers(measures: Measures, *, seed: int) -> dict[str, Any]:
     """What is told of one task: its outcomes, and the pixel error over the recorded and continued frames."""
     return {
         "episodes": len(measures),
         "psnr": float(psnr_of_mean(measures.error.mean(axis=1))),
-        **outcome_report(measures.predicted, measures.actual),
-        "confusion": precision_recall(measures.predicted, measures.actual),
+        **outcome_numbers(measures.predicted, measures.actual, seed=seed),
     }

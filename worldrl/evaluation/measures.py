@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from worldrl.core.atomic import write_file
@@ -26,8 +27,10 @@ from worldrl.evaluation.lpips import Lpips
 from worldrl.evaluation.probe import Reader
 from worldrl.evaluation.probe_frames import position_errors, spread
 from worldrl.evaluation.similarity import ssim
-from worldrl.evaluation.world_model import Replay, outcomes, replay, squared_error, static_error
-from worldrl.rewards.success import SuccessRule
+from worldrl.evaluation.world_model import Replay, replay, squared_error, static_error, success_steps
+from worldrl.rewards.grasp import GraspDynamics
+from worldrl.rewards.success import SuccessRule, debounced_score
+from worldrl.rollout.shown_grasp import closings
 from worldrl.rollout.specs import spec_of
 from worldrl.rollout.true_runs import HOLD_STEPS, TrueRun
 from worldrl.world_models.loading import AnyVideoModel
@@ -48,6 +51,7 @@ class Instruments:
         lpips: perceptual distance, or None.
         fvd: describes clips for the Fréchet video distance, or None.
         seed: of the model's noise.
+        grasp: judges where the hand closes, or None.
     """
 
     rule: SuccessRule
@@ -55,6 +59,7 @@ class Instruments:
     lpips: Lpips | None
     fvd: Fvd | None
     seed: int
+    grasp: GraspDynamics | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,9 @@ class Measures:
         static: mean squared error ``[E]`` after holding still.
         predicted: bool ``[E]``, imagined to succeed until ``HOLD_STEPS`` after the recorded actions.
         actual: bool ``[E]``, succeeded in the simulator within the same steps.
+        score: debounced probability of success ``[E]`` within the same steps.
+        agreement: ``[E]``, minus the surprise at the last closing before the imagined success, or within the same steps where
+            there is none (``rollout.shown_grasp``); NaN where nothing judges the grasp.
         real: uint8 ``[E, S, Y, X, 3]``, pictures spread over the whole run; ``imagined`` likewise.
         imagined: see ``real``.
         real_outcome: uint8 ``[E, S, Y, X, 3]``, pictures spread over the steps that decide the outcome;
@@ -105,6 +113,8 @@ class Measures:
     static: NDArray[np.float64]
     predicted: NDArray[np.bool_]
     actual: NDArray[np.bool_]
+    score: NDArray[np.float64]
+    agreement: NDArray[np.float64]
     real: NDArray[np.uint8]
     imagined: NDArray[np.uint8]
     real_outcome: NDArray[np.uint8]
@@ -166,6 +176,7 @@ def measure(
     positions = _positions(result, runs, instruments.probe)
     swapped = replay(model, episodes, swapped_actions, seed=seed, batch=len(runs), row=row)
     judged = replace(result, probability=np.where(window, result.probability, 0))
+    success = success_steps(judged, instruments.rule)
     return Measures(
         task=np.array([episode.task for episode in episodes]),
         name=np.array([spec_of(episode.meta).describe() for episode in episodes]),
@@ -182,8 +193,10 @@ def measure(
         real_across_cm=positions[3],
         swapped=_swapped_sums(squared_error(swapped), error, _frame_steps(result), runs),
         static=static_error(model, episodes, STATIC_CHUNKS * model.chunk_length, seed=seed, row=row),
-        predicted=outcomes(judged, instruments.rule),
+        predicted=success >= 0,
         actual=np.array([run.succeeds_within(run.recorded + HOLD_STEPS) for run in runs]),
+        score=debounced_score(judged.probability, instruments.rule.debounce).astype(np.float64),
+        agreement=_agreement(runs, instruments.grasp, success),
         real=np.stack([spaced(frames, len(frames)) for frames in result.real]),
         imagined=np.stack([spaced(frames, len(frames)) for frames in result.imagined]),
         real_outcome=np.stack([spaced(f, int(n)) for f, n in zip(result.real, window.sum(axis=1), strict=True)]),
@@ -202,6 +215,17 @@ def outcome_window(result: Replay, runs: Sequence[TrueRun]) -> NDArray[np.bool_]
     """Mark the frames ``[E, F]`` that decide the outcome: the recorded actions and ``HOLD_STEPS`` of holding still."""
     until = np.array([run.recorded + HOLD_STEPS for run in runs])
     return _frame_steps(result)[None] <= until[:, None]
+
+
+def _agreement(runs: Sequence[TrueRun], grasp: GraspDynamics | None, success: NDArray[np.int64]) -> NDArray[np.float64]:
+    if grasp is None:
+        return np.full(len(runs), np.nan)
+    episodes = [run.episode for run in runs]
+    frame, command = (
+        torch.from_numpy(np.stack(part)) for part in ([e.main_view[0] for e in episodes], [e.command for e in episodes])
+    )
+    until = np.where(success >= 0, success, [run.recorded + HOLD_STEPS for run in runs])
+    return -closings(grasp, frame, [e.instruction for e in episodes], command, until)[1].astype(np.float64)
 
 
 def picture_frames(frames: int) -> NDArray[np.int64]:

@@ -158,11 +158,16 @@ def static_psnr(model: AnyVideoModel, episodes: Sequence[Episode], steps: int, *
     return psnr(float(static_error(model, episodes, steps, seed=seed).mean()))
 
 
-def outcomes(result: Replay, rule: SuccessRule) -> NDArray[np.bool_]:
-    """Whether each row was imagined to succeed."""
+def success_steps(result: Replay, rule: SuccessRule) -> NDArray[np.int64]:
+    """Control step at which each row was first imagined to succeed ``[E]``, -1 where it never was."""
     streak = torch.zeros(len(result.probability), dtype=torch.int64)
     first, _ = first_success(torch.from_numpy(result.probability), rule, streak)
-    return (first >= 0).numpy()
+    return np.where(first >= 0, (first + 1) * result.frame_stride, -1)
+
+
+def outcomes(result: Replay, rule: SuccessRule) -> NDArray[np.bool_]:
+    """Whether each row was imagined to succeed."""
+    return success_steps(result, rule) >= 0
 
 
 def outcome_report(predicted: NDArray[np.bool_], actual: NDArray[np.bool_]) -> dict[str, Rate | None]:
@@ -175,3 +180,9 @@ def outcome_report(predicted: NDArray[np.bool_], actual: NDArray[np.bool_]) -> d
         "false_success_rate": (n["fp"], n["fp"] + n["tn"]),
     }
     return {name: wilson(k, total) if total else None for name, (k, total) in counts.items()}
+
+
+def f1_score(pairs: NDArray[np.float64]) -> float:
+    """Harmonic mean of precision and recall of pairs (imagined, real), each 0 or 1, ``[E, 2]``; 0 where both are always 0."""
+    imagined, real = pairs.T > 0
+    return float(2 * (imagined & real).sum() / max(imagined.sum() + real.sum(), 1))

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from worldrl.core.artefact import artefact_hash
 from worldrl.core.device import peak_device_mb, peak_rss_mb, resolve_device, resolve_dtype, set_threads
-from worldrl.core.errors import RunDirectoryError, SettingError
-from worldrl.core.jsonfile import difference, read_json, write_json
+from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
+from worldrl.core.jsonfile import difference, digest, read_json, write_json
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog, Progress
 from worldrl.core.run import RunDirectory
@@ -27,8 +27,9 @@ from worldrl.evaluation.probe import ProbeSettings
 from worldrl.evaluation.throughput import imagined_frames_per_s
 from worldrl.evaluation.world_model import whole_chunks
 from worldrl.jobs.evaluation_probe import given_probe, trained_probe
+from worldrl.jobs.grasp_outcome import FIT, FITTED_HERE, NO_RULE, check_choice, fitted, made_for, open_rule
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.policy_dreams import PolicyDreams, Readers, policies_beside_reality
+from worldrl.jobs.policy_dreams import PolicyDreams, Readers, check_policies, policies_beside_reality
 from worldrl.jobs.sampler import Sampler, sampled
 from worldrl.jobs.unseen_episodes import continue_all, draw_scripts, one_arm, open_unseen
 from worldrl.jobs.world_model_report import show, write_report
@@ -38,6 +39,7 @@ from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rewards.similarity import commanded_columns
 from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.policy_folder import policy_facts
 from worldrl.rollout.reset_store import record_at
 from worldrl.rollout.shown_grasp import check_robot
 from worldrl.rollout.shown_motion import check_spacing
@@ -85,7 +87,11 @@ class EvaluateWorldModelSettings:
     )
     grasp: str | None = setting(
         None,
-        "folder of an inverse dynamics of the grasp (train-idm grasp.steps=1500): whether the policies' dreams close the hand where the object was",
+        "folder of an inverse dynamics of the grasp (train-idm grasp.steps=1500): whether dreams close the hand where the object was",
+    )
+    grasp_rule: str | None = setting(
+        None,
+        "outcomes told by score and grasp together: file of a rule, or fit, which fits one on these episodes to run_dir/grasp_rule.json",
     )
     lpips: str | None = setting(None, "safetensors file with the weights of LPIPS (AlexNet); null: not computed")
     fvd: str | None = setting(
@@ -110,8 +116,11 @@ class EvaluateWorldModelSettings:
             raise SettingError("world_model=scratch has learned nothing to measure; give bundled or a folder")
         if self.idm is not None and not self.policies.folders:
             raise SettingError(f"idm={self.idm} reads the dreams of policies; give policies.folders=[...], too")
-        if self.grasp is not None and not self.policies.folders:
-            raise SettingError(f"grasp={self.grasp} judges the dreams of policies; give policies.folders=[...], too")
+        check_choice(self.grasp_rule, self.grasp)
+        if self.grasp is not None and not self.policies.folders and self.grasp_rule is None:
+            raise SettingError(
+                f"grasp={self.grasp} judges the dreams of policies, or outcomes; give policies.folders=[...] or grasp_rule, too"
+            )
         if self.probe_from is not None and not self.probe.steps:
             raise SettingError(
                 f"probe_from={self.probe_from}: with probe.steps=0 no probe reads; leave one of them out"
@@ -133,18 +142,22 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
     with open_run("evaluate-world-model", settings) as run, MetricLog(run.path) as log:
         inputs = claim_inputs(run, settings, data)
         model = load_model(settings, data, device)
+        check_policies(settings.policies.folders, model)
         chosen, others = draw_scripts(data, settings.episodes, spare(settings), seed=settings.seed)
+        of = made_for(inputs, model)
+        rule = open_rule(settings.grasp_rule, chosen, of)
         readers, instruments = open_readers(settings, model), make_instruments(settings, model, chosen)
         if settings.probe_from is not None:
             probe = given_probe(Path(settings.probe_from), chosen, model.device)
         else:
             continued = _continued(settings, model, others, settings.probe.horizon)
             probe = trained_probe(run, settings.probe, model, others, continued, log, seed=settings.seed)
-        measures = measured(run, settings, model, chosen, replace(instruments, probe=probe))
+        measures = measured(run, settings, model, chosen, replace(instruments, probe=probe, grasp=readers.grasp))
         drift = drifts(measures, frame_stride=model.frame_stride, seed=settings.seed)
         names = () if probe is None else probe.names
         metrics = {
-            **summarise(measures, drift, settings.horizons, names=names, seed=settings.seed),
+            **summarise(measures, drift, settings.horizons, names=names, seed=settings.seed, rule=rule),
+            **(fitted(run, measures, chosen, of) if settings.grasp_rule == FIT else {}),
             **policies_beside_reality(run, settings.policies, model, data.tasks(), seed=settings.seed, readers=readers),
             **circumstances(settings, model, data),
             **inputs,
@@ -170,13 +183,16 @@ def claim_inputs(run: RunDirectory, settings: EvaluateWorldModelSettings, data: 
         "data": {"path": list(settings.data), "hash": data.fingerprint},
     }
     if policies:
-        inputs["policy"] = {"path": policies, "hash": [artefact_hash(Path(policy)) for policy in policies]}
+        inputs["policy"] = {"path": policies, "hash": [policy_facts(Path(policy)).hash for policy in policies]}
     if settings.probe_from is not None:
         inputs["probe"] = {"path": settings.probe_from, "hash": artefact_hash(Path(settings.probe_from))}
     if settings.idm is not None:
         inputs["idm"] = {"path": settings.idm, "hash": artefact_hash(Path(settings.idm))}
     if settings.grasp is not None:
         inputs["grasp"] = {"path": settings.grasp, "hash": artefact_hash(Path(settings.grasp))}
+    if settings.grasp_rule not in (None, FIT):
+        rule = read_json(Path(settings.grasp_rule), error=ArtefactError)
+        inputs["grasp_rule"] = {"path": settings.grasp_rule, "hash": digest(rule)}
     file = run.path / "inputs.json"
     if file.exists() and (changed := difference(read_json(file), inputs)):
         raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")
@@ -310,6 +326,7 @@ def circumstances(settings: EvaluateWorldModelSettings, model: AnyVideoModel, da
         "lpips": NO_LPIPS if settings.lpips is None else None,
         "fvd": NO_FVD if settings.fvd is None else None,
         "probe_error_cm": None if settings.probe.steps or settings.probe_from else NO_PROBE,
+        "outcome_alignment.with_grasp": {None: settings.grasp and NO_RULE, FIT: FITTED_HERE}.get(settings.grasp_rule),
     }
     return {
         "imagined_frames_per_s": {

@@ -17,23 +17,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from worldrl.core.artefact import artefact_hash
 from worldrl.core.atomic import write_file
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream_seed
 from worldrl.core.run import RunDirectory, Stage
 from worldrl.core.stats import Rate, pearson, wilson
 from worldrl.core.types import ResetRecord
-from worldrl.evaluation.trust import worth
+from worldrl.evaluation.trust import advantage, rank_sum, worth
 from worldrl.evaluation.world_model import outcome_report
 from worldrl.policies.exploration import Exploration
-from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.actors import PolicyActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_options
 from worldrl.rollout.dreams import Dreams, came_true, dream, execute
+from worldrl.rollout.policy_folder import load_policy, policy_facts
 from worldrl.rollout.redreams import Opinions, further_opinions
 from worldrl.rollout.shown_grasp import check_robot, grasp_surprise
 from worldrl.rollout.shown_motion import dream_surprise
@@ -44,6 +43,18 @@ from worldrl.world_models.loading import AnyVideoModel
 
 LEAST_POLICIES = 5
 """A correlation of fewer says next to nothing: of four, an r of 0.9 has an interval from below 0 on."""
+
+
+SCORE, GRASP, SCORE_AND_GRASP = "score", "agreement_of_grasp", "score_and_grasp"
+TOGETHER = "sum of the ranks of own score and agreement of the grasp among these dreams"
+"""What ``score_and_grasp`` is, for people; practice cannot go by it, since one rollout has no rank."""
+ALIKE = "the same for all of these dreams, as jurors are who are one"
+UNASKED = {
+    "agreement_of_motion": "give idm=FOLDER",
+    GRASP: "give grasp=FOLDER",
+    SCORE_AND_GRASP: "give grasp=FOLDER",
+}
+"""Why a sign was not measured."""
 
 
 @dataclass
@@ -59,7 +70,9 @@ class PolicyDreams:
         exploration: how the policies' actions are drawn, in dreams and in the simulator.
     """
 
-    folders: list[str] = setting([], "policies whose dreams are executed and compared with their real success")
+    folders: list[str] = setting(
+        [], "policies, worldrl's or lerobot's, whose dreams are executed and compared with their real success"
+    )
     dreams: int = 30
     opinions: int = 2
     workers: int = 2
@@ -128,6 +141,34 @@ def policies_beside_reality(
     }
 
 
+def check_policies(folders: Sequence[str], model: AnyVideoModel) -> None:
+    """Refuse policies that cannot dream in this world model, before anything is measured.
+
+    worldrl's own and lerobot's can; agents on vectors see no picture.
+
+    Raises:
+        ArtefactError: no policy in a folder.
+        SettingError: one looks at what imagination does not show, or is made for another robot, chunk length or image size.
+    """
+    fitting = {
+        "chunk_length": model.chunk_length,
+        "image_size": model.config.codec.image_size,
+        "actions": model.embodiment.actions,
+    }
+    for folder in folders:
+        facts = policy_facts(Path(folder))
+        if facts.not_imagined:
+            raise SettingError(
+                f"policies.folders: the policy in {folder} ({facts.kind}) looks at {' and '.join(facts.not_imagined)}, which "
+                "imagination does not show; leave it out"
+            )
+        if differing := [name for name, value in fitting.items() if getattr(facts, name) != value]:
+            raise SettingError(
+                f"policies.folders: the policy in {folder} has another {' and '.join(differing)} than the world model; give "
+                "policies that were made for it"
+            )
+
+
 def judge_policy(
     stage: Stage,
     config: PolicyDreams,
@@ -139,11 +180,12 @@ def judge_policy(
     readers: Readers,
 ) -> Judged:
     """Let one policy dream and act; what an earlier session did is read."""
-    policy, outcome = TokenPolicy.load(folder, model.device), model.config.outcome
+    outcome = model.config.outcome
     rule = SuccessRule(outcome.threshold, outcome.debounce)
     horizon, size = task_horizons(tasks), model.config.codec.image_size
     files = {name: stage.folder / f"{name}.npz" for name in ("dreams", "opinions")}
     if not files["dreams"].exists():
+        policy = load_policy(folder, str(model.device))
         dream(
             model, policy, tasks, config.dreams, seed=seed, horizon=horizon, image_size=size, exploration=config.exploration
         ).save(files["dreams"])  # fmt: skip
@@ -159,7 +201,7 @@ def judge_policy(
     predicted, actual = imagined_step >= 0, came_true(imagined_step, real_step)
     metrics = {
         "path": str(folder),
-        "hash": artefact_hash(folder),
+        "hash": policy_facts(folder).hash,
         "imagined": wilson(int(predicted.sum()), len(dreams)),
         "real": stage.summary["real"],
         "same_actions": outcome_report(predicted, actual),
@@ -225,13 +267,29 @@ def correlation(policies: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def trust(judged: Sequence[Judged], *, seed: int) -> dict[str, Any]:
-    """What each sign of trust is worth among all dreams that were imagined to succeed; none that is the same for all of them."""
+    """What each sign of trust is worth among all dreams that were imagined to succeed, beside the dream's own score.
+
+    A sign that was not measured, or is the same for all of them, has a reason in ``not_measured`` instead.
+    """
     believed = np.concatenate([one.imagined for one in judged])
     true = np.concatenate([one.came_true for one in judged])[believed]
     signs = {name: np.concatenate([one.signs[name] for one in judged])[believed] for name in judged[0].signs}
     if not len(true):
-        return {"imagined_successes": None, "auroc": {}}
+        return {"imagined_successes": None, "auroc": {}, "over_score": {}, "not_measured": {}}
+    if GRASP in signs:
+        signs[SCORE_AND_GRASP] = rank_sum(signs[SCORE], signs[GRASP])
+    differing = {name: sign for name, sign in signs.items() if np.ptp(sign)}
+    score = signs[SCORE]
     return {
         "imagined_successes": wilson(int(true.sum()), len(true)),
-        "auroc": {name: worth(sign, true, seed=seed, name=name) for name, sign in signs.items() if np.ptp(sign)},
+        "auroc": {name: worth(sign, true, seed=seed, name=name) for name, sign in differing.items()},
+        "over_score": {
+            name: advantage(sign, score, true, seed=seed, name=name)
+            for name, sign in differing.items()
+            if name != SCORE
+        },
+        "not_measured": {
+            **{name: ALIKE for name in signs if name not in differing},
+            **{name: why for name, why in UNASKED.items() if name not in signs},
+        },
     }

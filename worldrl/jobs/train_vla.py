@@ -19,6 +19,7 @@ from worldrl.jobs import vla_stages as stages
 from worldrl.jobs.arena import open_arena, tasks_of
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.vla_loop import Loop, check_held_out, check_policy_fits
+from worldrl.jobs.vla_near_goal import check_near_goal
 from worldrl.jobs.vla_report import write_report
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.vla_trust import STAGES, reader_stage
@@ -53,6 +54,7 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
     set_threads(settings.threads)
     tasks = tasks_of(settings)
     check_held_out(settings, tasks)
+    check_near_goal(settings, tasks)
     if settings.backbone == VIDEO:
         require_kind(settings.start, settings.world_model)
         check_start(settings.start, settings.world_model, settings.training)

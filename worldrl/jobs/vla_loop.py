@@ -129,9 +129,7 @@ def check_policy_fits(settings: TrainVlaSettings) -> None:
 
 def require_imaginable(folder: Path) -> None:
     """Refuse a policy that looks at what imagination does not show."""
-    facts = policy_facts(folder)
-    steps = (f"{facts.n_obs_steps} observations (n_obs_steps)",) if facts.n_obs_steps > 1 else ()
-    if lacking := (*facts.more, *steps):
+    if lacking := policy_facts(folder).not_imagined:
         raise SettingError(
             f"supervised: the policy in {folder} looks at {' and '.join(lacking)}; imagination shows it the main camera, the "
             "command and the sentence, once per chunk. It can be measured (benchmark, evaluate), not improved here"

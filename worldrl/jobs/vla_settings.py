@@ -36,6 +36,9 @@ class Practice:
         noise: action noise of that expert, as a fraction of the action range.
         goal_offset: error of its goals, standard deviation (m); of the embedded suite.
         hold_steps: steps recorded after the first success.
+        near_goal_share: share of the policy's failures, of each task, that came nearest to the goal and are learned from more
+            often (``vla_near_goal``); of the embedded suite's tasks of one arm. 0 treats all failures alike.
+        near_goal_weight: how often the world model has such an episode among those that it learns from; at least 2.
     """
 
     policy_episodes: int = 60
@@ -44,9 +47,17 @@ class Practice:
     noise: float = 0.15
     goal_offset: float = 0.015
     hold_steps: int = 8
+    near_goal_share: float = 0.0
+    near_goal_weight: int = 3
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        if not 0 <= self.near_goal_share <= 1:
+            raise SettingError(f"practice.near_goal_share must lie in [0, 1], got {self.near_goal_share}")
+        if self.near_goal_weight < 2:
+            raise SettingError(
+                f"practice.near_goal_weight must be at least 2 (1 repeats nothing), got {self.near_goal_weight}"
+            )
         for name in ("policy_episodes", "expert_episodes", "dream_episodes", "noise", "goal_offset", "hold_steps"):
             non_negative(f"practice.{name}", getattr(self, name))
 

@@ -40,6 +40,7 @@ from worldrl.jobs.vla_loop import (
     practice_split,
     success_by_source,
 )
+from worldrl.jobs.vla_near_goal import near_failures
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.vla_trust import round_judge
 from worldrl.jobs.wan_settings import WanSettings
@@ -190,10 +191,11 @@ def world_model(
         model = starting_world_model(start, config, embodiment, seed=seed, device=loop.device)
         training, calibration, _ = practice_split(loop, practices)
         recorded, looks = [*load(demos), *training], restyled(loop, demos, practices)
+        near = near_failures(settings.practice, training)
         numbers = learn_world_model(
             stage.folder,
             model,
-            [*recorded, *copies(looks, recorded)],
+            [*recorded, *near.repeats, *copies(looks, recorded)],
             learning,
             seed=seed,
             log=loop.log,
@@ -218,7 +220,7 @@ def world_model(
         model.save(stage.folder / WORLD_MODEL, parents=parents, learned=learned)
         dtype = str(model.compute_dtype).removeprefix("torch.")
         summary = {"training": numbers, "threshold": rule.threshold, "episodes": len(training), "dtype": dtype}
-        loop.finish(stage, summary)
+        loop.finish(stage, {**summary, "near_goal": near.told})
     return stage.folder / WORLD_MODEL
 
 

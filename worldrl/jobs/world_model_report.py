@@ -214,7 +214,7 @@ def unseen(seen: Mapping[str, Any]) -> str:
 def show(findings: Findings, run_dir: Path) -> None:
     """Print the closing tables."""
     closed_loop, tests, outcomes = tables(findings)[:3]
-    for given in (closed_loop, columns(tests, (0, 1)), columns(outcomes, (0, 5, 6, 7, 8))):
+    for given in (closed_loop, columns(tests, (0, 1)), columns(outcomes, (0, 5, 6, 7, 8, 9))):
         table = TerminalTable(title=given.title)
         for heading in given.headers:
             table.add_column(heading, overflow="fold")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from worldrl.core.rng import initial_weights
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.paths import weights_dir
 from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
-from worldrl.world_models.extension import FREE, asked_for, changes, extended, extended_config
+from worldrl.world_models.extension import FREE, WAN_FREE, asked_for, changes, extended, extended_config
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import KIND, VideoWorldModel
@@ -91,11 +92,14 @@ def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelT
             f"outcome.told={taken.outcome.told}: the outcome head of {weights_folder(start)} has learned from "
             f"{held.outcome.told}, and training.outcome_steps=0 does not train it again; give it steps"
         )
+    _tell(start, config.to_json(), held.to_json(), taken.to_json())
+
+
+def _tell(start: str, wanted: dict[str, Any], held: dict[str, Any], taken: dict[str, Any]) -> None:
+    """Say what of the settings the weights take over, and where they keep their own."""
     told = {
-        "taken over": changes(held.to_json(), taken.to_json()),
-        "its own kept": {
-            name: both for name, both in changes(config.to_json(), taken.to_json()).items() if name in FREE
-        },
+        "taken over": changes(held, taken),
+        "its own kept": {name: both for name, both in changes(wanted, taken).items() if name in FREE | WAN_FREE},
     }
     for what, found in told.items():
         if found:
@@ -109,7 +113,7 @@ def config_of(start: str) -> VideoWorldModelConfig:
 
 
 def check_wan_start(start: str, config: WanSettings) -> None:
-    """Refuse Wan settings that do not fit the weights to begin with, before anything is read or recorded.
+    """Refuse Wan settings that do not fit the weights to begin with, before anything is read or recorded; tell the others.
 
     Raises:
         ArtefactError: no world model in that folder.
@@ -118,7 +122,9 @@ def check_wan_start(start: str, config: WanSettings) -> None:
     if start == SCRATCH:
         _require_trained_jury(config)
     elif (kept := read_config(folder := weights_folder(start))).get("base"):
-        wan_as_asked(folder, WanConfig.from_json(kept), config.model)
+        held = WanConfig.from_json(kept)
+        taken = wan_as_asked(folder, held, config.model)
+        _tell(start, config.model.to_json(), held.to_json(), taken.to_json())
 
 
 def require_robot(start: str, robot: AnyEmbodiment) -> None:
@@ -176,7 +182,7 @@ def starting_world_model(
     if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel):
         return extended(model, config, seed=seed)
     if isinstance(config, WanSettings) and isinstance(model, WanWorldModel):
-        model.config = wan_as_asked(folder, model.config, config.model)
+        model.configure(wan_as_asked(folder, model.config, config.model))
     return model
 
 
@@ -191,7 +197,7 @@ def wan_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> WanConfig:
     if refused := [
         f"wan.model.{name}={value} ({old})"
         for name, (old, value) in changes(own, asked).items()
-        if name not in FREE or name == "outcome.jury"
+        if name not in FREE | WAN_FREE or name == "outcome.jury"
     ]:
         raise SettingError(
             f"start: the weights in {folder} are not made for {', '.join(refused)}, in brackets what they are made for; leave "

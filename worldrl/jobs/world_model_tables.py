@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worldrl.evaluation.battery import Drift
+from worldrl.evaluation.battery import WITH_GRASP, Drift
 from worldrl.evaluation.fvd import USUAL_VIDEOS
 from worldrl.evaluation.measures import Measures
 from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.model import Table
 from worldrl.evaluation.report.words import percent
-from worldrl.jobs.policy_dreams import LEAST_POLICIES
+from worldrl.jobs.policy_dreams import LEAST_POLICIES, SCORE_AND_GRASP, TOGETHER
 from worldrl.rollout.signs import SIGNS
 from worldrl.rollout.true_runs import HOLD_STEPS
 
@@ -113,18 +113,22 @@ def clips_said(found: Mapping[str, Any]) -> str:
 def outcome_table(metrics: Mapping[str, Any]) -> Table:
     """Imagined against real outcomes of the same actions, task by task."""
     headers = ("Task", "Imagined and real", "Imagined only: false success", "Real only: missed", "Neither")
-    rates = ("outcome_alignment", "precision", "recall", "false_success_rate")
-    groups = {**metrics["tasks"], "all": metrics}
-    rows = [
-        (
-            task,
-            *(str(group["confusion"][key]) for key in ("tp", "fp", "fn", "tn")),
-            *(with_rate(group[r]) for r in rates),
-        )
-        for task, group in groups.items()
-    ]
+    rows = [_outcome_row(task, group) for task, group in {**metrics["tasks"], "all": metrics}.items()]
     note = f"Recorded actions and {HOLD_STEPS} steps of holding still, in the model and in the simulator."
-    return Table("Outcomes", (*headers, "Told right", "Precision", "Recall", "False successes"), rows, note)
+    if f"confusion{WITH_GRASP}" in metrics:
+        rows.append(_outcome_row("all, told by score and grasp", metrics, WITH_GRASP))
+        note += " Score and grasp together: by a threshold that was fitted on other episodes."
+    return Table("Outcomes", (*headers, "Told right", "Precision", "Recall", "F1", "False successes"), rows, note)
+
+
+def _outcome_row(name: str, found: Mapping[str, Any], ending: str = "") -> tuple[str, ...]:
+    counts = (str(found[f"confusion{ending}"][key]) for key in ("tp", "fp", "fn", "tn"))
+    right, precision, recall, false = (
+        with_rate(found[f"{rate}{ending}"])
+        for rate in ("outcome_alignment", "precision", "recall", "false_success_rate")
+    )
+    f1 = found[f"f1{ending}"]
+    return name, *counts, right, precision, recall, "nothing to count" if f1 is None else with_interval(f1), false
 
 
 def point_table(points: Mapping[str, Mapping[str, float]]) -> Table:
@@ -159,13 +163,20 @@ def policy_table(metrics: Mapping[str, Any]) -> Table:
 
 
 def trust_table(trust: Mapping[str, Any]) -> Table:
-    """What each sign of trust is worth."""
-    rows = [(SIGNS[name], with_interval(found)) for name, found in trust["auroc"].items()]
+    """What each sign of trust is worth, the best one first, and what it is worth beyond the dream's own score."""
+    words = {**SIGNS, SCORE_AND_GRASP: TOGETHER}
+    order = sorted(trust["auroc"].items(), key=lambda item: -item[1]["value"])
+    over = trust["over_score"]
+    rows = [
+        (words[name], with_interval(found), with_interval(over[name]) if name in over else "") for name, found in order
+    ]
+    rows += [(words[name], "not measured", why) for name, why in trust["not_measured"].items()]
     note = (
         f"Area under the ROC curve among dreams that were imagined to succeed, of which {with_rate(trust['imagined_successes'])} "
-        "came true with the same actions; 0.5 knows nothing. 95 % intervals over dreams."
+        "came true with the same actions; 0.5 knows nothing. 95 % intervals over dreams. A sign predicts better than the own score "
+        "where the whole interval of their difference, over the same dreams, lies above 0."
     )
-    return Table("Trust", ("Sign", "Worth"), rows, note)
+    return Table("Trust", ("Sign", "Worth", "More than the own score"), rows, note)
 
 
 def speed_table(speeds: Mapping[str, Mapping[str, float]]) -> Table:

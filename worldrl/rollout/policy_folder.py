@@ -61,6 +61,12 @@ class PolicyFacts:
     n_obs_steps: int = 1
 
     @property
+    def not_imagined(self) -> tuple[str, ...]:
+        """What it looks at that imagination does not show: that is the main camera, the command and the sentence, once per chunk."""
+        steps = (f"{self.n_obs_steps} observations (n_obs_steps)",) if self.n_obs_steps > 1 else ()
+        return *(("a vector of numbers",) if self.kind == AGENT else ()), *self.more, *steps
+
+    @property
     def image_size(self) -> int:
         """Pixels of square pictures; SettingError where they are not square."""
         rows, columns = self.picture

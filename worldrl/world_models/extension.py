@@ -27,6 +27,8 @@ FREE = frozenset(
     }
 )  # fmt: skip
 """Settings that fit any weights: of losses, of training, of sampling, of what counts; and what can be added untrained."""
+WAN_FREE = frozenset({"codec.dtype", "codec.rows", "dynamics.bell_weight"})
+"""Further ones of a Wan world model."""
 RESTORER = "restorer."
 """Settings of the frame restorer are free where the weights have none."""
 

@@ -12,7 +12,7 @@ Shapes legend: ``E`` imagined episodes, ``T`` frames, padded to whole chunks of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
@@ -34,6 +35,9 @@ from worldrl.world_models.reading import read_findings
 from worldrl.world_models.sentences import Sentences, relabel
 from worldrl.world_models.training import autocast, encode_frames
 from worldrl.world_models.video import VideoWorldModel
+
+FINDINGS = "findings"
+"""Folder beside a jury's checkpoints, with what was found in the imagined episodes."""
 
 
 class Judged(Follower[StateT], Protocol[StateT]):
@@ -85,6 +89,10 @@ class Told:
         """Return ``E``."""
         return len(self.success)
 
+    def to(self, device: torch.device) -> Told:
+        """Move the tensors."""
+        return Told(self.findings.to(device), self.success.to(device), self.valid.to(device))
+
     def select(self, index: Tensor) -> Told:
         """Take the episodes of ``index``, up to the longest one's last frame."""
         index = index.to(self.valid.device)
@@ -106,7 +114,7 @@ def fit_outcome(
 ) -> FitReport:
     """Train the outcome jury in place, each juror on batches of its own; everything else stays as it is.
 
-    ``rows`` episodes are imagined at a time.
+    ``rows`` episodes are imagined at a time, once: what was found in them is kept in ``folder`` for whoever goes on.
 
     Raises:
         SettingError: the model has no jury.
@@ -114,7 +122,10 @@ def fit_outcome(
     jury = model.outcome
     if jury is None:
         raise SettingError("outcome.jury: this world model has no outcome head to train; give it at least one juror")
-    told = imagine_episodes(model, episodes, config, sentences, seed=seed, series=series, batch=rows)
+    told = _found(
+        folder, lambda: imagine_episodes(model, episodes, config, sentences, seed=seed, series=series, batch=rows)
+    )
+    told = told.to(model.device)
     width, jurors = told.findings.shape[-1], jury.members
 
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -143,6 +154,16 @@ def fit_outcome(
         folder=folder,
         log=log,
     )
+
+
+def _found(folder: Path | None, imagine: Callable[[], Told]) -> Told:
+    """Imagine, or read what an earlier session has imagined."""
+    if folder is None:
+        return imagine()
+    kept = folder / FINDINGS
+    if not kept.exists():
+        write_artefact(kept, kind=FINDINGS, config={}, tensors=vars(imagine()))
+    return Told(**read_artefact(kept, kind=FINDINGS).tensors)
 
 
 @torch.no_grad()

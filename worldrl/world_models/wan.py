@@ -91,6 +91,10 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         with initial_weights(seed, "wan-world-model"):
             return cls(config, embodiment, base, transformer, vae)
 
+    def configure(self, config: WanConfig) -> None:
+        """Take over a configuration of the same layout, in every part."""
+        self.config, self.codec.config, self.dynamics.config = config, config.codec, config.dynamics
+
     @cached_property
     def base_hash(self) -> str:
         """Identity of the published weights; the first look reads all of them."""

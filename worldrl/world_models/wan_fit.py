@@ -68,7 +68,8 @@ def fit_wan(
     Raises:
         MissingExtraError: accelerate is not installed.
         NonFiniteError: the gradient is not finite; the last checkpoint is intact.
-        SettingError: the number types of training and published weights do not fit.
+        SettingError: the number types of training and published weights do not fit, or rollouts are to be kept of a model that
+            is sharded.
         KeyboardInterrupt: after Ctrl-C, once the step in flight is complete and saved.
     """
     accelerator = start_accelerator(config, device, model.config.dynamics.base_dtype)
@@ -114,7 +115,11 @@ def start_accelerator(config: WanTraining, device: torch.device, base_dtype: str
 def prepare(
     model: WanWorldModel, config: WanTraining, accelerator: Any, rollouts: LatentRollouts | None = None
 ) -> WanFit:
-    """Wrap the trained parts and their optimizer for the processes there are; checkpoints hold ``rollouts`` too."""
+    """Wrap the trained parts and their optimizer for the processes there are; checkpoints hold ``rollouts`` too.
+
+    Raises:
+        SettingError: there are rollouts, and the launch shards the model, which they need whole.
+    """
     transformer = model.dynamics.transformer
     if config.gradient_checkpointing:
         transformer.enable_gradient_checkpointing()
@@ -124,6 +129,11 @@ def prepare(
     optimizer = torch.optim.AdamW(parameter_groups(part, config), weight_decay=config.weight_decay, fused=True)
     rates = tuple(group["lr"] for group in optimizer.param_groups)
     wrapped, optimizer = accelerator.prepare(part, optimizer)
+    if rollouts is not None and is_sharded(model):
+        raise SettingError(
+            f"wan.training.bootstrap_rows={config.bootstrap_rows}: rollouts need all of the model in one place, and this launch "
+            "shards it (FSDP); launch without, or give bootstrap=0 bootstrap_rows=0"
+        )
     return WanFit(model, config, accelerator, wrapped, optimizer, rates, rollouts)
 
 

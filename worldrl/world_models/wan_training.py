@@ -38,8 +38,8 @@ class WanTraining:
         final_rate: share of the peak rate at the end.
         weight_decay: AdamW.
         clip_norm: largest gradient norm.
-        bootstrap: probability that a pass continues rollouts on the model's own frames (``bootstrapping``), where there are any.
-        bootstrap_rows: how many such rollouts are kept, each as the newest pictures; 0 keeps none.
+        bootstrap: probability that a pass continues rollouts on the model's own frames (``bootstrapping``).
+        bootstrap_rows: how many such rollouts are kept, each as the newest pictures; both or neither of the two are 0.
         first_chunk_share: share of clips that start an episode.
         static_share: share of static clips.
         event_share: share of clips around gripper changes and contacts.
@@ -65,7 +65,7 @@ class WanTraining:
     final_rate: float = 0.1
     weight_decay: float = 0.01
     clip_norm: float = 1.0
-    bootstrap: float = 0.5
+    bootstrap: float = 0.0
     bootstrap_rows: int = 0
     first_chunk_share: float = 0.05
     static_share: float = 0.05
@@ -92,6 +92,11 @@ class WanTraining:
                 raise SettingError(f"wan.training.{name} must lie in [0, 1], got {getattr(self, name)}")
         if self.bootstrap_rows < 0:
             raise SettingError(f"wan.training.bootstrap_rows must not be negative, got {self.bootstrap_rows}")
+        if bool(self.bootstrap) != bool(self.bootstrap_rows):
+            raise SettingError(
+                f"wan.training.bootstrap={self.bootstrap} and bootstrap_rows={self.bootstrap_rows}: passes continue rollouts that "
+                "are kept, and rollouts are kept for passes; give both, such as 0.5 and 64, or neither"
+            )
         if not 0 <= self.outcome_dropout < 1:
             raise SettingError(f"wan.training.outcome_dropout must lie in [0, 1), got {self.outcome_dropout}")
 

@@ -204,7 +204,7 @@ def test_the_critics_reward_is_mixed_in_where_there_was_practice():
 def test_the_critic_is_made_once_of_all_tasks(make_world_model, tmp_path, monkeypatch):
     asked = []
 
-    def practise(planning, chunks, count):
+    def practise(planning, chunks, count, *, place):
         asked.append((chunks, count, planning.reward.names))
         read = torch.arange(count)[:, None, None].expand(count, 3, 7).float()
         return Practice(read, ["open it"] * count, np.arange(count) % 2 == 0)

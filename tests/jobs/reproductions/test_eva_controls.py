@@ -74,7 +74,7 @@ def practised(tmp_path_factory):
 
 def test_plans_that_succeeded_become_demonstrations(practised, monkeypatch, tmp_path):
     tried, expert = practised
-    monkeypatch.setattr(eva_critic, "practise", lambda *given: tried)
+    monkeypatch.setattr(eva_critic, "practise", lambda *given, **kept: tried)
     model = SimpleNamespace(frame_stride=SMALL.stride, embodiment=embedded_embodiment([TASK]))
     idm = SimpleNamespace(basis=SimpleNamespace(rewards={"moving_executability": None}))
     parts = Parts(model, idm, learned=[], kept=[], frame_s=0.2)
@@ -88,7 +88,7 @@ def test_plans_that_succeeded_become_demonstrations(practised, monkeypatch, tmp_
     assert step == found.first_success  # as it was executed
     assert len(found) == step + SMALL.hold_steps
     nothing = replace(tried, success=np.zeros(3, bool))
-    monkeypatch.setattr(eva_critic, "practise", lambda *given: nothing)
+    monkeypatch.setattr(eva_critic, "practise", lambda *given, **kept: nothing)
     assert executed_successes(SMALL, 0, parts, tmp_path / "other/stages/one") == []
 
 
@@ -96,7 +96,7 @@ def test_plans_that_succeeded_become_demonstrations(practised, monkeypatch, tmp_
 def test_every_kind_of_arm_runs_with_practice(monkeypatch, tmp_path):
     """Outcomes are given, since a planner of two steps always fails; staged plans are as long as the critic's."""
 
-    def practise(planning, chunks, count):
+    def practise(planning, chunks, count, *, place):
         read = torch.rand(count, chunks[TASK] * SETTINGS["tiny"].chunk // 4, 14)
         return Practice(read, ["open it"] * count, np.arange(count) % 2 == 0)
 

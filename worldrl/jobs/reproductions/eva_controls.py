@@ -19,7 +19,7 @@ from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream_seed
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
-from worldrl.jobs.planned_execution import Practice
+from worldrl.jobs.planned_execution import PRACTICE, Practice, states_seed
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.eva_critic import practice_folder, tried_plans
 from worldrl.jobs.reproductions.eva_parts import Parts, planner_training
@@ -84,7 +84,7 @@ def executed_successes(settings: EvaSettings, seed: int, parts: Parts, folder: P
 
 def given_actions(settings: EvaSettings, seed: int, parts: Parts, tried: Practice) -> Dreams:
     """Return the targets that were executed of the successful plans, with the initial states that they began in."""
-    tasks, source = task_names_of(settings), stream_seed(seed, "practice") % 2**31
+    tasks, source = task_names_of(settings), states_seed(seed, PRACTICE)
     hit = tried.success.nonzero()[0]
     starts = simulator_starts(tasks, settings.practice, seed=source, memory_frames=1, image_size=settings.image_size)
     told = torch.from_numpy(np.stack([record.command for record in starts]))[hit]

@@ -13,10 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from worldrl.core.jsonfile import read_json, write_json
-from worldrl.core.tensorfile import load_tensors, save_tensors
 from worldrl.jobs.planned_execution import WORTH, Planning, Practice, learn_critic, practise
 from worldrl.jobs.reproductions.eva_parts import Parts
 from worldrl.jobs.reproductions.eva_settings import EvaSettings, chunks_to, practice_rows, task_names_of
@@ -24,7 +21,7 @@ from worldrl.jobs.reproductions.shared import shared
 from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionCritic
 from worldrl.rewards.mixing import mean_of_terms
 
-PLANS, SENTENCES, SPENT = "plans.safetensors", "sentences.json", "spent.json"
+TRIED, SPENT = "plans.npz", "spent.json"
 
 
 def with_critic(settings: EvaSettings, seed: int, folder: Path, parts: Parts) -> Parts:
@@ -55,17 +52,15 @@ def timed(place: Path, make: Callable[[], None]) -> None:
 
 
 def keep_practice(settings: EvaSettings, seed: int, parts: Parts, place: Path) -> None:
-    """Plan from states of their own and execute the plans; one that is killed begins anew."""
+    """Plan from states of their own and execute the plans; what was executed before a kill is kept."""
     planning = Planning(parts.model, parts.idm, parts.reward, mean_of_terms, seed)
-    tried = practise(planning, {task: chunks_to(settings, task) for task in task_names_of(settings)}, settings.practice)
-    save_tensors(place / PLANS, {"read": tried.read, "success": torch.from_numpy(tried.success)})
-    write_json(place / SENTENCES, {"instruction": tried.instruction})
+    chunks = {task: chunks_to(settings, task) for task in task_names_of(settings)}
+    practise(planning, chunks, settings.practice, place=place).save(place / TRIED)
 
 
 def tried_plans(place: Path) -> Practice:
     """Read what :func:`practice_folder` holds: of every task ``practice`` plans, in the order of their initial states."""
-    kept = load_tensors(place / PLANS)
-    return Practice(kept["read"], read_json(place / SENTENCES)["instruction"], kept["success"].numpy())
+    return Practice.load(place / TRIED)
 
 
 def make_critic(settings: EvaSettings, seed: int, practice: Path, place: Path) -> None:

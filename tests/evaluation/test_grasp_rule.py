@@ -1,0 +1,145 @@
+"""Outcomes by score and grasp together: the rule, how it is fitted, and what the battery makes of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.stats import wilson
+from worldrl.evaluation.battery import drifts, summarise
+from worldrl.evaluation.grasp_rule import GraspRule, fit_rule, rank_among
+from worldrl.evaluation.measures import Instruments, measure
+from worldrl.evaluation.world_model import f1_score
+from worldrl.rewards.success import SuccessRule
+
+MADE_FOR = {"world_model": "a" * 8, "grasp": "b" * 8, "sampler": {"steps": 2, "refinement_steps": 0}}
+TUNED = frozenset({("PickRedCube", 0, -1, 7)})
+
+
+def drawn(seed, count=400):
+    """Imagined outcomes whose score and grasp each know a little of the truth; surprises are squares, far from normal."""
+    draws = np.random.default_rng(seed)
+    actual = draws.random(count) < 0.6
+    score = 1 / (1 + np.exp(-(actual + draws.normal(size=count))))
+    agreement = -np.square(draws.normal(size=count) * np.where(actual, 1, 4))
+    return score > 0.3, actual, score, agreement
+
+
+def fit(parts):
+    return fit_rule(*parts, made_for=MADE_FOR, tuned=TUNED)
+
+
+def test_ranks_are_shares_of_what_is_known():
+    assert rank_among((1.0, 2.0, 2.0, 4.0), [0, 1, 2, 3, 9]).tolist() == [0, 0.125, 0.5, 0.75, 1]
+
+
+def test_both_signs_together_tell_more_than_the_score_alone():
+    imagined, actual, score, agreement = drawn(1)
+    counts = fit(drawn(0)).counts(imagined, score, agreement)
+    assert not (counts & ~imagined).any()
+    by_score = fit((*drawn(0)[:3], np.zeros(400))).counts(imagined, score, 0 * agreement)
+    assert (counts == actual).mean() > (by_score == actual).mean() + 0.02
+    assert (counts & ~actual).sum() < 0.6 * (imagined & ~actual).sum()
+
+
+def test_the_threshold_tells_most_tuning_episodes_right_and_of_equal_ones_is_the_highest():
+    imagined, actual, score, agreement = drawn(2, 60)
+    rule = fit((imagined, actual, score, agreement))
+    told = {}
+    for least in np.unique(rule.together(score, agreement)[imagined]):
+        counts = replace(rule, threshold=float(least)).counts(imagined, score, agreement)
+        told[float(least)] = int((counts == actual).sum())
+    assert rule.threshold == max(least for least, right in told.items() if right == max(told.values()))
+    ties = fit((np.ones(4, bool), np.array([False, True, False, True]), np.arange(4.0), np.arange(4.0)))
+    assert ties.counts(np.ones(4, bool), np.arange(4.0), np.arange(4.0)).tolist() == [False, False, False, True]
+
+
+def test_what_was_not_imagined_to_succeed_does_not_move_the_rule():
+    imagined, actual, score, agreement = drawn(3)
+    other = fit((imagined, actual, np.where(imagined, score, 0.99), np.where(imagined, agreement, 0.0)))
+    assert other == fit((imagined, actual, score, agreement))
+
+
+def test_a_rule_needs_true_and_false_successes():
+    imagined, _, score, agreement = drawn(4, 50)
+    for truth in (np.ones(50, bool), np.zeros(50, bool)):
+        with pytest.raises(SettingError, match=r"grasp_rule=fit: of 50 tuning episodes \d+ are imagined to succeed"):
+            fit((imagined, truth, score, agreement))
+
+
+def test_a_rule_is_read_as_it_was_written(tmp_path):
+    rule = fit(drawn(5))
+    rule.save(tmp_path / "rule.json")
+    assert GraspRule.load(tmp_path / "rule.json") == rule
+    for text, words in (('{"schema": 1}', "not a rule"), ('{"schema": 2}', "schema 2"), ("{", "not valid JSON")):
+        (tmp_path / "wrong.json").write_text(text)
+        with pytest.raises(ArtefactError, match=words):
+            GraspRule.load(tmp_path / "wrong.json")
+
+
+@pytest.mark.parametrize(
+    ("imagined", "real", "expected"),
+    [([1, 1, 0, 0], [1, 0, 1, 0], 0.5), ([1, 1, 1, 0], [1, 1, 0, 0], 0.8), ([0, 0], [0, 0], 0.0), ([1], [1], 1.0)],
+)
+def test_f1_is_the_harmonic_mean_of_precision_and_recall(imagined, real, expected):
+    assert f1_score(np.array([imagined, real], float).T) == pytest.approx(expected)
+
+
+class Sees:
+    """Judges grasps: as surprised as the picture at the beginning is bright."""
+
+    def __init__(self, actions):
+        self.actions = actions
+
+    def surprise(self, frame, instruction, command):
+        assert (command[:, 6] > 0).all()
+        return frame.float().mean(dim=(1, 2, 3))
+
+
+BARE = Instruments(SuccessRule(0.5, 1), None, None, None, seed=0)
+
+
+def closing_at(run, step):
+    command = run.episode.command.copy()
+    command[:, 6] = np.where(np.arange(len(command)) < step, -1, 1)
+    return replace(run, episode=replace(run.episode, command=command))
+
+
+@pytest.mark.parametrize(("doubt", "counted"), [(0.9, [True, False]), (0.1, [True, True])])
+def test_the_closing_counts_that_came_before_the_imagined_success(push_simulator, push_runs, doubt, counted):
+    """Success is imagined at the first frame or never; one hand closes at step 1, the other at 30."""
+    runs = [closing_at(run, step) for run, step in zip(push_runs[:2], (1, 30), strict=True)]
+    swapped, model = np.stack([run.episode.action[:32] for run in runs]), push_simulator(doubt=doubt, blind=True)
+    found = measure(model, runs, swapped, replace(BARE, grasp=Sees(runs[0].episode.actions)))
+    assert found.predicted.tolist() == [doubt > 0.5] * 2
+    np.testing.assert_allclose(found.score, doubt, rtol=1e-6)
+    bright = np.array([run.episode.frames[0].mean() for run in runs])
+    np.testing.assert_allclose(found.agreement, np.where(counted, -bright, 0), rtol=1e-5)
+    assert np.isnan(measure(model, runs, swapped, BARE).agreement).all()
+
+
+def battery(measures, rule):
+    drift = drifts(measures, frame_stride=2, seed=0)
+    return summarise(measures, drift, (8,), names=(), seed=0, rule=rule)
+
+
+def test_the_battery_tells_outcomes_both_ways_under_names_of_their_own(push_simulator, push_runs):
+    swapped = np.roll(np.stack([run.episode.action[:32] for run in push_runs]), 1, axis=0)
+    measures = measure(push_simulator(doubt=0.9, error=4), push_runs, swapped, BARE)
+    right = replace(measures, agreement=np.where(measures.actual, 0.0, -9.0))
+    rule = fit((right.predicted, right.actual, right.score, right.agreement))
+    plain, found = battery(right, None), battery(right, rule)
+    assert {name: found[name] for name in plain} == plain
+    assert found.keys() - plain.keys() == {
+        f"{name}.with_grasp"
+        for name in ("outcome_alignment", "precision", "recall", "false_success_rate", "f1", "confusion")
+    }
+    assert found["outcome_alignment.with_grasp"] == wilson(8, 8)
+    assert found["false_success_rate.with_grasp"]["k"] == 0
+    assert found["f1.with_grasp"]["value"] == 1
+    assert plain["false_success_rate"]["rate"] == 1
+    true = int(measures.actual.sum())
+    assert plain["f1"]["value"] == pytest.approx(2 * true / (8 + true))
+    assert plain["f1"]["lo"] < plain["f1"]["value"] < plain["f1"]["hi"]
+    assert {task["f1"]["n"] for task in plain["tasks"].values()} == {4}
