@@ -7,10 +7,12 @@ import json
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import save_file
 
+import worldrl.policies.lerobot_network as network
 import worldrl.policies.lerobot_release as release
 import worldrl.rollout.lerobot_policy as client
 from worldrl.cli import main
@@ -236,6 +238,22 @@ def test_a_served_lerobot_beside_worldrl_is_used(monkeypatch, here, line):
     monkeypatch.setattr(release, "version", lambda name: here)
     assert lerobot_python() == sys.executable
     assert release.installed_release().name == line
+
+
+def test_a_network_that_the_release_here_cannot_make_is_an_error_that_says_so(folder, monkeypatch):
+    """As transformers 4 does with the tokenizer's files that transformers 5 saved."""
+
+    def refuse(*given, **named):
+        raise ValueError("Tokenizer class TokenizersBackend does not exist")
+
+    modules = SimpleNamespace(
+        get_policy_class=lambda kind: SimpleNamespace(from_pretrained=refuse), PreTrainedConfig=None
+    )
+    monkeypatch.setattr(network, "importlib", SimpleNamespace(import_module=lambda name: modules))
+    monkeypatch.setattr(network, "import_lerobot", lambda: release.served_release("0.4.4"))
+    monkeypatch.setattr(network, "read_config", lambda *given: SimpleNamespace())
+    with pytest.raises(ArtefactError, match=r"lerobot 0\.4 cannot make the network(?s:.)*TokenizersBackend"):
+        network.LerobotNetwork(folder, "cpu")
 
 
 def test_what_another_release_adds_to_a_config_is_dropped_or_refused(folder):

@@ -120,6 +120,11 @@ class LerobotNetwork:
             policy = factory.get_policy_class(self.folder.kind).from_pretrained(str(self.folder.path), config=config)
         except OSError as error:  # transformers' word for a name that is neither a folder nor in its cache
             raise ArtefactError(missing_language_model(self.folder.path, error)) from error
+        except ValueError as error:
+            raise ArtefactError(
+                f"{self.folder.path}: lerobot {self.release.name} cannot make the network, whose files another release, or "
+                f"another transformers, may have saved: {error}"
+            ) from error
         return policy.to(device).eval()
 
     def _load_processors(self, device: str) -> tuple[Any, Any]:
