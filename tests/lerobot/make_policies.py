@@ -3,7 +3,8 @@
 usage: python make_policies.py FOLDER
 
 Each goes to FOLDER/<kind>, with FOLDER/<kind>.npz: an observation, noise, and what lerobot's own pipeline answers to them.
-FOLDER/shifted is FOLDER/smolvla, saved with statistics of other actions. FOLDER/recalling is a Diffusion policy of two
+FOLDER/shifted is FOLDER/smolvla, saved with statistics of other actions. FOLDER/smolvla16 is one that began from its language model's
+own weights, as published ones do: lerobot then holds most of it in 16 bits. FOLDER/recalling is a Diffusion policy of two
 observations; its answer is what ``select_action`` did in an episode. FOLDER/robotwin is an ACT of RoboTwin's two arms. FOLDER/pi0
 is made where the release's π0 works with the transformers that is installed: from 0.6.1 on.
 """
@@ -101,6 +102,15 @@ def language_model(folder):
     SmolVLMProcessor(SmolVLMImageProcessor(), fast, SmolVLMVideoProcessor()).save_pretrained(folder)
 
 
+def language_model_with_weights(folder, small):
+    """The same with random weights, in 16 bits."""
+    from transformers import AutoConfig, SmolVLMForConditionalGeneration
+
+    shutil.copytree(small, folder)
+    torch.manual_seed(4)
+    SmolVLMForConditionalGeneration(AutoConfig.from_pretrained(folder)).to(torch.bfloat16).save_pretrained(folder)
+
+
 def make_config(factory, kind, vlm, given=None, **changes):
     common = {**(given or features()), "device": "cpu", "n_action_steps": EXECUTED}
     if kind == "act":
@@ -195,6 +205,10 @@ def main(folder):
         for name in ["smolvla", "shifted"] if kind == "smolvla" else [kind]:
             parts = save(folder / name, factory, kind, config, names.get(name, statistics()), told)
             record(folder / f"{name}.npz", answer(kind, *parts))
+    language_model_with_weights(folder / "vlm16", folder / "vlm")
+    config = make_config(factory, "smolvla", folder / "vlm16", load_vlm_weights=True)
+    parts = save(folder / "smolvla16", factory, "smolvla", config, statistics(), told)
+    record(folder / "smolvla16.npz", answer("smolvla", *parts))
     # DDIM draws nothing on the way, and unclipped its steps are those of any deterministic sampler.
     recalls = {"n_obs_steps": 2, "noise_scheduler_type": "DDIM", "clip_sample": False}
     config = make_config(factory, "diffusion", None, **recalls)

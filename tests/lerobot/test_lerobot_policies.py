@@ -97,7 +97,7 @@ def observe(published, kind, rows=2):
     ), given
 
 
-@pytest.mark.parametrize("kind", ["act", "smolvla", "pi0"])
+@pytest.mark.parametrize("kind", ["act", "smolvla", "smolvla16", "pi0"])
 def test_without_exploration_it_is_lerobots_own_pipeline(published, serve, kind, monkeypatch):
     policy, (obs, given) = serve(kind), observe(published, kind)
     noise = torch.from_numpy(given["noise"])
@@ -191,7 +191,7 @@ def test_serve_policy_answers_with_a_two_armed_act(published):
     assert np.ptp(actions) > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "smolvla16"])
 def test_log_probabilities_are_exact_and_recomputed(published, serve, kind):
     policy, (obs, _) = serve(kind), observe(published, kind)
     chunk = policy.act(obs, generators=row_streams(5, ["a"], 2), temperature=1.0)
@@ -226,7 +226,7 @@ def test_the_sentence_matters(published, serve):
     assert not torch.equal(a, b)
 
 
-@pytest.mark.parametrize("kind", ["act", "smolvla", "pi0"])
+@pytest.mark.parametrize("kind", ["act", "smolvla", "smolvla16", "pi0"])
 def test_a_round_trip_through_a_folder(published, serve, kind, tmp_path):
     policy, (obs, _) = serve(kind), observe(published, kind)
     policy.save(tmp_path / "copy")

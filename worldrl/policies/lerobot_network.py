@@ -112,7 +112,8 @@ class LerobotNetwork:
             config.pretrained_backbone_weights = (
                 None  # the checkpoint holds the backbone; a download would be for nothing
             )
-        if getattr(config, "load_vlm_weights", False):
+        language_weights = getattr(config, "load_vlm_weights", False)
+        if language_weights:
             config.load_vlm_weights = False  # the same
         if (self.folder.path / VLM).is_dir():
             config.vlm_model_name = str(self.folder.path / VLM)
@@ -125,6 +126,9 @@ class LerobotNetwork:
                 f"{self.folder.path}: lerobot {self.release.name} cannot make the network, whose files another release, or "
                 f"another transformers, may have saved: {error}"
             ) from error
+        if language_weights:
+            config.load_vlm_weights = True  # saved with the policy again
+            keep_stored_types(policy, self.folder.path)
         return policy.to(device).eval()
 
     def _load_processors(self, device: str) -> tuple[Any, Any]:
@@ -255,6 +259,18 @@ def check_weights(policy: nn.Module, folder: Path) -> None:
             f"{len(wrong)} of its tensors were not taken ({', '.join(wrong[:3])}); its config.json is of another network, or "
             "of another lerobot release"
         )
+
+
+def keep_stored_types(policy: nn.Module, folder: Path) -> None:
+    """Give each weight the type of number that the file has.
+
+    A SmolVLA that begins from its language model's own weights is held by lerobot in bfloat16 for the most part, and what it
+    computes differs: in float32, transformers 4.57 takes each patch of a picture for the one before it.
+    """
+    stored = load_tensors(folder / WEIGHTS)
+    for name, weight in policy.state_dict(keep_vars=True).items():
+        if name in stored:
+            weight.data = weight.data.to(stored[name].dtype)
 
 
 def missing_language_model(folder: Path, error: Exception) -> str:
