@@ -180,6 +180,13 @@ def test_the_interpreter_decides_which_lerobot_is_built_and_the_last_setup_which
         lerobot("3.10")
 
 
+def test_the_release_in_use_stays_the_wanted_one_where_its_environment_is_gone(lerobot):
+    lerobot("3.11")
+    lerobot("3.12")
+    (built_folder(NEW) / RECORD).unlink()
+    assert setup_build.wanted_lock("lerobot", "") == NEW
+
+
 def test_a_lerobot_whose_check_fails_leaves_the_other_in_use(lerobot, monkeypatch):
     lerobot("3.11")
 

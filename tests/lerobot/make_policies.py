@@ -4,7 +4,7 @@ usage: python make_policies.py FOLDER
 
 Each goes to FOLDER/<kind>, with FOLDER/<kind>.npz: an observation, noise, and what lerobot's own pipeline answers to them.
 FOLDER/shifted is FOLDER/smolvla, saved with statistics of other actions. FOLDER/smolvla16 is one that began from its language model's
-own weights, as published ones do: lerobot then holds most of it in 16 bits. FOLDER/recalling is a Diffusion policy of two
+own weights: lerobot then holds most of it in 16 bits. FOLDER/recalling is a Diffusion policy of two
 observations; its answer is what ``select_action`` did in an episode. FOLDER/robotwin is an ACT of RoboTwin's two arms. FOLDER/pi0
 is made where the release's π0 works with the transformers that is installed: from 0.6.1 on.
 """

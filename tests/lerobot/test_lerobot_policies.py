@@ -237,7 +237,9 @@ def test_a_round_trip_through_a_folder(published, serve, kind, tmp_path):
     other.close()
 
 
-@pytest.mark.parametrize(("kind", "moving"), [("smolvla", "lm_expert"), ("pi0", "gemma_expert")])
+@pytest.mark.parametrize(
+    ("kind", "moving"), [("smolvla", "lm_expert"), ("smolvla16", "lm_expert"), ("pi0", "gemma_expert")]
+)
 def test_one_step_of_grpo_in_imagination_moves_a_flow_policy(published, serve, kind, moving, world_model, make_record):
     policy = serve(kind)
     before = policy.state_dict()

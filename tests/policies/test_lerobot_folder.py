@@ -256,6 +256,16 @@ def test_a_network_that_the_release_here_cannot_make_is_an_error_that_says_so(fo
         network.LerobotNetwork(folder, "cpu")
 
 
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [("smolvla", "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"), ("pi0", "google/paligemma-3b-pt-224")],
+)
+def test_a_missing_language_model_is_fetched_by_the_command_of_its_kind(folder, kind, model):
+    told = network.missing_language_model(folder, kind, OSError("not in the cache\nand more"))
+    assert f"{folder}: the language model's config or tokenizer is missing: not in the cache Looked in" in told
+    assert f"hf download {model} --include" in told
+
+
 def test_what_another_release_adds_to_a_config_is_dropped_or_refused(folder):
     config = json.loads((folder / "config.json").read_text())
     later = {"pretrained_revision": None, "use_relative_actions": False}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from worldrl.core.errors import WorkerEnvironmentError
 from worldrl.core.log import console
-from worldrl.rollout.environments import LOCKS, RECORD, Lock, built_folder, interpreter, used_lock
+from worldrl.rollout.environments import LOCKS, RECORD, Lock, built_folder, interpreter, noted_lock, used_lock
 from worldrl.workers import boot
 
 TOOLS = ("pip==25.3", "setuptools==80.9.0", "wheel==0.45.1")
@@ -37,7 +37,7 @@ def wanted_lock(name: str, given: str) -> Lock:
     Raises:
         WorkerEnvironmentError: no interpreter that one of the locks is for.
     """
-    if not given and (built_folder(used_lock(name)) / RECORD).exists():
+    if not given and (noted_lock(name) or (built_folder(used_lock(name)) / RECORD).exists()):
         return used_lock(name)
     return find_python(given, LOCKS[name])[1]
 

@@ -47,6 +47,8 @@ from worldrl.policies.one_step import StepSampler
 PACKAGES = ("lerobot", "torch", "transformers", "diffusers")
 VLM = "vlm"
 """Folder inside a policy's folder that may hold the language model's config and tokenizer: nothing is then looked up by name."""
+LANGUAGE_MODELS = {"smolvla": "HuggingFaceTB/SmolVLM2-500M-Video-Instruct", "pi0": "google/paligemma-3b-pt-224"}
+"""Which one a kind names unless its config says otherwise."""
 _OPERATORS: list[Any] = []  # keeps the declared operators alive
 
 
@@ -120,7 +122,7 @@ class LerobotNetwork:
         try:
             policy = factory.get_policy_class(self.folder.kind).from_pretrained(str(self.folder.path), config=config)
         except OSError as error:  # transformers' word for a name that is neither a folder nor in its cache
-            raise ArtefactError(missing_language_model(self.folder.path, error)) from error
+            raise ArtefactError(missing_language_model(self.folder.path, self.folder.kind, error)) from error
         except ValueError as error:
             raise ArtefactError(
                 f"{self.folder.path}: lerobot {self.release.name} cannot make the network, whose files another release, or "
@@ -156,11 +158,11 @@ class LerobotNetwork:
                 to_output=converters.transition_to_policy_action,
             )
         except OSError as error:
-            raise ArtefactError(missing_language_model(self.folder.path, error)) from error
+            raise ArtefactError(missing_language_model(self.folder.path, self.folder.kind, error)) from error
         except (ImportError, ValueError) as error:
             raise ArtefactError(
-                f"{self.folder.path}: lerobot {installed()['lerobot']} cannot read the processors, which another release may have saved: "
-                f"{error}"
+                f"{self.folder.path}: lerobot {installed()['lerobot']} cannot read the processors, which another release may "
+                f"have saved: {error}"
             ) from error
         return before, after
 
@@ -265,7 +267,7 @@ def keep_stored_types(policy: nn.Module, folder: Path) -> None:
     """Give each weight the type of number that the file has.
 
     A SmolVLA that begins from its language model's own weights is held by lerobot in bfloat16 for the most part, and what it
-    computes differs: in float32, transformers 4.57 takes each patch of a picture for the one before it.
+    computes differs: in float32, transformers 4.57 gives each row and column of patches the position of the one before it.
     """
     stored = load_tensors(folder / WEIGHTS)
     for name, weight in policy.state_dict(keep_vars=True).items():
@@ -273,11 +275,11 @@ def keep_stored_types(policy: nn.Module, folder: Path) -> None:
             weight.data = weight.data.to(stored[name].dtype)
 
 
-def missing_language_model(folder: Path, error: Exception) -> str:
+def missing_language_model(folder: Path, kind: str, error: Exception) -> str:
     """What to do where the language model's config or tokenizer is not there: it is named, not part of the folder."""
     first = str(error).splitlines()[0]
     return (
         f"{folder}: the language model's config or tokenizer is missing: {first} Looked in {folder / VLM} and in the "
         "Hugging Face cache, without the network; fetch its small files once, for example with `hf download "
-        f"HuggingFaceTB/SmolVLM2-500M-Video-Instruct --include '*.json' '*.txt' --local-dir {folder / VLM}`"
+        f"{LANGUAGE_MODELS[kind]} --include '*.json' '*.txt' --local-dir {folder / VLM}`"
     )

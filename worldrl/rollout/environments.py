@@ -84,20 +84,26 @@ def environment_folder(name: str) -> Path:
 
 
 def used_lock(name: str) -> Lock:
-    """The lock in use: the one that :func:`use_lock` noted, else the first.
+    """The lock in use: the noted one, else the first."""
+    return noted_lock(name) or LOCKS[name][0]
+
+
+def noted_lock(name: str) -> Lock | None:
+    """The lock that :func:`use_lock` noted; None where it has not.
 
     Raises:
         WorkerEnvironmentError: the note names no lock that is known.
     """
-    first, *others = LOCKS[name]
     note = cache_dir() / "environments" / f"{name}.json"
-    if not others or not note.is_file():
-        return first
+    if not note.is_file():
+        return None
     noted = read_json(note, error=WorkerEnvironmentError).get("lock")
-    for lock in (first, *others):
+    for lock in LOCKS[name]:
         if lock.name == noted:
             return lock
-    raise WorkerEnvironmentError(f"{note}: lock {noted!r} is of another version of worldrl; run `worldrl setup {name}`")
+    raise WorkerEnvironmentError(
+        f"{note}: lock {noted!r} is of another version of worldrl; remove that file and run `worldrl setup {name}`"
+    )
 
 
 def use_lock(name: str, lock: Lock) -> None:
