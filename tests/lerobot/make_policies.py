@@ -3,15 +3,20 @@
 usage: python make_policies.py FOLDER
 
 Each goes to FOLDER/<kind>, with FOLDER/<kind>.npz: an observation, noise, and what lerobot's own pipeline answers to them.
-FOLDER/shifted is FOLDER/smolvla, saved with statistics of other actions. FOLDER/recalling is a Diffusion policy of two
-observations; its answer is what ``select_action`` did in an episode. FOLDER/robotwin is an ACT of RoboTwin's two arms.
+FOLDER/shifted is FOLDER/smolvla, saved with statistics of other actions. FOLDER/smolvla16 is one that began from its language model's
+own weights: lerobot then holds most of it in 16 bits. FOLDER/recalling is a Diffusion policy of two
+observations; its answer is what ``select_action`` did in an episode. FOLDER/robotwin is an ACT of RoboTwin's two arms. FOLDER/pi0
+is made where the release's π0 works with the transformers that is installed: from 0.6.1 on.
 """
 
+import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
+import tiny_pi0  # it lies beside this script
 import torch
 
 SIZE, CHUNK, EXECUTED, ACTION = 16, 8, 4, 7
@@ -97,6 +102,15 @@ def language_model(folder):
     SmolVLMProcessor(SmolVLMImageProcessor(), fast, SmolVLMVideoProcessor()).save_pretrained(folder)
 
 
+def language_model_with_weights(folder, small):
+    """The same with random weights, in 16 bits."""
+    from transformers import AutoConfig, SmolVLMForConditionalGeneration
+
+    shutil.copytree(small, folder)
+    torch.manual_seed(4)
+    SmolVLMForConditionalGeneration(AutoConfig.from_pretrained(folder)).to(torch.bfloat16).save_pretrained(folder)
+
+
 def make_config(factory, kind, vlm, given=None, **changes):
     common = {**(given or features()), "device": "cpu", "n_action_steps": EXECUTED}
     if kind == "act":
@@ -109,9 +123,14 @@ def make_config(factory, kind, vlm, given=None, **changes):
             "down_dims": (16, 32),
             "diffusion_step_embed_dim": 16,
             "crop_shape": None,
+            "pretrained_backbone_weights": None,
+            "use_group_norm": True,  # 0.6 has batch norms, which pictures this small leave without a spread
             "spatial_softmax_num_keypoints": 2,
             "num_inference_steps": 5,
         }
+    elif kind == "pi0":
+        sizes = {"max_state_dim": 8, "max_action_dim": 8, "image_resolution": (SIZE, SIZE)}
+        extra = {"chunk_size": CHUNK, "num_inference_steps": 4, "tokenizer_max_length": 12, **sizes}
     else:
         extra = {
             "chunk_size": CHUNK,
@@ -131,7 +150,8 @@ def answer(kind, policy, before, after):
     draw = torch.Generator().manual_seed(7)
     image = torch.randint(256, (2, SIZE, SIZE, 3), generator=draw, dtype=torch.uint8)
     state = torch.randn(2, 7, generator=draw)
-    shape = (2, CHUNK, 8 if kind == "smolvla" else ACTION)
+    flow = kind in ("smolvla", "pi0")
+    shape = (2, CHUNK, 8 if flow else ACTION)
     noise = torch.randn(shape, generator=draw)
     observation = {
         "observation.images.scene": image.permute(0, 3, 1, 2).float() / 255,
@@ -142,7 +162,7 @@ def answer(kind, policy, before, after):
     policy.eval()
     if kind == "diffusion":
         return {}
-    chunk = policy.predict_action_chunk(dict(batch), **({"noise": noise} if kind == "smolvla" else {}))
+    chunk = policy.predict_action_chunk(dict(batch), **({"noise": noise} if flow else {}))
     action = after(chunk)
     return {"image": image, "state": state, "noise": noise, "action": action}
 
@@ -185,6 +205,10 @@ def main(folder):
         for name in ["smolvla", "shifted"] if kind == "smolvla" else [kind]:
             parts = save(folder / name, factory, kind, config, names.get(name, statistics()), told)
             record(folder / f"{name}.npz", answer(kind, *parts))
+    language_model_with_weights(folder / "vlm16", folder / "vlm")
+    config = make_config(factory, "smolvla", folder / "vlm16", load_vlm_weights=True)
+    parts = save(folder / "smolvla16", factory, "smolvla", config, statistics(), told)
+    record(folder / "smolvla16.npz", answer("smolvla", *parts))
     # DDIM draws nothing on the way, and unclipped its steps are those of any deterministic sampler.
     recalls = {"n_obs_steps": 2, "noise_scheduler_type": "DDIM", "clip_sample": False}
     config = make_config(factory, "diffusion", None, **recalls)
@@ -194,6 +218,19 @@ def main(folder):
     config = make_config(factory, "act", None, features(**arms, picture=(240, 320)))
     # Its grippers stay half open, so that the double's task is not fulfilled.
     save(folder / "robotwin", factory, "act", config, statistics(mean=0.5, std=0.01, **arms), None)
+    if importlib.util.find_spec("lerobot.policies.pi_gemma"):
+        publish_pi0(folder / "pi0", factory, folder / "vlm", told)
+
+
+def publish_pi0(folder, factory, vlm, told):
+    """A tiny π0, with its tokenizer beside it, since its processor names one of the hub."""
+    tiny_pi0.shrink()
+    processors = importlib.import_module("lerobot.policies.pi0.processor_pi0")
+    step = processors.TokenizerProcessorStep
+    processors.TokenizerProcessorStep = lambda **given: step(**{**given, "tokenizer_name": str(vlm)})
+    parts = save(folder, factory, "pi0", make_config(factory, "pi0", None), statistics(), told)
+    shutil.copytree(vlm, folder / "vlm")
+    record(folder.with_suffix(".npz"), answer("pi0", *parts))
 
 
 def record(path, found):

@@ -42,7 +42,8 @@ from worldrl.workers.boot import load_file
 
 pytestmark = pytest.mark.lerobot
 SENTENCES = ["pick up the red cube", "put the green cylinder on the red cube"]
-KINDS = ("act", "diffusion", "smolvla")  # each of one observation
+KINDS = ("act", "diffusion", "smolvla", "pi0")  # each of one observation
+TINY_PI0 = f"{Path(__file__).parent / 'tiny_pi0.py'}:serve_tiny"
 L, A = 4, 7
 make_checkout = load_file("robotwin_double", Path(__file__).parents[1] / "workers" / "robotwin_double.py").make_checkout
 
@@ -63,14 +64,24 @@ def published(tmp_path_factory):
     return folder
 
 
+def load(folder, kind):
+    """Start a policy's worker; that of a π0 is told to make it of tiny parts."""
+    with pytest.MonkeyPatch.context() as patch:
+        if kind == "pi0":
+            patch.setattr("worldrl.rollout.lerobot_worker.TARGET", TINY_PI0)
+        return LerobotPolicy.load(folder, "cpu")
+
+
 @pytest.fixture(scope="module")
 def serve(published):
     """Load a kind once for all tests."""
     loaded = {}
 
     def get(kind):
+        if not (published / kind).is_dir():
+            pytest.skip("π0 of lerobot 0.4 needs a patched transformers")
         if kind not in loaded:
-            loaded[kind] = LerobotPolicy.load(published / kind, "cpu")
+            loaded[kind] = load(published / kind, kind)
         return loaded[kind]
 
     yield get
@@ -86,7 +97,7 @@ def observe(published, kind, rows=2):
     ), given
 
 
-@pytest.mark.parametrize("kind", ["act", "smolvla"])
+@pytest.mark.parametrize("kind", ["act", "smolvla", "smolvla16", "pi0"])
 def test_without_exploration_it_is_lerobots_own_pipeline(published, serve, kind, monkeypatch):
     policy, (obs, given) = serve(kind), observe(published, kind)
     noise = torch.from_numpy(given["noise"])
@@ -127,14 +138,15 @@ def test_benchmark_plays_a_policy_that_looks_back(published, tmp_path):
     assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["success"]["n"] == 2
 
 
-def test_train_policy_fine_tunes_a_policy_that_looks_back(published, push_episodes, tmp_path):
-    policy = LerobotPolicy.load(published / "recalling", "cpu")
+@pytest.mark.parametrize("kind", ["recalling", "pi0"])
+def test_train_policy_fine_tunes_a_policy_that_looks_back_and_pi0(serve, kind, push_episodes, tmp_path):
+    policy = serve(kind)
     config = FineTuning(steps=2, batch_size=4, warmup_steps=0, checkpoint_every=2)
     before = policy.state_dict()
     report = fine_tune(policy, push_episodes, config=config, seed=0, folder=tmp_path, log=None)
     assert np.isfinite(report.train)
     assert any(not torch.equal(value, before[name]) for name, value in policy.state_dict().items())
-    policy.close()
+    policy.load_state_dict(before)
 
 
 def test_benchmark_plays_a_two_armed_act_on_the_double_of_robotwin(published, tmp_path, monkeypatch):
@@ -179,7 +191,7 @@ def test_serve_policy_answers_with_a_two_armed_act(published):
     assert np.ptp(actions) > 0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "smolvla16"])
 def test_log_probabilities_are_exact_and_recomputed(published, serve, kind):
     policy, (obs, _) = serve(kind), observe(published, kind)
     chunk = policy.act(obs, generators=row_streams(5, ["a"], 2), temperature=1.0)
@@ -214,19 +226,22 @@ def test_the_sentence_matters(published, serve):
     assert not torch.equal(a, b)
 
 
-@pytest.mark.parametrize("kind", ["act", "smolvla"])
+@pytest.mark.parametrize("kind", ["act", "smolvla", "smolvla16", "pi0"])
 def test_a_round_trip_through_a_folder(published, serve, kind, tmp_path):
     policy, (obs, _) = serve(kind), observe(published, kind)
     policy.save(tmp_path / "copy")
-    other = LerobotPolicy.load(tmp_path / "copy", "cpu")
+    other = load(tmp_path / "copy", kind)
     a, b = (p.act(obs, generators=row_streams(2, ["a"], 2)) for p in (policy, other))
     assert torch.equal(a.action, b.action)
     assert torch.equal(a.logp, b.logp)
     other.close()
 
 
-def test_one_step_of_grpo_in_imagination_moves_smolvla(published, world_model, make_record):
-    policy = LerobotPolicy.load(published / "smolvla", "cpu")
+@pytest.mark.parametrize(
+    ("kind", "moving"), [("smolvla", "lm_expert"), ("smolvla16", "lm_expert"), ("pi0", "gemma_expert")]
+)
+def test_one_step_of_grpo_in_imagination_moves_a_flow_policy(published, serve, kind, moving, world_model, make_record):
+    policy = serve(kind)
     before = policy.state_dict()
     store = ResetStore([make_record(grey) for grey in (20, 220)])
     env = imagined_env(world_model, store, SuccessRule(0.01, 1), rows=4, horizon={"PickRedCube": 8})
@@ -238,9 +253,9 @@ def test_one_step_of_grpo_in_imagination_moves_smolvla(published, world_model, m
     assert float(logs["grpo/approx_kl"]) == pytest.approx(0, abs=1e-3)  # the acting policy is the one updated
     after = policy.state_dict()
     moved = [name for name in before if not torch.equal(before[name], after[name])]
-    assert any("lm_expert" in name for name in moved)
-    assert not any(".vlm." in name for name in moved)  # only the expert is trained, as its config says
-    policy.close()
+    assert any(moving in name for name in moved)
+    assert not any(".vlm." in name for name in moved)  # SmolVLA: only the expert is trained, as its config says
+    policy.load_state_dict(before)
 
 
 def test_commands_fine_tune_and_evaluate_smolvla(published, tmp_path, push_episodes, robot):
@@ -322,9 +337,7 @@ def test_a_step_that_this_release_does_not_have_is_named(published, tmp_path):
     shutil.copytree(published / "act", folder)
     file = folder / "policy_postprocessor.json"
     saved = json.loads(file.read_text())
-    saved["steps"].append({"registry_name": "absolute_actions_processor", "config": {"enabled": False}})
+    saved["steps"].append({"registry_name": "someday_processor", "config": {}})
     file.write_text(json.dumps(saved))
-    with pytest.raises(
-        WorkerError, match=r"lerobot 0\.4\.\d cannot read the processors(?s:.)*absolute_actions_processor"
-    ):
+    with pytest.raises(WorkerError, match=r"lerobot 0\.\d\.\d cannot read the processors(?s:.)*someday_processor"):
         LerobotPolicy.load(folder, "cpu")

@@ -7,10 +7,12 @@ import json
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import save_file
 
+import worldrl.policies.lerobot_network as network
 import worldrl.policies.lerobot_release as release
 import worldrl.rollout.lerobot_policy as client
 from worldrl.cli import main
@@ -215,27 +217,66 @@ def test_without_lerobot_the_error_names_the_setup(folder, tmp_path, monkeypatch
         client.LerobotPolicy.load(folder, "cpu")
 
 
-def test_a_lerobot_beside_worldrl_that_is_not_served_is_passed_over_and_named(folder, tmp_path, monkeypatch):
+@pytest.mark.parametrize("other", ["0.3.3", "0.5.1", "0.6.0", "0.7.0", "1.0"])
+def test_a_lerobot_beside_worldrl_that_is_not_served_is_passed_over_and_named(folder, tmp_path, monkeypatch, other):
     monkeypatch.setenv("WORLDRL_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None, origin="lerobot/__init__.py"))
-    monkeypatch.setattr(release, "version", lambda name: "0.6.1")
+    monkeypatch.setattr(release, "version", lambda name: other)
     with pytest.raises(
-        WorkerEnvironmentError, match=r"lerobot 0.6.1 is not supported yet: .*build it with `worldrl setup"
+        WorkerEnvironmentError, match=rf"lerobot {other} is not supported: .*build it with `worldrl setup lerobot`"
     ):
         client.LerobotPolicy.load(folder, "cpu")
-    with pytest.raises(WorkerEnvironmentError, match=r"lerobot 0.6.1 is not supported yet.*builds 0.4.4"):
-        release.require_served()
-    monkeypatch.setattr(release, "version", lambda name: "0.4.4")
+    with pytest.raises(
+        WorkerEnvironmentError, match=r"methods of 0\.4 \(tried with 0\.4\.4\) and 0\.6 from 0\.6\.1 on"
+    ):
+        release.installed_release()
+
+
+@pytest.mark.parametrize(("here", "line"), [("0.4.4", "0.4"), ("0.4.1", "0.4"), ("0.6.1", "0.6"), ("0.6.2", "0.6")])
+def test_a_served_lerobot_beside_worldrl_is_used(monkeypatch, here, line):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: ModuleSpec(name, None, origin="lerobot/__init__.py"))
+    monkeypatch.setattr(release, "version", lambda name: here)
     assert lerobot_python() == sys.executable
-    release.require_served()
+    assert release.installed_release().name == line
 
 
-def test_what_a_later_release_adds_to_a_config_is_dropped_or_refused(folder):
+def test_a_network_that_the_release_here_cannot_make_is_an_error_that_says_so(folder, monkeypatch):
+    """As transformers 4 does with the tokenizer's files that transformers 5 saved."""
+
+    def refuse(*given, **named):
+        raise ValueError("Tokenizer class TokenizersBackend does not exist")
+
+    modules = SimpleNamespace(
+        get_policy_class=lambda kind: SimpleNamespace(from_pretrained=refuse), PreTrainedConfig=None
+    )
+    monkeypatch.setattr(network, "importlib", SimpleNamespace(import_module=lambda name: modules))
+    monkeypatch.setattr(network, "import_lerobot", lambda: release.served_release("0.4.4"))
+    monkeypatch.setattr(network, "read_config", lambda *given: SimpleNamespace())
+    with pytest.raises(ArtefactError, match=r"lerobot 0\.4 cannot make the network(?s:.)*TokenizersBackend"):
+        network.LerobotNetwork(folder, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [("smolvla", "HuggingFaceTB/SmolVLM2-500M-Video-Instruct"), ("pi0", "google/paligemma-3b-pt-224")],
+)
+def test_a_missing_language_model_is_fetched_by_the_command_of_its_kind(folder, kind, model):
+    told = network.missing_language_model(folder, kind, OSError("not in the cache\nand more"))
+    assert f"{folder}: the language model's config or tokenizer is missing: not in the cache Looked in" in told
+    assert f"hf download {model} --include" in told
+
+
+def test_what_another_release_adds_to_a_config_is_dropped_or_refused(folder):
     config = json.loads((folder / "config.json").read_text())
     later = {"pretrained_revision": None, "use_relative_actions": False}
-    assert release.served_config({**config, **later}, set(config), folder) == config
+    old, new = (release.served_release(name) for name in ("0.4.4", "0.6.1"))
+    assert release.served_config({**config, **later}, set(config), folder, old) == config
     with pytest.raises(ArtefactError, match=r"config.json: lerobot 0.4 does not know think_steps: another release"):
-        release.served_config({**config, **later, "think_steps": 3}, set(config), folder)
+        release.served_config({**config, **later, "think_steps": 3}, set(config), folder, old)
+    known = {*config, *later}
+    assert release.served_config({**config, **later}, known, folder, new) == {**config, **later}
+    with pytest.raises(ArtefactError, match=r"config.json: lerobot 0.6 does not know think_steps.*with 0.6"):
+        release.served_config({**config, "think_steps": 3}, known, folder, new)
 
 
 @pytest.mark.parametrize("enabled", [False, True])

@@ -8,6 +8,7 @@ from torch.distributions import Normal
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
+from worldrl.policies.lerobot_release import served_release
 from worldrl.policies.lerobot_samplers import (
     DiffusionSampler,
     FlowSampler,
@@ -15,6 +16,7 @@ from worldrl.policies.lerobot_samplers import (
     attention_2d,
     ddim_std,
     encode_pi0,
+    encode_smolvla,
 )
 from worldrl.policies.one_step import draw_chunk, pack_trace, trace_log_prob, unpack_trace
 
@@ -142,7 +144,7 @@ def test_attention_blocks():
 
 
 def test_pi0s_prefix_is_filled_by_the_calls_of_its_own_sampler():
-    """A double with the methods of lerobot 0.4.4's ``PI0Policy``; the real one needs a patched transformers."""
+    """A double with the methods of lerobot 0.4.4's ``PI0Policy``; the real one needs a patched transformers, 0.6.1's does not."""
     calls = {}
     pad, causal = torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.bool)
 
@@ -162,7 +164,7 @@ def test_pi0s_prefix_is_filled_by_the_calls_of_its_own_sampler():
         model=model, _preprocess_images=lambda batch: (["image"], ["mask"]), prepare_state=lambda batch: "state"
     )
     language = {"observation.language.tokens": 1, "observation.language.attention_mask": 1}
-    seen = encode_pi0(policy, language)
+    seen = encode_pi0(policy, language, served_release("0.4.4"))
     assert set(seen) == {
         "state",
         "prefix_pad_masks",
@@ -171,3 +173,28 @@ def test_pi0s_prefix_is_filled_by_the_calls_of_its_own_sampler():
     assert calls["inputs_embeds"] == ["embedded", None]
     assert calls["attention_mask"].shape == (1, 1, 2, 2)
     assert calls["position_ids"].tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize(("release", "told"), [("0.4.4", {"fill_kv_cache": True}), ("0.6.1", {})])
+def test_smolvlas_prefix_is_filled_by_the_way_of_each_release(release, told):
+    calls = {}
+    pad, causal = torch.ones(1, 2, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.bool)
+
+    def forward(**given):
+        calls.update(given)
+        return None, "cache"
+
+    model = SimpleNamespace(
+        embed_prefix=lambda *given, state: ("embedded", pad, causal), vlm_with_expert=SimpleNamespace(forward=forward)
+    )
+    policy = SimpleNamespace(
+        model=model,
+        config=SimpleNamespace(use_cache=True),
+        prepare_images=lambda batch: (["image"], ["mask"]),
+        prepare_state=lambda batch: "state",
+    )
+    language = {"observation.language.tokens": 1, "observation.language.attention_mask": 1}
+    seen = encode_smolvla(policy, language, served_release(release))
+    assert (set(seen), seen["past_key_values"]) == ({"prefix_pad_masks", "past_key_values"}, "cache")
+    shared = {"attention_mask", "position_ids", "past_key_values", "inputs_embeds", "use_cache"}
+    assert {name: value for name, value in calls.items() if name not in shared} == told

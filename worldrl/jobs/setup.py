@@ -3,7 +3,8 @@
 LIBERO's, ManiSkill's and lerobot's are built. RoboTwin and Isaac Lab come by their vendors' own installers: their setup looks where
 ``python=`` and ``checkout=`` point, says what is missing, and remembers them. Nothing is asked: what cannot be done is an
 error that says what to do. Running it again checks a finished environment and repairs an unfinished one; ``assets=`` may
-be given later.
+be given later. Of lerobot there are two locks, 0.4.4 for Python 3.11 and 0.6.1 for 3.12: the interpreter decides which is built,
+and policies run in the one whose setup passed last.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +21,19 @@ from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.lock import take_lock
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.setup_adopt import adopt
-from worldrl.jobs.setup_build import PYTHON, build, say
+from worldrl.jobs.setup_build import build, say, wanted_lock
 from worldrl.rollout.environments import (
     CHECKED,
+    LOCKS,
     NAMES,
     RECORD,
     SCHEMA,
+    Lock,
+    built_folder,
     environment_folder,
     find_environment,
-    lock_file,
+    interpreter,
+    use_lock,
 )
 from worldrl.rollout.lerobot_worker import ENVIRONMENT as LEROBOT
 from worldrl.rollout.lerobot_worker import OFFLINE
@@ -49,7 +55,7 @@ class SetupSettings:
     run_dir: str = setting("runs/setup", "folder that receives result.json")
     seed: int = setting(0, "recorded only: setup draws nothing")
     python: str = setting(
-        "", f"interpreter: to build with, Python {PYTHON}; robotwin, isaac: that of their own environment"
+        "", "interpreter: to build with, Python 3.11, lerobot also 3.12; robotwin, isaac: that of their own environment"
     )
     checkout: str = setting("", "robotwin: folder of a RoboTwin 2.0 checkout")
     assets: str = setting("", "folder of LIBERO's assets (meshes, textures), remembered; empty keeps what it knows")
@@ -84,29 +90,32 @@ def main(settings: SetupSettings) -> dict[str, Any]:
         raise SettingError("assets_note: give the folder that it is about as well: assets=FOLDER")
     if settings.assets and not (Path(settings.assets) / "scenes").is_dir():
         raise SettingError(f"assets: {settings.assets} holds no LIBERO assets (no folder 'scenes' in it)")
-    folder = environment_folder(settings.name)
+    lock = wanted_lock(settings.name, settings.python) if settings.name in LOCKS else None
+    folder = built_folder(lock) if lock else environment_folder(settings.name)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with open_run("setup", settings) as run:
-        lock = take_lock(folder.with_suffix(".lock"), f"worldrl setup {settings.name}")
+        held = take_lock(folder.with_suffix(".lock"), f"worldrl setup {settings.name}")
         try:
-            metrics = {"folder": str(folder), **ready(settings, folder)}
+            metrics = {"folder": str(folder), **ready(settings, lock, folder)}
         finally:
-            os.close(lock)
+            os.close(held)
         run.write_result(metrics, seed=settings.seed, device="cpu")
     say(f"{settings.name}: ready")
     return metrics
 
 
-def ready(settings: SetupSettings, folder: Path) -> dict[str, Any]:
-    """Build or adopt an environment, and check it; returns what was found."""
-    if not lock_file(settings.name).is_file():
+def ready(settings: SetupSettings, lock: Lock | None, folder: Path) -> dict[str, Any]:
+    """Build or adopt (without a lock) an environment, check it, and let it be used; returns what was found."""
+    if lock is None:
         return adopt(settings.name, python=settings.python, checkout=settings.checkout, folder=folder)
     if not (folder / RECORD).exists():
-        build(settings.name, settings.python, folder)
+        build(settings.name, lock, settings.python, folder)
     remember(settings, folder)
     note_checked(folder, False)  # until this check has passed, whatever an earlier one found
-    found = {"libero": check_libero, "maniskill": check_maniskill, LEROBOT: check_lerobot}[settings.name](settings)
+    lerobot = partial(check_lerobot, python=str(interpreter(folder)))  # it is not in use before it has passed
+    found = {"libero": check_libero, "maniskill": check_maniskill, LEROBOT: lerobot}[settings.name](settings)
     note_checked(folder, True)
+    use_lock(settings.name, lock)
     return found
 
 
@@ -172,13 +181,12 @@ def check_maniskill(settings: SetupSettings) -> dict[str, Any]:
     return {"render": launch.options["device"], "settle_mm": probe["distance_mm"]}
 
 
-def check_lerobot(settings: SetupSettings) -> dict[str, Any]:
+def check_lerobot(settings: SetupSettings, python: str) -> dict[str, Any]:
     """Import lerobot's policies in a worker.
 
     Raises:
         WorkerError: they cannot be imported.
     """
-    python = find_environment(settings.name).python
     launch = Launch(LEROBOT, python, "worldrl.policies.lerobot_service:Installation", {}, OFFLINE)
     process = SimulatorProcess(launch, number=0, timeout_s=settings.timeout_s)
     try:

@@ -12,16 +12,15 @@ from pathlib import Path
 
 from worldrl.core.errors import WorkerEnvironmentError
 from worldrl.core.log import console
-from worldrl.rollout.environments import interpreter, lock_file
+from worldrl.rollout.environments import LOCKS, RECORD, Lock, built_folder, interpreter, noted_lock, used_lock
 from worldrl.workers import boot
 
-PYTHON = "3.11"
-"""The locks' Python: hf-libero's pins have wheels for it, and it is lerobot 0.4.4's newest."""
 TOOLS = ("pip==25.3", "setuptools==80.9.0", "wheel==0.45.1")
 """Build what comes as source (bddl, future) with these."""
 TORCH = ("torch", "torchvision")
 """Installed with what they need, which differs from machine to machine."""
-SIZES = {"libero": "1.4 GB", "maniskill": "2.1 GB", "lerobot": "2 GB"}
+SHOWN = ("hf-libero", "mani-skill", "lerobot")
+"""Packages that an environment is built for."""
 
 Step = tuple[str, list[str]]
 """A title and a command."""
@@ -32,61 +31,86 @@ def say(text: str) -> None:
     console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def build(name: str, given: str, folder: Path) -> None:
+def wanted_lock(name: str, given: str) -> Lock:
+    """What is to be set up: what a given interpreter builds; without one what is in use, else what this machine can build.
+
+    Raises:
+        WorkerEnvironmentError: no interpreter that one of the locks is for.
+    """
+    if not given and (noted_lock(name) or (built_folder(used_lock(name)) / RECORD).exists()):
+        return used_lock(name)
+    return find_python(given, LOCKS[name])[1]
+
+
+def build(name: str, lock: Lock, given: str, folder: Path) -> None:
     """Make an environment anew; an unfinished attempt is removed.
 
     Args:
         name: which.
+        lock: of its packages.
         given: interpreter to build with; empty looks for one.
         folder: of the environment.
 
     Raises:
         WorkerEnvironmentError: no interpreter, or a step failed.
     """
-    base = find_python(given)
+    base, _ = find_python(given, [lock])
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     log = folder / "setup.log"
-    say(f"building {folder} with {base} (about {SIZES[name]}, a few minutes; details in {log})")
-    steps = build_steps(name, base, folder)
+    shown = " ".join(line for line in pins(lock) if line.partition("==")[0] in SHOWN)
+    say(f"building {folder}, {shown}, with {base} (about {lock.size}, some minutes; details in {log})")
+    steps = build_steps(name, lock, base, folder)
     for number, (title, command) in enumerate(steps, start=1):
         run_step(f"{number}/{len(steps)} {title}", command, log)
 
 
-def build_steps(name: str, base: str, folder: Path) -> list[Step]:
+def pins(lock: Lock) -> list[str]:
+    """Its packages, ``name==version``."""
+    return [line for line in lock.path.read_text().splitlines() if not line.startswith("#")]
+
+
+def build_steps(name: str, lock: Lock, base: str, folder: Path) -> list[Step]:
     """List an environment's steps.
 
     LIBERO's and lerobot's locks are complete and installed without looking at what packages ask for: the pins of LIBERO's
     contradict each other, and of lerobot's own many are not needed here.
     """
-    python, lock = str(interpreter(folder)), lock_file(name)
+    python = str(interpreter(folder))
     pip = [python, "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    complete = ("locked packages", [*pip, "--no-deps", "--no-build-isolation", "-r", str(lock)])
+    complete = ("locked packages", [*pip, "--no-deps", "--no-build-isolation", "-r", str(lock.path)])
     first = [("virtual environment", [base, "-m", "venv", str(folder / "venv")]), ("build tools", [*pip, *TOOLS])]
     if name == "libero":
         return [*first, complete, ("initial states", [python, "-I", boot.__file__, "libero_setup", str(folder)])]
     if name == "lerobot":
-        pins = [line for line in lock.read_text().splitlines() if line.partition("==")[0] in TORCH]
-        return [*first, ("torch and what it needs", [*pip, *pins]), complete]
-    return [*first, ("locked packages", [*pip, "-r", str(lock)])]
+        torch = [line for line in pins(lock) if line.partition("==")[0] in TORCH]
+        return [*first, ("torch and what it needs", [*pip, *torch]), complete]
+    return [*first, ("locked packages", [*pip, "-r", str(lock.path)])]
 
 
-def find_python(given: str) -> str:
-    """Return an interpreter of the locks' version.
+def find_python(given: str, locks: Sequence[Lock]) -> tuple[str, Lock]:
+    """Return an interpreter and the lock that is for its version.
+
+    Args:
+        given: the interpreter; empty looks at this one, then at those on the path.
+        locks: to choose from.
 
     Raises:
         WorkerEnvironmentError: there is none.
     """
-    candidates = [given] if given else [sys.executable, shutil.which(f"python{PYTHON}") or ""]
+    candidates = [given] if given else [sys.executable, *(shutil.which(f"python{lock.python}") for lock in locks)]
     for candidate in filter(None, candidates):
         with suppress(OSError):
             program = [candidate, "-c", "import sys; sys.stdout.write('%d.%d' % sys.version_info[:2])"]
-            if subprocess.run(program, capture_output=True, text=True, check=False).stdout == PYTHON:
-                return candidate
+            found = subprocess.run(program, capture_output=True, text=True, check=False).stdout
+            for lock in locks:
+                if lock.python == found:
+                    return candidate, lock
+    wanted = " or ".join(lock.python for lock in locks)
     raise WorkerEnvironmentError(
-        f"setup needs Python {PYTHON}, looked at {', '.join(filter(None, candidates))}; install it and give "
-        f"python=/path/to/python{PYTHON}"
+        f"setup needs Python {wanted}, looked at {', '.join(filter(None, candidates))}; install it and give "
+        f"python=/path/to/python{locks[0].python}"
     )
 
 

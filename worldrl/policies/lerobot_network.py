@@ -1,7 +1,7 @@
 """A lerobot policy as it lies in its folder: network, saved processors, sampler. Runs in lerobot's Python environment.
 
-lerobot is imported inside functions. Its release 0.4.4 imports torchvision, whose wheel brings CUDA kernels that do not load
-beside a CPU torch; declaring the two operators that its import looks for is enough, since none of these policies calls them.
+lerobot is imported inside functions. It imports torchvision, whose wheel brings CUDA kernels that do not load beside a CPU
+torch; declaring the two operators that its import looks for is enough, since none of these policies calls them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,7 +33,7 @@ from worldrl.policies.lerobot_folder import (
     LerobotFolder,
     read_lerobot_folder,
 )
-from worldrl.policies.lerobot_release import require_served, served_config
+from worldrl.policies.lerobot_release import Release, installed_release, served_config
 from worldrl.policies.lerobot_samplers import (
     LOG_STD,
     DiffusionSampler,
@@ -46,16 +47,18 @@ from worldrl.policies.one_step import StepSampler
 PACKAGES = ("lerobot", "torch", "transformers", "diffusers")
 VLM = "vlm"
 """Folder inside a policy's folder that may hold the language model's config and tokenizer: nothing is then looked up by name."""
+LANGUAGE_MODELS = {"smolvla": "HuggingFaceTB/SmolVLM2-500M-Video-Instruct", "pi0": "google/paligemma-3b-pt-224"}
+"""Which one a kind names unless its config says otherwise."""
 _OPERATORS: list[Any] = []  # keeps the declared operators alive
 
 
-def import_lerobot() -> None:
-    """Import lerobot's policies, with or without a torchvision whose kernels load.
+def import_lerobot() -> Release:
+    """Import lerobot's policies, with or without a torchvision whose kernels load; returns the release's line.
 
     Raises:
         WorkerEnvironmentError: this lerobot is of a release that is not served.
     """
-    require_served()
+    release = installed_release()
     try:
         importlib.import_module("torchvision")
     except (RuntimeError, ImportError, OSError):
@@ -66,6 +69,7 @@ def import_lerobot() -> None:
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _OPERATORS.append(library)
     importlib.import_module("lerobot.policies.factory")
+    return release
 
 
 def installed() -> dict[str, str]:
@@ -91,7 +95,7 @@ class LerobotNetwork:
     """
 
     def __init__(self, folder: Path, device: str) -> None:
-        import_lerobot()
+        self.release = import_lerobot()
         self.folder: LerobotFolder = read_lerobot_folder(folder)
         self.policy = self._load_policy(device)
         self.preprocess, self.postprocess = self._load_processors(device)
@@ -104,20 +108,29 @@ class LerobotNetwork:
     def _load_policy(self, device: str) -> Any:
         factory = importlib.import_module("lerobot.policies.factory")
         configs = importlib.import_module("lerobot.configs.policies")
-        config = read_config(configs.PreTrainedConfig, self.folder)
+        config = read_config(configs.PreTrainedConfig, self.folder, self.release)
         config.device, config.pretrained_path = device, None
         if getattr(config, "pretrained_backbone_weights", None):
             config.pretrained_backbone_weights = (
                 None  # the checkpoint holds the backbone; a download would be for nothing
             )
-        if getattr(config, "load_vlm_weights", False):
+        language_weights = getattr(config, "load_vlm_weights", False)
+        if language_weights:
             config.load_vlm_weights = False  # the same
         if (self.folder.path / VLM).is_dir():
             config.vlm_model_name = str(self.folder.path / VLM)
         try:
             policy = factory.get_policy_class(self.folder.kind).from_pretrained(str(self.folder.path), config=config)
         except OSError as error:  # transformers' word for a name that is neither a folder nor in its cache
-            raise ArtefactError(missing_language_model(self.folder.path, error)) from error
+            raise ArtefactError(missing_language_model(self.folder.path, self.folder.kind, error)) from error
+        except ValueError as error:
+            raise ArtefactError(
+                f"{self.folder.path}: lerobot {self.release.name} cannot make the network, whose files another release, or "
+                f"another transformers, may have saved: {error}"
+            ) from error
+        if language_weights:
+            config.load_vlm_weights = True  # saved with the policy again
+            keep_stored_types(policy, self.folder.path)
         return policy.to(device).eval()
 
     def _load_processors(self, device: str) -> tuple[Any, Any]:
@@ -145,12 +158,11 @@ class LerobotNetwork:
                 to_output=converters.transition_to_policy_action,
             )
         except OSError as error:
-            raise ArtefactError(missing_language_model(self.folder.path, error)) from error
+            raise ArtefactError(missing_language_model(self.folder.path, self.folder.kind, error)) from error
         except (ImportError, ValueError) as error:
-            release = installed().get("lerobot", "0.4")
             raise ArtefactError(
-                f"{self.folder.path}: lerobot {release} cannot read the processors, which another release may have saved: "
-                f"{error}"
+                f"{self.folder.path}: lerobot {installed()['lerobot']} cannot read the processors, which another release may "
+                f"have saved: {error}"
             ) from error
         return before, after
 
@@ -161,9 +173,9 @@ class LerobotNetwork:
     def _make_sampler(self) -> StepSampler:
         kind, config = self.folder.kind, self.policy.config
         if kind == "smolvla":
-            return FlowSampler(self.policy, int(config.num_steps), encode_smolvla)
+            return FlowSampler(self.policy, int(config.num_steps), partial(encode_smolvla, release=self.release))
         if kind == "pi0":
-            return FlowSampler(self.policy, int(config.num_inference_steps), encode_pi0)
+            return FlowSampler(self.policy, int(config.num_inference_steps), partial(encode_pi0, release=self.release))
         if kind == "diffusion":
             return DiffusionSampler(self.policy)
         head = self.folder.path / HEAD
@@ -209,12 +221,13 @@ class LerobotNetwork:
                 (folder / VLM / path.name).write_bytes(path.read_bytes())
 
 
-def read_config(base: Any, folder: LerobotFolder) -> Any:
-    """Read ``config.json`` as the release that is here reads it, whichever release of the same line or later wrote it.
+def read_config(base: Any, folder: LerobotFolder, release: Release) -> Any:
+    """Read ``config.json`` as the release that is here reads it, whichever served release wrote it.
 
     Args:
         base: lerobot's ``PreTrainedConfig``.
         folder: of the policy.
+        release: that is here.
 
     Raises:
         ArtefactError: it says something that this release does not know.
@@ -222,7 +235,7 @@ def read_config(base: Any, folder: LerobotFolder) -> Any:
     saved = read_json(folder.path / CONFIG, error=ArtefactError)
     known = {"type", *(field.name for field in fields(base.get_choice_class(folder.kind)))}
     with TemporaryDirectory() as temp:
-        (Path(temp) / CONFIG).write_bytes(json_bytes(served_config(saved, known, folder.path)))
+        (Path(temp) / CONFIG).write_bytes(json_bytes(served_config(saved, known, folder.path, release)))
         return base.from_pretrained(temp)
 
 
@@ -250,11 +263,23 @@ def check_weights(policy: nn.Module, folder: Path) -> None:
         )
 
 
-def missing_language_model(folder: Path, error: Exception) -> str:
+def keep_stored_types(policy: nn.Module, folder: Path) -> None:
+    """Give each weight the type of number that the file has.
+
+    A SmolVLA that begins from its language model's own weights is held by lerobot in bfloat16 for the most part, and what it
+    computes differs: in float32, transformers 4.57 gives each row and column of patches the position of the one before it.
+    """
+    stored = load_tensors(folder / WEIGHTS)
+    for name, weight in policy.state_dict(keep_vars=True).items():
+        if name in stored:
+            weight.data = weight.data.to(stored[name].dtype)
+
+
+def missing_language_model(folder: Path, kind: str, error: Exception) -> str:
     """What to do where the language model's config or tokenizer is not there: it is named, not part of the folder."""
     first = str(error).splitlines()[0]
     return (
         f"{folder}: the language model's config or tokenizer is missing: {first} Looked in {folder / VLM} and in the "
         "Hugging Face cache, without the network; fetch its small files once, for example with `hf download "
-        f"HuggingFaceTB/SmolVLM2-500M-Video-Instruct --include '*.json' '*.txt' --local-dir {folder / VLM}`"
+        f"{LANGUAGE_MODELS[kind]} --include '*.json' '*.txt' --local-dir {folder / VLM}`"
     )

@@ -1,20 +1,22 @@
-"""Which releases of lerobot the adapter serves: it calls their networks by methods that change from release to release.
+"""Which releases of lerobot are served, and where their networks are called differently: this is the one place that tells.
 
-What 0.5 and 0.6 changed of what is called here, and what that would take, is listed in ``docs/lerobot.md``.
+A release line is one :class:`Release`: what in it is called by its own way is a function of its own here, and whoever calls a
+network takes them from :func:`installed_release`. What else the lines differ in is told in ``docs/lerobot.md``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+import importlib
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from worldrl.core.errors import ArtefactError, WorkerEnvironmentError
 
-SERVED = (0, 4)
-TRIED = "0.4.4"
-"""The release that the tests ran with."""
 LATER = (
     "pretrained_revision",  # of which commit of the hub training began
     "gradient_checkpointing",  # memory of training
@@ -25,14 +27,80 @@ LATER = (
 """Keys of ``config.json`` that 0.5 and 0.6 added and that change nothing of what a policy does with an observation."""
 
 
+# --- what the lines call differently -------------------------------------------------------------------------------
+
+
+def fill_dictionary(language_model: Any, **prefix: Any) -> Any:
+    """SmolVLA of 0.4: an argument of its own says that the keys and values of the prefix are to be kept, in a dictionary."""
+    return language_model.forward(past_key_values=None, fill_kv_cache=True, **prefix)[1]
+
+
+def fill_cache(language_model: Any, **prefix: Any) -> Any:
+    """SmolVLA of 0.6.1: without a cache it makes transformers' own, which each ``denoise_step`` extends and crops again."""
+    return language_model.forward(past_key_values=None, **prefix)[1]
+
+
+def own_mask(model: Any, attention: Tensor) -> Tensor:
+    """π0 of 0.4: the network's method makes an additive mask ``[B, 1, N, N]`` of who attends to whom ``[B, N, N]``."""
+    return model._prepare_attention_masks_4d(attention)
+
+
+def shared_mask(model: Any, attention: Tensor) -> Tensor:
+    """π0 of 0.6.1: a function that several policies share makes that mask."""
+    return importlib.import_module("lerobot.policies.common.vla_utils").prepare_attention_masks_4d(attention)
+
+
+@dataclass(frozen=True)
+class Release:
+    """A line of releases.
+
+    Attributes:
+        first: oldest release of the line that has these methods.
+        tried: the release that the tests ran with.
+        left_out: keys of ``config.json`` that it does not know and that do not matter.
+        fill_prefix: keys and values of SmolVLA's prefix, from ``vlm_with_expert`` and what its ``forward`` is given.
+        mask_4d: π0's additive attention mask, from its network and who attends to whom.
+    """
+
+    first: tuple[int, int, int]
+    tried: str
+    left_out: tuple[str, ...]
+    fill_prefix: Callable[..., Any]
+    mask_4d: Callable[[Any, Tensor], Tensor]
+
+    @property
+    def name(self) -> str:
+        """Its first two numbers, as people call it."""
+        return f"{self.first[0]}.{self.first[1]}"
+
+    def __str__(self) -> str:
+        """Name, where the line is served from, and the release that was tried."""
+        since = f" from {'.'.join(map(str, self.first))} on" if self.first[2] else ""
+        return f"{self.name}{since} (tried with {self.tried})"
+
+
+RELEASES = (
+    Release((0, 4, 0), "0.4.4", LATER, fill_dictionary, own_mask),
+    Release((0, 6, 1), "0.6.1", (), fill_cache, shared_mask),
+)
+
+
+# --- which one is here ---------------------------------------------------------------------------------------------
+
+
+def served_release(release: str) -> Release | None:
+    """The line that a release belongs to; None where it is not served."""
+    numbers = tuple(int(part) for part in release.split(".")[:3] if part.isdecimal())
+    return next((line for line in RELEASES if line.first[:2] == numbers[:2] and line.first <= numbers), None)
+
+
 def refusal(release: str) -> str | None:
     """Why a release is not served; None where it is."""
-    numbers = tuple(int(part) for part in release.split(".")[:2] if part.isdecimal())
-    if numbers == SERVED:
+    if served_release(release) is not None:
         return None
     return (
-        f"lerobot {release} is not supported yet: its networks are called by the methods of 0.4 (tried with {TRIED}), "
-        "and other releases have others"
+        f"lerobot {release} is not supported: its networks are called by the methods of "
+        f"{' and '.join(map(str, RELEASES))}, and other releases have others"
     )
 
 
@@ -44,30 +112,36 @@ def installed_refusal() -> str | None:
         return None
 
 
-def require_served() -> None:
-    """Refuse to go on with a lerobot that is not served.
+def installed_release() -> Release:
+    """The line of this interpreter's lerobot.
 
     Raises:
-        WorkerEnvironmentError: which one this interpreter has, and how to get one that is.
+        WorkerEnvironmentError: it is not served; which one it is, and how to get one that is.
     """
-    if reason := installed_refusal():
-        raise WorkerEnvironmentError(f"{reason}; `worldrl setup lerobot` builds {TRIED} in an environment of its own")
+    release = version("lerobot")
+    line = served_release(release)
+    if line is None:
+        raise WorkerEnvironmentError(
+            f"{refusal(release)}; `worldrl setup lerobot` builds one of them in an environment of its own"
+        )
+    return line
 
 
-def served_config(config: Mapping[str, Any], known: Collection[str], folder: Path) -> dict[str, Any]:
-    """Leave out of a ``config.json`` what later releases added without changing what the policy does.
+def served_config(config: Mapping[str, Any], known: Collection[str], folder: Path, line: Release) -> dict[str, Any]:
+    """Leave out of a ``config.json`` what other releases have in it without changing what the policy does.
 
     Args:
         config: as saved.
         known: keys that the installed release knows, ``type`` among them.
         folder: for messages.
+        line: of the installed release.
 
     Raises:
         ArtefactError: it says something else that the installed release does not know.
     """
-    if unknown := sorted(set(config) - set(known) - set(LATER)):
+    if unknown := sorted(set(config) - set(known) - set(line.left_out)):
         raise ArtefactError(
-            f"{folder / 'config.json'}: lerobot 0.4 does not know {', '.join(unknown)}: another release saved it, and what "
-            "that means for its actions is not known here; save the policy with 0.4"
+            f"{folder / 'config.json'}: lerobot {line.name} does not know {', '.join(unknown)}: another release saved it, and "
+            f"what that means for its actions is not known here; save the policy with {line.name}"
         )
     return {key: value for key, value in config.items() if key in known}

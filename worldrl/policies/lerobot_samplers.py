@@ -2,7 +2,7 @@
 
 A sampler knows one family's network and nothing of observations' names or of normalisation: it is given what the policy's
 saved preprocessor returns, and what it draws goes through the saved postprocessor. The networks are lerobot's own objects,
-called by the methods that its release 0.4.4 has, so nothing here imports lerobot.
+called by the methods that the served releases share, and where they differ by those of ``policies.lerobot_release``.
 
 Shapes legend: ``B`` rows, ``S`` steps, ``H × D`` numbers of a sample.
 """
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from worldrl.core.errors import SettingError
 from worldrl.diffusion.flow import sigma_grid
 from worldrl.diffusion.sde import flow_grpo_scale, sde_mean, sde_std
+from worldrl.policies.lerobot_release import Release
 
 FLOW_ETA = 0.5
 """η of the flow policies' stochastic step, s(σ) = η√(σ/(1-σ)): πRL's value."""
@@ -64,24 +65,23 @@ class FlowSampler:
         return sde_mean(x, v, sigma, after, scale), sde_std(sigma, after, scale)[:, None, None]
 
 
-def encode_smolvla(policy: Any, batch: Any) -> dict[str, Any]:
+def encode_smolvla(policy: Any, batch: Any, release: Release) -> dict[str, Any]:
     """Prefix of SmolVLA: pictures, sentence and state, as its ``sample_actions`` fills the cache."""
     images, present = policy.prepare_images(batch)
     tokens, mask = (batch[name] for name in LANGUAGE)
     model = policy.model
     embedded, pad, causal = model.embed_prefix(images, present, tokens, mask, state=policy.prepare_state(batch))
-    _, cache = model.vlm_with_expert.forward(
+    cache = release.fill_prefix(
+        model.vlm_with_expert,
         attention_mask=attention_2d(pad, causal),
         position_ids=torch.cumsum(pad, dim=1) - 1,
-        past_key_values=None,
         inputs_embeds=[embedded, None],
         use_cache=policy.config.use_cache,
-        fill_kv_cache=True,
     )
     return {"prefix_pad_masks": pad, "past_key_values": cache}
 
 
-def encode_pi0(policy: Any, batch: Any) -> dict[str, Any]:
+def encode_pi0(policy: Any, batch: Any, release: Release) -> dict[str, Any]:
     """Prefix of π0: pictures and sentence; its state enters with the actions."""
     images, present = policy._preprocess_images(batch)
     tokens, mask = (batch[name] for name in LANGUAGE)
@@ -89,7 +89,7 @@ def encode_pi0(policy: Any, batch: Any) -> dict[str, Any]:
     embedded, pad, causal = model.embed_prefix(images, present, tokens, mask)
     model.paligemma_with_expert.paligemma.language_model.config._attn_implementation = "eager"
     _, cache = model.paligemma_with_expert.forward(
-        attention_mask=model._prepare_attention_masks_4d(attention_2d(pad, causal)),
+        attention_mask=release.mask_4d(model, attention_2d(pad, causal)),
         position_ids=torch.cumsum(pad, dim=1) - 1,
         past_key_values=None,
         inputs_embeds=[embedded, None],

@@ -8,6 +8,8 @@
       environment.json    written last: without it the folder is an unfinished attempt
     <cache>/environments/robotwin/
       environment.json    names the user's own interpreter: worldrl cannot build this simulator, only remember it
+    <cache>/environments/lerobot.json
+                          which of lerobot's locks is in use: that of the last setup that passed its check
 
 The cache is ``$WORLDRL_CACHE``, else ``$XDG_CACHE_HOME/worldrl``, else ``~/.cache/worldrl``.
 """
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.errors import WorkerEnvironmentError
-from worldrl.core.jsonfile import read_json
+from worldrl.core.jsonfile import read_json, write_json
 from worldrl.workers import boot
 
 CACHE_VARIABLE = "WORLDRL_CACHE"
@@ -30,8 +32,36 @@ RECORD = "environment.json"
 CHECKED = "checked"
 """Key of a built environment's record: whether setup's check at the end has passed."""
 SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Lock:
+    """Exact packages of an environment, for one Python.
+
+    Attributes:
+        name: of the file in ``workers/locks``, and of the environment's folder.
+        python: version that its packages have wheels for.
+        size: of the built environment, for people.
+    """
+
+    name: str
+    python: str
+    size: str
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(boot.__file__).parent / "locks" / f"{self.name}.txt"
+
+
+LOCKS: Mapping[str, tuple[Lock, ...]] = {
+    "libero": (Lock("libero", "3.11", "1.4 GB"),),
+    "maniskill": (Lock("maniskill", "3.11", "2.1 GB"),),
+    "lerobot": (Lock("lerobot", "3.11", "2 GB"), Lock("lerobot06", "3.12", "6 GB")),
+}
+"""What worldrl builds: hf-libero's pins have wheels for 3.11, which is lerobot 0.4.4's newest; lerobot 0.6.1 needs 3.12."""
 NAMES = ("libero", "maniskill", "robotwin", "isaac", "lerobot")
-"""Environments that ``worldrl setup`` knows; one without a lock is the user's own and is only checked and remembered."""
+"""Environments that ``worldrl setup`` knows; one without locks is the user's own and is only checked and remembered."""
 
 
 def cache_dir() -> Path:
@@ -42,17 +72,45 @@ def cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "worldrl"
 
 
-def lock_file(name: str) -> Path:
-    """The exact packages of an environment."""
-    return Path(boot.__file__).parent / "locks" / f"{name}.txt"
+def built_folder(lock: Lock) -> Path:
+    """Where a lock's environment belongs; another lock is another folder."""
+    digest = hashlib.sha256(lock.path.read_bytes()).hexdigest()
+    return cache_dir() / "environments" / f"{lock.name}-{digest[:8]}"
 
 
 def environment_folder(name: str) -> Path:
-    """Where an environment belongs; another lock is another folder."""
-    if not lock_file(name).is_file():
-        return cache_dir() / "environments" / name
-    digest = hashlib.sha256(lock_file(name).read_bytes()).hexdigest()
-    return cache_dir() / "environments" / f"{name}-{digest[:8]}"
+    """Where the environment that is used under a name belongs."""
+    return built_folder(used_lock(name)) if name in LOCKS else cache_dir() / "environments" / name
+
+
+def used_lock(name: str) -> Lock:
+    """The lock in use: the noted one, else the first."""
+    return noted_lock(name) or LOCKS[name][0]
+
+
+def noted_lock(name: str) -> Lock | None:
+    """The lock that :func:`use_lock` noted; None where it has not.
+
+    Raises:
+        WorkerEnvironmentError: the note names no lock that is known.
+    """
+    note = cache_dir() / "environments" / f"{name}.json"
+    if not note.is_file():
+        return None
+    noted = read_json(note, error=WorkerEnvironmentError).get("lock")
+    for lock in LOCKS[name]:
+        if lock.name == noted:
+            return lock
+    raise WorkerEnvironmentError(
+        f"{note}: lock {noted!r} is of another version of worldrl; remove that file and run `worldrl setup {name}`"
+    )
+
+
+def use_lock(name: str, lock: Lock) -> None:
+    """Note that an environment is used as a lock has built it, where there are several."""
+    if len(LOCKS[name]) > 1:
+        note = cache_dir() / "environments" / f"{name}.json"
+        write_json(note, {"schema": SCHEMA, "lock": lock.name}, error=WorkerEnvironmentError)
 
 
 @dataclass(frozen=True)
