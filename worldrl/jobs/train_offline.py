@@ -22,6 +22,7 @@ from worldrl.algorithms.offline.neubay import Neubay
 from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
 from worldrl.algorithms.offline.snapshot_resets import SnapshotConfig
 from worldrl.algorithms.offline.training import Evaluate, OfflineReport, OfflineTraining, train_offline
+from worldrl.algorithms.offline.updates import check_updates
 from worldrl.core.artefact import artefact_hash
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
@@ -189,6 +190,7 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
         The metrics: data, score on every scale with interval, over-estimation, online budget, world, last logs.
     """
     device = resolve_device(settings.device)
+    check_updates(settings.training.updates, settings.algorithm, settings.agent, device)
     opened = open_data(settings, device)
     data = opened.data
     check_snapshots(settings, data)
