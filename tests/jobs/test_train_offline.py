@@ -17,6 +17,7 @@ from worldrl.algorithms.offline import online_world
 from worldrl.algorithms.offline.agent import load_agent, saved_algorithm
 from worldrl.cli import COMMANDS
 from worldrl.core.errors import SettingError
+from worldrl.core.log import read_metrics
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
 from worldrl.jobs import offline_scores, offline_worlds
 from worldrl.jobs.offline_scores import interval_scores
@@ -232,6 +233,41 @@ def test_papers_own_values_of_a_dataset_are_defaults() -> None:
 def test_guided_trajectories_feed_a_model_free_agent(run: Any, tmp_path: Path) -> None:
     assert run("algorithm=td3_bc", "world=diffusion", "imagining.horizon=8", "diffusion.guidance.coefficient=0.1") == 0
     assert result(tmp_path)["metrics"]["world"]["windows"] > 0
+
+
+@pytest.fixture
+def balanced() -> Trajectories:
+    """Two episodes of the inverted pendulum with simulator states."""
+    env, episodes = gymnasium.make("InvertedPendulum-v5", max_episode_steps=12), []
+    inner: Any = env.unwrapped
+    for seed in range(2):
+        seen, draws = [env.reset(seed=seed)[0]], np.random.default_rng(seed)
+        qpos, qvel, reward, over = [], [], [], False
+        action = draws.uniform(-0.3, 0.3, (12, 1)).astype(np.float32)
+        for told in action:
+            qpos.append(inner.data.qpos.copy())
+            qvel.append(inner.data.qvel.copy())
+            obs, paid, over, _, _ = env.step(told)
+            seen.append(obs)
+            reward.append(paid)
+            if over:
+                break
+        states = {"qpos": np.stack(qpos), "qvel": np.stack(qvel)}
+        rows = (np.stack(seen).astype(np.float32), action[: len(reward)], np.array(reward, np.float32))
+        episodes.append(VectorEpisode(*rows, bool(over), not over, **states))
+    info = DatasetInfo("balanced", (-3.0,), (3.0,), env_id="InvertedPendulum-v5", max_episode_steps=12)
+    return from_episodes(info, episodes)
+
+
+def test_agent_learns_in_the_true_simulator(run: Any, tmp_path: Path, monkeypatch: Any, balanced: Trajectories) -> None:
+    monkeypatch.setattr(offline_worlds, "open_trajectories", lambda name, **_: balanced)
+    assert run("world=true", "algorithm=mopo") == 0
+    metrics = result(tmp_path)["metrics"]
+    assert metrics["world"]["kind"] == "true"
+    imagined = read_metrics(tmp_path / "run")[0]["values"]
+    assert imagined["imagination/uncertainty"] == 0  # so MOPO's penalty is none
+    assert imagined["imagination/reward"] == pytest.approx(1.0)  # the task pays 1 a step while the pole stands
+    assert 0 < metrics["scores"]["raw"]["value"] <= 12
 
 
 @pytest.fixture
