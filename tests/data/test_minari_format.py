@@ -62,7 +62,7 @@ def written(tmp_path: Path) -> Path:
 def test_arrow_files_hold_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Datasets of others come in either of Minari's two formats; ours are HDF5."""
     storage = minari.dataset.minari_storage.MinariStorage
-    new, buffer = storage.new, minari_format._buffer  # pyright: ignore[reportPrivateUsage]
+    new, buffer = storage.new, minari_format._buffer
 
     def arrow(*args: Any, **named: Any) -> Any:
         return new(*args, **named | {"data_format": "arrow"})

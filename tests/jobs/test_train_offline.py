@@ -252,9 +252,8 @@ def balanced() -> Trajectories:
             reward.append(paid)
             if over:
                 break
-        states = {"qpos": np.stack(qpos), "qvel": np.stack(qvel)}
         rows = (np.stack(seen).astype(np.float32), action[: len(reward)], np.array(reward, np.float32))
-        episodes.append(VectorEpisode(*rows, bool(over), not over, **states))
+        episodes.append(VectorEpisode(*rows, bool(over), not over, qpos=np.stack(qpos), qvel=np.stack(qvel)))
     info = DatasetInfo("balanced", (-3.0,), (3.0,), env_id="InvertedPendulum-v5", max_episode_steps=12)
     return from_episodes(info, episodes)
 
