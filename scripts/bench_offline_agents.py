@@ -1,11 +1,16 @@
 """Measures RAVL's update beside edge-of-reach's own, after both were shown to compute the same.
 
 ``python scripts/bench_offline_agents.py PATH_OF_EDGE_OF_REACH --threads 1 --json bench_offline_agents.json``
+``python scripts/bench_offline_agents.py --updates compiled graphed --device cuda``
 
 The peer is a checkout of its repository, given on the command line and never fetched; without it only our own update is
 measured, and the output says so. From equal weights and equal noise the losses of actor, critics and diversity, and the
 gradient of every critic weight, must agree to 1e-4 before anything is timed. Both then take turns in one process with pinned
-threads, so that a busy neighbour hits both alike; what counts is the CPU time of the process, least of the repetitions.
+threads, so that a busy neighbour hits both alike; what counts is the CPU time of the process, least of the repetitions. On a GPU, where
+the peer is not run, it is the time by the clock until the device has finished.
+
+``--updates`` adds our own update compiled or recorded (``training.updates``), from equal weights, with its factor over eager:
+what the eager update takes over what it takes, of the same run. Compiling happens before anything is timed.
 
 Hopper's sizes (11 observations, 3 actions), batches of 256 rows, 3 x 256, N critics.
 """
@@ -32,7 +37,9 @@ from rich.table import Table
 from worldrl.algorithms.offline.agent import Facts
 from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
 from worldrl.algorithms.offline.sac import actor_loss
+from worldrl.algorithms.offline.updates import COMPILED, EAGER, GRAPHED, WARM_UP, updates_of
 from worldrl.core.atomic import write_file
+from worldrl.core.device import resolve_device
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.transitions import Transitions
 
@@ -48,21 +55,29 @@ class Part:
 
     Attributes:
         what: the task.
-        who: the code base.
+        who: the code base, or our kind of update.
         call: updates once.
+        clock: tells seconds.
         seconds: CPU seconds of each call.
     """
 
     what: str
     who: str
     call: Callable[[], object]
+    clock: Callable[[], float] = time.process_time
     seconds: list[float] = field(default_factory=list)
 
     def measure(self) -> None:
         """Update once."""
-        began = time.process_time()
+        began = self.clock()
         self.call()
-        self.seconds.append(time.process_time() - began)
+        self.seconds.append(self.clock() - began)
+
+
+def device_clock() -> float:
+    """Seconds by the clock, once the GPU has nothing left to do."""
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def make_batch() -> Transitions:
@@ -158,21 +173,32 @@ def relative(a: Any, b: Any) -> float:
     return float((a.detach() - b.detach()).norm() / b.detach().norm())
 
 
-def parts(folder: Path | None, critics: int, diversity: float) -> tuple[list[Part], dict[str, float]]:
-    """Both updates of one setting, ours first, and how far they differ; without a peer only ours."""
-    batch, what = make_batch(), f"RAVL update, N={critics}, eta={diversity:g}"
-    ours, steps = our_agent(critics, diversity), iter(range(10**9))
-    made = [Part(what, OURS, lambda: ours.update(batch, generator=stream(0, "bench", next(steps))))]
+def our_part(what: str, kind: str, critics: int, diversity: float, device: torch.device) -> Part:
+    """Our update, of one kind."""
+    agent, batch, steps = our_agent(critics, diversity).to(device), make_batch().to(device), iter(range(10**9))
+    update = updates_of(agent, kind)
+    clock = device_clock if device.type == "cuda" else time.process_time
+    who = OURS if kind == EAGER else kind
+    return Part(what, who, lambda: update(batch, generator=stream(0, "bench", next(steps))), clock)
+
+
+def parts(
+    folder: Path | None, critics: int, diversity: float, kinds: list[str], device: torch.device
+) -> tuple[list[Part], dict[str, float]]:
+    """The updates of one setting, ours first, and how far the peer's differs; without a peer only ours."""
+    what = f"RAVL update, N={critics}, eta={diversity:g}"
+    made = [our_part(what, kind, critics, diversity, device) for kind in (EAGER, *kinds)]
+    batch = make_batch()
     if folder is None:
         return made, {}
     found = differences(our_agent(critics, diversity), peer_agent(folder, our_agent(critics, diversity)), batch)
-    peer, rows = peer_agent(folder, ours), peer_batch(batch)
+    peer, rows = peer_agent(folder, our_agent(critics, diversity)), peer_batch(batch)
     return [*made, Part(what, PEER, lambda: peer.update(rows))], found
 
 
 def measure(made: list[Part], runs: int) -> None:
-    """Warm up, then let the parts take turns."""
-    for _ in range(3):
+    """Warm up, which compiles and records, then let the parts take turns."""
+    for _ in range(WARM_UP + 1):
         for part in made:
             part.call()
     for _ in range(runs):
@@ -188,14 +214,19 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--critics", type=int, nargs="*", default=[10])
     parser.add_argument("--diversity", type=float, nargs="*", default=[1.0, 0.0])
+    parser.add_argument("--updates", nargs="*", default=[], choices=[COMPILED, GRAPHED], help="kinds beside eager")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--json", type=Path, help="where the numbers go")
     parser.add_argument("--note", default="", help="a remark kept with the numbers, such as: shared machine")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
+    device = resolve_device(given.device)
+    if given.edge_of_reach is not None and device.type != "cpu":
+        raise SystemExit("edge_of_reach: the peer is measured on the CPU alone; leave it out, or give --device cpu")
     entries = []
     for critics in given.critics:
         for diversity in given.diversity:
-            made, found = parts(given.edge_of_reach, critics, diversity)
+            made, found = parts(given.edge_of_reach, critics, diversity, given.updates, device)
             wrong = {name: value for name, value in found.items() if not value <= TOLERANCE}
             if wrong:
                 raise SystemExit(f"not the same mathematics, nothing is timed: {wrong}")
@@ -205,7 +236,13 @@ def main() -> None:
         print("edge_of_reach was not given: only our own update was measured")
     show(entries)
     if given.json is not None:
-        about = {"threads": given.threads, "runs": given.runs, "note": given.note, "torch": torch.__version__}
+        about = {
+            "device": str(device),
+            "threads": given.threads,
+            "runs": given.runs,
+            "note": given.note,
+            "torch": torch.__version__,
+        }
         about |= {
             "machine": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),
@@ -215,17 +252,19 @@ def main() -> None:
 
 
 def entry(made: list[Part], found: dict[str, float]) -> dict[str, Any]:
-    """The numbers of one setting: least and median CPU milliseconds of each, and the factor of the least."""
+    """The numbers of one setting: least and median milliseconds of each, the factor of the least, and those over eager."""
     least = {part.who: 1000 * min(part.seconds) for part in made}
     median = {part.who: 1000 * statistics.median(part.seconds) for part in made}
     factor = least[PEER] / least[OURS] if PEER in least else math.nan
-    return {"what": made[0].what, "least_ms": least, "median_ms": median, "factor": factor, "differences": found}
+    over = {kind: least[OURS] / least[kind] for kind in (COMPILED, GRAPHED) if kind in least}
+    told = {"least_ms": least, "median_ms": median, "factor": factor, "over_eager": over, "differences": found}
+    return {"what": made[0].what, **told}
 
 
 def show(entries: list[dict[str, Any]]) -> None:
     """Print the table."""
-    table = Table(title="CPU milliseconds per update, least (median)")
-    for heading in ("update", OURS, PEER, "factor of the least", "largest difference"):
+    table = Table(title="Milliseconds per update, least (median)")
+    for heading in ("update", OURS, PEER, "factor of the least", "largest difference", "factor over eager"):
         table.add_column(heading)
     for row in entries:
         cells = [
@@ -233,7 +272,8 @@ def show(entries: list[dict[str, Any]]) -> None:
             for who in (OURS, PEER)
         ]
         worst = f"{max(row['differences'].values()):.1e}" if row["differences"] else ""
-        table.add_row(row["what"], *cells, f"{row['factor']:.2f}", worst)
+        over = ", ".join(f"{kind} {factor:.2f}" for kind, factor in row["over_eager"].items())
+        table.add_row(row["what"], *cells, f"{row['factor']:.2f}", worst, over)
     Console().print(table)
 
 

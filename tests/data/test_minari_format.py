@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from gymnasium import spaces
 
 from worldrl.core.errors import ArtefactError, MissingExtraError, SettingError
+from worldrl.data.offline import minari_format
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.minari_format import local_datasets, minari_store, read_minari, write_minari
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
@@ -55,6 +57,31 @@ def make(steps: tuple[int, ...] = (4, 1, 3)) -> Trajectories:
 @pytest.fixture
 def written(tmp_path: Path) -> Path:
     return write_minari(tmp_path, make(), **BY)
+
+
+def test_arrow_files_hold_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Datasets of others come in either of Minari's two formats; ours are HDF5."""
+    storage = minari.dataset.minari_storage.MinariStorage
+    new, buffer = storage.new, minari_format._buffer
+
+    def arrow(*args: Any, **named: Any) -> Any:
+        return new(*args, **named | {"data_format": "arrow"})
+
+    def with_last_infos(buffer_class: Any, episode: VectorEpisode) -> Any:
+        """Minari's own collector records infos of the reset too, which is what Arrow's columns need."""
+        made = buffer(buffer_class, episode)
+        infos = {name: np.concatenate([rows, rows[-1:]]) for name, rows in made.infos.items()}
+        return replace(made, infos=infos)
+
+    monkeypatch.setattr(storage, "new", arrow)
+    monkeypatch.setattr(minari_format, "_buffer", with_last_infos)
+    found, expected = read_minari(write_minari(tmp_path, make(), **BY)), make()
+    assert not list(tmp_path.rglob("*.hdf5"))
+    assert list(tmp_path.rglob("*.arrow"))
+    for item in fields(Trajectories):
+        if item.name != "info":
+            np.testing.assert_array_equal(getattr(found, item.name), getattr(expected, item.name), item.name)
+    assert (found.info.env_id, found.info.ref_min) == ("Pendulum-v1", -1000.0)
 
 
 def test_store_may_be_relative_as_the_commands_default_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ from worldrl.algorithms.offline import online_world
 from worldrl.algorithms.offline.agent import load_agent, saved_algorithm
 from worldrl.cli import COMMANDS
 from worldrl.core.errors import SettingError
+from worldrl.core.log import read_metrics
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
 from worldrl.jobs import offline_scores, offline_worlds
 from worldrl.jobs.offline_scores import interval_scores
@@ -234,25 +235,80 @@ def test_guided_trajectories_feed_a_model_free_agent(run: Any, tmp_path: Path) -
     assert result(tmp_path)["metrics"]["world"]["windows"] > 0
 
 
-def test_agent_learns_in_the_latents_of_a_video_model(
-    run: Any, tmp_path: Path, monkeypatch: Any, push_episodes: Any, world_model: Any
+@pytest.fixture
+def balanced() -> Trajectories:
+    """Two episodes of the inverted pendulum with simulator states."""
+    env, episodes = gymnasium.make("InvertedPendulum-v5", max_episode_steps=12), []
+    inner: Any = env.unwrapped
+    for seed in range(2):
+        seen, draws = [env.reset(seed=seed)[0]], np.random.default_rng(seed)
+        qpos, qvel, reward, over = [], [], [], False
+        action = draws.uniform(-0.3, 0.3, (12, 1)).astype(np.float32)
+        for told in action:
+            qpos.append(inner.data.qpos.copy())
+            qvel.append(inner.data.qvel.copy())
+            obs, paid, over, _, _ = env.step(told)
+            seen.append(obs)
+            reward.append(paid)
+            if over:
+                break
+        rows = (np.stack(seen).astype(np.float32), action[: len(reward)], np.array(reward, np.float32))
+        episodes.append(VectorEpisode(*rows, bool(over), not over, qpos=np.stack(qpos), qvel=np.stack(qvel)))
+    info = DatasetInfo("balanced", (-3.0,), (3.0,), env_id="InvertedPendulum-v5", max_episode_steps=12)
+    return from_episodes(info, episodes)
+
+
+def test_agent_learns_in_the_true_simulator(run: Any, tmp_path: Path, monkeypatch: Any, balanced: Trajectories) -> None:
+    monkeypatch.setattr(offline_worlds, "open_trajectories", lambda name, **_: balanced)
+    assert run("world=true", "algorithm=mopo") == 0
+    metrics = result(tmp_path)["metrics"]
+    assert metrics["world"]["kind"] == "true"
+    imagined = read_metrics(tmp_path / "run")[0]["values"]
+    assert imagined["imagination/uncertainty"] == 0  # so MOPO's penalty is none
+    assert imagined["imagination/reward"] == pytest.approx(1.0)  # the task pays 1 a step while the pole stands
+    assert 0 < metrics["scores"]["raw"]["value"] <= 12
+
+
+@pytest.fixture
+def latents(run: Any, tmp_path: Path, monkeypatch: Any, push_episodes: Any, world_model: Any) -> Callable[..., int]:
+    """Run the command line on recorded episodes of one task, in a tiny video model."""
+
+    def call(task: str, *tokens: str) -> int:
+        episodes = [replace(episode, task=task) for episode in push_episodes]
+        recorded = SimpleNamespace(load=lambda: episodes)
+        monkeypatch.setattr(offline_worlds, "EpisodeDataset", SimpleNamespace(open=lambda folder: recorded))
+        world_model.save(tmp_path / "video")
+        return run("world=latent", f"world_model={tmp_path / 'video'}", *tokens)
+
+    return call
+
+
+RECURRENT = ("recurrent.rollouts=2", "recurrent.rows=8", "agent.memory.width=8", "agent.memory.states=4")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "tokens"), [("ravl", ("imagining.rollouts=4",)), ("neubay", (*RECURRENT, "training.steps=2"))]
+)
+def test_agent_of_latents_is_scored_in_the_simulator(
+    algorithm: str, tokens: tuple[str, ...], latents: Any, tmp_path: Path
 ) -> None:
-    class Recorded:
-        @staticmethod
-        def open(folder: str) -> Any:
-            assert folder == "x"
-            return Recorded()
-
-        def load(self) -> Any:
-            return push_episodes
-
-    monkeypatch.setattr(offline_worlds, "EpisodeDataset", Recorded)
-    world_model.save(tmp_path / "video")
-    silent = ["episodes=0", "watched_episodes=0", "imagining.rollouts=4", f"world_model={tmp_path / 'video'}"]
-    assert run("world=latent", *silent) == 0
+    chosen = (f"algorithm={algorithm}", "episodes=2", "watched_episodes=1", *tokens)
+    assert latents("PickRedCube", *chosen) == 0
     metrics = result(tmp_path)["metrics"]
     assert metrics["world"]["kind"] == "latent"
-    assert metrics["data"]["rows"] > 0
+    raw, evaluation = metrics["scores"]["raw"], metrics["evaluation"]
+    assert (evaluation["return"]["method"], evaluation["return"]["n"]) == ("wilson", 2)
+    assert 0 <= raw["lo"] <= raw["value"] <= raw["hi"] <= 1
+    assert raw["hi"] - raw["lo"] > 0.3  # of two episodes nobody knows more
+    assert metrics["budget"]["episodes"] == 2 + len(metrics["evaluations"])
+    assert metrics["budget"]["steps"] > 0
+
+
+def test_latents_of_tasks_that_cannot_be_played_are_refused(latents: Any, capsys: Any, tmp_path: Path) -> None:
+    assert latents("push-red") == 2
+    assert "holds 'push-red', which is no task of the embedded suite" in " ".join(capsys.readouterr().err.split())
+    assert latents("push-red", "episodes=0", "watched_episodes=0", "imagining.rollouts=4") == 0
+    assert result(tmp_path)["metrics"]["scores"] == {}
 
 
 def test_values_of_pseudo_rewards_are_not_held_against_returns(run: Any, tmp_path: Path) -> None:
@@ -288,7 +344,6 @@ def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
         (["termination=hoper"], "did you mean 'hopper'?"),
         (["rows=1000"], "has 90 rows"),
         (["termination=learned"], "0 of 90 rows are terminals"),
-        (["world=latent"], "give episodes=0 watched_episodes=0"),
         (["algorithm=neubay", "imagining.horizon=3"], "imagining.horizon: neubay imagines whole episodes"),
         (["algorithm=neubay", "tuned=hopper-medum"], "did you mean 'hopper-medium'?"),
         (["algorithm=neubay", "world=none"], "world: neubay asks the members of an ensemble"),

@@ -234,12 +234,12 @@ def finished(stages: Iterable[Stage]) -> list[OfflineRun]:
 def sum_up(settings: BenchmarkOfflineSettings, runs: Sequence[OfflineRun]) -> dict[str, Any]:
     """Return the metrics of some runs: rows, algorithms over all datasets, comparisons."""
     rows = rows_of(runs)
-    found = [compare(row, rows[data, settings.clone], seed=settings.seed)
+    found = [compare(row, rows[data, settings.clone])
              for (data, name), row in rows.items() if name != settings.clone and (data, settings.clone) in rows]  # fmt: skip
     for (data, name), row in rows.items():
         best = best_of(rows, data, [rival for rival in settings.rivals if rival != name])
         if name in settings.judged and best is not None:
-            found.append(compare(row, rows[data, best], seed=settings.seed))
+            found.append(compare(row, rows[data, best]))
     return {
         "rows": [summarise(row, seed=settings.seed) for row in rows.values()],
         "overall": over_datasets(rows, seed=settings.seed),

@@ -14,7 +14,7 @@ from worldrl.core.atomic import write_file
 from worldrl.core.log import console
 from worldrl.core.provenance import package_versions
 from worldrl.core.run import RunDirectory
-from worldrl.evaluation.offline_table import LEAST_SEEDS, SCALES, OfflineRun
+from worldrl.evaluation.offline_table import SCALES, OfflineRun
 from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.model import Number, ReportData, Table
 from worldrl.evaluation.report.store import save_report
@@ -38,15 +38,16 @@ HEADINGS = ("data", "algorithm", "seeds", "return", "D4RL score", "dataset score
 SHOWN = 6
 """Columns of the first table that a terminal shows; the files have all."""
 NOTES = (
-    "Values are interquartile means over seeds; brackets hold 95 % intervals from drawing seeds again within each dataset. With fewer "
-    "than four seeds the interquartile mean is the mean, and with fewer than six the interval is narrower than it says: where there is "
-    "no difference it lies beside zero half the time with two seeds, a quarter of the time with three.",
-    "A difference is better or worse where its interval lies beside zero, and within the interval where that holds zero: then nothing "
-    f"was shown. It is open with fewer than {LEAST_SEEDS} common seeds.",
+    "Values of rows are interquartile means over seeds; brackets hold 95 % intervals from drawing seeds again within each dataset. With "
+    "fewer than four seeds the interquartile mean is the mean, and with fewer than six the interval is narrower than it says. No verdict "
+    "rests on these.",
+    "A difference is the mean of the differences between runs of the same seed, with Student's 95 % interval. It is better or worse where "
+    "the interval lies beside zero, which happens by chance in one of twenty comparisons of equals; within the interval where that holds "
+    "zero: then nothing was shown; and open with a single common seed. Verdicts are not corrected for how many there are.",
     "Scores are 0 for a random policy and 100 for an expert: with D4RL's constants, which were measured in other versions of the "
     "environments, and with the dataset's own.",
     "Promised − earned is the critic's value of the first states minus the discounted return that came.",
-    "A comparison pairs runs of the same seed. The best rival is chosen by its own result, which flatters it a little.",
+    "The best rival is chosen by its own result, which flatters it a little.",
     "Episodes and steps are those of the real environment that all runs of a row have played to be looked at.",
 )
 

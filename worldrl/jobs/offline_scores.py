@@ -16,23 +16,35 @@ from worldrl.algorithms.offline.agent import Agent
 from worldrl.algorithms.offline.neubay import Neubay
 from worldrl.algorithms.offline.training import Evaluate, OfflineReport
 from worldrl.core.log import console
+from worldrl.core.stats import wilson
 from worldrl.data.offline.trajectories import DatasetInfo
 from worldrl.evaluation.offline import OfflineEvaluation, dataset_scores, evaluate_offline
+from worldrl.jobs.latent_actor import LatentArena
 from worldrl.rollout.vector_episodes import memoryless, remembering
 
 FINAL_SEED_OFFSET = 1_000_000
 """Final episodes are others than those watched during training, which may have been used to choose settings."""
 
 
+Arena = gymnasium.Env[Any, Any] | LatentArena
+"""Where an agent is played: an environment of vectors, or the embedded suite seen through a codec."""
+
+
 def play(
     settings: Any,
     agent: Any,
-    env: gymnasium.Env[Any, Any],
+    env: Arena,
     info: DatasetInfo,
     seed: int,
     episodes: int,
 ) -> OfflineEvaluation:
-    """Play episodes with the most likely actions; the critic, where there is one, says what it expects of each."""
+    """Play episodes with the most likely actions; the critic, where there is one, says what it expects of each.
+
+    In latents it is not asked, and ``episodes`` are of each task.
+    """
+    gamma = getattr(settings.agent, "discount", 0.99)
+    if isinstance(env, LatentArena):
+        return env.play(agent, seed=seed, episodes=episodes, gamma=gamma)
     value = getattr(agent, "value", None)
     remembers = isinstance(agent, Neubay)
     return evaluate_offline(
@@ -41,13 +53,13 @@ def play(
         info,
         seed=seed,
         episodes=episodes,
-        gamma=getattr(settings.agent, "discount", 0.99),
+        gamma=gamma,
         value=None if value is None else lambda obs, action: value(obs),
         device=agent.device,
     )
 
 
-def watcher(settings: Any, env: gymnasium.Env[Any, Any], info: DatasetInfo) -> Evaluate:
+def watcher(settings: Any, env: Arena, info: DatasetInfo) -> Evaluate:
     """Return the evaluation during training: mean return, over-estimation, and what it cost."""
 
     def watch(agent: Any, step: int) -> dict[str, float]:
@@ -64,14 +76,22 @@ def watcher(settings: Any, env: gymnasium.Env[Any, Any], info: DatasetInfo) -> E
     return watch
 
 
-def final_score(settings: Any, agent: Agent, env: gymnasium.Env[Any, Any] | None, info: DatasetInfo) -> dict[str, Any]:
+def final_score(settings: Any, agent: Agent, env: Arena | None, info: DatasetInfo) -> dict[str, Any]:
     """Play the final episodes and put the mean return, with its interval, on every scale."""
     if env is None or not settings.episodes:
         return {"evaluation": None, "scores": {}}
     found = play(settings, agent, env, info, settings.seed + FINAL_SEED_OFFSET, settings.episodes)
     evaluation = found.metrics(info)
     evaluation.pop("scores")
+    if isinstance(env, LatentArena):
+        evaluation["return"] = success_rate(found)
     return {"evaluation": evaluation, "scores": interval_scores(evaluation["return"], info)}
+
+
+def success_rate(found: OfflineEvaluation) -> dict[str, Any]:
+    """Return the share of episodes that succeeded, a return of 0 or 1 each, with its Wilson interval."""
+    rate = wilson(int(found.returns.sum()), len(found.returns))
+    return {"n": rate["n"], "mean": rate["rate"], "lo": rate["lo"], "hi": rate["hi"], "method": rate["method"]}
 
 
 def interval_scores(mean: Mapping[str, Any], info: DatasetInfo) -> dict[str, Any]:
@@ -121,19 +141,21 @@ def show(metrics: Mapping[str, Any]) -> None:
     table = Table(title=f"{metrics['algorithm']} on {metrics['data']['source']}, world {metrics['world']['kind']}")
     for heading, justify in (("scale", "left"), ("score", "right"), ("95 % interval", "right")):
         table.add_column(heading, justify=justify)  # pyright: ignore[reportArgumentType]
+    latent = metrics["world"]["kind"] == "latent"
+    digits = 3 if latent else 1  # a return is a success there
     for scale, entry in metrics["scores"].items():
-        name = "return (raw)" if scale == "raw" else f"{scale}, 0 to 100"
-        table.add_row(name, f"{entry['value']:.1f}", _interval(entry))
+        name = ("success" if latent else "return (raw)") if scale == "raw" else f"{scale}, 0 to 100"
+        table.add_row(name, f"{entry['value']:.{digits}f}", _interval(entry, digits))
     table.add_section()
-    table.add_row("mean return of the data", f"{metrics['data']['mean_return']:.1f}", "")
+    table.add_row("mean return of the data", f"{metrics['data']['mean_return']:.{digits}f}", "")
     over = metrics["evaluation"]["over_estimation"]
     if over is not None:
-        table.add_row("value over-estimation", f"{over['mean']:.1f}", _interval(over))
+        table.add_row("value over-estimation", f"{over['mean']:.1f}", _interval(over, 1))
     budget = metrics["budget"]
     table.caption = f"{budget['episodes']} episodes ({budget['steps']} steps) were played to evaluate"
     console().print(table)
 
 
-def _interval(entry: Mapping[str, Any]) -> str:
+def _interval(entry: Mapping[str, Any], digits: int) -> str:
     lo, hi = entry.get("lo"), entry.get("hi")
-    return "" if lo is None or hi is None else f"{lo:.1f} to {hi:.1f}"
+    return "" if lo is None or hi is None else f"{lo:.{digits}f} to {hi:.{digits}f}"

@@ -7,6 +7,7 @@ a video world model, where a step is a chunk and the data are recorded episodes 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from worldrl.core.transitions import Transitions
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
+from worldrl.jobs.latent_actor import embedded_tasks, limit_in_chunks
 from worldrl.jobs.online_phase import rollouts_in
 from worldrl.jobs.world_model_start import weights_folder
 from worldrl.rewards.success import SuccessRule
@@ -80,10 +82,12 @@ class Opened:
     Attributes:
         data: the rows.
         world: the :class:`~worldrl.rollout.latent_world.LatentWorld` of latents; None otherwise.
+        tasks: of the recorded episodes that became latents.
     """
 
     data: Trajectories
     world: LatentWorld | None = None
+    tasks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,10 +120,15 @@ def open_data(settings: Any, device: torch.device) -> Opened:
         raise SettingError(
             f"world_model: {settings.world_model} is a Wan model; world=latent needs a video world model"
         )
-    recorded = recorded_latents(model, EpisodeDataset.open(settings.data).load())
-    return Opened(
-        latent_trajectories(recorded, settings.data), LatentWorld(model, recorded.records, outcome_rule(model))
-    )
+    episodes = EpisodeDataset.open(settings.data).load()
+    recorded, tasks = recorded_latents(model, episodes), tuple(sorted({episode.task for episode in episodes}))
+    data = latent_trajectories(recorded, settings.data, settings.max_episode_steps or known_limit(tasks, model))
+    return Opened(data, LatentWorld(model, recorded.records, outcome_rule(model)), tasks)
+
+
+def known_limit(tasks: Sequence[str], model: VideoWorldModel) -> int | None:
+    """Return the time limit of tasks of the embedded suite in chunks; None where one is of another suite."""
+    return limit_in_chunks(tasks, model) if set(tasks) <= embedded_tasks() else None
 
 
 def outcome_rule(model: VideoWorldModel) -> SuccessRule:
@@ -127,12 +136,12 @@ def outcome_rule(model: VideoWorldModel) -> SuccessRule:
     return SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
 
 
-def latent_trajectories(recorded: RecordedLatents, source: str) -> Trajectories:
-    """Lay recorded latents out as a dataset."""
+def latent_trajectories(recorded: RecordedLatents, source: str, limit: int | None = None) -> Trajectories:
+    """Lay recorded latents out as a dataset, whose episodes are cut after ``limit`` chunks."""
     rows, size = recorded.rows, recorded.rows.action.shape[1]
     columns = {item.name: getattr(rows, item.name).numpy() for item in fields(rows)}
     columns["action"] = columns["action"].astype(np.float32)
-    info = DatasetInfo(source, (-1.0,) * size, (1.0,) * size)
+    info = DatasetInfo(source, (-1.0,) * size, (1.0,) * size, max_episode_steps=limit)
     return Trajectories(**columns, episode=recorded.episode.numpy().astype(np.int64), info=info)
 
 

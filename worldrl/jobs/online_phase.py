@@ -27,6 +27,7 @@ from worldrl.algorithms.offline.online_world import OnlineWorld
 from worldrl.algorithms.offline.sac import Sac, SacConfig
 from worldrl.algorithms.offline.snapshot_resets import SnapshotResets
 from worldrl.algorithms.offline.td3_bc import Td3Bc
+from worldrl.algorithms.offline.updates import GRAPHED
 from worldrl.algorithms.offline.wsrl import FineTuned, WsrlConfig, fine_tune
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
@@ -110,6 +111,11 @@ def check_online(settings: Any, agent_class: type[Agent]) -> None:
         )
     if not online.steps:
         return
+    if settings.training.updates == GRAPHED:
+        raise SettingError(
+            "training.updates=graphed: a graph is of one update of one batch, and online.steps takes others; give "
+            "training.updates=compiled, or no online.steps"
+        )
     if settings.world == "latent":
         raise SettingError("online.steps: an agent of latents cannot be played in the simulator by this command")
     if agent_class.needs or agent_class.real_first or issubclass(agent_class, Bc | Neubay):

@@ -1,11 +1,12 @@
 """NEUBAY in ``worldrl train-offline``: an agent with a memory, trained on tapes of long rollouts instead of batches of rows.
 
 The world is an ensemble of the layer-norm kind, one member per rollout; rollouts end where its uncertainty exceeds a
-quantile of what it is on the data. ``tuned=`` takes what the paper tunes per dataset as the agent's defaults.
+quantile of what it is on the data. In the latents of a video world model there are no members, and only time cuts. ``tuned=`` takes what the paper tunes per dataset as the agent's defaults.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.log import MetricLog
 from worldrl.core.transitions import Transitions
 from worldrl.data.offline.trajectories import Trajectories
+from worldrl.rollout.latent_world import LatentWorld
 from worldrl.rollout.vector_episodes import time_limit
 from worldrl.world_models.offline.ensemble_world import EnsembleWorld, dataset_uncertainty, uncertainty_threshold
 
@@ -81,7 +83,7 @@ def unread_by_neubay(key: str) -> bool:
 def train_recurrent(
     settings: Any,
     agent: Neubay,
-    world: EnsembleWorld,
+    world: EnsembleWorld | LatentWorld,
     data: Trajectories,
     rows: Transitions,
     *,
@@ -94,7 +96,7 @@ def train_recurrent(
     Args:
         settings: of ``train-offline``, with ``recurrent``.
         agent: freshly made.
-        world: made with ``rows``, one member per rollout.
+        world: made with ``rows``, one member per rollout; or latents, where there is no posterior.
         data: gives the episodes and the time limit.
         rows: its transitions.
         evaluate: called about every ``training.evaluate_every`` updates, where a generation ends.
@@ -102,10 +104,10 @@ def train_recurrent(
         log: of the training.
 
     Raises:
-        SettingError: the world measures no uncertainty.
+        SettingError: the ensemble measures no uncertainty, or a quantile of it is asked for in latents.
     """
     config: RecurrentConfig = settings.recurrent
-    threshold = uncertainty_threshold(dataset_uncertainty(world, rows), config.quantile)
+    threshold = threshold_in(world, rows, config.quantile)
     limit = time_limit(data.info) or LONGEST
     longest = config.rollouts * limit * config.updates_per_step  # updates of a generation whose rollouts are all whole
     training = NeubayTraining(
@@ -124,7 +126,20 @@ def train_recurrent(
             looks.note(updates, evaluate(agent, updates))
 
     train_neubay(agent, world, episodes, training, seed=settings.seed, folder=folder, log=log, on_generation=look)
-    return OfflineReport(training.updates, 0, 0.0, looks.found, {"threshold": threshold})
+    told = {"threshold": threshold} if math.isfinite(threshold) else {}
+    return OfflineReport(training.updates, 0, 0.0, looks.found, told)
+
+
+def threshold_in(world: EnsembleWorld | LatentWorld, rows: Transitions, quantile: float) -> float:
+    """Return the uncertainty after which rollouts are cut; infinity in latents, where one model has nobody to disagree with.
+
+    Raises:
+        SettingError: another quantile than all of the data's steps, in latents.
+    """
+    if isinstance(world, EnsembleWorld):
+        return uncertainty_threshold(dataset_uncertainty(world, rows), quantile)
+    require(quantile == 1.0, "recurrent.quantile", "1 with world=latent, which measures no uncertainty", quantile)
+    return math.inf
 
 
 class Looks:

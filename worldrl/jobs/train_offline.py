@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 
@@ -22,6 +21,7 @@ from worldrl.algorithms.offline.neubay import Neubay
 from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
 from worldrl.algorithms.offline.snapshot_resets import SnapshotConfig
 from worldrl.algorithms.offline.training import Evaluate, OfflineReport, OfflineTraining, train_offline
+from worldrl.algorithms.offline.updates import check_updates
 from worldrl.core.artefact import artefact_hash
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
@@ -29,14 +29,16 @@ from worldrl.core.log import MetricLog, console
 from worldrl.core.rng import initial_weights
 from worldrl.core.transitions import Transitions
 from worldrl.data.offline.trajectories import Trajectories
+from worldrl.jobs.latent_actor import LatentArena, embedded_tasks
 from worldrl.jobs.offline_diagnosis import diagnose
-from worldrl.jobs.offline_scores import final_score, online_budget, show, watcher
+from worldrl.jobs.offline_scores import Arena, final_score, online_budget, show, watcher
 from worldrl.jobs.offline_worlds import (
     AUTO,
     GUIDED,
     WORLDS,
     DiffusionSettings,
     Imagined,
+    Opened,
     open_data,
     open_imagined,
     published_diffusion,
@@ -83,8 +85,10 @@ class TrainOfflineSettings:
         AUTO, "when the ensemble's steps end the task: auto (the environment's own rule), learned, or a registered rule"
     )
     uncertainty: str = setting("max_sigma", UNCERTAINTY_MEANING)
-    episodes: int = setting(10, "episodes of the final evaluation; 0 for no evaluation at all")
-    watched_episodes: int = setting(2, "episodes of each evaluation during training; 0 for none")
+    episodes: int = setting(
+        10, "episodes of the final evaluation, with world=latent of each task; 0 for no evaluation at all"
+    )
+    watched_episodes: int = setting(2, "episodes of each evaluation during training, likewise; 0 for none")
     agent: RavlConfig = field(default_factory=RavlConfig)
     imagining: Imagining = field(default_factory=lambda: Ravl.imagining)
     training: OfflineTraining = field(default_factory=OfflineTraining)
@@ -101,11 +105,6 @@ class TrainOfflineSettings:
         one_of("uncertainty", self.uncertainty, [kind.value for kind in Uncertainty if kind is not Uncertainty.none])
         for name in ("rows", "episodes", "watched_episodes"):
             non_negative(name, getattr(self, name))
-        if self.world == "latent" and (self.episodes or self.watched_episodes):
-            raise SettingError(
-                "world=latent: an agent of latents cannot be played in the simulator by this command; give episodes=0 "
-                "watched_episodes=0"
-            )
         if self.imagining.penalty and self.world not in ("ensemble", "true"):
             raise SettingError(
                 f"imagining.penalty={self.imagining.penalty:g}: world={self.world} measures no uncertainty to multiply; "
@@ -113,7 +112,8 @@ class TrainOfflineSettings:
             )
         agent_class = offline_agent(self.algorithm)
         check_online(self, agent_class)
-        if ("world" in agent_class.needs or agent_class is Neubay) and self.world != "ensemble":
+        asks = "world" in agent_class.needs or (agent_class is Neubay and self.world != "latent")
+        if asks and self.world != "ensemble":
             raise SettingError(f"world: {self.algorithm} asks the members of an ensemble; give world=ensemble")
         if agent_class is Neubay and self.device != "cpu":
             raise SettingError(f"device={self.device}: neubay's tapes and rollouts live on the CPU; give device=cpu")
@@ -189,13 +189,14 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
         The metrics: data, score on every scale with interval, over-estimation, online budget, world, last logs.
     """
     device = resolve_device(settings.device)
+    check_updates(settings.training.updates, settings.algorithm, settings.agent, device)
     opened = open_data(settings, device)
     data = opened.data
     check_snapshots(settings, data)
     recorded = data.transitions()
     facts = Facts.of(recorded, data.returns(), updates=settings.training.steps, limit=time_limit(data.info))
     offline_agent(settings.algorithm).check(settings.agent, facts)
-    env = open_environment(settings, data)
+    env = open_environment(settings, opened)
     with open_run("train-offline", settings) as run, MetricLog(run.path) as log:
         rows = recorded.to(device)
         imagined = open_imagined(settings, opened, rows, folder=run.path / "world", log=log, device=device)
@@ -249,7 +250,7 @@ def go_online(
     agent: Agent,
     data: Trajectories,
     world: Any,
-    env: gymnasium.Env[Any, Any] | None,
+    env: Arena | None,
     folder: Path,
     log: MetricLog,
 ) -> dict[str, Any]:
@@ -269,12 +270,23 @@ def space_of(data: Trajectories) -> dict[str, Any]:
     }
 
 
-def open_environment(settings: TrainOfflineSettings, data: Trajectories) -> gymnasium.Env[Any, Any] | None:
-    """Make the environment to evaluate in, and hold the data's vectors against its spaces; None without evaluation."""
+def open_environment(settings: TrainOfflineSettings, opened: Opened) -> Arena | None:
+    """Make the environment to evaluate in, and hold the data's vectors against its spaces; None without evaluation.
+
+    Raises:
+        SettingError: latents of tasks that the embedded suite has not, or vectors of another size than the environment's.
+    """
     if not settings.episodes and not settings.watched_episodes:
         return None
-    env = dataset_environment(data.info)
-    check_spaces(env, data)
+    if opened.world is not None:
+        if foreign := sorted(set(opened.tasks) - embedded_tasks()):
+            raise SettingError(
+                f"world=latent: {settings.data} holds {foreign[0]!r}, which is no task of the embedded suite, so that its agents "
+                "cannot be played; give episodes=0 watched_episodes=0"
+            )
+        return LatentArena(opened.world.model, opened.tasks)
+    env = dataset_environment(opened.data.info)
+    check_spaces(env, opened.data)
     return env
 
 

@@ -14,6 +14,7 @@ from worldrl.algorithms.offline.bc import Bc, unit_log_prob
 from worldrl.algorithms.offline.cql import Cql, conservative_gap
 from worldrl.algorithms.offline.edac import Edac
 from worldrl.algorithms.offline.iql import Iql, advantage_weight, expectile_loss
+from worldrl.algorithms.offline.mopo import Mopo
 from worldrl.algorithms.offline.ravl import Ravl
 from worldrl.algorithms.offline.sac import Sac, SacConfig, actor_loss, effective_penalty, soft_target, temperature_loss
 from worldrl.algorithms.offline.sac_n import SacN
@@ -304,6 +305,25 @@ def test_td3_bc_finds_the_optimum_of_two_states() -> None:
     agent, values = learned(Td3Bc, 500, learning_rate=5e-3, policy_noise=0.0)
     assert values == pytest.approx(OPTIMUM, abs=0.2)
     assert float(agent.act(torch.tensor([[1.0, 0.0]]), generator=None)) > 0.3
+
+
+SOFT = {"critic_rate": 5e-3, "actor_rate": 5e-3, "temperature_rate": 0.0, "temperature": 1e-6, "actor_cosine": False}
+
+
+@pytest.mark.parametrize(
+    ("agent_class", "own"),
+    [
+        (Mopo, {}),  # what it subtracts is subtracted where rows are imagined
+        (Edac, {"critics": 3, "diversity": 0.05}),
+        (Ravl, {"critics": 3, "diversity": 0.05}),
+        (Cql, {"conservatism": 0.02}),
+    ],
+    ids=lambda x: getattr(x, "name", ""),
+)
+def test_built_on_sac_finds_the_optimum_of_two_states(agent_class: Any, own: dict[str, Any]) -> None:
+    agent, values = learned(agent_class, 400, **SOFT, **own)
+    assert values == pytest.approx(OPTIMUM, abs=0.25)
+    assert float(agent.act(torch.tensor([[1.0, 0.0]]), generator=None)) > 0.5
 
 
 def test_bc_repeats_the_mean_action() -> None:

@@ -16,6 +16,7 @@ from worldrl.algorithms.offline.agent import Facts
 from worldrl.algorithms.offline.coplanner import Planner, UpMpcConfig, plan_scores, up_mpc
 from worldrl.algorithms.offline.sac import Sac
 from worldrl.algorithms.offline.snapshot_resets import SnapshotConfig, SnapshotResets, k_means
+from worldrl.algorithms.offline.training import OfflineTraining
 from worldrl.algorithms.offline.wsrl import WsrlConfig, fine_tune
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, numpy_stream, stream
@@ -241,10 +242,20 @@ def test_online_steps_change_the_actor_after_all_planned_updates(name: str, make
 
 
 def test_every_agent_that_may_go_on_is_looked_at() -> None:
-    settings = SimpleNamespace(world="ensemble", online=SimpleNamespace(steps=1), planner=PlannerConfig())
+    training = OfflineTraining()
+    settings = SimpleNamespace(
+        world="ensemble", online=SimpleNamespace(steps=1), planner=PlannerConfig(), training=training
+    )
     for name in set(ALGORITHMS.names()) - {"behaviour_cloning", "grpo", *GOES_ON}:
         with pytest.raises(SettingError, match=r"online\.steps"):
             check_online(settings, ALGORITHMS.get(name))  # pyright: ignore[reportArgumentType]
+
+
+def test_graphed_updates_do_not_go_online() -> None:
+    settings = SimpleNamespace(world="none", online=SimpleNamespace(steps=1), planner=PlannerConfig())
+    settings.training = OfflineTraining(updates="graphed")
+    with pytest.raises(SettingError, match=r"training.updates=graphed: a graph is of one update of one batch"):
+        check_online(settings, Sac)
 
 
 def test_td3_bc_explores_with_noise_of_a_tenth(facts: Facts) -> None:

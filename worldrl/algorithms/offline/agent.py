@@ -161,9 +161,9 @@ def pieces(batch: Transitions, parts: int) -> list[Transitions]:
 
 
 def set_rate(optimizer: Optimizer, rate: float) -> None:
-    """Give every parameter of an optimizer this learning rate."""
+    """Give every parameter of an optimizer this learning rate, in place where a graph reads it."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = group["lr"].fill_(rate) if isinstance(group["lr"], Tensor) else rate
 
 
 class Agent:
@@ -229,9 +229,24 @@ class Agent:
         """Choose actions ``[B, A]`` to meet the real environment with; here a sample of the policy."""
         return self.act(obs, generator=generator)
 
+    @property
+    def phase(self) -> int:
+        """Which kind of update comes next, where they take turns; updates of one kind run the same operations."""
+        return 0
+
+    def schedule(self) -> None:
+        """Set the learning rates of the next update; here they are constant."""
+
+    def take_step(self, batch: Transitions, draws: torch.Generator) -> Logs:
+        """Take one gradient step of every part, ``draws`` being on the weights' device; return detached scalars."""
+        raise TypeError(f"{type(self).__name__} has no update")
+
     def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
         """Take one gradient step of every part; return detached scalars."""
-        raise TypeError(f"{type(self).__name__} has no update")
+        self.schedule()
+        logs = self.take_step(batch, self.draws(generator))
+        self.updates += 1
+        return logs
 
     def update_parts(self, batch: Transitions, parts: int, *, generator: torch.Generator) -> Logs:
         """Take several critic steps, one on each part of the batch, and few of the policy; here whole updates."""

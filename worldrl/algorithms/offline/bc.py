@@ -63,9 +63,8 @@ class Bc(Agent):
         """Log-density ``[B]`` of actions under a unit Gaussian around π(s)."""
         return unit_log_prob(self.actor(self.scale(obs)), action)
 
-    def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
+    def take_step(self, batch: Transitions, draws: torch.Generator) -> Logs:
         """Take one step towards the recorded actions."""
         loss = (self.actor(self.scale(batch.obs)) - batch.action).square().mean()
         gradient_step(self.optimizer, loss)
-        self.updates += 1
         return {"actor/clone": loss.detach()}

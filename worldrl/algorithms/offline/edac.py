@@ -70,8 +70,13 @@ class Edac(Sac):
         """Take a step of all critics towards ``target [B]``."""
         if self.config.layer_norm:  # the closed form is of plain ReLU networks
             return super().update_critic(batch, target, draws)
-        gradients, logs = diverse_td_gradients(self.critic, batch.obs, batch.action, target, self.config.diversity)
-        for parameter, gradient in gradients.items():
+        gradients, logs = self.critic_gradients(batch, target)
+        for parameter, gradient in zip(self.critic.parameters(), gradients, strict=True):
             parameter.grad = gradient
         self.optimizers["critic"].step()
         return logs
+
+    def critic_gradients(self, batch: Transitions, target: Tensor) -> tuple[list[Tensor], Logs]:
+        """Return the loss's gradient in the order of the critics' parameters, and what to log."""
+        found, logs = diverse_td_gradients(self.critic, batch.obs, batch.action, target, self.config.diversity)
+        return [found[parameter] for parameter in self.critic.parameters()], logs

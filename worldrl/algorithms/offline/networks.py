@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -60,6 +61,16 @@ class ValueNet(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Return values ``[B]``."""
         return self.net(obs).squeeze(-1)
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """Let gradients flow through a module, but into none of its weights: a compiled backward pass would compute those too."""
+    module.requires_grad_(False)
+    try:
+        yield
+    finally:
+        module.requires_grad_(True)
 
 
 # --- actors ---------------------------------------------------------------------------------------------------------
@@ -221,7 +232,10 @@ def least_q(critic: StackedCritic, obs: Tensor, action: Tensor) -> tuple[Tensor,
     Returns:
         ``[B]``, differentiable in ``action``; and ``[N, B]``.
     """
-    if obs.is_cuda or critic.members < MANY_MEMBERS:  # a loop over members would keep a GPU waiting
+    at_once = (
+        obs.is_cuda or torch.compiler.is_compiling()
+    )  # a loop over members would keep a GPU waiting, and has no graph
+    if at_once or critic.members < MANY_MEMBERS:
         q = critic(obs, action)
         return q.min(dim=0).values, q.detach()
     with torch.no_grad():

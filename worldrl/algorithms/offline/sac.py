@@ -35,6 +35,7 @@ from worldrl.algorithms.offline.agent import (
 from worldrl.algorithms.offline.networks import (
     SquashedActor,
     StackedCritic,
+    frozen,
     least_q,
     squashed_log_prob,
     squashed_sample,
@@ -188,18 +189,24 @@ class Sac(Agent):
 
     def sample(self, obs: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Draw actions with gradient, and their log-densities."""
-        noise = torch.randn(len(obs), self.facts.action_size, generator=generator, device=obs.device)
+        return self.policy(obs, torch.randn(len(obs), self.facts.action_size, generator=generator, device=obs.device))
+
+    def policy(self, obs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the actions that standard normal ``noise [B, A]`` makes, with gradient, and their log-densities ``[B]``."""
         return squashed_sample(self.actor(obs), noise)
 
     # -- learning ------------------------------------------------------------------------------------------------
 
-    def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
+    def schedule(self) -> None:
+        """Let the actor's learning rate fall along its cosine."""
+        share = cosine(self.updates, self.facts.updates) if self.config.actor_cosine else 1.0
+        set_rate(self.optimizers["actor"], share * self.config.actor_rate)
+
+    def take_step(self, batch: Transitions, draws: torch.Generator) -> Logs:
         """Take one step of temperature, actor and critics, then move the targets."""
-        draws = self.draws(generator)
         logs = self.update_actor(batch, draws)
         logs |= self.update_critic(batch, self.target(batch, draws), draws)
         polyak(self.target_critic, self.critic, self.config.polyak)
-        self.updates += 1
         return logs
 
     def update_parts(self, batch: Transitions, parts: int, *, generator: torch.Generator) -> Logs:
@@ -209,6 +216,7 @@ class Sac(Agent):
             logs |= self.update_critic(part, self.target(part, draws), draws)
             polyak(self.target_critic, self.critic, self.config.polyak)
             self.updates += 1
+        self.schedule()
         return logs | self.update_actor(batch, draws)
 
     def update_actor(self, batch: Transitions, draws: torch.Generator) -> Logs:
@@ -218,10 +226,11 @@ class Sac(Agent):
             gradient_step(
                 self.optimizers["temperature"], temperature_loss(self.temperature.log_alpha, logp, self.target_entropy)
             )
-        least, q = least_q(self.critic, batch.obs, action)
-        loss = actor_loss(logp, least, self.temperature.alpha)
-        penalty = self.actor_penalty(batch, draws)
-        self._actor_step(loss if penalty is None else loss + penalty)
+        with frozen(self.critic):
+            least, q = self.worth(batch.obs, action)
+            loss = actor_loss(logp, least, self.temperature.alpha)
+            penalty = self.actor_penalty(batch, draws)
+            gradient_step(self.optimizers["actor"], loss if penalty is None else loss + penalty)
         return {
             "actor/loss": loss.detach(),
             "actor/entropy": -logp.detach().mean(),
@@ -236,29 +245,38 @@ class Sac(Agent):
         gradient_step(self.optimizers["critic"], loss)
         return logs
 
-    def _actor_step(self, loss: Tensor) -> None:
-        share = cosine(self.updates, self.facts.updates) if self.config.actor_cosine else 1.0
-        set_rate(self.optimizers["actor"], share * self.config.actor_rate)
-        gradient_step(self.optimizers["actor"], loss)
+    def worth(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Return min_i Q_i(s, a) with its gradient, and all members' values ``[N, B]`` without."""
+        return least_q(self.critic, obs, action)
+
+    def target_of(self, batch: Transitions, noise: Tensor, kept: Tensor | None) -> Tensor:
+        """Return y ``[B]``, the next actions being those of ``noise``, of all target critics or of the ``kept`` ones."""
+        action, logp = self.policy(batch.next_obs, noise)
+        next_q = self.target_critic(batch.next_obs, action)
+        next_q = next_q if kept is None else next_q[kept]
+        alpha = self.temperature.alpha if self.config.entropy_backup else 0.0
+        return soft_target(batch.reward, batch.terminated, next_q, logp, alpha=alpha, discount=self.config.discount)
+
+    def td_terms(self, batch: Transitions, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Return Σ_i mean_b (Q_i − y)², and the mean value without gradient."""
+        q = self.critic(batch.obs, batch.action)
+        return td_loss(q, target), q.detach().mean()
 
     # -- hooks ---------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def target(self, batch: Transitions, draws: torch.Generator) -> Tensor:
         """Return y ``[B]``."""
-        action, logp = self.sample(batch.next_obs, draws)
-        next_q = self.target_critic(batch.next_obs, action)
+        device, kept = batch.obs.device, None
+        noise = torch.randn(len(batch), self.facts.action_size, generator=draws, device=device)
         if self.config.target_critics:
-            kept = torch.randperm(len(next_q), generator=draws, device=next_q.device)[: self.config.target_critics]
-            next_q = next_q[kept]
-        alpha = self.temperature.alpha if self.config.entropy_backup else 0.0
-        return soft_target(batch.reward, batch.terminated, next_q, logp, alpha=alpha, discount=self.config.discount)
+            kept = torch.randperm(self.config.critics, generator=draws, device=device)[: self.config.target_critics]
+        return self.target_of(batch, noise, kept)
 
     def critic_loss(self, batch: Transitions, target: Tensor, draws: torch.Generator) -> tuple[Tensor, Logs]:
         """Return the critics' loss and what to log."""
-        q = self.critic(batch.obs, batch.action)
-        loss = td_loss(q, target)
-        return loss, {"critic/td": loss.detach(), "critic/q": q.detach().mean()}
+        loss, q = self.td_terms(batch, target)
+        return loss, {"critic/td": loss.detach(), "critic/q": q}
 
     def actor_penalty(self, batch: Transitions, draws: torch.Generator) -> Tensor | None:
         """Return a term that is added to the actor's loss, if there is one."""

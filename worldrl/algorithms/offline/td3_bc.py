@@ -18,7 +18,7 @@ from torch import Tensor
 
 from worldrl.algorithms.offline.agent import Agent, Facts, Standardise, adam, gradient_step, polyak, require
 from worldrl.algorithms.offline.bc import unit_log_prob
-from worldrl.algorithms.offline.networks import DeterministicActor, StackedCritic
+from worldrl.algorithms.offline.networks import DeterministicActor, StackedCritic, frozen
 from worldrl.algorithms.offline.targets import td_loss, td_target
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
@@ -111,34 +111,47 @@ class Td3Bc(Agent):
         scaled = self.scale(obs)
         return self.critic(scaled, self.actor(scaled)).min(dim=0).values
 
-    def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
-        """Take one critic step, and an actor step every ``actor_every``-th time, then move the targets."""
-        obs = self.scale(batch.obs)
-        target = self._target(batch, self.draws(generator))
-        q = self.critic(obs, batch.action)
-        loss = td_loss(q, target)
+    @property
+    def phase(self) -> int:
+        """1 where the actor learns too, every ``actor_every``-th time."""
+        return int((self.updates + 1) % self.config.actor_every == 0)
+
+    def take_step(self, batch: Transitions, draws: torch.Generator) -> Logs:
+        """Take one critic step, and where it is the actor's turn one of his, then move the targets."""
+        noise = torch.randn(batch.action.shape, generator=draws, device=batch.action.device)
+        loss, q = self.critic_terms(batch, noise)
         gradient_step(self.critic_optimizer, loss)
-        logs = {"critic/td": loss.detach(), "critic/q": q.detach().mean()}
-        self.updates += 1
-        if self.updates % self.config.actor_every == 0:
-            logs |= self._update_actor(obs, batch.action)
+        logs = {"critic/td": loss.detach(), "critic/q": q}
+        if self.phase:
+            logs |= self._update_actor(batch)
             polyak(self.target_actor, self.actor, self.config.polyak)
             polyak(self.target_critic, self.critic, self.config.polyak)
         return logs
 
+    def critic_terms(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the critics' loss, and their mean value without gradient."""
+        target = self._target(batch, noise)
+        q = self.critic(self.scale(batch.obs), batch.action)
+        return td_loss(q, target), q.detach().mean()
+
     @torch.no_grad()
-    def _target(self, batch: Transitions, generator: torch.Generator) -> Tensor:
-        noise = torch.randn(batch.action.shape, generator=generator, device=batch.action.device)
+    def _target(self, batch: Transitions, noise: Tensor) -> Tensor:
         next_obs = self.scale(batch.next_obs)
         action = smoothed(self.target_actor(next_obs), noise, std=self.config.policy_noise, clip=self.config.noise_clip)
         next_value = self.target_critic(next_obs, action).min(dim=0).values
         return td_target(batch.reward, batch.terminated, next_value, self.config.discount)
 
-    def _update_actor(self, obs: Tensor, action: Tensor) -> Logs:
+    def _update_actor(self, batch: Transitions) -> Logs:
+        with frozen(self.critic):
+            loss, clone, weight = self.actor_terms(batch)
+            gradient_step(self.actor_optimizer, loss)
+        return {"actor/loss": loss.detach(), "actor/clone": clone, "actor/lambda": weight}
+
+    def actor_terms(self, batch: Transitions) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the actor's loss, and without gradient its cloning term and λ."""
+        obs = self.scale(batch.obs)
         chosen = self.actor(obs)
         q = self.critic.member(0, obs, chosen)
         weight = value_weight(q, self.config.alpha)
-        clone = (chosen - action).square().mean()
-        loss = clone - weight * q.mean()
-        gradient_step(self.actor_optimizer, loss)
-        return {"actor/loss": loss.detach(), "actor/clone": clone.detach(), "actor/lambda": weight}
+        clone = (chosen - batch.action).square().mean()
+        return clone - weight * q.mean(), clone.detach(), weight

@@ -21,6 +21,7 @@ import torch
 from worldrl.algorithms.offline.agent import require
 from worldrl.algorithms.offline.buffer import TransitionBuffer
 from worldrl.algorithms.offline.imagining import Imagining
+from worldrl.algorithms.offline.updates import EAGER, UPDATES, Update, updates_of
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.errors import NonFiniteError
 from worldrl.core.interfaces import Imagination, Logs
@@ -43,6 +44,7 @@ class OfflineTraining:
         evaluate_every: steps between evaluations; one more is made at the end.
         checkpoint_every: steps between checkpoints; one more is saved at the end.
         log_every: steps between log lines.
+        updates: eager, compiled (``torch.compile``) or graphed (CUDA graphs); see :mod:`worldrl.algorithms.offline.updates`.
     """
 
     steps: int = 100_000
@@ -50,11 +52,13 @@ class OfflineTraining:
     evaluate_every: int = 10_000
     checkpoint_every: int = 10_000
     log_every: int = 100
+    updates: str = EAGER
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         for name in ("steps", "batch_size", "evaluate_every", "checkpoint_every", "log_every"):
             require(getattr(self, name) >= 1, f"training.{name}", "at least 1", getattr(self, name))
+        require(self.updates in UPDATES, "training.updates", f"one of {', '.join(UPDATES)}", self.updates)
 
 
 @dataclass(frozen=True)
@@ -126,7 +130,7 @@ def train_offline(
     Raises:
         NonFiniteError: a logged scalar is not finite.
         ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses.
-        SettingError: ``imagination`` without ``imagining``, or the reverse.
+        SettingError: ``imagination`` without ``imagining``, or the reverse; or updates that the agent has not.
         KeyboardInterrupt: after Ctrl-C, once the step in flight is complete and saved.
     """
     together = (imagination is None) == (imagining is None)
@@ -134,7 +138,8 @@ def train_offline(
     buffer = None if imagining is None else TransitionBuffer(imagining.capacity, data.obs.device)
     state = _Run(name, agent, buffer, folder, log)
     first = state.resume()
-    step_of = _Step(name, agent, data, training, seed, imagination, imagining, buffer)
+    update = updates_of(agent, training.updates)
+    step_of = _Step(name, agent, data, training, seed, imagination, imagining, buffer, update)
     began = time.monotonic()
     with Progress(name, training.steps, start=first) as progress, interrupts() as interrupted:
         for step in range(first, training.steps):
@@ -165,6 +170,7 @@ class _Step:
     imagination: Imagination | None
     imagining: Imagining | None
     buffer: TransitionBuffer | None
+    update: Update
     refreshed: bool = False
 
     def refresh(self, step: int, generator: torch.Generator) -> Logs:
@@ -186,7 +192,7 @@ class _Step:
         real = size if self.imagining is None else self.imagining.real_rows(size)
         batch = mixed(self.data, buffer, size, real, generator=generator)
         told = {"real": real} if getattr(self.agent, "real_first", False) else {}
-        return logs | self.agent.update(batch, generator=generator, **told)
+        return logs | self.update(batch, generator=generator, **told)
 
 
 def _imagines(agent: Any) -> bool:

@@ -114,7 +114,7 @@ CATALOGUE = {
         Entry(
             "offline-video",
             "RAVL, NEUBAY and policy-guided diffusion on video latents, against behaviour cloning in the simulator",
-            "not timed yet",
+            "quick 28 min of one core, 9 a seed, added up from its parts and not run whole; full not timed",
         ),
         Entry(
             "eva",

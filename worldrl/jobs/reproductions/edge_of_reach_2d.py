@@ -35,6 +35,7 @@ from worldrl.evaluation.report.words import number
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.edge_parts import FLOOR, PatchedSac, common_settings
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds, over_seeds
+from worldrl.jobs.reproductions.kept import Kept
 from worldrl.jobs.reproductions.plane import Plane, PlaneWorld, picture
 
 METHODS = ("base", "oracle-patch", "ravl")
@@ -132,7 +133,7 @@ def make_agent(settings: EdgeSettings, method: str, facts: Facts) -> Sac:
 
 
 def run(settings: EdgeSettings, cell: Cell, folder: Path) -> dict[str, Any]:
-    """Train one agent, looking at it from time to time; nothing is left in ``folder``."""
+    """Train one agent, looking at it from time to time; ``folder`` holds a checkpoint of each look."""
     plane = settings.plane
     data = plane.data(ROWS, generator=stream(cell.seed, "plane", "data"))
     with initial_weights(cell.seed, "plane", "agent"):
@@ -141,8 +142,10 @@ def run(settings: EdgeSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     buffer = TransitionBuffer(settings.starts * settings.horizon * settings.generations)
     generator = stream(cell.seed, "plane", "training")
     _, best = play(settings, data.obs[:STARTS_SHOWN], plane.best_action)
-    looks, real = [look(settings, agent, data, best, 0)], int(settings.batch * settings.real_ratio)
-    for update in range(settings.updates):
+    real, kept = int(settings.batch * settings.real_ratio), Kept(folder, generator, {"agent": agent, "buffer": buffer})
+    first, seen = kept.restore()
+    looks: list[dict[str, Any]] = seen["looks"] if seen else [look(settings, agent, data, best, 0)]
+    for update in range(first, settings.updates):
         if update % settings.refresh == 0:
             buffer.add(branches.generate(agent, generator=generator)[0])
         recorded = data.select(torch.randint(ROWS, (real,), generator=generator))
@@ -150,6 +153,7 @@ def run(settings: EdgeSettings, cell: Cell, folder: Path) -> dict[str, Any]:
         agent.update(concat([recorded, imagined]), generator=generator)
         if (update + 1) * settings.evaluations // settings.updates > update * settings.evaluations // settings.updates:
             looks.append(look(settings, agent, data, best, update + 1))
+            kept.save(update + 1, looks=looks)
     curves = {key: [found[key] for found in looks] for key in looks[0]}
     patched = agent.patched if isinstance(agent, PatchedSac) else 0.0
     return {**curves, "patched": patched, "penalty_auroc": penalty_auroc(settings, agent, cell.seed)}

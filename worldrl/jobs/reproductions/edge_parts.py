@@ -53,6 +53,15 @@ class PatchedSac(Sac):
         super().__init__(config, facts)
         self.plane, self.patched = plane, 0.0
 
+    def state_dict(self) -> dict[str, Any]:
+        """What SAC has, and the share of patched targets."""
+        return super().state_dict() | {"patched": self.patched}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what ``state_dict`` gave."""
+        super().load_state_dict(state)
+        self.patched = float(state["patched"])
+
     @torch.no_grad()
     def target(self, batch: Transitions, draws: torch.Generator) -> Tensor:
         """Return y ``[B]``, with Q*(s', a') in the place of the bootstrapped value where s' is at the edge."""

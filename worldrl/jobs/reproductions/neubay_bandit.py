@@ -30,6 +30,7 @@ from worldrl.evaluation.report.model import Table
 from worldrl.jobs.reproductions.bandit_world import Opinions, RewardEnsemble, RewardTraining, fit_rewards, opinions
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.jobs.reproductions.kept import Kept
 
 ARMS, HORIZON, KNOWN, EPISODES = 2, 100, 0.5, 10
 GRID = (0.01, 0.15, 0.3, 0.45, 0.55, 0.7, 0.85, 0.99)
@@ -39,6 +40,8 @@ BETTER, WORSE = (0.7, 0.85, 0.99), (0.01, 0.15, 0.3)
 METHODS = ("neutral", "penalised")
 OBS = 1
 """The observation is the last raw reward; a bandit has no other state."""
+CHECKPOINTS = 10
+"""Of a training, where generations end."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +110,10 @@ SETTINGS: Mapping[str, BanditSettings] = {
 
 
 def run(settings: BanditSettings, cell: Cell, folder: Path) -> dict[str, Any]:
-    """Train and test one agent; nothing is left in ``folder``."""
+    """Train and test one agent; ``folder`` holds the training's checkpoints."""
     world = learned_world(settings, cell.seed)
     penalty = settings.penalty if cell.method == "penalised" else 0.0
-    agent = trained_agent(settings, world, penalty, seed=cell.seed)
+    agent = trained_agent(settings, world, penalty, folder, seed=cell.seed)
     arm = tested(settings, agent, seed=cell.seed)
     return {
         "arm_1": arm.mean((1, 2)).tolist(),
@@ -138,8 +141,10 @@ def epsilon_at(settings: BanditSettings, update: int) -> float:
     return 1 + (settings.epsilon_end - 1) * progress
 
 
-def trained_agent(settings: BanditSettings, world: Opinions, penalty: float, *, seed: int) -> RecurrentQAgent:
-    """Imagine a generation of episodes, learn from the tape, and so on."""
+def trained_agent(
+    settings: BanditSettings, world: Opinions, penalty: float, folder: Path, *, seed: int
+) -> RecurrentQAgent:
+    """Imagine a generation of episodes, learn from the tape, and so on; resume from ``folder``."""
     config = RecurrentQConfig(
         memory=MemoryConfig(settings.width, settings.states, radius_max=settings.radius),
         hidden=settings.hidden,
@@ -150,12 +155,17 @@ def trained_agent(settings: BanditSettings, world: Opinions, penalty: float, *, 
     with initial_weights(seed, "bandit", "agent"):
         agent = RecurrentQAgent(OBS, ARMS, config)
     buffer = TapeBuffer(settings.buffer, OBS, ARMS)
-    generator, update = stream(seed, "bandit", "training"), 0
+    generator = stream(seed, "bandit", "training")
+    kept = Kept(folder, generator, {"agent": agent, "tape": buffer})
+    update, _ = kept.restore()
     while update < settings.updates:
+        tenth = update * CHECKPOINTS // settings.updates
         imagine(agent, world, penalty, settings, buffer, epsilon=epsilon_at(settings, update), generator=generator)
         for _ in range(math.ceil(settings.rollouts * HORIZON * settings.updates_per_step)):
             agent.update(buffer.sample(settings.batch, generator=generator))
             update += 1
+        if update * CHECKPOINTS // settings.updates > tenth:
+            kept.save(update)
     return agent
 
 

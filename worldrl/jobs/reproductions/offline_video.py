@@ -34,13 +34,12 @@ from worldrl.algorithms.offline.td3_bc import Td3Bc, Td3BcConfig
 from worldrl.algorithms.offline.training import OfflineTraining, train_offline
 from worldrl.core.rng import initial_weights, stream_seed
 from worldrl.data.dataset import EpisodeDataset
-from worldrl.evaluation.protocol import embedded_protocol
 from worldrl.evaluation.report.model import Table
+from worldrl.jobs.latent_actor import LatentArena, limit_in_chunks
 from worldrl.jobs.offline_worlds import FirstUnguided, latent_trajectories, outcome_rule
 from worldrl.jobs.opening import choose_tasks
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.findings import Claim, Findings, side_by_side
-from worldrl.jobs.reproductions.latent_actor import LatentActor, forgetful, played, recurrent
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.world_model_start import BUNDLED, weights_folder
 from worldrl.rollout.actors import ExpertActor
@@ -155,9 +154,9 @@ def run(settings: LatentSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     with initial_weights(cell.seed, "offline-video", cell.method):
         agent = make_agent(settings, cell.method, latents.facts)
     train(settings, cell, agent, latents, folder)
-    begins = recurrent(agent) if isinstance(agent, Neubay) else forgetful(agent)
-    success = played(LatentActor(latents.model, begins), settings.task, settings.tests, cell.seed)
-    return {"success": float(np.mean(success)), "episodes": len(success)}
+    arena = LatentArena(latents.model, (settings.task,))
+    found = arena.play(agent, seed=cell.seed, episodes=settings.tests, gamma=settings.discount)
+    return {"success": float(found.returns.mean()), "episodes": len(found.index)}
 
 
 def open_latents(settings: LatentSettings, seed: int, folder: Path) -> Latents:
@@ -251,8 +250,7 @@ def trajectory_model(settings: LatentSettings, seed: int, latents: Latents, fold
 
 def train_recurrent(settings: LatentSettings, seed: int, agent: Neubay, latents: Latents, folder: Path) -> None:
     """Train NEUBAY's agent on rollouts up to the task's time limit."""
-    chunks = embedded_protocol([settings.task], episodes_per_task=1, seed=seed, chunk_length=1).horizon[settings.task]
-    limit = chunks // latents.model.chunk_length
+    limit = limit_in_chunks([settings.task], latents.model)
     rollouts = max(1, settings.starts // 4)
     updates_per_step = settings.refresh / (rollouts * limit)
     config = NeubayTraining(

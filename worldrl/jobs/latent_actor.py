@@ -1,5 +1,7 @@
 """An agent of video latents at the controls of the simulator: it sees what the world model's codec makes of a frame.
 
+``train-offline world=latent`` and ``reproduce offline-video`` score their agents here (:class:`LatentArena`).
+
 An actor of :mod:`worldrl.rollout.actors` in all but its passport: it exists in one process only, since an offline agent
 is no policy folder that a worker could open. Give it to ``rollout_episodes`` with ``workers=0`` and ``record=True`` (pixels
 are rendered for recorded episodes).
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from worldrl.algorithms.offline.neubay import Neubay
 from worldrl.core.types import Episode
+from worldrl.evaluation.offline import OfflineEvaluation
 from worldrl.evaluation.protocol import embedded_protocol
 from worldrl.rollout.latent_world import latent_obs
 from worldrl.rollout.real import rollout_episodes
@@ -88,13 +91,68 @@ class LatentActor:
         )
         obs = latent_obs(self.model, self.model.start([record]))  # of the memory it shows the newest frame alone
         actions = self.model.embodiment.actions
-        return actions.unscaled(row.mind(obs).reshape(-1, actions.size)).numpy()
+        return actions.unscaled(row.mind(obs).reshape(-1, actions.size)).cpu().numpy()
 
 
-def played(actor: LatentActor, task: str, episodes: int, seed: int) -> list[bool]:
-    """Play the first initial states of a task, as ``worldrl evaluate`` numbers them; return which succeeded."""
+def played(actor: LatentActor, task: str, episodes: int, seed: int) -> list[Episode]:
+    """Play the first initial states of a task, as ``worldrl evaluate`` numbers them."""
     size, length = actor.model.config.codec.image_size, actor.model.chunk_length
     protocol = embedded_protocol([task], episodes_per_task=episodes, seed=seed, chunk_length=length, image_size=size)
     driver: Any = actor
     found = rollout_episodes(protocol.specs(), actor=driver, env_options=protocol.env_options, workers=0, record=True)
-    return [item.success for item in found if isinstance(item, Episode)]
+    return [item for item in found if isinstance(item, Episode)]
+
+
+def embedded_tasks() -> set[str]:
+    """Return the names of all tasks of the embedded suite, of one arm and of two."""
+    from worldrl_envs.tasks import BIMANUAL, task_names
+
+    return {*task_names(), *task_names(BIMANUAL)}
+
+
+def limit_in_chunks(tasks: Sequence[str], model: VideoWorldModel) -> int:
+    """Return the chunks that fit into the time limit of the longest of some tasks."""
+    protocols = [embedded_protocol([task], episodes_per_task=1, seed=0, chunk_length=1) for task in tasks]
+    return max(limit for protocol in protocols for limit in protocol.horizon.values()) // model.chunk_length
+
+
+@dataclass(frozen=True, eq=False)
+class LatentArena:
+    """The embedded suite, as agents of latents play it: an episode returns 1 where it succeeded, else 0.
+
+    Attributes:
+        model: its codec and instruction encoder make the observations.
+        tasks: names.
+    """
+
+    model: VideoWorldModel
+    tasks: tuple[str, ...]
+
+    def play(self, agent: Any, *, seed: int, episodes: int, gamma: float) -> OfflineEvaluation:
+        """Play the first ``episodes`` initial states of each task with the most likely chunks.
+
+        Args:
+            agent: of this model's latents.
+            seed: of the states.
+            episodes: of each task.
+            gamma: discount per chunk.
+
+        Returns:
+            One entry per episode, task after task; lengths in control steps, without what a critic promised.
+        """
+        actor = LatentActor(self.model, recurrent(agent) if isinstance(agent, Neubay) else forgetful(agent))
+        found = [episode for task in self.tasks for episode in played(actor, task, episodes, seed)]
+        lengths = np.array([len(episode) for episode in found], np.int64)
+        success = np.array([episode.success for episode in found])
+        chunks = np.ceil(lengths / self.model.chunk_length)
+        return OfflineEvaluation(
+            index=np.arange(len(found), dtype=np.int64),
+            returns=success.astype(np.float64),
+            discounted=success * gamma ** (chunks - 1),
+            lengths=lengths,
+            terminated=success,
+            predicted=None,
+            seed=seed,
+            gamma=gamma,
+            deterministic=True,
+        )

@@ -1,4 +1,4 @@
-"""Unit under test: ``worldrl.jobs.reproductions.latent_actor``."""
+"""Unit under test: ``worldrl.jobs.latent_actor``."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from worldrl.algorithms.offline.lru import MemoryConfig
 from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
 from worldrl.core.rng import initial_weights
 from worldrl.core.types import Episode
-from worldrl.jobs.reproductions.latent_actor import LatentActor, forgetful, recurrent
+from worldrl.jobs.latent_actor import LatentActor, forgetful, recurrent
 from worldrl.rollout.latent_world import recorded_latents
 from worldrl.rollout.rows import Row
 from worldrl.rollout.specs import EpisodeSpec
