@@ -72,6 +72,12 @@ def test_a_policy_that_imagination_cannot_serve_is_refused_before_anything_is_re
         check_policy_fits(TrainVlaSettings(supervised=str(folder)))
 
 
+def test_an_algorithm_that_a_policy_cannot_learn_by_is_refused_before_anything_is_recorded(tmp_path):
+    settings = TrainVlaSettings(supervised=str(fake.publish(tmp_path / "policy")))
+    with pytest.raises(SettingError, match=r"self_training imitates tokens.*give improvement\.algorithm=grpo"):
+        check_policy_fits(settings)
+
+
 def test_a_given_policy_is_taken_as_it_is(policy_folder, tmp_path):
     taken = take(tmp_path / "run", policy_folder)
     given, found = (TokenPolicy.load(folder, "cpu").state_dict() for folder in (policy_folder, taken))
