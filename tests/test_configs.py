@@ -265,7 +265,7 @@ def test_description_covers_nested_fields_with_the_parents_defaults() -> None:
     assert rows["rl.steps"].meaning == "how many updates."
     assert rows["rl.sizes"].type_text == "list of int"
     assert rows["note"].type_text == "str or null"
-    assert rows["preset"].type_text == "tiny|cpu|gpu|wan"
+    assert rows["preset"].type_text == "tiny|cpu|gpu|wan|libero"
     assert rows["weight"].type_text == "str to float"
     assert rows["where"].type_text == "path"
     assert rows["episodes"].default == REQUIRED

@@ -58,6 +58,7 @@ def test_the_issues_spelling_of_the_main_job_is_answered(capsys):
     told = " ".join(capsys.readouterr().err.split())
     assert "train-vla has no setting 'policy'; here it is spelled supervised=: a lerobot policy such as SmolVLA" in told
     assert "hf download <user>/<policy> --local-dir FOLDER" in told
+    assert "a second camera or the measured state, as published ones do, is measured (benchmark), not improved" in told
     assert "policy.bins" not in told
 
 

@@ -43,12 +43,13 @@ WHERE = ("workers",)
 
 
 class Preset(StrEnum):
-    """Size of a run; every command has them all."""
+    """Kind of run: its size, or what it is about; every command has them all."""
 
     tiny = "tiny"
     cpu = "cpu"
     gpu = "gpu"
     wan = "wan"
+    libero = "libero"
 
 
 # --- declaring -----------------------------------------------------------------------------------------------------

@@ -11,6 +11,10 @@ _SMOLVLA = (
     "a lerobot policy such as SmolVLA is the folder that `hf download <user>/<policy> --local-dir FOLDER` gets, and worldrl "
     "fetches none itself (docs/lerobot.md)"
 )
+_IMPROVED = (
+    f"{_SMOLVLA}; imagination shows the main camera, the command and the sentence, so one that looks at a second camera or the "
+    "measured state, as published ones do, is measured (benchmark), not improved"
+)
 _MEASURED = {
     "checkpoint": ("policy", "a policy is its folder"),
     "policy.path": ("policy", _SMOLVLA),
@@ -19,8 +23,8 @@ _MEASURED = {
 }
 OTHERWISE: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "train-vla": {
-        "policy": ("supervised", _SMOLVLA),
-        "policy.path": ("supervised", _SMOLVLA),
+        "policy": ("supervised", _IMPROVED),
+        "policy.path": ("supervised", _IMPROVED),
         "dataset": ("data", ""),
         "task": ("tasks", ""),
     },

@@ -39,7 +39,7 @@ class SettingRow:
 
     @property
     def type_text(self) -> str:
-        """The type in a reader's words, for example ``tiny|cpu|gpu|wan`` or ``list of int``."""
+        """The type in a reader's words, for example ``tiny|cpu|gpu|wan|libero`` or ``list of int``."""
         return type_text(self.hint)
 
 
@@ -124,7 +124,7 @@ def general_help(commands: Mapping[str, str]) -> str:
     rows = "\n".join(f"  {name:<20} {summary}" for name, summary in commands.items())
     return f"""worldrl {__version__}: improve robot policies inside learned video simulators, check every gain in physics.
 
-usage: worldrl COMMAND [preset=tiny|cpu|gpu|wan] [run_dir=FOLDER] [seed=N] [key=value ...]
+usage: worldrl COMMAND [preset=tiny|cpu|gpu|wan|libero] [run_dir=FOLDER] [seed=N] [key=value ...]
        worldrl COMMAND --help                        every setting with type, default and meaning
        worldrl config show COMMAND [key=value ...]   the composed settings; nothing is run
        worldrl --version
@@ -152,7 +152,7 @@ def command_help(command: str, summary: str, examples: Sequence[str], schema: ty
         defaults: the composed plain values under preset=cpu, nested as ``schema`` is.
     """
     cells = [(row.key, row.type_text, _show(value_at(defaults, row.key)), row.meaning) for row in describe(schema)]
-    cells.insert(0, ("preset", "tiny|cpu|gpu|wan", "cpu", "size of the run"))
+    cells.insert(0, ("preset", "tiny|cpu|gpu|wan|libero", "cpu", "size of the run, or what it is about"))
     cells = [row for index, row in enumerate(cells) if index == 0 or row[0] != "preset"]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     lines = [

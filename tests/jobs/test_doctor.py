@@ -1,6 +1,7 @@
 """Unit under test: ``worldrl.jobs.doctor``."""
 
 import json
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from worldrl.core.artefact import write_artefact
 from worldrl.core.errors import SettingError, WorldrlError
 from worldrl.jobs import doctor
 from worldrl.jobs.doctor import DoctorSettings, Failure, examine, main
+
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
 def test_healthy_machine_passes_every_required_check(
@@ -100,9 +103,12 @@ def test_scarce_machine_gets_notes(tmp_path: Path) -> None:
 
 def test_missing_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "find_spec", lambda name: None)
-    with pytest.raises(Failure, match="sb3, offline, wan") as caught:
+    with pytest.raises(Failure) as caught:
         doctor.check_extras()
-    assert caught.value.fix == "pip install -c constraints.txt -e '.[sb3,offline,wan]'"
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"].keys() - {"dev"}
+    assert caught.value.detail == f"not installed: {', '.join(dict.fromkeys(doctor.EXTRAS.values()))}"
+    assert set(doctor.EXTRAS.values()) == extras
+    assert caught.value.fix == "pip install -c constraints.txt -e '.[sb3,offline,robotwin,warp,timm,wan]'"
 
 
 def test_unexpected_exception_is_a_finding_not_a_crash() -> None:

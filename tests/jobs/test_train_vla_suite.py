@@ -9,8 +9,13 @@ from worldrl.cli import main
 from worldrl.core.errors import SettingError
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.arena import tasks_of
+from worldrl.jobs.benchmark import BenchmarkSettings
+from worldrl.jobs.collect import CollectSettings
+from worldrl.jobs.suite_arena import training_states
+from worldrl.jobs.vla_loop import check_held_out, check_policy_fits
 from worldrl.jobs.vla_settings import Evaluation, Practice, Scratch, TrainVlaSettings
 from worldrl.rollout.specs import spec_of
+from worldrl.settings import compose
 from worldrl.workers import libero_facts
 
 SIZE = 16
@@ -110,6 +115,20 @@ def test_what_the_suite_cannot_give_is_refused_before_it_is_started(over, messag
     settings = TrainVlaSettings(suite="libero_goal", **{**fits, "evaluation": Evaluation(10), **over})
     with pytest.raises(SettingError, match=message):
         tasks_of(settings)
+
+
+@pytest.mark.parametrize("name", ["libero_goal", "libero_spatial"])
+def test_the_preset_asks_for_no_more_than_a_suite_stores(name, suite):
+    settings = compose("train-vla", TrainVlaSettings, {"preset": "libero", "suite": name})
+    assert (settings.suite, tasks_of(settings)) == (name, ("reach_right", "reach_up"))
+    check_held_out(settings, tasks_of(settings))
+    check_policy_fits(settings)
+    begun = training_states(settings)
+    assert settings.practice.dream_episodes == begun  # each state once
+    measured = compose("benchmark", BenchmarkSettings, {"preset": "libero"})
+    assert (measured.first_index, measured.episodes) == (begun, libero_facts.STORED_STATES - begun)
+    recorded = compose("collect", CollectSettings, {"preset": "libero"})
+    assert recorded.first_index + recorded.expert_episodes == begun
 
 
 def test_without_names_all_tasks_are_meant(suite):

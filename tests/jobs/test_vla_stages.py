@@ -16,7 +16,7 @@ from worldrl.core.log import MetricLog
 from worldrl.core.rng import initial_weights
 from worldrl.core.stats import wilson
 from worldrl.data.dataset import EpisodeDataset
-from worldrl.jobs import collect, restyle, train_vla, vla_stages
+from worldrl.jobs import arena, collect, restyle, train_vla, vla_stages
 from worldrl.jobs.arena import EmbeddedArena
 from worldrl.jobs.collect import CollectSettings
 from worldrl.jobs.opening import open_run
@@ -72,6 +72,23 @@ def test_a_policy_that_imagination_cannot_serve_is_refused_before_anything_is_re
     folder = fake.publish(tmp_path / "policy", **changes)
     with pytest.raises(SettingError, match=f"supervised: the policy in .*policy {words}"):
         check_policy_fits(TrainVlaSettings(supervised=str(folder)))
+
+
+def test_an_algorithm_that_a_policy_cannot_learn_by_is_refused_before_anything_is_recorded(tmp_path):
+    settings = TrainVlaSettings(supervised=str(fake.publish(tmp_path / "policy")))
+    with pytest.raises(SettingError, match=r"self_training imitates tokens.*give improvement\.algorithm=grpo"):
+        check_policy_fits(settings)
+
+
+def test_workers_of_the_embedded_suite_may_be_silent_as_long_as_the_settings_say(tmp_path, monkeypatch):
+    """A worker that loads a policy of half a billion weights says nothing meanwhile."""
+    patience = []
+    monkeypatch.setattr(arena, "collect_dataset", lambda *_, timeout_s, **__: patience.append(timeout_s) or [])
+    monkeypatch.setattr(arena, "evaluate_policy", lambda *_, timeout_s, **__: patience.append(timeout_s))
+    suite = EmbeddedArena(TrainVlaSettings(timeout_s=7.0), ("PickRedCube",))
+    suite.record(tmp_path, [])
+    suite.evaluate(tmp_path, out=tmp_path, videos=0, on_recording=lambda episode: None)
+    assert patience == [7.0, 7.0]
 
 
 def test_a_given_policy_is_taken_as_it_is(policy_folder, tmp_path):

@@ -5,7 +5,8 @@ usage: python make_policies.py FOLDER
 Each goes to FOLDER/<kind>, with FOLDER/<kind>.npz: an observation, noise, and what lerobot's own pipeline answers to them.
 FOLDER/shifted is FOLDER/smolvla, saved with statistics of other actions. FOLDER/smolvla16 is one that began from its language model's
 own weights: lerobot then holds most of it in 16 bits. FOLDER/recalling is a Diffusion policy of two
-observations; its answer is what ``select_action`` did in an episode. FOLDER/robotwin is an ACT of RoboTwin's two arms. FOLDER/pi0
+observations; its answer is what ``select_action`` did in an episode. FOLDER/robotwin is an ACT of RoboTwin's two arms,
+FOLDER/libero_act and FOLDER/libero_smolvla take and give what policies published for LIBERO do. FOLDER/pi0
 is made where the release's π0 works with the transformers that is installed: from 0.6.1 on.
 """
 
@@ -40,21 +41,21 @@ def import_lerobot():
     return library, lerobot.policies.factory
 
 
-def statistics(mean=MEAN, std=STD, size=ACTION, cameras=("scene",)):
+def statistics(mean=MEAN, std=STD, size=ACTION, cameras=("scene",), state=None):
     def of(size, mean, std):
         ones = torch.ones(size)
         return {"mean": mean * ones, "std": std * ones, "min": (mean - 2 * std) * ones, "max": (mean + 2 * std) * ones}
 
     pictures = {f"observation.images.{name}": of((3, 1, 1), 0.45, 0.25) for name in cameras}
-    return {"action": of(size, mean, std), "observation.state": of(size, 0.1, 0.5), **pictures}
+    return {"action": of(size, mean, std), "observation.state": of(state or size, 0.1, 0.5), **pictures}
 
 
-def features(size=ACTION, cameras=("scene",), picture=(SIZE, SIZE)):
+def features(size=ACTION, cameras=("scene",), picture=(SIZE, SIZE), state=None):
     from lerobot.configs.types import FeatureType, PolicyFeature
 
     seen = {f"observation.images.{name}": PolicyFeature(FeatureType.VISUAL, (3, *picture)) for name in cameras}
     return {
-        "input_features": {**seen, "observation.state": PolicyFeature(FeatureType.STATE, (size,))},
+        "input_features": {**seen, "observation.state": PolicyFeature(FeatureType.STATE, (state or size,))},
         "output_features": {"action": PolicyFeature(FeatureType.ACTION, (size,))},
     }
 
@@ -218,6 +219,10 @@ def main(folder):
     config = make_config(factory, "act", None, features(**arms, picture=(240, 320)))
     # Its grippers stay half open, so that the double's task is not fulfilled.
     save(folder / "robotwin", factory, "act", config, statistics(mean=0.5, std=0.01, **arms), None)
+    robot = {"cameras": ("image", "image2"), "state": 8}  # the names of HuggingFaceVLA/libero
+    for kind in ("act", "smolvla"):
+        config = make_config(factory, kind, folder / "vlm", features(**robot, picture=(64, 64)))
+        save(folder / f"libero_{kind}", factory, kind, config, statistics(**robot), None)
     if importlib.util.find_spec("lerobot.policies.pi_gemma"):
         publish_pi0(folder / "pi0", factory, folder / "vlm", told)
 

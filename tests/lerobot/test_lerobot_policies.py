@@ -5,7 +5,6 @@ Run ``worldrl setup lerobot`` once, then ``pytest -m lerobot``. Units under test
 """
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from worldrl.algorithms.grpo import GrpoConfig, grpo_update
 from worldrl.algorithms.imagination import imagine_batch, imagined_env
 from worldrl.algorithms.lerobot_tuning import FineTuning, fine_tune
 from worldrl.cli import main
-from worldrl.core.errors import WorkerEnvironmentError, WorkerError
+from worldrl.core.errors import WorkerError
 from worldrl.core.rng import row_streams
 from worldrl.core.types import PolicyObs
 from worldrl.data.lerobot_writer import LeRobotWriter
@@ -31,7 +30,6 @@ from worldrl.policies.exploration import Exploration
 from worldrl.policies.one_step import unpack_trace
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.lerobot_policy import LerobotPolicy
-from worldrl.rollout.lerobot_worker import OFFLINE, lerobot_python
 from worldrl.rollout.policy_folder import policy_facts
 from worldrl.rollout.reset_store import ResetStore
 from worldrl.rollout.robotwin import TARGET
@@ -46,22 +44,6 @@ KINDS = ("act", "diffusion", "smolvla", "pi0")  # each of one observation
 TINY_PI0 = f"{Path(__file__).parent / 'tiny_pi0.py'}:serve_tiny"
 L, A = 4, 7
 make_checkout = load_file("robotwin_double", Path(__file__).parents[1] / "workers" / "robotwin_double.py").make_checkout
-
-
-@pytest.fixture(scope="module")
-def published(tmp_path_factory):
-    """One folder per kind, each beside what lerobot's own pipeline answers to one observation."""
-    try:
-        python = lerobot_python()
-    except WorkerEnvironmentError as error:
-        pytest.skip(str(error))
-    folder = tmp_path_factory.mktemp("published")
-    command = [python, str(Path(__file__).parent / "make_policies.py"), str(folder)]
-    environment = {**os.environ, **OFFLINE, "HF_HOME": str(folder / "hub")}
-    environment.pop("PYTHONPATH", None)
-    made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
-    return folder
 
 
 def load(folder, kind):

@@ -118,6 +118,17 @@ def test_the_expert_puts_the_bowl_on_the_plate(task):
     assert outcome.success_once
 
 
+@pytest.mark.parametrize(
+    "name", ["open_the_middle_drawer_of_the_cabinet", "turn_on_the_stove", "put_the_wine_bottle_on_the_rack"]
+)
+def test_the_expert_reaches_goals_of_other_kinds(name):
+    """Pulled, turned, stood up; at a stored state that nobody looked at while writing these skills."""
+    with pool("libero_goal") as simulators:
+        specs = [EpisodeSpec(name, 20, 0, init_id=20)]
+        (outcome,) = play_episodes(simulators, specs, ExpertActor(), Rules({name: facts.horizon("libero_goal")}))
+    assert outcome.success_once
+
+
 @pytest.mark.parametrize("suite", ["libero_spatial", "libero_goal"])
 @pytest.mark.slow
 def test_every_task_resets_settles_steps_and_draws(suite):

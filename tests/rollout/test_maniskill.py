@@ -3,10 +3,14 @@
 Units under test: ``workers/maniskill.py``, ``workers/maniskill_expert.py``, ``rollout/maniskill.py``.
 """
 
+import json
+
 import numpy as np
 import pytest
 
+from worldrl.cli import main
 from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.policies.token_policy import TokenPolicy
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.environments import find_environment
 from worldrl.rollout.maniskill import maniskill_launch
@@ -90,3 +94,39 @@ def test_the_expert_plays(task):
         horizon = {task: facts.TASKS[task].horizon}
         outcomes = list(play_episodes(simulators, specs, ExpertActor(), Rules(horizon)))
     assert sum(outcome.success_once for outcome in outcomes) >= 2
+
+
+def test_a_policy_is_shown_maniskills_pictures_and_measured(tiny_policy, tmp_path, monkeypatch):
+    """Untrained, so its rate says nothing; what it is shown, told and does is ManiSkill's."""
+    shown, act = [], TokenPolicy.act
+
+    def watched(policy, obs, **settings):
+        chunk = act(policy, obs, **settings)
+        shown.append((obs, chunk.action.numpy()))
+        return chunk
+
+    monkeypatch.setattr(TokenPolicy, "act", watched)
+    tiny_policy(image_size=64).save(tmp_path / "policy")
+    tokens = (
+        "suite=maniskill_cubes",
+        "tasks=[PushCube-v1]",
+        "episodes=1",
+        "workers=1",
+        "envs=1",
+        "failures=0",
+        "timeout_s=900",
+    )
+    assert main(["benchmark", *tokens, f"policy={tmp_path / 'policy'}", f"run_dir={tmp_path / 'run'}"]) == 0
+    with pool(cameras=("scene",)) as simulators:
+        rows = [simulators.reset({0: Start("PushCube-v1", 0, 0)})[0]]
+        rows += [simulators.step({0: action})[0] for action in shown[0][1][0]]
+    for (obs, _), row in zip(shown[:2], (rows[0], rows[-1]), strict=True):  # a chunk lies between the two decisions
+        np.testing.assert_array_equal(obs.image[0].numpy(), row["image"])
+        np.testing.assert_allclose(obs.command[0].numpy(), row["command"])
+        assert list(obs.instruction) == [facts.TASKS["PushCube-v1"].sentence]
+    assert np.abs(rows[-1]["state"] - rows[0]["state"]).max() > 0.01
+    metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
+    assert metrics["success"]["n"] == 1
+    protocol = metrics["protocol"]
+    assert (protocol["suite_version"], protocol["packages"]) == (facts.VERSION, dict(facts.PACKAGES))
+    assert protocol["conventions"]["render"] in facts.DEVICES

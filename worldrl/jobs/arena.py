@@ -110,6 +110,7 @@ class EmbeddedArena:
             workers=self.settings.workers,
             envs_per_worker=self.settings.envs_per_worker,
             hold_steps=self.settings.practice.hold_steps,
+            timeout_s=self.settings.timeout_s,
         )
 
     @property
@@ -132,6 +133,7 @@ class EmbeddedArena:
             self.protocol,
             workers=self.settings.workers,
             envs_per_worker=self.settings.envs_per_worker,
+            timeout_s=self.settings.timeout_s,
             out=out,
             record_videos=videos,
             on_recording=on_recording,

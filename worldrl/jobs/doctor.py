@@ -34,6 +34,19 @@ from worldrl.settings import as_plain, positive, resume_command, setting
 from worldrl.workers.rendering import RENDER_PROGRAM, choose_backend
 
 REINSTALL = "pip install -c constraints.txt -e ."
+EXTRAS = {
+    "stable_baselines3": "sb3",
+    "minari": "offline",
+    "imageio": "offline",
+    "websockets": "robotwin",
+    "msgpack": "robotwin",
+    "mujoco_warp": "warp",
+    "timm": "timm",
+    "diffusers": "wan",
+    "peft": "wan",
+    "accelerate": "wan",
+}
+"""Module → the extra that brings it."""
 
 
 @dataclass
@@ -203,13 +216,12 @@ def check_weights() -> str:
 
 def check_extras() -> str:
     """Optional packages."""
-    wanted = {"stable_baselines3": "sb3", "minari": "offline", "diffusers": "wan", "peft": "wan", "accelerate": "wan"}
-    missing = list(dict.fromkeys(extra for module, extra in wanted.items() if find_spec(module) is None))
+    missing = list(dict.fromkeys(extra for module, extra in EXTRAS.items() if find_spec(module) is None))
     if missing:
         raise Failure(
             f"not installed: {', '.join(missing)}", f"pip install -c constraints.txt -e '.[{','.join(missing)}]'"
         )
-    return ", ".join(dict.fromkeys(wanted.values()))
+    return ", ".join(dict.fromkeys(EXTRAS.values()))
 
 
 def check_environment(name: str) -> str:

@@ -23,6 +23,7 @@ from worldrl.jobs.arena import Arena
 from worldrl.jobs.stages import held_out_count, split_held_out
 from worldrl.jobs.vla_settings import TrainVlaSettings
 from worldrl.jobs.world_model_start import SCRATCH, weights_folder
+from worldrl.policies.lerobot_folder import is_lerobot_folder
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.actors import AnyActor
 from worldrl.rollout.collect import CollectPlan
@@ -33,6 +34,8 @@ from worldrl.rollout.specs import EpisodeSpec
 from worldrl.world_models.loading import WAN, AnyVideoModel, open_world_model
 
 DATASET = "dataset"
+GRPO = "grpo"
+"""The algorithm that needs nothing of a policy but its log-probabilities."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +114,11 @@ def check_policy_fits(settings: TrainVlaSettings) -> None:
 
     Raises:
         ArtefactError: no world model in the folder to begin with, or no policy in ``supervised``.
-        SettingError: they differ, or the given policy looks at what imagination does not show.
+        SettingError: they differ, or the given policy looks at what imagination does not show or learns otherwise.
     """
     if settings.supervised:
         require_imaginable(Path(settings.supervised))
+        require_algorithm(settings.improvement.algorithm, Path(settings.supervised))
     if settings.start == SCRATCH:
         world = (settings.wan.model if settings.backbone == WAN else settings.world_model).to_json()
     else:
@@ -133,6 +137,15 @@ def require_imaginable(folder: Path) -> None:
         raise SettingError(
             f"supervised: the policy in {folder} looks at {' and '.join(lacking)}; imagination shows it the main camera, the "
             "command and the sentence, once per chunk. It can be measured (benchmark, evaluate), not improved here"
+        )
+
+
+def require_algorithm(algorithm: str, folder: Path) -> None:
+    """Refuse an algorithm that the policy cannot learn by, hours before it would begin."""
+    if algorithm != GRPO and is_lerobot_folder(folder):
+        raise SettingError(
+            f"improvement.algorithm: {algorithm} imitates tokens, which the policy in {folder} has none of; "
+            f"give improvement.algorithm={GRPO}"
         )
 
 

@@ -122,7 +122,7 @@ class TrainVlaSettings:
     threads: int = setting(2, "torch threads of the main process")
     workers: int = setting(2, "simulator processes")
     envs_per_worker: int = setting(8, "environments per process, stepped in lock-step")
-    timeout_s: float = setting(300.0, "LIBERO: longest silence of a worker before it is replaced (s)")
+    timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s); loading a policy counts")
     suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
     shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
     tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind, or all of a foreign suite")

@@ -1,0 +1,107 @@
+"""The real lerobot in the real LIBERO: what a policy is shown and what its actions do, beside hf-libero's environment alone.
+
+Run ``worldrl setup lerobot`` and ``worldrl setup libero`` once, then ``pytest -m 'lerobot and libero'``. Units under test:
+``policies/lerobot_inputs.py``, ``workers/libero_observation.py``, ``rollout/suite_episodes.py`` between the two workers.
+"""
+
+import json
+import math
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from worldrl.cli import main
+from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.rollout.environments import find_environment
+from worldrl.rollout.lerobot_worker import LerobotWorker
+from worldrl.rollout.libero import libero_launch
+from worldrl.workers import libero_facts
+from worldrl.workers.libero_states import load_suite
+
+pytestmark = [pytest.mark.lerobot, pytest.mark.libero]
+TASK, SIZE, L = "put_the_bowl_on_the_plate", 64, 4
+HORIZON = 2 * L
+"""Shorter than LIBERO's: nothing is measured here."""
+
+
+@pytest.fixture
+def libero():
+    try:
+        return find_environment("libero")
+    except WorkerEnvironmentError as error:
+        pytest.skip(str(error))
+
+
+def play_bare(libero, folder, actions):
+    """What LIBERO gives at stored state 0 and after these actions, nothing of worldrl in between."""
+    launch = libero_launch("libero_goal", cameras=("scene", "wrist"))
+    state = load_suite(libero.folder / "initial_states" / "libero_goal.npz", "libero_goal")[TASK][0]
+    told, found = folder / "told.npz", folder / "found.npz"
+    np.savez(told, task=TASK, state=state, actions=actions, size=SIZE, assets=launch.options["assets"])
+    script = Path(__file__).parent / "bare_libero.py"
+    command = [launch.python, "-I", str(script), str(told), str(found)]
+    ran = subprocess.run(
+        command,
+        env={**os.environ, **launch.variables},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    return np.load(found)
+
+
+def published_state(given, row):
+    """Position, axis-angle and fingers as OpenVLA's and lerobot's evaluations put them together: the angle may exceed π."""
+    x, y, z, w = given["robot0_eef_quat"][row]
+    turned = np.array([x, y, z]) * 2 * math.acos(w) / math.sqrt(1 - w**2)
+    return np.concatenate([given["robot0_eef_pos"][row], turned, given["robot0_gripper_qpos"][row]])
+
+
+@pytest.mark.parametrize("kind", ["act", "smolvla"])
+def test_a_published_policy_is_shown_what_libero_gives_and_moves_it(published, libero, kind, tmp_path, monkeypatch):
+    decisions, own = [], LerobotWorker.ask
+
+    def ask(worker, kind, arrays=None, **header):
+        answer = own(worker, kind, arrays, **header)
+        if kind == "act":
+            decisions.append((arrays, header["instruction"], answer[1]["action"]))
+        return answer
+
+    monkeypatch.setattr(LerobotWorker, "ask", ask)
+    monkeypatch.setitem(libero_facts.SUITES, "libero_goal", libero_facts.SuiteFacts(10, HORIZON))
+    tokens = (
+        "suite=libero_goal",
+        f"tasks=[{TASK}]",
+        "episodes=1",
+        "workers=1",
+        "envs=1",
+        "failures=0",
+        "timeout_s=900",
+    )
+    assert main(["benchmark", *tokens, f"policy={published / f'libero_{kind}'}", f"run_dir={tmp_path / 'run'}"]) == 0
+
+    assert len(decisions) == HORIZON // L
+    assert {tuple(sentence) for _, sentence, _ in decisions} == {("put the bowl on the plate",)}
+    given = play_bare(libero, tmp_path, decisions[0][2][0, :L].clip(-1, 1))
+    for row, (shown, _, _) in enumerate(decisions):
+        for feature, camera in (("image", "agentview_image"), ("image2", "robot0_eye_in_hand_image")):
+            picture = shown[f"observation.images.{feature}"]
+            assert picture.shape == (1, SIZE, SIZE, 3)
+            assert picture.std() > 10
+            differing = picture[0].astype(int) - given[camera][row][::-1, ::-1]
+            # Edges differ, by 0.8 on average at most; turned otherwise, flipped or mirrored it is above 40.
+            assert np.abs(differing).mean() < 2
+        np.testing.assert_allclose(shown["observation.state"][0], published_state(given, row), atol=1e-6)
+    assert np.abs(decisions[1][0]["observation.state"] - decisions[0][0]["observation.state"]).max() > 1e-3
+
+    metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
+    note = libero.record.get("assets_note", "")
+    assert metrics["success"]["n"] == 1
+    assert metrics["protocol"]["cameras"] == ["scene", "wrist"]
+    assert metrics["assets_note"] == note
+    assert bool(note) == (f"({note})" in metrics["protocol"]["conventions"]["assets"])
