@@ -233,7 +233,12 @@ def test_a_video_shows_the_episode(tmp_path, fake_libero):
     fake_libero(image_size=16)
     code, folder = run(tmp_path, "film", "videos=1", "workers=1", "envs=1", "image_size=16")
     assert code == 0
-    assert len(list((folder / "videos").glob("*.mp4"))) == 2
+    names = {path.name for path in (folder / "recordings").iterdir()}
+    assert names == {"reach_right-000-success.mp4", "reach_up-000-success.mp4"}
+    data, page = load_report_data(folder), (folder / "report.html").read_text()
+    assert [video.title for video in data.videos] == ["reach_right, initial state 0", "reach_up, initial state 0"]
+    assert data.videos[0].mp4 == (folder / "recordings" / "reach_right-000-success.mp4").read_bytes()
+    assert page.count("data:video/mp4;base64") == 2
     assert EvalResult.load(folder).provenance["frame"] == "00ff"
     assert np.isfinite(json.loads((folder / "result.json").read_text())["metrics"]["mean_steps"])
 

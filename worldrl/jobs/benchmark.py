@@ -34,8 +34,8 @@ from worldrl.jobs.benchmark_films import (
     open_foreign,
 )
 from worldrl.jobs.benchmark_plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
-from worldrl.jobs.benchmark_report import Measured, write_report
-from worldrl.jobs.benchmark_tables import write_tables
+from worldrl.jobs.benchmark_report import RECORDINGS, Measured, write_report
+from worldrl.jobs.benchmark_tables import protocol_line, write_tables
 from worldrl.jobs.evaluate import DOMAIN, DOMAINS, HOLD_STEPS, show, video_writer
 from worldrl.jobs.opening import choose_tasks, open_run
 from worldrl.jobs.suite_opening import say_assets
@@ -77,7 +77,7 @@ class BenchmarkSettings:
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
     recycle_after: int = setting(50, "foreign suites: episodes after which a worker is replaced")
     restarts: int = setting(2, "how often one episode may lose its worker")
-    videos: int = setting(0, "episodes per task recorded as mp4")
+    videos: int = setting(0, "episodes per task filmed, in recordings/ and on the page")
     failures: int = setting(3, "failed episodes that are run again for the report's pictures")
     against: str = setting("", "finished benchmark to compare with: ends as soon as the comparison is decided")
     stopping: str = setting(
@@ -136,6 +136,7 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
         metrics["pictures_note"] = films.note
         run.write_result(metrics, **provenance)
     show(metrics, result.protocol.hash)
+    console().print(protocol_line(result.protocol, run.path), markup=False)
     say_assets(metrics)
     if films.note:
         console().print(films.note, markup=False)
@@ -226,7 +227,7 @@ def embedded(
         "restarts": settings.restarts,
         "out": run.path,
         "record_videos": settings.videos,
-        "on_recording": video_writer(run.path / "videos", protocol.control_hz),
+        "on_recording": video_writer(run.path / RECORDINGS, protocol.control_hz),
         "race": race,
     }
     began_s = time.monotonic()
@@ -274,7 +275,7 @@ def foreign(
             identity=identity_of(settings),
             out=run.path,
             record_videos=settings.videos,
-            on_recording=video_writer(run.path / "videos", protocol.control_hz) if settings.videos else None,
+            on_recording=video_writer(run.path / RECORDINGS, protocol.control_hz) if settings.videos else None,
             race=race,
         )
     return result, {**suite.facts, **trained, **undecided(race, result)}
