@@ -7,21 +7,16 @@ another provenance the same rate is expected, not the same episodes; another pro
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
-from functools import cache
 
 from worldrl.core.device import hardware
 from worldrl.core.provenance import code_version, package_versions
 from worldrl.rollout.simulator_pool import SimulatorPool
-from worldrl.workers.rendering import renderer_name
 
 Provenance = Mapping[str, str]
 """Field to value; a field that is missing was not recorded."""
 THEN = ", then "
 """Between the values of an evaluation that went on elsewhere."""
-RENDER_TIMEOUT_S = 60.0
 PACKAGES = ("python", "torch", "numpy", "mujoco")
 
 
@@ -72,14 +67,6 @@ def suite_provenance(pool: SimulatorPool, physics: Mapping[str, str], *, device:
 def render_of(pool: SimulatorPool) -> str:
     """GL back end of the workers, or the device that they draw on."""
     return pool.launch.variables.get("MUJOCO_GL") or str(pool.launch.options.get("device", ""))
-
-
-@cache
-def embedded_drawing() -> dict[str, str]:
-    """Back end and renderer of the embedded suite, found in a child process so that no GL context is made in this one."""
-    import worldrl_envs  # noqa: F401  (chooses the back end)
-
-    return {"render": os.environ.get("MUJOCO_GL", ""), "renderer": renderer_name(sys.executable, RENDER_TIMEOUT_S)}
 
 
 def continued(earlier: Provenance, now: Provenance) -> Provenance:

@@ -23,6 +23,7 @@ from worldrl.jobs.benchmark_tables import protocol_rows
 from worldrl.jobs.evaluate import clipping, video_name
 from worldrl.rollout.suite_episodes import Spent
 
+EMBEDDED, EXPERT = "embedded", "expert"
 PAGE = ("rates", "measurements", "filmstrips", "videos", "cost", "notes", "configuration")
 RECORDINGS = "recordings"
 """Folder of the filmed episodes, each under its task, initial state and outcome."""
@@ -110,6 +111,7 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
             *limits,
             *(f"Warning: {text}." for text in found.extra.get("warnings", ())),
             *LIMITS,
+            *_copies(found, workers),
             lasting(result),
             *_clipped(result),
             *_validity(result),
@@ -211,6 +213,13 @@ def protocol_table(protocol: EvalProtocol) -> Table:
 
 def _numbers(states: Sequence[int]) -> str:
     return ", ".join(map(str, states)) or "none"
+
+
+def _copies(found: Measured, workers: int) -> list[str]:
+    """Only foreign suites have one policy for all workers; the embedded suite's decide where they simulate."""
+    if found.suite != EMBEDDED or found.result.policy == EXPERT or workers < 2:
+        return []
+    return [f"Each of the {workers} workers held a copy of the policy, and decided for its own environments alone."]
 
 
 def _clipped(result: EvalResult) -> list[str]:
