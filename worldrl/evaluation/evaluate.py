@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from worldrl.core.device import attention_kernel
 from worldrl.core.errors import ProtocolError
 from worldrl.core.jsonfile import difference, digest
 from worldrl.core.log import Progress
+from worldrl.core.tensorfile import number_types
 from worldrl.core.types import Episode
 from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.provenance import Provenance, provenance
 from worldrl.evaluation.race import Race
 from worldrl.evaluation.result import EvalLog, EvalResult, header_json
+from worldrl.policies.lerobot_folder import WEIGHTS, is_lerobot_folder
 from worldrl.rollout.actors import AnyActor, PolicyActor, actor_to_json
 from worldrl.rollout.drawing import embedded_drawing
 from worldrl.rollout.policy_folder import PolicyFacts, policy_facts, require_policy_fits
@@ -180,6 +183,7 @@ def surroundings(actor: AnyActor, protocol: EvalProtocol, *, workers: int, envs_
         device=device_of(actor),
         workers=workers,
         envs=max(1, workers) * envs_per_worker,
+        **computing(actor),
         **(embedded_drawing() if isinstance(actor, PolicyActor) else {}),
     )
 
@@ -187,6 +191,15 @@ def surroundings(actor: AnyActor, protocol: EvalProtocol, *, workers: int, envs_
 def device_of(actor: AnyActor | VectorActor) -> str:
     """Torch device that an actor decides on; a scripted one needs none but the processor."""
     return actor.device if isinstance(actor, PolicyActor | VectorActor) else "cpu"
+
+
+def computing(actor: AnyActor | VectorActor) -> dict[str, str]:
+    """Number type that an actor decides in, and its attention; lerobot's own environment chooses the latter, and does not tell."""
+    if isinstance(actor, PolicyActor) and is_lerobot_folder(Path(actor.folder)):
+        return {"dtype": ", ".join(number_types(Path(actor.folder) / WEIGHTS))}
+    if not isinstance(actor, PolicyActor | VectorActor):
+        return {}
+    return {"dtype": "float32", "attention": attention_kernel(actor.device)}
 
 
 def evaluate_with(

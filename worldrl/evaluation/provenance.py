@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from worldrl.core.device import hardware
+from worldrl.core.device import driver, hardware
 from worldrl.core.provenance import code_version, package_versions
 from worldrl.rollout.simulator_pool import SimulatorPool
 
@@ -20,7 +20,7 @@ THEN = ", then "
 PACKAGES = ("python", "torch", "numpy", "mujoco")
 
 
-def provenance(physics: Mapping[str, str], *, device: str, workers: int, envs: int, **drawing: str) -> Provenance:
+def provenance(physics: Mapping[str, str], *, device: str, workers: int, envs: int, **more: str) -> Provenance:
     """Write down on what is measured.
 
     Args:
@@ -28,7 +28,7 @@ def provenance(physics: Mapping[str, str], *, device: str, workers: int, envs: i
         device: torch device of the policy.
         workers: simulator processes.
         envs: environments in all, and the largest batch of a decision.
-        **drawing: what the suite says of its pictures and its own environment; empty values are left out.
+        **more: how the policy computes, and what the suite says of its pictures and environment; empty values are left out.
     """
     code, versions = code_version(), package_versions()
     return {
@@ -40,11 +40,13 @@ def provenance(physics: Mapping[str, str], *, device: str, workers: int, envs: i
         "processor": hardware("cpu"),
         "workers": str(workers),
         "envs": str(envs),
-        **{name.replace("_", " "): value for name, value in drawing.items() if value},
+        **{name.replace("_", " "): value for name, value in {"driver": driver(), **more}.items() if value},
     }
 
 
-def suite_provenance(pool: SimulatorPool, physics: Mapping[str, str], *, device: str, draws: bool) -> Provenance:
+def suite_provenance(
+    pool: SimulatorPool, physics: Mapping[str, str], *, device: str, draws: bool, **computing: str
+) -> Provenance:
     """As :func:`provenance`, of a foreign suite whose workers run and whose physics was probed.
 
     Args:
@@ -52,6 +54,7 @@ def suite_provenance(pool: SimulatorPool, physics: Mapping[str, str], *, device:
         physics: see :func:`provenance`.
         device: torch device of the policy.
         draws: whether anybody looks at pictures.
+        **computing: how the policy computes.
     """
     pictures = {"render": render_of(pool), **{key: str(pool.probed.get(key, "")) for key in ("renderer", "frame")}}
     return provenance(
@@ -60,6 +63,7 @@ def suite_provenance(pool: SimulatorPool, physics: Mapping[str, str], *, device:
         workers=pool.workers,
         envs=pool.slots,
         suite_python=str(pool.suite["python"]),
+        **computing,
         **(pictures if draws else {}),
     )
 
