@@ -23,8 +23,9 @@ from worldrl.evaluation.suites import libero_protocol
 from worldrl.rollout.environments import WorkerEnvironment
 from worldrl.rollout.simulator import Launch
 from worldrl.rollout.simulator_pool import SimulatorPool
-from worldrl.workers import libero_facts
+from worldrl.workers import libero_facts, libero_package
 from worldrl.workers.boot import load_file
+from worldrl.workers.server import Refusal
 
 FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
 fake = load_file("fake_network", FAKE)
@@ -141,6 +142,20 @@ def test_missing_environment_is_exit_code_2(tmp_path, monkeypatch, capsys):
     assert "worldrl setup libero" in capsys.readouterr().err
     assert main(["benchmark", "suite=libero_gaol", "policy=expert"]) == 2
     assert "did you mean 'libero_goal'" in capsys.readouterr().err
+
+
+def test_what_a_suite_lacks_is_exit_code_2_in_its_own_words(tmp_path, fake_libero, capsys):
+    """The first thing that LIBERO's new users meet is missing assets; no traceback of a worker says more than the message."""
+    assert issubclass(libero_package.LiberoError, Refusal)
+    with pytest.raises(libero_package.LiberoError, match="worldrl setup libero assets=") as missing:
+        libero_package.find_assets(tmp_path, "")
+    fake_libero(refused=str(missing.value))
+    code, folder = run(tmp_path, "bare", "workers=1", "envs=1")
+    said = capsys.readouterr().err
+    assert code == 2
+    assert "LIBERO's assets (meshes, textures) are not in" in said
+    assert "Traceback" not in said
+    assert not (folder / "episodes.jsonl").exists()
 
 
 def test_a_physics_that_fails_its_probe_plays_no_episode(tmp_path, fake_libero, capsys):

@@ -17,6 +17,7 @@ Answers (worker → parent)::
              instructions: after a reset, a sentence per slot where the suite words each episode, else null
     pulse    call, slot                                           before each row, at most every PULSE_S
     failed   error, traceback                                     an exception; the process ends
+    refused  error                                                a :class:`Refusal`, whose message says all; the process ends
 
 A class with a method ``serve(pulse)`` brings an object that answers requests of its own, with ``answer`` and ``close`` like
 :class:`Server`: lerobot's policies do (``worldrl.policies.lerobot_service``).
@@ -51,6 +52,10 @@ PULSE_S = 0.5
 PICTURE = "image"
 """The main camera's picture; another camera's is called ``<camera>_image``."""
 _PARENT_CHECK_S = 1.0
+
+
+class Refusal(Exception):  # noqa: N818  (suites' errors are made of it)
+    """Why a suite cannot do what it is asked for: something is missing, or not what it must be. The message is for users."""
 
 
 class Simulation(Protocol):
@@ -261,6 +266,8 @@ def main(descriptor: str, target: str) -> None:
         _serve(channel, target)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # nobody listens any more
+    except Refusal as refusal:
+        channel.send({"kind": "refused", "error": str(refusal)})
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         channel.send({"kind": "failed", "error": text, "traceback": traceback.format_exc()})
