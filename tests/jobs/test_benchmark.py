@@ -316,11 +316,13 @@ def test_numbers_outside_the_robots_range_are_counted_and_never_reach_a_simulato
     worker = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(policy)})
     monkeypatch.setattr("worldrl.rollout.lerobot_policy.lerobot_launch", lambda folder, device: worker)
     executed = []
-    step = SimulatorPool.step
+    steps = SimulatorPool.steps
     monkeypatch.setattr(
         SimulatorPool,
-        "step",
-        lambda self, actions, **more: executed.extend(actions.values()) or step(self, actions, **more),
+        "steps",
+        lambda self, actions, **more: (
+            executed.extend(a for n in actions.values() for a in n) or steps(self, actions, **more)
+        ),
     )
     monkeypatch.setitem(libero_facts.SUITES, "libero_goal", libero_facts.SuiteFacts(2, 24))
     fake_libero(image_size=4)
