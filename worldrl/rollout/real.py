@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -28,6 +28,8 @@ from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
 
 Result = Episode | EpisodeOutcome
 Order = Literal["spec", "completion"]
+LEAST = {"workers": 0, "envs_per_worker": 1, "hold_steps": 0, "recycle_after": 1}
+"""Least values of settings that count."""
 
 
 def rollout_episodes(
@@ -46,9 +48,8 @@ def rollout_episodes(
 ) -> Iterator[Result]:
     """Run episodes in the real simulator.
 
-    The call checks its arguments at once; processes start with the first ``next`` and end with the iterator,
-    also when it is abandoned or interrupted. Scripts that call it with workers need the usual
-    ``if __name__ == "__main__":`` guard of spawned processes.
+    The call checks its arguments at once; processes start with the first ``next`` and end with the iterator, also when it is
+    abandoned or interrupted. Scripts that call it with workers need the usual ``if __name__ == "__main__":`` guard.
 
     Args:
         specs: the episodes; each identity may appear once.
@@ -72,17 +73,14 @@ def rollout_episodes(
         WorkerEnvironmentError: pictures are needed of workers, and nothing renders.
         WorkerError: a worker raised, or died or fell silent more than ``restarts`` times on the same episode.
     """
-    _check(specs, actor, workers=workers, envs_per_worker=envs_per_worker, timeout_s=timeout_s, hold_steps=hold_steps)
-    if recycle_after is not None and recycle_after < 1:
-        raise SettingError(f"recycle_after: must be >= 1, or None for never, received {recycle_after}")
+    counts = {"workers": workers, "envs_per_worker": envs_per_worker, "hold_steps": hold_steps}
+    _check(specs, actor, counts | ({} if recycle_after is None else {"recycle_after": recycle_after}), timeout_s)
     count = max(1, min(workers, len(specs)))
     positions = range(len(specs))
     each = list(actor) if isinstance(actor, Sequence) else [actor] * len(specs)
     actors = list(dict.fromkeys(each))
     whole = Share(
-        episodes=[
-            Assignment(at, spec, actors.index(own)) for at, (spec, own) in enumerate(zip(specs, each, strict=True))
-        ],
+        episodes=[Assignment(at, *pair) for at, pair in enumerate(zip(specs, map(actors.index, each), strict=True))],
         actors=actors,
         env_options=env_options,
         envs_per_worker=envs_per_worker,
@@ -92,25 +90,19 @@ def rollout_episodes(
     if workers == 0:
         return _arrange(_inline(whole), order)
     shares = [replace(whole, episodes=whole.episodes[number::count]) for number in range(count)]
-    if not specs:
-        return iter(())
     pool = WorkerPool(shares, timeout_s=timeout_s, restarts=restarts, recycle_after=recycle_after)
-    return _pooled(pool, shares, order)
+    return _pooled(pool, shares, order) if specs else iter(())
 
 
 def _check(
     specs: Sequence[EpisodeSpec],
     actor: AnyActor | Sequence[AnyActor],
-    *,
-    workers: int,
-    envs_per_worker: int,
+    counts: Mapping[str, int],
     timeout_s: float,
-    hold_steps: int,
 ) -> None:
     """Raise where an argument of :func:`rollout_episodes` cannot be used."""
-    lowest = {"workers": (workers, 0), "envs_per_worker": (envs_per_worker, 1), "hold_steps": (hold_steps, 0)}
-    for name, (value, low) in lowest.items():
-        if value < low:
+    for name, value in counts.items():
+        if value < (low := LEAST[name]):
             raise SettingError(f"{name}: must be >= {low}, received {value}")
     if isinstance(actor, Sequence) and len(actor) != len(specs):
         raise SettingError(f"actor: needs one for each of the {len(specs)} specs, received {len(actor)}")
