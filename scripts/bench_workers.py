@@ -11,6 +11,8 @@ processes that take part, and holds on a busy machine too.
 * ``one``: the same task behind one worker.
 * ``two``: two environments behind two workers, stepped together; its rate counts both.
 
+``--chunk L`` sends L actions in one message, as an evaluation does of a policy's chunk where no step between is drawn.
+
 All play the same stored state with the same actions, and at the end their robots must be in the same place to the bit.
 """
 
@@ -122,8 +124,8 @@ class Bare:
 class Workers:
     """Environments behind workers."""
 
-    def __init__(self, pool: SimulatorPool, *, pictures: bool) -> None:
-        self.pool, self.drawn = pool, None if pictures else ()
+    def __init__(self, pool: SimulatorPool, *, pictures: bool, chunk: int) -> None:
+        self.pool, self.drawn, self.chunk = pool, None if pictures else (), chunk
         task = pool.suite["tasks"][0]["name"]
         pool.reset({slot: Start(task, 0, 0) for slot in range(pool.slots)}, render=False)
         self.state: list[float] = []
@@ -138,10 +140,15 @@ class Workers:
         actions = np.random.default_rng(0).uniform(-1, 1, (steps, 7)).astype(np.float32)
         count, rows = steps * self.pool.slots, {}
         began, used, own = time.perf_counter(), self.used_s(), time.process_time()
-        for action in actions:
-            rows = self.pool.step(dict.fromkeys(range(self.pool.slots), action), render=self.drawn)
+        for at in range(0, steps, self.chunk):
+            sent = actions[at : at + self.chunk]
+            rows = self.pool.steps(dict.fromkeys(range(self.pool.slots), sent), render=self.drawn)
+            if any(len(taken) < len(sent) for taken in rows.values()):
+                raise SystemExit(
+                    "bench_workers: a random action solved the task, which ends a chunk early; take another suite"
+                )
         passed = (time.perf_counter() - began, self.used_s() - used, time.process_time() - own)
-        self.state = rows[0]["state"].tolist()
+        self.state = rows[0][-1]["state"].tolist()
         return passed[0] / count, passed[1] / count, passed[2] / count
 
 
@@ -180,7 +187,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200, help="steps of each way in all")
     parser.add_argument("--blocks", type=int, default=10, help="into how many turns they are divided, after one more")
     parser.add_argument("--cameras", nargs="*", default=[], choices=libero_facts.CAMERAS, help="drawn in each step")
+    parser.add_argument("--chunk", type=int, default=1, help="actions in one message; only without cameras")
     given = parser.parse_args()
+    if given.chunk < 1 or (given.chunk > 1 and given.cameras):
+        parser.error("--chunk must be 1 or more, and 1 where every step is drawn")
     size = max(1, given.steps // given.blocks)
     launch = libero_launch(given.suite, cameras=given.cameras)
     with ExitStack() as stack:
@@ -190,11 +200,11 @@ def main() -> None:
         programs = [Program(launch) for _ in range(3)]
         for program in programs:
             stack.callback(program.close)
-        one, two = (Workers(pool, pictures=bool(given.cameras)) for pool in pools)
+        one, two = (Workers(pool, pictures=bool(given.cameras), chunk=given.chunk) for pool in pools)
         ways = {"bare": Bare(programs[:1]), "two_bare": Bare(programs[1:]), "one": one, "two": two}
         found = report(measure(ways, given.blocks, size))
     machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()}
-    about = {"suite": given.suite, "cameras": given.cameras, "steps": size * given.blocks}
+    about = {"suite": given.suite, "cameras": given.cameras, "steps": size * given.blocks, "chunk": given.chunk}
     sys.stdout.write(json.dumps({**about, **found, "machine": machine, "python": platform.python_version()}, indent=2))
     sys.stdout.write("\n")
 

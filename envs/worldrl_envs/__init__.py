@@ -16,6 +16,8 @@ from worldrl_envs.tasks import ALL_TASKS, get_task, kinds, task_names
 
 __all__ = ["env_id", "get_task", "kinds", "register_tasks", "task_names"]
 
+GIVEN_BACKEND = os.environ.get("MUJOCO_GL")
+"""What `MUJOCO_GL` was before this package had a say."""
 if sys.platform == "linux" and not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
     os.environ.setdefault("MUJOCO_GL", "egl")
 

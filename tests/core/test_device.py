@@ -94,6 +94,24 @@ def test_a_device_tells_its_own_peak_and_the_cpu_none(monkeypatch):
     assert peak_device_mb(torch.device("cpu")) is None
 
 
+def test_the_driver_is_read_from_the_system_and_missing_without_one(monkeypatch, tmp_path):
+    told = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar  5 22:23:56 UTC 2024\nGCC version: 12\n"
+    (tmp_path / "version").write_text(told)
+    monkeypatch.setattr(device, "Path", lambda name: tmp_path / "version")
+    assert device.driver() == "550.54.15"
+    monkeypatch.setattr(device, "Path", lambda name: tmp_path / "none")
+    assert device.driver() == ""
+
+
+def test_the_attention_kernel_is_named(monkeypatch):
+    assert device.attention_kernel("cpu") == "matrix products"
+    torch_has = torch.backends.cuda
+    monkeypatch.setattr(torch_has, "flash_sdp_enabled", lambda: False)
+    monkeypatch.setattr(torch_has, "math_sdp_enabled", lambda: True)
+    assert "flash" not in device.attention_kernel("cuda:0")
+    assert device.attention_kernel("cuda:0").endswith("math")
+
+
 def test_hardware_names_the_gpu_and_not_only_its_kind(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"H100 number {torch.device(device).index}")
     assert device.hardware("cuda:1") == "H100 number 1"

@@ -4,13 +4,15 @@ import numpy as np
 import pytest
 import torch
 
+import worldrl.evaluation.provenance as provenance
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import ProtocolError
-from worldrl.evaluation.evaluate import evaluate_actor, evaluate_policy, fitting_facts
+from worldrl.core.tensorfile import save_tensors
+from worldrl.evaluation.evaluate import computing, evaluate_actor, evaluate_policy, fitting_facts, surroundings
 from worldrl.evaluation.result import EvalResult
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
-from worldrl.rollout.actors import ExpertActor
+from worldrl.rollout.actors import ExpertActor, PolicyActor
 
 
 def expert(protocol, **settings):
@@ -96,3 +98,18 @@ def test_a_result_says_on_what_it_was_measured(protocol):
     found = expert(protocol).provenance
     assert {"python", "torch", "mujoco", "physics", "code", "device", "hardware", "workers"} <= found.keys()
     assert (found["device"], found["hardware"], found["physics"]) == ("cpu", hardware("cpu"), "mujoco 4.0.0")
+    assert not {"dtype", "attention"} & found.keys()  # a scripted expert computes with neither
+
+
+def test_a_result_says_in_which_numbers_the_policy_decided(protocol, tmp_path, tiny_policy, monkeypatch):
+    """The first thing that authors ask somebody who does not reach their number (FastWAM#23)."""
+    tiny_policy(chunk_length=8).save(tmp_path / "policy")
+    monkeypatch.setattr(provenance, "driver", lambda: "550.54.15")
+    found = surroundings(PolicyActor(str(tmp_path / "policy")), protocol, workers=1, envs_per_worker=1)
+    assert (found["dtype"], found["attention"], found["driver"]) == ("float32", "matrix products", "550.54.15")
+    others = tmp_path / "lerobot"
+    others.mkdir()
+    (others / "config.json").write_text('{"type": "act", "input_features": {}}')
+    mixed = {"a": torch.zeros(1, dtype=torch.bfloat16), "b": torch.zeros(1), "n": torch.zeros(1, dtype=torch.int64)}
+    save_tensors(others / "model.safetensors", mixed)
+    assert computing(PolicyActor(str(others))) == {"dtype": "bfloat16, float32"}

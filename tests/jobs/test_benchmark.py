@@ -23,8 +23,9 @@ from worldrl.evaluation.suites import libero_protocol
 from worldrl.rollout.environments import WorkerEnvironment
 from worldrl.rollout.simulator import Launch
 from worldrl.rollout.simulator_pool import SimulatorPool
-from worldrl.workers import libero_facts
+from worldrl.workers import libero_facts, libero_package
 from worldrl.workers.boot import load_file
+from worldrl.workers.server import Refusal
 
 FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
 fake = load_file("fake_network", FAKE)
@@ -143,6 +144,20 @@ def test_missing_environment_is_exit_code_2(tmp_path, monkeypatch, capsys):
     assert "did you mean 'libero_goal'" in capsys.readouterr().err
 
 
+def test_what_a_suite_lacks_is_exit_code_2_in_its_own_words(tmp_path, fake_libero, capsys):
+    """The first thing that LIBERO's new users meet is missing assets; no traceback of a worker says more than the message."""
+    assert issubclass(libero_package.LiberoError, Refusal)
+    with pytest.raises(libero_package.LiberoError, match="worldrl setup libero assets=") as missing:
+        libero_package.find_assets(tmp_path, "")
+    fake_libero(refused=str(missing.value))
+    code, folder = run(tmp_path, "bare", "workers=1", "envs=1")
+    said = capsys.readouterr().err
+    assert code == 2
+    assert "LIBERO's assets (meshes, textures) are not in" in said
+    assert "Traceback" not in said
+    assert not (folder / "episodes.jsonl").exists()
+
+
 def test_a_physics_that_fails_its_probe_plays_no_episode(tmp_path, fake_libero, capsys):
     fake_libero(unsettled="settle probe: the bowl fell off")
     code, folder = run(tmp_path, "fallen", "workers=1", "envs=1")
@@ -233,7 +248,12 @@ def test_a_video_shows_the_episode(tmp_path, fake_libero):
     fake_libero(image_size=16)
     code, folder = run(tmp_path, "film", "videos=1", "workers=1", "envs=1", "image_size=16")
     assert code == 0
-    assert len(list((folder / "videos").glob("*.mp4"))) == 2
+    names = {path.name for path in (folder / "recordings").iterdir()}
+    assert names == {"reach_right-000-success.mp4", "reach_up-000-success.mp4"}
+    data, page = load_report_data(folder), (folder / "report.html").read_text()
+    assert [video.title for video in data.videos] == ["reach_right, initial state 0", "reach_up, initial state 0"]
+    assert data.videos[0].mp4 == (folder / "recordings" / "reach_right-000-success.mp4").read_bytes()
+    assert page.count("data:video/mp4;base64") == 2
     assert EvalResult.load(folder).provenance["frame"] == "00ff"
     assert np.isfinite(json.loads((folder / "result.json").read_text())["metrics"]["mean_steps"])
 
@@ -296,11 +316,13 @@ def test_numbers_outside_the_robots_range_are_counted_and_never_reach_a_simulato
     worker = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(policy)})
     monkeypatch.setattr("worldrl.rollout.lerobot_policy.lerobot_launch", lambda folder, device: worker)
     executed = []
-    step = SimulatorPool.step
+    steps = SimulatorPool.steps
     monkeypatch.setattr(
         SimulatorPool,
-        "step",
-        lambda self, actions, **more: executed.extend(actions.values()) or step(self, actions, **more),
+        "steps",
+        lambda self, actions, **more: (
+            executed.extend(a for n in actions.values() for a in n) or steps(self, actions, **more)
+        ),
     )
     monkeypatch.setitem(libero_facts.SUITES, "libero_goal", libero_facts.SuiteFacts(2, 24))
     fake_libero(image_size=4)

@@ -2,7 +2,7 @@
 
 import csv
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import load_report_data
 from worldrl.evaluation.result import EvalResult, mean_score
 from worldrl.jobs.benchmark_report import Films, Measured, always_failing, choose_failures, failed_states, write_report
+from worldrl.jobs.benchmark_tables import protocol_line, protocol_rows
 from worldrl.jobs.opening import open_run
 from worldrl.rollout.specs import EpisodeOutcome
 from worldrl.rollout.suite_episodes import Spent
@@ -105,6 +106,26 @@ def test_the_page_says_rates_states_failures_cost_and_whose_assets(measured, tmp
     assert "not compared" not in page
     assert "Not recorded: how many" not in page
     assert render_report(load_report_data(tmp_path)) == page
+
+
+def test_the_whole_protocol_is_on_the_page_and_its_numbers_on_the_console(measured, tmp_path):
+    with open_run("benchmark", Settings(str(tmp_path))) as run:
+        write_report(run, measured, seed=0, device="cpu", workers=2)
+    (table,) = (table for table in load_report_data(tmp_path).tables if table.title.startswith("Protocol"))
+    assert table.title == f"Protocol {PROTOCOL.hash}"
+    shown = dict(table.rows)
+    assert shown["tasks"] == "put_it_here, put_it_there"
+    assert shown["horizon"] == "30 (every task)"
+    assert (shown["packages: mujoco"], shown["temperature"], shown["episodes_per_task"]) == ("3.3.7", "none", "6")
+    other = replace(PROTOCOL, conventions={"settle_steps": 10}, horizon={TASKS[0]: 30, TASKS[1]: 40})
+    shown = dict(protocol_rows(other))
+    assert shown["conventions: settle_steps"] == "10"
+    assert (shown["horizon: put_it_here"], shown["horizon: put_it_there"]) == ("30", "40")
+    assert {name.split(":")[0] for name in shown} == {field.name for field in fields(EvalProtocol)}
+    line = protocol_line(PROTOCOL, tmp_path)
+    assert line.startswith(f"protocol {PROTOCOL.hash}: ")
+    assert "chunk_length 1" in line
+    assert line.endswith(str(tmp_path / "evaluation.json"))
 
 
 def test_advice_is_a_table_in_three_forms_and_needs_no_policy(tmp_path, capsys):

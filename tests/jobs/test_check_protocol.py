@@ -10,7 +10,10 @@ import pytest
 from worldrl.cli import main
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.evaluation.convention_fit import Fit
 from worldrl.evaluation.conventions import other_sign, shifted
+from worldrl.evaluation.report.store import load_report_data
+from worldrl.jobs.check_protocol import idle_actions, idle_words
 from worldrl.jobs.collect import CollectSettings
 from worldrl.jobs.collect import main as collect
 from worldrl.workers.server import BatchServer, start_name
@@ -74,6 +77,11 @@ def test_demonstrations_of_this_suite_fit_exactly(tmp_path, demonstrations, caps
     assert metrics["best"]["position_m"] < 1e-5  # the simulator repeats itself
     assert all(frame["error"] < 1e-5 for frame in metrics["first_frames"])
     assert len(metrics["tried"]) == 1  # nothing to look for
+    assert [(metrics[name]["k"], metrics[name]["n"]) for name in ("no_op", "random")] == [(0, EPISODES)] * 2
+    (strip,) = load_report_data(tmp_path / "run").filmstrips
+    np.testing.assert_array_equal(strip.rows["recorded"], strip.rows["the suite's"])
+    np.testing.assert_array_equal(strip.rows["recorded"], [episode.frames[0, 0] for episode in demonstrations])
+    assert "nothing: the first command is held" in (tmp_path / "run" / "report.html").read_text()
     assert "Actions mean what this suite means" in capsys.readouterr().err
 
 
@@ -91,7 +99,23 @@ def late(action):
     return shifted(action, -2)
 
 
+def other_order(action):
+    return action[:, [0, 1, 2, 5, 4, 3, 6]]
+
+
+def other_way_round(action):
+    action[:, 3:6] *= -1
+    return action
+
+
 DAMAGES = {
+    "order of rotations": (
+        other_order,
+        "rotation",
+        "in the order z, y, x",
+        "action[..., 3:6] = action[..., [5, 4, 3]]",
+    ),
+    "way of rotations": (other_way_round, "rotation", "the other way round", "action[..., 3:6] = -action[..., 3:6]"),
     "gripper": (gripper, "gripper", "reversed: +1 opens", "action[..., 6] = -action[..., 6]"),
     "scale": (half, "position scale", "too small by", "action[..., 0:3] ="),
     "delay": (late, "delay", "recorded 2 steps late", "action = action[2:]"),
@@ -132,6 +156,22 @@ def test_pictures_and_states_are_told_apart_without_any_replay_of_alternatives(t
         ("state fingers", "both positive"),
     }
     assert metrics["as_recorded"]["k"] == EPISODES
+    (strip,) = load_report_data(tmp_path / "run").filmstrips
+    np.testing.assert_array_equal(strip.rows["recorded"][:, ::-1, ::-1], strip.rows["the suite's"])
+
+
+def test_doing_nothing_and_doing_anything_are_what_they_say(demonstrations):
+    found = idle_actions(list(demonstrations), seed=0)
+    for episode, still, anything in zip(demonstrations, found["no_op"], found["random"], strict=True):
+        assert still.shape == anything.shape == episode.action.shape
+        assert not still[:, :6].any()
+        assert set(still[:, 6]) == {-1.0}  # open, as it begins
+        assert np.ptp(anything, axis=0).min() > 1
+        assert np.abs(anything).max() <= 1
+    done, failed = (Fit(k, 4, 0.0, 0.0, 0.0) for k in (3, 0))
+    assert idle_words({"no_op": failed, "random": failed}) == []
+    (said,) = idle_words({"no_op": done, "random": failed})
+    assert said.startswith("Doing nothing fulfils 3 of 4")
 
 
 def test_what_no_convention_explains_is_said_to_be_that(tmp_path, demonstrations):

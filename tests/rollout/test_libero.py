@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,9 @@ import pytest
 
 from worldrl.cli import main
 from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.evaluation.conventions import shifted
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.environments import find_environment
 from worldrl.rollout.libero import libero_launch
@@ -168,6 +172,41 @@ def test_what_is_recorded_is_cloned_measured_and_means_what_the_suite_means(tmp_
     checked = json.loads((tmp_path / "check" / "result.json").read_text())["metrics"]
     assert checked["fits"], checked["verdict"]
     assert checked["best"]["position_m"] == 0.0  # the simulator repeats itself to the bit
+
+
+def turned(action):
+    action[:, 3:6] *= -1
+    return action
+
+
+def opened(action):
+    action[:, 6] *= -1
+    return action
+
+
+DAMAGES = {
+    "gripper": (opened, "reversed: +1 opens"),
+    "rotation": (turned, "the other way round"),
+    "delay": (lambda action: shifted(action, -2), "recorded 2 steps late"),
+}
+
+
+@pytest.mark.slow
+def test_damaged_demonstrations_are_named(tmp_path):
+    """A drawer is opened by a hand that turns; each damage is of one of its numbers, and the check says of which."""
+    common = ["suite=libero_goal", "shadows=false", "workers=1", "timeout_s=900"]
+    collect = ["expert_episodes=1", "envs_per_worker=1", "image_size=64", f"run_dir={tmp_path / 'data'}"]
+    task = "open_the_middle_drawer_of_the_cabinet"
+    assert main(["collect", *common, *collect, f"tasks=[{task}]"]) == 0
+    dataset = EpisodeDataset.open(tmp_path / "data" / "dataset")
+    for family, (damage, name) in DAMAGES.items():
+        with LeRobotWriter(tmp_path / family, **vars(dataset.header)) as writer:
+            writer.add_episode(replace(dataset[0], action=damage(dataset[0].action.copy()).astype(np.float32)))
+        check = [f"data={tmp_path / family}", "episodes=1", f"run_dir={tmp_path / f'check-{family}'}"]
+        assert main(["check-protocol", *common, *check]) == 0
+        found = json.loads((tmp_path / f"check-{family}" / "result.json").read_text())["metrics"]
+        assert [(item["family"], item["name"]) for item in found["off"]] == [(family, name)], found["verdict"]
+        assert found["no_op"]["k"] == found["random"]["k"] == 0
 
 
 @pytest.mark.slow

@@ -209,6 +209,16 @@ def test_a_policy_of_lerobots_is_served(publish):
     assert "left_wrist_image: the policy looks at it" in lacking["payload"]["message"]
 
 
+def test_other_machines_reach_a_server_only_where_that_was_said():
+    """It has no password, and a host is easily set to what a tutorial has."""
+    for host in ("0.0.0.0", "::", "", "192.168.1.5", "robot.local"):
+        with pytest.raises(SettingError, match=r"no password(?s:.)*exposed=true"):
+            ServePolicySettings(policy="p", host=host)
+        assert ServePolicySettings(policy="p", host=host, exposed=True).host == host
+    for host in ("127.0.0.1", "::1", "localhost"):
+        assert ServePolicySettings(policy="p", host=host).host == host
+
+
 def test_policies_that_the_client_cannot_feed_are_refused_before_they_are_loaded(publish, tmp_path):
     with pytest.raises(SettingError, match="looks at 2 observations, one per control step"):
         open_server(publish(type="diffusion", n_obs_steps=2))

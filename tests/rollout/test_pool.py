@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import worldrl.rollout.pool as pool
 import worldrl.rollout.real as real
-from worldrl.core.errors import WorkerError
+from worldrl.core.errors import SettingError, WorkerError
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.real import rollout_episodes
 
@@ -56,6 +57,23 @@ def test_losses_are_counted_by_episode_not_by_worker(specs, options, faulty):
     outcomes = run(specs, faulty("kill", index=None, times=1), restarts=1)
     assert [outcome.restarted for outcome in outcomes] == [True] * 4
     assert undisturbed(outcomes) == run(specs, options, workers=0)
+
+
+def test_a_worker_is_replaced_after_so_many_episodes(specs, options, faulty, monkeypatch):
+    """Two processes play two episodes each; one that is lost meanwhile is one more, and no episode hangs on any of it."""
+    started = []
+    start = pool.Worker._start
+    monkeypatch.setattr(pool.Worker, "_start", lambda self: (start(self), started.append(list(self._given))))
+    expected = run(specs, options, workers=0)
+    assert run(specs, options, recycle_after=2) == expected
+    assert started == [[0, 1], [2, 3]]
+    started.clear()
+    outcomes = run(specs, faulty("kill", index=1, times=1), recycle_after=2)
+    assert [outcome.restarted for outcome in outcomes] == [False, True, False, False]
+    assert undisturbed(outcomes) == expected
+    assert started == [[0, 1], [1, 2], [3]]
+    with pytest.raises(SettingError, match="recycle_after: must be >= 1"):
+        run(specs, options, recycle_after=0)
 
 
 def test_an_exception_is_not_tried_again(specs, faulty):

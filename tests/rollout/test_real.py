@@ -51,6 +51,15 @@ def test_sampled_policy_is_independent_of_batch_and_order(specs, options, policy
         assert_equal(first, second)
 
 
+def test_a_greedy_network_does_the_same_in_one_worker_and_in_two(specs, options, policy_folder):
+    """Each worker holds a copy of its own and batches its own rows; nothing of that may show."""
+    actor = PolicyActor(str(policy_folder))
+    one = run(specs, options, actor, workers=1, envs_per_worker=4)
+    for settings in ({"workers": 2, "envs_per_worker": 1}, {"workers": 1, "envs_per_worker": 2, "recycle_after": 3}):
+        for first, second in zip(one, run(specs, options, actor, **settings), strict=True):
+            assert_equal(first, second)
+
+
 @pytest.mark.parametrize("change", [{"seed": 6}, {"index": 1}, {"init_id": 0}, {"task": "OpenDrawer"}])
 def test_a_policys_draws_are_named_after_the_episode(specs, policy_folder, change):
     actor = PolicyActor(str(policy_folder), temperature=1.0).build()

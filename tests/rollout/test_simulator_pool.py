@@ -98,6 +98,67 @@ def test_a_policy_that_looks_back_is_shown_the_pictures_of_those_steps(monkeypat
     assert started == len(SPECS)
 
 
+class Seeking:
+    """It goes straight to the mark in chunks of four, whose middle often fulfils the task."""
+
+    chunk_length, needs_noise, more, actions, n_obs_steps = 4, False, (), TOOL_ACTIONS, 1
+
+    def act(self, obs, **_):
+        marks = torch.tensor([[0.5, 0.0] if "right" in told else [0.0, 0.5] for told in obs.instruction])
+        motion = torch.zeros(len(marks), 4, 7)
+        motion[..., :2] = (5 * (marks - obs.command[:, :2])).clamp(-1, 1)[:, None]
+        return Chunk(motion, motion, motion, motion)
+
+
+@pytest.mark.parametrize(("hold_steps", "looks"), [(0, 3), (3, 1)])
+def test_steps_that_nobody_looks_at_are_one_message_and_change_nothing(monkeypatch, tmp_path, hold_steps, looks):
+    policy = Seeking()
+    policy.n_obs_steps = looks
+    monkeypatch.setattr("worldrl.rollout.actors.load_policy", lambda folder, device: policy)
+    sent, send = [], simulator.SimulatorProcess.send
+    monkeypatch.setattr(
+        simulator.SimulatorProcess,
+        "send",
+        lambda self, header, arrays=None: (sent.append((header, arrays)), send(self, header, arrays)),
+    )
+
+    def seek(together, *, fault=None, record=()):
+        sent.clear()
+        with SimulatorPool(launch(image_size=4, fault=fault), slots=2) as pool:
+            pool.suite["several_steps"] = together
+            rules = Rules(HORIZON, ("scene",), hold_steps, record)
+            found = list(play_episodes(pool, SPECS, PolicyActor("seeking"), rules))
+        messages = [arrays["action"].shape[1] for header, arrays in sent if header["kind"] == "step"]
+        return found, messages
+
+    def outcomes(found):
+        return {outcome.spec.key: outcome for outcome in found}
+
+    found, one_by_one = seek(False)
+    single = outcomes(found)
+    found, together = seek(True)
+    assert all(outcome.success_once for outcome in single.values())
+    assert any(outcome.first_success % 4 for outcome in single.values())  # in the middle of a chunk
+    assert bare(outcomes(found)) == bare(single)
+    assert set(one_by_one) == {1}
+    assert max(together) == 4 - (looks - 1)
+    assert len(together) < len(one_by_one)
+    key, middle = next((key, o.first_success) for key, o in single.items() if o.first_success % 4)
+    at = middle + 2 if hold_steps else middle  # behind a chunk that ended early, or in it
+    fault = {"task": key[0], "init_id": key[2], "at": at, "kind": "kill", "marker": str(tmp_path / "once")}
+    lost = outcomes(seek(True, fault=fault)[0])
+    assert bare(lost) == bare(single)
+    assert lost[key].restarted
+    assert set(seek(True, record=range(len(SPECS)))[1]) == {1}  # every frame is kept
+
+
+def test_a_worker_that_is_busy_with_many_steps_is_not_silent():
+    with SimulatorPool(launch(pause_s=0.6), timeout_s=4.0, restarts=0) as pool:
+        pool.reset({0: Start("reach_up", 1, 0)}, render=False)
+        rows = pool.steps({0: np.zeros((10, 7), np.float32)}, render=())[0]
+    assert len(rows) == 10
+
+
 def test_workers_and_recycling_change_nothing(undisturbed):
     assert bare(play(workers=2, slots=2)) == bare(undisturbed)
     assert bare(play(workers=2, slots=3, recycle_after=1)) == bare(undisturbed)

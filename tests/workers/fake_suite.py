@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from worldrl.workers.server import Refusal
+
 TASKS = {"reach_right": (0.5, 0.0), "reach_up": (0.0, 0.5)}
 REACHED = 0.05
 
@@ -30,8 +32,13 @@ class Fake:
         lazy=False,
         undone="",
         unsettled="",
+        refused="",
+        pause_s=0.0,
     ):
+        self.pause_s = pause_s  # of each step
         self.unsettled = unsettled
+        if refused:
+            raise Refusal(refused)
         if boom:
             raise RuntimeError(boom)
         self.image_size, self.fault, self.suite, self.wrist = image_size, fault or {}, suite, wrist
@@ -80,6 +87,7 @@ class Point:
 
     def step(self, action, *, render):
         self.steps += 1
+        time.sleep(self.suite.pause_s)
         self.accident()
         self.gripper = action[6]
         self.place = self.place + 0.05 * action[:2].astype(float) + self.suite.drift

@@ -12,7 +12,7 @@ import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from worldrl.core.errors import SettingError, nearest
 
@@ -71,6 +71,29 @@ def hardware(device: str) -> str:
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.machine()
+
+
+def driver() -> str:
+    """Version of the NVIDIA driver, which draws and computes; empty without one."""
+    told = Path("/proc/driver/nvidia/version")
+    found = re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)", told.read_text()) if told.exists() else None
+    return found.group(1) if found else ""
+
+
+def attention_kernel(device: str) -> str:
+    """Say how this process attends on a device: torch chooses among the kernels that are named (``nn/attention.py``)."""
+    import torch
+
+    if not device.startswith("cuda"):
+        return "matrix products"
+    backends: Any = torch.backends.cuda
+    enabled = {
+        "flash": backends.flash_sdp_enabled(),
+        "cudnn": backends.cudnn_sdp_enabled(),
+        "memory-efficient": backends.mem_efficient_sdp_enabled(),
+        "math": backends.math_sdp_enabled(),
+    }
+    return "one of " + ", ".join(name for name, on in enabled.items() if on)
 
 
 def resolve_dtype(name: str, device: torch.device | None = None) -> torch.dtype:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from worldrl.core.errors import ArtefactError
 
 _safetensors: Any = typeless
 """Its paths are typed ``PathLike`` without an argument, which strict checking refuses."""
+_FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], store_dtype: torch.dtype | None = None) -> list[str]:
@@ -60,6 +62,14 @@ def load_tensors(path: Path, restore_float32: Collection[str] = ()) -> dict[str,
     except (SafetensorError, OSError) as reason:
         raise ArtefactError(f"{path}: not a safetensors file ({reason}); copy it again or convert it") from reason
     return {name: t.float() if name in restore_float32 else t for name, t in tensors.items()}
+
+
+def number_types(path: Path) -> list[str]:
+    """Name the floating-point types in a safetensors file, from its header alone; of a sound file."""
+    with path.open("rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    stored = {entry["dtype"] for name, entry in header.items() if name != "__metadata__"}
+    return sorted(_FLOATS[name] for name in stored & _FLOATS.keys())
 
 
 def tensor_bytes(tensors: Mapping[str, Tensor], store_dtype: torch.dtype | None = None) -> int:

@@ -38,11 +38,14 @@ ROTATION_M_PER_RAD = 0.1
 """What a radian counts beside a metre in a tracking error: about the length of a hand."""
 BETTER = 0.7
 """An alternative that brings no further success must shrink the error to this share to be believed."""
+CLEAR = 0.2
+"""Where demonstrations succeed as they are, another meaning than a delay must shrink the error to this share: an easy task
+forgives a wrong rotation, and another physics is no convention."""
 SHARE_OF_SUCCESS = 0.95
-"""Demonstrations that succeed this often as they are need no alternative."""
+"""Demonstrations that succeed this often as they are need no alternative to succeed."""
 EXACT_M = 1e-3
 """Tracking error (m) up to which nothing is looked for. Actions that were recorded late or early succeed all the same
-when they are replayed, only later or earlier, so success alone does not clear them."""
+when they are replayed, only later or earlier, and easy tasks forgive more, so success alone does not clear them."""
 NEAR_M = 0.05
 """Tracking error (m) up to which demonstrations replayed from other initial states are taken to fit: there the hand closes
 on nothing where it held an object, which is a few centimetres of opening."""
@@ -150,19 +153,26 @@ def search(actions: Sequence[Actions], play: Play, embodiment: Embodiment, *, ro
         taken = silent | {alternative.family for alternative in chosen}
         tried: list[tuple[Fit, Alternative]] = []
         for alternative in action_alternatives(embodiment, best.travel, best.turning):
-            looked_for = alternative.family == "delay" or not best.good or not best.judged
-            if alternative.family not in taken and looked_for:
+            if alternative.family not in taken:
                 fit = play(changed(alternative, now))
-                tried.append((fit, alternative))
+                if convincing(alternative, fit, best):
+                    tried.append((fit, alternative))
                 trials.append(Trial((*(a.name for a in chosen), f"{alternative.family}: {alternative.name}"), fit))
         fit, alternative = max(tried, key=lambda pair: pair[0].rank, default=(best, None))
-        if alternative is None or not fit.beats(best):
+        if alternative is None:
             break
         best, chosen, now = fit, (*chosen, alternative), changed(alternative, now)
     ranked = tuple(sorted(trials, key=lambda trial: trial.fit.rank, reverse=True))
     if as_recorded.judged and not as_recorded.good and best.successes <= as_recorded.successes:
         return Search((), as_recorded, as_recorded, ranked)  # nearer, but no more successful: that explains nothing
     return Search(chosen, as_recorded, best, ranked)
+
+
+def convincing(alternative: Alternative, fit: Fit, best: Fit) -> bool:
+    """Whether an alternative explains more than what was found so far."""
+    if best.judged and best.good and alternative.family != "delay":
+        return fit.successes >= best.successes and fit.error_m < CLEAR * best.error_m
+    return fit.beats(best)
 
 
 def changed(alternative: Alternative, actions: Sequence[Actions]) -> list[Actions]:

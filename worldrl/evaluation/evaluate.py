@@ -6,15 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from worldrl.core.device import attention_kernel
 from worldrl.core.errors import ProtocolError
 from worldrl.core.jsonfile import difference, digest
 from worldrl.core.log import Progress
+from worldrl.core.tensorfile import number_types
 from worldrl.core.types import Episode
 from worldrl.evaluation.protocol import EvalProtocol
-from worldrl.evaluation.provenance import Provenance, embedded_drawing, provenance
+from worldrl.evaluation.provenance import Provenance, provenance
 from worldrl.evaluation.race import Race
 from worldrl.evaluation.result import EvalLog, EvalResult, header_json
+from worldrl.policies.lerobot_folder import WEIGHTS, is_lerobot_folder
 from worldrl.rollout.actors import AnyActor, PolicyActor, actor_to_json
+from worldrl.rollout.drawing import embedded_drawing
 from worldrl.rollout.policy_folder import PolicyFacts, policy_facts, require_policy_fits
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
@@ -33,6 +37,7 @@ def evaluate_policy(
     device: str = "cpu",
     timeout_s: float = 120.0,
     restarts: int = 1,
+    recycle_after: int | None = None,
     out: Path | None = None,
     record_videos: int = 0,
     on_recording: Callable[[Episode], None] | None = None,
@@ -48,6 +53,7 @@ def evaluate_policy(
         device: torch device of the policy, in every worker.
         timeout_s: longest silence of a worker (s).
         restarts: how often one episode may lose its worker.
+        recycle_after: episodes after which a worker is replaced by a fresh one; None never.
         out: where outcomes are written as they come, and found again after an interruption; None keeps nothing.
         record_videos: episodes per task that are recorded with frames.
         on_recording: receives each recorded episode, before its outcome counts.
@@ -70,6 +76,7 @@ def evaluate_policy(
         envs_per_worker=envs_per_worker,
         timeout_s=timeout_s,
         restarts=restarts,
+        recycle_after=recycle_after,
         out=out,
         record_videos=record_videos,
         on_recording=on_recording,
@@ -117,6 +124,7 @@ def evaluate_actor(
     envs_per_worker: int = 4,
     timeout_s: float = 120.0,
     restarts: int = 1,
+    recycle_after: int | None = None,
     out: Path | None = None,
     record_videos: int = 0,
     on_recording: Callable[[Episode], None] | None = None,
@@ -133,6 +141,7 @@ def evaluate_actor(
         envs_per_worker: environments per process.
         timeout_s: longest silence of a worker (s).
         restarts: how often one episode may lose its worker.
+        recycle_after: episodes after which a worker is replaced by a fresh one; None never.
         out: where outcomes are written.
         record_videos: episodes per task recorded with frames.
         on_recording: receives them.
@@ -148,6 +157,7 @@ def evaluate_actor(
             envs_per_worker=envs_per_worker,
             timeout_s=timeout_s,
             restarts=restarts,
+            recycle_after=recycle_after,
             hold_steps=protocol.hold_steps,
             record=record,
             order="completion",
@@ -173,6 +183,7 @@ def surroundings(actor: AnyActor, protocol: EvalProtocol, *, workers: int, envs_
         device=device_of(actor),
         workers=workers,
         envs=max(1, workers) * envs_per_worker,
+        **computing(actor),
         **(embedded_drawing() if isinstance(actor, PolicyActor) else {}),
     )
 
@@ -180,6 +191,15 @@ def surroundings(actor: AnyActor, protocol: EvalProtocol, *, workers: int, envs_
 def device_of(actor: AnyActor | VectorActor) -> str:
     """Torch device that an actor decides on; a scripted one needs none but the processor."""
     return actor.device if isinstance(actor, PolicyActor | VectorActor) else "cpu"
+
+
+def computing(actor: AnyActor | VectorActor) -> dict[str, str]:
+    """Number type that an actor decides in, and its attention; lerobot's own environment chooses the latter, and does not tell."""
+    if isinstance(actor, PolicyActor) and is_lerobot_folder(Path(actor.folder)):
+        return {"dtype": ", ".join(number_types(Path(actor.folder) / WEIGHTS))}
+    if not isinstance(actor, PolicyActor | VectorActor):
+        return {}
+    return {"dtype": "float32", "attention": attention_kernel(actor.device)}
 
 
 def evaluate_with(

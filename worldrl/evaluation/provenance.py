@@ -7,25 +7,20 @@ another provenance the same rate is expected, not the same episodes; another pro
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Mapping
-from functools import cache
 
-from worldrl.core.device import hardware
+from worldrl.core.device import driver, hardware
 from worldrl.core.provenance import code_version, package_versions
 from worldrl.rollout.simulator_pool import SimulatorPool
-from worldrl.workers.rendering import renderer_name
 
 Provenance = Mapping[str, str]
 """Field to value; a field that is missing was not recorded."""
 THEN = ", then "
 """Between the values of an evaluation that went on elsewhere."""
-RENDER_TIMEOUT_S = 60.0
 PACKAGES = ("python", "torch", "numpy", "mujoco")
 
 
-def provenance(physics: Mapping[str, str], *, device: str, workers: int, envs: int, **drawing: str) -> Provenance:
+def provenance(physics: Mapping[str, str], *, device: str, workers: int, envs: int, **more: str) -> Provenance:
     """Write down on what is measured.
 
     Args:
@@ -33,7 +28,7 @@ def provenance(physics: Mapping[str, str], *, device: str, workers: int, envs: i
         device: torch device of the policy.
         workers: simulator processes.
         envs: environments in all, and the largest batch of a decision.
-        **drawing: what the suite says of its pictures and its own environment; empty values are left out.
+        **more: how the policy computes, and what the suite says of its pictures and environment; empty values are left out.
     """
     code, versions = code_version(), package_versions()
     return {
@@ -45,11 +40,13 @@ def provenance(physics: Mapping[str, str], *, device: str, workers: int, envs: i
         "processor": hardware("cpu"),
         "workers": str(workers),
         "envs": str(envs),
-        **{name.replace("_", " "): value for name, value in drawing.items() if value},
+        **{name.replace("_", " "): value for name, value in {"driver": driver(), **more}.items() if value},
     }
 
 
-def suite_provenance(pool: SimulatorPool, physics: Mapping[str, str], *, device: str, draws: bool) -> Provenance:
+def suite_provenance(
+    pool: SimulatorPool, physics: Mapping[str, str], *, device: str, draws: bool, **computing: str
+) -> Provenance:
     """As :func:`provenance`, of a foreign suite whose workers run and whose physics was probed.
 
     Args:
@@ -57,6 +54,7 @@ def suite_provenance(pool: SimulatorPool, physics: Mapping[str, str], *, device:
         physics: see :func:`provenance`.
         device: torch device of the policy.
         draws: whether anybody looks at pictures.
+        **computing: how the policy computes.
     """
     pictures = {"render": render_of(pool), **{key: str(pool.probed.get(key, "")) for key in ("renderer", "frame")}}
     return provenance(
@@ -65,6 +63,7 @@ def suite_provenance(pool: SimulatorPool, physics: Mapping[str, str], *, device:
         workers=pool.workers,
         envs=pool.slots,
         suite_python=str(pool.suite["python"]),
+        **computing,
         **(pictures if draws else {}),
     )
 
@@ -72,14 +71,6 @@ def suite_provenance(pool: SimulatorPool, physics: Mapping[str, str], *, device:
 def render_of(pool: SimulatorPool) -> str:
     """GL back end of the workers, or the device that they draw on."""
     return pool.launch.variables.get("MUJOCO_GL") or str(pool.launch.options.get("device", ""))
-
-
-@cache
-def embedded_drawing() -> dict[str, str]:
-    """Back end and renderer of the embedded suite, found in a child process so that no GL context is made in this one."""
-    import worldrl_envs  # noqa: F401  (chooses the back end)
-
-    return {"render": os.environ.get("MUJOCO_GL", ""), "renderer": renderer_name(sys.executable, RENDER_TIMEOUT_S)}
 
 
 def continued(earlier: Provenance, now: Provenance) -> Provenance:

@@ -8,7 +8,7 @@ from typing import Any
 from worldrl.core.actions import suite_actions
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.types import Episode
-from worldrl.evaluation.evaluate import device_of, evaluate_with
+from worldrl.evaluation.evaluate import computing, device_of, evaluate_with
 from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.provenance import suite_provenance
 from worldrl.evaluation.result import EvalResult
@@ -67,7 +67,7 @@ def evaluate_in_suite(
         rules = Rules(protocol.horizon, cameras, protocol.hold_steps, frozenset(record))
         return play_episodes(pool, specs, actor, rules, account)
 
-    found = suite_provenance(pool, protocol.packages, device=device_of(actor), draws=bool(cameras))
+    found = suite_provenance(pool, protocol.packages, device=device_of(actor), draws=bool(cameras), **computing(actor))
     return evaluate_with(run, protocol, provenance=found, **recording)
 
 

@@ -25,17 +25,16 @@ from worldrl.evaluation.result import EvalResult, mean_score
 from worldrl.evaluation.suites import evaluate_in_suite, suite_protocol
 from worldrl.evaluation.trained_on import examine
 from worldrl.jobs.benchmark_films import (
-    EMBEDDED,
-    EXPERT,
     actor_of,
     cameras_of,
     film_failures,
     identity_of,
     open_foreign,
+    recycle_after_of,
 )
 from worldrl.jobs.benchmark_plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
-from worldrl.jobs.benchmark_report import Measured, write_report
-from worldrl.jobs.benchmark_tables import write_tables
+from worldrl.jobs.benchmark_report import EMBEDDED, EXPERT, RECORDINGS, Measured, write_report
+from worldrl.jobs.benchmark_tables import protocol_line, write_tables
 from worldrl.jobs.evaluate import DOMAIN, DOMAINS, HOLD_STEPS, show, video_writer
 from worldrl.jobs.opening import choose_tasks, open_run
 from worldrl.jobs.suite_opening import say_assets
@@ -75,9 +74,11 @@ class BenchmarkSettings:
     assets: str = setting("", "LIBERO: folder of its assets; empty takes what setup was told")
     assets_note: str = setting("", "LIBERO: what the result must say about its assets besides what setup was told")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
-    recycle_after: int = setting(50, "foreign suites: episodes after which a worker is replaced")
+    recycle_after: int | None = setting(
+        None, "episodes after which a worker is replaced; null for 50 of a foreign suite, 250 of the embedded one"
+    )
     restarts: int = setting(2, "how often one episode may lose its worker")
-    videos: int = setting(0, "episodes per task recorded as mp4")
+    videos: int = setting(0, "episodes per task filmed, in recordings/ and on the page")
     failures: int = setting(3, "failed episodes that are run again for the report's pictures")
     against: str = setting("", "finished benchmark to compare with: ends as soon as the comparison is decided")
     stopping: str = setting(
@@ -95,8 +96,10 @@ class BenchmarkSettings:
         one_of("stopping", self.stopping, tuple(RULES))
         for name in ("first_index", "workers", "restarts", "videos", "failures", "latency", "hold_steps"):
             non_negative(name, getattr(self, name))
-        for name in ("episodes", "envs", "timeout_s", "recycle_after", "image_size"):
+        for name in ("episodes", "envs", "timeout_s", "image_size"):
             positive(name, getattr(self, name))
+        if self.recycle_after is not None:
+            positive("recycle_after", self.recycle_after)
 
 
 def main(settings: BenchmarkSettings) -> dict[str, Any]:
@@ -136,6 +139,7 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
         metrics["pictures_note"] = films.note
         run.write_result(metrics, **provenance)
     show(metrics, result.protocol.hash)
+    console().print(protocol_line(result.protocol, run.path), markup=False)
     say_assets(metrics)
     if films.note:
         console().print(films.note, markup=False)
@@ -224,9 +228,10 @@ def embedded(
         "envs_per_worker": max(1, settings.envs // max(1, settings.workers)),
         "timeout_s": settings.timeout_s,
         "restarts": settings.restarts,
+        "recycle_after": recycle_after_of(settings),
         "out": run.path,
         "record_videos": settings.videos,
-        "on_recording": video_writer(run.path / "videos", protocol.control_hz),
+        "on_recording": video_writer(run.path / RECORDINGS, protocol.control_hz),
         "race": race,
     }
     began_s = time.monotonic()
@@ -274,7 +279,7 @@ def foreign(
             identity=identity_of(settings),
             out=run.path,
             record_videos=settings.videos,
-            on_recording=video_writer(run.path / "videos", protocol.control_hz) if settings.videos else None,
+            on_recording=video_writer(run.path / RECORDINGS, protocol.control_hz) if settings.videos else None,
             race=race,
         )
     return result, {**suite.facts, **trained, **undecided(race, result)}

@@ -19,7 +19,7 @@ from worldrl.core.types import Episode
 from worldrl.evaluation.evaluate import policy_actor
 from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.result import EvalResult
-from worldrl.jobs.benchmark_report import Films, choose_failures
+from worldrl.jobs.benchmark_report import EMBEDDED, EXPERT, Films, choose_failures
 from worldrl.jobs.suite_opening import OpenSuite, open_suite
 from worldrl.jobs.train_offline import offline_agent
 from worldrl.rollout.actors import AnyActor, ExpertActor, actor_to_json
@@ -32,8 +32,6 @@ from worldrl.rollout.vector_agent import VectorActor, vector_facts
 
 if TYPE_CHECKING:
     from worldrl.jobs.benchmark import BenchmarkSettings
-
-EMBEDDED, EXPERT = "embedded", "expert"
 
 
 def open_foreign(
@@ -51,8 +49,13 @@ def open_foreign(
         slots=settings.envs,
         timeout_s=settings.timeout_s,
         restarts=settings.restarts,
-        recycle_after=settings.recycle_after,
+        recycle_after=recycle_after_of(settings),
     )
+
+
+def recycle_after_of(settings: BenchmarkSettings) -> int:
+    """Episodes that a worker plays: vendors' simulators leak most, and a worker of the embedded suite loads the policy anew."""
+    return settings.recycle_after or (250 if settings.suite == EMBEDDED else 50)
 
 
 def cameras_of(settings: BenchmarkSettings) -> tuple[str, ...]:

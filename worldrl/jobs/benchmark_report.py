@@ -13,15 +13,20 @@ from worldrl.core.atomic import write_file
 from worldrl.core.provenance import package_versions
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
-from worldrl.evaluation.report.model import DataUse, Filmstrip, Number, ReportData, Stage, SuccessRow, Table
+from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.evaluation.report.model import DataUse, Filmstrip, Number, ReportData, Stage, SuccessRow, Table, Video
 from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import save_report_data
 from worldrl.evaluation.report.words import count, interval, percent
 from worldrl.evaluation.result import UNMEASURED, EvalResult
-from worldrl.jobs.evaluate import clipping
+from worldrl.jobs.benchmark_tables import protocol_rows
+from worldrl.jobs.evaluate import clipping, video_name
 from worldrl.rollout.suite_episodes import Spent
 
-PAGE = ("rates", "measurements", "filmstrips", "cost", "notes", "configuration")
+EMBEDDED, EXPERT = "embedded", "expert"
+PAGE = ("rates", "measurements", "filmstrips", "videos", "cost", "notes", "configuration")
+RECORDINGS = "recordings"
+"""Folder of the filmed episodes, each under its task, initial state and outcome."""
 FRAMES = 10
 """Pictures of each failure's strip."""
 LIMITS = (
@@ -86,8 +91,9 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
         sections=PAGE,
         tasks=[*(SuccessRow(task, after=result.rate(task)) for task in result.protocol.tasks), total(result)],
         headline=headline(found, run.wall_s, workers),
-        tables=[states_table(result), *always_table(found)],
+        tables=[states_table(result), *always_table(found), protocol_table(result.protocol)],
         filmstrips=[strip(episode) for episode in found.films.episodes],
+        videos=recorded(result, run.path / RECORDINGS),
         stages=stages(found.spent, run.wall_s),
         data_budget=[DataUse("measurement", len(result.outcomes), "these rates; nothing was trained on them here")],
         seeds=[seed],
@@ -105,6 +111,7 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
             *limits,
             *(f"Warning: {text}." for text in found.extra.get("warnings", ())),
             *LIMITS,
+            *_copies(found, workers),
             lasting(result),
             *_clipped(result),
             *_validity(result),
@@ -198,8 +205,21 @@ def always_table(found: Measured) -> list[Table]:
     return [Table("Initial states that always fail", ("Task", "States"), rows, note)]
 
 
+def protocol_table(protocol: EvalProtocol) -> Table:
+    """Everything that decides what the rates mean."""
+    note = "Results can be compared where all of it is equal; evaluation.json holds it whole."
+    return Table(f"Protocol {protocol.hash}", ("Field", "Value"), protocol_rows(protocol), note)
+
+
 def _numbers(states: Sequence[int]) -> str:
     return ", ".join(map(str, states)) or "none"
+
+
+def _copies(found: Measured, workers: int) -> list[str]:
+    """Only foreign suites have one policy for all workers; the embedded suite's decide where they simulate."""
+    if found.suite != EMBEDDED or found.result.policy == EXPERT or workers < 2:
+        return []
+    return [f"Each of the {workers} workers held a copy of the policy, and decided for its own environments alone."]
 
 
 def _clipped(result: EvalResult) -> list[str]:
@@ -224,6 +244,18 @@ def strip(episode: Episode) -> Filmstrip:
     caption = f"“{episode.instruction}”, {len(episode)} steps.{again if episode.success else ''}"
     state = f"{episode.task}, initial state {episode.meta['index']}"
     return Filmstrip(state, caption, rows, [f"step {step}" for step in at.tolist()])
+
+
+def recorded(result: EvalResult, folder: Path) -> list[Video]:
+    """The films in ``folder`` of measured episodes, also those of an earlier part of a run that went on."""
+    films = []
+    for outcome in result.outcomes:
+        spec, ended = outcome.spec, "Fulfilled" if outcome.success_once else "Not fulfilled"
+        path = folder / video_name(spec.task, spec.index, success=outcome.success_once)
+        if path.is_file():
+            title = f"{spec.task}, initial state {spec.index}"
+            films.append(Video(title, f"{ended}; {outcome.steps} steps.", path.read_bytes()))
+    return films
 
 
 def choose_failures(result: EvalResult, most: int) -> list[int]:

@@ -118,10 +118,15 @@ def video_writer(folder: Path, fps: float) -> Callable[[Episode], None]:
     """Return a function that writes an episode's scene camera as ``<task>-<index>-<outcome>.mp4``."""
 
     def write(episode: Episode) -> None:
-        outcome = "success" if episode.success else "failure"
-        write_mp4(episode.frames[:, 0], folder / f"{episode.task}-{episode.meta['index']:03d}-{outcome}.mp4", fps)
+        name = video_name(episode.task, episode.meta["index"], success=episode.success)
+        write_mp4(episode.frames[:, 0], folder / name, fps)
 
     return write
+
+
+def video_name(task: str, index: int, *, success: bool) -> str:
+    """Name of the file of one recorded episode."""
+    return f"{task}-{index:03d}-{'success' if success else 'failure'}.mp4"
 
 
 def show(metrics: Mapping[str, Any], protocol_hash: str) -> None:

@@ -7,6 +7,7 @@ On the simulator's side, in the checkout::
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,16 +29,22 @@ class ServePolicySettings:
     """Which policy, and where it listens."""
 
     policy: str = required("folder of a policy of two arms (14 joint targets)")
-    host: str = setting("127.0.0.1", "address to listen on; there is no password, so think before opening it")
+    host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(18080, "port; 0 takes a free one")
+    exposed: bool = setting(False, "listen where other machines reach it, though there is no password")
     device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
     replan: int | None = setting(None, "actions given of each chunk; null for all")
 
     def __post_init__(self) -> None:
-        """Check the range."""
+        """Check the range, and that nobody opens it to others unasked."""
         if not 0 <= self.port < 65536:
             raise SettingError(f"port: must be in 0..65535, received {self.port}")
+        if not self.exposed and not is_loopback(self.host):
+            raise SettingError(
+                f"host: other machines may reach {self.host!r}, and there is no password: whoever does is served by this policy and may keep "
+                "it busy; keep host=127.0.0.1 and tunnel the port (ssh -L), or say exposed=true"
+            )
 
 
 def main(settings: ServePolicySettings) -> dict[str, Any]:
@@ -60,6 +67,14 @@ def main(settings: ServePolicySettings) -> dict[str, Any]:
         except KeyboardInterrupt:  # the way a server ends; nothing is left half done
             console().print("closed")
     return {}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; a name other than localhost counts as reached by others."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def open_server(settings: ServePolicySettings) -> Any:

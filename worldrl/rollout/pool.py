@@ -14,6 +14,7 @@ from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from types import TracebackType
+from typing import Any
 
 from worldrl.core.errors import WorkerError
 from worldrl.core.types import Episode
@@ -64,12 +65,15 @@ class Worker:
         share: what it runs.
         timeout_s: longest silence (s).
         restarts: how often the same episode may lose it before that is an error.
+        recycle_after: episodes after which a fresh process goes on; None never.
     """
 
-    def __init__(self, number: int, share: Share, *, timeout_s: float, restarts: int) -> None:
+    def __init__(
+        self, number: int, share: Share, *, timeout_s: float, restarts: int, recycle_after: int | None
+    ) -> None:
         self.number = number
         self.finished = False
-        self._share, self._timeout_s, self._restarts = share, timeout_s, restarts
+        self._share, self._timeout_s, self._restarts, self._most = share, timeout_s, restarts, recycle_after
         self._owed: dict[int, Assignment] = {item.position: item for item in share.episodes}
         self._started: set[int] = set()
         self._restarted = set(share.restarted)
@@ -79,7 +83,9 @@ class Worker:
     def _start(self) -> None:
         context = get_context("spawn")
         self.connection, theirs = context.Pipe(duplex=False)
-        share = replace(self._share, episodes=list(self._owed.values()), restarted=self._restarted)
+        self._given = list(self._owed)[: self._most]
+        episodes = [self._owed[position] for position in self._given]
+        share = replace(self._share, episodes=episodes, restarted=self._restarted)
         self.process: SpawnProcess = context.Process(
             target=worker_main,
             args=(theirs, json.dumps(share.to_json())),
@@ -92,6 +98,13 @@ class Worker:
         self._call, self._position = "start", -1
         self._started.clear()
         self._last_s = time.monotonic() + max(0.0, STARTUP_S - self._timeout_s)
+
+    def _go_on(self) -> None:
+        """Begin what is still owed in a fresh process, the last one being at its end; without any, be finished."""
+        self.finished = not self._owed
+        if not self.finished:
+            self.stop()
+            self._start()
 
     def heard(self) -> None:
         """Note a sign of life."""
@@ -116,7 +129,7 @@ class Worker:
         header, arrays = decode(self.connection.recv_bytes())
         self.heard()
         if header["kind"] == "finished":
-            self.finished = True
+            self._go_on()
         elif header["kind"] == "failed":
             raise WorkerError(f"{self._whereabouts()} failed: {header['error']}\n{header['traceback']}")
         elif header["kind"] == "pulse":
@@ -146,8 +159,8 @@ class Worker:
         end = f"was silent for {self._timeout_s:g} s and killed" if silent else describe_exit(self.process.exitcode)
         story = f"{self._whereabouts()} {end}"
         self.connection.close()
-        if not self._owed:  # it died after its last result: nothing is lost
-            self.finished = True
+        if not self._owed.keys() & self._given:  # it died after its last result: nothing is lost
+            self._go_on()
             return
         lost = self._started & self._owed.keys()
         self._losses.update(lost or {NOBODY})
@@ -178,17 +191,21 @@ class WorkerPool:
         shares: one per worker.
         timeout_s: longest silence of a worker (s).
         restarts: how often the same episode may lose its worker before that is an error.
+        recycle_after: episodes after which a worker is replaced by a fresh one; None never.
     """
 
-    def __init__(self, shares: Sequence[Share], *, timeout_s: float, restarts: int) -> None:
-        self._shares, self._timeout_s, self._restarts = shares, timeout_s, restarts
+    def __init__(
+        self, shares: Sequence[Share], *, timeout_s: float, restarts: int, recycle_after: int | None = None
+    ) -> None:
+        self._shares = shares
+        self._rules: dict[str, Any] = {"timeout_s": timeout_s, "restarts": restarts, "recycle_after": recycle_after}
         self._workers: list[Worker] = []
 
     def __enter__(self) -> WorkerPool:
         """Start every worker."""
         try:
             for number, share in enumerate(self._shares):
-                self._workers.append(Worker(number, share, timeout_s=self._timeout_s, restarts=self._restarts))
+                self._workers.append(Worker(number, share, **self._rules))
         except BaseException:
             self._stop()
             raise

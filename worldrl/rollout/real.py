@@ -7,26 +7,29 @@
 
 Worker ``w`` of ``W`` runs specs ``w, w + W, ...``, so neighbours in a list sorted by task are spread evenly. A worker
 that dies or falls silent is restarted and its unfinished episodes are run again from the start; an episode that loses its
-worker too often is an error. No worker outlives the iterator.
+worker too often is an error. With ``recycle_after`` a fresh process goes on after so many episodes: renderers leak. No worker outlives the iterator.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from worldrl.core.errors import ProtocolError, SettingError
 from worldrl.core.types import Episode
 from worldrl.rollout.actors import AnyActor
+from worldrl.rollout.drawing import embedded_drawing
 from worldrl.rollout.pool import WorkerPool
 from worldrl.rollout.share import Assignment, Share, run_share
 from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
 
 Result = Episode | EpisodeOutcome
 Order = Literal["spec", "completion"]
+LEAST = {"workers": 0, "envs_per_worker": 1, "hold_steps": 0, "recycle_after": 1}
+"""Least values of settings that count."""
 
 
 def rollout_episodes(
@@ -41,12 +44,12 @@ def rollout_episodes(
     record: bool | Collection[int] = True,
     order: Order = "spec",
     restarts: int = 1,
+    recycle_after: int | None = None,
 ) -> Iterator[Result]:
     """Run episodes in the real simulator.
 
-    The call checks its arguments at once; processes start with the first ``next`` and end with the iterator,
-    also when it is abandoned or interrupted. Scripts that call it with workers need the usual
-    ``if __name__ == "__main__":`` guard of spawned processes.
+    The call checks its arguments at once; processes start with the first ``next`` and end with the iterator, also when it is
+    abandoned or interrupted. Scripts that call it with workers need the usual ``if __name__ == "__main__":`` guard.
 
     Args:
         specs: the episodes; each identity may appear once.
@@ -59,6 +62,7 @@ def rollout_episodes(
         record: True for full episodes, False for outcomes, or the positions in ``specs`` to record in full.
         order: yield in the order of ``specs`` (buffers a few results), or as episodes finish.
         restarts: how often the same episode may lose its worker before that is an error.
+        recycle_after: episodes after which a worker is replaced by a fresh one; None never.
 
     Returns:
         An iterator over one ``Episode`` (recorded positions) or ``EpisodeOutcome`` for each spec.
@@ -66,17 +70,17 @@ def rollout_episodes(
     Raises:
         SettingError: a number is out of range, or there is not one actor per spec.
         ProtocolError: an episode identity appears twice.
+        WorkerEnvironmentError: pictures are needed of workers, and nothing renders.
         WorkerError: a worker raised, or died or fell silent more than ``restarts`` times on the same episode.
     """
-    _check(specs, actor, workers=workers, envs_per_worker=envs_per_worker, timeout_s=timeout_s, hold_steps=hold_steps)
+    counts = {"workers": workers, "envs_per_worker": envs_per_worker, "hold_steps": hold_steps}
+    _check(specs, actor, counts | ({} if recycle_after is None else {"recycle_after": recycle_after}), timeout_s)
     count = max(1, min(workers, len(specs)))
     positions = range(len(specs))
     each = list(actor) if isinstance(actor, Sequence) else [actor] * len(specs)
     actors = list(dict.fromkeys(each))
     whole = Share(
-        episodes=[
-            Assignment(at, spec, actors.index(own)) for at, (spec, own) in enumerate(zip(specs, each, strict=True))
-        ],
+        episodes=[Assignment(at, *pair) for at, pair in enumerate(zip(specs, map(actors.index, each), strict=True))],
         actors=actors,
         env_options=env_options,
         envs_per_worker=envs_per_worker,
@@ -86,22 +90,19 @@ def rollout_episodes(
     if workers == 0:
         return _arrange(_inline(whole), order)
     shares = [replace(whole, episodes=whole.episodes[number::count]) for number in range(count)]
-    return _pooled(shares, order, timeout_s, restarts) if specs else iter(())
+    pool = WorkerPool(shares, timeout_s=timeout_s, restarts=restarts, recycle_after=recycle_after)
+    return _pooled(pool, shares, order) if specs else iter(())
 
 
 def _check(
     specs: Sequence[EpisodeSpec],
     actor: AnyActor | Sequence[AnyActor],
-    *,
-    workers: int,
-    envs_per_worker: int,
+    counts: Mapping[str, int],
     timeout_s: float,
-    hold_steps: int,
 ) -> None:
     """Raise where an argument of :func:`rollout_episodes` cannot be used."""
-    lowest = {"workers": (workers, 0), "envs_per_worker": (envs_per_worker, 1), "hold_steps": (hold_steps, 0)}
-    for name, (value, low) in lowest.items():
-        if value < low:
+    for name, value in counts.items():
+        if value < (low := LEAST[name]):
             raise SettingError(f"{name}: must be >= {low}, received {value}")
     if isinstance(actor, Sequence) and len(actor) != len(specs):
         raise SettingError(f"actor: needs one for each of the {len(specs)} specs, received {len(actor)}")
@@ -147,11 +148,13 @@ class _Held:
             yield self._items.pop(first)
 
 
-def _pooled(shares: Sequence[Share], order: Order, timeout_s: float, restarts: int) -> Iterator[Result]:
+def _pooled(pool: WorkerPool, shares: Sequence[Share], order: Order) -> Iterator[Result]:
+    if shares[0].obs == "pixels":
+        embedded_drawing()
     # Memory holds a few results at most: beyond that only the worker whose turn it is may deliver.
     window = 2 * len(shares) * shares[0].envs_per_worker
     held = _Held(order)
-    with WorkerPool(shares, timeout_s=timeout_s, restarts=restarts) as pool:
+    with pool:
         while not pool.finished:
             owner = held.turn % len(shares)
             paused = set(range(len(shares))) - {owner} if len(held) >= window else ()

@@ -117,7 +117,7 @@ class SimulatorProcess:
 
         Raises:
             Lost: the worker is gone, or sent something that is not ours.
-            WorkerError: it reports an exception; asking again would raise it again.
+            WorkerError: it reports an exception, or why it cannot serve; asking again would raise it again.
         """
         try:
             header, arrays = self.connection.receive()
@@ -129,6 +129,8 @@ class SimulatorProcess:
             return None
         if header["kind"] == "failed":
             raise WorkerError(f"{self._launch.name}: {header['error']}\n{header['traceback']}")
+        if header["kind"] == "refused":
+            raise WorkerError(f"{self._launch.name}: {header['error']}")
         if header["kind"] == "ready" and header["protocol"] != PROTOCOL:
             raise WorkerError(
                 f"{self._launch.name}: the worker speaks protocol {header['protocol']}, the core {PROTOCOL}"

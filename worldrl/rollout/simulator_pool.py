@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import ActionError, SettingError, WorkerError
 from worldrl.rollout.simulator import Launch, Lost, Reply, SimulatorProcess
-from worldrl.workers.server import is_picture, start_name
+from worldrl.workers.server import start_name, unpack
 from worldrl.workers.wire import Arrays
 
 Row = dict[str, NDArray[Any]]
@@ -161,38 +161,49 @@ class SimulatorPool:
             requests[number] = _reset_request({slot: starts[slot] for slot in mine}, render=render)
             self._played[number] += len(mine)
         self._journals |= {slot: _Journal(start) for slot, start in starts.items()}
-        return self._rows(self._exchange(requests))
+        return {slot: rows[-1] for slot, rows in self._rows(self._exchange(requests)).items()}
 
     def step(
         self, actions: Mapping[int, NDArray[np.float32]], *, render: Collection[int] | None = None
     ) -> dict[int, Row]:
-        """Take one action in each of the slots.
+        """Take one action ``[A]`` in each of the slots, as :meth:`steps`; returns the next observation by slot."""
+        stepped = self.steps({slot: action[None] for slot, action in actions.items()}, render=render)
+        return {slot: rows[-1] for slot, rows in stepped.items()}
+
+    def steps(
+        self, actions: Mapping[int, NDArray[np.float32]], *, render: Collection[int] | None = None
+    ) -> dict[int, list[Row]]:
+        """Take the same number of actions in each of the slots, in one message to each worker.
+
+        A slot ends early behind a step that fulfils its task; what is left of its actions was not taken then.
 
         Args:
-            actions: float32 ``[A]`` by slot.
-            render: slots whose cameras are drawn; None draws all.
+            actions: float32 ``[n, A]`` by slot; n is 1 in suites that do not say ``several_steps``.
+            render: slots whose cameras are drawn at the last of their actions; None draws all.
 
         Returns:
-            Next observation by slot.
+            The observation after each step that was taken, by slot.
 
         Raises:
             ActionError: a number is not finite; no state was changed.
         """
-        for slot, action in actions.items():
-            if not np.isfinite(action).all():
+        for slot, given in actions.items():
+            if not np.isfinite(given).all():
                 start = self._journals[slot].start
-                raise ActionError(f"{start.describe()}: action {action} is not finite; look at the policy's statistics")
+                bad = given[~np.isfinite(given).all(axis=-1)][0]
+                raise ActionError(f"{start.describe()}: action {bad} is not finite; look at the policy's statistics")
         requests: dict[int, Request] = {}
         for number, mine in self._by_owner(actions).items():
             drawn = [render is None or slot in render for slot in mine]
             batch = np.stack([actions[slot] for slot in mine]).astype(np.float32)
             requests[number] = ({"kind": "step", "slots": mine, "render": drawn}, {"action": batch})
-        rows = self._rows(self._exchange(requests))
-        for slot, action in actions.items():
+        stepped = self._rows(self._exchange(requests))
+        for slot, rows in stepped.items():
             journal = self._journals[slot]
-            journal.actions.append((np.array(action, np.float32), journal.asked))
-            journal.asked = False
-        return rows
+            for action in actions[slot][: len(rows)]:
+                journal.actions.append((np.array(action, np.float32), journal.asked))
+                journal.asked = False
+        return stepped
 
     def expert(self, slots: Collection[int]) -> dict[int, NDArray[np.float32]]:
         """Ask the suite's scripted expert what it would do, float32 ``[A]`` by slot."""
@@ -269,7 +280,7 @@ class SimulatorPool:
         for action, asked in journal.actions:
             if asked:
                 self._ask_again(process, slot)
-            process.send({"kind": "step", "slots": [slot], "render": [False]}, {"action": action[None]})
+            process.send({"kind": "step", "slots": [slot], "render": [False]}, {"action": action[None, None]})
             arrays = process.answer()[1]
         if journal.asked:
             self._ask_again(process, slot)
@@ -332,17 +343,8 @@ class SimulatorPool:
         if reply is not None:
             replies[number] = reply
 
-    def _rows(self, replies: Mapping[int, Reply]) -> dict[int, Row]:
-        rows: dict[int, Row] = {}
-        for header, arrays in replies.values():
-            pictured: list[int] = header["pictured"]
-            for place, slot in enumerate(header["slots"]):
-                rows[slot] = {name: values[place] for name, values in arrays.items() if not is_picture(name)}
-                if slot in pictured:
-                    at = pictured.index(slot)
-                    rows[slot] |= {name: values[at] for name, values in arrays.items() if is_picture(name)}
-                if "instructions" in header:
-                    rows[slot]["instruction"] = np.array(header["instructions"][place])
-        for slot, row in rows.items():
-            self._journals[slot].state = row["state"]
+    def _rows(self, replies: Mapping[int, Reply]) -> dict[int, list[Row]]:
+        rows = {slot: taken for reply in replies.values() for slot, taken in unpack(*reply).items()}
+        for slot, taken in rows.items():
+            self._journals[slot].state = taken[-1]["state"]
         return rows

@@ -196,29 +196,50 @@ def _fill(
 def _round(
     pool: SimulatorPool, running: dict[int, _Run], decider: _Decider, rules: Rules, spent: Spent
 ) -> Iterator[Episode | EpisodeOutcome]:
-    """Decide once and execute what was decided; yields the episodes that end."""
+    """Decide once and execute what was decided; yields the episodes that end.
+
+    What nobody looks at in between goes to the workers in one message.
+    """
     began_s, spec = time.monotonic(), suite_actions(pool.suite)
-    chosen = decider.decide(running)
+    left = decider.decide(running)
     spent.decide_s += time.monotonic() - began_s
-    for at in range(max(len(actions) for actions in chosen.values())):
-        live = {slot: spec.within(chosen[slot][at]) for slot in running if at < len(chosen[slot])}
-        if not live:
-            return
-        seen = {slot for slot in live if at + decider.looks >= len(chosen[slot])}  # when the next decision is made
-        drawn = {slot for slot in live if running[slot].position in rules.record or slot in seen}
+    while left:
+        count = _together(pool, running, left, decider, rules)
+        # The newest observations are looked at when the next decision is made.
+        seen = {slot for slot, actions in left.items() if count + decider.looks > len(actions)}
+        drawn = {slot for slot in left if running[slot].position in rules.record or slot in seen}
+        taken = {slot: spec.within(actions[:count]) for slot, actions in left.items()}
         began_s = time.monotonic()
-        stepped = pool.step(live, render=drawn)
-        spent.simulate_s, spent.steps = spent.simulate_s + time.monotonic() - began_s, spent.steps + len(live)
-        for slot, obs in stepped.items():
-            run = running[slot]
-            run.row.see(obs)
-            run.steps += 1
-            over = run.steps >= rules.horizon[run.row.spec.task]
-            clipped = int((live[slot] != chosen[slot][at]).sum())
-            run.recording.step(live[slot], obs, _info(obs), env_ended=over, clipped=clipped)
-            if run.recording.ended:
-                run.recording.restarted = pool.finish(slot)
+        stepped = pool.steps(taken, render=drawn)
+        spent.simulate_s += time.monotonic() - began_s
+        for slot, rows in stepped.items():
+            spent.steps += len(rows)
+            _note(running[slot], rows, taken[slot], left[slot], rules)
+            left[slot] = left[slot][len(rows) :]
+            if running[slot].recording.ended:
+                running[slot].recording.restarted = pool.finish(slot)
                 yield _result(running.pop(slot), rules)
+        left = {slot: actions for slot, actions in left.items() if slot in running and len(actions)}
+
+
+def _together(pool: SimulatorPool, running: Mapping[int, _Run], left: Actions, decider: _Decider, rules: Rules) -> int:
+    """How many steps all slots can take before one is drawn, recorded, or at the end of its actions or its time."""
+    if not pool.suite["several_steps"] or any(running[slot].position in rules.record for slot in left):
+        return 1
+    undrawn = min(len(actions) - max(0, decider.looks - 1) for actions in left.values())
+    time_left = min(rules.horizon[running[slot].row.spec.task] - running[slot].steps for slot in left)
+    return max(1, min(undrawn, time_left))
+
+
+def _note(
+    run: _Run, rows: Sequence[Mapping[str, Any]], taken: NDArray[np.float32], decided: NDArray[np.float32], rules: Rules
+) -> None:
+    """Write down steps that were taken, and which of their numbers had been decided outside the robot's range."""
+    for obs, action, wanted in zip(rows, taken, decided, strict=False):  # a task that is fulfilled ends them early
+        run.row.see(obs)
+        run.steps += 1
+        over = run.steps >= rules.horizon[run.row.spec.task]
+        run.recording.step(action, obs, _info(obs), env_ended=over, clipped=int((action != wanted).sum()))
 
 
 def in_order(

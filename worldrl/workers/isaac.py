@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 
 from worldrl.workers import isaac_facts as facts
 from worldrl.workers.rotations import axis_angle, rotation_matrix, turn_from_down
+from worldrl.workers.server import Refusal
 from worldrl.workers.wire import Arrays
 
 NEVER_S = 1e9
 
 
-class IsaacError(RuntimeError):
+class IsaacError(Refusal):
     """Isaac Lab is not what the adapter expects, or is asked for what one process cannot hold."""
 
 

@@ -17,6 +17,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.workers.server import Refusal
+
 GAIN = 16.0
 """Action per metre of distance: full speed beyond 6 cm."""
 OPEN, CLOSED = -1.0, 1.0
@@ -62,7 +64,7 @@ class World(Protocol):
         ...
 
 
-class NoExpertError(RuntimeError):
+class NoExpertError(Refusal):
     """The expert does not know this kind of goal."""
 
 

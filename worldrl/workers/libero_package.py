@@ -13,12 +13,13 @@ from typing import Any
 
 from worldrl.workers import libero_facts as facts
 from worldrl.workers.boot import load_file
+from worldrl.workers.server import Refusal
 
 PHYSICAL = (".py", ".xml", ".json", ".stl", ".msh")
 """Endings of files that decide physics; textures and meshes that are only seen do not."""
 
 
-class LiberoError(RuntimeError):
+class LiberoError(Refusal):
     """The environment is not the one that the protocol names: packages, assets or physics."""
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.workers.libero_facts import STORED_STATES
+from worldrl.workers.server import Refusal
 
 DIGESTS: Mapping[str, str] = {
     "libero_spatial": "34ca9b09f1c15b4115f45080a36b3e95e28711c6008db2b6caca01f6cbe3f223",
@@ -32,7 +33,7 @@ DIGESTS: Mapping[str, str] = {
 _NAMES = {"numpy.core.multiarray _reconstruct", "numpy ndarray", "numpy dtype", "_codecs encode"}
 
 
-class StatesError(ValueError):
+class StatesError(Refusal, ValueError):
     """Stored states are missing, damaged, or not those of the benchmark."""
 
 

@@ -18,13 +18,14 @@ from numpy.typing import NDArray
 from worldrl.workers import maniskill_facts as facts
 from worldrl.workers.maniskill_expert import CubeExpert
 from worldrl.workers.rotations import axis_angle, rotation_matrix, turn_from_down
+from worldrl.workers.server import Refusal
 from worldrl.workers.wire import Arrays
 
 TOUCH_N = 1e-3
 """Force (N) between a finger and an object that counts as contact."""
 
 
-class ManiSkillError(RuntimeError):
+class ManiSkillError(Refusal):
     """The environment is not the one that the protocol names, or an unknown task is asked for."""
 
 

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.workers import robotwin_facts as facts
+from worldrl.workers.server import Refusal
 
 Verdict = Mapping[str, Any]
 SOLVED, UNSTABLE, UNSOLVED, FAILED = "solved", "unstable", "unsolved", "failed"
 
 
-class RoboTwinError(RuntimeError):
+class RoboTwinError(Refusal):
     """The checkout is not what the adapter expects, or no start can be found."""
 
 

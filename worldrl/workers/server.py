@@ -5,18 +5,21 @@ Requests (parent → worker), each answered by ``ready``, ``rows`` or ``failed``
     hello    protocol, options                                    first message
     reset    episodes: [[slot, task, init_id, seed, render], ...]; array start_SLOT [D] where that slot begins at a given
              state of the simulator instead of a stored one
-    step     slots, render: [bool, ...]; array action [N, A]
+    step     slots, render: [bool, ...]; array action [N, n, A], n actions of each slot with no answer in between: a slot ends
+             behind a step that fulfils its task, and is drawn at its n-th step alone
     expert   slots                                                what the suite's scripted expert would do now
     probe                                                         the suite's own check of its physics
     stop
 
 Answers (worker → parent)::
 
-    ready    protocol, suite: what the suite says about itself, and the worker's Python
-    rows     slots, pictured: slots whose cameras were rendered; arrays by name, a row per slot (pictures: per pictured)
+    ready    protocol, suite: what the suite says about itself, the worker's Python, and several_steps: whether n may be above 1
+    rows     slots, one for each step that was taken; pictured: slots whose cameras were rendered; arrays by name, a row per
+             step (pictures: per pictured, of its last step)
              instructions: after a reset, a sentence per slot where the suite words each episode, else null
     pulse    call, slot                                           before each row, at most every PULSE_S
     failed   error, traceback                                     an exception; the process ends
+    refused  error                                                a :class:`Refusal`, whose message says all; the process ends
 
 A class with a method ``serve(pulse)`` brings an object that answers requests of its own, with ``answer`` and ``close`` like
 :class:`Server`: lerobot's policies do (``worldrl.policies.lerobot_service``).
@@ -34,7 +37,7 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,6 +54,10 @@ PULSE_S = 0.5
 PICTURE = "image"
 """The main camera's picture; another camera's is called ``<camera>_image``."""
 _PARENT_CHECK_S = 1.0
+
+
+class Refusal(Exception):  # noqa: N818  (suites' errors are made of it)
+    """Why a suite cannot do what it is asked for: something is missing, or not what it must be. The message is for users."""
 
 
 class Simulation(Protocol):
@@ -169,8 +176,18 @@ class Server:
             return pack(slots, [{"action": self._call("expert", slot).expert()} for slot in slots])
         if kind != "step":
             raise ValueError(f"unknown request {kind!r}")
-        rows = zip(slots, arrays["action"], header["render"], strict=True)
-        return pack(slots, [self._call("step", slot).step(action, render=render) for slot, action, render in rows])
+        taken: list[tuple[int, Arrays]] = []
+        for slot, actions, render in zip(slots, arrays["action"], header["render"], strict=True):
+            taken += [(slot, row) for row in self._steps(slot, actions, render)]
+        return pack([slot for slot, _ in taken], [row for _, row in taken])
+
+    def _steps(self, slot: int, actions: NDArray[np.float32], render: bool) -> Iterator[Arrays]:
+        """Take actions ``[n, A]`` until the task is fulfilled: whether the episode goes on is the core's to say."""
+        for place, action in enumerate(actions, 1):
+            row = self._call("step", slot).step(action, render=render and place == len(actions))
+            yield row
+            if row["success"]:
+                return
 
     def _call(self, call: str, slot: int) -> Simulation:
         self._pulse(call, slot)
@@ -226,8 +243,10 @@ class BatchServer:
             return pack([episode[0] for episode in episodes], self._suite.reset_rows(episodes))
         if kind != "step":
             raise ValueError(f"this suite does not serve {kind!r}: it has no scripted expert")
-        slots = header["slots"]
-        return pack(slots, self._suite.step_rows(slots, arrays["action"], header["render"]))
+        slots, actions = header["slots"], arrays["action"]
+        if actions.shape[1] != 1:
+            raise ValueError(f"this suite moves its environments together, one step at a time, not {actions.shape[1]}")
+        return pack(slots, self._suite.step_rows(slots, actions[:, 0], header["render"]))
 
     def close(self) -> None:
         """Release the simulator."""
@@ -241,6 +260,19 @@ def pack(slots: Sequence[int], rows: Sequence[Arrays], instructions: Sequence[st
     stacked = {name: _stack([np.asarray(row[name]) for row in rows if name in row]) for name in names}
     told = {"instructions": list(instructions)} if any(instructions) else {}
     return {"kind": "rows", "slots": list(slots), "pictured": pictured, **told}, stacked
+
+
+def unpack(header: Mapping[str, Any], arrays: Arrays) -> dict[int, list[Arrays]]:
+    """Undo :func:`pack`: the rows of each slot, in the order of its steps; pictures are of the last."""
+    rows: dict[int, list[Arrays]] = {}
+    for place, slot in enumerate(header["slots"]):
+        row = {name: values[place] for name, values in arrays.items() if not is_picture(name)}
+        if "instructions" in header:
+            row["instruction"] = np.array(header["instructions"][place])
+        rows.setdefault(slot, []).append(row)
+    for place, slot in enumerate(header["pictured"]):
+        rows[slot][-1] |= {name: values[place] for name, values in arrays.items() if is_picture(name)}
+    return rows
 
 
 def _stack(values: Sequence[NDArray[Any]]) -> NDArray[Any]:
@@ -261,6 +293,8 @@ def main(descriptor: str, target: str) -> None:
         _serve(channel, target)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return  # nobody listens any more
+    except Refusal as refusal:
+        channel.send({"kind": "refused", "error": str(refusal)})
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         channel.send({"kind": "failed", "error": text, "traceback": traceback.format_exc()})
@@ -288,7 +322,8 @@ def _serve(channel: Channel, target: str) -> None:
             channel.send({"kind": "pulse", "call": call, "slot": slot})
 
     suite = find_suite(target)(**header["options"])
-    said = {"python": platform.python_version(), **suite.describe()}
+    several = not hasattr(suite, "step_rows")
+    said = {"python": platform.python_version(), "several_steps": several, **suite.describe()}
     channel.send({"kind": "ready", "protocol": PROTOCOL, "suite": said})
     if hasattr(suite, "pulse"):
         suite.pulse = pulse

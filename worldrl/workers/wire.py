@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Version of the messages between the core and a simulator worker, and of how they are framed (`workers/channel.py`); both
 sides must speak the same."""
 

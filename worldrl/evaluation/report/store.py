@@ -56,6 +56,7 @@ WITH_PAGE = (
     "align-world-model",
     "benchmark",
     "benchmark-offline",
+    "check-protocol",
     "reproduce",
 )
 """Commands that end with a page."""

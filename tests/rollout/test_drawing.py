@@ -1,0 +1,75 @@
+"""Unit under test: ``rollout/drawing.py``, and that workers of the embedded suite start only where it found a back end."""
+
+import os
+
+import pytest
+
+import worldrl.rollout.drawing as drawing
+import worldrl_envs
+from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.rollout import pool
+from worldrl.rollout.actors import ExpertActor
+from worldrl.rollout.real import rollout_episodes
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A machine on which these back ends draw; returns what was tried."""
+
+    def make(*working, given=None):
+        tried = []
+
+        def renderer_name(python, timeout_s):
+            tried.append(os.environ["MUJOCO_GL"])
+            return "a renderer" if tried[-1] in working else ""
+
+        def choose_backend(python, timeout_s, backends):
+            tried.extend(backends)
+            found = [name for name in backends if name in working]
+            return (found or [None])[0], [f"{name}: no device" for name in backends if name not in working]
+
+        monkeypatch.setattr(drawing, "renderer_name", renderer_name)
+        monkeypatch.setattr(drawing, "choose_backend", choose_backend)
+        monkeypatch.setattr(worldrl_envs, "GIVEN_BACKEND", given)
+        monkeypatch.setenv("MUJOCO_GL", given or "egl")
+        return tried
+
+    drawing.embedded_drawing.cache_clear()
+    yield make
+    drawing.embedded_drawing.cache_clear()
+
+
+def test_one_look_per_process_where_the_first_back_end_draws(machine):
+    tried = machine("egl")
+    assert drawing.embedded_drawing() == drawing.embedded_drawing() == {"render": "egl", "renderer": "a renderer"}
+    assert tried == ["egl"]
+
+
+def test_workers_draw_with_the_next_back_end_unless_the_user_named_one(machine):
+    machine("osmesa")
+    assert drawing.embedded_drawing()["render"] == "osmesa"
+    assert os.environ["MUJOCO_GL"] == "osmesa"
+    drawing.embedded_drawing.cache_clear()
+    tried = machine("osmesa", given="egl")
+    with pytest.raises(WorkerEnvironmentError, match=r"nothing renders here \(egl: no device\).*libegl1"):
+        drawing.embedded_drawing()
+    assert set(tried) == {"egl"}
+
+
+def test_no_worker_starts_where_nothing_draws_and_nobody_asks_where_nothing_is_drawn(
+    machine, specs, options, monkeypatch
+):
+    class StartedError(Exception):
+        pass
+
+    def start(worker):
+        raise StartedError
+
+    monkeypatch.setattr(pool.Worker, "_start", start)
+    tried = machine()
+    with pytest.raises(WorkerEnvironmentError, match="egl: no device; osmesa: no device"):
+        next(rollout_episodes(specs, actor=ExpertActor(), env_options=options, record=True))
+    tried.clear()
+    with pytest.raises(StartedError):
+        next(rollout_episodes(specs, actor=ExpertActor(), env_options=options, record=False))
+    assert tried == []

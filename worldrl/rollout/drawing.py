@@ -1,0 +1,40 @@
+"""What the embedded suite draws with: tried in a child process, once, before a worker needs it.
+
+A broken driver crashes or hangs instead of raising, and would take one worker after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache
+
+from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.workers.rendering import BACKENDS, choose_backend, renderer_name
+
+TIMEOUT_S = 60.0
+"""How long a back end may take for one small picture (s)."""
+
+
+@cache
+def embedded_drawing() -> dict[str, str]:
+    """Back end and renderer of the embedded suite; workers that start later draw with this back end.
+
+    ``MUJOCO_GL`` decides where the user has set it; else the first of EGL and OSMesa that draws.
+
+    Raises:
+        WorkerEnvironmentError: nothing draws.
+    """
+    from worldrl_envs import GIVEN_BACKEND
+
+    present = os.environ.get("MUJOCO_GL", "")
+    if renderer := renderer_name(sys.executable, TIMEOUT_S):
+        return {"render": present, "renderer": renderer}
+    backend, reasons = choose_backend(sys.executable, TIMEOUT_S, (present,) if GIVEN_BACKEND else BACKENDS)
+    if backend is None:
+        raise WorkerEnvironmentError(
+            f"rendering: nothing renders here ({'; '.join(reasons)}); install EGL or OSMesa, and let MUJOCO_GL name it where it is "
+            "set: apt-get install -y libegl1 libgl1-mesa-dri libglvnd0"
+        )
+    os.environ["MUJOCO_GL"] = backend
+    return {"render": backend, "renderer": renderer_name(sys.executable, TIMEOUT_S)}
