@@ -87,10 +87,10 @@ def test_f1_is_the_harmonic_mean_of_precision_and_recall(imagined, real, expecte
 
 
 class Sees:
-    """Judges grasps: as surprised as the picture at the beginning is bright."""
+    """Judges grasps: as surprised as the picture at the beginning is bright; successes of ``closes`` all closed the hand."""
 
-    def __init__(self, actions):
-        self.actions = actions
+    def __init__(self, actions, closes=()):
+        self.actions, self.closes = actions, closes
 
     def surprise(self, frame, instruction, command):
         assert (command[:, 6] > 0).all()
@@ -117,6 +117,19 @@ def test_the_closing_counts_that_came_before_the_imagined_success(push_simulator
     bright = np.array([run.episode.frames[0].mean() for run in runs])
     np.testing.assert_allclose(found.agreement, np.where(counted, -bright, 0), rtol=1e-5)
     assert np.isnan(measure(model, runs, swapped, BARE).agreement).all()
+
+
+def test_a_success_without_a_closing_is_doubted_as_much_as_files_can_hold(push_simulator, push_runs, tmp_path):
+    """Imagined at the first frame, before the hand closes, of a sentence whose recorded successes all closed it."""
+    runs = [closing_at(run, 30) for run in push_runs[:2]]
+    swapped = np.stack([run.episode.action[:32] for run in runs])
+    grasp = Sees(runs[0].episode.actions, {runs[0].episode.instruction, runs[1].episode.instruction})
+    found = measure(push_simulator(doubt=0.9, blind=True), runs, swapped, replace(BARE, grasp=grasp))
+    assert found.predicted.all()
+    assert (found.agreement == np.finfo(np.float64).min).all()
+    rule = fit((found.predicted, np.array([True, False]), found.score, found.agreement))
+    rule.save(tmp_path / "rule.json")
+    assert GraspRule.load(tmp_path / "rule.json") == rule
 
 
 def battery(measures, rule):

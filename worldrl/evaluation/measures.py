@@ -225,7 +225,8 @@ def _agreement(runs: Sequence[TrueRun], grasp: GraspDynamics | None, success: ND
         torch.from_numpy(np.stack(part)) for part in ([e.main_view[0] for e in episodes], [e.command for e in episodes])
     )
     until = np.where(success >= 0, success, [run.recorded + HOLD_STEPS for run in runs])
-    return -closings(grasp, frame, [e.instruction for e in episodes], command, until)[1].astype(np.float64)
+    surprise = closings(grasp, frame, [e.instruction for e in episodes], command, until, success >= 0)[1]
+    return -np.nan_to_num(surprise.astype(np.float64))  # an infinite doubt as the largest number: files hold no infinity
 
 
 def picture_frames(frames: int) -> NDArray[np.int64]:
