@@ -252,6 +252,14 @@ def test_missing_numbers_are_named(data, rate):
     assert "Not measured: Broken has no finite number." in visible(render_report(ReportData("t", curves=[curve])))
 
 
+def test_the_page_says_when_a_share_passes_its_gate(data):
+    """By its interval, so that 0.83 may pass where 0.85 is needed."""
+    rule = "A share fails where all of its 95 % interval misses what is needed"
+    assert rule not in render_report(data)
+    shares = [dataclasses.replace(gate, lo=0.7, hi=0.91) for gate in data.gates]
+    assert rule in render_report(dataclasses.replace(data, gates=shares))
+
+
 def test_failed_gates_stand_on_the_first_screen(data):
     assert "1 of 4 validation gates failed: precision" in Page(render_report(data)).text_of("header")[0]
     fine = dataclasses.replace(data, gates=[gate for gate in data.gates if gate.passed])

@@ -210,8 +210,10 @@ def gates(data: ReportData) -> Html:
         return missing("no validation gates were run, so nothing vouches for the world model")
     headers = ("Gate", "Outcome", "Measured", "Needs", "What it says")
     rows = [_gate_cells(gate) for gate in data.gates]
+    rule = "A share fails where all of its 95 % interval misses what is needed: a few episodes tell a good model from a fair one badly."
+    note = element("p", rule, class_="note") if any(gate.lo is not None for gate in data.gates) else None
     return element(
-        "div", table(headers, rows, cell_classes=(None, "nowrap", "nowrap", "nowrap", "wide")), class_="card"
+        "div", note, table(headers, rows, cell_classes=(None, "nowrap", "nowrap", "nowrap", "wide")), class_="card"
     )
 
 
