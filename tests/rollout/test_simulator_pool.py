@@ -152,6 +152,34 @@ def test_steps_that_nobody_looks_at_are_one_message_and_change_nothing(monkeypat
     assert set(seek(True, record=range(len(SPECS)))[1]) == {1}  # every frame is kept
 
 
+class Passing(Seeking):
+    """It goes on over the mark, in chunks of eight: the success in their middle is undone before they end."""
+
+    chunk_length = 8
+
+    def act(self, obs, **_):
+        marks = torch.tensor([[0.5, 0.0] if "right" in told else [0.0, 0.5] for told in obs.instruction])
+        motion = torch.zeros(len(marks), 8, 7)
+        motion[..., :2] = (4 * (marks - obs.command[:, :2])).clamp(-1, 1)[:, None]
+        return Chunk(motion, motion, motion, motion)
+
+
+def test_a_success_that_is_undone_is_held_as_long_whether_anybody_looks_or_not(monkeypatch):
+    hold_steps = 3
+    monkeypatch.setattr("worldrl.rollout.actors.load_policy", lambda folder, device: Passing())
+
+    def play(together):
+        with SimulatorPool(launch(image_size=4), slots=2) as pool:
+            pool.suite["several_steps"] = together
+            rules = Rules({"reach_right": 60, "reach_up": 60}, ("scene",), hold_steps)
+            return {outcome.spec.key: outcome for outcome in play_episodes(pool, SPECS, PolicyActor("passing"), rules)}
+
+    single = play(False)
+    assert any(outcome.success_once and not outcome.success_at_end for outcome in single.values())
+    assert all(outcome.steps == outcome.first_success + hold_steps for outcome in single.values())
+    assert bare(play(True)) == bare(single)
+
+
 def test_a_worker_that_is_busy_with_many_steps_is_not_silent():
     with SimulatorPool(launch(pause_s=0.6), timeout_s=4.0, restarts=0) as pool:
         pool.reset({0: Start("reach_up", 1, 0)}, render=False)

@@ -97,6 +97,11 @@ class Recording:
             self._first_success = len(self._reward)
         self.ended = env_ended or self._held()
 
+    @property
+    def fulfilled(self) -> bool:
+        """Whether the task was fulfilled in some step so far."""
+        return self._first_success is not None
+
     def _held(self) -> bool:
         return self._first_success is not None and len(self._reward) >= self._first_success + self._hold_steps
 

@@ -223,11 +223,15 @@ def _round(
 
 
 def _together(pool: SimulatorPool, running: Mapping[int, _Run], left: Actions, decider: _Decider, rules: Rules) -> int:
-    """How many steps all slots can take before one is drawn, recorded, or at the end of its actions or its time."""
-    if not pool.suite["several_steps"] or any(running[slot].position in rules.record for slot in left):
+    """How many steps all slots can take before one is drawn, recorded, or at the end of its actions or its time.
+
+    One at a time while a fulfilled task is held: it may be undone, and workers stop at a success alone.
+    """
+    runs = [running[slot] for slot in left]
+    if not pool.suite["several_steps"] or any(run.position in rules.record or run.recording.fulfilled for run in runs):
         return 1
     undrawn = min(len(actions) - max(0, decider.looks - 1) for actions in left.values())
-    time_left = min(rules.horizon[running[slot].row.spec.task] - running[slot].steps for slot in left)
+    time_left = min(rules.horizon[run.row.spec.task] - run.steps for run in runs)
     return max(1, min(undrawn, time_left))
 
 
