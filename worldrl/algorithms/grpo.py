@@ -39,7 +39,7 @@ class GrpoConfig:
         learning_rate: AdamW.
         weight_decay: AdamW.
         epochs: passes over each batch.
-        minibatch: chunks per gradient step.
+        minibatch: chunks per gradient step at most; those of a pass have about as many.
         clip_low: ε_low.
         clip_high: ε_high, larger so that rare good tokens may grow (clip-higher).
         dual_clip: bound of the ratio for negative advantages.
@@ -221,10 +221,15 @@ def grpo_loss(
 
 
 def minibatches(batch: GrpoBatch, config: GrpoConfig, seed: int) -> Iterator[GrpoBatch]:
-    """Yield ``epochs`` shuffled passes of minibatches."""
+    """Yield ``epochs`` shuffled passes, in parts of about one size and at most ``minibatch``.
+
+    About one size, because Adam's step does not shrink with what its gradient was taken from: a few chunks left over would move
+    the weights as far as a whole part, at random.
+    """
+    parts = -(-len(batch) // config.minibatch)
     for epoch in range(config.epochs):
         order = torch.randperm(len(batch), generator=stream(seed, "minibatches", epoch))
-        for part in order.split(config.minibatch):
+        for part in order.tensor_split(parts):
             yield batch.select(part)
 
 

@@ -226,9 +226,8 @@ def _agreement(runs: Sequence[TrueRun], grasp: GraspDynamics | None, success: ND
     )
     until = np.where(success >= 0, success, [run.recorded + HOLD_STEPS for run in runs])
     surprise = closings(grasp, frame, [e.instruction for e in episodes], command, until, success >= 0)[1]
-    return -np.nan_to_num(
-        surprise.astype(np.float64)
-    )  # an infinite doubt as the largest number: files hold no infinity
+    # An infinite doubt as the largest number: files hold no infinity.
+    return -np.nan_to_num(surprise.astype(np.float64), nan=np.nan)
 
 
 def picture_frames(frames: int) -> NDArray[np.int64]:

@@ -160,7 +160,7 @@ def _iterate(
 
 
 def _clocks() -> dict[str, float]:
-    """Seconds on the wall, and of this process's processors: what other jobs on the machine do not lengthen."""
+    """Seconds on the wall, and of this process's processors: which other jobs on the machine lengthen far less."""
     return {"seconds": time.monotonic(), "cpu_seconds": time.process_time()}
 
 
