@@ -1,4 +1,4 @@
-"""The two-armed suite: conventions, starts, domains, success on hand-made states, experts."""
+"""The two-armed suite: conventions, starts, domains, success on hand-made states."""
 
 import gymnasium
 import mujoco
@@ -7,7 +7,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import worldrl_envs
-from worldrl_envs.behaviours import make_expert, make_explorer
+from worldrl_envs.behaviours import make_explorer
 from worldrl_envs.bimanual import predicates
 from worldrl_envs.bimanual.control import ARM_SIZE, ARMS, GRIPPERS, SIXAXIS_PAIR, home_command, next_command
 from worldrl_envs.bimanual.experts import Driver
@@ -42,17 +42,6 @@ def wait(env, steps):
     for _ in range(steps):
         info = env.step(env.unwrapped.hold_action())[4]
     return info
-
-
-def solve(env, task, index=0, seed=11, **options):
-    """Run the expert; the last info."""
-    expert = make_expert(task, generator=np.random.default_rng(index), **options)
-    env.reset(seed=seed, options={"index": index})
-    expert.reset(env)
-    while True:
-        _, _, terminated, truncated, info = env.step(expert.act(env))
-        if terminated or truncated:
-            return info
 
 
 # --- registration ---
@@ -328,22 +317,3 @@ def test_both_cubes_must_lie_in_the_bin_at_rest(make):
     seen = [(sim.speed("blue_cube"), wait(env, 1)["is_success"], sim.speed("blue_cube")) for _ in range(20)]
     assert not any(success for _, success, speed in seen if speed > predicates.REST_SPEED)
     assert solved(sim)
-
-
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("index", [0, 1])
-def test_expert_solves(task, index, make):
-    env = make(task, obs="state")
-    info = solve(env, task, index)
-    assert info["is_success"]
-    assert info["step"] < 0.75 * env.spec.max_episode_steps
-
-
-def test_expert_solves_on_a_lowered_table(make):
-    assert solve(make("BimanualStackCubes", obs="state", domain="randomised"), "BimanualStackCubes")["is_success"]
-
-
-def test_noise_and_offsets_vary_the_data(make):
-    env = make("BimanualOpenDrawer", obs="state")
-    lengths = {solve(env, "BimanualOpenDrawer", seed=s, noise=0.1, goal_offset=0.01)["step"] for s in range(3)}
-    assert len(lengths) > 1

@@ -25,6 +25,10 @@ MEETING = np.array([0.34, 0.0, 0.12])  # where a block changes hands
 BIN_SPOT = 0.037  # of each cube beside the bin's middle
 ABOVE = 0.004  # metres between a thing and what it is put on when the hand lets go
 DROP_HEIGHT = 0.088  # of the tool above bin and drawer when it lets go
+DROPPED = ("bin", "drawer")  # into these a thing falls; elsewhere it is set down
+RELEASE_TIME = 6  # control steps from letting go to rising
+# A falling thing must be free before the hand rises, or the fingers throw it: a cube is, after seven steps.
+DROP_TIME = 8
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ def hold(hand: Hand, memory: Memory) -> Goal:
 
 def let_go(hand: Hand, memory: Memory) -> Goal:
     """Open the hand where hands meet, then rise."""
-    if memory.tick("release") < 6:
+    if memory.tick("release") < RELEASE_TIME:
         return hand.stay(OPEN)
     return hand.rise(MEETING[2] + 0.09, OPEN, reached=hand.command[2] > MEETING[2] + 0.07)
 
@@ -139,9 +143,9 @@ def let_go(hand: Hand, memory: Memory) -> Goal:
 def place(hand: Hand, memory: Memory, name: str, onto: str) -> Goal:
     """Carry a thing over a place, let go, and rise; failed if it did not stay there."""
     if memory.phase == "release":
-        time = memory.tick("release")
-        rise = hand.rise(hand.command[2] if time < 6 else CARRY_HEIGHT, OPEN)
-        over = hand.command[2] > CARRY_HEIGHT - 0.02 and time > 6
+        time, still = memory.tick("release"), DROP_TIME if onto in DROPPED else RELEASE_TIME
+        rise = hand.rise(hand.command[2] if time < still else CARRY_HEIGHT, OPEN)
+        over = hand.command[2] > CARRY_HEIGHT - 0.02 and time > still
         there = _lies(hand.sim, name, onto)
         return Goal(rise.position, rise.yaw, OPEN, reached=over and there, failed=over and not there)
     if not hand.holds(name) and memory.tick("dropped") > CLOSING_TIME:
@@ -182,7 +186,7 @@ def open_drawer(hand: Hand, memory: Memory, name: str) -> Goal:
     sim = hand.sim
     if memory.phase == "release" or sim.opening > OPEN_ENOUGH:
         time = memory.tick("release")
-        rise = hand.rise(hand.command[2] if time < 6 else CARRY_HEIGHT, OPEN)
+        rise = hand.rise(hand.command[2] if time < RELEASE_TIME else CARRY_HEIGHT, OPEN)
         return Goal(rise.position, rise.yaw, OPEN, reached=hand.command[2] > CARRY_HEIGHT - 0.03)
     if _hooked(hand):
         memory.enter("")
