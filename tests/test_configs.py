@@ -219,7 +219,7 @@ def test_instances_share_no_default() -> None:
         (["fast=perhaps"], "^fast must be bool, got 'perhaps'$"),
         (["tasks=lift"], r"^tasks must be list of str, got 'lift'; a list is written 'tasks=\[lift\]'$"),
         (["weight.lift=heavy"], "^weight.lift must be str to float, got 'heavy'$"),
-        (["preset=big"], "preset: unknown value 'big'; valid names: cpu, gpu, tiny, wan"),
+        (["preset=big"], "preset: unknown value 'big'; valid names: cpu, gpu, libero, tiny, wan"),
         (["rl.steps=-1"], "^rl.steps: must not be negative$"),  # a record that does not know where it stands
         (["rl.sizes=[]"], "^rl.sizes must not be empty$"),  # and one that does
         (["rate=2"], "rate must be between 0 and 1, got 2.0"),
