@@ -45,9 +45,10 @@ def test_one_look_per_process_where_the_first_back_end_draws(machine):
     assert tried == ["egl"]
 
 
-def test_workers_draw_with_the_next_back_end_unless_the_user_named_one(machine):
+def test_workers_draw_with_the_next_back_end_unless_the_user_named_one(machine, capsys):
     machine("osmesa")
     assert drawing.embedded_drawing()["render"] == "osmesa"
+    assert "rendering with osmesa (egl: no device)" in "".join(capsys.readouterr())
     assert os.environ["MUJOCO_GL"] == "osmesa"
     drawing.embedded_drawing.cache_clear()
     tried = machine("osmesa", given="egl")

@@ -10,17 +10,19 @@ import sys
 from functools import cache
 
 from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.core.log import console
 from worldrl.workers.rendering import BACKENDS, choose_backend, renderer_name
 
-TIMEOUT_S = 60.0
-"""How long a back end may take for one small picture (s)."""
+TIMEOUT_S = 300.0
+"""How long a back end may take for one small picture (s): on a crowded machine minutes, and slow is not broken."""
 
 
 @cache
 def embedded_drawing() -> dict[str, str]:
     """Back end and renderer of the embedded suite; workers that start later draw with this back end.
 
-    ``MUJOCO_GL`` decides where the user has set it; else the first of EGL and OSMesa that draws.
+    ``MUJOCO_GL`` decides where the user has set it; else the first of EGL and OSMesa that draws. A change is said, since
+    pictures of two back ends differ a little.
 
     Raises:
         WorkerEnvironmentError: nothing draws.
@@ -36,5 +38,7 @@ def embedded_drawing() -> dict[str, str]:
             f"rendering: nothing renders here ({'; '.join(reasons)}); install EGL or OSMesa, and let MUJOCO_GL name it where it is "
             "set: apt-get install -y libegl1 libgl1-mesa-dri libglvnd0"
         )
+    if backend != present:
+        console().print(f"rendering with {backend} ({'; '.join(reasons)})", markup=False, highlight=False)
     os.environ["MUJOCO_GL"] = backend
     return {"render": backend, "renderer": renderer_name(sys.executable, TIMEOUT_S)}
