@@ -128,6 +128,7 @@ ROWS: tuple[Row, ...] = (
     LoopRow("loop_from_supervised", ("improve_from=supervised",)),
     LoopRow("loop_groups_of_4", ("improvement.self_training.group_size=4",)),
     LoopRow("loop_opinions", ("improvement.trust.sign=least_opinion",)),
+    LoopRow("loop_grasp", ("improvement.trust.sign=agreement_of_grasp",)),
     LoopRow("loop_strict", ("target_precision=0.93",)),
     LoopRow("loop_grpo", (GRPO,)),
     LoopRow("loop_grpo_no_masks", (GRPO, "improvement.stop_at_success=false"), against="loop_grpo"),
