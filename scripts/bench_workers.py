@@ -11,7 +11,8 @@ processes that take part, and holds on a busy machine too.
 * ``one``: the same task behind one worker.
 * ``two``: two environments behind two workers, stepped together; its rate counts both.
 
-``--chunk L`` sends L actions in one message, as an evaluation does of a policy's chunk where no step between is drawn.
+``--chunk L`` sends L actions in one message, as an evaluation does of a policy's chunk. Cameras are drawn behind the last of
+them, which is what the policy is shown next; the bare program draws as often.
 
 All play the same stored state with the same actions, and at the end their robots must be in the same place to the bit.
 """
@@ -41,6 +42,7 @@ import numpy as np
 from worldrl.workers.libero import Libero
 from worldrl.workers.libero_facts import CAMERAS
 from worldrl.workers.libero_observation import OBSERVED, state_vector
+chunk = int(sys.argv[2])
 suite = Libero(**json.loads(sys.argv[1]))
 simulation = suite.make(suite.describe()["tasks"][0]["name"])
 env = simulation.env  # the vendor's environment itself
@@ -51,9 +53,9 @@ obs, size = simulation.obs, suite.image_size
 for line in sys.stdin:
     actions = np.random.default_rng(0).uniform(-1, 1, (int(line), 7)).astype(np.float32).astype(np.float64)
     began, used = time.perf_counter(), time.process_time()
-    for action in actions:
+    for number, action in enumerate(actions, 1):
         obs = env.step(action)[0]
-        for camera in suite.cameras:
+        for camera in suite.cameras if number % chunk == 0 else ():
             env.sim.render(camera_name=CAMERAS[camera], width=size, height=size)[::-1, ::-1].copy()
     told = [time.perf_counter() - began, time.process_time() - used, *state_vector(obs).tolist()]
     sys.stdout.write(json.dumps({"bare": told}) + "\\n"); sys.stdout.flush()
@@ -65,9 +67,9 @@ Times = tuple[float, float, float]
 
 
 class Program:
-    """The package without a worker around it."""
+    """The package without a worker around it, drawing after every ``chunk`` steps."""
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, chunk: int) -> None:
         loader = (
             f"import sys; sys.path.insert(0, {os.path.dirname(boot.__file__)!r}); import boot; "
             "sys.path.pop(0); "  # or workers/libero.py would be taken for the package of that name
@@ -75,7 +77,7 @@ class Program:
             f"exec(compile({BARE!r}, 'bare', 'exec'))"
         )
         self.child = subprocess.Popen(
-            [launch.python, "-I", "-c", loader, json.dumps(launch.options)],
+            [launch.python, "-I", "-c", loader, json.dumps(launch.options), str(chunk)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -186,18 +188,20 @@ def main() -> None:
     parser.add_argument("--suite", default="libero_spatial", choices=libero_facts.SUITES)
     parser.add_argument("--steps", type=int, default=200, help="steps of each way in all")
     parser.add_argument("--blocks", type=int, default=10, help="into how many turns they are divided, after one more")
-    parser.add_argument("--cameras", nargs="*", default=[], choices=libero_facts.CAMERAS, help="drawn in each step")
-    parser.add_argument("--chunk", type=int, default=1, help="actions in one message; only without cameras")
+    parser.add_argument(
+        "--cameras", nargs="*", default=[], choices=libero_facts.CAMERAS, help="drawn behind each message"
+    )
+    parser.add_argument("--chunk", type=int, default=1, help="actions in one message; divides each turn's steps")
     given = parser.parse_args()
-    if given.chunk < 1 or (given.chunk > 1 and given.cameras):
-        parser.error("--chunk must be 1 or more, and 1 where every step is drawn")
     size = max(1, given.steps // given.blocks)
+    if given.chunk < 1 or size % given.chunk:
+        parser.error(f"--chunk must divide the {size} steps of a turn (--steps / --blocks)")
     launch = libero_launch(given.suite, cameras=given.cameras)
     with ExitStack() as stack:
         pools = [
             stack.enter_context(SimulatorPool(launch, workers=count, slots=count, timeout_s=900.0)) for count in (1, 2)
         ]
-        programs = [Program(launch) for _ in range(3)]
+        programs = [Program(launch, given.chunk) for _ in range(3)]
         for program in programs:
             stack.callback(program.close)
         one, two = (Workers(pool, pictures=bool(given.cameras), chunk=given.chunk) for pool in pools)

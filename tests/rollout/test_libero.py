@@ -89,11 +89,12 @@ def test_traces_do_not_depend_on_workers_or_on_what_was_played_before():
     np.testing.assert_array_equal(*traces)
 
 
-def test_what_the_worker_does_not_compute_changes_nothing():
+@pytest.mark.parametrize("asked", [[], ["--chunk", "3", "--cameras", "scene"]])
+def test_what_the_worker_does_not_compute_changes_nothing(asked):
     """The bare package, all its observables on, and one and two workers end in the same state to the bit, or it fails."""
     script = Path(__file__).parents[2] / "scripts" / "bench_workers.py"
     program = subprocess.run(
-        [sys.executable, script, "--steps", "6", "--blocks", "2"], capture_output=True, text=True, check=False
+        [sys.executable, script, "--steps", "6", "--blocks", "2", *asked], capture_output=True, text=True, check=False
     )
     assert program.returncode == 0, program.stderr
     assert set(json.loads(program.stdout)["ms_per_step"]) == {"bare", "two_bare", "one", "two"}
