@@ -62,6 +62,16 @@ def test_the_tasks_without_an_expert_are_those_whose_goals_it_does_not_know(envi
         assert without == set(facts.UNSCRIPTED.get(suite, ())), suite
 
 
+def test_the_suites_with_initial_properties_are_those_of_the_package(environment):
+    (folder,) = Path(environment.python).parents[1].glob("lib/python3*/site-packages/libero/libero/bddl_files")
+    for suite, known in facts.SUITES.items():
+        starts = [
+            file.read_text().partition("(:init")[2].partition("(:goal")[0] for file in (folder / suite).glob("*.bddl")
+        ]
+        named = any(re.search(r"\((open|close|turnon|turnoff) ", start, re.IGNORECASE) for start in starts)
+        assert named == known.properties, suite
+
+
 def read_problem(text):
     """Predicates of a BDDL file's goal, and names of its movable objects."""
     goals = [goal.split() for goal in re.findall(r"\((\w+ [\w ]+)\)", text[text.index("(:goal") :])]
@@ -87,6 +97,19 @@ def test_traces_do_not_depend_on_workers_or_on_what_was_played_before():
                 trace += [rows[0]["state"], rows[1]["state"]]
             traces.append(np.stack(trace))
     np.testing.assert_array_equal(*traces)
+
+
+def test_a_start_is_the_same_however_often_the_task_was_reset():
+    """hf-libero draws a task's initial properties (here: the drawer open) once more after each reset, and the cabinet after them."""
+    traces = []
+    with pool("libero_spatial", workers=1, slots=1) as simulators:
+        (task,) = (task["name"] for task in simulators.suite["tasks"] if "drawer" in task["name"])
+        for _ in range(3):
+            simulators.reset({0: Start(task, 7, 0)})
+            rows = [simulators.step(simulators.expert([0]))[0] for _ in range(12)]
+            traces.append(np.stack([row["state"] for row in rows]))
+    np.testing.assert_array_equal(traces[1], traces[0])
+    np.testing.assert_array_equal(traces[2], traces[0])
 
 
 @pytest.mark.parametrize("asked", [[], ["--chunk", "3", "--cameras", "scene"]])

@@ -119,18 +119,23 @@ def libero_protocol(
             "control_hz": facts.CONTROL_HZ,
             "packages": dict(described["packages"]),
             "initial_states": "stored",
-            "conventions": conventions(described, shadows=shadows, assets_note=assets_note),
+            "conventions": conventions(suite, described, shadows=shadows, assets_note=assets_note),
             **fields,
         }
     )
 
 
-def conventions(described: dict[str, Any], *, shadows: bool, assets_note: str) -> dict[str, str | int | float | bool]:
+def conventions(
+    suite: str, described: dict[str, Any], *, shadows: bool, assets_note: str
+) -> dict[str, str | int | float | bool]:
     """LIBERO's conventions as a protocol holds them."""
+    base, _ = facts.split_suite(suite)
     return {
         "settle_steps": facts.SETTLE_STEPS,
         "settle_action": " ".join(f"{number:g}" for number in facts.NO_OP),
         "fixture_seed": facts.FIXTURE_SEED,
+        # hf-libero draws them once more with each reset, and results until 2026-11-23 are of that.
+        **({"initial_properties": "drawn once"} if facts.SUITES[base].properties else {}),
         "image": f"turned by {facts.IMAGE_TURN}",
         "shadows": shadows,
         "action": f"delta pose, 1 = {facts.POSITION_SCALE} m and {facts.ROTATION_SCALE} rad; gripper -1 open, +1 closed",

@@ -75,18 +75,20 @@ class SuiteFacts:
     Attributes:
         tasks: how many.
         horizon: control steps after settling.
+        properties: whether some of its tasks begin with a drawer or microwave open or shut, or a stove on.
     """
 
     tasks: int
     horizon: int
+    properties: bool = False
 
 
 SUITES = {
-    "libero_spatial": SuiteFacts(10, 220),
+    "libero_spatial": SuiteFacts(10, 220, properties=True),
     "libero_object": SuiteFacts(10, 280),
     "libero_goal": SuiteFacts(10, 300),
-    "libero_10": SuiteFacts(10, 520),
-    "libero_90": SuiteFacts(90, 400),
+    "libero_10": SuiteFacts(10, 520, properties=True),
+    "libero_90": SuiteFacts(90, 400, properties=True),
 }
 UNSCRIPTED: Mapping[str, tuple[str, ...]] = {
     "libero_10": (

@@ -55,6 +55,9 @@ class Simulation:
     def _begin(self, state: NDArray[np.float64]) -> None:
         # A hard reset each time (the vendor's default): a soft one keeps the gripper's and the controller's last goal.
         self.env.seed(facts.FIXTURE_SEED)
+        # Each hard reset adds the initial properties (a drawer open, a stove on) to this list once more. Each is drawn, so
+        # the fixtures, drawn after them, would stand elsewhere after every reset, and objects would meet them elsewhere.
+        self.env.env.object_property_initializers.clear()
         self.env.reset()
         self._know_geoms()
         self.obs = self.env.set_init_state(state)
