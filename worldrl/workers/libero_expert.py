@@ -179,8 +179,8 @@ class PickAndPlace:
         grasp = world.position(self._object) + self._side + self._grip.height_m * UP
         above = max(self._start[2], world.position(self._goal)[2]) + self._grip.carry_m
         if phase == "high over the grasp":
-            high = np.append(grasp[:2], self._anchor[2])  # at the height it begins with, above every fixture
-            return high + self._aside
+            # At the height it begins with, which is above every fixture, but not above a bowl on a cabinet.
+            return np.append(grasp[:2], max(self._anchor[2], grasp[2] + HOVER_M)) + self._aside
         if phase == "over the grasp":
             return grasp + self._aside + HOVER_M * UP
         if phase == "at the grasp":
