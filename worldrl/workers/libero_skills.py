@@ -53,6 +53,9 @@ BESIDE_M, SWEEP_M = 0.05, 0.05
 """Where the closed fingers come down beside the bar, and how far beyond it they push."""
 INSIDE_M = 0.003
 """Height of the closed hand over a plate's place while it pushes from within: below the rim, above the bottom."""
+AHEAD_M = 0.006
+"""How far ahead of a plate's middle, on the way it is pushed, the hand comes down: straight over the middle, the hand, 20 cm
+wide, may come down on the cabinet behind."""
 PUSH_M = 0.03
 """How far ahead the pushing hand aims at most: faster, it would climb over the rim."""
 
@@ -221,12 +224,16 @@ def knob_legs(world: World, stove: str) -> list[Leg]:
 
 def plate_legs(world: World, plate: str, target: str) -> list[Leg]:
     """Press closed fingers into a plate and push it over the table, and what lies before it along."""
-    inside, straight = world.position(plate) + INSIDE_M * UP, np.zeros(3)
+    straight = np.zeros(3)
+
+    def ahead(world: World, most_m: float) -> Point:
+        way = (world.position(target) - world.position(plate))[:2]
+        return np.append(way * min(1.0, most_m / max(float(np.linalg.norm(way)), 1e-6)), 0.0)
+
+    inside = world.position(plate) + ahead(world, AHEAD_M) + INSIDE_M * UP
 
     def push(world: World, _: Point) -> Point:
-        way = (world.position(target) - world.position(plate))[:2]
-        slow = way * min(1.0, PUSH_M / max(float(np.linalg.norm(way)), 1e-6))
-        return np.append(np.array(world.obs["robot0_eef_pos"])[:2] + slow, inside[2])
+        return np.append((np.array(world.obs["robot0_eef_pos"]) + ahead(world, PUSH_M))[:2], inside[2])
 
     return [
         Leg(lambda _, anchor: np.append(inside[:2], anchor[2]), CLOSED, straight, reached_m=0.03),
