@@ -18,6 +18,7 @@ from worldrl.core.errors import WorkerEnvironmentError
 from worldrl.rollout.environments import find_environment
 from worldrl.rollout.lerobot_worker import LerobotWorker
 from worldrl.rollout.libero import libero_launch
+from worldrl.rollout.policy_folder import policy_facts
 from worldrl.workers import libero_facts
 from worldrl.workers.libero_states import load_suite
 
@@ -105,3 +106,24 @@ def test_a_published_policy_is_shown_what_libero_gives_and_moves_it(published, l
     assert metrics["protocol"]["cameras"] == ["scene", "wrist"]
     assert metrics["assets_note"] == note
     assert bool(note) == (f"({note})" in metrics["protocol"]["conventions"]["assets"])
+
+
+VLA = (
+    "preset=tiny", "suite=libero_goal", f"tasks=[{TASK}]", "shadows=false", "timeout_s=900", "envs_per_worker=1", "policy.image_size=16",
+    "policy.chunk_length=4", "world_model.codec.image_size=16", "world_model.dynamics.chunk_length=4", "demonstrations=1",
+    "practice.policy_episodes=1", "practice.noise=0.05", "scratch.expert_episodes=3", "scratch.training.codec_steps=2", "scratch.training.steps=2",
+    "scratch.training.outcome_steps=2", "improvement.algorithm=grpo", "improvement.starts_per_task=1", "evaluation.episodes_per_task=1",
+    "evaluation.verify=1", "evaluation.videos=0",
+)  # fmt: skip
+
+
+def test_a_smolvla_goes_through_the_main_job_on_libero_goal(published, libero, tmp_path):
+    """At this size nothing is learned: demonstrations, practice, a world model and GRPO in it, all of LIBERO and SmolVLA."""
+    given = published / "smolvla"
+    assert main(["train-vla", *VLA, f"supervised={given}", f"run_dir={tmp_path}"]) == 0
+    metrics = json.loads((tmp_path / "result.json").read_text())["metrics"]
+    assert metrics["before"]["protocol"]["suite"] == "libero_goal"
+    assert metrics["before"]["success"]["n"] == metrics["after"]["success"]["n"] == 1
+    assert metrics["rounds"][0]["practice"]["success"]["policy"]["n"] == 1
+    assert policy_facts(tmp_path / metrics["policy"]).kind == "smolvla"
+    assert metrics.get("assets_note", "") == libero.record.get("assets_note", "")
