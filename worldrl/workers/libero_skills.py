@@ -49,6 +49,9 @@ BAR = np.array([0.034, 0.0, 0.038])
 """The far end of the bar on the knob, from the stove's place (m)."""
 BACK = 0.5
 """Angle (rad) by which the hand leans towards the robot at the knob: straight down, the elbow is at its limit there."""
+HIGH_M, STRETCH = 1.05, -0.3
+"""What stands higher than this (m; the table is at 0.9) is picked up with a hand turned by this angle (rad) about y: its fingers
+point away from the robot, which saves the arm some of the way."""
 BESIDE_M, SWEEP_M = 0.05, 0.05
 """Where the closed fingers come down beside the bar, and how far beyond it they push."""
 INSIDE_M = 0.003
@@ -208,6 +211,26 @@ def outer_side(world: World) -> Point:
     return (rim + OUTSIDE_M if rim else 0.0) * outward(world, region)
 
 
+# --- something high up ------------------------------------------------------------------------------------------------
+
+
+class Stretched:
+    """Picks up what stands on a cabinet and puts it down, fingers forward: straight down, the arm is too short for it.
+
+    Args:
+        world: after the reset.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._put = PickAndPlace(world)
+
+    def act(self, world: World) -> NDArray[np.float32]:
+        """Return the next action, float32 ``[7]`` in [-1, 1]."""
+        action = self._put.act(world)
+        action[3:6] = turning(turn_lack(world, STRETCH * Y))
+        return action
+
+
 # --- a knob, a plate ------------------------------------------------------------------------------------------------
 
 
@@ -281,5 +304,7 @@ def make_expert(world: World) -> Expert:
         return Legs(knob_legs(world, name))
     if name.startswith("plate"):
         return Legs(plate_legs(world, name, *target))
+    if world.position(name)[2] > HIGH_M:
+        return Stretched(world)
     shut = world.pulled(target[0])
     return PickAndPlace(world) if shut is None or shut > SHUT_M else OpenAndPut(world, target[0])
