@@ -42,6 +42,11 @@ ASIDE_M = 0.06
 down on the open drawer, and what is lifted meets it from below."""
 AWAY = -0.45
 """Angle (rad) about y at which the hand then reaches for what goes into the drawer, its back away from the open drawer."""
+DRAWERS = (*REACHABLE, "bottom_region")
+WITHIN = np.array([0.04, 0.085, 0.105])
+"""Half the height, depth and width of a drawer, in the frame of its region (m)."""
+INWARD_M = 0.008
+"""How much further in the fingers close on the rim of what is taken out of a drawer: beyond it is 5 cm to the drawer's side."""
 LEAN = 1.3
 """Angle (rad) from straight down at which the hand comes to a handle: steeper, it would meet the handle above."""
 Y = np.array([0.0, 1.0, 0.0])
@@ -205,6 +210,49 @@ def outer_side(world: World) -> Point:
     return (rim + OUTSIDE_M if rim else 0.0) * outward(world, region)
 
 
+def holding_drawer(world: World, name: str) -> str | None:
+    """Region of the open drawer that an object lies in; None where it lies in none."""
+    regions = [f"{fixture}_{level}" for fixture in world.fixtures if fixture.startswith(CABINET) for level in DRAWERS]
+    return next((region for region in regions if is_open(world, region) and lies_in(world, name, region)), None)
+
+
+def is_open(world: World, region: str) -> bool:
+    """Whether a region is that of a drawer far enough out to reach into."""
+    return (world.pulled(region) or 0.0) > SHUT_M
+
+
+def lies_in(world: World, name: str, region: str) -> bool:
+    """Whether an object's origin is within a drawer's walls."""
+    offset = world.matrix(region).T @ (world.position(name) - world.position(region))
+    return bool((np.abs(offset) < WITHIN).all())
+
+
+class TakeOut:
+    """Takes something out of an open drawer, and puts it down as :class:`PickAndPlace` does.
+
+    The fingers open along the drawer's width: across it one would come down on the drawer's front, the other on the cabinet.
+
+    Args:
+        world: after the reset.
+        region: the drawer's.
+    """
+
+    def __init__(self, world: World, region: str) -> None:
+        width = np.cross(UP, outward(world, region))
+        width = width if width[1] >= 0 else -width  # the shorter turn: fingers have no front
+        self._turn = np.arctan2(-width[0], width[1]) * UP
+        name = world.goals[0][1]
+        roomier = -1.0 if width @ (world.position(name) - world.position(region)) > 0 else 1.0
+        rim = grip_of(name).side_m
+        self._put = PickAndPlace(world, roomier * (rim - INWARD_M if rim else 0.0) * width)
+
+    def act(self, world: World) -> NDArray[np.float32]:
+        """Return the next action, float32 ``[7]`` in [-1, 1]."""
+        action = self._put.act(world)
+        action[3:6] = turning(turn_lack(world, self._turn))
+        return action
+
+
 # --- a knob, a plate ------------------------------------------------------------------------------------------------
 
 
@@ -274,5 +322,7 @@ def make_expert(world: World) -> Expert:
         return Legs(knob_legs(world, name))
     if name.startswith("plate"):
         return Legs(plate_legs(world, name, *target))
+    if (drawer := holding_drawer(world, name)) is not None:
+        return TakeOut(world, drawer)
     shut = world.pulled(target[0])
     return PickAndPlace(world) if shut is None or shut > SHUT_M else OpenAndPut(world, target[0])
