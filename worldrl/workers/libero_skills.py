@@ -230,7 +230,7 @@ def lies_in(world: World, name: str, region: str) -> bool:
 class TakeOut:
     """Takes something out of an open drawer, and puts it down as :class:`PickAndPlace` does.
 
-    The fingers open along the drawer's width: across it one would come down on the drawer's front, the other on the cabinet.
+    The fingers open along the drawer's width: the other way one comes down on the drawer's front.
 
     Args:
         world: after the reset.
@@ -239,18 +239,23 @@ class TakeOut:
 
     def __init__(self, world: World, region: str) -> None:
         width = np.cross(UP, outward(world, region))
-        width = width if width[1] >= 0 else -width  # the shorter turn: fingers have no front
+        width = width if width[1] >= 0 else -width  # the shorter turn: it is all the same which finger is on which side
         self._turn = np.arctan2(-width[0], width[1]) * UP
-        name = world.goals[0][1]
-        roomier = -1.0 if width @ (world.position(name) - world.position(region)) > 0 else 1.0
-        rim = grip_of(name).side_m
-        self._put = PickAndPlace(world, roomier * (rim - INWARD_M if rim else 0.0) * width)
+        self._put = PickAndPlace(world, roomier_side(world, region, width), ASIDE_M * outward(world, region))
 
     def act(self, world: World) -> NDArray[np.float32]:
         """Return the next action, float32 ``[7]`` in [-1, 1]."""
         action = self._put.act(world)
         action[3:6] = turning(turn_lack(world, self._turn))
         return action
+
+
+def roomier_side(world: World, region: str, width: Point) -> Point:
+    """Offset of the grip on what lies in a drawer: on the side with more room to the drawer's own."""
+    name = world.goals[0][1]
+    rim = grip_of(name).side_m
+    across = float(width @ (world.position(name) - world.position(region)))
+    return (rim - INWARD_M if rim else 0.0) * (-width if across > 0 else width)
 
 
 # --- a knob, a plate ------------------------------------------------------------------------------------------------
