@@ -16,6 +16,8 @@ FRONT_M, LOWEST_M, HIGHEST_M = 0.0865, 0.07, 0.13
 """How far the drawer's front is before its region's middle, and between which heights the drawer is."""
 RADIUS_M = 0.055
 """Of a bowl, and of open fingers."""
+RIM_M = 0.05
+"""Height of a bowl."""
 RIM = BOWL.side_m * np.array([0.0, 1.0, 0.0]) + BOWL.height_m * UP
 
 
@@ -92,11 +94,13 @@ class FullDrawer(Kitchen):
     """Half the drawer's width."""
     front_m = 0.076
     """From the middle of the drawer to its front, from within."""
+    edge_m, edge_height_m = 0.09, 0.034
+    """The cabinet's upper front edge: how far before the shut drawer's middle, and how far above it."""
 
     def __init__(self, across_m):
         super().__init__(["on", BLACK_BOWL, "plate_1"])
         self.drawer, self.plate = 0.15, np.array([-0.05, 0.45, 0.0])
-        self.bowl = self.position(REGION) + self.yaw.apply([across_m, 0.0, -0.028])
+        self.bowl = self.position(REGION) + self.yaw.apply([across_m, -0.012, -0.028])
         self.hand = np.array([-0.3, 0.1, 0.25])
 
     def position(self, name):
@@ -128,16 +132,23 @@ class FullDrawer(Kitchen):
         both = np.stack([self.hand + finger, self.hand - finger]) - self.position(REGION)
         return np.abs(both @ self.yaw.as_matrix()[:, 0]).max(), (both @ self.yaw.as_matrix()[:, 1]).max()
 
+    def past_the_edge(self):
+        """How far the bowl's rear is before the cabinet's edge (m), where its rim is at the edge's height; None elsewhere."""
+        above = self.bowl[2] + RIM_M - self.position(REGION)[2] - self.edge_height_m
+        return self.bowl @ self.yaw.as_matrix()[:, 1] - RADIUS_M - self.edge_m if 0 < above < RIM_M else None
 
-@pytest.mark.parametrize("across_m", [-0.006, 0.006])
+
+@pytest.mark.parametrize("across_m", [-0.012, 0.012])
 def test_what_lies_in_an_open_drawer_is_taken_out_with_fingers_between_its_walls(across_m):
     kitchen = FullDrawer(across_m)
-    expert, low = make_expert(kitchen), []
+    expert, low, past = make_expert(kitchen), [], []
     for _ in range(220):
         kitchen.step(expert.act(kitchen))
+        past += [kitchen.past_the_edge()] if kitchen.held else []
         if not kitchen.held and np.linalg.norm((kitchen.hand - kitchen.bowl)[:2]) < 0.1 and kitchen.hand[2] > 0.09:
             low += [kitchen.reach()] if kitchen.hand[2] < HIGHEST_M else []
     assert low
+    assert min(distance for distance in past if distance is not None) > 0
     assert max(across for across, _ in low) < kitchen.inner_m
     assert max(out for _, out in low) < kitchen.front_m
     np.testing.assert_allclose(kitchen.bowl[:2], kitchen.plate[:2], atol=0.02)

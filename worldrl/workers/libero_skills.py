@@ -1,4 +1,4 @@
-"""Scripted experts for what else LIBERO's goals ask for: a drawer pulled open, a knob turned, a plate pushed; over privileged state.
+"""Scripted experts for what else LIBERO's goals ask for: a drawer pulled open or emptied, a knob turned, a plate pushed; over privileged state.
 
 Each is a list of legs. A leg aims the hand at a point, turned away from straight down where it must reach in from the side,
 and is over when the hand is there or its time is spent; the last one lasts until the episode ends. Everything that moves
@@ -39,14 +39,15 @@ OUTSIDE_M = 0.018
 """How much further out the fingers close on the rim of what goes into the drawer, which they then draw to them."""
 ASIDE_M = 0.06
 """How far further out still the hand begins to come down, and ends going up: straight above the grasp an open finger comes
-down on the open drawer, and what is lifted meets it from below."""
+down on the open drawer, and what is lifted meets it from below; what is lifted out of a drawer meets the cabinet's edge."""
 AWAY = -0.45
 """Angle (rad) about y at which the hand then reaches for what goes into the drawer, its back away from the open drawer."""
 DRAWERS = (*REACHABLE, "bottom_region")
 WITHIN = np.array([0.04, 0.085, 0.105])
 """Half the height, depth and width of a drawer, in the frame of its region (m)."""
 INWARD_M = 0.008
-"""How much further in the fingers close on the rim of what is taken out of a drawer: beyond it is 5 cm to the drawer's side."""
+"""How much further in the fingers close on the rim of what is taken out of a drawer: beside it are 5 cm
+to the drawer's side, too little for an open finger around the rim's middle."""
 LEAN = 1.3
 """Angle (rad) from straight down at which the hand comes to a handle: steeper, it would meet the handle above."""
 Y = np.array([0.0, 1.0, 0.0])
@@ -230,7 +231,8 @@ def lies_in(world: World, name: str, region: str) -> bool:
 class TakeOut:
     """Takes something out of an open drawer, and puts it down as :class:`PickAndPlace` does.
 
-    The fingers open along the drawer's width: the other way one comes down on the drawer's front.
+    The fingers open along the drawer's width: the other way one comes down on the drawer's front. They come and go at a
+    slant, for the cabinet hangs over the back of the drawer.
 
     Args:
         world: after the reset.
