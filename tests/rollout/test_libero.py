@@ -146,6 +146,15 @@ def test_the_expert_puts_the_bowl_on_the_plate(task):
     assert outcome.success_once
 
 
+def test_the_expert_takes_a_bowl_out_of_an_open_drawer():
+    """At a stored state that nobody looked at while writing this skill."""
+    with pool() as simulators:
+        (name,) = (task["name"] for task in simulators.suite["tasks"] if "drawer" in task["name"])
+        specs = [EpisodeSpec(name, 20, 0, init_id=20)]
+        (outcome,) = play_episodes(simulators, specs, ExpertActor(), Rules({name: facts.horizon("libero_spatial")}))
+    assert outcome.success_once
+
+
 @pytest.mark.parametrize(
     "name", ["open_the_middle_drawer_of_the_cabinet", "turn_on_the_stove", "put_the_wine_bottle_on_the_rack"]
 )

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from worldrl.workers.libero_expert import BOWL, CLOSED, UP, NoExpertError
+from worldrl.workers.libero_expert import BOWL, CLOSED, UP, NoExpertError, PickAndPlace
 from worldrl.workers.libero_facts import POSITION_SCALE, ROTATION_SCALE
 from worldrl.workers.libero_skills import HANDLE, known_goal, make_expert
 from worldrl.workers.rotations import DOWN
@@ -16,6 +16,8 @@ FRONT_M, LOWEST_M, HIGHEST_M = 0.0865, 0.07, 0.13
 """How far the drawer's front is before its region's middle, and between which heights the drawer is."""
 RADIUS_M = 0.055
 """Of a bowl, and of open fingers."""
+RIM_M = 0.05
+"""Height of a bowl."""
 RIM = BOWL.side_m * np.array([0.0, 1.0, 0.0]) + BOWL.height_m * UP
 
 
@@ -82,6 +84,82 @@ def test_hand_and_bowl_pass_the_open_drawer_in_front_of_it():
         assert beside
         assert min(beside) > 0
     np.testing.assert_allclose(kitchen.bowl[:2], [0.0, kitchen.drawer], atol=0.02)
+
+
+class FullDrawer(Kitchen):
+    """The drawer is out, of a cabinet that stands at an angle; the bowl lies in it, and is held by its rim on any side."""
+
+    yaw = Rotation.from_rotvec(-0.42 * UP)
+    inner_m = 0.105
+    """Half the drawer's width."""
+    front_m = 0.076
+    """From the middle of the drawer to its front, from within."""
+    edge_m, edge_height_m = 0.09, 0.034
+    """The cabinet's upper front edge: how far before the shut drawer's middle, and how far above it."""
+
+    def __init__(self, across_m):
+        super().__init__(["on", BLACK_BOWL, "plate_1"])
+        self.drawer, self.plate = 0.15, np.array([-0.05, 0.45, 0.0])
+        self.bowl = self.position(REGION) + self.yaw.apply([across_m, -0.012, -0.028])
+        self.hand = np.array([-0.3, 0.1, 0.25])
+
+    def position(self, name):
+        if name == "plate_1":
+            return self.plate
+        return self.bowl if name == BLACK_BOWL else self.yaw.apply([0.0, self.drawer, 0.1])
+
+    def matrix(self, name):
+        return self.yaw.as_matrix() @ SITE
+
+    def pulled(self, name):
+        return self.drawer if name == REGION else None
+
+    def step(self, action):
+        assert np.abs(action).max() <= 1
+        self.hand = self.hand + (motion := POSITION_SCALE * action[:3])
+        self.turned = Rotation.from_rotvec(ROTATION_SCALE * action[3:6]) * self.turned
+        self.held = action[6] == CLOSED and (self.held or self.rim_between_fingers())
+        self.bowl = self.bowl + motion if self.held else self.bowl
+
+    def rim_between_fingers(self):
+        way, height = (self.hand - self.bowl)[:2], self.hand[2] - self.bowl[2]
+        across = abs(way @ self.turned.as_matrix()[:2, 1]) / np.linalg.norm(way)  # 1 where one is within, one without
+        return across > 0.9 and abs(np.linalg.norm(way) - BOWL.side_m) < 0.02 and abs(height - BOWL.height_m) < 0.02
+
+    def reach(self):
+        """How far the open fingers are from the drawer's middle, along its width and outwards (m), at most."""
+        finger = RADIUS_M * self.turned.as_matrix()[:, 1]
+        both = np.stack([self.hand + finger, self.hand - finger]) - self.position(REGION)
+        return np.abs(both @ self.yaw.as_matrix()[:, 0]).max(), (both @ self.yaw.as_matrix()[:, 1]).max()
+
+    def past_the_edge(self):
+        """How far the bowl's rear is before the cabinet's edge (m), where its rim is at the edge's height; None elsewhere."""
+        above = self.bowl[2] + RIM_M - self.position(REGION)[2] - self.edge_height_m
+        return self.bowl @ self.yaw.as_matrix()[:, 1] - RADIUS_M - self.edge_m if 0 < above < RIM_M else None
+
+
+@pytest.mark.parametrize("across_m", [-0.012, 0.012])
+def test_what_lies_in_an_open_drawer_is_taken_out_with_fingers_between_its_walls(across_m):
+    kitchen = FullDrawer(across_m)
+    expert, low, past = make_expert(kitchen), [], []
+    for _ in range(220):
+        kitchen.step(expert.act(kitchen))
+        past += [kitchen.past_the_edge()] if kitchen.held else []
+        if not kitchen.held and np.linalg.norm((kitchen.hand - kitchen.bowl)[:2]) < 0.1 and kitchen.hand[2] > 0.09:
+            low += [kitchen.reach()] if kitchen.hand[2] < HIGHEST_M else []
+    assert low
+    assert min(distance for distance in past if distance is not None) > 0
+    assert max(across for across, _ in low) < kitchen.inner_m
+    assert max(out for _, out in low) < kitchen.front_m
+    np.testing.assert_allclose(kitchen.bowl[:2], kitchen.plate[:2], atol=0.02)
+    assert kitchen.bowl[2] < 0.05
+
+
+def test_a_bowl_beside_an_open_drawer_or_in_a_shut_one_is_taken_as_any_other():
+    for bowl, drawer in (([0.0, 0.35, 0.07], 0.15), ([0.0, 0.0, 0.07], 0.0)):
+        kitchen = FullDrawer(0.0)
+        kitchen.drawer, kitchen.bowl = drawer, kitchen.yaw.apply(bowl)
+        assert isinstance(make_expert(kitchen), PickAndPlace)
 
 
 def test_it_says_what_it_knows():

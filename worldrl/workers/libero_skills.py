@@ -1,4 +1,4 @@
-"""Scripted experts for what else LIBERO's goals ask for: a drawer pulled open, a knob turned, a plate pushed; over privileged state.
+"""Scripted experts for what else LIBERO's goals ask for: a drawer pulled open or emptied, a knob turned, a plate pushed; over privileged state.
 
 Each is a list of legs. A leg aims the hand at a point, turned away from straight down where it must reach in from the side,
 and is over when the hand is there or its time is spent; the last one lasts until the episode ends. Everything that moves
@@ -39,9 +39,15 @@ OUTSIDE_M = 0.018
 """How much further out the fingers close on the rim of what goes into the drawer, which they then draw to them."""
 ASIDE_M = 0.06
 """How far further out still the hand begins to come down, and ends going up: straight above the grasp an open finger comes
-down on the open drawer, and what is lifted meets it from below."""
+down on the open drawer, and what is lifted meets it from below; what is lifted out of a drawer meets the cabinet's edge."""
 AWAY = -0.45
 """Angle (rad) about y at which the hand then reaches for what goes into the drawer, its back away from the open drawer."""
+DRAWERS = (*REACHABLE, "bottom_region")
+WITHIN = np.array([0.04, 0.085, 0.105])
+"""Half the height, depth and width of a drawer, in the frame of its region (m)."""
+INWARD_M = 0.008
+"""How much further in the fingers close on the rim of what is taken out of a drawer: beside it are 5 cm
+to the drawer's side, too little for an open finger around the rim's middle."""
 LEAN = 1.3
 """Angle (rad) from straight down at which the hand comes to a handle: steeper, it would meet the handle above."""
 Y = np.array([0.0, 1.0, 0.0])
@@ -143,6 +149,24 @@ def turning(lack: Point) -> Point:
     return np.clip(TURN_GAIN * lack / ROTATION_SCALE, -TURN_MOST, TURN_MOST)
 
 
+class Turned:
+    """Puts something down with a hand that is kept turned: left alone, it would sag.
+
+    Args:
+        put: where the hand goes, and when it closes.
+        turn: rotation vector (rad) from a hand that points straight down.
+    """
+
+    def __init__(self, put: PickAndPlace, turn: Point) -> None:
+        self._put, self._turn = put, turn
+
+    def act(self, world: World) -> NDArray[np.float32]:
+        """Return the next action, float32 ``[7]`` in [-1, 1]."""
+        action = self._put.act(world)
+        action[3:6] = turning(turn_lack(world, self._turn))
+        return action
+
+
 def stay(world: World, anchor: Point) -> Point:
     """Where the hand was when the leg began."""
     return anchor
@@ -191,17 +215,15 @@ class OpenAndPut:
     """
 
     def __init__(self, world: World, region: str) -> None:
-        self._drawer, self._put = Legs(drawer_legs(world, region)), None
+        self._drawer = Legs(drawer_legs(world, region))
+        self._put: Turned | None = None
 
     def act(self, world: World) -> NDArray[np.float32]:
         """Return the next action, float32 ``[7]`` in [-1, 1]."""
         if self._put is None and self._drawer.over:
-            self._put = PickAndPlace(world, outer_side(world), ASIDE_M * outward(world, world.goals[0][2]))
-        if self._put is None:
-            return self._drawer.act(world)
-        action = self._put.act(world)
-        action[3:6] = turning(turn_lack(world, AWAY * Y))  # nothing else keeps a leaning hand from sagging
-        return action
+            put = PickAndPlace(world, outer_side(world), ASIDE_M * outward(world, world.goals[0][2]))
+            self._put = Turned(put, AWAY * Y)
+        return (self._put or self._drawer).act(world)
 
 
 def outer_side(world: World) -> Point:
@@ -211,24 +233,40 @@ def outer_side(world: World) -> Point:
     return (rim + OUTSIDE_M if rim else 0.0) * outward(world, region)
 
 
-# --- something high up ------------------------------------------------------------------------------------------------
+def holding_drawer(world: World, name: str) -> str | None:
+    """Region of the open drawer that an object lies in; None where it lies in none."""
+    regions = [f"{fixture}_{level}" for fixture in world.fixtures if fixture.startswith(CABINET) for level in DRAWERS]
+    return next((region for region in regions if is_open(world, region) and lies_in(world, name, region)), None)
 
 
-class Stretched:
-    """Picks up what stands on a cabinet and puts it down, fingers forward: straight down, the arm is too short for it.
+def is_open(world: World, region: str) -> bool:
+    """Whether a region is that of a drawer far enough out to reach into."""
+    return (world.pulled(region) or 0.0) > SHUT_M
 
-    Args:
-        world: after the reset.
+
+def lies_in(world: World, name: str, region: str) -> bool:
+    """Whether an object's origin is within a drawer's walls."""
+    offset = world.matrix(region).T @ (world.position(name) - world.position(region))
+    return bool((np.abs(offset) < WITHIN).all())
+
+
+def take_out(world: World, region: str) -> Turned:
+    """Take something out of a region's open drawer, and put it down.
+
+    The fingers open along its width, or one would come down on its front; at a slant, for the cabinet hangs over its back.
     """
+    width = np.cross(UP, outward(world, region))
+    width = width if width[1] >= 0 else -width  # the shorter turn: it is all the same which finger is on which side
+    put = PickAndPlace(world, roomier_side(world, region, width), ASIDE_M * outward(world, region))
+    return Turned(put, np.arctan2(-width[0], width[1]) * UP)
 
-    def __init__(self, world: World) -> None:
-        self._put = PickAndPlace(world)
 
-    def act(self, world: World) -> NDArray[np.float32]:
-        """Return the next action, float32 ``[7]`` in [-1, 1]."""
-        action = self._put.act(world)
-        action[3:6] = turning(turn_lack(world, STRETCH * Y))
-        return action
+def roomier_side(world: World, region: str, width: Point) -> Point:
+    """Offset of the grip on what lies in a drawer: on the side with more room to the drawer's own."""
+    name = world.goals[0][1]
+    rim = grip_of(name).side_m
+    across = float(width @ (world.position(name) - world.position(region)))
+    return (rim - INWARD_M if rim else 0.0) * (-width if across > 0 else width)
 
 
 # --- a knob, a plate ------------------------------------------------------------------------------------------------
@@ -304,7 +342,9 @@ def make_expert(world: World) -> Expert:
         return Legs(knob_legs(world, name))
     if name.startswith("plate"):
         return Legs(plate_legs(world, name, *target))
+    if (drawer := holding_drawer(world, name)) is not None:
+        return take_out(world, drawer)
     if world.position(name)[2] > HIGH_M:
-        return Stretched(world)
+        return Turned(PickAndPlace(world), STRETCH * Y)
     shut = world.pulled(target[0])
     return PickAndPlace(world) if shut is None or shut > SHUT_M else OpenAndPut(world, target[0])
