@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from worldrl.core.embodiment import Embodiment
-from worldrl.evaluation.convention_fit import Fit, match, search, state_matches, unexercised, verdict
+from worldrl.evaluation.convention_fit import Fit, fits, match, search, state_matches, unexercised, verdict
 from worldrl.evaluation.conventions import (
     action_alternatives,
     from_euler,
@@ -120,6 +120,42 @@ def test_where_demonstrations_succeed_another_meaning_must_explain_nearly_all_of
     found = search(wrong, elsewhere, ROBOT)
     assert min(trial.fit.error_m for trial in found.trials) < 0.7 * found.as_recorded.error_m
     assert found.chosen == ()
+
+
+@pytest.mark.parametrize(("successes", "idle", "told"), [(3, 0, True), (3, 2, True), (3, 3, None), (0, 0, False)])
+def test_success_decides_only_beyond_what_succeeds_without_the_demonstrations(successes, idle, told):
+    found = search(TRUE, lambda actions: Fit(successes, 3, 0.1, 0.0, 0.0, idle=idle), ROBOT)
+    assert fits(found, []) is told
+    assert ("Actions mean" in verdict(found, [])) == (told is True)
+    assert ("Not decided" in verdict(found, [])) == (told is None)
+    off = match(
+        "picture",
+        np.zeros((1, 4, 4, 3)),
+        np.ones((1, 4, 4, 3)),
+        [replace(picture_alternatives()[0], change=np.ones_like)],
+    )
+    assert fits(found, [off]) is False
+
+
+def test_a_lucky_success_explains_nothing():
+    """One random episode of three succeeds, and so does one under a meaning that leads elsewhere."""
+
+    def play_luckily(idle):
+        def one(actions):
+            lucky = actions[0][0, 6] == -TRUE[0][0, 6]  # the reversed gripper
+            return Fit(int(lucky), 3, 0.05 if lucky else 0.1, 0, 0, 1.0, 1.0, idle=idle)
+
+        return one
+
+    assert [a.family for a in search(TRUE, play_luckily(0), ROBOT).chosen] == ["gripper"]
+    assert search(TRUE, play_luckily(1), ROBOT).chosen == ()
+
+
+def test_a_meaning_that_repeats_the_motion_explains_even_where_anything_succeeds():
+    wrong = [a * np.array([1, 1, 1, 1, 1, 1, -1], np.float32) for a in TRUE]
+    found = search(wrong, lambda actions: replace(play(actions), idle=3), ROBOT)
+    assert [a.name for a in found.chosen] == ["reversed: +1 opens"]
+    assert fits(found, []) is False
 
 
 def test_nearer_is_no_explanation_without_success():

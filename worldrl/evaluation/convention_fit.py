@@ -66,6 +66,7 @@ class Fit:
         travel: length of the recorded path over that of the replayed one; NaN where nothing moved.
         turning: likewise, of the angles turned through.
         judged: whether success counts: not where the initial states are others than the demonstrations'.
+        idle: successes from the same initial states without the demonstrations' actions: no more of them say nothing.
     """
 
     successes: int
@@ -76,6 +77,7 @@ class Fit:
     travel: float = math.nan
     turning: float = math.nan
     judged: bool = True
+    idle: int = 0
 
     @property
     def error_m(self) -> float:
@@ -90,14 +92,24 @@ class Fit:
         return self.successes >= SHARE_OF_SUCCESS * self.episodes
 
     @property
+    def telling(self) -> int:
+        """Successes as they count against those of other meanings: alike up to as many as come without any meaning."""
+        return max(self.successes, self.idle) * self.judged
+
+    @property
+    def idle_too(self) -> bool:
+        """Whether it succeeds no more often than what has nothing to do with the demonstrations."""
+        return self.judged and self.successes <= self.idle
+
+    @property
     def rank(self) -> tuple[int, float]:
         """More successes first, then a smaller error; larger is better."""
-        return self.successes * self.judged, -self.error_m
+        return self.telling, -self.error_m
 
     def beats(self, other: Fit) -> bool:
         """Whether this is a better explanation and not just another one."""
-        if self.judged and self.successes != other.successes:
-            return self.successes > other.successes
+        if self.telling != other.telling:
+            return self.telling > other.telling
         return self.error_m < BETTER * other.error_m
 
 
@@ -163,9 +175,16 @@ def search(actions: Sequence[Actions], play: Play, embodiment: Embodiment, *, ro
             break
         best, chosen, now = fit, (*chosen, alternative), changed(alternative, now)
     ranked = tuple(sorted(trials, key=lambda trial: trial.fit.rank, reverse=True))
-    if as_recorded.judged and not as_recorded.good and best.successes <= as_recorded.successes:
+    if as_recorded.judged and not as_recorded.good and not explains(best, as_recorded):
         return Search((), as_recorded, as_recorded, ranked)  # nearer, but no more successful: that explains nothing
     return Search(chosen, as_recorded, best, ranked)
+
+
+def explains(best: Fit, as_recorded: Fit) -> bool:
+    """Whether failing demonstrations succeed in another meaning; where anything succeeds, its motion must be theirs as well."""
+    if best.telling > as_recorded.telling:
+        return True
+    return best.successes > as_recorded.successes and best.error_m < CLEAR * as_recorded.error_m
 
 
 def convincing(alternative: Alternative, fit: Fit, best: Fit) -> bool:
@@ -232,6 +251,13 @@ def state_matches(recorded: NDArray[np.float32], suite: NDArray[np.float32]) -> 
 # --- verdict ----------------------------------------------------------------------------------------------------------
 
 
+def fits(found: Search, matches: Sequence[Match]) -> bool | None:
+    """Whether demonstrations mean what the suite means; None where they succeed, but no more often than nothing does."""
+    if found.chosen or any(item.chosen for item in matches) or not found.as_recorded.good:
+        return False
+    return None if found.as_recorded.idle_too else True
+
+
 def verdict(found: Search, matches: Sequence[Match]) -> str:
     """Say in a few lines what is off and which line to change."""
     fit = found.as_recorded
@@ -242,7 +268,8 @@ def verdict(found: Search, matches: Sequence[Match]) -> str:
             f"tasks: by the hand's motion alone, {100 * fit.error_m:.2g} cm off as recorded."
         ]
     if fit.good and not found.chosen:
-        lines[0] += " Actions mean what this suite means."
+        lines += [undecided(fit)] if fit.idle_too else []
+        lines[0] += "" if fit.idle_too else " Actions mean what this suite means."
     for alternative in found.chosen:
         lines.append(f"{alternative.family}: {alternative.name}. Change: {alternative.line}")
     if found.chosen:
@@ -258,3 +285,13 @@ def verdict(found: Search, matches: Sequence[Match]) -> str:
         if found_match.chosen is not None:
             lines.append(f"{found_match.what}: {found_match.chosen.name}. Change: {found_match.chosen.line}")
     return "\n".join(lines)
+
+
+def undecided(fit: Fit) -> str:
+    """Say that success decides nothing here, what tracking says instead, and what to do."""
+    near = "as near as with the same meaning" if fit.error_m <= EXACT_M else "too far to speak for the same meaning"
+    return (
+        f"Not decided: {fit.idle} of {fit.episodes} succeed without the demonstrations' actions, so success says nothing of what "
+        f"these mean. The motion alone decides here: the replay is {100 * fit.error_m:.2g} cm off the recorded states, {near}. Check "
+        "demonstrations of another task as well, one that neither doing nothing nor random actions fulfil."
+    )

@@ -35,6 +35,8 @@ def write_report(
 ) -> Path:
     """Save ``report.json`` and render ``report.html``."""
     first, *rest = metrics["verdict"].splitlines()
+    if metrics["fits"] is None:  # the page's first line is all that many read
+        first, *rest = f"{first} {rest[0]}", *rest[1:]
     data = ReportData(
         title=f"check-protocol of {run.config['data']} in {metrics['suite']}",
         sentence=first,
