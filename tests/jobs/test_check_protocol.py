@@ -9,11 +9,12 @@ import pytest
 
 import worldrl.jobs.check_protocol as check_protocol
 from worldrl.cli import main
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.evaluation.convention_fit import Fit
 from worldrl.evaluation.conventions import other_sign, shifted
 from worldrl.evaluation.report.store import load_report_data
+from worldrl.evaluation.tool_conventions import ToolFit
 from worldrl.jobs.check_protocol import idle_actions, idle_words
 from worldrl.jobs.collect import CollectSettings
 from worldrl.jobs.collect import main as collect
@@ -162,14 +163,14 @@ def test_pictures_and_states_are_told_apart_without_any_replay_of_alternatives(t
 
 
 def test_doing_nothing_and_doing_anything_are_what_they_say(demonstrations):
-    found = idle_actions(list(demonstrations), seed=0)
+    found = idle_actions(list(demonstrations), TOOL_ACTIONS, seed=0)
     for episode, still, anything in zip(demonstrations, found["no_op"], found["random"], strict=True):
         assert still.shape == anything.shape == episode.action.shape
         assert not still[:, :6].any()
         assert set(still[:, 6]) == {-1.0}  # open, as it begins
         assert np.ptp(anything, axis=0).min() > 1
         assert np.abs(anything).max() <= 1
-    done, failed = (Fit(k, 4, 0.0, 0.0, 0.0) for k in (3, 0))
+    done, failed = (ToolFit(k, 4, 0.0, 0.0, 0.0) for k in (3, 0))
     assert idle_words({"no_op": failed, "random": failed}) == []
     (said,) = idle_words({"no_op": done, "random": failed})
     assert said.startswith("Doing nothing fulfils 3 of 4")
