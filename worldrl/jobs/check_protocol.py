@@ -39,12 +39,15 @@ from worldrl.rollout.libero import libero_tasks
 from worldrl.rollout.libero_files import PICTURES, START, SUFFIX, find_demonstrations, read_demonstration
 from worldrl.rollout.replays import EmbeddedReplayer, Opening, Replayer, SuiteReplayer
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec, has_spec, spec_of
+from worldrl.rollout.suites import FAMILIES
 from worldrl.settings import one_of, positive, required, setting
-from worldrl.workers import libero_facts
+from worldrl.workers import libero_facts, maniskill_facts
 from worldrl.workers.libero_package import task_sentence
 
 EMBEDDED = "embedded"
-SUITES = (EMBEDDED, *libero_facts.suite_names())
+LIBERO, MANISKILL = FAMILIES["libero"], FAMILIES["maniskill"]
+SUITES = (EMBEDDED, *LIBERO, *MANISKILL)
+OTHERS = (*FAMILIES["robotwin"], *FAMILIES["isaac"])
 SHOWN = 12
 """Rows of the closing table."""
 AnyConventions = Conventions[Any]
@@ -62,13 +65,18 @@ class CheckProtocolSettings:
     run_dir: str = setting("runs/check-protocol", "where the result is written")
     seed: int = setting(0, "of the random actions that are played beside")
     episodes: int = setting(4, "demonstrations, taken evenly from the dataset; each is replayed about twenty times")
-    workers: int = setting(1, "LIBERO: simulator processes")
+    workers: int = setting(1, "foreign suites: simulator processes")
     shadows: bool = setting(True, "LIBERO: the vendor's shadows, as the pictures were recorded")
     assets: str = setting("", "LIBERO: folder of its assets; empty takes what setup was told")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
 
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
+        if self.suite in OTHERS:
+            raise SettingError(
+                f"suite: {self.suite} is not covered: demonstrations are replayed in the embedded suite (one arm and two), in LIBERO's "
+                f"and in ManiSkill's. Those of RoboTwin's kind, 14 joint targets, can be held against suite={EMBEDDED}"
+            )
         one_of("suite", self.suite, SUITES)
         for name in ("episodes", "workers", "timeout_s"):
             positive(name, getattr(self, name))
@@ -123,7 +131,7 @@ def read(settings: CheckProtocolSettings) -> list[Episode]:
         SettingError: none succeeded.
     """
     data = Path(settings.data)
-    if settings.suite != EMBEDDED and (data.suffix == SUFFIX or any(data.glob(f"*{SUFFIX}"))):
+    if settings.suite in LIBERO and (data.suffix == SUFFIX or any(data.glob(f"*{SUFFIX}"))):
         found = find_demonstrations(data, settings.suite, libero_tasks(settings.suite))
         chosen = [found[place] for place in evenly(len(found), settings.episodes)]
         episodes = [read_demonstration(item, cameras=tuple(PICTURES), seed=settings.seed) for item in chosen]
@@ -160,7 +168,9 @@ def suite_names(dataset: EpisodeDataset, suite: str) -> list[str | None]:
 
 def suite_sentences(suite: str) -> dict[str, str]:
     """Task names of a suite by their sentences."""
-    if suite != EMBEDDED:
+    if suite in MANISKILL:
+        return {maniskill_facts.TASKS[name].sentence: name for name in maniskill_facts.SUITES[suite]}
+    if suite in LIBERO:
         return {task_sentence(name): name for name in libero_tasks(suite)}
     from worldrl_envs.tasks import BIMANUAL, get_task, task_names
 
@@ -217,7 +227,8 @@ def open_replayer(
         recycle_after=None,
     ) as suite:
         given = {spec.key: e.meta[START] for spec, e in zip(specs, demonstrations, strict=True) if START in e.meta}
-        yield SuiteReplayer(suite.pool, cameras, given), ToolConventions(libero_embodiment().rotation_scale)
+        scale = maniskill_facts.ROTATION_SCALE if settings.suite in MANISKILL else libero_embodiment().rotation_scale
+        yield SuiteReplayer(suite.pool, cameras, given), ToolConventions(scale)
 
 
 def domain_of(demonstrations: Sequence[Episode]) -> str:
