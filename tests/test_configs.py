@@ -1,5 +1,6 @@
 """Units under test: ``configs/`` and the composition in ``worldrl.settings``."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from worldrl.cli import COMMANDS
+from worldrl.cli import COMMANDS, main
 from worldrl.core.errors import SettingError
 from worldrl.paths import config_dir
 from worldrl.settings import (
@@ -21,6 +22,7 @@ from worldrl.settings import (
     one_of,
     parse_overrides,
     positive,
+    presets_of,
     required,
     setting,
     to_yaml,
@@ -47,8 +49,7 @@ def fill(schema: type[Any], preset: str) -> dict[str, str]:
 # --- the files -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("command", "preset"), [(name, preset) for name in COMMANDS for preset in presets_of(name)])
 def test_every_preset_of_every_command_composes(command: str, preset: str) -> None:
     schema = COMMANDS[command].load()[1]
     settings = compose(command, schema, fill(schema, preset))
@@ -61,7 +62,29 @@ def test_folders_are_the_commands_and_files_the_presets() -> None:
     for command in COMMANDS:
         folder = config_dir() / command
         names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-        assert names == {"config.yaml", *(f"preset/{preset}.yaml" for preset in PRESETS)}
+        assert names == {"config.yaml", *(f"preset/{preset}.yaml" for preset in presets_of(command))}
+        assert {*presets_of(command)} >= {*PRESETS} - {"libero"}  # sizes are every command's
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_preset_for_libero_changes_something_or_is_refused(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = COMMANDS[command].load()[1]
+    acting = [name for name in COMMANDS if "libero" in presets_of(name)]
+    _, listed = main([command, "--help"]), capsys.readouterr().out
+    assert ("tiny|cpu|gpu|wan|libero" in listed) == (command in acting)
+    if command in acting:
+        own, plain = (compose_plain(command, schema, fill(schema, preset)) for preset in ("libero", "cpu"))
+        assert own != plain
+        return
+    with pytest.raises(SettingError, match=f"libero changes nothing in {command}.*acts in {', '.join(sorted(acting))}"):
+        compose(command, schema, fill(schema, "libero"))
+
+
+def test_the_readme_names_the_commands_of_the_preset_for_libero() -> None:
+    (sentence,) = re.findall(r"`preset=libero` acts in ([^;.]+)", (config_dir().parent / "README.md").read_text())
+    assert set(re.findall(r"`([\w-]+)`", sentence)) == {name for name in COMMANDS if "libero" in presets_of(name)}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(config_dir())))
@@ -78,7 +101,7 @@ def test_yaml_holds_only_differences_from_the_dataclass(command: str) -> None:
     base = yaml.safe_load((config_dir() / command / "config.yaml").read_text())
     base.pop("defaults")
     repeated = [key for key, value in leaves(base).items() if key and value == defaults[key]]
-    for preset in PRESETS:
+    for preset in presets_of(command):
         tree = yaml.safe_load((config_dir() / command / "preset" / f"{preset}.yaml").read_text()) or {}
         given = {**defaults, **leaves(base)}
         repeated += [

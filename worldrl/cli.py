@@ -261,13 +261,14 @@ def run_command(command: Command, tokens: Sequence[str]) -> int:
     """Compose the settings and run the job; an interruption says how to go on."""
     job, _ = command.load()
     if "--help" in tokens or "-h" in tokens:
-        from worldrl.settings import as_plain, compose_plain, parse_overrides
+        from worldrl.settings import as_plain, compose_plain, parse_overrides, presets_of
         from worldrl.usage import command_help
 
         given = parse_overrides(spelt_out(command, [token for token in tokens if token not in ("--help", "-h")]))
         schema = command.schema(given)
         defaults = as_plain(compose_plain(command.name, schema, given))
-        sys.stdout.write(command_help(command.name, command.summary, command.examples, schema, defaults))
+        known = presets_of(command.name)
+        sys.stdout.write(command_help(command.name, command.summary, command.examples, schema, defaults, known))
         return OK
     from worldrl.settings import COMMAND_LINE, resume_command
 

@@ -43,7 +43,7 @@ WHERE = ("workers",)
 
 
 class Preset(StrEnum):
-    """Kind of run: its size, or what it is about; every command has them all."""
+    """Kind of run: its size, which every command has, or what it is about, which has a file in ``configs/`` where it changes something."""
 
     tiny = "tiny"
     cpu = "cpu"
@@ -152,7 +152,7 @@ def compose_plain(command: str, schema: type[Any], given: Mapping[str, str]) -> 
     from omegaconf.errors import OmegaConfBaseException
 
     preset = given.get("preset", Preset.cpu.value)
-    one_of("preset", preset, [member.value for member in Preset])
+    _check_preset(command, preset)
     node = _schema_node(schema)
     literal, grammar = _check_overrides(command, schema, node, given)
     ConfigStore.instance().store(name=f"{command}_schema", node=node)
@@ -192,6 +192,25 @@ def to_yaml(settings: Any) -> str:
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.create(as_plain(settings)))
+
+
+def presets_of(command: str) -> list[str]:
+    """Names of the presets that a command has."""
+    return [preset.value for preset in Preset if _preset_file(command, preset.value).is_file()]
+
+
+def _preset_file(command: str, preset: str) -> Path:
+    return config_dir() / command / "preset" / f"{preset}.yaml"
+
+
+def _check_preset(command: str, preset: str) -> None:
+    one_of("preset", preset, [member.value for member in Preset])
+    if preset not in presets_of(command):
+        acts = ", ".join(sorted(folder.name for folder in config_dir().iterdir() if preset in presets_of(folder.name)))
+        raise SettingError(
+            f"preset: {preset} changes nothing in {command}, so it is refused there; it acts in {acts}. Leave it out, and give "
+            "the run's own settings"
+        )
 
 
 def _check_overrides(

@@ -132,6 +132,8 @@ usage: worldrl COMMAND [preset=tiny|cpu|gpu|wan|libero] [run_dir=FOLDER] [seed=N
 commands:
 {rows}
 
+preset=libero is of LIBERO's stored states; a command in which it would change nothing refuses it, and its --help does not list it.
+
 The same command line continues where it stopped. Without run_dir it writes to runs/COMMAND, followed by -PRESET
 unless the preset is cpu, and by -HASH if other settings were given (HASH is six hex digits of those settings; gates
 is not one of them: a run that a gate has stopped goes on with gates=warn).
@@ -141,7 +143,9 @@ exit codes: 0 ok; 1 a bug, with traceback; 2 a wrong setting, file or machine; 3
 """
 
 
-def command_help(command: str, summary: str, examples: Sequence[str], schema: type[Any], defaults: Any) -> str:
+def command_help(
+    command: str, summary: str, examples: Sequence[str], schema: type[Any], defaults: Any, presets: Sequence[str]
+) -> str:
     """Write ``worldrl COMMAND --help``: every setting with type, default and meaning, then examples.
 
     Args:
@@ -150,9 +154,10 @@ def command_help(command: str, summary: str, examples: Sequence[str], schema: ty
         examples: override lists to show, for example ``"preset=tiny"``.
         schema: the command's settings dataclass.
         defaults: the composed plain values under preset=cpu, nested as ``schema`` is.
+        presets: that the command has.
     """
     cells = [(row.key, row.type_text, _show(value_at(defaults, row.key)), row.meaning) for row in describe(schema)]
-    cells.insert(0, ("preset", "tiny|cpu|gpu|wan|libero", "cpu", "size of the run, or what it is about"))
+    cells.insert(0, ("preset", "|".join(presets), "cpu", "size of the run, or what it is about"))
     cells = [row for index, row in enumerate(cells) if index == 0 or row[0] != "preset"]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     lines = [

@@ -1,4 +1,4 @@
-"""Units under test: ``evaluation/conventions.py`` and ``evaluation/convention_fit.py``, on a point that obeys actions."""
+"""Units under test: ``evaluation/conventions.py``, ``convention_fit.py`` and ``tool_conventions.py``, on a point that obeys actions."""
 
 from dataclasses import replace
 
@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from worldrl.core.embodiment import Embodiment
-from worldrl.evaluation.convention_fit import Fit, match, search, state_matches, unexercised, verdict
+from worldrl.evaluation.convention_fit import fits, match, search, verdict
 from worldrl.evaluation.conventions import (
     action_alternatives,
     from_euler,
@@ -17,8 +16,9 @@ from worldrl.evaluation.conventions import (
     shifted,
     state_alternatives,
 )
+from worldrl.evaluation.tool_conventions import ToolConventions, ToolFit
 
-ROBOT = Embodiment(0.05, 0.5, (-1, -1, -1), (1, 1, 1), 3.0, 20.0)
+ROBOT = ToolConventions(rotation_scale=0.5)
 DRAW = np.random.default_rng(0)
 TRUE = [DRAW.uniform(-0.4, 0.4, (20, 7)).astype(np.float32) for _ in range(3)]
 
@@ -40,7 +40,7 @@ def play(actions):
     length = [sum(np.abs(np.diff(walk(a)[:, :3], axis=0)).sum() for a in each) for each in (TRUE, actions)]
     angle = [sum(np.abs(a[:, 3:6]).sum() for a in each) for each in (TRUE, actions)]
     solved = 3 if position + turn + opening < 1e-4 else 0
-    return Fit(solved, 3, position, turn, opening, length[0] / length[1], angle[0] / angle[1])
+    return ToolFit(solved, 3, position, turn, opening, length[0] / length[1], angle[0] / angle[1])
 
 
 @pytest.mark.parametrize(
@@ -122,8 +122,44 @@ def test_where_demonstrations_succeed_another_meaning_must_explain_nearly_all_of
     assert found.chosen == ()
 
 
+@pytest.mark.parametrize(("successes", "idle", "told"), [(3, 0, True), (3, 2, True), (3, 3, None), (0, 0, False)])
+def test_success_decides_only_beyond_what_succeeds_without_the_demonstrations(successes, idle, told):
+    found = search(TRUE, lambda actions: ToolFit(successes, 3, 0.1, 0.0, 0.0, idle=idle), ROBOT)
+    assert fits(found, []) is told
+    assert ("Actions mean" in verdict(found, [])) == (told is True)
+    assert ("Not decided" in verdict(found, [])) == (told is None)
+    off = match(
+        "picture",
+        np.zeros((1, 4, 4, 3)),
+        np.ones((1, 4, 4, 3)),
+        [replace(picture_alternatives()[0], change=np.ones_like)],
+    )
+    assert fits(found, [off]) is False
+
+
+def test_a_lucky_success_explains_nothing():
+    """One random episode of three succeeds, and so does one under a meaning that leads elsewhere."""
+
+    def play_luckily(idle):
+        def one(actions):
+            lucky = actions[0][0, 6] == -TRUE[0][0, 6]  # the reversed gripper
+            return ToolFit(int(lucky), 3, 0.05 if lucky else 0.1, 0, 0, 1.0, 1.0, idle=idle)
+
+        return one
+
+    assert [a.family for a in search(TRUE, play_luckily(0), ROBOT).chosen] == ["gripper"]
+    assert search(TRUE, play_luckily(1), ROBOT).chosen == ()
+
+
+def test_a_meaning_that_repeats_the_motion_explains_even_where_anything_succeeds():
+    wrong = [a * np.array([1, 1, 1, 1, 1, 1, -1], np.float32) for a in TRUE]
+    found = search(wrong, lambda actions: replace(play(actions), idle=3), ROBOT)
+    assert [a.name for a in found.chosen] == ["reversed: +1 opens"]
+    assert fits(found, []) is False
+
+
 def test_nearer_is_no_explanation_without_success():
-    found = search(TRUE, lambda actions: Fit(0, 3, float(np.abs(actions[0]).mean()), 0, 0, 0.25, 1.0), ROBOT)
+    found = search(TRUE, lambda actions: ToolFit(0, 3, float(np.abs(actions[0]).mean()), 0, 0, 0.25, 1.0), ROBOT)
     assert found.chosen == ()
     assert "No convention that was tried explains it" in verdict(found, [])
 
@@ -135,9 +171,9 @@ def test_measured_factors_have_a_round_neighbour(measured, meant):
 
 def test_what_demonstrations_never_use_is_not_judged():
     still = [a * np.array([1, 1, 1, 0, 0, 0, 1], np.float32) for a in TRUE]
-    assert unexercised(still) == ["rotation"]
-    assert unexercised(TRUE) == []
-    found = search([-a for a in still], lambda actions: Fit(0, 3, 0.1, 0.0, 0.0), ROBOT)
+    assert ROBOT.unexercised(still) == ["rotation"]
+    assert ROBOT.unexercised(TRUE) == []
+    found = search([-a for a in still], lambda actions: ToolFit(0, 3, 0.1, 0.0, 0.0), ROBOT)
     assert not any("rotation" in name for trial in found.trials for name in trial.names)
     assert "No convention that was tried explains it" in verdict(found, [])
 
@@ -160,14 +196,14 @@ def test_states_are_judged_part_by_part():
     recorded = suite.copy()
     recorded[:, :3] *= 1000
     recorded[:, 7] *= -1
-    found = {m.what: m.chosen.name if m.chosen else None for m in state_matches(recorded, suite)}
+    found = {m.what: m.chosen.name if m.chosen else None for m in ROBOT.states(recorded, suite)}
     assert found == {"state position": "in millimetres", "state rotation": None, "state fingers": "both positive"}
 
 
 def test_every_alternative_keeps_shape_and_dtype_and_changes_a_copy():
     action, state = TRUE[0], np.ones((4, 8), np.float32)
     for given, alternatives in (
-        (action, action_alternatives(ROBOT, 2.0, 0.5)),
+        (action, action_alternatives(0.5, 2.0, 0.5)),
         (state, state_alternatives()),
     ):
         before = given.copy()

@@ -44,14 +44,32 @@ def launch(**options):
     return Launch("fake", sys.executable, TARGET, options)
 
 
-def test_every_row_of_the_table_names_a_test_that_exists():
-    rows = LINE.findall((ROOT / "docs" / "benchmarks.md").read_text())
-    assert len(rows) >= 25
-    for file, name in rows:
-        functions = {
-            node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)
-        }
-        assert name in functions, f"{file} has no {name}"
+def table_rows() -> list[tuple[str, str, bool]]:
+    """File, test and whether it is marked ``libero``, of every row of the table; a row that names none fails."""
+    section = (ROOT / "docs" / "benchmarks.md").read_text().partition("## Mistakes of others")[2]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    found = [LINE.match(row) for row in rows]
+    assert None not in found, [row for row, named in zip(rows, found, strict=True) if named is None]
+    return [(named[1], named[2], row.endswith("(`libero`) |")) for row, named in zip(rows, found, strict=True) if named]
+
+
+def test_every_row_of_the_table_names_a_test_that_is_collected():
+    """At the top of a ``test_*.py`` and called ``test_*``, so that pytest takes it; behind the mark that the row says, and no other skip."""
+    rows = table_rows()
+    assert len(rows) >= 47
+    for file, name, marked in rows:
+        assert Path(file).name.startswith("test_")
+        tree = ast.parse((ROOT / file).read_text())
+        (test,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+        assert name.startswith("test_"), f"{file}::{name}"
+        globally = [
+            ast.unparse(n.value)
+            for n in tree.body
+            if isinstance(n, ast.Assign) and "pytestmark" in ast.unparse(n.targets[0])
+        ]
+        marks = " ".join([*globally, *map(ast.unparse, test.decorator_list)])
+        assert "skip" not in marks, f"{file}::{name} is skipped"
+        assert ("mark.libero" in marks) == marked, f"{file}::{name}"
 
 
 def test_another_mujoco_is_refused_before_any_episode(monkeypatch):
@@ -153,6 +171,16 @@ def test_initial_states_depend_neither_on_early_success_nor_on_slots_nor_on_the_
     assert sorted(o.spec.key for o in late) == sorted(o.spec.key for o in early) == sorted(s.key for s in specs)
     init = [spec.init_id for spec in protocol(seed=0).specs()]
     assert init == [spec.init_id for spec in protocol(seed=1).specs()] == list(range(5))
+
+
+def test_each_stored_state_is_played_once():
+    """An index that never moved on played every episode from the first state."""
+    specs = protocol().specs()
+    assert sorted(spec.init_id for spec in specs) == list(range(5))
+    with SimulatorPool(launch(), slots=1) as pool:
+        starts = [Start("reach_up", spec.init_id, spec.seed) for spec in specs]
+        found = [pool.reset({0: start}, render=False)[0]["state"] for start in starts]
+    assert len({state.tobytes() for state in found}) == len(specs)
 
 
 def test_two_identical_runs_are_identical():

@@ -3,6 +3,7 @@
 import csv
 import json
 import platform
+import re
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.report.store import load_report_data
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.suites import libero_protocol
+from worldrl.jobs.benchmark import BenchmarkSettings
+from worldrl.jobs.benchmark_films import recycle_after_of
 from worldrl.rollout.environments import WorkerEnvironment
 from worldrl.rollout.simulator import Launch
 from worldrl.rollout.simulator_pool import SimulatorPool
@@ -164,6 +167,14 @@ def test_a_physics_that_fails_its_probe_plays_no_episode(tmp_path, fake_libero, 
     assert code == 2
     assert "the bowl fell off" in capsys.readouterr().err
     assert not (folder / "episodes.jsonl").exists()
+
+
+@pytest.mark.parametrize(("suite", "episodes"), [("embedded", 250), ("libero_goal", 50), ("maniskill", 50)])
+def test_workers_are_replaced_after_as_many_episodes_as_the_page_says(suite, episodes):
+    assert recycle_after_of(BenchmarkSettings(policy="expert", suite=suite)) == episodes
+    assert recycle_after_of(BenchmarkSettings(policy="expert", suite=suite, recycle_after=7)) == 7
+    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    assert re.search(rf"\b{episodes} of", " ".join(page[page.index("`recycle_after`") :].split())[:160])
 
 
 def test_an_environment_in_which_nothing_renders_is_exit_code_2(tmp_path, monkeypatch, capsys):

@@ -7,12 +7,14 @@ import h5py
 import numpy as np
 import pytest
 
+import worldrl.jobs.check_protocol as check_protocol
 from worldrl.cli import main
+from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.evaluation.convention_fit import Fit
 from worldrl.evaluation.conventions import other_sign, shifted
 from worldrl.evaluation.report.store import load_report_data
+from worldrl.evaluation.tool_conventions import ToolFit
 from worldrl.jobs.check_protocol import idle_actions, idle_words
 from worldrl.jobs.collect import CollectSettings
 from worldrl.jobs.collect import main as collect
@@ -71,7 +73,7 @@ def off(metrics):
 
 def test_demonstrations_of_this_suite_fit_exactly(tmp_path, demonstrations, capsys):
     metrics = check(tmp_path, demonstrations, lambda episode: episode)
-    assert metrics["fits"]
+    assert metrics["fits"] is True
     assert off(metrics) == set()
     assert (metrics["as_recorded"]["k"], metrics["as_recorded"]["n"]) == (EPISODES, EPISODES)
     assert metrics["best"]["position_m"] < 1e-5  # the simulator repeats itself
@@ -161,23 +163,44 @@ def test_pictures_and_states_are_told_apart_without_any_replay_of_alternatives(t
 
 
 def test_doing_nothing_and_doing_anything_are_what_they_say(demonstrations):
-    found = idle_actions(list(demonstrations), seed=0)
+    found = idle_actions(list(demonstrations), TOOL_ACTIONS, seed=0)
     for episode, still, anything in zip(demonstrations, found["no_op"], found["random"], strict=True):
         assert still.shape == anything.shape == episode.action.shape
         assert not still[:, :6].any()
         assert set(still[:, 6]) == {-1.0}  # open, as it begins
         assert np.ptp(anything, axis=0).min() > 1
         assert np.abs(anything).max() <= 1
-    done, failed = (Fit(k, 4, 0.0, 0.0, 0.0) for k in (3, 0))
+    done, failed = (ToolFit(k, 4, 0.0, 0.0, 0.0) for k in (3, 0))
     assert idle_words({"no_op": failed, "random": failed}) == []
     (said,) = idle_words({"no_op": done, "random": failed})
     assert said.startswith("Doing nothing fulfils 3 of 4")
 
 
+def test_where_anything_succeeds_as_often_nothing_is_decided(tmp_path, demonstrations, monkeypatch, capsys):
+    """The arm that should do nothing is made to succeed; its actions are all that is not the real job's."""
+    own = [episode.action for episode in demonstrations]
+    monkeypatch.setattr(
+        check_protocol, "idle_actions", lambda *_: {"no_op": own, "random": [0 * action for action in own]}
+    )
+    metrics = check(tmp_path, demonstrations, lambda episode: episode)
+    assert metrics["fits"] is None
+    assert (metrics["as_recorded"]["k"], metrics["no_op"]["k"], metrics["random"]["k"]) == (EPISODES, EPISODES, 0)
+    said, page = capsys.readouterr().err, (tmp_path / "run" / "report.html").read_text()
+    for text in (metrics["verdict"], said, page):
+        assert "Actions mean what this suite means" not in text
+        assert "Not decided: 2 of 2 succeed without the demonstrations" in text
+        assert "demonstrations of another task" in text
+    first = load_report_data(tmp_path / "run").sentence
+    assert "Not decided" in first
+    damaged = check(tmp_path / "2", demonstrations, actions(late))  # what the motion finds off is off all the same
+    assert damaged["fits"] is False
+    assert [item["family"] for item in damaged["off"]] == ["delay"]
+
+
 def test_what_no_convention_explains_is_said_to_be_that(tmp_path, demonstrations):
     draw = np.random.default_rng(0)
     metrics = check(tmp_path, demonstrations, actions(lambda action: draw.uniform(-1, 1, action.shape)))
-    assert not metrics["fits"]
+    assert metrics["fits"] is False
     assert "No convention that was tried explains it" in metrics["verdict"]
 
 

@@ -36,6 +36,20 @@ def test_the_likelihood_holds_the_distribution_that_is_drawn_from(policy, make_o
     torch.testing.assert_close(found.logits.log_softmax(dim=-1), expected)
 
 
+def test_actions_are_in_the_datas_own_range_and_never_the_networks(policy, config, statistics, make_obs):
+    """Elsewhere normalised numbers were sent to the robot as they are."""
+    low, high = statistics.action_low, statistics.action_high
+    action = policy.act(make_obs(), generators=row_streams(0, ["act"], 5), temperature=1.6).action
+    assert bool(((action >= low - 1e-6) & (action <= high + 1e-6)).all())
+    far = replace(statistics, action_low=low / 4, action_high=high / 4)
+    other = TokenPolicy(config, far)
+    other.load_state_dict(
+        {**policy.state_dict(), **{k: v for k, v in other.state_dict().items() if k.startswith("action_")}}
+    )
+    moved = other.eval().act(make_obs(), generators=row_streams(0, ["act"], 5), temperature=1.6).action
+    torch.testing.assert_close(moved, action / 4)
+
+
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.6])
 def test_log_prob_agrees_with_act(policy, make_obs, temperature):
     obs = make_obs()

@@ -192,6 +192,17 @@ def test_workers_and_recycling_change_nothing(undisturbed):
     assert bare(play(workers=2, slots=3, recycle_after=1)) == bare(undisturbed)
 
 
+def test_a_worker_is_replaced_after_episodes_of_its_own_in_all_its_slots_together():
+    with SimulatorPool(launch(), workers=2, slots=4, recycle_after=2) as pool:  # slots 0 and 2 are worker 0's
+        first, other = pool.pids
+        pool.reset({0: Start("reach_up", 0, 0), 2: Start("reach_up", 1, 0)}, render=False)
+        pool.reset({1: Start("reach_up", 2, 0)}, render=False)
+        assert pool.pids == [first, other]  # two episodes have begun in worker 0, one in worker 1
+        pool.reset({0: Start("reach_up", 3, 0), 1: Start("reach_up", 4, 0)}, render=False)
+        assert first not in pool.pids
+        assert other in pool.pids
+
+
 def test_recorded_traces_do_not_depend_on_workers():
     one, two = (play(SPECS[:3], workers=workers, slots=3, image_size=4, record=range(3)) for workers in (1, 3))
     for key, episode in one.items():

@@ -1,5 +1,7 @@
 """Units under test: what of ``workers/maniskill*.py`` needs no ManiSkill: signs, seeds, suites, the expert's plan."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -7,13 +9,26 @@ from worldrl.core.errors import SettingError
 from worldrl.evaluation.suites import suite_protocol
 from worldrl.rollout.maniskill import maniskill_launch
 from worldrl.workers import maniskill_facts as facts
-from worldrl.workers.maniskill import vendor_action
+from worldrl.workers.maniskill import ManiSkill, vendor_action
 from worldrl.workers.maniskill_expert import CLOSED, OPEN, CubeExpert, NoExpertError, quarter_turn
 
 
 def test_rotation_and_gripper_have_the_other_sign():
     action = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6, -1], np.float32)
     np.testing.assert_allclose(vendor_action(action), [0.1, 0.2, 0.3, -0.4, -0.5, -0.6, 1])
+
+
+@pytest.mark.parametrize("device", facts.DEVICES)
+def test_the_physics_is_the_cpus_whatever_draws(device):
+    """ManiSkill's two physics give other episodes, and the GPU's hangs on how many environments there are besides."""
+    asked = []
+    suite = object.__new__(ManiSkill)  # without the packages; only what ``make`` reads
+    suite.suite, suite.image_size, suite.device = "maniskill_cubes", 16, device
+    made = SimpleNamespace(unwrapped=None)
+    suite._gymnasium = SimpleNamespace(make=lambda task, **options: asked.append(options) or made)
+    suite.make("PickCube-v1")
+    assert asked[0]["sim_backend"] == "physx_cpu"
+    assert asked[0]["num_envs"] == 1
 
 
 def test_a_start_is_named_by_task_number_and_seed():

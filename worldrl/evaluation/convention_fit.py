@@ -7,35 +7,27 @@ they began are replayed from other initial states of their task: whether those s
 alone is compared. Pictures and states of the first
 frame need no replay: they are compared as they are, and under each alternative.
 
-Shapes legend: ``T`` steps, ``N`` demonstrations.
+What a robot's numbers may have meant, and how far its replays are off, is for ``evaluation/tool_conventions.py`` (LIBERO's seven
+numbers) and ``evaluation/joint_conventions.py`` (absolute joint targets) to say.
+
+Shapes legend: ``T`` steps, ``N`` demonstrations, ``A`` numbers of an action, ``S`` of a state.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.core.embodiment import Embodiment
-from worldrl.evaluation.conventions import (
-    FINGERS,
-    POSITION,
-    TURN,
-    Actions,
-    Alternative,
-    action_alternatives,
-    state_alternatives,
-)
+from worldrl.core.actions import ActionSpec
+from worldrl.core.types import Episode
+from worldrl.evaluation.conventions import Actions, Alternative
+from worldrl.rollout.replays import Replay
 
-Play = Callable[[Sequence[Actions]], "Fit"]
-"""Replays every demonstration with these actions."""
-
-ROTATION_M_PER_RAD = 0.1
-"""What a radian counts beside a metre in a tracking error: about the length of a hand."""
 BETTER = 0.7
 """An alternative that brings no further success must shrink the error to this share to be believed."""
 CLEAR = 0.2
@@ -54,33 +46,30 @@ MOVED = 1e-3
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(ABC):
     """How well demonstrations repeat.
 
     Attributes:
         successes: demonstrations that fulfil their task.
         episodes: demonstrations.
-        position_m: root mean square distance of replayed and recorded positions (m).
-        rotation_rad: likewise, angle of the rotations (rad).
-        opening_m: likewise, of the fingers' distance (m).
-        travel: length of the recorded path over that of the replayed one; NaN where nothing moved.
-        turning: likewise, of the angles turned through.
         judged: whether success counts: not where the initial states are others than the demonstrations'.
+        idle: successes from the same initial states without the demonstrations' actions: no more of them say nothing.
     """
 
     successes: int
     episodes: int
-    position_m: float
-    rotation_rad: float
-    opening_m: float
-    travel: float = math.nan
-    turning: float = math.nan
-    judged: bool = True
+    judged: bool = field(default=True, kw_only=True)
+    idle: int = field(default=0, kw_only=True)
 
     @property
+    @abstractmethod
     def error_m(self) -> float:
         """Tracking error in one number (m)."""
-        return self.position_m + ROTATION_M_PER_RAD * self.rotation_rad + self.opening_m
+
+    @property
+    @abstractmethod
+    def cells(self) -> dict[str, str]:
+        """Parts of the tracking error, for tables: by their names with units."""
 
     @property
     def good(self) -> bool:
@@ -90,14 +79,24 @@ class Fit:
         return self.successes >= SHARE_OF_SUCCESS * self.episodes
 
     @property
+    def telling(self) -> int:
+        """Successes as they count against those of other meanings: alike up to as many as come without any meaning."""
+        return max(self.successes, self.idle) * self.judged
+
+    @property
+    def idle_too(self) -> bool:
+        """Whether it succeeds no more often than what has nothing to do with the demonstrations."""
+        return self.judged and self.successes <= self.idle
+
+    @property
     def rank(self) -> tuple[int, float]:
         """More successes first, then a smaller error; larger is better."""
-        return self.successes * self.judged, -self.error_m
+        return self.telling, -self.error_m
 
     def beats(self, other: Fit) -> bool:
         """Whether this is a better explanation and not just another one."""
-        if self.judged and self.successes != other.successes:
-            return self.successes > other.successes
+        if self.telling != other.telling:
+            return self.telling > other.telling
         return self.error_m < BETTER * other.error_m
 
 
@@ -126,46 +125,76 @@ class Search:
     trials: tuple[Trial, ...]
 
 
-def unexercised(actions: Sequence[Actions]) -> list[str]:
-    """Families that demonstrations say nothing about, because they never use that part of an action."""
-    mean = np.abs(np.concatenate(actions)).mean(axis=0)
-    silent = {"rotation": mean[TURN].max() < MOVED, "axes": mean[POSITION].max() < MOVED}
-    return [family for family, quiet in silent.items() if quiet]
+F = TypeVar("F", bound=Fit)
 
 
-def search(actions: Sequence[Actions], play: Play, embodiment: Embodiment, *, rounds: int = 3) -> Search:
+class Conventions(Protocol[F]):
+    """What the numbers of one robot's demonstrations may mean."""
+
+    @property
+    def spec(self) -> ActionSpec:
+        """What an action's numbers are in the suite."""
+        ...
+
+    def alternatives(self, fit: F, actions: Sequence[Actions]) -> list[Alternative]:
+        """Other meanings of actions ``[T, A]``, which fit like this as they are."""
+        ...
+
+    def unexercised(self, actions: Sequence[Actions]) -> list[str]:
+        """Families that demonstrations say nothing about, because they never use that part of an action."""
+        ...
+
+    def measure(self, replays: Sequence[Replay], demonstrations: Sequence[Episode], known: bool) -> F:
+        """Hold replays against their recordings; where these began elsewhere (not ``known``), how both moved."""
+        ...
+
+    def states(self, recorded: NDArray[np.float32], suite: NDArray[np.float32]) -> Iterator[Match]:
+        """Compare the parts of the first states ``[N, S]``, each under its own alternatives."""
+        ...
+
+
+def search(
+    actions: Sequence[Actions], play: Callable[[Sequence[Actions]], F], robot: Conventions[F], *, rounds: int = 3
+) -> Search:
     """Find the alternatives under which demonstrations repeat.
 
     Args:
-        actions: of each demonstration, ``[T, 7]``.
-        play: replays them.
-        embodiment: of the suite.
+        actions: of each demonstration, ``[T, A]``.
+        play: replays them, and says how well they fit.
+        robot: what its actions may have meant.
         rounds: how many families may be off at once.
     """
     as_recorded = play(actions)
     chosen: tuple[Alternative, ...] = ()
     best, now = as_recorded, list(actions)
     trials = [Trial((), as_recorded)]
-    silent = set(unexercised(actions))
+    silent = set(robot.unexercised(actions))
     for _ in range(rounds):
         if best.good and best.error_m <= EXACT_M:
             break
         taken = silent | {alternative.family for alternative in chosen}
-        tried: list[tuple[Fit, Alternative]] = []
-        for alternative in action_alternatives(embodiment, best.travel, best.turning):
+        tried: list[tuple[F, Alternative]] = []
+        for alternative in robot.alternatives(best, now):
             if alternative.family not in taken:
                 fit = play(changed(alternative, now))
                 if convincing(alternative, fit, best):
                     tried.append((fit, alternative))
                 trials.append(Trial((*(a.name for a in chosen), f"{alternative.family}: {alternative.name}"), fit))
-        fit, alternative = max(tried, key=lambda pair: pair[0].rank, default=(best, None))
-        if alternative is None:
+        if not tried:
             break
+        fit, alternative = max(tried, key=lambda pair: pair[0].rank)
         best, chosen, now = fit, (*chosen, alternative), changed(alternative, now)
     ranked = tuple(sorted(trials, key=lambda trial: trial.fit.rank, reverse=True))
-    if as_recorded.judged and not as_recorded.good and best.successes <= as_recorded.successes:
+    if as_recorded.judged and not as_recorded.good and not explains(best, as_recorded):
         return Search((), as_recorded, as_recorded, ranked)  # nearer, but no more successful: that explains nothing
     return Search(chosen, as_recorded, best, ranked)
+
+
+def explains(best: Fit, as_recorded: Fit) -> bool:
+    """Whether failing demonstrations succeed in another meaning; where anything succeeds, its motion must be theirs as well."""
+    if best.telling > as_recorded.telling:
+        return True
+    return best.successes > as_recorded.successes and best.error_m < CLEAR * as_recorded.error_m
 
 
 def convincing(alternative: Alternative, fit: Fit, best: Fit) -> bool:
@@ -176,8 +205,13 @@ def convincing(alternative: Alternative, fit: Fit, best: Fit) -> bool:
 
 
 def changed(alternative: Alternative, actions: Sequence[Actions]) -> list[Actions]:
-    """Actions in another meaning; what leaves the range in it is clipped, since it was meant for another range."""
-    return [np.clip(alternative.change(action), -1, 1).astype(np.float32) for action in actions]
+    """Actions in another meaning; what lies outside the robot's range is the player's business: it may come back in the next one."""
+    return [alternative.change(action).astype(np.float32) for action in actions]
+
+
+def rms(values: NDArray[np.float64]) -> float:
+    """Root mean square of all values."""
+    return float(np.sqrt(np.mean(np.square(values))))
 
 
 # --- states and pictures of the first frame ---
@@ -221,15 +255,27 @@ def match(what: str, recorded: NDArray[Any], suite: NDArray[Any], alternatives: 
     return Match(what, best if clear else None, plain, errors[best.name])
 
 
-def state_matches(recorded: NDArray[np.float32], suite: NDArray[np.float32]) -> Iterator[Match]:
-    """Compare the parts of the first states ``[N, 8]``, each under its own alternatives."""
-    parts: Mapping[str, slice] = {"state position": POSITION, "state rotation": TURN, "state fingers": FINGERS}
-    for family, part in parts.items():
-        masked = np.where(np.isin(np.arange(8), np.arange(8)[part]), recorded, suite)  # only this part may differ
-        yield match(family, masked, suite, [a for a in state_alternatives() if a.family == family])
+def part_match(
+    what: str,
+    part: slice | list[int],
+    recorded: NDArray[np.float32],
+    suite: NDArray[np.float32],
+    alternatives: Sequence[Alternative],
+) -> Match:
+    """Compare some numbers of the first states ``[N, S]``, the others being taken as the suite's own."""
+    places = np.arange(recorded.shape[1])
+    masked = np.where(np.isin(places, places[part]), recorded, suite)
+    return match(what, masked, suite, alternatives)
 
 
 # --- verdict ----------------------------------------------------------------------------------------------------------
+
+
+def fits(found: Search, matches: Sequence[Match]) -> bool | None:
+    """Whether demonstrations mean what the suite means; None where they succeed, but no more often than nothing does."""
+    if found.chosen or any(item.chosen for item in matches) or not found.as_recorded.good:
+        return False
+    return None if found.as_recorded.idle_too else True
 
 
 def verdict(found: Search, matches: Sequence[Match]) -> str:
@@ -242,7 +288,8 @@ def verdict(found: Search, matches: Sequence[Match]) -> str:
             f"tasks: by the hand's motion alone, {100 * fit.error_m:.2g} cm off as recorded."
         ]
     if fit.good and not found.chosen:
-        lines[0] += " Actions mean what this suite means."
+        lines += [undecided(fit)] if fit.idle_too else []
+        lines[0] += "" if fit.idle_too else " Actions mean what this suite means."
     for alternative in found.chosen:
         lines.append(f"{alternative.family}: {alternative.name}. Change: {alternative.line}")
     if found.chosen:
@@ -258,3 +305,13 @@ def verdict(found: Search, matches: Sequence[Match]) -> str:
         if found_match.chosen is not None:
             lines.append(f"{found_match.what}: {found_match.chosen.name}. Change: {found_match.chosen.line}")
     return "\n".join(lines)
+
+
+def undecided(fit: Fit) -> str:
+    """Say that success decides nothing here, what tracking says instead, and what to do."""
+    near = "as near as with the same meaning" if fit.error_m <= EXACT_M else "too far to speak for the same meaning"
+    return (
+        f"Not decided: {fit.idle} of {fit.episodes} succeed without the demonstrations' actions, so success says nothing of what "
+        f"these mean. The motion alone decides here: the replay is {100 * fit.error_m:.2g} cm off the recorded states, {near}. Check "
+        "demonstrations of another task as well, one that neither doing nothing nor random actions fulfil."
+    )

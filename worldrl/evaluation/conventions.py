@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from worldrl.core.embodiment import Embodiment
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 
 Actions = NDArray[np.float32]
 POSITION, TURN, GRIPPER, FINGERS = slice(0, 3), slice(3, 6), 6, slice(6, 8)
@@ -47,7 +47,7 @@ class Alternative:
 
 
 def column(index: int, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """Change one number of each action ``[T, 7]``."""
+    """Change one number of each action ``[T, A]``."""
 
     def apply(action: NDArray[Any]) -> NDArray[Any]:
         changed = action.copy()
@@ -57,8 +57,10 @@ def column(index: int, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Callab
     return apply
 
 
-def columns(part: slice, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    """Change some numbers of each action ``[T, 7]`` together."""
+def columns(
+    part: slice | list[int], change: Callable[[NDArray[Any]], NDArray[Any]]
+) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """Change some numbers of each action ``[T, A]`` together."""
 
     def apply(action: NDArray[Any]) -> NDArray[Any]:
         changed = action.copy()
@@ -68,9 +70,9 @@ def columns(part: slice, change: Callable[[NDArray[Any]], NDArray[Any]]) -> Call
     return apply
 
 
-def shifted(action: NDArray[Any], steps: int) -> NDArray[Any]:
+def shifted(action: NDArray[Any], steps: int, spec: ActionSpec = TOOL_ACTIONS) -> NDArray[Any]:
     """Take actions that were recorded ``steps`` late (negative: early) at their own time; the ends hold still."""
-    still = action[[0, -1]] * np.array([0, 0, 0, 0, 0, 0, 1], action.dtype)
+    still = spec.hold(action[[0, -1]]).astype(action.dtype)
     if steps > 0:
         return np.concatenate([action[steps:], np.repeat(still[1:], steps, axis=0)])
     return np.concatenate([np.repeat(still[:1], -steps, axis=0), action[:steps]])
@@ -81,11 +83,11 @@ def from_euler(scale: float) -> Callable[[NDArray[Any]], NDArray[Any]]:
     return lambda turn: (rotation.from_euler("xyz", turn * scale).as_rotvec() / scale).astype(turn.dtype)
 
 
-def action_alternatives(embodiment: Embodiment, travel: float, turning: float) -> list[Alternative]:
+def action_alternatives(rotation_scale: float, travel: float, turning: float) -> list[Alternative]:
     """Meanings that recorded actions may have had instead.
 
     Args:
-        embodiment: of the suite.
+        rotation_scale: radians of Δrotation at action 1 in the suite.
         travel: length of the recorded path over that of the replayed one, which suggests a scale.
         turning: likewise, of the angles.
     """
@@ -102,7 +104,7 @@ def action_alternatives(embodiment: Embodiment, travel: float, turning: float) -
         ("in the order z, y, x", lambda r: r[:, ::-1], "action[..., 3:6] = action[..., [5, 4, 3]]"),
         (
             "Euler angles",
-            from_euler(embodiment.rotation_scale),
+            from_euler(rotation_scale),
             'action[..., 3:6] = Rotation.from_euler("xyz", scale * action[..., 3:6]).as_rotvec() / scale',
         ),
     ]
@@ -114,12 +116,19 @@ def action_alternatives(embodiment: Embodiment, travel: float, turning: float) -
         ("x and y exchanged", lambda p: p[:, [1, 0, 2]], "action[..., 0:2] = action[..., [1, 0]]"),
     ]
     found += [Alternative("axes", name, columns(POSITION, change), line) for name, change, line in axes]
+    found += delays(TOOL_ACTIONS)
+    return [*found, *scale_alternatives(travel, turning)]
+
+
+def delays(spec: ActionSpec) -> list[Alternative]:
+    """Actions recorded up to two steps late or early, of a robot whose actions are these."""
+    found: list[Alternative] = []
     for steps in (1, 2, -1, -2):
         word = "late" if steps > 0 else "early"
         line = f"action = action[{steps}:]" if steps > 0 else f"observation = observation[{-steps}:]"
         name = f"recorded {abs(steps)} step{'s' if abs(steps) > 1 else ''} {word}"
-        found.append(Alternative("delay", name, lambda a, steps=steps: shifted(a, steps), line))
-    return [*found, *scale_alternatives(travel, turning)]
+        found.append(Alternative("delay", name, lambda a, steps=steps: shifted(a, steps, spec), line))
+    return found
 
 
 def scale_alternatives(travel: float, turning: float) -> list[Alternative]:

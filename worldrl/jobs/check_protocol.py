@@ -12,13 +12,13 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
-from scipy.spatial.transform import Rotation
 
+from worldrl.core.actions import ActionSpec
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.log import console
@@ -27,26 +27,31 @@ from worldrl.core.stats import wilson
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset, assumed
 from worldrl.data.libero_robot import libero_embodiment
-from worldrl.evaluation.convention_fit import Fit, Match, Search, match, search, state_matches, unexercised, verdict
+from worldrl.evaluation.convention_fit import Conventions, Fit, Match, Search, fits, match, search, verdict
 from worldrl.evaluation.conventions import picture_alternatives
+from worldrl.evaluation.joint_conventions import JointConventions
+from worldrl.evaluation.tool_conventions import ToolConventions
 from worldrl.jobs.check_protocol_report import first_pictures, write_report
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.suite_opening import open_suite
 from worldrl.rollout.collect import embedded_embodiment
 from worldrl.rollout.libero import libero_tasks
 from worldrl.rollout.libero_files import PICTURES, START, SUFFIX, find_demonstrations, read_demonstration
-from worldrl.rollout.replays import EmbeddedReplayer, Opening, Replay, Replayer, SuiteReplayer
+from worldrl.rollout.replays import EmbeddedReplayer, Opening, Replayer, SuiteReplayer
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec, has_spec, spec_of
+from worldrl.rollout.suites import FAMILIES
 from worldrl.settings import one_of, positive, required, setting
-from worldrl.workers import libero_facts
+from worldrl.workers import libero_facts, maniskill_facts
 from worldrl.workers.libero_package import task_sentence
 
 EMBEDDED = "embedded"
-SUITES = (EMBEDDED, *libero_facts.suite_names())
+LIBERO, MANISKILL = FAMILIES["libero"], FAMILIES["maniskill"]
+SUITES = (EMBEDDED, *LIBERO, *MANISKILL)
+OTHERS = (*FAMILIES["robotwin"], *FAMILIES["isaac"])
 SHOWN = 12
 """Rows of the closing table."""
-rotation: Any = Rotation
-"""SciPy publishes no types."""
+AnyConventions = Conventions[Any]
+F = TypeVar("F", bound=Fit)
 
 
 @dataclass
@@ -60,13 +65,18 @@ class CheckProtocolSettings:
     run_dir: str = setting("runs/check-protocol", "where the result is written")
     seed: int = setting(0, "of the random actions that are played beside")
     episodes: int = setting(4, "demonstrations, taken evenly from the dataset; each is replayed about twenty times")
-    workers: int = setting(1, "LIBERO: simulator processes")
+    workers: int = setting(1, "foreign suites: simulator processes")
     shadows: bool = setting(True, "LIBERO: the vendor's shadows, as the pictures were recorded")
     assets: str = setting("", "LIBERO: folder of its assets; empty takes what setup was told")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
 
     def __post_init__(self) -> None:
         """Check the names and the ranges."""
+        if self.suite in OTHERS:
+            raise SettingError(
+                f"suite: {self.suite} is not covered: demonstrations are replayed in the embedded suite (one arm and two), in LIBERO's "
+                f"and in ManiSkill's. Those of RoboTwin's kind, 14 joint targets, can be held against suite={EMBEDDED}"
+            )
         one_of("suite", self.suite, SUITES)
         for name in ("episodes", "workers", "timeout_s"):
             positive(name, getattr(self, name))
@@ -79,26 +89,30 @@ def main(settings: CheckProtocolSettings) -> dict[str, Any]:
         settings: which demonstrations, in which suite.
 
     Returns:
-        The metrics: whether all fits, what is off, everything that was tried.
+        The metrics: whether all fits (None: success decides nothing), what is off, everything that was tried.
     """
     demonstrations = read(settings)
     specs, known = starts(demonstrations, settings.seed)
     with open_run("check-protocol", settings) as run:
-        with open_replayer(settings, demonstrations, specs) as (replayer, embodiment):
+        with open_replayer(settings, demonstrations, specs) as (replayer, robot):
             openings = replayer.open(specs)
-            matches = first_frames(demonstrations, openings)
-            play = player(replayer, demonstrations, specs, known)
-            found = search([episode.action for episode in demonstrations], play, embodiment)
-            idle = {name: play(actions) for name, actions in idle_actions(demonstrations, settings.seed).items()}
+            matches = first_frames(robot, demonstrations, openings)
+            play = player(replayer, robot, demonstrations, specs, known)
+            idle = {
+                name: play(actions) for name, actions in idle_actions(demonstrations, robot.spec, settings.seed).items()
+            }
+            most = max(fit.successes for fit in idle.values())
+            told = [episode.action for episode in demonstrations]
+            found = search(told, lambda actions: replace(play(actions), idle=most), robot)
         text = "\n".join([verdict(found, matches), *idle_words(idle)])
         metrics = {
             "suite": settings.suite,
-            "fits": found.as_recorded.good and not found.chosen and not any(item.chosen for item in matches),
+            "fits": fits(found, matches),  # null: not decided
             "as_recorded": wilson(found.as_recorded.successes, found.as_recorded.episodes) if known else None,
             **{name: wilson(fit.successes, fit.episodes) for name, fit in idle.items()},
             "initial_states": "the demonstrations' own" if known else "others of the suite: success says nothing",
             "assumed": list(assumed(demonstrations)),
-            "unexercised": unexercised([episode.action for episode in demonstrations]),
+            "unexercised": robot.unexercised(told),
             **findings(found, matches),
             "verdict": text,
         }
@@ -117,7 +131,7 @@ def read(settings: CheckProtocolSettings) -> list[Episode]:
         SettingError: none succeeded.
     """
     data = Path(settings.data)
-    if settings.suite != EMBEDDED and (data.suffix == SUFFIX or any(data.glob(f"*{SUFFIX}"))):
+    if settings.suite in LIBERO and (data.suffix == SUFFIX or any(data.glob(f"*{SUFFIX}"))):
         found = find_demonstrations(data, settings.suite, libero_tasks(settings.suite))
         chosen = [found[place] for place in evenly(len(found), settings.episodes)]
         episodes = [read_demonstration(item, cameras=tuple(PICTURES), seed=settings.seed) for item in chosen]
@@ -154,11 +168,13 @@ def suite_names(dataset: EpisodeDataset, suite: str) -> list[str | None]:
 
 def suite_sentences(suite: str) -> dict[str, str]:
     """Task names of a suite by their sentences."""
-    if suite != EMBEDDED:
+    if suite in MANISKILL:
+        return {maniskill_facts.TASKS[name].sentence: name for name in maniskill_facts.SUITES[suite]}
+    if suite in LIBERO:
         return {task_sentence(name): name for name in libero_tasks(suite)}
-    from worldrl_envs.tasks import get_task, task_names
+    from worldrl_envs.tasks import BIMANUAL, get_task, task_names
 
-    return {get_task(name).instruction: name for name in task_names()}
+    return {get_task(name).instruction: name for name in (*task_names(), *task_names(BIMANUAL))}
 
 
 def starts(demonstrations: Sequence[Episode], seed: int) -> tuple[list[EpisodeSpec], bool]:
@@ -177,17 +193,26 @@ def evenly(there: int, count: int) -> list[int]:
 @contextmanager
 def open_replayer(
     settings: CheckProtocolSettings, demonstrations: Sequence[Episode], specs: Sequence[EpisodeSpec]
-) -> Generator[tuple[Replayer, Embodiment]]:
+) -> Generator[tuple[Replayer, AnyConventions]]:
     """Open the suite with the recordings' cameras and picture size, to begin where they began."""
     cameras, (height, width) = demonstrations[0].cameras, demonstrations[0].frames.shape[2:4]
     if height != width:
         raise SettingError(f"data: its pictures are {width} by {height}; suites draw square ones")
     if settings.suite == EMBEDDED:
-        embodiment = embedded_embodiment({spec.task for spec in specs})
-        if not isinstance(embodiment, Embodiment):
-            raise SettingError("data: two-armed demonstrations have joint targets; the check knows one arm's 7 numbers")
-        with closing(EmbeddedReplayer(EnvOptions(image_size=height, cameras=cameras))) as replayer:
-            yield replayer, embodiment
+        robot = embedded_embodiment({spec.task for spec in specs})
+        if demonstrations[0].actions.names != robot.actions.names:
+            raise SettingError(
+                f"data: actions are {', '.join(demonstrations[0].actions.names)}; {specs[0].task} takes "
+                f"{', '.join(robot.actions.names)}, so they are of another robot"
+            )
+        options = EnvOptions(
+            image_size=height, cameras=cameras, domain=domain_of(demonstrations), actions=robot.actions
+        )
+        with closing(EmbeddedReplayer(options, len(robot.state_names))) as replayer:
+            if isinstance(robot, Embodiment):
+                yield replayer, ToolConventions(robot.rotation_scale)
+            else:
+                yield replayer, JointConventions(robot.actions, [episode.state for episode in demonstrations])
         return
     with open_suite(
         settings.suite,
@@ -202,26 +227,50 @@ def open_replayer(
         recycle_after=None,
     ) as suite:
         given = {spec.key: e.meta[START] for spec, e in zip(specs, demonstrations, strict=True) if START in e.meta}
-        yield SuiteReplayer(suite.pool, cameras, given), libero_embodiment()
+        scale = maniskill_facts.ROTATION_SCALE if settings.suite in MANISKILL else libero_embodiment().rotation_scale
+        yield SuiteReplayer(suite.pool, cameras, given), ToolConventions(scale)
+
+
+def domain_of(demonstrations: Sequence[Episode]) -> str:
+    """The domain in which all demonstrations were recorded.
+
+    Raises:
+        SettingError: some in one, some in another.
+    """
+    domains = {str(episode.meta.get("domain", "clean")) for episode in demonstrations}
+    if len(domains) > 1:
+        raise SettingError(f"data: recorded in the domains {', '.join(sorted(domains))}; check one domain at a time")
+    return domains.pop()
 
 
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
 def player(
-    replayer: Replayer, demonstrations: Sequence[Episode], specs: Sequence[EpisodeSpec], known: bool
-) -> Callable[[Sequence[NDArray[np.float32]]], Fit]:
-    """Return what replays changed actions of the demonstrations and measures how well they fit."""
-    return lambda actions: measure(replayer.play(specs, actions), demonstrations, known)
+    replayer: Replayer,
+    robot: Conventions[F],
+    demonstrations: Sequence[Episode],
+    specs: Sequence[EpisodeSpec],
+    known: bool,
+) -> Callable[[Sequence[NDArray[np.float32]]], F]:
+    """Return what replays changed actions of the demonstrations, taken to the robot's range, and measures how well they fit."""
+    within = robot.spec.within  # the suite's range, whatever that of the data is
+
+    def play(actions: Sequence[NDArray[np.float32]]) -> F:
+        return robot.measure(replayer.play(specs, [within(action) for action in actions]), demonstrations, known)
+
+    return play
 
 
-def idle_actions(demonstrations: Sequence[Episode], seed: int) -> dict[str, list[NDArray[np.float32]]]:
+def idle_actions(
+    demonstrations: Sequence[Episode], spec: ActionSpec, seed: int
+) -> dict[str, list[NDArray[np.float32]]]:
     """Of each demonstration's length: the null action that holds its first command, and random ones in the robot's range."""
     still, anything = [], []
     for number, episode in enumerate(demonstrations):
         shape, draw = episode.action.shape, numpy_stream(seed, "check-protocol", "random", number)
-        still.append(np.broadcast_to(episode.actions.hold(episode.command[0]), shape).astype(np.float32))
-        anything.append(draw.uniform(*episode.actions.bounds, shape).astype(np.float32))
+        still.append(np.broadcast_to(spec.hold(episode.command[0]), shape).astype(np.float32))
+        anything.append(draw.uniform(*spec.bounds, shape).astype(np.float32))
     return {"no_op": still, "random": anything}
 
 
@@ -235,54 +284,10 @@ def idle_words(idle: Mapping[str, Fit]) -> list[str]:
     ]
 
 
-def measure(replays: Sequence[Replay], demonstrations: Sequence[Episode], known: bool) -> Fit:
-    """Hold replays against their recordings: where these began elsewhere, how both moved from their starts."""
-    shown = (lambda state: state) if known else from_start
-    mine = np.concatenate([shown(replay.state) for replay in replays]).astype(np.float64)
-    theirs = np.concatenate([shown(episode.state) for episode in demonstrations]).astype(np.float64)
-    turned = rotation.from_rotvec(mine[:, 3:6]).inv() * rotation.from_rotvec(theirs[:, 3:6])
-    return Fit(
-        successes=sum(replay.success for replay in replays),
-        episodes=len(replays),
-        position_m=_rms(np.linalg.norm(mine[:, :3] - theirs[:, :3], axis=1)),
-        rotation_rad=_rms(turned.magnitude()),
-        opening_m=_rms((mine[:, 6] - mine[:, 7]) - (theirs[:, 6] - theirs[:, 7])),
-        travel=_ratio(path_length([e.state for e in demonstrations]), path_length([r.state for r in replays])),
-        turning=_ratio(turning([e.state for e in demonstrations]), turning([r.state for r in replays])),
-        judged=known,
-    )
-
-
-def from_start(state: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Positions and rotations of a tool ``[T+1, 8]`` as seen from its first pose; the fingers as they are."""
-    exact = state.astype(np.float64)
-    turns = rotation.from_rotvec(exact[:, 3:6])
-    return np.concatenate([exact[:, :3] - exact[:1, :3], (turns * turns[0].inv()).as_rotvec(), exact[:, 6:]], axis=1)
-
-
-def path_length(states: Sequence[NDArray[Any]]) -> float:
-    """How far the tool travelled in all episodes (m)."""
-    return float(sum(np.linalg.norm(np.diff(state[:, :3], axis=0), axis=1).sum() for state in states))
-
-
-def turning(states: Sequence[NDArray[Any]]) -> float:
-    """Through which angles the tool turned in all episodes (rad)."""
-    steps = [rotation.from_rotvec(state[:, 3:6].astype(np.float64)) for state in states]
-    return float(sum((step[:-1].inv() * step[1:]).magnitude().sum() for step in steps))
-
-
-def _rms(values: NDArray[np.float64]) -> float:
-    return float(np.sqrt(np.mean(np.square(values))))
-
-
-def _ratio(recorded: float, replayed: float) -> float:
-    return recorded / replayed if replayed > 1e-3 else float("nan")
-
-
-def first_frames(demonstrations: Sequence[Episode], openings: Sequence[Opening]) -> list[Match]:
+def first_frames(robot: AnyConventions, demonstrations: Sequence[Episode], openings: Sequence[Opening]) -> list[Match]:
     """Compare the first frames: the state's parts, and each camera's pictures."""
     recorded = np.stack([episode.state[0] for episode in demonstrations])
-    found = list(state_matches(recorded, np.stack([opening.state for opening in openings])))
+    found = list(robot.states(recorded, np.stack([opening.state for opening in openings])))
     for place, camera in enumerate(demonstrations[0].cameras):
         theirs = np.stack([episode.frames[0, place] for episode in demonstrations])
         mine = np.stack([opening.frames[place] for opening in openings])
@@ -311,12 +316,12 @@ def findings(found: Search, matches: Sequence[Match]) -> dict[str, Any]:
 def show(found: Search, metrics: Mapping[str, Any]) -> None:
     """Print the ranking and the verdict."""
     table = Table(title=f"demonstrations replayed in {metrics['suite']}, best first")
-    for heading in ("meaning of the actions", "success", "position (cm)", "rotation (rad)", "opening (cm)"):
+    for heading in ("meaning of the actions", "success", *found.best.cells):
         table.add_column(heading, justify="left" if heading.startswith("meaning") else "right")
     for trial in found.trials[:SHOWN]:
         fit = trial.fit
-        numbers = (f"{100 * fit.position_m:.2f}", f"{fit.rotation_rad:.3f}", f"{100 * fit.opening_m:.2f}")
-        table.add_row(" + ".join(trial.names) or "as recorded", f"{fit.successes}/{fit.episodes}", *numbers)
+        successes = f"{fit.successes}/{fit.episodes}"
+        table.add_row(" + ".join(trial.names) or "as recorded", successes, *fit.cells.values())
     console().print(table)
     if metrics["unexercised"]:
         console().print(f"not exercised by these demonstrations: {', '.join(metrics['unexercised'])}", markup=False)

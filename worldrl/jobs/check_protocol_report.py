@@ -35,6 +35,8 @@ def write_report(
 ) -> Path:
     """Save ``report.json`` and render ``report.html``."""
     first, *rest = metrics["verdict"].splitlines()
+    if metrics["fits"] is None:  # the page's first line is all that many read
+        first, *rest = f"{first} {rest[0]}", *rest[1:]
     data = ReportData(
         title=f"check-protocol of {run.config['data']} in {metrics['suite']}",
         sentence=first,
@@ -67,13 +69,11 @@ def tried_table(found: Search) -> Table:
         (
             " + ".join(trial.names) or "as recorded",
             f"{trial.fit.successes} of {trial.fit.episodes}",
-            f"{100 * trial.fit.position_m:.2f}",
-            f"{trial.fit.rotation_rad:.3f}",
-            f"{100 * trial.fit.opening_m:.2f}",
+            *trial.fit.cells.values(),
         )
         for trial in found.trials
     ]
-    headers = ("Meaning", "Success", "Position (cm)", "Rotation (rad)", "Opening (cm)")
+    headers = ("Meaning", "Success", *(name.capitalize() for name in found.best.cells))
     return Table("Meanings of the actions", headers, rows, "Distances between the replayed and the recorded states.")
 
 

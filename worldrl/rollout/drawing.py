@@ -1,4 +1,4 @@
-"""What the embedded suite draws with: tried in a child process, once, before a worker needs it.
+"""What the embedded suite draws with: tried in a child process, once, before a worker needs it; and what the user said of it.
 
 A broken driver crashes or hangs instead of raising, and would take one worker after the other.
 """
@@ -17,6 +17,17 @@ TIMEOUT_S = 300.0
 """How long a back end may take for one small picture (s): on a crowded machine minutes, and slow is not broken."""
 
 
+def given_backend() -> str:
+    """``MUJOCO_GL`` as the user has set it; empty where its present value is the embedded suite's own choice, or there is none.
+
+    Importing ``worldrl_envs`` sets it, and so does :func:`embedded_drawing`: what they chose for this Python says nothing of a
+    foreign suite's, which has its own MuJoCo and its own drivers' bindings.
+    """
+    from worldrl_envs import GIVEN_BACKEND
+
+    return GIVEN_BACKEND or ""
+
+
 @cache
 def embedded_drawing() -> dict[str, str]:
     """Back end and renderer of the embedded suite; workers that start later draw with this back end.
@@ -27,12 +38,11 @@ def embedded_drawing() -> dict[str, str]:
     Raises:
         WorkerEnvironmentError: nothing draws.
     """
-    from worldrl_envs import GIVEN_BACKEND
-
+    given = given_backend()
     present = os.environ.get("MUJOCO_GL", "")
     if renderer := renderer_name(sys.executable, TIMEOUT_S):
         return {"render": present, "renderer": renderer}
-    backend, reasons = choose_backend(sys.executable, TIMEOUT_S, (present,) if GIVEN_BACKEND else BACKENDS)
+    backend, reasons = choose_backend(sys.executable, TIMEOUT_S, (given,) if given else BACKENDS)
     if backend is None:
         raise WorkerEnvironmentError(
             f"rendering: nothing renders here ({'; '.join(reasons)}); install EGL or OSMesa, and let MUJOCO_GL name it where it is "

@@ -9,7 +9,6 @@ Importing this module registers the id::
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from worldrl.core.errors import SettingError, WorkerEnvironmentError, nearest
+from worldrl.rollout.drawing import given_backend
 from worldrl.rollout.environments import find_environment
 from worldrl.rollout.simulator import Launch
 from worldrl.rollout.suite_env import SuiteVecEnv
@@ -91,12 +91,12 @@ def libero_tasks(suite: str) -> list[str]:
 
 
 def render_backend(python: str | Path) -> str:
-    """Choose the GL back end: MUJOCO_GL where it is set, else the first that renders there.
+    """Choose the GL back end: MUJOCO_GL where the user has set it, else the first that renders there.
 
     Raises:
         WorkerEnvironmentError: none does.
     """
-    given = os.environ.get("MUJOCO_GL")
+    given = given_backend()
     backend, reasons = choose_backend(python, RENDER_TIMEOUT_S, (given,) if given else BACKENDS)
     if backend is None:
         raise WorkerEnvironmentError(

@@ -3,7 +3,7 @@
 Nothing is drawn while actions are played; the first frame is drawn where it is asked for. What comes back is the
 measured state at every frame, so that a replay can be held against a recording.
 
-Shapes legend: ``T`` steps, ``V`` cameras, ``Y X`` pixels.
+Shapes legend: ``T`` steps, ``V`` cameras, ``Y X`` pixels; ``A`` numbers of an action, ``S`` of a state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Replay:
     """What actions led to.
 
     Attributes:
-        state: float32 ``[T+1, 8]``, measured.
+        state: float32 ``[T+1, S]``, measured.
         first_success: the first frame (1..T) at which the task was fulfilled, or None.
     """
 
@@ -50,7 +50,7 @@ class Opening:
     """The first frame of an episode.
 
     Attributes:
-        state: float32 ``[8]``.
+        state: float32 ``[S]``.
         frames: uint8 ``[V, Y, X, 3]``.
     """
 
@@ -62,7 +62,7 @@ class Replayer(Protocol):
     """A suite that plays given actions."""
 
     def play(self, specs: Sequence[EpisodeSpec], actions: Sequence[Actions]) -> list[Replay]:
-        """Play ``[T, 7]`` actions of each episode."""
+        """Play ``[T, A]`` actions of each episode."""
         ...
 
     def open(self, specs: Sequence[EpisodeSpec]) -> list[Opening]:
@@ -74,10 +74,12 @@ class EmbeddedReplayer:
     """The embedded suite, in this process.
 
     Args:
-        options: cameras and image size of the first frames.
+        options: cameras and image size of the first frames, and the domain.
+        numbers: ``S``, how many the robot measures.
     """
 
-    def __init__(self, options: EnvOptions) -> None:
+    def __init__(self, options: EnvOptions, numbers: int = len(STATE_NAMES)) -> None:
+        self._numbers = numbers
         self._blind, self._seeing = EnvSlot(options, "state"), EnvSlot(options, "pixels")
         self._cameras = options.cameras
 
@@ -87,11 +89,11 @@ class EmbeddedReplayer:
 
     def _one(self, spec: EpisodeSpec, actions: Actions) -> Replay:
         env, obs, _ = self._blind.reset(spec)
-        states: list[NDArray[np.float32]] = [obs[: len(STATE_NAMES)]]  # without pictures it begins with the state
+        states: list[NDArray[np.float32]] = [obs[: self._numbers]]  # without pictures it begins with the state
         hits: list[bool] = []
         for action in actions:
             obs, _, _, _, info = env.step(action)
-            states.append(obs[: len(STATE_NAMES)])
+            states.append(obs[: self._numbers])
             hits.append(bool(info["is_success"]))
         return Replay(np.stack(states).astype(np.float32), _first(hits))
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from worldrl.core.errors import WorkerError
+from worldrl.rollout.drawing import given_backend
 from worldrl.rollout.pool import JOIN_S, STARTUP_S, describe_exit
 from worldrl.workers import boot
 from worldrl.workers.channel import Channel
@@ -189,6 +190,8 @@ class SimulatorProcess:
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The core's variables without those that point at its own packages; one thread per worker."""
-    kept = {name: value for name, value in os.environ.items() if name not in _HIDDEN}
+    """The core's variables without those that point at its own packages or say what it draws with; one thread per worker."""
+    kept = {name: value for name, value in os.environ.items() if name not in (*_HIDDEN, "MUJOCO_GL")}
+    if given := given_backend():
+        kept["MUJOCO_GL"] = given
     return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **variables}
