@@ -55,7 +55,8 @@ class StagedConfig:
         stages: how often the best is chosen.
         stage_chunks: chunks per stage.
         attempts: how often a stage may be proposed until it is accepted; the best of all is kept if none is.
-        least: reward term to the least value at which a stage is accepted; terms that are not named may be anything.
+        least: reward term to the least value at which a stage is accepted; terms that are not named may be anything. None named
+            judges nothing: the best proposal is kept, and nobody can say whether it is good enough.
     """
 
     proposals: int = 4
@@ -67,6 +68,11 @@ class StagedConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         require_at_least_one(self, ("proposals", "stages", "stage_chunks", "attempts"), of="staged")
+        if self.attempts > 1 and not self.least:
+            raise SettingError(
+                f"staged.attempts: {self.attempts} attempts need something to fail by; give staged.least.TERM=VALUE, or more "
+                "staged.proposals"
+            )
 
 
 @dataclass(frozen=True)
@@ -78,7 +84,7 @@ class StagedPlans:
         latent: float32 ``[N, T, c, h, w]``.
         state: of the planner after them, ``N`` rows.
         terms: of the finished plans ``[N, P]``.
-        accepted: bool ``[stages, N]``.
+        accepted: bool ``[stages, N]``; None where nothing was judged, since ``least`` names no term.
         attempts: int64 ``[stages, N]``, how many were needed.
         chunks: chunks that were imagined in all: the cost.
     """
@@ -87,7 +93,7 @@ class StagedPlans:
     latent: Tensor
     state: Any
     terms: Tensor
-    accepted: Tensor
+    accepted: Tensor | None
     attempts: Tensor
     chunks: int
 
@@ -164,7 +170,8 @@ class _Stages:
             attempts.append(tries)
         assert latent is not None  # there is at least one stage
         frames = self._videos(latent, torch.arange(len(self.records))).frames
-        return StagedPlans(frames, latent, state, terms, torch.stack(accepted), torch.stack(attempts), chunks)
+        judged = torch.stack(accepted) if self.config.least else None
+        return StagedPlans(frames, latent, state, terms, judged, torch.stack(attempts), chunks)
 
     def _propose_until_accepted(self, state: Any, latent: Tensor | None, stage: int) -> tuple[_Proposals, Tensor]:
         """Propose for every plan, then again for those without a proposal that is good enough."""
