@@ -20,6 +20,7 @@ from worldrl.jobs.planned_execution import (
     states_seed,
 )
 from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionCritic
+from worldrl.rewards.inverse_dynamics import read_once
 from worldrl.rewards.mixing import mean_of_terms
 from worldrl.rollout.staged_rollouts import StagedConfig
 
@@ -50,9 +51,12 @@ def test_plans_of_all_tasks_are_one_practice(monkeypatch):
 
 
 class Reader:
-    """Reads the mean colour of a frame into seven targets."""
+    """Reads the mean colour of a frame into seven targets, and counts how often it is asked."""
+
+    calls = 0
 
     def decode(self, frames):
+        self.calls += 1
         mean = frames.float().mean(dim=(2, 3, 4))[..., None].expand(-1, -1, 7)
         return SimpleNamespace(mean=mean)
 
@@ -100,6 +104,27 @@ def test_states_and_noise_of_two_purposes_are_different_and_those_of_two_models_
     assert practice == again == states_seed(5, "practice")
     assert not torch.equal(read, others)
     assert torch.equal(read, run("practice")[1])
+
+
+def test_a_plan_is_read_once_for_its_reward_and_its_execution(planning, simulator):
+    """Of several proposals the chosen ones are decoded again: of the network's other rows no last bit may depend."""
+
+    def score(videos):
+        return read_once(planning.idm, videos)[:, -1, :1]
+
+    asking = replace(planning, reward=SimpleNamespace(names=("last",), score=score))
+    for proposals, calls in ((1, 1), (3, 2)):
+        planning.idm.calls = 0
+        config = StagedConfig(stage_chunks=1, proposals=proposals)
+        [found] = executed_plans(asking, "a", config, count=3, purpose="tests")
+        assert planning.idm.calls == calls
+        assert torch.equal(found.decoded, Reader().decode(found.plans.frames).mean)
+        assert torch.equal(found.read, found.decoded[:, 1:])
+        torch.testing.assert_close(found.plans.terms[:, 0], found.read[:, -1, 0])
+    planning.idm.calls = 0
+    apart = [*executed_plans(planning, "a", StagedConfig(stage_chunks=1, proposals=1), count=3, purpose="tests")]
+    [again] = executed_plans(asking, "a", StagedConfig(stage_chunks=1, proposals=1), count=3, purpose="tests")
+    assert torch.equal(apart[0].decoded, again.decoded)  # as where the reward reads nothing
 
 
 def test_what_was_executed_before_a_stop_is_not_executed_again(planning, simulator, monkeypatch, tmp_path):

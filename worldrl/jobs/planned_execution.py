@@ -29,7 +29,7 @@ from worldrl.core.stats import auroc
 from worldrl.core.types import ResetRecord
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionCritic, fit_execution, held_to
-from worldrl.rewards.inverse_dynamics import InverseDynamics
+from worldrl.rewards.inverse_dynamics import InverseDynamics, read_once
 from worldrl.rollout.decoded_plans import execute_targets
 from worldrl.rollout.specs import EpisodeSpec, state_digest
 from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans, staged_rollouts
@@ -77,14 +77,19 @@ class ExecutedPlans:
     Attributes:
         plans: as they were imagined.
         records: where they begin.
-        read: targets that inverse dynamics reads off the imagined frames, ``[N, T, D]``.
+        decoded: targets that inverse dynamics reads off the frames, the recorded first one among them, ``[N, 1 + T, D]``.
         step: control step at which the task was first fulfilled, int64 ``[N]``; -1 where it never was.
     """
 
     plans: StagedPlans
     records: Sequence[ResetRecord]
-    read: Tensor
+    decoded: Tensor
     step: NDArray[np.int64]
+
+    @property
+    def read(self) -> Tensor:
+        """Targets that are read off the imagined frames, ``[N, T, D]``: what is executed."""
+        return self.decoded[:, 1:]
 
 
 def states_seed(seed: int, purpose: str) -> int:
@@ -119,11 +124,12 @@ def executed_plans(
     for first in range(begin, count, AT_ONCE):
         some = records[first : first + AT_ONCE]
         plans = planning.plan(some, config, purpose, "plans", task, first)
-        read = planning.idm.decode(plans.frames).mean[:, 1:].float().cpu()
+        decoded = read_once(planning.idm, plans.videos)
         told = torch.from_numpy(np.stack([record.command for record in some]))
         starts = [(index, source) for index in range(first, first + len(some))]
-        step = execute_targets(read, told, model.frame_stride, task, starts, model.embodiment.actions, domain)
-        yield ExecutedPlans(plans, some, read, step)
+        stride, actions = model.frame_stride, model.embodiment.actions
+        step = execute_targets(decoded[:, 1:], told, stride, task, starts, actions, domain)
+        yield ExecutedPlans(plans, some, decoded, step)
 
 
 # --- practice: what a critic learns from ------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from worldrl.core.types import ImaginedVideos
 from worldrl.nn.stacked import StackedLinear, fan_in_uniform
 from worldrl.nn.text import InstructionEncoder
 from worldrl.rewards.basis import check_frame_time, check_terms
-from worldrl.rewards.inverse_dynamics import IDM_FOLDER, InverseDynamics
+from worldrl.rewards.inverse_dynamics import IDM_FOLDER, InverseDynamics, read_once
 
 KIND, TERM = "execution-critic", "execution"
 CRITIC = "critic"
@@ -295,7 +295,7 @@ class ExecutionReward:
             SettingError: videos longer than the plans that the critic knows, or frames of another distance than the inverse dynamics'.
         """
         check_frame_time(self.idm.basis, videos.frame_s)
-        read = self.idm.decode(videos.frames).mean[:, 1:].float().cpu()
+        read = read_once(self.idm, videos)[:, 1:]
         return self.critic.reward(read, videos.instruction)[:, None]
 
 

@@ -32,7 +32,7 @@ from worldrl.diffusion.sde import Denoising, RatioRule
 from worldrl.evaluation.report.model import Frames
 from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
 from worldrl.jobs.idm_stages import through_codec
-from worldrl.jobs.planned_execution import Planning, executed_plans
+from worldrl.jobs.planned_execution import ExecutedPlans, Planning, executed_plans
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.eva_parts import Parts
 from worldrl.jobs.reproductions.eva_settings import (
@@ -53,7 +53,7 @@ from worldrl.rewards.mixing import mean_of_terms, mix
 from worldrl.rewards.motion import motion_content
 from worldrl.rollout.decoded_plans import execute_recorded
 from worldrl.rollout.reset_store import record_at
-from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans
+from worldrl.rollout.staged_rollouts import StagedConfig
 from worldrl.world_models.video import VideoWorldModel
 
 MEASURES = ("success", "violation_rate", "jerk_spike_rate", "motion", "reward")
@@ -270,7 +270,7 @@ def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
         for found in executed_plans(planning, task, config, count=settings.tests, purpose="tests"):
             evaluations += found.plans.chunks * settings.denoising
             success += (found.step >= 0).tolist()
-            for name, values in artefacts(parts, found.plans).items():
+            for name, values in artefacts(parts, found).items():
                 measured.setdefault(name, []).extend(values)
     means = {name: float(np.mean(values)) for name, values in measured.items()}
     rate = {"success": float(np.mean(success)), "episodes": len(success), "hits": success}
@@ -298,15 +298,11 @@ def demonstrated_start(model: VideoWorldModel, episode: Episode, source: str) ->
     return record_at(episode, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source=source)
 
 
-def artefacts(parts: Parts, plans: StagedPlans) -> dict[str, list[float]]:
+def artefacts(parts: Parts, found: ExecutedPlans) -> dict[str, list[float]]:
     """Measure every plan's decoded joints: broken limits, jerk spikes, motion content; its executability, and the critic's reward."""
-    read, basis, names = (
-        parts.idm.decode(plans.frames).mean.float().cpu(),
-        parts.executability.basis,
-        parts.reward.names,
-    )
+    basis, names, terms = parts.executability.basis, parts.reward.names, found.plans.terms
     measures = {"violation_rate": violation_rate, "jerk_spike_rate": jerk_spike_rate, "motion": motion_content}
-    found = {name: measure(read, basis.dt, basis.limits).tolist() for name, measure in measures.items()}
+    motion = {name: measure(found.decoded, basis.dt, basis.limits).tolist() for name, measure in measures.items()}
     named = {TERM: "reward", EXECUTION: FORESEEN}
-    told = {named[name]: plans.terms[:, names.index(name)].tolist() for name in names if name in named}
-    return {**found, **told}
+    told = {named[name]: terms[:, names.index(name)].tolist() for name in names if name in named}
+    return {**motion, **told}
