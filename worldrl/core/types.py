@@ -239,7 +239,9 @@ class ImaginedVideos:
     command: torch.Tensor | None = None
     action: torch.Tensor | None = None
     # No argument: a copy with other frames (dataclasses.replace) must begin without readings.
-    readings: dict[object, torch.Tensor] = field(init=False, repr=False, compare=False, default_factory=dict[object, torch.Tensor])
+    readings: dict[object, torch.Tensor] = field(
+        init=False, repr=False, compare=False, default_factory=dict[object, torch.Tensor]
+    )
 
     @property
     def rows(self) -> int:

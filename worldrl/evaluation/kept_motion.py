@@ -55,10 +55,10 @@ def kept_motion(before: Sequence[float], after: Sequence[float], *, generator: n
     was, now = np.asarray(before, np.float64), np.asarray(after, np.float64)
     found = bootstrap(now - REAL_SHARE * was, np.mean, generator=generator)
     verdict: Kept = "kept" if found["lo"] > 0 else "lost" if found["hi"] < 0 else "not decided"
-    means = {"before": float(was.mean()), "after": float(now.mean())}
     return {
         "n": found["n"],
-        **means,
+        "before": float(was.mean()),
+        "after": float(now.mean()),
         "share": REAL_SHARE,
         "value": found["value"],
         "lo": found["lo"],
