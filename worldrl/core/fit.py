@@ -132,9 +132,7 @@ def fit_module(
 ) -> FitReport:
     """Train one module as most are: a short rise and half a cosine of the learning rate, clipped gradients.
 
-    It is in training mode meanwhile, and in evaluation mode afterwards.
-
-    Errors and resuming are those of :func:`fit`.
+    It is in training mode meanwhile, and in evaluation mode afterwards. Errors and resuming are those of :func:`fit`.
 
     Args:
         name: of the training.

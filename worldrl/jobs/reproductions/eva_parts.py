@@ -26,7 +26,7 @@ from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.stages import learn_world_model, split_held_out
 from worldrl.jobs.world_model_start import SCRATCH, WORLD_MODEL, starting_world_model
 from worldrl.rewards.basis import MotionReward
-from worldrl.rewards.broken_limits import clear_of_limits
+from worldrl.rewards.broken_limits import CLEAR, WITHIN, clear_of_limits, within_limits
 from worldrl.rewards.columns import choose_columns, recorded_names
 from worldrl.rewards.decoded import DecodedReward
 from worldrl.rewards.execution_critic import ExecutionCritic, ExecutionReward
@@ -73,7 +73,7 @@ class Parts:
         kept: dict[str, MotionReward] = {}
         if self.limits is not None:
             name, margin = self.limits
-            kept = {name: partial(clear_of_limits, margin=margin)}
+            kept = {name: {WITHIN: within_limits, CLEAR: partial(clear_of_limits, margin=margin)}[name]}
         return DecodedReward(self.idm, {TERM: self.idm.basis.rewards[TERM], **kept}, self.idm.basis)
 
     @property
