@@ -8,7 +8,7 @@ from scipy import stats as sps
 from worldrl.core import stats
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
-from worldrl.core.stats import mcnemar, mean_interval, newcombe, paired, pearson, wilson
+from worldrl.core.stats import auroc, auroc_within, mcnemar, mean_interval, newcombe, paired, pearson, wilson
 
 # Per cent, from a published table of Wilson intervals (95 %): (k, n) -> lower, upper.
 WILSON = {
@@ -151,3 +151,15 @@ def test_pearson_closed_form():
         pearson([1, 2, 3], [1, 2, 3])
     with pytest.raises(SettingError, match="must be pairs"):
         pearson([1, 2, 3, 4], [1, 2, 3, 4, 5])
+
+
+def test_an_area_within_strata_is_of_pairs_of_one_stratum():
+    """The first stratum's four pairs are in order, of the second's two one is; the third has one outcome and no pair."""
+    score = [4, 3, 2, 1, 9, 8, 7, 5, 6]
+    hit = [True, True, False, False, True, False, True, True, True]
+    found = auroc_within(score, hit, ["a"] * 4 + ["b"] * 3 + ["c"] * 2)
+    assert found == {"value": pytest.approx((4 * 1 + 2 * 0.5) / 6), "pairs": 6, "strata": 2, "of": 3}
+    assert auroc_within(score, hit, ["a"] * 9)["value"] == pytest.approx(auroc([4, 3, 9, 7, 5, 6], [2, 1, 8]))
+    assert auroc_within([1.0, 2.0], [True, True], ["a", "b"]) == {"value": None, "pairs": 0, "strata": 0, "of": 2}
+    with pytest.raises(SettingError, match="2 scores, 1 outcomes and 2 strata"):
+        auroc_within([1.0, 2.0], [True], ["a", "b"])

@@ -72,6 +72,12 @@ def test_a_run_leaves_a_model_a_result_and_a_page(settings, tmp_path, planner):
     assert bright["gain"]["value"] != 0
     assert metrics["terms"].keys() == {"bright", "pixel_motion"}
     assert (metrics["weights"], metrics["mixing"]) == ({"bright": 1.0}, "gdpo")
+    kept, moved = metrics["motion_kept"], metrics["terms"]["pixel_motion"]
+    assert kept["value"] == pytest.approx(moved["after"]["value"] - 0.9 * moved["before"]["value"])
+    assert (kept["n"], kept["verdict"]) == (
+        8,
+        "kept" if kept["lo"] > 0 else "lost" if kept["hi"] < 0 else "not decided",
+    )
     start, aligned = (VideoWorldModel.load(folder).state_dict() for folder in (planner, tmp_path / "run/world_model"))
     changed = {name.split(".")[0] for name in start if not torch.equal(start[name], aligned[name])}
     assert changed == {"dynamics"}
@@ -79,6 +85,7 @@ def test_a_run_leaves_a_model_a_result_and_a_page(settings, tmp_path, planner):
     for words in (
         "In imagination, over 8",
         "Gain in bright",
+        f"Motion {kept['verdict']}",
         "bright (reward)",
         "bright (spread)",
         "Start 1: pick up the",

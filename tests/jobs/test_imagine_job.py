@@ -85,14 +85,20 @@ def planning(push_dataset, make_world_model, tmp_path, monkeypatch):
     return make
 
 
-def test_a_user_plans_in_stages(planning, tmp_path):
+def test_a_user_plans_in_stages(planning, tmp_path, capsys):
     """Plans are of two stages, proposed again while they are not good enough, and filmed beside the recording."""
+
+    def said():
+        return " ".join(capsys.readouterr().err.split())
+
     plain = imagine.main(planning())
     assert plain["chunks"] == 2 * 2 * 3
     assert [plan["attempts"] for plan in plain["plans"]] == [[1, 1], [1, 1]]
-    assert all(all(plan["accepted"]) for plan in plain["plans"])
+    assert all(plan["accepted"] is None for plan in plain["plans"])
+    assert "2 plans, not judged (staged.least names no term), 12 chunks" in said()
     bright = [plan["terms"]["bright"] for plan in plain["plans"]]
     hard = imagine.main(planning("hard", staged__attempts=3, **{"staged.least.bright": 256}))
+    assert "0 of 4 stages accepted" in said()
     assert hard["chunks"] == 3 * plain["chunks"]
     for plan, before in zip(hard["plans"], bright, strict=True):
         assert plan["attempts"] == [3, 3]

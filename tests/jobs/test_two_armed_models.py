@@ -166,7 +166,10 @@ def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
     kept = execution_reward(f"{folder}/aligned/execution", [], torch.device("cpu"))
     assert kept.critic.width == 14
     assert metrics["practice"]["terms"].keys() == {"executability", "position_limits", "motion", "moving_executability"}
-    assert "What rewards know of executed plans" in (folder / "aligned/report.html").read_text()
+    page = (folder / "aligned/report.html").read_text()
+    for words in ("What rewards know of executed plans", "area within tasks", "all tasks together"):
+        assert words in page
+    assert metrics["practice"]["terms_pooled"].keys() == metrics["practice"]["terms"].keys()
     manifest, learned = (read(Path(folder) / "aligned/world_model") for read in (read_manifest, Learned.read))
     made_from = {Path(entry["path"]).name for entry in manifest["parents"]}
     assert made_from == {Path(two_armed_data).name, Path(world).name, "idm", "critic"}

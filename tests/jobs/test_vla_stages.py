@@ -30,6 +30,7 @@ from worldrl.jobs.world_model_lineage import learned_from
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
 from worldrl.rewards.success import SuccessRule
+from worldrl.rollout import starts
 from worldrl.rollout.specs import motion_key
 from worldrl.workers.boot import load_file
 
@@ -89,6 +90,57 @@ def test_workers_of_the_embedded_suite_may_be_silent_as_long_as_the_settings_say
     suite.record(tmp_path, [])
     suite.evaluate(tmp_path, out=tmp_path, videos=0, on_recording=lambda episode: None)
     assert patience == [7.0, 7.0]
+
+
+def test_one_domain_is_recorded_dreamt_of_and_measured(tmp_path, monkeypatch):
+    """Demonstrations and practice, the dreams' initial states, their check in the simulator, and both evaluations."""
+    settings, seen = TrainVlaSettings(kind="bimanual", domain="randomised", start="scratch"), []
+    suite = EmbeddedArena(settings, arena.tasks_of(settings))
+    monkeypatch.setattr(arena, "collect_dataset", lambda *_, env_options, **__: seen.append(env_options.domain) or [])
+    for name in ("simulator_starts", "replay_in_simulator"):
+        monkeypatch.setattr(starts, name, lambda *_, domain="clean", **__: seen.append(domain))
+    suite.record(tmp_path, [])
+    suite.ground.starts(suite.tasks, 1, seed=0, memory_frames=1, image_size=16)
+    suite.ground.replay(suite.tasks[0], [(0, 0)], [])
+    assert [*seen, suite.protocol.domain] == ["randomised"] * 4
+    for over, words in (
+        ({"domain": "dark"}, "domain"),
+        ({"domain": "randomised", "styles": 1}, "domain=randomised: .* styles=0"),
+        ({"domain": "randomised", "suite": "libero_object"}, "domain=randomised: .* suite=embedded"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            TrainVlaSettings(**over)
+    with pytest.raises(SettingError, match="domain: randomised is of two-armed tasks"):
+        arena.tasks_of(TrainVlaSettings(domain="randomised"))
+
+
+def test_demonstrations_of_another_domain_are_refused(tmp_path):
+    """The policy would learn from one table and be measured at another."""
+    records = [SimpleNamespace(meta=meta, source="expert", success=True) for meta in ({}, {"domain": "randomised"})]
+    header = SimpleNamespace(image_size=(64, 64))
+
+    def given(settings, *rows):
+        suite = EmbeddedArena(settings, ("BimanualLiftPot",))
+        data = SimpleNamespace(
+            embodiment=suite.embodiment, header=header, records=[records[k] for k in rows], tasks=lambda: suite.tasks
+        )
+        loop = SimpleNamespace(settings=settings, arena=suite, tasks=suite.tasks)
+        return vla_stages.given_demonstrations(loop, data)
+
+    clean, drawn = (
+        TrainVlaSettings(kind="bimanual", start="scratch", domain=d, data="shown") for d in ("clean", "randomised")
+    )
+    assert given(clean, 0) == given(drawn, 1)
+    for settings, rows, told in (
+        (clean, (1,), "randomised"),
+        (drawn, (0,), "clean"),
+        (drawn, (0, 1), "clean and randomised"),
+    ):
+        with pytest.raises(
+            SettingError,
+            match=f"data: shown was recorded in the domain {told}, the loop is in domain={settings.domain}",
+        ):
+            given(settings, *rows)
 
 
 def test_a_given_policy_is_taken_as_it_is(policy_folder, tmp_path):

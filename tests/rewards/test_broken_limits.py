@@ -1,9 +1,12 @@
 """The smooth penalty on broken limits, on trajectories whose excess is known."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from worldrl.rewards.broken_limits import within_limits
+from worldrl.core.errors import SettingError
+from worldrl.rewards.broken_limits import clear_of_limits, within_limits
 from worldrl.rewards.executability import violation_rate
 from worldrl.rewards.limits import JointLimits
 from worldrl.rewards.mixing import group_normalised
@@ -59,3 +62,47 @@ def test_climbing_it_mends_the_limits_and_leaves_the_rest_alone():
     assert within_limits(q, DT, LIMITS)[0] > 0.05 * within_limits(ramp(1.5), DT, LIMITS)[0]
     assert violation_rate(q, DT, LIMITS)[0] <= before[0]
     assert (q[0, 1:, 0] > q[0, :-1, 0]).all()  # slower, not still
+
+
+def test_a_margin_begins_inside_the_bounds():
+    """At 0.9 of the velocity bound in every one of eight steps, 0.1 beyond the hinge of a margin of a fifth."""
+    q = 0.1 * ramp(0.9)  # a tenth of the way: positions keep away from their bounds
+    wide = JointLimits(
+        velocity=(0.1, 0.2), acceleration=(2.0, 4.0), low=(-0.5, -3.0), high=(0.5, 3.0), weight=(1.0, 1.0)
+    )
+    assert violation_rate(q, DT, wide).item() == within_limits(q, DT, wide).item() == 0
+    assert clear_of_limits(q, DT, wide, margin=0.2).item() == pytest.approx(-8 * 0.1**2)
+    assert clear_of_limits(q, DT, wide, margin=0.05).item() == 0
+    jump = torch.zeros(1, 5, 2, dtype=torch.float64)
+    jump[0, 2:, 1] = 0.18  # 1.8/s of 2/s, once; 18/s² of 40/s², twice
+    assert clear_of_limits(jump, DT, LIMITS, margin=0.6).item() == pytest.approx(-(0.5**2 + 2 * 0.05**2))
+    still = torch.full(
+        (1, 5, 2), 0.45, dtype=torch.float64
+    )  # 0.05 inside a range of ±0.5, of whose half a fifth is 0.1
+    assert clear_of_limits(still, DT, LIMITS, margin=0.2).item() == pytest.approx(-5 * (0.05 / (1.0 * DT)) ** 2)
+
+
+def test_without_a_margin_nothing_changes_and_a_missing_bound_has_none():
+    q = torch.cat([ramp(speed) for speed in (0.5, 1.1, 3.0)])
+    assert torch.equal(clear_of_limits(q, DT, LIMITS, margin=0.0), within_limits(q, DT, LIMITS))
+    assert LIMITS.drawn_in(0.0) == LIMITS
+    free = replace(LIMITS, low=(float("-inf"), -3.0), high=(0.5, float("inf")))
+    assert free.drawn_in(0.5) == free
+    assert LIMITS.drawn_in(0.5).high == (0.25, 1.5)
+    assert LIMITS.drawn_in(0.5).low == (-0.25, -1.5)
+    assert clear_of_limits(q, DT, free, margin=0.5).isfinite().all()
+    for margin in (-0.1, 1.0):
+        with pytest.raises(SettingError, match=r"margin must lie in \[0, 1\)"):
+            clear_of_limits(q, DT, LIMITS, margin=margin)
+
+
+def test_a_group_that_breaks_nothing_has_something_to_learn():
+    """Eight plans within their bounds, at 0.6 to 0.95 of a velocity: without a margin all are worth the same."""
+    q = torch.cat([0.5 * ramp(float(speed)) for speed in torch.linspace(0.6, 0.95, 8)])
+    limits = replace(LIMITS, velocity=(0.5, 2.0), low=(-3.0, -3.0), high=(3.0, 3.0))
+    assert not violation_rate(q, DT, limits).any()
+    group = torch.zeros(8, dtype=torch.int64)
+    assert not group_normalised(within_limits(q, DT, limits)[:, None], group).any()
+    normal = group_normalised(clear_of_limits(q, DT, limits, margin=1 / 3)[:, None], group)[:, 0]
+    assert normal[0] == normal[1] > 0  # up to 0.65 nothing counts
+    assert (normal[1:].diff() < 0).all()

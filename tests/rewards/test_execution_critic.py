@@ -1,6 +1,7 @@
 """The critic of executed plans: what it learns, what it doubts, and that it is judged on what execution would do."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.stats import auroc
 from worldrl.core.types import ImaginedVideos
 from worldrl.rewards import execution_critic
+from worldrl.rewards.decoded import DecodedReward
 from worldrl.rewards.execution_critic import (
     ExecutionConfig,
     ExecutionCritic,
@@ -19,7 +21,8 @@ from worldrl.rewards.execution_critic import (
     held_to,
     pessimistic,
 )
-from worldrl.rewards.inverse_dynamics import Decoded
+from worldrl.rewards.inverse_dynamics import Decoded, read_once
+from worldrl.rewards.several import SeveralRewards
 
 SMALL = ExecutionConfig(members=3, hidden=32, text_width=4, steps=400, batch=32, learning_rate=5e-3)
 SENTENCES = ("open the drawer", "lift the pot")
@@ -154,6 +157,16 @@ class Reader:
         return Decoded(mean, torch.zeros_like(mean))
 
 
+class Counting(Reader):
+    """Counts how often it is asked."""
+
+    calls = 0
+
+    def decode(self, frames):
+        self.calls += 1
+        return super().decode(frames)
+
+
 def test_the_reward_reads_what_follows_the_recorded_frame():
     critic = ExecutionCritic(SMALL, 4, 3)
     frames = torch.randint(0, 256, (2, 5, 4, 4, 3), dtype=torch.uint8)
@@ -165,6 +178,24 @@ def test_the_reward_reads_what_follows_the_recorded_frame():
     assert torch.equal(reward.score(videos), reward.score(other))
     expected = critic.reward(Reader().decode(frames).mean[:, 1:], list(SENTENCES))
     torch.testing.assert_close(reward.score(videos)[:, 0], expected)
+
+
+def test_several_rewards_of_one_reader_decode_a_video_once():
+    """The numbers are those of decoding for each; other frames, a copy of the videos among them, are read again."""
+    reader, critic = Counting(), ExecutionCritic(SMALL, 4, 3)
+    frames = torch.randint(0, 256, (2, 5, 4, 4, 3), dtype=torch.uint8)
+    videos = ImaginedVideos(frames, torch.zeros(2, 4, 1), 0.2, list(SENTENCES))
+    way = DecodedReward(
+        reader, {"way": lambda q, dt, limits: q.diff(dim=1).abs().sum((1, 2))}, SimpleNamespace(dt=0.2, limits=None)
+    )
+    parts = [way, ExecutionReward(reader, critic)]
+    apart = [part.score(ImaginedVideos(frames, videos.latent, 0.2, list(SENTENCES))) for part in parts]
+    reader.calls = 0
+    assert torch.equal(SeveralRewards(parts).score(videos), torch.cat(apart, dim=1))
+    assert torch.equal(read_once(reader, videos), Reader().decode(frames).mean)
+    assert reader.calls == 1
+    assert torch.equal(read_once(reader, replace(videos, frames=frames // 2)), Reader().decode(frames // 2).mean)
+    assert read_once(Counting(), videos) is not read_once(reader, videos)
 
 
 def test_its_folder_is_asked_for(tmp_path):

@@ -11,6 +11,7 @@ from worldrl.rewards.success import (
     debounced_score,
     first_success,
     precision_recall,
+    success_step,
 )
 
 
@@ -101,3 +102,9 @@ def test_where_the_precision_is_out_of_reach_the_surest_threshold_is_taken():
 def test_without_successes_the_floor_only_if_nothing_false_reaches_it():
     assert calibrated([0.1, 0.2], [0, 0]) == 0.5
     assert calibrated([0.1, 0.8], [0, 0]) == HIGHEST_THRESHOLD
+
+
+def test_the_step_of_a_success_is_that_of_its_last_frame():
+    """Frames two control steps apart, the first imagined one after two; the second row's streak comes too late for two frames."""
+    probability = torch.tensor([[0.1, 0.9, 0.9, 0.9], [0.9, 0.1, 0.1, 0.9]])
+    assert success_step(probability, SuccessRule(0.5, 2), 2).tolist() == [6, -1]

@@ -8,7 +8,7 @@ import torch
 
 from worldrl.core.actions import TOOL_ACTIONS, joint_targets
 from worldrl.core.errors import SettingError
-from worldrl.rollout.shown_grasp import check_robot, closings, commands_from, grasp_surprise
+from worldrl.rollout.shown_grasp import check_robot, closings, commands_from, counted_steps, grasp_surprise
 
 
 @dataclass
@@ -81,6 +81,12 @@ def test_dreams_are_judged_by_their_actions_up_to_the_imagined_success(robot, ma
     first = torch.from_numpy(np.stack([record.command for record in records]))
     assert commands_from(robot, first, action).shape == (2, 7, 7)
     assert torch.equal(commands_from(robot, first, action)[:, 0], first)
+
+
+def test_a_closing_counts_until_the_imagined_success():
+    """Of three rollouts the second is imagined to succeed in its fourth step; the others count to ends of their own."""
+    assert counted_steps(np.array([-1, 4, -1]), np.array([8, 8, 6])).tolist() == [8, 4, 6]
+    assert counted_steps(np.array([-1, 4, 0]), 8).tolist() == [8, 4, 0]
 
 
 def test_another_robots_is_refused():

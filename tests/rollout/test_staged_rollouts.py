@@ -83,7 +83,8 @@ def test_one_stage_is_best_of_n(records):
     assert found.terms[:, 1].tolist() == [3, 3, 3]
     assert found.frames[:, 0, 0, 0, 0].tolist() == [10, 20, 30]
     assert found.chunks == 3 * 8 * 3
-    assert found.accepted.all()
+    assert found.accepted is None  # nothing was asked of it
+    assert plan(records, proposals=8, least={"far": -100.0}).accepted.all()
 
 
 def test_choosing_often_goes_farther_than_choosing_once(records):
@@ -151,3 +152,5 @@ def test_mistakes_are_told(records):
         plan([])
     with pytest.raises(SettingError, match=r"staged\.attempts"):
         StagedConfig(attempts=0)
+    with pytest.raises(SettingError, match=r"staged\.attempts: 2 attempts need .* staged\.least"):
+        StagedConfig(attempts=2)

@@ -19,9 +19,9 @@ from torch import Tensor
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.rewards.grasp import Closings, GraspConfig, GraspDynamics
-from worldrl.rewards.success import SuccessRule, first_success
+from worldrl.rewards.success import SuccessRule, success_step
 from worldrl.rollout.imagined_rollouts import ImaginedRollouts
-from worldrl.rollout.shown_grasp import closings, commands_from
+from worldrl.rollout.shown_grasp import closings, commands_from, counted_steps
 
 
 @dataclass
@@ -82,12 +82,10 @@ class GraspCheck:
 
     def _until(self, rollouts: ImaginedRollouts, probability: Tensor, chunk_length: int) -> NDArray[np.int64]:
         """Control steps up to the imagined success, or to the end where there is none, ``[B]``."""
-        stride = chunk_length // probability.shape[2]
-        streak = torch.zeros(len(rollouts.success), dtype=torch.int64)
         kept = probability * rollouts.valid[..., None]
-        first, _ = first_success(kept.transpose(0, 1).flatten(1), self.rule, streak)
-        won = rollouts.success & (first >= 0)
-        return torch.where(won, (first + 1) * stride, rollouts.valid.sum(dim=0) * chunk_length).numpy()
+        step = success_step(kept.transpose(0, 1).flatten(1), self.rule, chunk_length // probability.shape[2])
+        won = np.where(rollouts.success.numpy(), step, -1)
+        return counted_steps(won, (rollouts.valid.sum(dim=0) * chunk_length).numpy())
 
 
 def real_grasp_bound(grasp: GraspDynamics, kept: Closings, share: float) -> float:

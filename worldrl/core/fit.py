@@ -128,12 +128,11 @@ def fit_module(
     every_log: int = 10,
     folder: Path | None,
     log: MetricLog | None,
+    on_step: Callable[[int], None] | None = None,
 ) -> FitReport:
     """Train one module as most are: a short rise and half a cosine of the learning rate, clipped gradients.
 
-    It is in training mode meanwhile, and in evaluation mode afterwards.
-
-    Errors and resuming are those of :func:`fit`.
+    It is in training mode meanwhile, and in evaluation mode afterwards. Errors and resuming are those of :func:`fit`.
 
     Args:
         name: of the training.
@@ -150,6 +149,7 @@ def fit_module(
         every_log: steps between log lines.
         folder: of the checkpoints; None trains without.
         log: receives what :func:`fit` logs.
+        on_step: called with the step's index after it is complete.
     """
     module.train()
     ema = Ema(module, ema_decay) if ema_decay else None
@@ -166,6 +166,7 @@ def fit_module(
         log=log,
         every_log=every_log,
         ema=ema,
+        on_step=on_step,
     )
     if ema is not None:
         module.load_state_dict(ema.module.state_dict())

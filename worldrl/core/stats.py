@@ -7,6 +7,7 @@ method 10. McNemar: exact binomial on the discordant pairs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, TypedDict
 
 import numpy as np
@@ -224,6 +225,46 @@ def auroc(above: ArrayLike, below: ArrayLike) -> float:
         return 0.5
     ranks = sps.rankdata(np.concatenate([first, second]))
     return float((ranks[:n].sum() - n * (n + 1) / 2) / (n * m))
+
+
+class Within(TypedDict):
+    """An area under the ROC curve within strata: of ``pairs`` pairs in ``strata`` of ``of`` strata; no value without a pair."""
+
+    value: float | None
+    pairs: int
+    strata: int
+    of: int
+
+
+def auroc_within(score: ArrayLike, hit: ArrayLike, stratum: Sequence[Any]) -> Within:
+    """Share of the pairs of a hit and a miss *of one stratum* that a score puts in order, ties counting half.
+
+    It is the mean of the strata's areas, each weighed by its pairs: Σ_s n_s m_s A_s / Σ_s n_s m_s. A score that tells strata
+    apart and nothing within them has 0.5, whatever the rates in these are.
+
+    Args:
+        score: numbers ``[n]``.
+        hit: bool ``[n]``.
+        stratum: ``n`` names, of tasks for example.
+
+    Raises:
+        SettingError: different lengths.
+    """
+    value, came = np.asarray(score, np.float64), np.asarray(hit, np.bool_)
+    if not value.size == came.size == len(stratum):
+        raise SettingError(
+            f"auroc_within: {value.size} scores, {came.size} outcomes and {len(stratum)} strata; need one each"
+        )
+    names = dict.fromkeys(stratum)
+    areas, pairs = list[float](), list[int]()
+    for name in names:
+        mine = np.array([each == name for each in stratum])
+        above, below = value[mine & came], value[mine & ~came]
+        if above.size and below.size:
+            areas.append(auroc(above, below))
+            pairs.append(above.size * below.size)
+    known = float(np.average(areas, weights=pairs)) if pairs else None
+    return {"value": known, "pairs": sum(pairs), "strata": len(pairs), "of": len(names)}
 
 
 def _cells(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> tuple[int, int, int, int]:

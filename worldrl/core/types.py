@@ -228,6 +228,8 @@ class ImaginedVideos:
         instruction: ``N`` sentences.
         command: float32 ``[N, T, A]``, what the robot was told at each frame; None where the video was planned.
         action: float32 ``[N, S, A]``, the actions of all ``S`` control steps up to the last frame; None where it was planned.
+        readings: what was read off these frames so far, by who read it (``rewards.inverse_dynamics.read_once``): several rewards,
+            and whoever executes a plan, ask the same reader.
     """
 
     frames: torch.Tensor
@@ -236,6 +238,10 @@ class ImaginedVideos:
     instruction: Sequence[str]
     command: torch.Tensor | None = None
     action: torch.Tensor | None = None
+    # No argument: a copy with other frames (dataclasses.replace) must begin without readings.
+    readings: dict[object, torch.Tensor] = field(
+        init=False, repr=False, compare=False, default_factory=dict[object, torch.Tensor]
+    )
 
     @property
     def rows(self) -> int:

@@ -30,7 +30,7 @@ from worldrl.evaluation.similarity import ssim
 from worldrl.evaluation.world_model import Replay, replay, squared_error, static_error, success_steps
 from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.success import SuccessRule, debounced_score
-from worldrl.rollout.shown_grasp import closings
+from worldrl.rollout.shown_grasp import closings, counted_steps
 from worldrl.rollout.specs import spec_of
 from worldrl.rollout.true_runs import HOLD_STEPS, TrueRun
 from worldrl.world_models.loading import AnyVideoModel
@@ -224,7 +224,7 @@ def _agreement(runs: Sequence[TrueRun], grasp: GraspDynamics | None, success: ND
     frame, command = (
         torch.from_numpy(np.stack(part)) for part in ([e.main_view[0] for e in episodes], [e.command for e in episodes])
     )
-    until = np.where(success >= 0, success, [run.recorded + HOLD_STEPS for run in runs])
+    until = counted_steps(success, np.array([run.recorded + HOLD_STEPS for run in runs]))
     surprise = closings(grasp, frame, [e.instruction for e in episodes], command, until, success >= 0)[1]
     # An infinite doubt as the largest number: files hold no infinity.
     return -np.nan_to_num(surprise.astype(np.float64), nan=np.nan)

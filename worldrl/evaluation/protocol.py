@@ -27,10 +27,12 @@ InitialStates = Literal["sampled", "stored"]
 InstructionMode = Literal["canonical", "paraphrase", "held_out"]
 Domain = Literal["clean", "randomised"]
 CLEAN = "clean"
+DOMAINS = (CLEAN, "randomised")
+"""Of two-armed tasks: in look, clutter and table height as built, or drawn anew for each episode."""
 _CHOICES = {
     "initial_states": ("sampled", "stored"),
     "instruction_mode": ("canonical", "paraphrase", "held_out"),
-    "domain": (CLEAN, "randomised"),
+    "domain": DOMAINS,
 }
 _MAY_BE_SILENT = ("conventions", "latency", "actions", "domain")
 

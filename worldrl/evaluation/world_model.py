@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from worldrl.core.rng import stream
 from worldrl.core.stats import Rate, wilson
 from worldrl.core.types import Episode, first_frames
-from worldrl.rewards.success import SuccessRule, first_success, precision_recall
+from worldrl.rewards.success import SuccessRule, precision_recall, success_step
 from worldrl.rollout.reset_store import record_at
 from worldrl.world_models.loading import AnyVideoModel
 
@@ -160,9 +160,7 @@ def static_psnr(model: AnyVideoModel, episodes: Sequence[Episode], steps: int, *
 
 def success_steps(result: Replay, rule: SuccessRule) -> NDArray[np.int64]:
     """Control step at which each row was first imagined to succeed ``[E]``, -1 where it never was."""
-    streak = torch.zeros(len(result.probability), dtype=torch.int64)
-    first, _ = first_success(torch.from_numpy(result.probability), rule, streak)
-    return np.where(first >= 0, (first + 1) * result.frame_stride, -1)
+    return success_step(torch.from_numpy(result.probability), rule, result.frame_stride)
 
 
 def outcomes(result: Replay, rule: SuccessRule) -> NDArray[np.bool_]:

@@ -40,7 +40,7 @@ def write_report(
         title=f"align-world-model by {metrics['method']}",
         sentence=sentence(metrics),
         sections=PAGE,
-        headline=headline(metrics),
+        headline=[*headline(metrics), motion_number(metrics)],
         tables=[terms_table(metrics), *practice_tables(metrics["practice"])],
         curves=curves(history),
         filmstrips=filmstrips(before, after),
@@ -74,6 +74,14 @@ def headline(metrics: Mapping[str, Any]) -> list[Number]:
     ]
 
 
+def motion_number(metrics: Mapping[str, Any]) -> Number:
+    """Was the motion kept? Start by start."""
+    found = metrics["motion_kept"]
+    told = f"{MOTION} after less {found['share']} of before, start by start ({count(found['n'], 'start')})"
+    note = f"{told}; 95 % interval {_range(found)}; {MOTION} {found['before']:.3g} to {found['after']:.3g}"
+    return Number(f"Motion {found['verdict']}", _rounded(found["value"]), imagined=True, note=note)
+
+
 def terms_table(metrics: Mapping[str, Any]) -> Table:
     """Every term before and after."""
     weight = metrics["weights"]
@@ -97,10 +105,17 @@ def practice_tables(practice: Mapping[str, Any] | None) -> list[Table]:
     if practice is None:
         return []
     kept = count(practice["successes"] + practice["failures"], "plan")
-    rows = [("execution (the critic)", _area(practice["auroc"]), f"{kept} that it has not learned from")]
-    rows += [(name, _area(area), "all executed plans") for name, area in practice["terms"].items()]
-    note = "Area under the ROC curve: does the reward rank plans that succeeded above those that failed? 0.5 knows nothing, 1 everything."
-    return [Table("What rewards know of executed plans", ("reward", "area", "measured on"), rows, note)]
+    critic = (_area(practice["auroc"]), _area(practice["auroc_pooled"]), f"{kept} that it has not learned from")
+    rows = [("execution (the critic)", *critic)]
+    pooled = practice["terms_pooled"]
+    rows += [(name, _area(area), _area(pooled[name]), "all executed plans") for name, area in practice["terms"].items()]
+    note = (
+        "Area under the ROC curve: does the reward rank plans that succeeded above those that failed? 0.5 knows nothing, 1 everything. "
+        "Within tasks: only plans of the same task are compared, all such pairs alike. All tasks together, a reward that knows no more "
+        "than which task is easy looks skilled."
+    )
+    heads = ("reward", "area within tasks", "all tasks together", "measured on")
+    return [Table("What rewards know of executed plans", heads, rows, note)]
 
 
 def _area(area: float | None) -> str:

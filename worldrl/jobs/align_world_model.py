@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from worldrl.algorithms.alignment.align import METHODS, MethodConfigs, align, make_method
-from worldrl.algorithms.alignment.measure import Measured, measure
+from worldrl.algorithms.alignment.measure import MOTION, Measured, measure
 from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts
 from worldrl.core.artefact import artefact_hash, parent
 from worldrl.core.bootstrap import bootstrap
 from worldrl.core.device import resolve_device
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import VideoReward
 from worldrl.core.jsonfile import read_json
 from worldrl.core.learned import Learned
@@ -25,10 +25,12 @@ from worldrl.core.log import MetricLog, console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
+from worldrl.evaluation.kept_motion import KeptMotion, kept_motion
 from worldrl.evaluation.world_model import padded_actions
 from worldrl.jobs.align_report import sentence, write_report
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.planned_execution import WORTH, Planning, learn_critic, only_domain, practise, practised_states
+from worldrl.jobs.plan_critic import WORTH, learn_critic
+from worldrl.jobs.planned_execution import Planning, only_domain, practise, practised_states
 from worldrl.jobs.world_model_lineage import lineage, rewards_lineage
 from worldrl.jobs.world_model_start import WORLD_MODEL, starting_world_model
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
@@ -125,7 +127,8 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
         settings: what to align.
 
     Returns:
-        The metrics: every reward term with its weight and the motion, before and after with the paired gain, and the costs.
+        The metrics: every reward term with its weight and the motion, before and after with the paired gain, whether the motion was
+        kept, and the costs.
     """
     device = resolve_device(settings.device)
     datasets = [EpisodeDataset.open(folder) for folder in settings.data]
@@ -154,6 +157,7 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
             "starts": len(task.starts),
             "held_out_starts": len(held_out.starts),
             "terms": compare(before, after, seed=settings.seed),
+            "motion_kept": motion_kept(before, after, seed=settings.seed),
             "evaluations": sum(value for row in history for key, value in row.items() if key.endswith("evaluations")),
             "hash": artefact_hash(run.path / WORLD_MODEL),
             "practice": read_json(run.path / EXECUTION / WORTH) if settings.practice else None,
@@ -197,7 +201,7 @@ def practised(
     """Execute plans of every task in the data and learn from them, unless this run has; return the reward's folder.
 
     Raises:
-        ArtefactError: there is no inverse dynamics in ``folders.execution``.
+        ArtefactError: there is no inverse dynamics in ``folders.execution``, or an earlier version has practised in this run.
         SettingError: it does not read the whole command of a robot that takes targets, the data is of several domains, or all
             plans came to the same.
     """
@@ -221,6 +225,10 @@ def practised(
         learned |= Learned.read(folder) | practised_states(tasks, settings.practice, settings.seed)
         made_from = {"parents": [*parents, parent(place / IDM_FOLDER)], "learned": learned}
         learn_critic(tried, settings.execution, PRACTICE_KEPT, place, seed=settings.seed, **made_from)
+    if "terms_pooled" not in read_json(place / WORTH):  # said before the alignment, not after it
+        raise ArtefactError(
+            f"{place}: an earlier version judged this critic over all tasks together; give a new run_dir"
+        )
     return str(place)
 
 
@@ -294,6 +302,12 @@ def starts_of(episodes: list[Episode], settings: AlignWorldModelSettings, model:
         return Starts(records)
     steps = settings.alignment.chunks * model.chunk_length
     return Starts(records, torch.from_numpy(np.stack([padded_actions(episode, steps) for episode in episodes])))
+
+
+def motion_kept(before: Measured, after: Measured, *, seed: int) -> KeptMotion:
+    """Judge whether the videos still move, start by start: the videos of one start share its picture, so their mean counts once."""
+    was, now = (measured.terms[MOTION].mean(axis=1).tolist() for measured in (before, after))
+    return kept_motion(was, now, generator=numpy_stream(seed, "bootstrap", "motion kept"))
 
 
 def compare(before: Measured, after: Measured, *, seed: int) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import torch
 
-from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
 from worldrl.evaluation.evaluate import evaluate_policy
-from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
+from worldrl.evaluation.protocol import CLEAN, EvalProtocol, embedded_protocol
 from worldrl.evaluation.result import EvalResult
 from worldrl.jobs.collect_suite import choose_suite_tasks
 from worldrl.jobs.opening import choose_tasks
@@ -27,7 +27,7 @@ from worldrl.jobs.vla_settings import EMBEDDED, KIND, Practice, TrainVlaSettings
 from worldrl.rollout.actors import AnyActor, ExpertActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_embodiment, embedded_options
 from worldrl.rollout.libero import libero_tasks
-from worldrl.rollout.starts import EMBEDDED_GROUND, Ground
+from worldrl.rollout.starts import EmbeddedGround, Ground
 
 
 class Arena(Protocol):
@@ -82,10 +82,14 @@ class EmbeddedArena:
 
     settings: TrainVlaSettings
     tasks: tuple[str, ...]
-    ground: Ground = EMBEDDED_GROUND
     limits: tuple[str, ...] = (
         "Initial states are drawn anew for the evaluation; the interval covers other draws of the same kind, not other scenes.",
     )
+
+    @property
+    def ground(self) -> Ground:
+        """The simulator of this environment, in the settings' domain."""
+        return EmbeddedGround(self.settings.domain)
 
     @property
     def embodiment(self) -> AnyEmbodiment:
@@ -106,7 +110,7 @@ class EmbeddedArena:
         return collect_dataset(
             folder,
             plans,
-            env_options=embedded_options(self.tasks, self.settings.policy.image_size),
+            env_options=embedded_options(self.tasks, self.settings.policy.image_size, self.settings.domain),
             workers=self.settings.workers,
             envs_per_worker=self.settings.envs_per_worker,
             hold_steps=self.settings.practice.hold_steps,
@@ -124,6 +128,7 @@ class EmbeddedArena:
             chunk_length=self.settings.policy.chunk_length,
             image_size=self.settings.policy.image_size,
             temperature=evaluation.temperature,
+            domain=self.settings.domain,
         )
 
     def evaluate(self, policy: Path, *, out: Path, videos: int, on_recording: Callable[[Episode], None]) -> EvalResult:
@@ -150,6 +155,12 @@ def open_arena(settings: TrainVlaSettings, tasks: Sequence[str], device: torch.d
         yield arena
 
 
+def require_domain(domain: str, tasks: Sequence[str]) -> None:
+    """Refuse a domain that tasks do not have; SettingError."""
+    if domain != CLEAN and not isinstance(embedded_embodiment(tasks), JointEmbodiment):
+        raise SettingError(f"domain: {domain} is of two-armed tasks, received {', '.join(tasks)}; give kind=bimanual")
+
+
 def tasks_of(settings: TrainVlaSettings) -> tuple[str, ...]:
     """Names of the tasks that the settings mean.
 
@@ -158,7 +169,9 @@ def tasks_of(settings: TrainVlaSettings) -> tuple[str, ...]:
         WorkerEnvironmentError: a foreign suite is not set up.
     """
     if settings.suite == EMBEDDED:
-        return tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
+        tasks = tuple(choose_tasks(settings.tasks, None if settings.tasks else settings.kind))
+        require_domain(settings.domain, tasks)
+        return tasks
     if settings.kind not in (None, KIND):
         raise SettingError(f"kind: {settings.kind!r} is of the embedded suite; with suite={settings.suite} give tasks")
     require_possible(settings)

@@ -19,7 +19,7 @@ from worldrl.core.rng import numpy_stream
 from worldrl.core.run import RunDirectory
 from worldrl.core.sequential import Boundary
 from worldrl.evaluation.evaluate import evaluate_actor, evaluate_policy
-from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol, require_same
+from worldrl.evaluation.protocol import DOMAINS, EvalProtocol, embedded_protocol, require_same
 from worldrl.evaluation.race import RULES, Race, RaceOver, race_against
 from worldrl.evaluation.result import EvalResult, mean_score
 from worldrl.evaluation.suites import evaluate_in_suite, suite_protocol
@@ -35,7 +35,7 @@ from worldrl.jobs.benchmark_films import (
 from worldrl.jobs.benchmark_plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
 from worldrl.jobs.benchmark_report import EMBEDDED, EXPERT, RECORDINGS, Measured, write_report
 from worldrl.jobs.benchmark_tables import protocol_line, write_tables
-from worldrl.jobs.evaluate import DOMAIN, DOMAINS, HOLD_STEPS, show, video_writer
+from worldrl.jobs.evaluate import DOMAIN, HOLD_STEPS, show, video_writer
 from worldrl.jobs.opening import choose_tasks, open_run
 from worldrl.jobs.suite_opening import say_assets
 from worldrl.rollout.actors import ExpertActor

@@ -17,7 +17,7 @@ from worldrl.core.log import console
 from worldrl.core.rng import stream_seed
 from worldrl.core.run import RunDirectory
 from worldrl.core.stats import wilson
-from worldrl.evaluation.protocol import instruction_of
+from worldrl.evaluation.protocol import DOMAINS, instruction_of
 from worldrl.jobs.collect_suite import DATASET, check_settings, record_suite
 from worldrl.jobs.opening import choose_tasks, open_run, rate_interval
 from worldrl.jobs.stages import dream_plan
@@ -103,7 +103,7 @@ class CollectSettings:
             raise SettingError("policy goes with policy_episodes or dream_episodes: give both, or neither")
         if (self.dream_episodes > 0) != (self.world_model is not None):
             raise SettingError("world_model and dream_episodes go together: give both, or neither")
-        one_of("domain", self.domain, ("clean", "randomised"))
+        one_of("domain", self.domain, DOMAINS)
         one_of("suite", self.suite, (EMBEDDED, *libero_facts.suite_names()))
         if self.suite != EMBEDDED:
             check_settings(self)

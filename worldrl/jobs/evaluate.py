@@ -13,7 +13,7 @@ from worldrl.core.device import resolve_device
 from worldrl.core.log import console
 from worldrl.core.types import Episode
 from worldrl.evaluation.evaluate import evaluate_policy
-from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
+from worldrl.evaluation.protocol import DOMAINS, EvalProtocol, embedded_protocol
 from worldrl.evaluation.result import MAX_RESTARTS, UNMEASURED
 from worldrl.evaluation.video import write_mp4
 from worldrl.jobs.opening import choose_tasks, open_run, rate_interval
@@ -21,7 +21,6 @@ from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.policy_folder import policy_facts
 from worldrl.settings import non_negative, one_of, positive, required, setting
 
-DOMAINS = ("clean", "randomised")
 DOMAIN = "two-armed tasks: clean, or randomised in look, clutter and table height, on the same layouts"
 HOLD_STEPS = "steps after the first success, at whose end it is looked at again; 0 ends there and does not measure that"
 

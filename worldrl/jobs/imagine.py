@@ -29,7 +29,7 @@ from worldrl.evaluation.world_model import (
 )
 from worldrl.jobs.align_world_model import MIXES
 from worldrl.jobs.films import write_pair
-from worldrl.jobs.imagine_plans import imagine_plans
+from worldrl.jobs.imagine_plans import imagine_plans, judgement
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.world_model_start import BUNDLED, SCRATCH, starting_world_model
 from worldrl.rewards.several import chosen_terms
@@ -86,7 +86,7 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
 
     Returns:
         The metrics: closed-loop PSNR, action-swap ratio, and imagined against real outcomes; of plans their rewards, which stages were
-        accepted, and after how many attempts.
+        accepted (where ``staged.least`` asks for something), and after how many attempts.
     """
     device = resolve_device(settings.device)
     dataset = EpisodeDataset.open(settings.data)
@@ -123,14 +123,11 @@ def finish_plans(
     fps: int,
     device: str,
 ) -> dict[str, Any]:
-    """Plan, write ``result.json``, and print how many stages were good enough."""
+    """Plan, write ``result.json``, and print how many stages were good enough, where that was asked."""
     metrics = {"episodes": len(episodes), **imagine_plans(settings, model, episodes, run.path, fps=fps)}
     run.write_result(metrics, seed=settings.seed, device=device)
-    good = [stage for plan in metrics["plans"] for stage in plan["accepted"]]
-    console().print(
-        f"{len(episodes)} plans, {sum(good)} of {len(good)} stages accepted, {metrics['chunks']} chunks imagined; "
-        f"videos and filmstrips in {run.path}"
-    )
+    told = f"{len(episodes)} plans, {judgement(metrics['plans'])}, {metrics['chunks']} chunks imagined"
+    console().print(f"{told}; videos and filmstrips in {run.path}")
     return metrics
 
 

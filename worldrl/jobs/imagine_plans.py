@@ -50,7 +50,8 @@ def imagine_plans(
         fps: of the recording.
 
     Returns:
-        ``plans``: of each its task, instruction, terms, and by stage whether it was good enough and how often it was proposed;
+        ``plans``: of each its task, instruction, terms, and by stage whether it was good enough (None where ``staged.least`` names
+        no term, so that nothing was judged) and how often it was proposed;
         ``chunks`` that were imagined in all.
 
     Raises:
@@ -82,9 +83,17 @@ def told(found: StagedPlans, n: int, episode: Episode, terms: Sequence[str]) -> 
         "task": episode.task,
         "instruction": episode.instruction,
         "terms": dict(zip(terms, found.terms[n].tolist(), strict=True)),
-        "accepted": found.accepted[:, n].tolist(),
+        "accepted": None if found.accepted is None else found.accepted[:, n].tolist(),
         "attempts": found.attempts[:, n].tolist(),
     }
+
+
+def judgement(plans: Sequence[dict[str, Any]]) -> str:
+    """Say how many stages of some plans were good enough; without a least value none was judged."""
+    if any(plan["accepted"] is None for plan in plans):
+        return "not judged (staged.least names no term)"
+    good = [stage for plan in plans for stage in plan["accepted"]]
+    return f"{sum(good)} of {len(good)} stages accepted"
 
 
 def film(
@@ -93,8 +102,7 @@ def film(
     """Write a plan beside the recording, whose last frame stays where it is shorter."""
     view = episode.frames[:, 0]
     real = view[np.minimum(stride * np.arange(len(frames)), len(view) - 1)]
-    good = sum(plan["accepted"])
-    title = f"{episode.instruction}: {good} of {len(plan['accepted'])} stages accepted"
+    title = f"{episode.instruction}: {judgement([plan])}"
     write_pair(
         folder, f"{n:02d}-{episode.task}-plan", title, real, frames, stride=stride, fps=fps / stride, second="planned"
     )

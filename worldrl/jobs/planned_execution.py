@@ -8,7 +8,7 @@ Shapes legend: ``N`` plans, ``T`` imagined frames, ``D`` targets.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.atomic import write_file
-from worldrl.core.errors import SettingError
+from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import RewardMix, VideoReward
-from worldrl.core.jsonfile import write_json
 from worldrl.core.learned import Learned
-from worldrl.core.log import MetricLog
-from worldrl.core.rng import numpy_stream, stream_seed
-from worldrl.core.stats import auroc
+from worldrl.core.rng import stream_seed
 from worldrl.core.types import ResetRecord
 from worldrl.data.dataset import EpisodeDataset
-from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionCritic, fit_execution, held_to
-from worldrl.rewards.inverse_dynamics import InverseDynamics
+from worldrl.rewards.execution_critic import held_to
+from worldrl.rewards.inverse_dynamics import InverseDynamics, read_once
 from worldrl.rollout.decoded_plans import execute_targets
-from worldrl.rollout.specs import EpisodeSpec, state_digest
+from worldrl.rollout.specs import EpisodeSpec, domains_of, state_digest
 from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans, staged_rollouts
 from worldrl.rollout.starts import simulator_starts
 from worldrl.world_models.video import VideoWorldModel
 
 AT_ONCE = 8
 """Starts that are planned together."""
-WORTH, PLANS = "worth.json", "plans"
-"""How well a critic tells plans apart that it has not learned from, and the folder of all that were executed."""
+PLANS = "plans"
+"""Folder of all that were executed."""
 TERM_OF = "term:"
 """What stands before a term's name in a file of plans."""
 PRACTICE = "practice"
@@ -71,19 +68,33 @@ class Planning:
 
 
 @dataclass(frozen=True)
-class ExecutedPlans:
-    """Plans of one task and what became of them.
+class DecodedPlans:
+    """Plans of one task and what they show.
 
     Attributes:
         plans: as they were imagined.
         records: where they begin.
-        read: targets that inverse dynamics reads off the imagined frames, ``[N, T, D]``.
-        step: control step at which the task was first fulfilled, int64 ``[N]``; -1 where it never was.
+        decoded: targets that inverse dynamics reads off the frames, the recorded first one among them, ``[N, 1 + T, D]``.
     """
 
     plans: StagedPlans
     records: Sequence[ResetRecord]
-    read: Tensor
+    decoded: Tensor
+
+    @property
+    def read(self) -> Tensor:
+        """Targets that are read off the imagined frames, ``[N, T, D]``: what is executed."""
+        return self.decoded[:, 1:]
+
+
+@dataclass(frozen=True)
+class ExecutedPlans(DecodedPlans):
+    """Plans of one task and what became of them.
+
+    Attributes:
+        step: control step at which the task was first fulfilled, int64 ``[N]``; -1 where it never was.
+    """
+
     step: NDArray[np.int64]
 
 
@@ -92,7 +103,7 @@ def states_seed(seed: int, purpose: str) -> int:
     return stream_seed(seed, purpose) % 2**31
 
 
-def executed_plans(
+def decoded_plans(
     planning: Planning,
     task: str,
     config: StagedConfig,
@@ -101,8 +112,8 @@ def executed_plans(
     purpose: str,
     begin: int = 0,
     domain: str = "clean",
-) -> Iterator[ExecutedPlans]:
-    """Plan from a task's initial states and execute what the plans show, open loop; :data:`AT_ONCE` states at a time.
+) -> Iterator[DecodedPlans]:
+    """Plan from a task's initial states and read what the plans show; :data:`AT_ONCE` states at a time.
 
     Args:
         planning: who plans and reads.
@@ -119,11 +130,27 @@ def executed_plans(
     for first in range(begin, count, AT_ONCE):
         some = records[first : first + AT_ONCE]
         plans = planning.plan(some, config, purpose, "plans", task, first)
-        read = planning.idm.decode(plans.frames).mean[:, 1:].float().cpu()
-        told = torch.from_numpy(np.stack([record.command for record in some]))
-        starts = [(index, source) for index in range(first, first + len(some))]
-        step = execute_targets(read, told, model.frame_stride, task, starts, model.embodiment.actions, domain)
-        yield ExecutedPlans(plans, some, read, step)
+        yield DecodedPlans(plans, some, read_once(planning.idm, plans.videos))
+
+
+def executed_plans(
+    planning: Planning,
+    task: str,
+    config: StagedConfig,
+    *,
+    count: int,
+    purpose: str,
+    begin: int = 0,
+    domain: str = "clean",
+) -> Iterator[ExecutedPlans]:
+    """Execute what the plans of :func:`decoded_plans` show, open loop; arguments as there."""
+    stride, actions = planning.model.frame_stride, planning.model.embodiment.actions
+    found = decoded_plans(planning, task, config, count=count, purpose=purpose, begin=begin, domain=domain)
+    for first, some in zip(range(begin, count, AT_ONCE), found, strict=True):
+        told = torch.from_numpy(np.stack([record.command for record in some.records]))
+        starts = [(first + row, states_seed(planning.seed, purpose)) for row in range(len(some.records))]
+        step = execute_targets(some.read, told, stride, task, starts, actions, domain)
+        yield ExecutedPlans(some.plans, some.records, some.decoded, step)
 
 
 # --- practice: what a critic learns from ------------------------------------------------------------------------------
@@ -135,12 +162,14 @@ class Practice:
 
     Attributes:
         read: targets read off the imagined frames, float32 ``[N, T, D]``; shorter plans hold their last ones.
-        instruction: ``N`` sentences.
+        task: ``N`` names.
+        instruction: ``N`` sentences; a task has several.
         success: bool ``[N]``.
         terms: what the planning's reward gave each plan, name to float32 ``[N]``.
     """
 
     read: Tensor
+    task: list[str]
     instruction: list[str]
     success: NDArray[np.bool_]
     terms: Mapping[str, NDArray[np.float32]] = field(default_factory=dict[str, NDArray[np.float32]])
@@ -149,26 +178,30 @@ class Practice:
     def of(cls, plans: ExecutedPlans, names: Sequence[str]) -> Practice:
         """Take what is kept of executed plans; ``names`` are those of the reward's terms."""
         terms = {name: plans.plans.terms[:, k].numpy() for k, name in enumerate(names)}
-        return cls(plans.read, [record.instruction for record in plans.records], plans.step >= 0, terms)
+        said = [record.instruction for record in plans.records]
+        return cls(plans.read, [record.task for record in plans.records], said, plans.step >= 0, terms)
 
     def select(self, rows: NDArray[np.int64]) -> Practice:
         """Take some plans."""
-        chosen, terms = [self.instruction[row] for row in rows], {name: term[rows] for name, term in self.terms.items()}
-        return Practice(self.read[torch.from_numpy(rows)], chosen, self.success[rows], terms)
+        named, said = ([each[row] for row in rows] for each in (self.task, self.instruction))
+        terms = {name: term[rows] for name, term in self.terms.items()}
+        return Practice(self.read[torch.from_numpy(rows)], named, said, self.success[rows], terms)
 
     @classmethod
     def join(cls, parts: Sequence[Practice]) -> Practice:
         """Put parts one after another."""
         longest = max(part.read.shape[1] for part in parts)
         read = torch.cat([held_to(part.read, longest) for part in parts])
+        named = [task for part in parts for task in part.task]
         sentences = [sentence for part in parts for sentence in part.instruction]
         terms = {name: np.concatenate([part.terms[name] for part in parts]) for name in parts[0].terms}
-        return cls(read, sentences, np.concatenate([part.success for part in parts]), terms)
+        return cls(read, named, sentences, np.concatenate([part.success for part in parts]), terms)
 
     def save(self, file: Path) -> None:
         """Write the plans to ``file``, whole or not at all."""
         arrays: dict[str, Any] = {
             "read": self.read.numpy(),
+            "task": np.array(self.task),
             "instruction": np.array(self.instruction),
             "success": self.success,
             **{f"{TERM_OF}{name}": term for name, term in self.terms.items()},
@@ -179,14 +212,25 @@ class Practice:
 
     @classmethod
     def load(cls, file: Path) -> Practice:
-        """Read :meth:`save`'s file."""
+        """Read :meth:`save`'s file; ArtefactError where an earlier version wrote it, which kept no tasks."""
         with np.load(file, allow_pickle=False) as kept:
+            if "task" not in kept.files:
+                raise ArtefactError(
+                    f"{file}: an earlier version kept these plans without their tasks; give a new run_dir, or delete {file.parent}"
+                )
             terms = {name.removeprefix(TERM_OF): kept[name] for name in kept.files if name.startswith(TERM_OF)}
-            return cls(torch.from_numpy(kept["read"]), kept["instruction"].tolist(), kept["success"], terms)
+            named, said = kept["task"].tolist(), kept["instruction"].tolist()
+            return cls(torch.from_numpy(kept["read"]), named, said, kept["success"], terms)
 
 
 def practise(
-    planning: Planning, chunks: dict[str, int], count: int, *, place: Path | None = None, domain: str = "clean"
+    planning: Planning,
+    chunks: dict[str, int],
+    count: int,
+    *,
+    place: Path | None = None,
+    domain: str = "clean",
+    on_part: Callable[[], None] | None = None,
 ) -> Practice:
     """Plan one video from each of ``count`` states of every task and execute them.
 
@@ -196,18 +240,24 @@ def practise(
         count: states of each task.
         place: keeps what was executed in its folder ``plans``, so that who is stopped need not execute it again; None keeps nothing.
         domain: of two-armed tasks, in which the initial states lie.
+        on_part: called after every :data:`AT_ONCE` plans that were executed, and kept where they are.
     """
-    return Practice.join(
-        [part for task, length in chunks.items() for part in _tried(planning, task, length, count, place, domain)]
-    )
+    parts = []
+    for task, length in chunks.items():
+        for fresh, part in _tried(planning, task, length, count, place, domain):
+            parts.append(part)
+            if fresh and on_part is not None:
+                on_part()
+    return Practice.join(parts)
 
 
 def _tried(
     planning: Planning, task: str, length: int, count: int, place: Path | None, domain: str
-) -> Iterator[Practice]:
+) -> Iterator[tuple[bool, Practice]]:
+    """Parts of a task's practice in their order, and whether each was executed just now."""
     files = [] if place is None else [place / PLANS / f"{task}-{first}.npz" for first in range(0, count, AT_ONCE)]
     finished = next((k for k, file in enumerate(files) if not file.exists()), len(files))
-    yield from (Practice.load(file) for file in files[:finished])
+    yield from ((False, Practice.load(file)) for file in files[:finished])
     config, begin = StagedConfig(stage_chunks=length, proposals=1), finished * AT_ONCE
     if begin >= count:
         return
@@ -216,7 +266,7 @@ def _tried(
         part = Practice.of(plans, planning.reward.names)
         if files:
             part.save(files[k])
-        yield part
+        yield True, part
 
 
 def practised_states(tasks: Iterable[str], count: int, seed: int) -> Learned:
@@ -232,57 +282,9 @@ def only_domain(datasets: Sequence[EpisodeDataset]) -> str:
     Raises:
         SettingError: they lie in several.
     """
-    found = sorted({record.meta.get("domain", "clean") for dataset in datasets for record in dataset.records})
+    found = domains_of(record.meta for dataset in datasets for record in dataset.records)
     if len(found) > 1:
         raise SettingError(
             f"practice: plans are executed in the data's domain, and this data has {' and '.join(found)}; give one"
         )
     return found[0]
-
-
-def learn_critic(
-    tried: Practice,
-    config: ExecutionConfig,
-    kept: float,
-    place: Path,
-    *,
-    seed: int,
-    parents: Sequence[dict[str, Any]] = (),
-    learned: Learned | None = None,
-) -> None:
-    """Leave a critic in ``place/critic``, its curve, and how well it tells a share ``kept`` of the plans apart.
-
-    Args:
-        tried: executed plans.
-        config: sizes and training.
-        kept: share that it does not learn from.
-        place: folder.
-        seed: of all draws.
-        parents: what it was made from.
-        learned: all that it has learned from; None leaves that unknown.
-
-    Raises:
-        SettingError: all plans came to the same.
-    """
-    order = numpy_stream(seed, "practice", "kept").permutation(len(tried.success))
-    apart, rest = (tried.select(rows) for rows in np.split(order, [round(kept * len(order))]))
-    success = torch.from_numpy(rest.success)
-    with MetricLog(place) as log:
-        critic, _ = fit_execution(
-            config, rest.read, rest.instruction, success, seed=seed, folder=place / "checkpoints", log=log
-        )
-    critic.save(place / CRITIC, parents=parents, learned=learned)
-    known = {name: area(term, tried.success) for name, term in tried.terms.items()}
-    write_json(place / WORTH, {"learned": len(rest.success), **told_apart(critic, apart), "terms": known})
-
-
-def told_apart(critic: ExecutionCritic, apart: Practice) -> dict[str, Any]:
-    """Say how well a critic tells successes from failures that it has not learned from."""
-    hit = apart.success
-    score = critic.reward(apart.read, apart.instruction).numpy() if len(hit) else np.zeros(0, np.float32)
-    return {"successes": int(hit.sum()), "failures": int((~hit).sum()), "auroc": area(score, hit)}
-
-
-def area(score: NDArray[np.float32], hit: NDArray[np.bool_]) -> float | None:
-    """Area under the ROC curve of a reward of executed plans ``[N]``; None where one outcome is missing."""
-    return auroc(score[hit], score[~hit]) if hit.any() and not hit.all() else None

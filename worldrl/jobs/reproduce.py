@@ -134,7 +134,8 @@ def write_report(run: RunDirectory, settings: ReproduceSettings, findings: Findi
         sentence=sentence(settings.name, findings),
         sections=[key for key in PAGE if key != "filmstrips" or findings.filmstrips],
         headline=[
-            Number(c.verdict, float(f"{c.mean:.3g}"), note=f"{c.quantity}: {c.sentence}") for c in findings.claims
+            Number(c.verdict, None if c.mean is None else float(f"{c.mean:.3g}"), note=f"{c.quantity}: {c.sentence}")
+            for c in findings.claims
         ],
         tables=[claims_table(findings.claims), *findings.tables],
         curves=findings.curves,

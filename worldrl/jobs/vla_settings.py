@@ -8,6 +8,7 @@ from worldrl.algorithms.behaviour_cloning import BehaviourCloning
 from worldrl.algorithms.improve import Improvement
 from worldrl.core.errors import SettingError
 from worldrl.evaluation.gates import GateThresholds
+from worldrl.evaluation.protocol import CLEAN, DOMAINS
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.jobs.world_model_start import SCRATCH, require_trained_codec
 from worldrl.policies.token_policy import TokenPolicyConfig
@@ -129,6 +130,11 @@ class TrainVlaSettings:
     kind: str | None = setting(
         KIND, "object, spatial, goal or long; bimanual for two arms; null with empty tasks for all kinds"
     )
+    domain: str = setting(
+        CLEAN,
+        "two-armed tasks: clean, or randomised in look, clutter and table height; of demonstrations, practice, dreams' initial states, "
+        "their check in the simulator and both evaluations",
+    )
     backbone: str = setting(
         VIDEO, "what learns to imagine: video (worldrl's own transformer) or wan (published Wan weights)"
     )
@@ -191,6 +197,12 @@ class TrainVlaSettings:
         if self.styles and self.suite != EMBEDDED:
             raise SettingError(
                 f"styles={self.styles}: looks are the embedded suite's, suite={self.suite} has one; give styles=0"
+            )
+        one_of("domain", self.domain, DOMAINS)
+        if self.domain != CLEAN and (self.suite != EMBEDDED or self.styles):
+            raise SettingError(
+                f"domain={self.domain}: is of the embedded suite's two-armed tasks and draws its own looks; give suite={EMBEDDED} "
+                "and styles=0"
             )
         if self.start == SCRATCH and self.backbone == VIDEO:
             wanted = "scratch.training.codec_steps above 0 (3000 by default), or start=FOLDER of a trained world model"

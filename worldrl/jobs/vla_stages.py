@@ -54,6 +54,7 @@ from worldrl.rollout.dreams import join_dreams
 from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.policy_folder import load_policy, policy_facts, policy_parent
 from worldrl.rollout.reset_store import ResetStore, keyframe_records
+from worldrl.rollout.specs import domains_of
 from worldrl.world_models.config import VideoWorldModelConfig
 from worldrl.world_models.loading import WAN, AnyVideoModel
 from worldrl.world_models.training_config import WorldModelTraining
@@ -85,7 +86,8 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
     """Check that a dataset fits the loop; return how many of its episodes succeeded, by source.
 
     Raises:
-        SettingError: it is of another robot, of pictures in another size, in a look kept for tests, or lacks or adds a task.
+        SettingError: it is of another robot, of pictures in another size, in another domain, in a look kept for tests, or lacks or
+            adds a task.
     """
     folder, size = loop.settings.data, loop.settings.policy.image_size
     refuse_test_looks({str(folder): dataset})
@@ -97,6 +99,10 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
         raise SettingError(
             f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(loop.tasks)}; give tasks=, or, of a dataset "
             "that others made, choose by 'tasks' in its worldrl.json"
+        )
+    if (found := domains_of(record.meta for record in dataset.records)) != [loop.settings.domain]:
+        raise SettingError(
+            f"data: {folder} was recorded in the domain {' and '.join(found)}, the loop is in domain={loop.settings.domain}; give one of both"
         )
     return success_by_source([(str(record.source), record.success) for record in dataset.records])
 

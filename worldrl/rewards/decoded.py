@@ -15,13 +15,13 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.types import ImaginedVideos
 from worldrl.rewards.basis import MotionBasis, MotionReward, check_frame_time, check_terms
-from worldrl.rewards.inverse_dynamics import InverseDynamics
+from worldrl.rewards.inverse_dynamics import InverseDynamics, read_once
 from worldrl.rewards.published import PUBLISHED_EXECUTABILITY, check_published, published_executability
 
 
 @dataclass(frozen=True)
 class DecodedReward:
-    """Functions of decoded joints as a :class:`~worldrl.core.interfaces.VideoReward`; a video is decoded once for all.
+    """Functions of decoded joints as a :class:`~worldrl.core.interfaces.VideoReward`; a video is decoded once for all, other rewards of the same decoder among them.
 
     Attributes:
         decoder: the inverse dynamics model.
@@ -47,7 +47,7 @@ class DecodedReward:
         """
         dt, limits = self.basis.dt, self.basis.limits
         check_frame_time(self.basis, videos.frame_s)
-        joints = self.decoder.decode(videos.frames).mean.float().cpu()
+        joints = read_once(self.decoder, videos)
         return torch.stack([term(joints, dt, limits) for term in self.terms.values()], dim=1)
 
 

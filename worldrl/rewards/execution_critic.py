@@ -19,7 +19,7 @@ Shapes legend: ``N`` videos, ``T`` imagined frames, ``D`` targets, ``P`` = T D, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from worldrl.core.types import ImaginedVideos
 from worldrl.nn.stacked import StackedLinear, fan_in_uniform
 from worldrl.nn.text import InstructionEncoder
 from worldrl.rewards.basis import check_frame_time, check_terms
-from worldrl.rewards.inverse_dynamics import IDM_FOLDER, InverseDynamics
+from worldrl.rewards.inverse_dynamics import IDM_FOLDER, InverseDynamics, read_once
 
 KIND, TERM = "execution-critic", "execution"
 CRITIC = "critic"
@@ -222,6 +222,7 @@ def fit_execution(
     seed: int,
     folder: Path | None,
     log: MetricLog | None,
+    on_step: Callable[[int], None] | None = None,
 ) -> tuple[ExecutionCritic, FitReport]:
     """Train a critic by cross-entropy on executed plans.
 
@@ -233,6 +234,7 @@ def fit_execution(
         seed: of initial weights and draws.
         folder: of the checkpoints; None trains without.
         log: receives the loss.
+        on_step: called with each step's index after it.
 
     Raises:
         SettingError: all plans came to the same.
@@ -267,6 +269,7 @@ def fit_execution(
         warmup=50,
         folder=folder,
         log=log,
+        on_step=on_step,
     )
     return critic, report
 
@@ -295,7 +298,7 @@ class ExecutionReward:
             SettingError: videos longer than the plans that the critic knows, or frames of another distance than the inverse dynamics'.
         """
         check_frame_time(self.idm.basis, videos.frame_s)
-        read = self.idm.decode(videos.frames).mean[:, 1:].float().cpu()
+        read = read_once(self.idm, videos)[:, 1:]
         return self.critic.reward(read, videos.instruction)[:, None]
 
 

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
 from worldrl.core.learned import Learned
+from worldrl.core.types import ImaginedVideos
 from worldrl.nn.backbone import BackboneEncoder
 from worldrl.nn.blocks import Mlp
 from worldrl.nn.vision import ImageEncoder
@@ -217,3 +218,13 @@ class InverseDynamics(nn.Module):
         except (KeyError, TypeError, RuntimeError) as error:
             raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return idm.to(device).eval()
+
+
+def read_once(idm: InverseDynamics, videos: ImaginedVideos) -> Tensor:
+    """Columns that ``idm`` reads off videos, float32 ``[N, T, D]`` on the CPU; decoded for the first who asks, and kept with the videos.
+
+    Errors as :meth:`InverseDynamics.decode`.
+    """
+    if idm not in videos.readings:
+        videos.readings[idm] = idm.decode(videos.frames).mean.float().cpu()
+    return videos.readings[idm]

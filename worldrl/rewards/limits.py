@@ -6,7 +6,7 @@ Shapes legend: ``D`` joints (or other coordinates), ``T`` frames.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -68,6 +68,16 @@ class JointLimits:
         """Return the weights ``[D]`` scaled to mean 1: w ← w / mean(w)."""
         weight = self.tensor("weight", like)
         return weight / weight.mean()
+
+    def drawn_in(self, margin: float) -> JointLimits:
+        """Draw both ends of each position's range in by a share ``margin`` of its half; a range without an end stays as it is."""
+        ranges = list(zip(self.low, self.high, strict=True))
+        inward = [0.0 if high - low == float("inf") else margin * (high - low) / 2 for low, high in ranges]
+        low, high = (
+            [end + sign * by for end, by in zip(ends, inward, strict=True)]
+            for ends, sign in ((self.low, 1), (self.high, -1))
+        )
+        return replace(self, low=tuple(low), high=tuple(high))
 
     def to_json(self) -> dict[str, list[float | None]]:
         """Return plain JSON values; a missing position bound is null."""

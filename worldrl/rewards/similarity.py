@@ -17,7 +17,7 @@ from torch import Tensor
 from worldrl.core.errors import SettingError
 from worldrl.core.types import ImaginedVideos
 from worldrl.rewards.basis import check_frame_time, check_terms
-from worldrl.rewards.inverse_dynamics import InverseDynamics
+from worldrl.rewards.inverse_dynamics import InverseDynamics, read_once
 
 TERM = "action_similarity"
 TEMPERATURE = 0.25
@@ -90,7 +90,7 @@ class SimilarityReward:
             )
         check_frame_time(self.decoder.basis, videos.frame_s)
         own, theirs = commanded_columns(self.decoder)
-        decoded = self.decoder.decode(videos.frames).mean.float().cpu()[:, 1:, own]
+        decoded = read_once(self.decoder, videos)[:, 1:, own]
         deviation = self.decoder.deviation.cpu()[own]
         return action_similarity(decoded, videos.command[:, 1:, theirs], deviation, TEMPERATURE)[:, None]
 

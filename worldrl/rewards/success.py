@@ -57,6 +57,18 @@ def first_success(probability: Tensor, rule: SuccessRule, streak: Tensor) -> tup
     return first, streak
 
 
+def success_step(probability: Tensor, rule: SuccessRule, frame_stride: int) -> NDArray[np.int64]:
+    """Control step of each rollout's first imagined success ``[B]``, -1 where there is none.
+
+    Args:
+        probability: ``[B, T]``, from the first imagined frame on.
+        rule: threshold and debounce.
+        frame_stride: control steps between imagined frames.
+    """
+    first, _ = first_success(probability, rule, torch.zeros(len(probability), dtype=torch.int64))
+    return np.where(first.numpy() >= 0, (first.numpy() + 1) * frame_stride, -1)
+
+
 def precision_recall(predicted: NDArray[np.bool_], actual: NDArray[np.bool_]) -> dict[str, int]:
     """Count ``tp, fp, fn, tn`` of predicted against actual outcomes."""
     return {

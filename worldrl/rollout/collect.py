@@ -69,10 +69,16 @@ def main_camera(robot: AnyEmbodiment) -> str:
     return "head" if isinstance(robot, JointEmbodiment) else "scene"
 
 
-def embedded_options(tasks: Collection[str], image_size: int) -> EnvOptions:
-    """Say how environments of these tasks are made for their main camera; errors as :func:`embedded_embodiment`."""
+def embedded_options(tasks: Collection[str], image_size: int, domain: str = "clean") -> EnvOptions:
+    """Say how environments of these tasks are made for their main camera; errors as :func:`embedded_embodiment`.
+
+    Args:
+        tasks: names.
+        image_size: pixels per side.
+        domain: ``clean``, or ``randomised`` of two-armed tasks.
+    """
     robot = embedded_embodiment(tasks)
-    return EnvOptions(image_size=image_size, cameras=(main_camera(robot),), actions=robot.actions)
+    return EnvOptions(image_size=image_size, cameras=(main_camera(robot),), actions=robot.actions, domain=domain)
 
 
 def collect_dataset(

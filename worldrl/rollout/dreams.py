@@ -29,7 +29,7 @@ from worldrl.core.interfaces import Policy, WorldModel
 from worldrl.core.rng import stream
 from worldrl.core.types import Episode, PolicyObs, ResetRecord
 from worldrl.policies.exploration import Exploration
-from worldrl.rewards.success import SuccessRule, first_success
+from worldrl.rewards.success import SuccessRule, success_step
 from worldrl.rollout.reset_store import record_at
 from worldrl.rollout.specs import EpisodeSpec, spec_of
 from worldrl.rollout.starts import EMBEDDED_GROUND, Ground
@@ -70,9 +70,7 @@ class Dreams:
 
     def success_step(self, rule: SuccessRule) -> NDArray[np.int64]:
         """Return the control step of each dream's first imagined success ``[E]``, -1 where there is none."""
-        streak = torch.zeros(len(self), dtype=torch.int64)
-        first, _ = first_success(torch.from_numpy(self.probability), rule, streak)
-        return np.where(first >= 0, (first + 1) * self.frame_stride, -1)
+        return success_step(torch.from_numpy(self.probability), rule, self.frame_stride)
 
     def save(self, file: Path) -> None:
         """Write all arrays into one ``.npz`` file, whole or not at all."""

@@ -36,6 +36,18 @@ def check_robot(grasp: GraspDynamics, actions: ActionSpec) -> None:
         )
 
 
+def counted_steps(success_step: NDArray[np.int64], end: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """Until when a closing of the hand counts: control steps ``[E]`` for :func:`closings`.
+
+    What the hand does after the imagined success took no part in it, so whoever judges a rollout cuts it there.
+
+    Args:
+        success_step: control step of the imagined success ``[E]``, -1 where there is none.
+        end: control steps of each rollout, which all count where nothing was imagined to succeed.
+    """
+    return np.where(success_step < 0, end, success_step)
+
+
 def closings(
     grasp: GraspDynamics,
     frame: Tensor,
@@ -51,7 +63,7 @@ def closings(
         frame: uint8 ``[E, Y, X, 3]`` at the beginning.
         instruction: ``E`` sentences.
         command: ``[E, T + 1, A]``, from the one at the beginning on.
-        until: control steps that count, ``[E]``: up to the imagined success, where there is one.
+        until: control steps that count, ``[E]`` (:func:`counted_steps`).
         claimed: bool ``[E]``, the rollout is imagined to succeed.
 
     Returns:
@@ -91,7 +103,7 @@ def grasp_surprise(
     """
     command = commands_from(embodiment, torch.from_numpy(np.stack([record.command for record in starts])), action)
     frame = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))
-    until = np.where(success_step < 0, action.shape[1], success_step)
+    until = counted_steps(success_step, action.shape[1])
     said = [record.instruction for record in starts]
     return closings(grasp, frame, said, command, until, success_step >= 0)[1]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -163,6 +163,11 @@ class EnvOptions:
         """Rebuild from :meth:`to_json`."""
         actions = ActionSpec.from_json(data["actions"])
         return cls(**{**data, "cameras": tuple(data["cameras"]), "actions": actions})
+
+
+def domains_of(metas: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names of the domains that recorded episodes lie in, sorted; what says none is ``clean``."""
+    return sorted({meta.get("domain", "clean") for meta in metas})
 
 
 def spec_of(meta: Mapping[str, Any]) -> EpisodeSpec:

@@ -55,7 +55,8 @@ class StagedConfig:
         stages: how often the best is chosen.
         stage_chunks: chunks per stage.
         attempts: how often a stage may be proposed until it is accepted; the best of all is kept if none is.
-        least: reward term to the least value at which a stage is accepted; terms that are not named may be anything.
+        least: reward term to the least value at which a stage is accepted; terms that are not named may be anything. None named
+            judges nothing: the best proposal is kept, and nobody can say whether it is good enough.
     """
 
     proposals: int = 4
@@ -67,6 +68,11 @@ class StagedConfig:
     def __post_init__(self) -> None:
         """Check the ranges."""
         require_at_least_one(self, ("proposals", "stages", "stage_chunks", "attempts"), of="staged")
+        if self.attempts > 1 and not self.least:
+            raise SettingError(
+                f"staged.attempts: {self.attempts} attempts need something to fail by; give staged.least.TERM=VALUE, or more "
+                "staged.proposals"
+            )
 
 
 @dataclass(frozen=True)
@@ -74,22 +80,27 @@ class StagedPlans:
     """Chosen plans.
 
     Attributes:
-        frames: uint8 ``[N, 1 + T, Y, X, 3]``; frame 0 is the recorded one.
+        videos: as rewards see them, with what these have read off them where nothing was left to choose from.
         latent: float32 ``[N, T, c, h, w]``.
         state: of the planner after them, ``N`` rows.
         terms: of the finished plans ``[N, P]``.
-        accepted: bool ``[stages, N]``.
+        accepted: bool ``[stages, N]``; None where nothing was judged, since ``least`` names no term.
         attempts: int64 ``[stages, N]``, how many were needed.
         chunks: chunks that were imagined in all: the cost.
     """
 
-    frames: Tensor
+    videos: ImaginedVideos
     latent: Tensor
     state: Any
     terms: Tensor
-    accepted: Tensor
+    accepted: Tensor | None
     attempts: Tensor
     chunks: int
+
+    @property
+    def frames(self) -> Tensor:
+        """Frames uint8 ``[N, 1 + T, Y, X, 3]``; frame 0 is the recorded one."""
+        return self.videos.frames
 
 
 def staged_rollouts(
@@ -128,17 +139,21 @@ def staged_rollouts(
 
 @dataclass(frozen=True)
 class _Proposals:
-    """Proposals of one stage: of which plan each is int64 ``[M]``, the state after it, its video and its terms."""
+    """Proposals of one stage: of which plan each is int64 ``[M]``, the state after it, its video and its terms.
+
+    ``videos`` are the judged ones, and None where they come from several attempts.
+    """
 
     plan: Tensor
     state: Any
     latent: Tensor
     terms: Tensor
+    videos: ImaginedVideos | None
 
     def join(self, planner: Planner, others: _Proposals) -> _Proposals:
         state = join_rows(planner, self.state, others.state)
         rest = {n: torch.cat([getattr(self, n), getattr(others, n)]) for n in ("plan", "latent", "terms")}
-        return _Proposals(state=state, **rest)
+        return _Proposals(state=state, videos=None, **rest)
 
 
 @dataclass(frozen=True)
@@ -153,18 +168,22 @@ class _Stages:
 
     def run(self) -> StagedPlans:
         state = self.planner.start(self.records)
-        latent, terms, chunks = None, torch.empty(0), 0
+        latent, terms, chunks, videos = None, torch.empty(0), 0, None
         accepted, attempts = [], []
         for stage in range(self.config.stages):
             made, tries = self._propose_until_accepted(state, latent, stage)
             best, good = self._choose(made)
             state, latent, terms = made.state.select(best), made.latent[best.to(made.latent.device)], made.terms[best]
+            # One proposal of each: what was judged is what was chosen, and need not be decoded and read again.
+            videos = made.videos if self.config.proposals == 1 else None
             chunks += len(made.plan) * self.config.stage_chunks
             accepted.append(good)
             attempts.append(tries)
         assert latent is not None  # there is at least one stage
-        frames = self._videos(latent, torch.arange(len(self.records))).frames
-        return StagedPlans(frames, latent, state, terms, torch.stack(accepted), torch.stack(attempts), chunks)
+        if videos is None:
+            videos = self._videos(latent, torch.arange(len(self.records)))
+        judged = torch.stack(accepted) if self.config.least else None
+        return StagedPlans(videos, latent, state, terms, judged, torch.stack(attempts), chunks)
 
     def _propose_until_accepted(self, state: Any, latent: Tensor | None, stage: int) -> tuple[_Proposals, Tensor]:
         """Propose for every plan, then again for those without a proposal that is good enough."""
@@ -192,7 +211,8 @@ class _Stages:
             now, imagined = self.planner.imagine(now, None, generators=generators)
             video.append(imagined.latent)
         whole = torch.cat(video, dim=1)
-        return _Proposals(rows, now, whole, self.reward.score(self._videos(whole, rows)).float().cpu())
+        videos = self._videos(whole, rows)
+        return _Proposals(rows, now, whole, self.reward.score(videos).float().cpu(), videos)
 
     def _choose(self, made: _Proposals) -> tuple[Tensor, Tensor]:
         """Return the row of each plan's best proposal int64 ``[N]``, and whether it is good enough, bool ``[N]``.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,8 +43,15 @@ class Ground(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class EmbeddedGround:
-    """The embedded suite: initial states are sampled, from index and seed."""
+    """The embedded suite: initial states are sampled, from index and seed.
+
+    Attributes:
+        domain: of two-armed tasks, in which the initial states lie.
+    """
+
+    domain: str = "clean"
 
     def horizons(self, tasks: Sequence[str]) -> dict[str, int]:
         """As of :class:`Ground`, and so are the others."""
@@ -57,13 +65,14 @@ class EmbeddedGround:
         self, tasks: Sequence[str], count: int, *, seed: int, memory_frames: int, image_size: int
     ) -> list[ResetRecord]:
         """Render initial states in this process."""
-        return simulator_starts(tasks, count, seed=seed, memory_frames=memory_frames, image_size=image_size)
+        look = {"memory_frames": memory_frames, "image_size": image_size}
+        return simulator_starts(tasks, count, seed=seed, domain=self.domain, **look)
 
     def replay(
         self, task: str, starts: Sequence[tuple[int, int]], actions: Sequence[NDArray[np.float32]]
     ) -> NDArray[np.int64]:
         """Execute actions in this process."""
-        return replay_in_simulator(task, starts, actions)
+        return replay_in_simulator(task, starts, actions, domain=self.domain)
 
 
 EMBEDDED_GROUND = EmbeddedGround()

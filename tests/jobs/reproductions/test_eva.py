@@ -7,23 +7,22 @@ import numpy as np
 import pytest
 import torch
 
+from worldrl.core import stopwatch
 from worldrl.core.errors import SettingError
+from worldrl.core.jsonfile import read_json
 from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.planned_execution import Practice
-from worldrl.jobs.reproductions import eva_critic, eva_parts
+from worldrl.jobs.reproductions import eva_arms, eva_critic, eva_limits, eva_parts
 from worldrl.jobs.reproductions.catalogue import Cell, changed
 from worldrl.jobs.reproductions.eva import SETTINGS
 from worldrl.jobs.reproductions.eva_arms import (
     alignment_method,
-    climbed,
-    costs,
     equal_compute,
-    look_points,
     mixture,
     shown,
     staging,
-    told_climb,
 )
+from worldrl.jobs.reproductions.eva_climb import climb_label, climbed, costs, look_points, told_climb
 from worldrl.jobs.reproductions.eva_parts import Parts, planner_config, planner_training
 from worldrl.jobs.reproductions.eva_settings import ALIGNED, GIVEN, TRAINED, chunks_to, group_size, task_names_of
 from worldrl.jobs.reproductions.strips import kept_strips, save_strip
@@ -169,9 +168,10 @@ def test_seconds_on_the_way_are_the_logs_and_rows_the_historys():
         }
         for k in (0, 1)
     ]  # fmt: skip
-    found = told_climb(history, {0: 1.0, 2: 3.0}, [*lines, {"series": "idm", "step": 0, "values": {}}])
+    means = {0: {"moving_executability": 1.0}, 2: {"moving_executability": 3.0}}
+    found = told_climb(QUICK, history, means, [*lines, {"series": "idm", "step": 0, "values": {}}])
     assert found == {
-        "finished": [0, 2], "reward": [1, 3], "rows": [0, 20], "seconds": [0, 11], "rollout_seconds": [0, 4],
+        "finished": [0, 2], "reward": [1, 3], "terms": {"moving_executability": [1, 3]}, "rows": [0, 20], "seconds": [0, 11], "rollout_seconds": [0, 4],
         "cpu_seconds": [0, 8], "cpu_rollout_seconds": [0, 2],
     }  # fmt: skip
     assert look_points(replace(QUICK, iterations=5, look_every=2)) == [0, 2, 4, 5]
@@ -185,17 +185,30 @@ def test_the_critics_reward_is_mixed_in_where_there_was_practice():
     value = mixture(practised)(terms, group)
     torch.testing.assert_close(value, mix(terms, group, weights=[1.0, 2.0]))
     assert value[1] > value[0]
-    named = {"moving_executability": terms[:, 0].numpy(), "execution": terms[:, 1].numpy()}
-    assert climbed(QUICK, named) == pytest.approx(6)
+    named = {"moving_executability": 6.0, "execution": 0.5, "within_limits": -2.0, "clear_of_limits": -4.0}
+    assert climbed(QUICK, named) == 6
     assert climbed(practised, named) == pytest.approx((6 + 2 * 10 * 0.5) / 3)
+    # What is shown is what is optimised: penalties have their part in it, by name.
+    penalised = replace(practised, limits_weight=0.5)
+    assert climbed(penalised, named) == pytest.approx((6 - 0.5 * 2 + 2 * 10 * 0.5) / 3.5)
+    assert climb_label(penalised) == "(moving_executability + 0.5 x within_limits + 20 x execution) / 3.5"
+    assert climbed(replace(penalised, limits_margin=0.25), named) == pytest.approx((6 - 0.5 * 4 + 10) / 3.5)
+    assert climb_label(QUICK) == "moving_executability"
     limited = replace(practised, limits_weight=0.5)
     third = torch.tensor([[0.0], [-0.1], [0.0]])
     every = torch.cat([terms[:, :1], third, terms[:, 1:]], dim=1)
     torch.testing.assert_close(mixture(limited)(every, group), mix(every, group, weights=[1.0, 0.5, 2.0]))
     alone = replace(QUICK, limits_weight=0.5)
     torch.testing.assert_close(mixture(alone)(every[:, :2], group), mix(every[:, :2], group, weights=[1.0, 0.5]))
-    with pytest.raises(SettingError, match="limits_weight"):
-        changed(QUICK, {"limits_weight": -1})
+    for wrong, message in (
+        ({"limits_weight": -1}, "limits_weight"),
+        ({"limits_weight": 1, "limits_margin": 1}, r"limits_margin must lie in \[0, 1\)"),
+        ({"limits_margin": 0.2}, r"limits_margin: .* change\.limits_weight above 0"),
+        ({"limit_plans": -1}, "limit_plans"),
+        ({"domain": "dark"}, "domain must be one of clean, randomised"),
+    ):
+        with pytest.raises(SettingError, match=message):
+            changed(QUICK, wrong)
     for wrong in ({"practice": -1}, {"critic_weight": 0}):
         with pytest.raises(SettingError, match="practice"):
             changed(QUICK, wrong)
@@ -204,25 +217,87 @@ def test_the_critics_reward_is_mixed_in_where_there_was_practice():
 def test_the_critic_is_made_once_of_all_tasks(make_world_model, tmp_path, monkeypatch):
     asked = []
 
-    def practise(planning, chunks, count, *, place):
-        asked.append((chunks, count, planning.reward.names))
+    def practise(planning, chunks, count, *, place, domain, on_part):
+        asked.append((chunks, count, planning.reward.names, domain))
         read = torch.arange(count)[:, None, None].expand(count, 3, 7).float()
-        return Practice(read, ["open it"] * count, np.arange(count) % 2 == 0)
+        return Practice(read, ["a"] * count, ["open it"] * count, np.arange(count) % 2 == 0)
 
     monkeypatch.setattr(eva_critic, "practise", practise)
     two = "BimanualOpenDrawer+BimanualPlaceCubeOnPlate"
-    settings = replace(QUICK, tasks=two, practice=20, kept=0.25, critic_steps=2)
+    settings = replace(QUICK, tasks=two, practice=20, kept=0.25, critic_steps=2, domain="randomised")
     idm = SimpleNamespace(basis=SimpleNamespace(rewards={"moving_executability": None}))
     parts = Parts(make_world_model(planning=True), idm, [], [], frame_s=0.1)
     found = eva_critic.with_critic(settings, 0, tmp_path / "run/stages/one", parts)
-    assert asked == [(dict.fromkeys(two.split("+"), 3), 20, ("moving_executability",))]
+    assert asked == [(dict.fromkeys(two.split("+"), 3), 20, ("moving_executability",), "randomised")]
     worth = found.critic_worth
     assert (worth["learned"], worth["executed"], worth["imagined_rows"]) == (15, 40, 20 * 2 * 3 * 4)
     assert worth["cpu_seconds"] > 0
     assert found.reward.names == ("moving_executability", "execution")
-    assert replace(found, limits=True).reward.names == ("moving_executability", "within_limits", "execution")
+    limited = replace(found, limits=("clear_of_limits", 0.25)).reward
+    assert limited.names == ("moving_executability", "clear_of_limits", "execution")
+    assert limited.parts[0].terms["clear_of_limits"].keywords == {"margin": 0.25}
     assert eva_critic.with_critic(settings, 0, tmp_path / "run/stages/two", parts).critic is not None
     assert len(asked) == 1  # the second stage finds what the first has made
+
+
+def test_seconds_before_a_kill_count(tmp_path, monkeypatch):
+    """Practice of three parts, killed in the third; what the first two took is in the sum, and what followed the last mark is not."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(stopwatch.time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(stopwatch.time, "process_time", lambda: clock.now / 2)
+
+    def work(parts):
+        def make(place, mark):
+            for seconds in parts:
+                clock.now += abs(seconds)
+                if seconds < 0:
+                    raise KeyboardInterrupt
+                mark()
+
+        return make
+
+    with pytest.raises(KeyboardInterrupt):
+        eva_critic.timed(tmp_path, work([5, 7, -3]))
+    clock.now = 1000.0
+    eva_critic.timed(tmp_path, work([4]))
+    assert read_json(tmp_path / eva_critic.SPENT) == {"seconds": 16, "cpu_seconds": 8}
+
+
+def test_demonstrations_practice_and_tests_lie_in_one_domain(tmp_path, monkeypatch):
+    """``change.domain`` is asked for wherever the simulator is."""
+    settings, seen = replace(SETTINGS["tiny"], domain="randomised", practice=2, limit_plans=3), []
+    monkeypatch.setattr(
+        eva_parts, "collect_dataset", lambda folder, plans, *, env_options, **over: seen.append(env_options.domain)
+    )
+    eva_parts.record(settings, 0, tmp_path)
+    monkeypatch.setattr(
+        eva_critic,
+        "practise",
+        lambda *given, domain, **over: seen.append(domain) or SimpleNamespace(save=lambda file: None),
+    )
+    parts = SimpleNamespace(model=None, idm=None, reward=None, executability=None)
+    eva_critic.keep_practice(settings, 0, parts, tmp_path, lambda: None)
+
+    def plans(*given, domain, **over):
+        seen.append(domain)
+        return []
+
+    monkeypatch.setattr(eva_limits, "decoded_plans", plans)
+    parts = SimpleNamespace(executability=SimpleNamespace(basis=None))
+    assert eva_limits.planned_violations(settings, parts, None) == {"planned_violations": []}
+
+    class AskedError(Exception):
+        pass
+
+    def execute(*given, domain, **over):
+        seen.append(domain)
+        raise AskedError
+
+    monkeypatch.setattr(eva_arms, "executed_plans", execute)
+    monkeypatch.setattr(eva_arms, "planning_of", lambda *given: None)
+    with pytest.raises(AskedError):
+        eva_arms.executed(settings, Cell("best-of-n", 0), parts)
+    assert seen == ["randomised"] * 4
 
 
 def test_tasks_are_all_or_those_named():

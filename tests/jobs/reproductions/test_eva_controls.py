@@ -69,7 +69,9 @@ def practised(tmp_path_factory):
     assert expert.success
     read = commanded(SMALL.stride, expert)
     still = torch.from_numpy(expert.command[:1]).expand_as(read)
-    return Practice(torch.stack([still, read, still]), ["open it"] * 3, np.array([False, True, False])), expert
+    return Practice(
+        torch.stack([still, read, still]), [TASK] * 3, ["open it"] * 3, np.array([False, True, False])
+    ), expert
 
 
 def test_plans_that_succeeded_become_demonstrations(practised, monkeypatch, tmp_path):
@@ -96,12 +98,14 @@ def test_plans_that_succeeded_become_demonstrations(practised, monkeypatch, tmp_
 def test_every_kind_of_arm_runs_with_practice(monkeypatch, tmp_path):
     """Outcomes are given, since a planner of two steps always fails; staged plans are as long as the critic's."""
 
-    def practise(planning, chunks, count, *, place):
+    def practise(planning, chunks, count, **over):
         read = torch.rand(count, chunks[TASK] * SETTINGS["tiny"].chunk // 4, 14)
-        return Practice(read, ["open it"] * count, np.arange(count) % 2 == 0)
+        return Practice(read, [TASK] * count, ["open it"] * count, np.arange(count) % 2 == 0)
 
     monkeypatch.setattr(eva_critic, "practise", practise)
-    settings = replace(SETTINGS["tiny"], practice=40, kept=0.5, critic_steps=4, limits_weight=0.5)
+    settings = replace(
+        SETTINGS["tiny"], practice=40, kept=0.5, critic_steps=4, limits_weight=0.5, limits_margin=0.3, limit_plans=3
+    )
     arms = ("none", "longer", "imitate", "staged", "flow-grpo", "branch-grpo")
     folders = {arm: tmp_path / "run/stages" / arm for arm in arms}
     for folder in folders.values():
@@ -110,6 +114,8 @@ def test_every_kind_of_arm_runs_with_practice(monkeypatch, tmp_path):
     for arm, (one,) in found.items():
         assert one["critic"]["executed"] == 40
         assert {"reward", "foreseen_success"} == set(one["per_plan"])
+        assert len(one.get("planned_violations", [])) == (0 if arm == "staged" else 3)
+        assert len(one["motions"]) == one["episodes"]
         assert ("cost" in one) == (arm in ("longer", "imitate", "flow-grpo", "branch-grpo"))
     findings = eva.conclude(replace(settings, arms="+".join(arms)), found)
     assert findings.verdict in ("open", "not reproduced", "contrary")

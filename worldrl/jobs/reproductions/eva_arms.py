@@ -6,7 +6,6 @@ backward).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,15 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from worldrl.algorithms.alignment.align import AlignmentMethod, MethodConfigs, align, make_method
+from worldrl.algorithms.alignment.align import MethodConfigs, make_method
 from worldrl.algorithms.alignment.branch_grpo import BranchGrpoConfig
 from worldrl.algorithms.alignment.diffusion_nft import DiffusionNftConfig
 from worldrl.algorithms.alignment.flow_grpo import FlowGrpoConfig
-from worldrl.algorithms.alignment.measure import measure
 from worldrl.algorithms.alignment.sol_rl import SolRlConfig
 from worldrl.algorithms.alignment.task import AlignmentConfig, AlignmentTask, Starts
 from worldrl.core.interfaces import RewardMix
-from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.log import MetricLog, read_metrics
 from worldrl.core.rng import stream_seed
 from worldrl.core.types import Episode, ResetRecord
@@ -32,42 +29,37 @@ from worldrl.diffusion.sde import Denoising, RatioRule
 from worldrl.evaluation.report.model import Frames
 from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
 from worldrl.jobs.idm_stages import through_codec
-from worldrl.jobs.planned_execution import Planning, executed_plans
+from worldrl.jobs.planned_execution import ExecutedPlans, Planning, executed_plans
 from worldrl.jobs.reproductions.catalogue import Cell
+from worldrl.jobs.reproductions.eva_climb import climb, costs, told_climb
+from worldrl.jobs.reproductions.eva_limits import MEASURED, planned_violations
 from worldrl.jobs.reproductions.eva_parts import Parts
 from worldrl.jobs.reproductions.eva_settings import (
     GIVEN,
     TERM,
-    TRAINED,
     EvaSettings,
     alignment_rows,
     chunks_to,
     group_size,
     plan_rows,
     task_names_of,
+    term_weights,
 )
-from worldrl.rewards.executability import PUBLISHED, jerk_spike_rate, violation_rate
+from worldrl.rewards.executability import jerk_spike_rate, violation_rate
 from worldrl.rewards.execution_critic import TERM as EXECUTION
 from worldrl.rewards.idm_training import as_shown
 from worldrl.rewards.mixing import mean_of_terms, mix
 from worldrl.rewards.motion import motion_content
 from worldrl.rollout.decoded_plans import execute_recorded
 from worldrl.rollout.reset_store import record_at
-from worldrl.rollout.staged_rollouts import StagedConfig, StagedPlans
+from worldrl.rollout.staged_rollouts import StagedConfig
 from worldrl.world_models.video import VideoWorldModel
 
 MEASURES = ("success", "violation_rate", "jerk_spike_rate", "motion", "reward")
+MOTIONS = "motions"
+"""Motion content of every plan, in the order of the tests: those of two arms are pairs."""
 FORESEEN = "foreseen_success"
 """Mean reward that the critic gives an arm's plans, where there is a critic."""
-CLIMB = "climb.json"
-"""Rewards that an alignment has reached, by finished iterations."""
-SPENT = {
-    "seconds": "seconds/iteration",
-    "rollout_seconds": "seconds/imagining",
-    "cpu_seconds": "cpu_seconds/iteration",
-    "cpu_rollout_seconds": "cpu_seconds/imagining",
-}
-"""What an alignment's log says of its time: on the wall, and of this process's processors."""
 
 
 # --- alignment ------------------------------------------------------------------------------------------------------
@@ -93,27 +85,10 @@ def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfig
     )
 
 
-def term_weights(settings: EvaSettings) -> list[float]:
-    """Weights of the reward's terms, in the order of ``Parts.reward``."""
-    limits = [settings.limits_weight] if settings.limits_weight else []
-    return [1.0, *limits, *([settings.critic_weight] if settings.practice else [])]
-
-
 def mixture(settings: EvaSettings) -> RewardMix:
     """Mix the terms by GDPO; the executability by itself needs no mixture."""
-    weights = term_weights(settings)
+    weights = list(term_weights(settings).values())
     return partial(mix, weights=weights) if len(weights) > 1 else mean_of_terms
-
-
-def climbed(settings: EvaSettings, terms: Mapping[str, Any]) -> float:
-    """Stand for what is climbed by one number: means of executability and critic, the latter in the former's range, weighed.
-
-    GDPO climbs what is normalised within groups, of which nothing can be told over iterations.
-    """
-    if not settings.practice:
-        return float(terms[TERM].mean())
-    foreseen = settings.critic_weight * PUBLISHED.highest * terms[EXECUTION].mean()
-    return float(terms[TERM].mean() + foreseen) / (1 + settings.critic_weight)
 
 
 def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> dict[str, Any]:
@@ -133,79 +108,9 @@ def aligned(settings: EvaSettings, cell: Cell, parts: Parts, folder: Path) -> di
     with MetricLog(folder) as log:
         name, configs = alignment_method(settings, cell.method)
         method = make_method(name, task, configs)
-        history, rewards = climb(settings, task, seen, method, folder, log)
+        history, found = climb(settings, task, seen, method, folder, log)
         log.flush()
-    return {**costs(history), "climb": told_climb(history, rewards, read_metrics(folder))}
-
-
-def climb(
-    settings: EvaSettings,
-    task: AlignmentTask,
-    seen: AlignmentTask,
-    method: AlignmentMethod,
-    folder: Path,
-    log: MetricLog,
-) -> tuple[list[dict[str, float]], dict[int, float]]:
-    """Align the task's model in place; return every iteration's numbers, and by iteration the reward on ``seen``'s starts.
-
-    It is measured with the tests' own sampler, and kept in ``folder``, since a resumed alignment has no older weights.
-    """
-    file, history = folder / CLIMB, list[dict[str, float]]()
-    rewards = {int(k): value for k, value in read_json(file).items()} if file.exists() else {}
-    for finished in look_points(settings):
-        if finished in rewards and finished < settings.iterations:
-            continue
-        if finished:
-            part = replace(task, config=replace(task.config, iterations=finished))
-            history = align(part, method, folder=folder / "checkpoints", log=log)
-        if finished not in rewards:
-            rewards[finished] = climbed(settings, measure(seen, 1, pictures=0).terms)
-            write_json(file, {str(k): value for k, value in rewards.items()})
-    return history, rewards
-
-
-def look_points(settings: EvaSettings) -> list[int]:
-    """Return the numbers of finished iterations at which the reward is measured: before all and after all among them."""
-    return [*range(0, settings.iterations, settings.look_every), settings.iterations]
-
-
-def told_climb(
-    history: Sequence[Mapping[str, float]], rewards: Mapping[int, float], lines: Sequence[Mapping[str, Any]]
-) -> dict[str, list[float]]:
-    """Put reward, cost in rows, and time side by side, by finished iterations.
-
-    Seconds are read off the stage's log, and are without those of the measurements.
-    """
-    steps = {line["step"]: line["values"] for line in lines if line["series"] == "align"}
-    looks = sorted(rewards)
-    return {
-        "finished": [float(k) for k in looks],
-        "reward": [rewards[k] for k in looks],
-        "rows": [costs(history[:k])["cost"] for k in looks],
-        **{name: [sum(steps[n][key] for n in range(k)) for k in looks] for name, key in SPENT.items()},
-    }
-
-
-def needed(climbed: Mapping[str, Sequence[float]], by: str, target: float) -> float:
-    """Return what it took to the first reward of ``target``, which lies above the first and not above all; interpolated."""
-    x, y = climbed[by], climbed["reward"]
-    k = next(k for k, value in enumerate(y) if value >= target)
-    return x[k - 1] + (x[k] - x[k - 1]) * (target - y[k - 1]) / (y[k] - y[k - 1])
-
-
-def times_less(base: Mapping[str, Sequence[float]], other: Mapping[str, Sequence[float]], by: str) -> float:
-    """Return how many times less ``other`` took to the highest reward that both reach; 1 where either gains nothing."""
-    target = min(max(base["reward"]), max(other["reward"]))
-    if target <= max(base["reward"][0], other["reward"][0]):
-        return 1.0
-    return needed(base, by, target) / needed(other, by, target)
-
-
-def costs(history: Sequence[Mapping[str, float]]) -> dict[str, Any]:
-    """Add up the rows that were evaluated to imagine and to train."""
-    imagined = sum(row.get(f"cost/{name}", 0.0) for row in history for name in ("evaluations", "explore_evaluations"))
-    trained = sum(row.get("cost/trained_steps", 0.0) for row in history)
-    return {"imagined_rows": imagined, "trained_rows": trained, "cost": imagined + TRAINED * trained}
+    return {**costs(history), "climb": told_climb(settings, history, found, read_metrics(folder))}
 
 
 # --- kept demonstrations ----------------------------------------------------------------------------------------------
@@ -267,16 +172,20 @@ def executed(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Any]:
     evaluations, planning = 0, planning_of(settings, cell, parts)
     for task in task_names_of(settings):
         config = staging(settings, cell.method, chunks_to(settings, task))
-        for found in executed_plans(planning, task, config, count=settings.tests, purpose="tests"):
+        for found in executed_plans(
+            planning, task, config, count=settings.tests, purpose="tests", domain=settings.domain
+        ):
             evaluations += found.plans.chunks * settings.denoising
             success += (found.step >= 0).tolist()
-            for name, values in artefacts(parts, found.plans).items():
+            for name, values in artefacts(parts, found).items():
                 measured.setdefault(name, []).extend(values)
     means = {name: float(np.mean(values)) for name, values in measured.items()}
     rate = {"success": float(np.mean(success)), "episodes": len(success), "hits": success}
     told = {name: measured[name] for name in ("reward", FORESEEN) if name in measured}
+    limits = planned_violations(settings, parts, planning) if cell.method in MEASURED else {}
     worth = {} if parts.critic_worth is None else {"critic": dict(parts.critic_worth)}
-    return {**rate, **means, **worth, "per_plan": told, "test_rows": evaluations}
+    paths = {MOTIONS: measured["motion"]}
+    return {**rate, **means, **worth, **paths, **limits, "per_plan": told, "test_rows": evaluations}
 
 
 def picture_rows(settings: EvaSettings, cell: Cell, parts: Parts) -> dict[str, Frames]:
@@ -298,15 +207,11 @@ def demonstrated_start(model: VideoWorldModel, episode: Episode, source: str) ->
     return record_at(episode, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source=source)
 
 
-def artefacts(parts: Parts, plans: StagedPlans) -> dict[str, list[float]]:
+def artefacts(parts: Parts, found: ExecutedPlans) -> dict[str, list[float]]:
     """Measure every plan's decoded joints: broken limits, jerk spikes, motion content; its executability, and the critic's reward."""
-    read, basis, names = (
-        parts.idm.decode(plans.frames).mean.float().cpu(),
-        parts.executability.basis,
-        parts.reward.names,
-    )
+    basis, names, terms = parts.executability.basis, parts.reward.names, found.plans.terms
     measures = {"violation_rate": violation_rate, "jerk_spike_rate": jerk_spike_rate, "motion": motion_content}
-    found = {name: measure(read, basis.dt, basis.limits).tolist() for name, measure in measures.items()}
+    motion = {name: measure(found.decoded, basis.dt, basis.limits).tolist() for name, measure in measures.items()}
     named = {TERM: "reward", EXECUTION: FORESEEN}
-    told = {named[name]: plans.terms[:, names.index(name)].tolist() for name in names if name in named}
-    return {**found, **told}
+    told = {named[name]: terms[:, names.index(name)].tolist() for name in names if name in named}
+    return {**motion, **told}

@@ -73,7 +73,7 @@ def executed_successes(settings: EvaSettings, seed: int, parts: Parts, folder: P
             return
         plans.save(place / ACTIONS)
         episodes = CollectPlan(DreamActor(str(place / ACTIONS)), plans.specs("executed plan"))
-        options = embedded_options(task_names_of(settings), settings.image_size)
+        options = embedded_options(task_names_of(settings), settings.image_size, settings.domain)
         collect_dataset(place / RECORDED, [episodes], env_options=options, workers=0, hold_steps=settings.hold_steps)
 
     place = shared(folder, f"successes-seed-{seed}", record)
@@ -86,7 +86,8 @@ def given_actions(settings: EvaSettings, seed: int, parts: Parts, tried: Practic
     """Return the targets that were executed of the successful plans, with the initial states that they began in."""
     tasks, source = task_names_of(settings), states_seed(seed, PRACTICE)
     hit = tried.success.nonzero()[0]
-    starts = simulator_starts(tasks, settings.practice, seed=source, memory_frames=1, image_size=settings.image_size)
+    look = {"memory_frames": 1, "image_size": settings.image_size, "domain": settings.domain}
+    starts = simulator_starts(tasks, settings.practice, seed=source, **look)
     told = torch.from_numpy(np.stack([record.command for record in starts]))[hit]
     model = parts.model
     path = joint_path(told, tried.read[hit], model.frame_stride, model.embodiment.actions)

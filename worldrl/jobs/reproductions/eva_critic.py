@@ -8,13 +8,14 @@ what they and the critic took.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from worldrl.core.jsonfile import read_json, write_json
-from worldrl.jobs.planned_execution import WORTH, Planning, Practice, learn_critic, practise
+from worldrl.core.jsonfile import read_json
+from worldrl.core.stopwatch import Stopwatch
+from worldrl.jobs.plan_critic import WORTH, learn_critic
+from worldrl.jobs.planned_execution import Planning, Practice, practise
 from worldrl.jobs.reproductions.eva_parts import Parts
 from worldrl.jobs.reproductions.eva_settings import EvaSettings, chunks_to, practice_rows, task_names_of
 from worldrl.jobs.reproductions.shared import shared
@@ -22,14 +23,18 @@ from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionC
 from worldrl.rewards.mixing import mean_of_terms
 
 TRIED, SPENT = "plans.npz", "spent.json"
+Mark = Callable[[], None]
+"""Keeps what was spent so far."""
 
 
 def with_critic(settings: EvaSettings, seed: int, folder: Path, parts: Parts) -> Parts:
     """Add the seed's critic, and what it and its practice took, to parts that have none; made unless another stage has."""
     practice = practice_folder(settings, seed, folder, parts)
-    place = shared(
-        folder, f"critic-seed-{seed}", lambda place: timed(place, lambda: make_critic(settings, seed, practice, place))
-    )
+
+    def learn(place: Path, mark: Mark) -> None:
+        make_critic(settings, seed, practice, place, mark)
+
+    place = shared(folder, f"critic-seed-{seed}", lambda place: timed(place, learn))
     took = [read_json(part / SPENT) for part in (practice, place)]
     spent = {name: took[0][name] + took[1][name] for name in took[0]}
     rows = {"executed": settings.practice * len(task_names_of(settings)), "imagined_rows": practice_rows(settings)}
@@ -39,23 +44,29 @@ def with_critic(settings: EvaSettings, seed: int, folder: Path, parts: Parts) ->
 
 def practice_folder(settings: EvaSettings, seed: int, folder: Path, parts: Parts) -> Path:
     """Return where the seed's executed plans lie (:func:`tried_plans`); executed unless another stage has."""
-    return shared(
-        folder, f"practice-seed-{seed}", lambda place: timed(place, lambda: keep_practice(settings, seed, parts, place))
-    )
+
+    def keep(place: Path, mark: Mark) -> None:
+        keep_practice(settings, seed, parts, place, mark)
+
+    return shared(folder, f"practice-seed-{seed}", lambda place: timed(place, keep))
 
 
-def timed(place: Path, make: Callable[[], None]) -> None:
-    """Make something, and leave in ``place`` how many seconds that took, on the wall and of the processors."""
-    wall, cpu = time.monotonic(), time.process_time()
-    make()
-    write_json(place / SPENT, {"seconds": time.monotonic() - wall, "cpu_seconds": time.process_time() - cpu})
+def timed(place: Path, make: Callable[[Path, Mark], None]) -> None:
+    """Make something, and leave in ``place`` how many seconds that took, on the wall and of the processors.
+
+    Seconds before a kill count, as far as ``make`` has called its mark.
+    """
+    watch = Stopwatch(place / SPENT)
+    make(place, watch.mark)
+    watch.mark(now=True)
 
 
-def keep_practice(settings: EvaSettings, seed: int, parts: Parts, place: Path) -> None:
+def keep_practice(settings: EvaSettings, seed: int, parts: Parts, place: Path, mark: Mark) -> None:
     """Plan from states of their own and execute the plans; what was executed before a kill is kept."""
     planning = Planning(parts.model, parts.idm, parts.reward, mean_of_terms, seed)
     chunks = {task: chunks_to(settings, task) for task in task_names_of(settings)}
-    practise(planning, chunks, settings.practice, place=place).save(place / TRIED)
+    tried = practise(planning, chunks, settings.practice, place=place, domain=settings.domain, on_part=mark)
+    tried.save(place / TRIED)
 
 
 def tried_plans(place: Path) -> Practice:
@@ -63,7 +74,7 @@ def tried_plans(place: Path) -> Practice:
     return Practice.load(place / TRIED)
 
 
-def make_critic(settings: EvaSettings, seed: int, practice: Path, place: Path) -> None:
+def make_critic(settings: EvaSettings, seed: int, practice: Path, place: Path, mark: Mark) -> None:
     """Learn from executed plans; SettingError where all came to the same."""
     config = ExecutionConfig(steps=settings.critic_steps)
-    learn_critic(tried_plans(practice), config, settings.kept, place, seed=seed)
+    learn_critic(tried_plans(practice), config, settings.kept, place, seed=seed, on_step=lambda _: mark())

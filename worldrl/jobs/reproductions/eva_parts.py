@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from worldrl.core.rng import stream_seed
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.idm_stages import IDM, learn_idm, motion_basis, through_codec
-from worldrl.jobs.reproductions.eva_settings import TERM, EvaSettings, task_names_of
+from worldrl.jobs.reproductions.eva_settings import TERM, EvaSettings, limits_term, task_names_of
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.stages import learn_world_model, split_held_out
 from worldrl.jobs.world_model_start import SCRATCH, WORLD_MODEL, starting_world_model
-from worldrl.rewards.broken_limits import WITHIN, within_limits
+from worldrl.rewards.basis import MotionReward
+from worldrl.rewards.broken_limits import CLEAR, WITHIN, clear_of_limits, within_limits
 from worldrl.rewards.columns import choose_columns, recorded_names
 from worldrl.rewards.decoded import DecodedReward
 from worldrl.rewards.execution_critic import ExecutionCritic, ExecutionReward
@@ -50,7 +52,7 @@ class Parts:
         learned: demonstrations that both learned from.
         kept: those that neither did.
         frame_s: seconds between imagined frames.
-        limits: the reward has the smooth penalty on broken limits.
+        limits: name of the reward's penalty on limits, and its margin; None without.
         critic: says which plans will succeed; None without practice.
         critic_worth: how well it tells plans apart that it has not learned from, and what practice and it have cost.
     """
@@ -60,7 +62,7 @@ class Parts:
     learned: Sequence[Episode]
     kept: Sequence[Episode]
     frame_s: float
-    limits: bool = False
+    limits: tuple[str, float] | None = None
     critic: ExecutionCritic | None = None
     critic_worth: Mapping[str, Any] | None = None
 
@@ -68,7 +70,10 @@ class Parts:
     def executability(self) -> DecodedReward:
         """EVA's reward of the decoded motion, and the penalty on broken limits where it is asked for."""
         assert self.idm.basis is not None  # it reads positions
-        kept = {WITHIN: within_limits} if self.limits else {}
+        kept: dict[str, MotionReward] = {}
+        if self.limits is not None:
+            name, margin = self.limits
+            kept = {name: {WITHIN: within_limits, CLEAR: partial(clear_of_limits, margin=margin)}[name]}
         return DecodedReward(self.idm, {TERM: self.idm.basis.rewards[TERM], **kept}, self.idm.basis)
 
     @property
@@ -104,7 +109,8 @@ def open_parts(settings: EvaSettings, seed: int, folder: Path) -> Parts:
     idm = InverseDynamics.load(place / IDM)
     check_targets(idm.columns, model.embodiment.actions)
     kept, frame_s = [*scaling, *apart], settings.stride / dataset.fps
-    return Parts(model, idm, learned, kept, frame_s, limits=settings.limits_weight > 0)
+    limits = (limits_term(settings), settings.limits_margin) if settings.limits_weight else None
+    return Parts(model, idm, learned, kept, frame_s, limits=limits)
 
 
 def record(settings: EvaSettings, seed: int, place: Path) -> None:
@@ -120,7 +126,7 @@ def record(settings: EvaSettings, seed: int, place: Path) -> None:
         plan(ExpertActor(), range(steady), "expert"),
         plan(ExpertActor(noise=settings.noise), range(steady, settings.demonstrations), "noisy expert"),
     ]
-    options = embedded_options(tasks, settings.image_size)
+    options = embedded_options(tasks, settings.image_size, settings.domain)
     collect_dataset(place / "dataset", plans, env_options=options, workers=0, hold_steps=settings.hold_steps)
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError, nearest
+from worldrl.evaluation.protocol import CLEAN, DOMAINS
 from worldrl.jobs.opening import choose_tasks
+from worldrl.rewards.broken_limits import CLEAR, WITHIN
+from worldrl.rewards.execution_critic import TERM as EXECUTION
 from worldrl.rollout.starts import task_horizons
 
 KIND = "bimanual"
@@ -31,6 +34,7 @@ class EvaSettings:
     Attributes:
         seeds: how many.
         tasks: ``bimanual`` for all seven, or names joined by ``+``.
+        domain: ``clean``, or ``randomised`` in look, clutter and table height: of demonstrations, practice and tests alike.
         arms: ``all``, or names joined by ``+``, ``none`` and ``flow-grpo`` among them; ``imitate`` needs practice, and is not
             one of all without.
         demonstrations: per task, failures of the expert among them; only successes are learned from.
@@ -66,6 +70,11 @@ class EvaSettings:
         critic_weight: of its reward beside the executability's 1.
         limits_weight: of the smooth penalty on broken limits (``rewards.broken_limits``) beside the executability's 1, by
             GDPO; 0 leaves it out.
+        limits_margin: share of each bound, of a position of half its range, from which inside on that penalty begins; 0 begins where a
+            bound is broken, which some two plans in a hundred do. Measured bounds are 1.5 times what real motion keeps to: 0.33 begins
+            about where it ends.
+        limit_plans: plans of each arm with weights of its own whose broken limits are counted without executing them, all tasks
+            together (``eva_limits``); 0 counts those of executed plans alone.
         iterations: of the alignment.
         prompts: starts per iteration.
         chunks: length of the videos that are aligned, and of those that the reward's constants are measured on.
@@ -81,6 +90,7 @@ class EvaSettings:
 
     seeds: int = 5
     tasks: str = KIND
+    domain: str = CLEAN
     arms: str = ALL
     demonstrations: int = 240
     noisy_share: float = 0.5
@@ -112,6 +122,8 @@ class EvaSettings:
     critic_steps: int = 900
     critic_weight: float = 4.0
     limits_weight: float = 0.0
+    limits_margin: float = 0.0
+    limit_plans: int = 0
     iterations: int = 100
     prompts: int = 8
     chunks: int = 3
@@ -131,8 +143,9 @@ class EvaSettings:
                 raise SettingError(f"change.{name}: must lie in [0, 1], got {getattr(self, name)}")
         task_names_of(self)
         check_arms(self)
-        if self.limits_weight < 0:
-            raise SettingError(f"change.limits_weight must be 0 or more, got {self.limits_weight}")
+        if self.domain not in DOMAINS:
+            raise SettingError(f"change.domain must be one of {', '.join(DOMAINS)}, got {self.domain!r}")
+        check_limits(self)
         if self.practice < 0 or self.critic_weight <= 0:
             raise SettingError(
                 f"change.practice must be 0 or more and change.critic_weight above 0, got {self.practice} and {self.critic_weight}"
@@ -166,6 +179,30 @@ def check_arms(settings: EvaSettings) -> None:
         raise SettingError(f"change.arms: every claim is of {' and '.join(COMPARED)}; add {missing[0]}")
     if "imitate" in named and not settings.practice:
         raise SettingError("change.arms: imitate learns from executed plans; give change.practice=N with it")
+
+
+def term_weights(settings: EvaSettings) -> dict[str, float]:
+    """What is optimised: the reward's terms with their weights, in the order of ``Parts.reward``."""
+    limits = {limits_term(settings): settings.limits_weight} if settings.limits_weight else {}
+    return {TERM: 1.0, **limits, **({EXECUTION: settings.critic_weight} if settings.practice else {})}
+
+
+def limits_term(settings: EvaSettings) -> str:
+    """Name the penalty on limits: broken ones, or with a margin those that are nearly broken, too."""
+    return CLEAR if settings.limits_margin else WITHIN
+
+
+def check_limits(settings: EvaSettings) -> None:
+    """Refuse a penalty on limits that cannot be, or a margin without one; SettingError."""
+    for name in ("limits_weight", "limit_plans"):
+        if getattr(settings, name) < 0:
+            raise SettingError(f"change.{name} must be 0 or more, got {getattr(settings, name)}")
+    if not 0 <= settings.limits_margin < 1:
+        raise SettingError(f"change.limits_margin must lie in [0, 1), got {settings.limits_margin}")
+    if settings.limits_margin and not settings.limits_weight:
+        raise SettingError(
+            "change.limits_margin: is of the penalty on limits; give change.limits_weight above 0 with it"
+        )
 
 
 # --- what is spent --------------------------------------------------------------------------------------------------

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.core.stats import auroc, paired, wilson
+from worldrl.core.stats import auroc_within, paired, wilson
 from worldrl.evaluation.report.model import Table
-from worldrl.jobs.reproductions.eva_arms import FORESEEN, MEASURES, equal_compute, times_less
+from worldrl.jobs.reproductions.eva_arms import FORESEEN, MEASURES, equal_compute
+from worldrl.jobs.reproductions.eva_climb import times_less
 from worldrl.jobs.reproductions.eva_settings import ALIGNED, ARMS, GIVEN, TERM, TRAINED, EvaSettings, task_names_of
 from worldrl.jobs.world_model_tables import with_rate
 
@@ -35,7 +36,7 @@ def column(results: Results, method: str, name: str) -> NDArray[np.float64]:
     return np.array([found[name] for found in results[method]], dtype=float)
 
 
-def climbs(results: Results, method: str) -> list[dict[str, list[float]]]:
+def climbs(results: Results, method: str) -> list[dict[str, Any]]:
     """What one aligned arm reached on its way, by seed."""
     return [found["climb"] for found in results[method]]
 
@@ -45,10 +46,10 @@ def hits(results: Results, method: str) -> NDArray[np.bool_]:
     return np.concatenate([np.array(found["hits"], dtype=bool) for found in results[method]])
 
 
-def sooner(results: Results, method: str, by: str) -> NDArray[np.float64]:
-    """How many times less a method took than its baseline to the same reward, by seed."""
+def sooner(results: Results, method: str, by: str) -> list[float | None]:
+    """How many times less a method took than its baseline to the same reward, by seed; None where that is not decided."""
     pairs = zip(climbs(results, BASELINES[method]), climbs(results, method), strict=True)
-    return np.array([times_less(*pair, by) for pair in pairs])
+    return [times_less(*pair, by) for pair in pairs]
 
 
 # --- tables ---------------------------------------------------------------------------------------------------------
@@ -92,27 +93,26 @@ def knowledge_table(settings: EvaSettings, results: Results) -> Table:
     for method in arms_in(results, ARMS[len(GIVEN) :]):
         hit = hits(results, method)
         for name in results[method][0]["per_plan"]:
-            areas = list(areas_within(settings, results[method], name))
-            known = [area for area in areas if area is not None]
-            area = f"{np.mean(known):.2f}" if known else "unknown: one outcome only"
-            counted = (f"{len(known)} of {len(areas)}", str(int(hit.sum())), str(int((~hit).sum())))
+            value = [each for found in results[method] for each in found["per_plan"][name]]
+            within = auroc_within(value, hit, strata_of(settings, results[method]))
+            area = "unknown: one outcome only" if within["value"] is None else f"{within['value']:.2f}"
+            counted = (f"{within['strata']} of {within['of']}", str(int(hit.sum())), str(int((~hit).sum())))
             rows.append((method, REWARDS[name], area, *counted))
     heads = ("Arm", "Reward", "Area under the ROC curve", "Means of", "Successes", "Failures")
     note = (
         "Of a plan's reward for the success of its execution, within each seed and task, then averaged over those with both "
-        "outcomes: the sentence alone tells tasks apart, and each seed has a critic of its own. 0.5 is chance. EVA's reward knows "
-        "smoothness alone."
+        "outcomes, each weighed by its pairs of a success and a failure: the sentence alone tells tasks apart, and each seed has a "
+        "critic of its own. 0.5 is chance. EVA's reward knows smoothness alone."
     )
     return Table("What the rewards know of success", heads, rows, note)
 
 
-def areas_within(settings: EvaSettings, found: Sequence[Mapping[str, Any]], name: str) -> Iterator[float | None]:
-    """The area under the ROC curve of one reward in every seed and task; None where all tests came to the same."""
+def strata_of(settings: EvaSettings, found: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """Seed and task of every test of all seeds, in the order of :func:`hits`."""
     tasks = len(task_names_of(settings))
-    for one in found:
-        values, outcomes = (np.split(np.array(each), tasks) for each in (one["per_plan"][name], one["hits"]))
-        for value, hit in zip(values, outcomes, strict=True):
-            yield auroc(value[hit], value[~hit]) if hit.any() and not hit.all() else None
+    return [
+        (seed, row * tasks // len(one["hits"])) for seed, one in enumerate(found) for row in range(len(one["hits"]))
+    ]
 
 
 # --- costs ----------------------------------------------------------------------------------------------------------
@@ -135,7 +135,8 @@ def cost_table(settings: EvaSettings, results: Results) -> Table:
     less = ("Seconds on the wall", "Gain in reward", "Times less seconds", "imagining", "rows", "Rows of the tests")
     note = (
         f"Cost in rows of the network, a trained one counts {TRAINED} times. Gain on kept starts. Times less: processor seconds and "
-        "rows than plain GRPO, and Sol-RL than its whole pool in full, to the same reward; 1 without a gain."
+        "rows than plain GRPO, and Sol-RL than its whole pool in full, to the highest reward that both pass beyond the noise of their "
+        "measurements; not decided where a climb lies within it."
     )
     return Table("Costs, means over seeds", (*heads, *less), rows, note)
 
@@ -156,11 +157,20 @@ def arm_row(results: Results, method: str) -> list[str]:
     counted = [f"{column(results, method, name).mean():.0f}" if trained else "0" for name in names]
     spent = time_cells(results, method) if method in ALIGNED else [""] * 4
     less = (
-        [f"{sooner(results, method, by).mean():.2f}" for by in ("cpu_seconds", "cpu_rollout_seconds", "rows")]
+        [factor_cell(sooner(results, method, by)) for by in ("cpu_seconds", "cpu_rollout_seconds", "rows")]
         if (method in BASELINES and BASELINES[method] in results)
         else [""] * 3
     )
     return [method, "0", *counted, *spent, *less, f"{column(results, method, 'test_rows').mean():.0f}"]
+
+
+def factor_cell(factors: Sequence[float | None]) -> str:
+    """Mean of the seeds in which it is decided how many times less a method took, and how many these are."""
+    known = [factor for factor in factors if factor is not None]
+    if not known:
+        return "not decided"
+    told = f"{np.mean(known):.2f}"
+    return told if len(known) == len(factors) else f"{told} ({len(known)} of {len(factors)} seeds)"
 
 
 def time_cells(results: Results, method: str) -> list[str]:
@@ -178,7 +188,8 @@ def time_cells(results: Results, method: str) -> list[str]:
 def notes(settings: EvaSettings, results: Results) -> list[str]:
     """How it was done, and limits."""
     return [
-        f"{settings.tasks}: {settings.demonstrations} demonstrations per task and seed, {settings.tests} test states per task.",
+        f"{settings.tasks}, {settings.domain} domain: {settings.demonstrations} demonstrations per task and seed, {settings.tests} "
+        "test states per task.",
         f"Best-of-N draws {equal_compute(settings)} videos per test, what alignment costs shared among the tests: with more tests N "
         "is smaller.",
         "Plans are executed open loop; the inverse dynamics reads the command, gripper included, so that a grasp is held.",
@@ -202,21 +213,28 @@ def regime_notes(settings: EvaSettings, results: Results) -> list[str]:
     return told
 
 
+def limits_note(settings: EvaSettings) -> str:
+    """What is climbed of limits; empty where there is no penalty."""
+    if not settings.limits_weight:
+        return ""
+    begins = f", from a share of {settings.limits_margin:g} inside each bound on," if settings.limits_margin else ""
+    return f" A smooth penalty on broken limits{begins} weighs {settings.limits_weight:g} (GDPO)."
+
+
 def critic_notes(settings: EvaSettings, results: Results) -> list[str]:
     """What is climbed besides, what it cost, and how well it knows plans that it has not learned from."""
-    limits = (
-        f" A smooth penalty on broken limits weighs {settings.limits_weight:g} (GDPO)."
-        if settings.limits_weight
-        else ""
-    )
+    limits = limits_note(settings)
     if not settings.practice:
         return [f"The reward is EVA's: it knows smoothness alone, so smooth failures have nothing to gain.{limits}"]
     worth = [found["critic"] for found in results["none"]]
-    areas = ", ".join("unknown" if one["auroc"] is None else f"{one['auroc']:.2f}" for one in worth)
+    areas, pooled = (
+        ", ".join("unknown" if one[name] is None else f"{one[name]:.2f}" for one in worth)
+        for name in ("auroc", "auroc_pooled")
+    )
     seen = sum(one["successes"] for one in worth), sum(one["failures"] for one in worth)
     return [
         f"A critic of executed plans weighs {settings.critic_weight:g} beside the executability's 1 (GDPO). It learned from "
         f"{worth[0]['learned']} of {worth[0]['executed']} plans per seed, executed in the simulator before any alignment; arms that "
-        "climb or choose by it rest on them, and the table of costs has them as a row. Its area under the ROC curve, seed by seed: "
-        f"{areas}, over {seen[0]} kept successes and {seen[1]} failures.{limits}"
+        "climb or choose by it rest on them, and the table of costs has them as a row. Its area under the ROC curve within tasks, seed by seed: "
+        f"{areas} (all tasks together {pooled}), over {seen[0]} kept successes and {seen[1]} failures.{limits}"
     ]

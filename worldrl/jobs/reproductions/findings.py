@@ -2,7 +2,7 @@
 
 A claim's numbers are laid out so that the paper expects them above zero. The verdict is "reproduced" where the 95 %
 Student interval of their mean over seeds lies above zero, "contrary" where it lies below, "not reproduced" where
-it holds zero, and "open" where one seed gives no interval. A claim of episodes instead of seeds brings its own
+it holds zero, and "open" where one seed gives no interval or a seed's number is not decided. A claim of episodes instead of seeds brings its own
 (:class:`Judged`).
 """
 
@@ -41,17 +41,20 @@ class Claim:
         quantity: what the numbers are, with unit.
         values: one per seed.
         judged: what was found of it otherwise than over seeds; None where the seeds decide.
+        undecided: seeds that have no number, since their noise leaves it open; with any, the claim is open, too: those that have
+            one are the seeds in which there was something to see.
     """
 
     sentence: str
     quantity: str
     values: Sequence[float]
     judged: Judged | None = None
+    undecided: int = 0
 
     @property
-    def mean(self) -> float:
-        """Mean over seeds."""
-        return float(np.mean(self.values))
+    def mean(self) -> float | None:
+        """Mean over seeds; None where none has a number."""
+        return float(np.mean(self.values)) if len(self.values) else None
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -68,7 +71,7 @@ class Claim:
         """Follow from the interval."""
         if self.judged is not None:
             return self.judged.verdict
-        if self.interval is None:
+        if self.interval is None or self.undecided:
             return "open"
         lo, hi = self.interval
         return "reproduced" if lo > 0 else "contrary" if hi < 0 else "not reproduced"
@@ -77,7 +80,8 @@ class Claim:
         """For ``result.json``."""
         lo, hi = self.interval or (None, None)
         head = {"sentence": self.sentence, "quantity": self.quantity, "verdict": self.verdict}
-        return {**head, "n": len(self.values), "mean": self.mean, "lo": lo, "hi": hi, "values": list(self.values)}
+        counts = {"n": len(self.values), "undecided": self.undecided}
+        return {**head, **counts, "mean": self.mean, "lo": lo, "hi": hi, "values": list(self.values)}
 
 
 @dataclass(frozen=True)
@@ -170,4 +174,8 @@ def _ends(values: Sequence[float]) -> tuple[float, float] | None:
 
 
 def _range(claim: Claim) -> str:
-    return "one seed: none" if claim.interval is None else " to ".join(number(end) for end in claim.interval)
+    left = f"not decided in {claim.undecided} of {claim.undecided + len(claim.values)} seeds"
+    if claim.interval is None:
+        return left if claim.undecided else "one seed: none"
+    told = " to ".join(number(end) for end in claim.interval)
+    return f"{told}; {left}" if claim.undecided else told
