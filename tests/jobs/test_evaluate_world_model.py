@@ -448,11 +448,22 @@ def test_the_tiny_preset_runs_as_typed(tmp_path):
 def test_a_sign_that_is_the_same_for_all_dreams_is_worth_nothing_measurable():
     believed, true = np.ones(4, bool), np.array([True, False, True, False])
     signs = {"score": np.array([0.9, 0.6, 0.8, 0.7]), "agreement_of_jurors": np.zeros(4)}
-    found = policy_dreams.trust([policy_dreams.Judged({}, believed, true, signs)], seed=0)
+    found = policy_dreams.trust([policy_dreams.Judged({}, believed, true, signs, ("a", "a", "b", "b"))], seed=0)
     assert set(found["auroc"]) == {"score"}
     assert found["auroc"]["score"]["value"] == 1
     assert found["over_score"] == {}
     assert "the same for all" in found["not_measured"]["agreement_of_jurors"]
+
+
+def test_a_sign_that_tells_policies_apart_and_nothing_within_them_is_worth_nothing_within():
+    """One policy's dreams come true more often and have the higher scores; in the other the score is the wrong way round."""
+    signs = [{"score": np.array([0.9, 0.8, 0.7, 0.0])}, {"score": np.array([0.3, 0.2, 0.1, 0.0])}]
+    true = [np.array([True, True, False, False]), np.array([False, False, True, False])]
+    believed = np.array([True, True, True, False])
+    judged = [policy_dreams.Judged({}, believed, t, s, ("a",) * 4) for t, s in zip(true, signs, strict=True)]
+    found = policy_dreams.trust(judged, seed=0)
+    assert found["auroc"]["score"]["value"] == pytest.approx(6 / 9)
+    assert found["within"]["score"] == {"value": pytest.approx(2 / 4), "pairs": 4, "strata": 2, "of": 2}
 
 
 def test_all_signs_at_hand_stand_in_one_table_the_best_one_first_and_against_the_score():
@@ -464,7 +475,7 @@ def test_all_signs_at_hand_stand_in_one_table_the_best_one_first_and_against_the
     signs["score"] += 3 * true * blind
     signs["agreement_of_grasp"] += 3 * true * ~blind
     del signs["agreement_of_motion"]
-    found = policy_dreams.trust([policy_dreams.Judged({}, np.ones(300, bool), true, signs)], seed=0)
+    found = policy_dreams.trust([policy_dreams.Judged({}, np.ones(300, bool), true, signs, ("a",) * 300)], seed=0)
     both = found["auroc"]["score_and_grasp"]["value"]
     assert both > max(found["auroc"][name]["value"] for name in signs)
     ranks = rankdata(signs["score"]) + rankdata(signs["agreement_of_grasp"])

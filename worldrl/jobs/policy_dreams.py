@@ -21,7 +21,7 @@ from worldrl.core.atomic import write_file
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream_seed
 from worldrl.core.run import RunDirectory, Stage
-from worldrl.core.stats import Rate, pearson, wilson
+from worldrl.core.stats import Rate, auroc_within, pearson, wilson
 from worldrl.core.types import ResetRecord
 from worldrl.evaluation.trust import advantage, rank_sum, worth
 from worldrl.evaluation.world_model import outcome_report
@@ -110,12 +110,14 @@ class Judged:
         imagined: bool ``[E]``, imagined to succeed.
         came_true: bool ``[E]``, and really did with the same actions.
         signs: each sign of trust ``[E]``.
+        task: of each dream, ``E`` names.
     """
 
     metrics: dict[str, Any]
     imagined: NDArray[np.bool_]
     came_true: NDArray[np.bool_]
     signs: dict[str, NDArray[np.float64]]
+    task: tuple[str, ...]
 
 
 def policies_beside_reality(
@@ -213,7 +215,7 @@ def judge_policy(
     )
     grasp = None if readers.grasp is None else _grasp(model, readers.grasp, dreams, imagined_step, config.dreams, seed)
     signs = signs_of_trust(dreams.probability, Opinions.load(files["opinions"]), rule.debounce, motion, grasp)
-    return Judged(metrics, predicted, actual, signs)
+    return Judged(metrics, predicted, actual, signs, tuple(dreams.task))
 
 
 def _starts(model: AnyVideoModel, dreams: Dreams, count: int, seed: int) -> list[ResetRecord]:
@@ -269,20 +271,25 @@ def correlation(policies: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
 def trust(judged: Sequence[Judged], *, seed: int) -> dict[str, Any]:
     """What each sign of trust is worth among all dreams that were imagined to succeed, beside the dream's own score.
 
+    Among all of them a sign that only tells easy tasks or good policies from others has a worth, too; ``within`` compares dreams of
+    one policy and task alone.
+
     A sign that was not measured, or is the same for all of them, has a reason in ``not_measured`` instead.
     """
     believed = np.concatenate([one.imagined for one in judged])
     true = np.concatenate([one.came_true for one in judged])[believed]
     signs = {name: np.concatenate([one.signs[name] for one in judged])[believed] for name in judged[0].signs}
     if not len(true):
-        return {"imagined_successes": None, "auroc": {}, "over_score": {}, "not_measured": {}}
+        return {"imagined_successes": None, "auroc": {}, "within": {}, "over_score": {}, "not_measured": {}}
     if GRASP in signs:
         signs[SCORE_AND_GRASP] = rank_sum(signs[SCORE], signs[GRASP])
     differing = {name: sign for name, sign in signs.items() if np.ptp(sign)}
     score = signs[SCORE]
+    strata = [(k, one.task[n]) for k, one in enumerate(judged) for n in np.flatnonzero(one.imagined)]
     return {
         "imagined_successes": wilson(int(true.sum()), len(true)),
         "auroc": {name: worth(sign, true, seed=seed, name=name) for name, sign in differing.items()},
+        "within": {name: auroc_within(sign, true, strata) for name, sign in differing.items()},
         "over_score": {
             name: advantage(sign, score, true, seed=seed, name=name)
             for name, sign in differing.items()

@@ -166,17 +166,29 @@ def trust_table(trust: Mapping[str, Any]) -> Table:
     """What each sign of trust is worth, the best one first, and what it is worth beyond the dream's own score."""
     words = {**SIGNS, SCORE_AND_GRASP: TOGETHER}
     order = sorted(trust["auroc"].items(), key=lambda item: -item[1]["value"])
-    over = trust["over_score"]
+    over, within = trust["over_score"], trust["within"]
     rows = [
-        (words[name], with_interval(found), with_interval(over[name]) if name in over else "") for name, found in order
+        (
+            words[name],
+            with_interval(found),
+            within_words(within[name]),
+            with_interval(over[name]) if name in over else "",
+        )
+        for name, found in order
     ]
-    rows += [(words[name], "not measured", why) for name, why in trust["not_measured"].items()]
+    rows += [(words[name], "not measured", "", why) for name, why in trust["not_measured"].items()]
     note = (
         f"Area under the ROC curve among dreams that were imagined to succeed, of which {with_rate(trust['imagined_successes'])} "
-        "came true with the same actions; 0.5 knows nothing. 95 % intervals over dreams. A sign predicts better than the own score "
+        "came true with the same actions; 0.5 knows nothing. 95 % intervals over dreams. Among all of them a sign that tells easy tasks "
+        "or good policies from others has a worth as well; the next column holds pairs of one policy and task alone. A sign predicts better than the own score "
         "where the whole interval of their difference, over the same dreams, lies above 0."
     )
-    return Table("Trust", ("Sign", "Worth", "More than the own score"), rows, note)
+    return Table("Trust", ("Sign", "Worth", "Within policy and task", "More than the own score"), rows, note)
+
+
+def within_words(found: Mapping[str, Any]) -> str:
+    """Write an area within strata with its number of pairs; without a pair there is none."""
+    return "no pair" if found["value"] is None else f"{found['value']:.3g} ({found['pairs']} pairs)"
 
 
 def speed_table(speeds: Mapping[str, Mapping[str, float]]) -> Table:
