@@ -27,7 +27,7 @@ needs_warp = [
     pytest.mark.filterwarnings("default"),  # warp's own, of its own code
 ]
 TASK = "PickRedCube"
-TOOL, CUBE = slice(0, 3), slice(15, 18)
+TOOL, ROBOT, CUBE = slice(0, 3), slice(0, 15), slice(15, 18)
 """Places of the state vector: 8 measured numbers, 7 commanded ones, then the cube's pose."""
 
 
@@ -78,8 +78,10 @@ class TestAgreement:
         actions[:, 2] = np.abs(actions[:, 2])
         ours, theirs = play(one, copies, actions, 0)
         np.testing.assert_allclose(theirs[0, 0], ours[0], atol=2e-6)
-        apart = np.abs(theirs[:, 0] - ours).max(axis=1)
-        assert apart.max() < 1e-5, apart
+        apart = np.abs(theirs[:, 0] - ours)
+        assert apart[:, ROBOT].max() < 1e-5, apart[:, ROBOT].max(axis=1)
+        # What rests on the table tilts by how a processor's compiler orders sums of contacts: 3e-6 on one machine, 3e-5 on another.
+        assert apart.max() < 1e-4, apart.max(axis=1)
         np.testing.assert_array_equal(theirs[:, 0], theirs[:, 1])  # copies that start alike stay alike
         assert np.abs(theirs[:, 2, CUBE] - theirs[:, 0, CUBE]).max() > 0.01  # the third is another episode
 
