@@ -144,6 +144,15 @@ def test_broken_limits_of_planned_videos_decide_whether_they_are_halved():
     assert rows["flow-grpo"][4] == "0 [0, 0]"
 
 
+def test_where_no_limit_was_broken_nothing_is_said_of_halving():
+    found = results()
+    for arm in ("none", "flow-grpo"):
+        for one in found[arm]:
+            one["planned_violations"] = [0.0] * 40
+    (claim,) = (claim for claim in claims(found) if "halves" in claim.sentence)
+    assert claim.verdict == "open"
+
+
 def test_a_seed_whose_climb_is_noise_leaves_the_cost_open():
     found = results()
     assert [claim.verdict for claim in claims(found)][5:] == ["reproduced", "contrary"]

@@ -143,6 +143,8 @@ def limits_claim(results: Results, values: list[float]) -> Claim:
     share = column(results, "none", "violation_rate").mean() if counted is None else rates_of(results, "none").mean()
     sentence = f"alignment at least halves the frames that break a limit ({100 * share:.2g} % of the frames before)"
     quantity = "half the share before less the share after"
+    if not share:  # nothing to halve: a difference of 0 says nothing against alignment
+        return Claim(sentence, quantity, [], undecided=len(values))
     if counted is None:
         return Claim(sentence, quantity, values)
     verdict: Verdict = "reproduced" if counted["lo"] > 0 else "contrary" if counted["hi"] < 0 else "not reproduced"
