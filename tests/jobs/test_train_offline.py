@@ -320,7 +320,7 @@ def test_agent_of_keypoints_goes_on_where_it_stopped(latents: Any, tmp_path: Pat
     encoder = KeypointEncoder.load(tmp_path / "run" / "keypoints")
     agent = load_agent(tmp_path / "run" / "agent", offline_agent("bc"))
     video: Any = open_world_model(tmp_path / "video", torch.device("cpu"))
-    assert agent.facts.obs_size == encoder.points_size + 7 + video.embed([""]).shape[1]
+    assert agent.facts.obs_size == encoder.points_size + 7 + video.embed(["lift"]).shape[1]
     (tmp_path / "run").rename(tmp_path / "whole")
     play = stop_at_second_score(monkeypatch)
     assert latents("PickRedCube", *tokens) == cli.INTERRUPTED

@@ -24,15 +24,12 @@ def test_keypoint_of_a_single_bright_cell_is_its_centre(y: int, x: int) -> None:
     """With convolutions that hand channel 0 on, the first query finds the one bright cell, the second is as flat as 0."""
     encoder = made(keypoints=2)
     with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.zero_()
         for layer in (encoder.first, encoder.second):
-            layer.weight.zero_()
             layer.weight[0, 0, 1, 1] = 1.0
-            torch.nn.init.zeros_(layer.bias)
-        encoder.query.zero_()
         encoder.query[0, 0] = 10.0
-        encoder.value.weight.zero_()
         encoder.value.weight[0, 0] = 1.0
-        encoder.value.bias.zero_()
     latent = torch.zeros(1, *SHAPE)
     latent[0, 0, y, x] = 20.0
     obs = torch.cat([latent.flatten(1), torch.arange(5.0)[None]], dim=1)

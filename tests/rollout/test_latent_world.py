@@ -81,7 +81,7 @@ def test_an_encoder_shows_recorded_and_imagined_moments_alike(world_model: Any, 
     torch.testing.assert_close(seen.rows.obs, encoder(recorded.rows.obs))
     torch.testing.assert_close(seen.rows.next_obs, encoder(recorded.rows.next_obs))
     plain, world = (LatentWorld(world_model, recorded.records, RULE, kind) for kind in (None, encoder))
-    assert world.obs_size == seen.rows.obs.shape[1] == 9 + 7 + world_model.embed([""]).shape[1]
+    assert world.obs_size == seen.rows.obs.shape[1] == 9 + 7 + world_model.embed(["lift"]).shape[1]
     index, action = torch.tensor([2, 0]), torch.zeros(2, world.action_size)
     state, obs = world.start(index, generator=stream(0, "start"))
     torch.testing.assert_close(obs, seen.rows.obs[index])
