@@ -27,7 +27,7 @@ from worldrl.algorithms.offline.agent import Agent, Facts
 from worldrl.algorithms.offline.bc import Bc, BcConfig
 from worldrl.algorithms.offline.branches import BranchConfig, Branches
 from worldrl.algorithms.offline.imagining import Imagining
-from worldrl.algorithms.offline.latent_keypoints import fit_keypoints
+from worldrl.algorithms.offline.latent_keypoints import KeypointTraining, fit_keypoints
 from worldrl.algorithms.offline.long_rollouts import Episodes, LongRolloutConfig
 from worldrl.algorithms.offline.lru import MemoryConfig
 from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
@@ -97,6 +97,7 @@ class LatentSettings:
         memory: features of NEUBAY's memories.
         tests: true episodes.
         keypoints: that agents see in the latents' place; 0 shows them the latents themselves.
+        keypoint_steps: of their training, of which the best look at held-out episodes is kept.
         stride: control steps between the beginnings of the trajectories that an episode is cut into; must divide a chunk's 8.
     """
 
@@ -124,6 +125,7 @@ class LatentSettings:
     memory: int = 128
     tests: int = 100
     keypoints: int = 32
+    keypoint_steps: int = 800
     stride: int = 1
 
     def __post_init__(self) -> None:
@@ -135,12 +137,12 @@ class LatentSettings:
 SETTINGS: Mapping[str, LatentSettings] = {
     "full": LatentSettings(),
     "quick": LatentSettings(
-        episodes=60, updates=3000, hidden=128, rate=1e-3, starts=128, critics=5, features=64, model_steps=1500,
-        trajectories=256, memory=64, tests=20,
+        episodes=60, noise=0.1, goal_offset=0.01, updates=3000, hidden=128, rate=1e-3, starts=128, critics=5,
+        features=64, model_steps=1500, trajectories=256, memory=64, tests=50,
     ),
     "tiny": LatentSettings(
         seeds=2, episodes=2, noise=0.0, updates=2, batch=20, hidden=8, starts=4, refresh=2, critics=2, features=8,
-        window=2, model_steps=2, trajectories=4, memory=8, tests=1,
+        window=2, model_steps=2, trajectories=4, memory=8, tests=1, keypoint_steps=2,
     ),
 }  # fmt: skip
 
@@ -205,7 +207,8 @@ def open_keypoints(
 
     def make(place: Path) -> None:
         latents = recorded_latents(model, episodes, stride=1)
-        encoder, report = fit_keypoints(latents, model.codec.latent_shape, settings.keypoints, seed=seed)
+        training, shape = KeypointTraining(settings.keypoint_steps), model.codec.latent_shape
+        encoder, report = fit_keypoints(latents, shape, settings.keypoints, training, seed=seed)
         encoder.save(place / "encoder")
         write_json(place / "report.json", asdict(report))
 
@@ -326,9 +329,12 @@ def conclude(settings: LatentSettings, results: Mapping[str, Sequence[dict[str, 
 
 def notes(settings: LatentSettings) -> list[str]:
     """How it was done."""
+    learned = f"{settings.keypoints} keypoints that were learned once per seed by cloning"
+    seen = learned if settings.keypoints else "all numbers of a latent frame"
     return [
         f"{settings.task}: {settings.episodes} episodes per seed of a scripted expert with noise {settings.noise:g} and "
         f"goals off by {100 * settings.goal_offset:g} cm; {settings.tests} test episodes, the same ones for all methods.",
         "The world model is the bundled one; it was trained on data of its own, which no agent here sees.",
+        f"Agents see {seen}, and trajectories that begin {settings.stride} control steps apart.",
         "NEUBAY's agent runs without a posterior: a single world model has no members to disagree.",
     ]
