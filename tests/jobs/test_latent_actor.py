@@ -12,6 +12,7 @@ from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
 from worldrl.core.rng import initial_weights
 from worldrl.core.types import Episode
 from worldrl.jobs.latent_actor import LatentActor, forgetful, recurrent
+from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.rollout.latent_world import recorded_latents
 from worldrl.rollout.rows import Row
 from worldrl.rollout.specs import EpisodeSpec
@@ -27,19 +28,31 @@ def recorded(push_episodes: list[Episode], world_model: Any) -> Any:
     return recorded_latents(world_model, push_episodes)
 
 
+@pytest.mark.parametrize("keypoints", [0, 3])
 def test_simulator_and_data_show_the_same_observation(
-    push_episodes: list[Episode], world_model: Any, recorded: Any
+    push_episodes: list[Episode], world_model: Any, recorded: Any, keypoints: int
 ) -> None:
     """What the actor decides on in a frame is the recorded row of that frame, so its chunk is the agent's there."""
-    rows = recorded.rows
+    encoder, rows = None, recorded.rows
     with initial_weights(0, "bc"):
+        if keypoints:
+            encoder = KeypointEncoder(world_model.codec.latent_shape, keypoints, width=4).frozen()
+            rows = recorded.through(encoder).rows
         agent = Bc(BcConfig((8,)), Facts.of(rows, [0.0, 1.0]))
-    actor = LatentActor(world_model, forgetful(agent)).build()
+    told: list[torch.Tensor] = []
+    deciders = forgetful(agent)
+
+    def remembered() -> Any:
+        decide = deciders()
+        return lambda obs: (told.append(obs), decide(obs))[1]
+
+    actor = LatentActor(world_model, remembered, encoder).build()
     seen = [row_at(push_episodes[0], 0), row_at(push_episodes[0], world_model.chunk_length)]
     for row in seen:
         actor.begin(row)
     expected = agent.act(rows.obs[:2], generator=None).reshape(2, world_model.chunk_length, 7)
     torch.testing.assert_close(torch.from_numpy(actor.act(seen)), expected)
+    torch.testing.assert_close(torch.cat(told), rows.obs[:2])
 
 
 def test_an_episode_remembers_its_own_chunks_alone(

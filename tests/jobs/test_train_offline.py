@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from worldrl import cli
 from worldrl.algorithms.offline import online_world
 from worldrl.algorithms.offline.agent import load_agent, saved_algorithm
+from worldrl.algorithms.offline.latent_keypoints import KeypointTraining
 from worldrl.cli import COMMANDS
 from worldrl.core.errors import SettingError
 from worldrl.core.log import read_metrics
@@ -24,10 +26,12 @@ from worldrl.jobs.offline_scores import interval_scores
 from worldrl.jobs.reproductions.catalogue import CATALOGUE
 from worldrl.jobs.reproductions.pgd import GuidedSettings
 from worldrl.jobs.train_offline import offline_agent, settings_for
+from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.registry import ALGORITHMS
 from worldrl.rollout.vector_episodes import dataset_environment
 from worldrl.settings import compose
 from worldrl.usage import describe
+from worldrl.world_models.loading import open_world_model
 
 OFFLINE = [name for name in ALGORITHMS.names() if name not in ("behaviour_cloning", "grpo")]
 
@@ -302,6 +306,32 @@ def test_agent_of_latents_is_scored_in_the_simulator(
     assert raw["hi"] - raw["lo"] > 0.3  # of two episodes nobody knows more
     assert metrics["budget"]["episodes"] == 2 + len(metrics["evaluations"])
     assert metrics["budget"]["steps"] > 0
+
+
+def test_agent_of_keypoints_goes_on_where_it_stopped(latents: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    """Every session learns the encoder anew, and the same: a training that is cut in two ends as one that is not."""
+    short = partial(
+        offline_worlds.fit_keypoints, training=KeypointTraining(steps=20, batch=16, hidden=8, look_every=10)
+    )
+    monkeypatch.setattr(offline_worlds, "fit_keypoints", short)
+    tokens = ("keypoints=2", "stride=2", "algorithm=bc", "episodes=1", "training.steps=4", "training.evaluate_every=2")
+    assert latents("PickRedCube", *tokens) == 0
+    whole = result(tmp_path)["metrics"]
+    encoder = KeypointEncoder.load(tmp_path / "run" / "keypoints")
+    agent = load_agent(tmp_path / "run" / "agent", offline_agent("bc"))
+    video: Any = open_world_model(tmp_path / "video", torch.device("cpu"))
+    assert agent.facts.obs_size == encoder.points_size + 7 + video.embed(["lift"]).shape[1]
+    (tmp_path / "run").rename(tmp_path / "whole")
+    play = stop_at_second_score(monkeypatch)
+    assert latents("PickRedCube", *tokens) == cli.INTERRUPTED
+    monkeypatch.setattr(offline_scores, "play", play)
+    assert latents("PickRedCube", *tokens) == 0
+    assert result(tmp_path)["metrics"] == whole
+
+
+def test_keypoints_of_vectors_are_refused(run: Any, capsys: Any) -> None:
+    assert run("world=none", "algorithm=bc", "keypoints=4") == 2
+    assert "keypoints=4: vectors have no latents" in " ".join(capsys.readouterr().err.split())
 
 
 def test_latents_of_tasks_that_cannot_be_played_are_refused(latents: Any, capsys: Any, tmp_path: Path) -> None:

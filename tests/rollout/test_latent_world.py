@@ -13,8 +13,9 @@ import torch
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.interfaces import StateWorld
-from worldrl.core.rng import row_streams, stream
+from worldrl.core.rng import initial_weights, row_streams, stream
 from worldrl.core.types import Episode
+from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.rewards.success import SuccessRule, first_success
 from worldrl.rollout.latent_world import (
     LatentWorld,
@@ -70,6 +71,26 @@ def test_a_step_is_the_models_chunk(world_model: Any, recorded: Any) -> None:
     assert torch.equal(after.streak, streak)
     kept = checked.select(after, torch.tensor([1]))
     assert torch.equal(kept.video.memory[0], video.memory[1])
+
+
+def test_an_encoder_shows_recorded_and_imagined_moments_alike(world_model: Any, recorded: Any) -> None:
+    """Rows, the beginning of a rollout and what a step leads to: the encoder of the latents, and of nothing else."""
+    with initial_weights(0, "keypoints"):
+        encoder = KeypointEncoder(world_model.codec.latent_shape, 3, width=4).frozen()
+    seen = recorded.through(encoder)
+    torch.testing.assert_close(seen.rows.obs, encoder(recorded.rows.obs))
+    torch.testing.assert_close(seen.rows.next_obs, encoder(recorded.rows.next_obs))
+    plain, world = (LatentWorld(world_model, recorded.records, RULE, kind) for kind in (None, encoder))
+    assert world.obs_size == seen.rows.obs.shape[1] == 9 + 7 + world_model.embed(["lift"]).shape[1]
+    index, action = torch.tensor([2, 0]), torch.zeros(2, world.action_size)
+    state, obs = world.start(index, generator=stream(0, "start"))
+    torch.testing.assert_close(obs, seen.rows.obs[index])
+    state_plain, _ = plain.start(index, generator=stream(0, "start"))
+    after, after_plain = (
+        w.step(s, action, generator=stream(0, "step"))[1].obs for w, s in ((world, state), (plain, state_plain))
+    )
+    torch.testing.assert_close(after, encoder(after_plain))
+    assert not after.requires_grad
 
 
 @pytest.mark.parametrize(("certainty", "debounce", "ends"), [(0.99, 1, [1]), (0.99, 3, [2]), (0.5, 1, [])])
@@ -160,5 +181,24 @@ def test_a_smaller_stride_gives_more_trajectories(world_model: Any, episodes: li
     assert int(every.episode.max()) == length - 1
     steps = [record.step for record, t in zip(every.records, every.episode.tolist(), strict=True) if t == 1]
     assert steps == list(range(1, 1 + length * len(steps), length))
+    assert (every.source == 0).all()
     with pytest.raises(SettingError, match="must divide"):
         recorded_latents(world_model, episodes, stride=length + 1)
+
+
+def test_every_trajectory_of_an_episode_ends_as_the_episode_did(world_model: Any, push_episodes: list[Episode]) -> None:
+    """With a stride of 1 a success is the end of as many trajectories as began before it, and of nothing else."""
+    dense = recorded_latents(world_model, push_episodes, stride=1)
+    rows, length = dense.rows, world_model.chunk_length
+    ends = rows.terminated | rows.truncated
+    assert torch.equal(ends[:-1], dense.episode[1:] != dense.episode[:-1])
+    assert torch.equal(rows.reward > 0, rows.terminated)
+    assert not (rows.terminated & rows.truncated).any()
+    for number, episode in enumerate(push_episodes):
+        mine = dense.source == number
+        success = episode.first_success
+        expected = 0 if success is None else min(length, success)
+        assert int(rows.terminated[mine].sum()) == expected
+        assert len(dense.episode[mine].unique()) == int(ends[mine].sum())
+    same = ~ends[:-1]
+    torch.testing.assert_close(rows.next_obs[:-1][same], rows.obs[1:][same])

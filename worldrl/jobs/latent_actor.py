@@ -24,6 +24,7 @@ from worldrl.algorithms.offline.neubay import Neubay
 from worldrl.core.types import Episode
 from worldrl.evaluation.offline import OfflineEvaluation
 from worldrl.evaluation.protocol import embedded_protocol
+from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.rollout.latent_world import latent_obs
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.reset_store import initial_record
@@ -62,10 +63,12 @@ class LatentActor:
     Attributes:
         model: its codec and instruction encoder make the observations.
         begins: gives every episode a decider of its own.
+        encoder: of observations, the one that the agent learned with; None shows it the latents themselves.
     """
 
     model: VideoWorldModel
     begins: Callable[[], DecideChunk]
+    encoder: KeypointEncoder | None = None
 
     def build(self) -> LatentActor:
         """Return itself: there is no other process to build it in."""
@@ -89,7 +92,9 @@ class LatentActor:
             memory_frames=self.model.memory_frames,
             source="simulator",
         )
-        obs = latent_obs(self.model, self.model.start([record]))  # of the memory it shows the newest frame alone
+        obs = latent_obs(
+            self.model, self.model.start([record]), self.encoder
+        )  # of the memory it shows the newest frame alone
         actions = self.model.embodiment.actions
         return actions.unscaled(row.mind(obs).reshape(-1, actions.size)).cpu().numpy()
 
@@ -123,10 +128,12 @@ class LatentArena:
     Attributes:
         model: its codec and instruction encoder make the observations.
         tasks: names.
+        encoder: of observations; None shows the latents themselves.
     """
 
     model: VideoWorldModel
     tasks: tuple[str, ...]
+    encoder: KeypointEncoder | None = None
 
     def play(self, agent: Any, *, seed: int, episodes: int, gamma: float) -> OfflineEvaluation:
         """Play the first ``episodes`` initial states of each task with the most likely chunks.
@@ -140,7 +147,8 @@ class LatentArena:
         Returns:
             One entry per episode, task after task; lengths in control steps, without what a critic promised.
         """
-        actor = LatentActor(self.model, recurrent(agent) if isinstance(agent, Neubay) else forgetful(agent))
+        begins = recurrent(agent) if isinstance(agent, Neubay) else forgetful(agent)
+        actor = LatentActor(self.model, begins, self.encoder)
         found = [episode for task in self.tasks for episode in played(actor, task, episodes, seed)]
         lengths = np.array([len(episode) for episode in found], np.int64)
         success = np.array([episode.success for episode in found])

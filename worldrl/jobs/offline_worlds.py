@@ -17,6 +17,7 @@ import torch
 
 from worldrl import registry
 from worldrl.algorithms.offline.imagining import Imagining
+from worldrl.algorithms.offline.latent_keypoints import fit_keypoints
 from worldrl.algorithms.offline.neubay import Neubay
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Imagination, Logs
@@ -121,9 +122,14 @@ def open_data(settings: Any, device: torch.device) -> Opened:
             f"world_model: {settings.world_model} is a Wan model; world=latent needs a video world model"
         )
     episodes = EpisodeDataset.open(settings.data).load()
-    recorded, tasks = recorded_latents(model, episodes), tuple(sorted({episode.task for episode in episodes}))
+    tasks = tuple(sorted({episode.task for episode in episodes}))
+    recorded, encoder = recorded_latents(model, episodes, stride=settings.stride or None), None
+    if settings.keypoints:
+        latents = recorded_latents(model, episodes, stride=1)
+        encoder, _ = fit_keypoints(latents, model.codec.latent_shape, settings.keypoints, seed=settings.seed)
+        recorded = recorded.through(encoder.to(device))
     data = latent_trajectories(recorded, settings.data, settings.max_episode_steps or known_limit(tasks, model))
-    return Opened(data, LatentWorld(model, recorded.records, outcome_rule(model)), tasks)
+    return Opened(data, LatentWorld(model, recorded.records, outcome_rule(model), encoder), tasks)
 
 
 def known_limit(tasks: Sequence[str], model: VideoWorldModel) -> int | None:

@@ -65,6 +65,8 @@ UNCERTAINTY_MEANING = (
 )
 NAME = "agent"
 """Of the training's series and streams, and of the folder that holds the agent."""
+KEYPOINTS = "keypoints"
+"""Folder of the encoder that an agent of keypoints sees through."""
 
 
 @dataclass
@@ -78,6 +80,10 @@ class TrainOfflineSettings:
     algorithm: str = setting(DEFAULT, "registered name of the algorithm; its settings are agent.*")
     world: str = setting("ensemble", WORLD_MEANING)
     world_model: str = setting(BUNDLED, "video world model of world=latent: a folder, or bundled")
+    keypoints: int = setting(
+        0, "with world=latent, learned keypoints that agents see in the latents' place; 0 for none"
+    )
+    stride: int = setting(0, "with world=latent, control steps between trajectories of an episode; 0 takes a chunk's")
     rows: int = setting(0, "learn from the first so many rows; 0 takes all")
     env: str | None = setting(None, "environment to evaluate in; null takes the dataset's own")
     max_episode_steps: int | None = setting(None, "its time limit; null takes the dataset's or the registered one")
@@ -103,8 +109,13 @@ class TrainOfflineSettings:
         """Check the names and ranges, and that algorithm and world fit together."""
         one_of("world", self.world, WORLDS)
         one_of("uncertainty", self.uncertainty, [kind.value for kind in Uncertainty if kind is not Uncertainty.none])
-        for name in ("rows", "episodes", "watched_episodes"):
+        for name in ("rows", "episodes", "watched_episodes", "keypoints", "stride"):
             non_negative(name, getattr(self, name))
+        for name in ("keypoints", "stride"):
+            if getattr(self, name) and self.world != "latent":
+                raise SettingError(
+                    f"{name}={getattr(self, name)}: vectors have no latents; give world=latent, or {name}=0"
+                )
         if self.imagining.penalty and self.world not in ("ensemble", "true"):
             raise SettingError(
                 f"imagining.penalty={self.imagining.penalty:g}: world={self.world} measures no uncertainty to multiply; "
@@ -205,6 +216,8 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
         watch = None if env is None or not settings.watched_episodes else watcher(settings, env, data.info)
         report = train(settings, agent, data, rows, imagined, watch, folder=run.path / "checkpoints", log=log)
         agent.save(run.path / NAME, space=space_of(data))
+        if opened.world is not None and opened.world.encoder is not None:
+            opened.world.encoder.save(run.path / KEYPOINTS)
         metrics = summary(settings, data, report, imagined) | final_score(settings, agent, env, data.info)
         metrics |= diagnose(settings, agent, data, imagined.imagination, device)
         if settings.online.steps:
@@ -284,7 +297,7 @@ def open_environment(settings: TrainOfflineSettings, opened: Opened) -> Arena | 
                 f"world=latent: {settings.data} holds {foreign[0]!r}, which is no task of the embedded suite, so that its agents "
                 "cannot be played; give episodes=0 watched_episodes=0"
             )
-        return LatentArena(opened.world.model, opened.tasks)
+        return LatentArena(opened.world.model, opened.tasks, opened.world.encoder)
     env = dataset_environment(opened.data.info)
     check_spaces(env, opened.data)
     return env

@@ -1,7 +1,7 @@
 """The video world model as a world of vectors: offline agents train in its latents.
 
-An observation is the newest latent frame, flattened, the command, scaled, and the embedded instruction. One step is
-one chunk: an action holds all ``a L`` numbers of its ``L`` control steps. The reward is 1 where the outcome head has been
+An observation is the newest latent frame, flattened, the command, scaled, and the embedded instruction; with an encoder
+(:class:`~worldrl.nn.keypoints.KeypointEncoder`) its keypoints take the frame's place. One step is one chunk: an action holds all ``a L`` numbers of its ``L`` control steps. The reward is 1 where the outcome head has been
 sure of success for as long as the rule asks, and there the task ends; else 0. Everything is imagined.
 
 Recorded episodes become rows of the same space: their frames go through the same codec, their actions are cut into the
@@ -16,7 +16,7 @@ Shapes legend: ``N`` recorded moments, ``B`` rows, ``L`` control steps per chunk
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -28,18 +28,22 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_streams
 from worldrl.core.transitions import Outcome, Transitions
 from worldrl.core.types import Episode, ResetRecord
+from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.rewards.success import SuccessRule, first_success
 from worldrl.rollout.reset_store import record_at
 from worldrl.world_models.video import VideoState, VideoWorldModel
 
 ENCODED_AT_ONCE = 64
 """Records whose frames go through the codec together."""
+ROWS_AT_ONCE = 512
+"""Rows that go through an encoder of observations together."""
 
 
-def latent_obs(model: VideoWorldModel, state: VideoState) -> Tensor:
-    """Return what an agent sees of a state: float32 ``[B, S]``."""
+def latent_obs(model: VideoWorldModel, state: VideoState, encoder: KeypointEncoder | None = None) -> Tensor:
+    """Return what an agent sees of a state: float32 ``[B, S]``, or with an encoder what that makes of it."""
     features = model.embodiment.scaled_command(state.command)
-    return torch.cat([state.memory[:, -1].flatten(1), features, state.instruction], dim=1).float()
+    obs = torch.cat([state.memory[:, -1].flatten(1), features, state.instruction], dim=1).float()
+    return obs if encoder is None else encoder(obs)
 
 
 def start_states(model: VideoWorldModel, records: Sequence[ResetRecord]) -> VideoState:
@@ -76,18 +80,25 @@ class LatentWorld:
         records: where rollouts may start, ``N`` of them: a dataset's moments (:func:`recorded_latents`) or a reset
             store's. They are encoded once, here.
         rule: when imagined frames count as success.
+        encoder: of observations, on the model's device; None shows the latents themselves.
     """
 
     measures_uncertainty = False
 
-    def __init__(self, model: VideoWorldModel, records: Sequence[ResetRecord], rule: SuccessRule):
-        self.model, self.rule = model, rule
+    def __init__(
+        self,
+        model: VideoWorldModel,
+        records: Sequence[ResetRecord],
+        rule: SuccessRule,
+        encoder: KeypointEncoder | None = None,
+    ):
+        self.model, self.rule, self.encoder = model, rule, encoder
         self.starts = start_states(model, records)
 
     @property
     def obs_size(self) -> int:
         """Numbers ``S`` per observation."""
-        return latent_obs(self.model, self.starts.select(torch.zeros(1, dtype=torch.int64))).shape[1]
+        return self._obs(self.starts.select(torch.zeros(1, dtype=torch.int64))).shape[1]
 
     @property
     def action_size(self) -> int:
@@ -97,7 +108,7 @@ class LatentWorld:
     def start(self, index: Tensor, *, generator: torch.Generator) -> tuple[LatentState, Tensor]:
         """Begin at the records of ``index`` int64 ``[B]``. Draws nothing."""
         video = self.starts.select(index)
-        return LatentState(video, torch.zeros(len(index), dtype=torch.int64)), latent_obs(self.model, video)
+        return LatentState(video, torch.zeros(len(index), dtype=torch.int64)), self._obs(video)
 
     def select(self, state: LatentState, index: Tensor) -> LatentState:
         """Keep the rows of ``index``."""
@@ -118,9 +129,13 @@ class LatentWorld:
         video, imagined = self.model.imagine(state.video, told, generators=row_streams(seed, ["latent"], rows))
         first, streak = first_success(imagined.success_prob.cpu(), self.rule, state.streak)
         success = (first >= 0).to(action.device)
-        obs = latent_obs(self.model, video).to(action.device)
+        obs = self._obs(video).to(action.device)
         nothing_known = torch.zeros(rows, device=action.device)
         return LatentState(video, streak), Outcome(obs, success.float(), success, nothing_known)
+
+    @torch.no_grad()
+    def _obs(self, video: VideoState) -> Tensor:
+        return latent_obs(self.model, video, self.encoder)
 
 
 # --- recorded episodes ---------------------------------------------------------------------------------------------
@@ -134,12 +149,24 @@ class RecordedLatents:
         rows: ``N`` transitions, trajectories back to back.
         episode: int64 ``[N]``: which trajectory; with a stride below ``L`` an episode gives several, which begin at
             different steps.
+        source: int64 ``[N]``: which recorded episode, by its number in what was given.
         records: ``N``: where each row began, for :class:`LatentWorld`.
     """
 
     rows: Transitions
     episode: Tensor
+    source: Tensor
     records: tuple[ResetRecord, ...]
+
+    @torch.no_grad()
+    def through(self, encoder: KeypointEncoder) -> RecordedLatents:
+        """Return the same rows as an encoder shows them; ``self`` must hold latents."""
+
+        def seen(obs: Tensor) -> Tensor:
+            return torch.cat([encoder(part.to(encoder.mean.device)).cpu() for part in obs.split(ROWS_AT_ONCE)])
+
+        rows = replace(self.rows, obs=seen(self.rows.obs), next_obs=seen(self.rows.next_obs))
+        return replace(self, rows=rows)
 
 
 @dataclass(frozen=True)
@@ -213,24 +240,33 @@ def padded_chunk(action: NDArray[np.float32], length: int, actions: ActionSpec) 
 def _encode(
     model: VideoWorldModel, episodes: Sequence[Episode], chunks: Sequence[tuple[int, int, _Chunk]]
 ) -> RecordedLatents:
-    memory = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride}
-
-    def records(moment: str) -> list[ResetRecord]:
-        places = [(number, getattr(chunk, moment)) for _, number, chunk in chunks]
-        return [record_at(episodes[n], step, **memory, source=f"episode {n}, step {step}") for n, step in places]
-
-    def seen(moments: Sequence[ResetRecord]) -> Tensor:
-        return latent_obs(model, start_states(model, moments)).cpu()
-
-    begin = records("step")
+    begin = [(number, chunk.step) for _, number, chunk in chunks]
+    end = [(number, chunk.end) for _, number, chunk in chunks]
+    obs, next_obs = _seen(model, episodes, begin, end)
     success = torch.tensor([chunk.success for _, _, chunk in chunks])
     last = torch.tensor([chunk.last for _, _, chunk in chunks])
     rows = Transitions(
-        obs=seen(begin),
+        obs=obs,
         action=model.embodiment.actions.scaled(torch.from_numpy(np.stack([c.action for _, _, c in chunks]))).flatten(1),
         reward=success.float(),
-        next_obs=seen(records("end")),
+        next_obs=next_obs,
         terminated=success,
         truncated=last & ~success,
     )
-    return RecordedLatents(rows, torch.tensor([trajectory for trajectory, _, _ in chunks]), tuple(begin))
+    memory = {"memory_frames": model.memory_frames, "frame_stride": model.frame_stride}
+    records = tuple(record_at(episodes[n], step, **memory, source=f"episode {n}, step {step}") for n, step in begin)
+    return RecordedLatents(
+        rows, torch.tensor([t for t, _, _ in chunks]), torch.tensor([n for _, n, _ in chunks]), records
+    )
+
+
+def _seen(
+    model: VideoWorldModel, episodes: Sequence[Episode], *places: Sequence[tuple[int, int]]
+) -> tuple[Tensor, ...]:
+    """Observe moments (episode, step), each through the codec once, and only in the newest frame, which is all they show."""
+    index = {place: row for row, place in enumerate(dict.fromkeys(place for part in places for place in part))}
+    newest = {"memory_frames": 1, "frame_stride": 1, "source": "recorded"}
+    records = [record_at(episodes[n], step, **newest) for n, step in index]
+    parts = [records[at : at + ENCODED_AT_ONCE] for at in range(0, len(records), ENCODED_AT_ONCE)]
+    obs = torch.cat([latent_obs(model, model.start(part)).cpu() for part in parts])
+    return tuple(obs[[index[place] for place in part]] for part in places)

@@ -2,7 +2,9 @@
 
 No paper has this one: the three algorithms meet the bundled video world model of the embedded suite as they meet a state
 world. One step is a chunk of 8 control steps, the reward the outcome head's success (:mod:`worldrl.rollout.latent_world`).
-The data of a seed are episodes of a clumsy scripted expert in one task. What counts is success in MuJoCo, against
+The data of a seed are episodes of a clumsy scripted expert in one task. All agents see them through keypoints that were learned
+once (:mod:`worldrl.algorithms.offline.latent_keypoints`): an agent that sees all numbers of a latent frame learns a few
+dozen episodes by heart. What counts is success in MuJoCo, against
 behaviour cloning on the same data:
 
 - ``bc``: repeats the chunks of the data;
@@ -15,7 +17,7 @@ behaviour cloning on the same data:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from worldrl.algorithms.offline.agent import Agent, Facts
 from worldrl.algorithms.offline.bc import Bc, BcConfig
 from worldrl.algorithms.offline.branches import BranchConfig, Branches
 from worldrl.algorithms.offline.imagining import Imagining
+from worldrl.algorithms.offline.latent_keypoints import KeypointTraining, fit_keypoints
 from worldrl.algorithms.offline.long_rollouts import Episodes, LongRolloutConfig
 from worldrl.algorithms.offline.lru import MemoryConfig
 from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
@@ -32,7 +35,9 @@ from worldrl.algorithms.offline.neubay_training import NeubayTraining, train_neu
 from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
 from worldrl.algorithms.offline.td3_bc import Td3Bc, Td3BcConfig
 from worldrl.algorithms.offline.training import OfflineTraining, train_offline
+from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.rng import initial_weights, stream_seed
+from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.report.model import Table
 from worldrl.jobs.latent_actor import LatentArena, limit_in_chunks
@@ -42,10 +47,12 @@ from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.findings import Claim, Findings, side_by_side
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.world_model_start import BUNDLED, weights_folder
+from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.latent_world import LatentWorld, RecordedLatents, recorded_latents
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+from worldrl.settings import non_negative
 from worldrl.world_models.offline.guided_dreams import DreamConfig, GuidedDreams
 from worldrl.world_models.offline.trajectory_diffusion import (
     TrajectoryDiffusion,
@@ -89,6 +96,9 @@ class LatentSettings:
         guidance: coefficient c.
         memory: features of NEUBAY's memories.
         tests: true episodes.
+        keypoints: that agents see in the latents' place; 0 shows them the latents themselves.
+        keypoint_steps: of their training, of which the best look at held-out episodes is kept.
+        stride: control steps between the beginnings of the trajectories that an episode is cut into; must divide a chunk's 8.
     """
 
     seeds: int = 3
@@ -114,21 +124,25 @@ class LatentSettings:
     guidance: float = 1.0
     memory: int = 128
     tests: int = 100
+    keypoints: int = 32
+    keypoint_steps: int = 800
+    stride: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a task that is not there."""
+        """Refuse a task that is not there, and fewer than no keypoints."""
         choose_tasks([self.task], None)
+        non_negative("change.keypoints", self.keypoints)
 
 
 SETTINGS: Mapping[str, LatentSettings] = {
     "full": LatentSettings(),
     "quick": LatentSettings(
-        episodes=60, updates=3000, hidden=128, rate=1e-3, starts=128, critics=5, features=64, model_steps=1500,
-        trajectories=256, memory=64, tests=20,
+        episodes=60, noise=0.1, goal_offset=0.01, updates=3000, hidden=128, rate=1e-3, starts=128, critics=5,
+        features=64, model_steps=1500, trajectories=256, memory=64, tests=50,
     ),
     "tiny": LatentSettings(
         seeds=2, episodes=2, noise=0.0, updates=2, batch=20, hidden=8, starts=4, refresh=2, critics=2, features=8,
-        window=2, model_steps=2, trajectories=4, memory=8, tests=1,
+        window=2, model_steps=2, trajectories=4, memory=8, tests=1, keypoint_steps=2,
     ),
 }  # fmt: skip
 
@@ -141,11 +155,15 @@ class Latents:
         model: the world model.
         recorded: the data in its latents.
         facts: of them.
+        encoder: through which they are seen; None shows the latents.
+        explained: R² of held-out chunks that were cloned through it.
     """
 
     model: VideoWorldModel
     recorded: RecordedLatents
     facts: Facts
+    encoder: KeypointEncoder | None = None
+    explained: float | None = None
 
 
 def run(settings: LatentSettings, cell: Cell, folder: Path) -> dict[str, Any]:
@@ -154,9 +172,10 @@ def run(settings: LatentSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     with initial_weights(cell.seed, "offline-video", cell.method):
         agent = make_agent(settings, cell.method, latents.facts)
     train(settings, cell, agent, latents, folder)
-    arena = LatentArena(latents.model, (settings.task,))
+    arena = LatentArena(latents.model, (settings.task,), latents.encoder)
     found = arena.play(agent, seed=cell.seed, episodes=settings.tests, gamma=settings.discount)
-    return {"success": float(found.returns.mean()), "episodes": len(found.index)}
+    seen = {} if latents.explained is None else {"keypoints_explained": latents.explained}
+    return {"success": float(found.returns.mean()), "episodes": len(found.index)} | seen
 
 
 def open_latents(settings: LatentSettings, seed: int, folder: Path) -> Latents:
@@ -171,9 +190,30 @@ def open_latents(settings: LatentSettings, seed: int, folder: Path) -> Latents:
         collect_dataset(place / "dataset", [CollectPlan(actor, specs)], env_options=options, workers=0)
 
     place = shared(folder, f"data-seed-{seed}", make)
-    recorded = recorded_latents(model, EpisodeDataset.open(place / "dataset").load())
+    episodes = EpisodeDataset.open(place / "dataset").load()
+    recorded, encoder, explained = recorded_latents(model, episodes, stride=settings.stride), None, None
+    if settings.keypoints:
+        encoder, explained = open_keypoints(settings, seed, model, episodes, folder)
+        recorded = recorded.through(encoder)
     data = latent_trajectories(recorded, settings.task)
-    return Latents(model, recorded, Facts.of(recorded.rows, data.returns(), updates=settings.updates))
+    facts = Facts.of(recorded.rows, data.returns(), updates=settings.updates)
+    return Latents(model, recorded, facts, encoder, explained)
+
+
+def open_keypoints(
+    settings: LatentSettings, seed: int, model: VideoWorldModel, episodes: Sequence[Episode], folder: Path
+) -> tuple[KeypointEncoder, float]:
+    """Learn the seed's keypoints, unless another stage has; return them with what they explain of held-out chunks."""
+
+    def make(place: Path) -> None:
+        latents = recorded_latents(model, episodes, stride=1)
+        training, shape = KeypointTraining(settings.keypoint_steps), model.codec.latent_shape
+        encoder, report = fit_keypoints(latents, shape, settings.keypoints, training, seed=seed)
+        encoder.save(place / "encoder")
+        write_json(place / "report.json", asdict(report))
+
+    place = shared(folder, f"keypoints-seed-{seed}", make)
+    return KeypointEncoder.load(place / "encoder"), read_json(place / "report.json")["explained"]
 
 
 def make_agent(settings: LatentSettings, method: str, facts: Facts) -> Agent:
@@ -231,7 +271,7 @@ def imagined(settings: LatentSettings, cell: Cell, latents: Latents, folder: Pat
 
 def world_of(latents: Latents) -> LatentWorld:
     """Return the world model as a state world that begins at the recorded moments."""
-    return LatentWorld(latents.model, latents.recorded.records, outcome_rule(latents.model))
+    return LatentWorld(latents.model, latents.recorded.records, outcome_rule(latents.model), latents.encoder)
 
 
 def trajectory_model(settings: LatentSettings, seed: int, latents: Latents, folder: Path) -> TrajectoryDiffusion:
@@ -289,9 +329,12 @@ def conclude(settings: LatentSettings, results: Mapping[str, Sequence[dict[str, 
 
 def notes(settings: LatentSettings) -> list[str]:
     """How it was done."""
+    learned = f"{settings.keypoints} keypoints that were learned once per seed by cloning"
+    seen = learned if settings.keypoints else "all numbers of a latent frame"
     return [
         f"{settings.task}: {settings.episodes} episodes per seed of a scripted expert with noise {settings.noise:g} and "
         f"goals off by {100 * settings.goal_offset:g} cm; {settings.tests} test episodes, the same ones for all methods.",
         "The world model is the bundled one; it was trained on data of its own, which no agent here sees.",
+        f"Agents see {seen}, and trajectories that begin {settings.stride} control steps apart.",
         "NEUBAY's agent runs without a posterior: a single world model has no members to disagree.",
     ]
