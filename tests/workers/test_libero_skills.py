@@ -171,3 +171,19 @@ def test_it_says_what_it_knows():
     assert not known_goal([["turnon", "flat_stove_1"], ["on", "plate_1", "table"]], movable)
     with pytest.raises(NoExpertError, match=r"close.*wooden_cabinet's drawers top_region, middle_region"):
         make_expert(Kitchen(["close", REGION]))
+
+
+def test_a_bowl_high_up_is_come_to_from_above_with_the_fingers_forward():
+    """It stands higher than the hand begins; straight down, a real arm would be too short there."""
+    kitchen = Kitchen(["on", BLACK_BOWL, REGION])
+    kitchen.bowl, kitchen.hand = np.array([0.05, 0.26, 1.13]), np.array([-0.2, 0.0, 1.17])
+    expert, arrived, held = make_expert(kitchen), [], []
+    for _ in range(60):
+        kitchen.step(expert.act(kitchen))
+        if np.linalg.norm((kitchen.hand - kitchen.bowl)[:2]) < 0.12:
+            arrived.append(kitchen.hand[2])
+        held.append(kitchen.held)
+    assert arrived[0] > 1.13 + RIM_M + 0.08
+    assert any(held)
+    lean = (kitchen.turned * Rotation.from_matrix(DOWN).inv()).as_rotvec()
+    np.testing.assert_allclose(lean, [0, -0.3, 0], atol=0.03)

@@ -92,9 +92,8 @@ class LatentActor:
             memory_frames=self.model.memory_frames,
             source="simulator",
         )
-        obs = latent_obs(
-            self.model, self.model.start([record]), self.encoder
-        )  # of the memory it shows the newest frame alone
+        # Of the memory it shows the newest frame alone.
+        obs = latent_obs(self.model, self.model.start([record]), self.encoder)
         actions = self.model.embodiment.actions
         return actions.unscaled(row.mind(obs).reshape(-1, actions.size)).cpu().numpy()
 

@@ -125,7 +125,7 @@ def open_data(settings: Any, device: torch.device) -> Opened:
     tasks = tuple(sorted({episode.task for episode in episodes}))
     recorded, encoder = recorded_latents(model, episodes, stride=settings.stride or None), None
     if settings.keypoints:
-        latents = recorded_latents(model, episodes, stride=1)
+        latents = recorded if settings.stride == 1 else recorded_latents(model, episodes, stride=1)
         encoder, _ = fit_keypoints(latents, model.codec.latent_shape, settings.keypoints, seed=settings.seed)
         recorded = recorded.through(encoder.to(device))
     data = latent_trajectories(recorded, settings.data, settings.max_episode_steps or known_limit(tasks, model))

@@ -1,8 +1,9 @@
 """The video world model as a world of vectors: offline agents train in its latents.
 
 An observation is the newest latent frame, flattened, the command, scaled, and the embedded instruction; with an encoder
-(:class:`~worldrl.nn.keypoints.KeypointEncoder`) its keypoints take the frame's place. One step is one chunk: an action holds all ``a L`` numbers of its ``L`` control steps. The reward is 1 where the outcome head has been
-sure of success for as long as the rule asks, and there the task ends; else 0. Everything is imagined.
+(:class:`~worldrl.nn.keypoints.KeypointEncoder`) its keypoints take the frame's place. One step is one chunk: an action holds all
+``a L`` numbers of its ``L`` control steps. The reward is 1 where the outcome head has been sure of success for as long as the
+rule asks, and there the task ends; else 0. Everything is imagined.
 
 Recorded episodes become rows of the same space: their frames go through the same codec, their actions are cut into the
 same chunks, and their reward is the recorded success. So an agent can mix both.
