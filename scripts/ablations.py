@@ -135,6 +135,8 @@ ROWS: tuple[Row, ...] = (
     LoopRow("loop_grpo_no_filter", (GRPO, "improvement.grpo.keep_low=0", "improvement.grpo.keep_high=1"), against="loop_grpo"),
     LoopRow("loop_grpo_no_clip", (GRPO, *UNCLIPPED), against="loop_grpo"),
     LoopRow("loop_grpo_no_lengths", (GRPO, "improvement.grpo.length_normalise=false"), against="loop_grpo"),
+    # Inverse dynamics as a reward of its own: what was read off the imagined frames against what was commanded.
+    LoopRow("loop_grpo_motion", (GRPO, "improvement.trust.sign=agreement_of_motion", "improvement.trust.use=term"), against="loop_grpo"),
 )  # fmt: skip
 
 
