@@ -1,6 +1,7 @@
 """What each mechanism is worth: its effect on a world model's drift, and on real success after practice.
 
 python scripts/ablations.py scale=quick supervised=runs/x/stages/02-policy/policy unseen=runs/unseen/dataset
+python scripts/ablations.py scale=practised supervised=runs/x/stages/02-policy/policy unseen=runs/unseen/dataset
 python scripts/ablations.py rows=loop_full,loop_no_masks supervised=runs/x/stages/02-policy/policy
 
 Further: rows=full,no_anchor (all of the scale), seed=100, out=runs/ablations, and any setting of train-vla for its runs. Rows of
@@ -10,9 +11,11 @@ Rows of the world model differ from ``full`` in one thing, rows of the loop from
 every row begins with the same supervised policy, initial states and seed. Where both have run, a row's real success after
 practice is paired with that row's, state by state.
 
-- Rows of the loop, at both scales: one train-vla run each from the bundled world model.
+- Rows of the loop, at all scales: one train-vla run each from the bundled world model.
 - Rows of the world model, ``scale=quick``: drift only. Each learns its dynamics from nothing, with the bundled codec and one
   recording for all. Full means everything on but the styles, which a row of its own adds: the bundled codec knows one look.
+- ``scale=practised``: the same with more episodes and steps, and then one round of train-vla that begins with that model, so drift
+  and real success.
 - ``scale=full``: one train-vla run per row, its world model from scratch, codec and all, then that model's drift.
 
 A stopped script goes on with the same command, inside the row it was in. Each row tells what it cost. Writes
@@ -24,171 +27,89 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ablation_rows import (
+    DYNAMICS,
+    FULL,
+    LEARNING,
+    PRACTISED,
+    QUICK,
+    RECORDINGS,
+    ROW,
+    ROWS,
+    SCRATCH,
+    STEPS,
+    LoopRow,
+    Row,
+    WorldRow,
+    rows_of,
+)
 from measured_rows import cpu_seconds, earlier, given, lost_db, metrics, number, rate, run, show
 
 from worldrl.evaluation.compare import compare
 from worldrl.evaluation.result import EvalResult
 from worldrl_envs.style import TEST_STYLES
 
-QUICK, FULL = "quick", "full"
 SHOWN = (32, 64, 128)
 DASH = "–"
 LOOKS = f"styles=[{','.join(TEST_STYLES)}]"
 """Looks that are only ever measured in; training draws ``sampled`` ones, which cannot be like them."""
 
-SCRATCH = (
-    "start=scratch", "rounds=1", "scratch.expert_episodes=200", "scratch.training.codec_steps=1500",
-    "scratch.training.steps=3000", "scratch.training.outcome_steps=400",
-)  # fmt: skip
-DYNAMICS = ("start=scratch", "codec=bundled", "gates=warn")
-LEARNING = (
-    "codec_steps=0", "steps=1200", "batch=32", "learning_rate=6e-4", "warmup=100", "ema_decay=0.99", "bootstrap=0.3",
-    "outcome_steps=800",
-)  # fmt: skip
-
-RECORDINGS = {
-    "common": ("expert_episodes=0", "policy_episodes=100", "wander_episodes=15", "temperature=1.0"),
-    "near": ("expert_episodes=0", "blind_episodes=100"),
-    "plain": ("expert_episodes=100",),
-}
-GRPO = "improvement.algorithm=grpo"
-UNCLIPPED = ("improvement.grpo.clip_low=1", "improvement.grpo.clip_high=1e9", "improvement.grpo.dual_clip=1e9")
-"""The ratio of new to old probability lies in [0, ∞)."""
-USUAL = ("common", "near")
-STYLED = (*USUAL, "common-styled", "near-styled")
-
-
-@dataclass(frozen=True)
-class WorldRow:
-    """What one world model does otherwise than the full one.
-
-    Attributes:
-        name: short.
-        model: its settings.
-        training: settings of its training.
-        data: recordings that it learns from at the quick scale.
-        scratch: settings of train-vla at the full scale, beside those.
-        scales: at which it is measured.
-    """
-
-    name: str
-    model: tuple[str, ...] = ()
-    training: tuple[str, ...] = ()
-    data: tuple[str, ...] = USUAL
-    scratch: tuple[str, ...] = ()
-    scales: tuple[str, ...] = (QUICK, FULL)
-
-
-@dataclass(frozen=True)
-class LoopRow:
-    """What one train-vla run does otherwise than the default one.
-
-    Attributes:
-        name: short, begins with ``loop_``.
-        settings: of train-vla.
-        against: the row that it differs from in one thing.
-    """
-
-    name: str
-    settings: tuple[str, ...] = ()
-    against: str = "loop_full"
-
-
-Row = WorldRow | LoopRow
-ROWS: tuple[Row, ...] = (
-    WorldRow("full"),
-    WorldRow("no_anchor", model=("dynamics.reference=false",)),
-    WorldRow("no_memory_noise", model=("dynamics.memory_noise=0",)),
-    WorldRow("no_bootstrapping", training=("bootstrap=0",)),
-    # Sword's: bootstrapped steps go on from rollouts as deep as episodes, not from two chunks of the model's own.
-    WorldRow("latent_buffer", training=("bootstrap_rows=64",)),
-    WorldRow("no_success_loss", model=("success.loss_weight=0",)),
-    WorldRow("no_noise_weight", model=("success.noise_weight=0",)),
-    # As many episodes, none of them the blind expert's.
-    WorldRow("no_near_success", data=("common", "plain"), scratch=("scratch.expert_episodes=0", "practice.policy_episodes=260")),
-    WorldRow("styles", data=STYLED, scratch=("styles=1",)),
-    WorldRow("no_static_clips", training=("static_share=0",)),
-    WorldRow("no_first_chunks", training=("first_chunk_share=0",)),
-    WorldRow("no_action_modulation", model=("dynamics.action_modulation=false",)),
-    WorldRow("no_action_tokens", model=("dynamics.action_tokens=false",)),
-    WorldRow("no_pose_map", model=("dynamics.pose_map=false",)),
-    WorldRow("no_debounce", model=("outcome.debounce=1",)),
-    LoopRow("loop_full"),
-    # As many cycles of imagining and learning, none of them in a world model that saw what the first one taught.
-    LoopRow("loop_no_coevolution", ("rounds=1", "improvement.self_training.cycles=2")),
-    LoopRow("loop_no_masks", ("improvement.stop_at_success=false",)),
-    LoopRow("loop_no_near_success", ("practice.expert_episodes=0", "practice.policy_episodes=100")),
-    LoopRow("loop_near_goal", ("practice.near_goal_share=0.33",)),
-    LoopRow("loop_keyframes", ("improvement.p_keyframe=0.3",)),
-    LoopRow("loop_hallucination", ("improvement.p_keyframe=1.0", "improvement.keyframe_schedule=hallucination")),
-    LoopRow("loop_from_supervised", ("improve_from=supervised",)),
-    LoopRow("loop_groups_of_4", ("improvement.self_training.group_size=4",)),
-    LoopRow("loop_opinions", ("improvement.trust.sign=least_opinion",)),
-    LoopRow("loop_grasp", ("improvement.trust.sign=agreement_of_grasp",)),
-    LoopRow("loop_strict", ("target_precision=0.93",)),
-    LoopRow("loop_grpo", (GRPO,)),
-    LoopRow("loop_grpo_no_masks", (GRPO, "improvement.stop_at_success=false"), against="loop_grpo"),
-    LoopRow("loop_grpo_no_filter", (GRPO, "improvement.grpo.keep_low=0", "improvement.grpo.keep_high=1"), against="loop_grpo"),
-    LoopRow("loop_grpo_no_clip", (GRPO, *UNCLIPPED), against="loop_grpo"),
-    LoopRow("loop_grpo_no_lengths", (GRPO, "improvement.grpo.length_normalise=false"), against="loop_grpo"),
-    # Inverse dynamics as a reward of its own: what was read off the imagined frames against what was commanded.
-    LoopRow("loop_grpo_motion", (GRPO, "improvement.trust.sign=agreement_of_motion", "improvement.trust.use=term"), against="loop_grpo"),
-)  # fmt: skip
-
-
-ROW = {row.name: row for row in ROWS}
 OWN = ("supervised", "unseen")
 """What this script is given, beside settings of train-vla."""
 AFTER = Path("stages") / "05-after" / "evaluation"
 """Where a run of train-vla keeps how its last policy did."""
 
 
-def rows_of(scale: str) -> tuple[Row, ...]:
-    """Rows that a scale has; the loop's belong to both."""
-    return tuple(row for row in ROWS if isinstance(row, LoopRow) or scale in row.scales)
+# --- world models whose dynamics learn from nothing, with the bundled codec -------------------------------------------
 
 
-# --- world models at the quick scale --------------------------------------------------------------------------------
-
-
-def recording(out: Path, name: str, options: dict[str, str]) -> Path:
-    """Return a recording that all rows share, made where it is missing."""
-    folder = out / "recordings" / name
+def recording(scale: str, out: Path, name: str, options: dict[str, str]) -> Path:
+    """Return a recording that all rows of a scale share, made where it is missing."""
+    folder = out / scale / "recordings" / name
     base, _, styled = name.partition("-")
     if styled:
-        source = recording(out, base, options)
+        source = recording(scale, out, base, options)
         run(folder, "restyle", f"data={source}", f"seed={options['seed']}")
         return folder / "dataset"
     policy = (f"policy={options['supervised']}",) if base == "common" else ()
-    run(folder, "collect", "kind=object", f"seed={options['seed']}", *RECORDINGS[base], *policy)
+    run(folder, "collect", "kind=object", f"seed={options['seed']}", *RECORDINGS[scale][base], *policy)
     return folder / "dataset"
 
 
-def unseen_looks(out: Path, options: dict[str, str]) -> Path:
+def unseen_looks(scale: str, out: Path, options: dict[str, str]) -> Path:
     """Return the unseen episodes in looks that no training has."""
-    folder = out / "recordings" / "unseen-looks"
+    folder = out / scale / "recordings" / "unseen-looks"
     run(folder, "restyle", f"data={options['unseen']}", f"seed={options['seed']}", LOOKS)
     return folder / "dataset"
 
 
-def quick_world(row: WorldRow, out: Path, options: dict[str, str]) -> dict[str, Any]:
-    """Learn one world model's dynamics from nothing and measure it."""
-    folder = out / QUICK / f"{row.name}-world"
-    data = ",".join(str(recording(out, name, options)) for name in row.data)
+def learned_world(scale: str, row: WorldRow, out: Path, options: dict[str, str]) -> dict[str, Any]:
+    """Learn one world model's dynamics from nothing, and measure how far it carries."""
+    folder = out / scale / f"{row.name}-world"
+    data = ",".join(str(recording(scale, out, name, options)) for name in row.data)
     run(
         folder, "train-world-model", f"data=[{data}]", f"seed={options['seed']}", *DYNAMICS,
-        *(f"model.{change}" for change in row.model), *(f"training.{value}" for value in (*LEARNING, *row.training)),
+        *(f"model.{change}" for change in row.model),
+        *(f"training.{value}" for value in (*LEARNING, *STEPS[scale], *row.training)),
     )  # fmt: skip
-    plain, looks = (out / QUICK / f"{row.name}-{what}" for what in ("drift", "looks"))
+    plain, looks = (out / scale / f"{row.name}-{what}" for what in ("drift", "looks"))
     world = folder / "world_model"
     run(plain, *drift_command(world, options["unseen"], SHOWN))
-    run(looks, *drift_command(world, str(unseen_looks(out, options)), SHOWN[:1]))
+    run(looks, *drift_command(world, str(unseen_looks(scale, out, options)), SHOWN[:1]))
     found = {**drift(plain), "looks": metrics(looks)["outcome_alignment"]}
     return {"row": row.name, **found, "cpu_minutes": cpu_seconds(folder, plain, looks) / 60}
+
+
+def practised_world(row: WorldRow, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
+    """Learn a world model, measure it, and let one round of train-vla practise in it."""
+    found = learned_world(PRACTISED, row, out, options)
+    loop, world = out / PRACTISED / row.name, out / PRACTISED / f"{row.name}-world" / "world_model"
+    training = (f"training.{value}" for value in row.training)
+    run(loop, *loop_command(options), f"start={world}", "rounds=1", *training, *row.practice, *common)
+    return {**found, **success(metrics(loop)), "cpu_minutes": found["cpu_minutes"] + cpu_seconds(loop) / 60}
 
 
 def drift_command(world: Path, data: str, horizons: tuple[int, ...]) -> tuple[str, ...]:
@@ -205,10 +126,8 @@ def drift_command(world: Path, data: str, horizons: tuple[int, ...]) -> tuple[st
 def scratch_world(row: WorldRow, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
     """Run train-vla with a world model of the row's own, and measure that one."""
     loop, plain = out / FULL / row.name, out / FULL / f"{row.name}-drift"
-    model, training = (
-        (f"world_model.{value}" for value in row.model),
-        (f"scratch.training.{value}" for value in row.training),
-    )
+    model = (f"world_model.{value}" for value in row.model)
+    training = (f"{stage}training.{value}" for stage in ("scratch.", "") for value in row.training)
     run(loop, *loop_command(options), *SCRATCH, *model, *training, *row.scratch, *common)
     world = loop / metrics(loop)["world_model"]
     run(plain, *drift_command(world, options["unseen"], SHOWN))
@@ -271,7 +190,9 @@ def measure(row: Row, scale: str, out: Path, options: dict[str, str], common: li
     """Measure one row, or read it where it has finished."""
     if isinstance(row, LoopRow):
         return bundled_loop(row, out, options, common)
-    return quick_world(row, out, options) if scale == QUICK else scratch_world(row, out, options, common)
+    if scale == QUICK:
+        return learned_world(scale, row, out, options)
+    return (practised_world if scale == PRACTISED else scratch_world)(row, out, options, common)
 
 
 def cells(row: dict[str, Any]) -> list[str]:
@@ -305,7 +226,7 @@ HEADINGS = (
 def main(arguments: list[str]) -> int:
     """Run the rows that are asked for and print the table."""
     asked = given(arguments)
-    if "supervised" not in asked or asked.get("scale", FULL) not in (QUICK, FULL):
+    if "supervised" not in asked or asked.get("scale", FULL) not in (QUICK, PRACTISED, FULL):
         print(__doc__)
         return 2
     scale, out = asked.pop("scale", FULL), Path(asked.pop("out", "runs/ablations"))

@@ -138,7 +138,7 @@ def test_quick_rows_share_recordings_and_codec_and_the_loop_begins_with_the_bund
         ablate(script, tmp_path, "scale=quick", asked, "rounds=3")
 
 
-@pytest.mark.parametrize("scale", ["quick", "full"])
+@pytest.mark.parametrize("scale", ["quick", "practised", "full"])
 def test_every_row_is_a_valid_run_and_differs_from_the_full_one(script, commands, errors, tmp_path, scale):
     assert ablate(script, tmp_path, f"scale={scale}") == 0
     table = json.loads((tmp_path / f"table-{scale}.json").read_text())
@@ -146,10 +146,36 @@ def test_every_row_is_a_valid_run_and_differs_from_the_full_one(script, commands
     listed = {"no_anchor", "no_memory_noise", "no_near_success", "no_success_loss", "no_bootstrapping"}
     listed |= {"latent_buffer", "loop_no_coevolution", "loop_no_masks", "loop_keyframes", "loop_hallucination"}
     assert {row["row"] for row in table} >= listed
-    runs = [settings for command, settings in commands if command in ("train-vla", "train-world-model")]
-    assert len(runs) == len(table)
-    changed = {repr({**vars(settings), "run_dir": None}) for settings in runs}
-    assert len(changed) == len(table)
+    changed: dict[str, str] = {}
+    for command, settings in commands:
+        if command in ("train-vla", "train-world-model"):
+            own = {"run_dir": None} | ({} if scale != "practised" or command != "train-vla" else {"start": None})
+            row = Path(settings.run_dir).name.removesuffix("-world")
+            changed[row] = changed.get(row, "") + repr({**vars(settings), **own})
+    assert sorted(changed) == sorted(row["row"] for row in table)
+    assert len(set(changed.values())) == len(table)
+
+
+def test_practised_rows_practise_in_the_world_they_learned_and_refine_it_without_what_they_leave_out(
+    script, commands, errors, tmp_path
+):
+    assert ablate(script, tmp_path, "scale=practised", "rows=full,no_bootstrapping,no_near_success", "threads=1") == 0
+    worlds = {Path(s.run_dir).name: s for command, s in commands if command == "train-world-model"}
+    loops = {Path(s.run_dir).name: s for command, s in commands if command == "train-vla"}
+    assert {name: loop.start for name, loop in loops.items()} == {
+        name: f"{worlds[f'{name}-world'].run_dir}/world_model"
+        for name in ("full", "no_bootstrapping", "no_near_success")
+    }
+    assert {loop.rounds for loop in loops.values()} == {1}
+    assert {loop.threads for loop in loops.values()} == {1}
+    assert worlds["full-world"].training.steps == 3000
+    assert worlds["full-world"].training.bootstrap > 0
+    assert loops["full"].training.bootstrap > 0
+    assert worlds["no_bootstrapping-world"].training.bootstrap == loops["no_bootstrapping"].training.bootstrap == 0
+    assert loops["full"].practice.expert_episodes > loops["no_near_success"].practice.expert_episodes == 0
+    table = json.loads((tmp_path / "table-practised.json").read_text())
+    assert all(row["gain"] and row["psnr"] for row in table)
+    assert [row.get("difference", {}).get("to") for row in table] == [None, "full", "full"]
 
 
 @pytest.mark.parametrize("scale", ["quick", "full"])
