@@ -35,6 +35,7 @@ from worldrl.algorithms.offline.neubay_training import NeubayTraining, train_neu
 from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
 from worldrl.algorithms.offline.td3_bc import Td3Bc, Td3BcConfig
 from worldrl.algorithms.offline.training import OfflineTraining, train_offline
+from worldrl.core.errors import SettingError
 from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.rng import initial_weights, stream_seed
 from worldrl.core.types import Episode
@@ -64,6 +65,8 @@ from worldrl.world_models.offline.trajectory_sampling import GuidanceConfig, Sam
 from worldrl.world_models.video import VideoWorldModel
 
 METHODS = ("bc", "ravl", "neubay", "pgd")
+CHUNK = 8
+"""Control steps of a chunk of the bundled world model; an agent's action is one chunk."""
 LEVELS, SAMPLER_STEPS = 2, 16
 """Of the trajectory model: resolutions of a few chunks, and Heun steps of a draw."""
 
@@ -129,9 +132,11 @@ class LatentSettings:
     stride: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a task that is not there, and fewer than no keypoints."""
+        """Refuse a task that is not there, fewer than no keypoints, and a stride that parts chunks, before anything is recorded."""
         choose_tasks([self.task], None)
         non_negative("change.keypoints", self.keypoints)
+        if self.stride < 1 or CHUNK % self.stride:
+            raise SettingError(f"change.stride must divide the {CHUNK} control steps of a chunk, got {self.stride}")
 
 
 SETTINGS: Mapping[str, LatentSettings] = {
@@ -331,10 +336,11 @@ def notes(settings: LatentSettings) -> list[str]:
     """How it was done."""
     learned = f"{settings.keypoints} keypoints that were learned once per seed by cloning"
     seen = learned if settings.keypoints else "all numbers of a latent frame"
+    apart = "one control step" if settings.stride == 1 else f"{settings.stride} control steps"
     return [
         f"{settings.task}: {settings.episodes} episodes per seed of a scripted expert with noise {settings.noise:g} and "
         f"goals off by {100 * settings.goal_offset:g} cm; {settings.tests} test episodes, the same ones for all methods.",
         "The world model is the bundled one; it was trained on data of its own, which no agent here sees.",
-        f"Agents see {seen}, and trajectories that begin {settings.stride} control steps apart.",
+        f"Agents see {seen}, and trajectories that begin {apart} apart.",
         "NEUBAY's agent runs without a posterior: a single world model has no members to disagree.",
     ]
