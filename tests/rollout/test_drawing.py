@@ -31,6 +31,7 @@ def machine(monkeypatch):
         monkeypatch.setattr(drawing, "renderer_name", renderer_name)
         monkeypatch.setattr(drawing, "choose_backend", choose_backend)
         monkeypatch.setattr(worldrl_envs, "GIVEN_BACKEND", given)
+        monkeypatch.setattr(worldrl_envs, "CHOSEN_BACKENDS", set() if given else {"egl"})
         monkeypatch.setenv("MUJOCO_GL", given or "egl")
         return tried
 
@@ -50,6 +51,7 @@ def test_workers_draw_with_the_next_back_end_unless_the_user_named_one(machine, 
     assert drawing.embedded_drawing()["render"] == "osmesa"
     assert "rendering with osmesa (egl: no device)" in "".join(capsys.readouterr())
     assert os.environ["MUJOCO_GL"] == "osmesa"
+    assert drawing.given_backend() == ""
     drawing.embedded_drawing.cache_clear()
     tried = machine("osmesa", given="egl")
     with pytest.raises(WorkerEnvironmentError, match=r"nothing renders here \(egl: no device\).*libegl1"):

@@ -25,9 +25,11 @@ class Suite:
         return {"drawn_with": os.environ.get("MUJOCO_GL"), "tasks": []}
 """
 PROGRAM = """
+import os
 import sys
 from dataclasses import replace
 import worldrl_envs  # as every command that reads the embedded suite's tasks does
+os.environ.update({"MUJOCO_GL": os.environ["LATER"]} if "LATER" in os.environ else {})
 from worldrl.rollout.libero import libero_launch
 from worldrl.rollout.simulator_pool import SimulatorPool
 launch = libero_launch("libero_goal", cameras=[name for name in sys.argv[2:]])
@@ -49,10 +51,11 @@ def start(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     write_json(folder / RECORD, {"schema": SCHEMA, "python": str(python), CHECKED: True})
 
-    def run(*cameras, given=None):
+    def run(*cameras, given=None, later=None):
         hidden = {"MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"}  # with a display nothing is chosen
         variables = {name: value for name, value in os.environ.items() if name not in hidden}
         variables |= {"MUJOCO_GL": given} if given else {}
+        variables |= {"LATER": later} if later else {}
         command = [sys.executable, "-c", PROGRAM, str(reporter), *cameras]
         child = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=240, check=False)
         return child.stdout + child.stderr, tried.read_text().split() if tried.exists() else []
@@ -70,6 +73,12 @@ def test_what_the_user_said_is_tried_alone(start):
     said, tried = start("scene", given="egl")
     assert tried == ["egl"]
     assert "nothing renders in its environment (egl: RuntimeError: no device)" in said
+
+
+def test_what_the_user_said_in_python_after_the_import_is_heard(start):
+    said, tried = start("scene", later="osmesa")
+    assert tried == ["osmesa"], said
+    assert "drawn with osmesa" in said
 
 
 @pytest.mark.parametrize("given", [None, "osmesa"])

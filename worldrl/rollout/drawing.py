@@ -21,11 +21,13 @@ def given_backend() -> str:
     """``MUJOCO_GL`` as the user has set it; empty where its present value is the embedded suite's own choice, or there is none.
 
     Importing ``worldrl_envs`` sets it, and so does :func:`embedded_drawing`: what they chose for this Python says nothing of a
-    foreign suite's, which has its own MuJoCo and its own drivers' bindings.
+    foreign suite's, which has its own MuJoCo and its own drivers' bindings. A value that neither chose was set by the user, be it
+    in Python after that import.
     """
-    from worldrl_envs import GIVEN_BACKEND
+    from worldrl_envs import CHOSEN_BACKENDS, GIVEN_BACKEND
 
-    return GIVEN_BACKEND or ""
+    present = os.environ.get("MUJOCO_GL", "")
+    return (GIVEN_BACKEND or "") if present in CHOSEN_BACKENDS else present
 
 
 @cache
@@ -38,6 +40,8 @@ def embedded_drawing() -> dict[str, str]:
     Raises:
         WorkerEnvironmentError: nothing draws.
     """
+    from worldrl_envs import CHOSEN_BACKENDS
+
     given = given_backend()
     present = os.environ.get("MUJOCO_GL", "")
     if renderer := renderer_name(sys.executable, TIMEOUT_S):
@@ -51,4 +55,5 @@ def embedded_drawing() -> dict[str, str]:
     if backend != present:
         console().print(f"rendering with {backend} ({'; '.join(reasons)})", markup=False, highlight=False)
     os.environ["MUJOCO_GL"] = backend
+    CHOSEN_BACKENDS.add(backend)
     return {"render": backend, "renderer": renderer_name(sys.executable, TIMEOUT_S)}
