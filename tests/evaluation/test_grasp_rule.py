@@ -8,7 +8,7 @@ import pytest
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.stats import wilson
 from worldrl.evaluation.battery import drifts, summarise
-from worldrl.evaluation.grasp_rule import GraspRule, fit_rule, rank_among
+from worldrl.evaluation.grasp_rule import LEVEL, GraspRule, fit_rule, logistic
 from worldrl.evaluation.measures import Instruments, measure
 from worldrl.evaluation.world_model import f1_score
 from worldrl.rewards.success import SuccessRule
@@ -18,61 +18,84 @@ TUNED = frozenset({("PickRedCube", 0, -1, 7)})
 
 
 def drawn(seed, count=400):
-    """Imagined outcomes whose score and grasp each know a little of the truth; surprises are squares, far from normal."""
+    """Outcomes of which score and grasp each know a little; surprises are squares, far from normal."""
     draws = np.random.default_rng(seed)
     actual = draws.random(count) < 0.6
-    score = 1 / (1 + np.exp(-(actual + draws.normal(size=count))))
+    score = 1 / (1 + np.exp(-(2 * actual - 1 + draws.normal(size=count))))
     agreement = -np.square(draws.normal(size=count) * np.where(actual, 1, 4))
-    return score > 0.3, actual, score, agreement
+    return actual, score, agreement
 
 
 def fit(parts):
     return fit_rule(*parts, made_for=MADE_FOR, tuned=TUNED)
 
 
-def test_ranks_are_shares_of_what_is_known():
-    assert rank_among((1.0, 2.0, 2.0, 4.0), [0, 1, 2, 3, 9]).tolist() == [0, 0.125, 0.5, 0.75, 1]
+def test_weights_are_those_that_the_outcomes_were_drawn_with():
+    draws = np.random.default_rng(0)
+    x = draws.normal(size=(40_000, 2)) * [1, 3] + [2, -1]
+    y = draws.random(len(x)) < 1 / (1 + np.exp(-(0.5 + 1.5 * x[:, 0] - 0.7 * x[:, 1])))
+    assert logistic(x, y) == pytest.approx((0.5, 1.5, -0.7), abs=0.1)
+    apart = logistic(np.column_stack([np.arange(9.0), np.zeros(9)]), np.arange(9) > 4)  # without an error: still finite
+    assert np.isfinite(apart).all()
+    assert apart[1] > 0
+
+
+def test_odds_are_the_equation():
+    rule = GraspRule((0.5, 2.0, 3.0), 0.0, MADE_FOR, TUNED)
+    expected = 0.5 + 2 * np.log(0.9 / 0.1) - 3 * np.log(1 + 7.0)
+    assert rule.odds(np.array([0.9]), np.array([-7.0])) == pytest.approx([expected])
 
 
 def test_both_signs_together_tell_more_than_the_score_alone():
-    imagined, actual, score, agreement = drawn(1)
-    counts = fit(drawn(0)).counts(imagined, score, agreement)
-    assert not (counts & ~imagined).any()
-    by_score = fit((*drawn(0)[:3], np.zeros(400))).counts(imagined, score, 0 * agreement)
-    assert (counts == actual).mean() > (by_score == actual).mean() + 0.02
-    assert (counts & ~actual).sum() < 0.6 * (imagined & ~actual).sum()
+    actual, score, agreement = drawn(1, 4000)
+    both = fit(drawn(0)).counts(score, agreement)
+    known, told, _ = drawn(0)
+    alone = fit((known, told, np.zeros(400))).counts(score, 0 * agreement)
+    assert (both == actual).mean() > (alone == actual).mean() + 0.02
+    assert (both & ~alone).any()  # a sure grasp speaks for a dream that is less sure itself
 
 
-def test_the_threshold_tells_most_tuning_episodes_right_and_of_equal_ones_is_the_highest():
-    imagined, actual, score, agreement = drawn(2, 60)
-    rule = fit((imagined, actual, score, agreement))
+@pytest.mark.parametrize("seed", range(4))
+def test_the_threshold_tells_most_right_of_those_that_count_few_failures(seed):
+    actual, score, agreement = drawn(seed, 200)
+    rule = fit((actual, score, agreement))
+    odds = rule.odds(score, agreement)
     told = {}
-    for least in np.unique(rule.together(score, agreement)[imagined]):
-        counts = replace(rule, threshold=float(least)).counts(imagined, score, agreement)
-        told[float(least)] = int((counts == actual).sum())
+    for least in [*odds, np.inf]:
+        counts = odds >= least
+        if (counts & ~actual).sum() <= LEVEL * (~actual).sum():
+            told[least] = int((counts == actual).sum())
+    assert (rule.counts(score, agreement) == actual).sum() == max(told.values())
     assert rule.threshold == max(least for least, right in told.items() if right == max(told.values()))
-    ties = fit((np.ones(4, bool), np.array([False, True, False, True]), np.arange(4.0), np.arange(4.0)))
-    assert ties.counts(np.ones(4, bool), np.arange(4.0), np.arange(4.0)).tolist() == [False, False, False, True]
 
 
-def test_what_was_not_imagined_to_succeed_does_not_move_the_rule():
-    imagined, actual, score, agreement = drawn(3)
-    other = fit((imagined, actual, np.where(imagined, score, 0.99), np.where(imagined, agreement, 0.0)))
-    assert other == fit((imagined, actual, score, agreement))
+def test_where_failures_cannot_be_kept_out_nothing_counts():
+    actual = np.arange(10) % 2 == 0
+    alike = np.full(10, 0.5), np.zeros(10)
+    assert not fit((actual, *alike)).counts(*alike).any()
 
 
-def test_a_rule_needs_true_and_false_successes():
-    imagined, _, score, agreement = drawn(4, 50)
+def test_what_needed_a_closing_and_had_none_never_counts_and_moves_nothing():
+    actual, score, agreement = drawn(3)
+    least = -np.finfo(np.float64).max
+    unheld = np.append(agreement, [least] * 3), np.append(score, [1.0] * 3), np.append(actual, [False] * 3)
+    rule = fit((unheld[2], unheld[1], unheld[0]))
+    assert rule.weights == pytest.approx(fit((actual, score, agreement)).weights)
+    assert not rule.counts(unheld[1], unheld[0])[-3:].any()
+
+
+def test_a_rule_needs_successes_and_failures():
+    _, score, agreement = drawn(4, 50)
     for truth in (np.ones(50, bool), np.zeros(50, bool)):
-        with pytest.raises(SettingError, match=r"grasp_rule=fit: of 50 tuning episodes \d+ are imagined to succeed"):
-            fit((imagined, truth, score, agreement))
+        with pytest.raises(SettingError, match=r"grasp_rule=fit: of 50 tuning episodes \d+ really succeeded"):
+            fit((truth, score, agreement))
 
 
 def test_a_rule_is_read_as_it_was_written(tmp_path):
     rule = fit(drawn(5))
     rule.save(tmp_path / "rule.json")
     assert GraspRule.load(tmp_path / "rule.json") == rule
-    for text, words in (('{"schema": 1}', "not a rule"), ('{"schema": 2}', "schema 2"), ("{", "not valid JSON")):
+    for text, words in (('{"schema": 2}', "not a rule"), ('{"schema": 1}', "schema 1"), ("{", "not valid JSON")):
         (tmp_path / "wrong.json").write_text(text)
         with pytest.raises(ArtefactError, match=words):
             GraspRule.load(tmp_path / "wrong.json")
@@ -119,7 +142,7 @@ def test_the_closing_counts_that_came_before_the_imagined_success(push_simulator
     assert np.isnan(measure(model, runs, swapped, BARE).agreement).all()
 
 
-def test_a_success_without_a_closing_is_doubted_as_much_as_files_can_hold(push_simulator, push_runs, tmp_path):
+def test_a_success_without_a_closing_is_doubted_as_much_as_files_can_hold(push_simulator, push_runs):
     """Imagined at the first frame, before the hand closes, of a sentence whose recorded successes all closed it."""
     runs = [closing_at(run, 30) for run in push_runs[:2]]
     swapped = np.stack([run.episode.action[:32] for run in runs])
@@ -127,9 +150,8 @@ def test_a_success_without_a_closing_is_doubted_as_much_as_files_can_hold(push_s
     found = measure(push_simulator(doubt=0.9, blind=True), runs, swapped, replace(BARE, grasp=grasp))
     assert found.predicted.all()
     assert (found.agreement == np.finfo(np.float64).min).all()
-    rule = fit((found.predicted, np.array([True, False]), found.score, found.agreement))
-    rule.save(tmp_path / "rule.json")
-    assert GraspRule.load(tmp_path / "rule.json") == rule
+    rule = fit(drawn(6))
+    assert not rule.counts(found.score, found.agreement).any()
 
 
 def battery(measures, rule):
@@ -141,7 +163,7 @@ def test_the_battery_tells_outcomes_both_ways_under_names_of_their_own(push_simu
     swapped = np.roll(np.stack([run.episode.action[:32] for run in push_runs]), 1, axis=0)
     measures = measure(push_simulator(doubt=0.9, error=4), push_runs, swapped, BARE)
     right = replace(measures, agreement=np.where(measures.actual, 0.0, -9.0))
-    rule = fit((right.predicted, right.actual, right.score, right.agreement))
+    rule = fit((right.actual, right.score, right.agreement))
     plain, found = battery(right, None), battery(right, rule)
     assert {name: found[name] for name in plain} == plain
     assert found.keys() - plain.keys() == {

@@ -115,7 +115,6 @@ TURNING = {
     "workers/libero_observation.py": 1,  # LIBERO's pictures: the one place
     "data/foreign_pictures.py": 4,  # datasets of others say how theirs stand; a size given to OpenCV
     "evaluation/conventions.py": 6,  # what demonstrations are tried under, and the lines that are told
-    "evaluation/grasp_rule.py": 1,  # thresholds, the highest first
     "rewards/execution_critic.py": 1,  # two halves of the plans
     "rewards/acceptance.py": 1,  # clips in the order of time, reversed
     "rollout/reset_store.py": 1,  # steps of time

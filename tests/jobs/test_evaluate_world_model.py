@@ -360,8 +360,8 @@ def test_a_rule_of_score_and_grasp_is_fitted_on_some_episodes_and_judges_others(
     file = tmp_path / "tune" / "grasp_rule.json"
     assert tuning["grasp_rule"] == {
         "file": "grasp_rule.json",
+        "weights": list(GraspRule.load(file).weights),
         "threshold": GraspRule.load(file).threshold,
-        "imagined_successes": 4,
     }
     assert not [name for name in tuning if name.endswith("with_grasp")]
     assert "fitted on these episodes" in tuning["not_computed"]["outcome_alignment.with_grasp"]

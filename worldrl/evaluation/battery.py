@@ -193,7 +193,7 @@ def outcome_numbers(predicted: NDArray[np.bool_], actual: NDArray[np.bool_], *, 
 
 def with_grasp(measures: Measures, rule: GraspRule, *, seed: int) -> dict[str, Any]:
     """The same of outcomes told by score and grasp together, each name with :data:`WITH_GRASP`."""
-    counts = rule.counts(measures.predicted, measures.score, measures.agreement)
+    counts = rule.counts(measures.score, measures.agreement)
     return {f"{name}{WITH_GRASP}": found for name, found in outcome_numbers(counts, measures.actual, seed=seed).items()}
 
 

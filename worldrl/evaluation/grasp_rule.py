@@ -1,61 +1,67 @@
-"""Outcomes told by score and grasp together: an imagined success counts only where both, taken together, are high enough.
+"""Outcomes told by score and grasp together: the odds of a true success, from how sure a dream is and whether the hand closed well.
 
-A dream's own score is high for false successes, too; inverse dynamics of the grasp looks at the picture at the beginning and at the
-commands instead. Score (a probability) and agreement (minus a squared distance) have nothing in common but their order, so each is
-standardised by rank: the share of the tuning episodes' imagined successes that it exceeds. ::
+A dream's own score p is high for false successes, too; inverse dynamics of the grasp looks at the picture at the beginning and at the
+commands instead, and is surprised by d², a squared distance with a long tail, whose logarithm is tame. With both, by logistic
+regression on tuning episodes::
 
-    counts  <=>  imagined to succeed  and  rank(score) + rank(agreement) >= threshold
+    η = β₀ + β₁ log(p / (1 - p)) - β₂ log(1 + d²)
+    counts  <=>  η >= threshold
 
-Ranks and threshold come from tuning episodes, are kept in a file, and judge other episodes.
+The threshold is the one that tells most tuning episodes right among those by which at most :data:`LEVEL` of the failures count, the
+highest of equals. A success that needs a closing and had none (infinite surprise) never counts. What was fitted is kept in a file,
+and judges other episodes.
 
-Shapes legend: ``E`` episodes, ``N`` imagined successes among the tuning episodes.
+Shapes legend: ``E`` episodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.jsonfile import read_json, write_json
 
-SCHEMA = 1
+SCHEMA = 2
+LEVEL = 0.04
+"""Share of the tuning failures that may count: 5 % are asked of a world model, and a few hundred failures say it to a point."""
+RIDGE = 1e-2
+"""Of the logistic regression, on standardised signs: enough for signs that part the outcomes without an error."""
+EDGE = 1e-6
+"""Keeps logarithms and quotients finite."""
+STEPS = 50
+"""Newton's; a dozen are enough."""
 Key = tuple[str, int, int, int]
 """Identity of an initial state (``EpisodeSpec.key``)."""
 
 
 @dataclass(frozen=True)
 class GraspRule:
-    """When an imagined success counts.
+    """When an episode counts as an imagined success.
 
     Attributes:
-        score: of the tuning episodes' imagined successes, ascending, ``N``.
-        agreement: of their grasps, ascending, ``N``.
-        threshold: least sum of both ranks, in [0, 2].
+        weights: β₀, β₁ and β₂.
+        threshold: least η.
         made_for: hashes of the world model and of the inverse dynamics, and the sampler.
         tuned: initial states of the tuning episodes, which it must not judge.
     """
 
-    score: tuple[float, ...]
-    agreement: tuple[float, ...]
+    weights: tuple[float, float, float]
     threshold: float
     made_for: dict[str, Any]
     tuned: frozenset[Key]
 
-    def together(self, score: NDArray[np.float64], agreement: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sum of both ranks ``[E]``."""
-        return rank_among(self.score, score) + rank_among(self.agreement, agreement)
+    def odds(self, score: NDArray[np.float64], agreement: NDArray[np.float64]) -> NDArray[np.float64]:
+        """η ``[E]`` of scores p and agreements -d²."""
+        return np.column_stack([np.ones(len(score)), signs(score, agreement)]) @ np.array(self.weights)
 
-    def counts(
-        self, imagined: NDArray[np.bool_], score: NDArray[np.float64], agreement: NDArray[np.float64]
-    ) -> NDArray[np.bool_]:
-        """Which imagined successes count ``[E]``."""
-        return imagined & (self.together(score, agreement) >= self.threshold)
+    def counts(self, score: NDArray[np.float64], agreement: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which episodes count ``[E]``."""
+        return (self.odds(score, agreement) >= self.threshold) & ~unheld(agreement)
 
     def save(self, file: Path) -> None:
         """Write one JSON file."""
@@ -74,23 +80,27 @@ class GraspRule:
                 raise ArtefactError(
                     f"{file}: schema {found['schema']}, this version reads {SCHEMA}; fit the rule again"
                 )
-            score, agreement = (tuple(map(float, found[name])) for name in ("score", "agreement"))
+            constant, of_score, of_grasp = map(float, found["weights"])
             tuned = frozenset((str(task), int(i), int(state), int(seed)) for task, i, state, seed in found["tuned"])
-            return cls(score, agreement, float(found["threshold"]), dict(found["made_for"]), tuned)
+            return cls((constant, of_score, of_grasp), float(found["threshold"]), dict(found["made_for"]), tuned)
         except (KeyError, TypeError, ValueError) as error:
             raise ArtefactError(
                 f"{file}: not a rule of score and grasp: {error}; fit it again with grasp_rule=fit"
             ) from error
 
 
-def rank_among(known: Sequence[float], value: ArrayLike) -> NDArray[np.float64]:
-    """Share of ``known`` (ascending) that each value exceeds, equal ones counting half."""
-    below, upto = (np.searchsorted(known, value, side) for side in ("left", "right"))
-    return (below + upto) / (2 * len(known))
+def signs(score: NDArray[np.float64], agreement: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return log(p / (1 - p)) and -log(1 + d²), ``[E, 2]``."""
+    p = np.clip(score, EDGE, 1 - EDGE)
+    return np.column_stack([np.log(p / (1 - p)), -np.log1p(-agreement)])
+
+
+def unheld(agreement: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Mark infinite surprises ``[E]``; files hold the largest number instead."""
+    return agreement <= -np.finfo(np.float64).max
 
 
 def fit_rule(
-    imagined: NDArray[np.bool_],
     actual: NDArray[np.bool_],
     score: NDArray[np.float64],
     agreement: NDArray[np.float64],
@@ -98,10 +108,9 @@ def fit_rule(
     made_for: dict[str, Any],
     tuned: frozenset[Key],
 ) -> GraspRule:
-    """Choose the threshold that tells most outcomes of the tuning episodes right; of equal ones the highest.
+    """Fit weights and threshold.
 
     Args:
-        imagined: bool ``[E]``, imagined to succeed.
         actual: bool ``[E]``, really succeeded with the same actions.
         score: ``[E]``, debounced.
         agreement: ``[E]``, minus the surprise at the closing.
@@ -109,18 +118,37 @@ def fit_rule(
         tuned: the episodes.
 
     Raises:
-        SettingError: the imagined successes are all true, all false, or none.
+        SettingError: all episodes succeeded, or none did.
     """
-    true = actual[imagined]
-    if not true.any() or true.all():
+    if not actual.any() or actual.all():
         raise SettingError(
-            f"grasp_rule=fit: of {len(imagined)} tuning episodes {imagined.sum()} are imagined to succeed, {true.sum()} of these "
-            "came true; a threshold needs both true and false ones: give more episodes"
+            f"grasp_rule=fit: of {len(actual)} tuning episodes {actual.sum()} really succeeded; a rule needs successes and "
+            "failures: give other episodes"
         )
-    known, grasped = (tuple(np.sort(sign[imagined]).tolist()) for sign in (score, agreement))
-    rule = GraspRule(known, grasped, 0.0, made_for, tuned)
-    together = rule.together(score, agreement)[imagined]
-    candidates = np.unique(together)
-    right = [int(((together >= least) == true).sum()) for least in candidates]
-    best = len(right) - 1 - int(np.argmax(right[::-1]))
-    return GraspRule(known, grasped, float(candidates[best]), made_for, tuned)
+    held = ~unheld(agreement)
+    free = GraspRule(logistic(signs(score, agreement)[held], actual[held]), -np.inf, made_for, tuned)
+    return replace(
+        free, threshold=best_threshold(free.odds(score, agreement)[held], actual[held], int((~actual).sum()))
+    )
+
+
+def best_threshold(odds: NDArray[np.float64], actual: NDArray[np.bool_], failures: int) -> float:
+    """Return the η that tells most right among those by which at most :data:`LEVEL` of the failures count, the highest of equals."""
+    candidates = np.append(np.unique(odds), np.finfo(np.float64).max)  # by the last one nothing counts
+    false = np.array([(odds[~actual] >= least).sum() for least in candidates])
+    right = np.array([(odds[actual] >= least).sum() for least in candidates]) - false
+    allowed = candidates[false <= LEVEL * failures], right[false <= LEVEL * failures]
+    return float(allowed[0][allowed[1] == allowed[1].max()].max())
+
+
+def logistic(x: NDArray[np.float64], y: NDArray[np.bool_]) -> tuple[float, float, float]:
+    """Fit β of P(y) = 1 / (1 + exp(-β₀ - x β)) by Newton's method, with :data:`RIDGE` on standardised ``x`` ``[E, 2]``."""
+    mean, deviation = x.mean(axis=0), x.std(axis=0) + EDGE
+    z = np.column_stack([np.ones(len(x)), (x - mean) / deviation])
+    beta, ridge = np.zeros(3), RIDGE * np.diag([0.0, 1.0, 1.0])
+    for _ in range(STEPS):
+        p = 1 / (1 + np.exp(-z @ beta))
+        slope = z.T @ (p - y) + ridge @ beta
+        beta = beta - np.linalg.solve((z.T * (p * (1 - p) + EDGE)) @ z + ridge, slope)
+    of_signs = beta[1:] / deviation
+    return float(beta[0] - of_signs @ mean), float(of_signs[0]), float(of_signs[1])

@@ -88,7 +88,8 @@ class Measures:
         actual: bool ``[E]``, succeeded in the simulator within the same steps.
         score: debounced probability of success ``[E]`` within the same steps.
         agreement: ``[E]``, minus the surprise at the last closing before the imagined success, or within the same steps where
-            there is none (``rollout.shown_grasp``); NaN where nothing judges the grasp.
+            there is none (``rollout.shown_grasp``), the largest negative number where a closing was needed and there was none;
+            NaN where nothing judges the grasp.
         real: uint8 ``[E, S, Y, X, 3]``, pictures spread over the whole run; ``imagined`` likewise.
         imagined: see ``real``.
         real_outcome: uint8 ``[E, S, Y, X, 3]``, pictures spread over the steps that decide the outcome;
@@ -225,7 +226,10 @@ def _agreement(runs: Sequence[TrueRun], grasp: GraspDynamics | None, success: ND
         torch.from_numpy(np.stack(part)) for part in ([e.main_view[0] for e in episodes], [e.command for e in episodes])
     )
     until = counted_steps(success, np.array([run.recorded + HOLD_STEPS for run in runs]))
-    surprise = closings(grasp, frame, [e.instruction for e in episodes], command, until, success >= 0)[1]
+    every = np.ones(
+        len(runs), dtype=np.bool_
+    )  # judged as if all claimed a success: a rule may count what the score alone does not
+    surprise = closings(grasp, frame, [e.instruction for e in episodes], command, until, every)[1]
     # An infinite doubt as the largest number: files hold no infinity.
     return -np.nan_to_num(surprise.astype(np.float64), nan=np.nan)
 

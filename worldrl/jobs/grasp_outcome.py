@@ -32,7 +32,7 @@ def check_choice(choice: str | None, grasp: str | None) -> None:
 
 
 def made_for(inputs: dict[str, Any], model: AnyVideoModel) -> dict[str, Any]:
-    """Return what a rule is of: its ranks mean nothing for another world model, sampler or inverse dynamics."""
+    """Return what a rule is of: its odds mean nothing for another world model, sampler or inverse dynamics."""
     hashes = {name: inputs[name]["hash"] for name in ("world_model", "grasp") if name in inputs}
     return {**hashes, "sampler": sampled(model.config.dynamics)}
 
@@ -63,9 +63,9 @@ def fitted(run: RunDirectory, measures: Measures, scripts: Sequence[Script], of:
     """Fit a rule on these episodes, write it to ``run_dir/grasp_rule.json``, and say what it is.
 
     Raises:
-        SettingError: their imagined successes are all true or all false.
+        SettingError: all of them succeeded, or none did.
     """
     tuned = frozenset(script.spec.key for script in scripts)
-    rule = fit_rule(measures.predicted, measures.actual, measures.score, measures.agreement, made_for=of, tuned=tuned)
+    rule = fit_rule(measures.actual, measures.score, measures.agreement, made_for=of, tuned=tuned)
     rule.save(run.path / RULE_FILE)
-    return {"grasp_rule": {"file": RULE_FILE, "threshold": rule.threshold, "imagined_successes": len(rule.score)}}
+    return {"grasp_rule": {"file": RULE_FILE, "weights": list(rule.weights), "threshold": rule.threshold}}
