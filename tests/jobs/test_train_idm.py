@@ -13,7 +13,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.report.words import percent
-from worldrl.jobs import train_idm
+from worldrl.jobs import idm_stages, train_idm
 from worldrl.jobs.idm_execution import executions
 from worldrl.jobs.idm_stages import through_codec
 from worldrl.jobs.train_idm import TrainIdmSettings
@@ -122,6 +122,31 @@ def test_frames_are_shown_as_dreams_are_with_their_restorer(make_world_model, wi
         latent = model.codec.encode(to_unit(frame)[:, None]).float()
         assert torch.equal(shown, model.decode(latent, first)[:, 0])
         assert torch.equal(shown, through_codec(model)(frame, frame)) == (width == 0)
+
+
+def test_many_frames_through_the_codec_say_how_far_they_are(make_world_model, monkeypatch):
+    said = []
+
+    class Bar:
+        def __init__(self, description, total, *, unit):
+            said.append((description, total, unit))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            said.append("end")
+
+        def advance(self, amount):
+            said.append(amount)
+
+    monkeypatch.setattr(idm_stages, "Progress", Bar)
+    frame = torch.zeros(5, 16, 16, 3, dtype=torch.uint8)
+    through_codec(make_world_model(size=16), batch=2)(frame, frame)
+    assert said == []
+    monkeypatch.setattr(idm_stages, "MANY", 4)
+    through_codec(make_world_model(size=16), batch=2)(frame, frame)
+    assert said == [("through the codec", 5, "frames"), 2, 2, 1, "end"]
 
 
 def test_actions_between_frames_have_no_noise_floor(make_settings):

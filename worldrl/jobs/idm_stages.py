@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from worldrl.core.bootstrap import bootstrap
 from worldrl.core.errors import SettingError
-from worldrl.core.log import MetricLog, console
+from worldrl.core.log import MetricLog, Progress, console
 from worldrl.core.rng import numpy_stream, stream
 from worldrl.core.types import Episode
 from worldrl.rewards.basis import MotionBasis, measure_basis
@@ -44,6 +45,8 @@ from worldrl.rewards.limits import JointLimits
 from worldrl.world_models.codec import to_unit
 from worldrl.world_models.video import VideoWorldModel
 
+CODEC_SERIES, MANY = "through the codec", 4096
+"""What progress is called while frames go through a codec, and how many of them take long enough to show it."""
 IDM = IDM_FOLDER
 """Folder name of the artefact inside a stage."""
 
@@ -62,11 +65,14 @@ def through_codec(model: VideoWorldModel, *, noise: float = 0.0, seed: int = 0, 
     @torch.no_grad()
     def restore(frames: Tensor, first: Tensor) -> Tensor:
         parts, draw = [], stream(seed, "codec-noise")
-        for part, begun in zip(frames.split(batch), first.split(batch), strict=True):
-            with model.autocast():
-                latent = model.codec.encode(to_unit(part.to(model.device))[:, None]).float()
-            latent = latent + noise * torch.randn(latent.shape, generator=draw).to(latent.device)
-            parts.append(model.decode(latent, begun)[:, 0].cpu())
+        with Progress(CODEC_SERIES, len(frames), unit="frames") if len(frames) > MANY else nullcontext() as progress:
+            for part, begun in zip(frames.split(batch), first.split(batch), strict=True):
+                with model.autocast():
+                    latent = model.codec.encode(to_unit(part.to(model.device))[:, None]).float()
+                latent = latent + noise * torch.randn(latent.shape, generator=draw).to(latent.device)
+                parts.append(model.decode(latent, begun)[:, 0].cpu())
+                if progress is not None:
+                    progress.advance(len(part))
         return torch.cat(parts)
 
     return restore
