@@ -116,24 +116,33 @@ def test_agreement_is_a_reward_of_its_own_beside_success(tiny_policy):
     off = [[0.0, 1.0, 0.5], [0.0, 0.0, 1.0], [0.0, 0.0, 4.0], [0.0, 2.0, 1.0]]
     plain = replace(rollouts(tiny_policy, off=off), group=torch.zeros(4, dtype=torch.int64))
     plain = replace(plain, success=torch.tensor([True, False, False, False]))
-    judge = Judge(Trust(sign="agreement_of_motion", use="term", weight=0.5, limit=1.0), MotionCheck(Seer(), 4.0))
+    judge = Judge(Trust(sign="agreement_of_motion", use="term", weight=0.5), MotionCheck(Seer(), 100.0))
     same, trust = judge.judge(None, plain, seed=0)
     assert same is plain
-    assert trust.tolist() == [1, 1, 1 / 16, 1 / 4]  # the fourth ended after its first chunk, which was 2 off
+    assert trust.tolist() == [
+        -1,
+        -1,
+        -16,
+        -4,
+    ]  # below the bound, too; the fourth ended after its first chunk, which was 2 off
     batch, _ = grpo_batch(plain, GrpoConfig(**SETTINGS), trust, term_weight=judge.term_weight)
     success, agreed = torch.tensor([1.0, 0, 0, 0]), trust
     expected = sum(
         weight * (value - value.mean()) / (value.std() + 1e-6) for weight, value in ((1.0, success), (0.5, agreed))
     )
     assert batch.advantage.tolist() == pytest.approx(expected[[0, 1, 2, 3, 0, 1, 2]].tolist(), abs=1e-4)
-    factor, _ = grpo_batch(plain, GrpoConfig(**SETTINGS), trust)
+    factor, _ = grpo_batch(plain, GrpoConfig(**SETTINGS), trust.exp())
     assert len(set(factor.advantage[1:4].tolist())) == 1
     assert len(set(batch.advantage[1:4].tolist())) == 3
     assert Judge(Trust(sign="score")).term_weight == 0
 
 
 def test_a_term_is_asked_for_where_there_is_one():
+    assert (
+        Trust(sign="agreement_of_latents", use="term").limit is None
+    )  # whose doubt is in no unit that a bound is known of
     for over, words in (
+        ({"sign": "agreement_of_motion", "limit": 1.0}, "has no part in use=term"),
         ({"sign": "score"}, "needs a doubt at every chunk"),
         ({"sign": "agreement_of_grasp"}, "hands that never close"),
         ({"sign": "agreement_of_motion", "weight": 0.0}, "weight must be positive"),

@@ -149,7 +149,7 @@ def grpo_batch(
     """Turn rollouts into weighted chunks with advantages, leaving groups of one outcome out.
 
     With ``trust`` ``[B]`` in [0, 1] a rollout's reward is success times trust (``algorithms.trust``); with a ``term_weight`` above 0
-    trust is a reward of its own, normalised in its group by itself, and weighs so much beside success.
+    it is an agreement, a reward of its own, normalised in its group by itself, and weighs so much beside success.
     """
     success = rollouts.success.float()
     reward = success if trust is None or term_weight else success * trust
@@ -256,7 +256,7 @@ def grpo_update(
         temperature: at which the rollouts were sampled.
         reference: the supervised policy of the KL term.
         trust: in each rollout's success, ``[B]`` in [0, 1]; None trusts all.
-        term_weight: above 0 trust is a reward beside success, of this weight.
+        term_weight: above 0 ``trust`` is an agreement instead, a reward beside success, of this weight.
 
     Returns:
         Detached scalars.

@@ -72,7 +72,7 @@ def train_grpo(
             draw, temperature = stream_seed(seed, "update", k), exploration.temperature
             logs = grpo_update(policy, optimizer, rollouts, config, seed=draw, temperature=temperature, **believed)
             if trust is not None:
-                logs["grpo/trust" if beside else "grpo/trusted_success"] = trust.mean()
+                logs["grpo/agreement" if beside else "grpo/trusted_success"] = trust.mean()
             history.append(float(logs["grpo/imagined_success"]))
             log.write(series, k, logs)
             if (k + 1) % config.checkpoint_every == 0 or k + 1 == config.iterations:
@@ -86,7 +86,7 @@ def train_grpo(
 def _judged(
     judge: Judge | None, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int
 ) -> tuple[ImaginedRollouts, Tensor | None, float]:
-    """Return the rollouts that count, trust in each, and the weight of trust as a reward of its own."""
+    """Return the rollouts that count, trust in each (with a weight above 0 agreement), and that weight of agreement as a reward."""
     if judge is None:
         return rollouts, None, 0.0
     return *judge.judge(env, rollouts, seed=seed), judge.term_weight

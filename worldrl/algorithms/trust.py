@@ -5,10 +5,11 @@ probabilities p; agreements are minus a doubt d, the largest over a rollout's fr
 
     weight: trust = p, or d₀ / max(d, d₀)          mask: trust = 1 where p >= p₀, or d <= d₀, else 0
     shorten: a rollout ends before the first chunk with d > d₀; a success behind it is none
-    term:   trust = d₀ / max(d, d₀) of every rollout, failures too, as a reward beside success
+    term:   the agreement -d of every rollout, failures too, as a reward beside success; d₀ has no part in it, since where every d
+            stays below, trust is 1 throughout and tells no rollouts apart
 
 In self-training trust multiplies a success's weight; in GRPO it multiplies its reward, and what a shortened rollout did
-after its end teaches nothing. As a term it is GRPO's alone: A = A(success) + weight A(trust), each normalised in its group (GDPO).
+after its end teaches nothing. As a term it is GRPO's alone: A = A(success) + weight A(-d), each normalised in its group (GDPO).
 
 Shapes legend: ``B`` rollouts, ``E`` some of them, ``T`` chunks, ``L`` control steps per chunk, ``F`` frames per chunk.
 """
@@ -50,7 +51,8 @@ class Trust:
         use: ``weight`` (an untrustworthy success counts less), ``mask`` (it counts nothing) or ``shorten`` (a rollout ends where
             its doubt passes the limit), or ``term`` (GRPO: agreement is a reward of its own, beside success).
         weight: with ``use=term``, of that reward; that of success is 1.
-        limit: p₀ or d₀; null takes the success threshold for scores, and for motion and grasp what real episodes stay below.
+        limit: p₀ or d₀; null takes the success threshold for scores, and for motion and grasp what real episodes stay below. None
+            with ``use=term``.
         opinions: further imaginations of a rollout's actions, for all signs but ``score``, motion and grasp.
         idm: the inverse dynamics behind ``agreement_of_motion``.
         grasp: the one behind ``agreement_of_grasp``.
@@ -74,7 +76,11 @@ class Trust:
             raise SettingError(f"improvement.trust.opinions must be at least 2, got {self.opinions}: one has no spread")
         if self.limit is not None and self.limit <= 0:
             raise SettingError(f"improvement.trust.limit must be positive, got {self.limit}")
-        if self.sign in AGREEMENTS and self.sign not in READ and self.limit is None:
+        if self.limit is not None and self.use == TERM:
+            raise SettingError(
+                f"improvement.trust.limit has no part in use={TERM}, where the agreement itself is the reward; leave it out"
+            )
+        if self.sign in AGREEMENTS and self.sign not in READ and self.limit is None and self.use != TERM:
             raise SettingError(
                 f"improvement.trust.sign={self.sign} needs a limit of its doubt: give improvement.trust.limit (evaluate-world-model "
                 "policies.folders=[...] measures what doubts there are)"
@@ -114,13 +120,15 @@ class Judge:
 
     @property
     def term_weight(self) -> float:
-        """Weight of trust as a reward beside success; 0 where it is none."""
+        """Weight of the agreement as a reward beside success; 0 where it is none."""
         return self.config.weight if self.config.use == TERM else 0.0
 
     def judge(
         self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int
     ) -> tuple[ImaginedRollouts, Tensor | None]:
         """Return the rollouts, shortened or as they were, and trust in each ``[B]`` in [0, 1]; None where all that is left is believed.
+
+        With ``use=term`` their agreement ``[B]``, at most 0, in the place of trust.
 
         Args:
             env: in which they were just imagined: it still knows where its rows began.
@@ -131,8 +139,7 @@ class Judge:
         if config.use == SHORTEN:
             return shortened(rollouts, self._doubt(env, rollouts, seed), self._limit(env)), None
         if config.use == TERM:
-            worst = (self._doubt(env, rollouts, seed) * rollouts.valid).amax(dim=0)
-            return rollouts, trust_in_doubt(-worst, WEIGHT, self._limit(env))
+            return rollouts, -(self._doubt(env, rollouts, seed) * rollouts.valid).amax(dim=0)
         rows = rollouts.success.nonzero().squeeze(1)
         trust = torch.zeros(len(rollouts.success))
         if len(rows):
