@@ -9,7 +9,7 @@ model's codec. P is a small residual network on the features of ``context`` fram
 features ``ahead`` frames later. Features are standardised by the real videos' mean and deviation, or the cosine of any
 two pictures of one scene would be near 1. τ is not published; 0.1 here.
 
-Nothing is foreseen as well as a video in which nothing happens, so R alone would have alignment plan stillness. Guarded by motion::
+A video in which nothing happens is easily foreseen, so R alone pays alignment for stillness. Guarded by motion::
 
     m = mean_t |x_{t+ahead} - x_t| / sqrt(F),     M = clip((m - tremble) / (pace - tremble), 0, 1),     R' = (1 + R)/2 M
 
