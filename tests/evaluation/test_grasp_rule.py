@@ -89,6 +89,8 @@ def test_a_rule_needs_successes_and_failures():
     for truth in (np.ones(50, bool), np.zeros(50, bool)):
         with pytest.raises(SettingError, match=r"grasp_rule=fit: of 50 tuning episodes \d+ really succeeded"):
             fit((truth, score, agreement))
+    with pytest.raises(SettingError, match="of 50 tuning episodes 25 really succeeded"):
+        fit((np.arange(50) % 2 > 0, score, np.full(50, -np.finfo(np.float64).max)))  # nobody closed a hand
 
 
 def test_a_rule_is_read_as_it_was_written(tmp_path):

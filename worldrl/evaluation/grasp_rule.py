@@ -118,14 +118,14 @@ def fit_rule(
         tuned: the episodes.
 
     Raises:
-        SettingError: all episodes succeeded, or none did.
+        SettingError: all episodes succeeded, or none did with the closing that it needs.
     """
-    if not actual.any() or actual.all():
+    held = ~unheld(agreement)
+    if not actual[held].any() or actual.all():
         raise SettingError(
             f"grasp_rule=fit: of {len(actual)} tuning episodes {actual.sum()} really succeeded; a rule needs successes and "
             "failures: give other episodes"
         )
-    held = ~unheld(agreement)
     free = GraspRule(logistic(signs(score, agreement)[held], actual[held]), -np.inf, made_for, tuned)
     return replace(
         free, threshold=best_threshold(free.odds(score, agreement)[held], actual[held], int((~actual).sum()))

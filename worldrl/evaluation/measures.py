@@ -226,9 +226,8 @@ def _agreement(runs: Sequence[TrueRun], grasp: GraspDynamics | None, success: ND
         torch.from_numpy(np.stack(part)) for part in ([e.main_view[0] for e in episodes], [e.command for e in episodes])
     )
     until = counted_steps(success, np.array([run.recorded + HOLD_STEPS for run in runs]))
-    every = np.ones(
-        len(runs), dtype=np.bool_
-    )  # judged as if all claimed a success: a rule may count what the score alone does not
+    # Judged as if all claimed a success: a rule may count what the score alone does not.
+    every = np.ones(len(runs), dtype=np.bool_)
     surprise = closings(grasp, frame, [e.instruction for e in episodes], command, until, every)[1]
     # An infinite doubt as the largest number: files hold no infinity.
     return -np.nan_to_num(surprise.astype(np.float64), nan=np.nan)
