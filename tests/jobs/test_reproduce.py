@@ -14,6 +14,9 @@ from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, fin
 from worldrl.jobs.reproductions.eva_settings import EvaSettings
 from worldrl.jobs.reproductions.findings import VERDICTS, Claim, Findings, across_seeds
 from worldrl.jobs.reproductions.neubay_bandit import BanditSettings
+from worldrl.jobs.reproductions.offline_video import CHUNK
+from worldrl.jobs.world_model_start import BUNDLED, weights_folder
+from worldrl.world_models.video import VideoWorldModel
 
 SLOW = ("offline-video", "eva")  # opens the bundled world model nine times; records, trains and plans for two arms
 TINY = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CATALOGUE]
@@ -146,3 +149,7 @@ def test_workers_compute_the_same(tmp_path: Path) -> None:
         for n in (0, 2)
     ]
     assert results[0] == results[1]
+
+
+def test_the_stride_is_checked_against_the_bundled_models_chunk() -> None:
+    assert VideoWorldModel.load(weights_folder(BUNDLED)).chunk_length == CHUNK

@@ -114,7 +114,7 @@ CATALOGUE = {
         Entry(
             "offline-video",
             "RAVL, NEUBAY and policy-guided diffusion on video latents, against behaviour cloning in the simulator",
-            "quick 33 min of one core, 11 a seed, added up from its parts and not run whole; full not timed",
+            "quick 23 min for three seeds with two workers, beside another job; full not timed",
         ),
         Entry(
             "eva",
