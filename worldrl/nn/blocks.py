@@ -16,9 +16,8 @@ class Mlp(nn.Sequential):
     """Two linear layers with a GELU between them: ``width`` to ``hidden`` to ``out`` (``width`` when None)."""
 
     def __init__(self, width: int, hidden: int, out: int | None = None):
-        super().__init__(
-            nn.Linear(width, hidden), nn.GELU(approximate="tanh"), nn.Linear(hidden, width if out is None else out)
-        )
+        # Exact: on a CPU torch's tanh approximation takes four to six times as long, and differs by 5e-4 at most.
+        super().__init__(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width if out is None else out))
 
 
 class Block(nn.Module):

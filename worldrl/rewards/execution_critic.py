@@ -184,7 +184,7 @@ class ExecutionCritic(nn.Module):
 
     def forward(self, inputs: Tensor, kept: Tensor | None = None) -> Tensor:
         """Map each member's rows ``[K, N, ...]`` to logits ``[K, N]``; ``kept`` ``[K, N, H]`` scales hidden numbers (dropout)."""
-        hidden = F.gelu(self.into(inputs), approximate="tanh")
+        hidden = F.gelu(self.into(inputs))
         return self.out(hidden if kept is None else hidden * kept).squeeze(-1)
 
     @torch.no_grad()
