@@ -36,7 +36,8 @@ class ReproduceSettings:
     run_dir: str = setting("runs/reproduce", "where everything is written")
     seed: int = setting(0, "the first seed; the others follow it")
     scale: str = setting(
-        "quick", "tiny (does it run), quick (minutes) or full (the paper's settings where they are known)"
+        "quick",
+        "tiny (does it run), quick (minutes), full (hours of two cores) or paper (its settings where they are known)",
     )
     seeds: int | None = setting(None, "how many seeds; null takes the scale's own number")
     workers: int = setting(2, "processes at once, one thread each; 0 computes in this process")

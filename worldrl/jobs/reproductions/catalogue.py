@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from worldrl.core.errors import SettingError, nearest
 from worldrl.jobs.reproductions.findings import Findings
 
-SCALES = ("tiny", "quick", "full")
+SCALES = ("tiny", "quick", "full", "paper")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Entry:
     Attributes:
         name: what is typed.
         summary: the effect, in one line.
-        cost: of the quick and the full setting, on two cores.
+        cost: of the quick, the full and the paper's setting.
     """
 
     name: str
@@ -89,37 +89,37 @@ CATALOGUE = {
         Entry(
             "edge-of-reach-2d",
             "with true dynamics a penalised method is the base method and fails; RAVL and oracle patching do not",
-            "quick 3 min (14 to 28 CPU s per stage); full not timed",
+            "quick 3 min (14 to 28 CPU s per stage); full not timed, sized for an hour or two of two cores; paper not timed",
         ),
         Entry(
             "neubay-bandit",
             "a penalty commits to the arm that the data show; neutral Bayes tries the other and keeps the better",
-            "quick 2 min (20 CPU s per stage); full not timed",
+            "quick 2 min (20 CPU s per stage); full not timed, sized for an hour or two of two cores; paper not timed",
         ),
         Entry(
             "neubay-horizon",
             "over-estimation falls as the rollout horizon grows (a pendulum)",
-            "quick 26 min of one core; full not timed",
+            "quick 26 min of one core; full not timed, sized for an hour or two of two cores; paper not timed",
         ),
         Entry(
             "edge-of-reach",
             "the same with the simulator of a MuJoCo task as the model: base collapses, RAVL does not",
-            "quick 20 min of one core; full extrapolated, 7 h of one core per seed",
+            "quick 20 min of one core; full not timed, sized for an hour of two cores; paper extrapolated, 7 h of one core per seed",
         ),
         Entry(
             "pgd",
             "policy-guided diffusion: smaller dynamics error than the ensemble, better TD3+BC and IQL",
-            "quick 8 min of one core; full not timed",
+            "quick 8 min of one core; full not timed, sized for an hour or two of two cores; paper not timed",
         ),
         Entry(
             "offline-video",
             "RAVL, NEUBAY and policy-guided diffusion on video latents, against behaviour cloning in the simulator",
-            "quick 23 min for three seeds with two workers, beside another job; full not timed",
+            "quick 23 min for three seeds with two workers, beside another job; full not timed, sized for an hour or two of two cores; paper not timed",
         ),
         Entry(
             "eva",
             "two arms: a reward by inverse dynamics makes a video model's decoded plans executable",
-            "quick about an hour of a shared core for each of three seeds; full not timed",
+            "quick about an hour of a shared core for each of three seeds; full 40 min of one core per seed; paper not timed",
         ),
     )
 }

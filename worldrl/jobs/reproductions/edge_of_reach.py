@@ -97,7 +97,11 @@ class SimulatorSettings:
 
 
 SETTINGS: Mapping[str, SimulatorSettings] = {
-    "full": SimulatorSettings(),
+    "paper": SimulatorSettings(),
+    "full": SimulatorSettings(
+        behaviour_steps=20_000, behaviour_start=1000, behaviour_hidden=64, updates=60_000, refresh=250, starts=400,
+        hidden=128, diversity=10.0, evaluations=10,
+    ),
     # Ten critics in place of the 50 published for Hopper, which take an hour; what they lack in number, diversity makes up for.
     "quick": SimulatorSettings(
         behaviour_steps=10_000, behaviour_start=1000, behaviour_hidden=64, updates=15_000, refresh=250, starts=400,

@@ -95,7 +95,8 @@ class EdgeSettings:
 
 
 SETTINGS: Mapping[str, EdgeSettings] = {
-    "full": EdgeSettings(),
+    "paper": EdgeSettings(),
+    "full": EdgeSettings(updates=10_000, refresh=20, starts=100, generations=20, evaluations=10),
     "quick": EdgeSettings(
         updates=2500,
         refresh=20,

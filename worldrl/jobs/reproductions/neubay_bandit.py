@@ -98,7 +98,11 @@ class BanditSettings:
 
 
 SETTINGS: Mapping[str, BanditSettings] = {
-    "full": BanditSettings(),
+    "paper": BanditSettings(),
+    "full": BanditSettings(
+        updates=3000, width=128, states=64, hidden=128, encoder_lr=1e-4, head_lr=1e-4, tau=0.03, buffer=500_000, standardise=1,
+        centre=1,
+    ),
     "quick": BanditSettings(
         updates=1000, width=32, states=16, hidden=32, encoder_lr=3e-4, head_lr=3e-4, tau=0.1, buffer=200_000, standardise=1,
         centre=1,

@@ -100,7 +100,11 @@ class HorizonSettings:
 
 
 SETTINGS: Mapping[str, HorizonSettings] = {
-    "full": HorizonSettings(),
+    "paper": HorizonSettings(),
+    "full": HorizonSettings(
+        episodes=60, members=24, elites=18, model_width=96, epochs=100, updates=6000, rows=1000, rollouts=50, width=96, states=48,
+        hidden=96, encoder_rate=1e-4, head_rate=3e-4, polyak=0.02,
+    ),
     "quick": HorizonSettings(
         episodes=40,
         members=16,

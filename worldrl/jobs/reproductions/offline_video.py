@@ -140,7 +140,11 @@ class LatentSettings:
 
 
 SETTINGS: Mapping[str, LatentSettings] = {
-    "full": LatentSettings(),
+    "paper": LatentSettings(),
+    "full": LatentSettings(
+        episodes=120, noise=0.1, goal_offset=0.01, updates=10_000, hidden=128, starts=256, features=96, model_steps=4000,
+        trajectories=512, memory=64,
+    ),
     "quick": LatentSettings(
         episodes=60, noise=0.1, goal_offset=0.01, updates=3000, hidden=128, rate=1e-3, starts=128, critics=5,
         features=64, model_steps=1500, trajectories=256, memory=64, tests=50,

@@ -101,7 +101,10 @@ class GuidedSettings:
 
 
 SETTINGS: Mapping[str, GuidedSettings] = {
-    "full": GuidedSettings(),
+    "paper": GuidedSettings(),
+    "full": GuidedSettings(
+        episodes=30, features=48, model_steps=10_000, trajectories=1024, refresh=5000, model_width=100, updates=40_000, hidden=128,
+    ),
     "quick": GuidedSettings(
         episodes=20, length=16, features=32, model_steps=4000, sampler_steps=16, trajectories=512, refresh=2500,
         model_width=64, epochs=40, judged=256, updates=10_000, hidden=64,
