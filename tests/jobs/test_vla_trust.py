@@ -18,8 +18,10 @@ from worldrl.core.errors import SettingError
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog, read_metrics
 from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.jobs import vla_trust
 from worldrl.jobs.arena import EmbeddedArena
+from worldrl.jobs.idm_stages import learn_grasp
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.vla_loop import Loop, load
 from worldrl.jobs.vla_settings import TrainVlaSettings
@@ -27,7 +29,7 @@ from worldrl.jobs.vla_trust import round_judge
 from worldrl.jobs.world_model_lineage import learned_from
 from worldrl.policies.samples import make_samples
 from worldrl.policies.token_policy import TokenPolicyConfig
-from worldrl.rewards.grasp import GraspConfig
+from worldrl.rewards.grasp import GraspConfig, closing_of
 from worldrl.rewards.idm_training import IdmTraining
 from worldrl.rewards.inverse_dynamics import IdmConfig
 from worldrl.rewards.success import SuccessRule
@@ -52,7 +54,7 @@ def test_it_is_off_by_default(push_dataset, world_model, tmp_path):
     settings = settings_in(tmp_path)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
-        assert round_judge(loop, 1, world_model, [push_dataset]) is None
+        assert round_judge(loop, 1, world_model, push_dataset, [push_dataset]) is None
         assert not (tmp_path / "stages" / "round-1-4-idm").exists()
 
 
@@ -61,7 +63,7 @@ def test_one_juror_cannot_disagree(push_dataset, world_model, tmp_path):
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
         with pytest.raises(SettingError, match="has one juror"):
-            round_judge(loop, 1, world_model, [push_dataset])
+            round_judge(loop, 1, world_model, push_dataset, [push_dataset])
 
 
 def test_a_held_out_share_without_a_closing_is_reported_on_in_no_line(push_dataset, world_model, tmp_path, monkeypatch):
@@ -76,12 +78,45 @@ def test_a_held_out_share_without_a_closing_is_reported_on_in_no_line(push_datas
     settings = settings_in(tmp_path, sign="agreement_of_grasp")
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
-        assert round_judge(loop, 1, world_model, [push_dataset]).reader.bound > 0
+        assert round_judge(loop, 1, world_model, push_dataset, [push_dataset]).reader.bound > 0
         assert run.stage("round-1-4-grasp").summary["errors"] is None
     grasp = tmp_path / "stages/round-1-4-grasp/grasp"
     dataset = EpisodeDataset.open(push_dataset)
     assert [entry["hash"] for entry in read_manifest(grasp)["parents"]] == [dataset.fingerprint]
     assert Learned.read(grasp) == learned_from([dataset])
+
+
+def test_the_grasp_is_learned_from_demonstrations_too(push_dataset, world_model, push_episode, tmp_path, monkeypatch):
+    """Practice is clumsy hands alone, from which nobody learns how exact a hand can be."""
+    dataset, seen = EpisodeDataset.open(push_dataset), {}
+    demos = tmp_path / "demonstrations"
+    with LeRobotWriter(
+        demos, fps=20, cameras=("scene",), image_size=(16, 16), embodiment=dataset.header.embodiment
+    ) as writer:
+        for number in range(20, 24):
+            writer.add_episode(push_episode(number, 34, task="PickRedCube"))
+
+    def spied(folder, closings, kept, *args, **kwargs):
+        seen.update(learned=int(closings.first.sum()), kept=int(kept.first.sum()))
+        return learn_grasp(folder, closings, kept, *args, **kwargs)
+
+    monkeypatch.setattr(vla_trust, "learn_grasp", spied)
+    settings = settings_in(tmp_path, sign="agreement_of_grasp")
+    with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
+        round_judge(loop, 1, world_model, demos, [push_dataset])
+        practised, calibrating, _ = vla_trust.practice_split(loop, [push_dataset])
+    # What measures its error and bound is the practice alone: dreams are of its hands.
+    assert seen == {"learned": closings(load(demos)) + closings(practised), "kept": closings(calibrating)}
+    assert closings(load(demos)) > 0
+    assert Learned.read(tmp_path / "stages/round-1-4-grasp/grasp") == learned_from(
+        [EpisodeDataset.open(demos), dataset]
+    )
+
+
+def closings(episodes):
+    """How many of them close the hand and then succeed."""
+    return sum(closing_of(episode) >= 0 for episode in episodes)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -92,9 +127,9 @@ def test_a_learned_judge_weighs_what_is_imagined(
     settings = settings_in(tmp_path, sign=sign)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
-        judge = round_judge(loop, 1, world_model, [push_dataset])
+        judge = round_judge(loop, 1, world_model, push_dataset, [push_dataset])
         assert judge.reader.bound > 0
-        found = round_judge(loop, 1, world_model, [push_dataset])  # learned once
+        found = round_judge(loop, 1, world_model, push_dataset, [push_dataset])  # learned once
         heads = [getattr(one.reader, part).head[0].weight for one in (judge, found)]
         assert torch.equal(*heads)
         assert (tmp_path / "stages" / f"round-1-4-{part}" / part).is_dir()

@@ -246,7 +246,7 @@ def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: P
         model, rule = load_world_model(loop, world)
         learner = load_policy(policy, str(loop.device))
         config = scheduled(loop, number)
-        judge = round_judge(loop, number, model, practices)
+        judge = round_judge(loop, number, model, demos, practices)
         store = reset_store(loop, model, practices, number)
         env = imagined_env(
             model,

@@ -10,7 +10,7 @@ from worldrl.algorithms.motion_trust import MotionCheck, real_bound
 from worldrl.algorithms.trust import GRASP, JURORS, MOTION, OFF, READ, Judge
 from worldrl.core.errors import SettingError
 from worldrl.jobs.idm_stages import IDM, grasp_errors, learn_grasp, learn_idm, through_codec
-from worldrl.jobs.vla_loop import Loop, practice_split
+from worldrl.jobs.vla_loop import Loop, load, practice_split
 from worldrl.jobs.world_model_lineage import lineage, opened
 from worldrl.rewards.calibration import calibration, read_episodes
 from worldrl.rewards.columns import choose_columns, recorded_names
@@ -30,7 +30,7 @@ def reader_stage(number: int, sign: str) -> str:
     return f"round-{number}-4-{STAGES[sign]}"
 
 
-def round_judge(loop: Loop, number: int, model: AnyVideoModel, practices: Sequence[Path]) -> Judge | None:
+def round_judge(loop: Loop, number: int, model: AnyVideoModel, demos: Path, practices: Sequence[Path]) -> Judge | None:
     """Return what judges the round's imagined rollouts; None where all are believed.
 
     Raises:
@@ -46,8 +46,9 @@ def round_judge(loop: Loop, number: int, model: AnyVideoModel, practices: Sequen
         )
     if config.sign not in READ:
         return Judge(config)
-    check = motion_check if config.sign == MOTION else grasp_check
-    return Judge(config, check(loop, number, model, practices))
+    if config.sign == MOTION:
+        return Judge(config, motion_check(loop, number, model, practices))
+    return Judge(config, grasp_check(loop, number, model, demos, practices))
 
 
 def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Sequence[Path]) -> MotionCheck:
@@ -87,8 +88,12 @@ def motion_check(loop: Loop, number: int, model: AnyVideoModel, practices: Seque
     return MotionCheck(InverseDynamics.load(stage.folder / IDM, loop.device), stage.summary["bound"])
 
 
-def grasp_check(loop: Loop, number: int, model: AnyVideoModel, practices: Sequence[Path]) -> GraspCheck:
-    """Learn on the round's practice where the hand must close, or find it learned; the calibration episodes measure its error and bound."""
+def grasp_check(loop: Loop, number: int, model: AnyVideoModel, demos: Path, practices: Sequence[Path]) -> GraspCheck:
+    """Learn where the hand must close, or find it learned.
+
+    It learns from the round's practice and the demonstrations: with clumsy hands alone, what it knows least is how exact a hand can
+    be (``docs/two-arms.md``). The calibration episodes of the practice measure its error and bound.
+    """
     config = loop.settings.improvement.trust.grasp
     stage, camera = loop.run.stage(reader_stage(number, GRASP)), main_camera(model.embodiment)
     if not stage.finished:
@@ -97,7 +102,7 @@ def grasp_check(loop: Loop, number: int, model: AnyVideoModel, practices: Sequen
         seed = loop.seed("grasp", number)
         grasp = learn_grasp(
             stage.folder,
-            Closings.of(training, camera=camera),
+            Closings.of([*load(demos), *training], camera=camera),
             kept,
             config.model,
             seed=seed,
@@ -106,7 +111,7 @@ def grasp_check(loop: Loop, number: int, model: AnyVideoModel, practices: Sequen
             series=f"grasp-{number}",
         )
         bound = real_grasp_bound(grasp, kept, config.real_share)
-        parents, learned = lineage(opened(practices), [])
+        parents, learned = lineage(opened([demos, *practices]), [])
         grasp.save(stage.folder / GRASP_FOLDER, parents=parents, learned=learned)
         loop.finish(stage, {"bound": bound, "errors": grasp_errors(grasp, held_out, camera=camera, seed=seed)})
     grasp = GraspDynamics.load(stage.folder / GRASP_FOLDER, loop.device)
