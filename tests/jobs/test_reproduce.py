@@ -14,7 +14,7 @@ from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, fin
 from worldrl.jobs.reproductions.eva_settings import EvaSettings
 from worldrl.jobs.reproductions.findings import VERDICTS, Claim, Findings, across_seeds
 from worldrl.jobs.reproductions.neubay_bandit import BanditSettings
-from worldrl.jobs.reproductions.offline_video import CHUNK
+from worldrl.jobs.reproductions.offline_video_settings import CHUNK
 from worldrl.jobs.world_model_start import BUNDLED, weights_folder
 from worldrl.world_models.video import VideoWorldModel
 
@@ -72,6 +72,7 @@ def test_every_effect_has_all_scales(name: str) -> None:
         (["eva", "change.tests=many"], "change.tests: must be a number, got many"),
         (["eva", "change.tasks=BimanualOpenDrawr"], "did you mean 'BimanualOpenDrawer'?"),
         (["offline-video", "change.task=PickRedCub"], "did you mean 'PickRedCube'?"),
+        (["offline-video", "change.trajectory_share=1.5"], "change.trajectory_share must be between 0 and 1"),
         (["neubay-bandit", "scale=big"], "scale: unknown value 'big'"),
         (["neubay-bandit", "change.width=0.5"], "change.width: must be a whole number"),
     ],

@@ -8,6 +8,7 @@ dozen episodes by heart. What counts is success in MuJoCo, against
 behaviour cloning on the same data:
 
 - ``bc``: repeats the chunks of the data;
+- ``td3_bc``: learns from the data alone, beside ``pgd``;
 - ``ravl``: many diverse critics on rollouts of k chunks in the latents;
 - ``neubay``: a recurrent agent on rollouts to the time limit. The world is one model and measures no uncertainty, so
   there are no members to hold fixed and no quantile to cut at: NEUBAY's agent without its posterior;
@@ -35,7 +36,6 @@ from worldrl.algorithms.offline.neubay_training import NeubayTraining, train_neu
 from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
 from worldrl.algorithms.offline.td3_bc import Td3Bc, Td3BcConfig
 from worldrl.algorithms.offline.training import OfflineTraining, train_offline
-from worldrl.core.errors import SettingError
 from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.rng import initial_weights, stream_seed
 from worldrl.core.types import Episode
@@ -43,9 +43,9 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.report.model import Table
 from worldrl.jobs.latent_actor import LatentArena, limit_in_chunks
 from worldrl.jobs.offline_worlds import FirstUnguided, latent_trajectories, outcome_rule
-from worldrl.jobs.opening import choose_tasks
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.findings import Claim, Findings, side_by_side
+from worldrl.jobs.reproductions.offline_video_settings import LatentSettings
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.world_model_start import BUNDLED, weights_folder
 from worldrl.nn.keypoints import KeypointEncoder
@@ -53,7 +53,6 @@ from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.latent_world import LatentWorld, RecordedLatents, recorded_latents
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
-from worldrl.settings import non_negative
 from worldrl.world_models.offline.guided_dreams import DreamConfig, GuidedDreams
 from worldrl.world_models.offline.trajectory_diffusion import (
     TrajectoryDiffusion,
@@ -64,81 +63,12 @@ from worldrl.world_models.offline.trajectory_diffusion import (
 from worldrl.world_models.offline.trajectory_sampling import GuidanceConfig, SamplerConfig
 from worldrl.world_models.video import VideoWorldModel
 
-METHODS = ("bc", "ravl", "neubay", "pgd")
-CHUNK = 8
-"""Control steps of a chunk of the bundled world model; an agent's action is one chunk."""
+METHODS = ("bc", "td3_bc", "ravl", "neubay", "pgd")
+CLAIMS = (("ravl", "bc"), ("neubay", "bc"), ("pgd", "bc"), ("pgd", "td3_bc"))
+"""Which method is to succeed more often than which."""
+NAMES = {"bc": "behaviour cloning", "td3_bc": "TD3+BC without trajectories"}
 LEVELS, SAMPLER_STEPS = 2, 16
 """Of the trajectory model: resolutions of a few chunks, and Heun steps of a draw."""
-
-
-@dataclass(frozen=True)
-class LatentSettings:
-    """Settings of data and agents.
-
-    Attributes:
-        seeds: how many.
-        task: name in the embedded suite.
-        episodes: recorded per seed.
-        noise: of the expert's actions.
-        goal_offset: error of where it believes its goal to be (m, standard deviation).
-        updates: gradient steps of an agent.
-        batch: rows per update; NEUBAY's rows of tape.
-        hidden: width of two hidden layers.
-        rate: learning rate.
-        discount: γ per chunk.
-        horizon: k of RAVL, chunks.
-        starts: rollouts per generation of RAVL; NEUBAY begins a quarter as many, which are longer.
-        refresh: updates between two generations of RAVL and of the trajectories.
-        real_ratio: share of recorded rows in RAVL's batches.
-        critics: of RAVL.
-        diversity: η of RAVL.
-        window: chunks of a trajectory.
-        features: of the trajectory model's first level.
-        model_steps: of its training.
-        trajectories: per generation.
-        guidance: coefficient c.
-        memory: features of NEUBAY's memories.
-        tests: true episodes.
-        keypoints: that agents see in the latents' place; 0 shows them the latents themselves.
-        keypoint_steps: of their training, of which the best look at held-out episodes is kept.
-        stride: control steps between the beginnings of the trajectories that an episode is cut into; must divide a chunk's 8.
-    """
-
-    seeds: int = 3
-    task: str = "PickRedCube"
-    episodes: int = 200
-    noise: float = 0.3
-    goal_offset: float = 0.02
-    updates: int = 20_000
-    batch: int = 256
-    hidden: int = 256
-    rate: float = 3e-4
-    discount: float = 0.95
-    horizon: int = 2
-    starts: int = 512
-    refresh: int = 500
-    real_ratio: float = 0.5
-    critics: int = 10
-    diversity: float = 1.0
-    window: int = 4
-    features: int = 256
-    model_steps: int = 10_000
-    trajectories: int = 1024
-    guidance: float = 1.0
-    memory: int = 128
-    tests: int = 100
-    keypoints: int = 32
-    keypoint_steps: int = 800
-    stride: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuse a task that is not there, fewer than no keypoints, and a stride that parts chunks, before anything is recorded."""
-        choose_tasks([self.task], None)
-        non_negative("change.keypoints", self.keypoints)
-        if self.stride < 1 or CHUNK % self.stride:
-            raise SettingError(f"change.stride must divide the {CHUNK} control steps of a chunk, got {self.stride}")
-
-
 SETTINGS: Mapping[str, LatentSettings] = {
     "paper": LatentSettings(),
     "full": LatentSettings(
@@ -231,7 +161,7 @@ def make_agent(settings: LatentSettings, method: str, facts: Facts) -> Agent:
     common: dict[str, Any] = {"hidden": hidden, "discount": settings.discount}
     if method == "bc":
         return Bc(BcConfig(hidden, settings.rate), facts)
-    if method == "pgd":
+    if method in ("td3_bc", "pgd"):
         return Td3Bc(Td3BcConfig(learning_rate=settings.rate, **common), facts)
     if method == "neubay":
         memory = MemoryConfig(settings.memory, settings.memory // 2)
@@ -262,8 +192,8 @@ def train(settings: LatentSettings, cell: Cell, agent: Agent, latents: Latents, 
 
 
 def imagined(settings: LatentSettings, cell: Cell, latents: Latents, folder: Path) -> tuple[Any, Imagining | None]:
-    """Return where a method's imagined rows come from, and how many; nothing for behaviour cloning."""
-    if cell.method == "bc":
+    """Return where a method's imagined rows come from, and how many; nothing for those that learn from the data alone."""
+    if cell.method in ("bc", "td3_bc"):
         return None, None
     if cell.method == "pgd":
         model = trajectory_model(settings, cell.seed, latents, folder)
@@ -271,7 +201,7 @@ def imagined(settings: LatentSettings, cell: Cell, latents: Latents, folder: Pat
         guidance = GuidanceConfig(coefficient=settings.guidance)
         dreams = GuidedDreams(model, DreamConfig(settings.trajectories), sampler, guidance)
         return FirstUnguided(dreams), Imagining(
-            settings.window, 1 / 16, settings.trajectories, settings.updates // 4 or 1, 1
+            settings.window, 1 - settings.trajectory_share, settings.trajectories, settings.updates // 4 or 1, 1
         )
     config = BranchConfig(settings.starts, settings.horizon)
     size = Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, 5)
@@ -323,11 +253,11 @@ def conclude(settings: LatentSettings, results: Mapping[str, Sequence[dict[str, 
     success = {m: np.array([found["success"] for found in results[m]]) for m in METHODS}
     claims = [
         Claim(
-            f"{m} succeeds more often than behaviour cloning",
+            f"{method} succeeds more often than {NAMES[other]}",
             "success, difference",
-            (success[m] - success["bc"]).tolist(),
+            (success[method] - success[other]).tolist(),
         )
-        for m in METHODS[1:]
+        for method, other in CLAIMS
     ]
     rows = [(m, f"{x.mean():.1%}", f"{x.min():.1%}", f"{x.max():.1%}") for m, x in success.items()]
     table = Table("Success in the simulator", ("Method", "Mean", "Lowest seed", "Highest"), rows)

@@ -1,0 +1,83 @@
+"""Settings of ``offline-video``: what is recorded, and how its agents learn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from worldrl.core.errors import SettingError
+from worldrl.jobs.opening import choose_tasks
+from worldrl.settings import fraction, non_negative
+
+CHUNK = 8
+"""Control steps of a chunk of the bundled world model; an agent's action is one chunk."""
+
+
+@dataclass(frozen=True)
+class LatentSettings:
+    """Settings of data and agents.
+
+    Attributes:
+        seeds: how many.
+        task: name in the embedded suite.
+        episodes: recorded per seed.
+        noise: of the expert's actions.
+        goal_offset: error of where it believes its goal to be (m, standard deviation).
+        updates: gradient steps of an agent.
+        batch: rows per update; NEUBAY's rows of tape.
+        hidden: width of two hidden layers.
+        rate: learning rate.
+        discount: γ per chunk.
+        horizon: k of RAVL, chunks.
+        starts: rollouts per generation of RAVL; NEUBAY begins a quarter as many, which are longer.
+        refresh: updates between two generations of RAVL and of the trajectories.
+        real_ratio: share of recorded rows in RAVL's batches.
+        critics: of RAVL.
+        diversity: η of RAVL.
+        window: chunks of a trajectory.
+        features: of the trajectory model's first level.
+        model_steps: of its training.
+        trajectories: per generation.
+        trajectory_share: of the rows of TD3+BC's batches; the rest is recorded.
+        guidance: coefficient c.
+        memory: features of NEUBAY's memories.
+        tests: true episodes.
+        keypoints: that agents see in the latents' place; 0 shows them the latents themselves.
+        keypoint_steps: of their training, of which the best look at held-out episodes is kept.
+        stride: control steps between the beginnings of the trajectories that an episode is cut into; must divide a chunk's 8.
+    """
+
+    seeds: int = 3
+    task: str = "PickRedCube"
+    episodes: int = 200
+    noise: float = 0.3
+    goal_offset: float = 0.02
+    updates: int = 20_000
+    batch: int = 256
+    hidden: int = 256
+    rate: float = 3e-4
+    discount: float = 0.95
+    horizon: int = 2
+    starts: int = 512
+    refresh: int = 500
+    real_ratio: float = 0.5
+    critics: int = 10
+    diversity: float = 1.0
+    window: int = 4
+    features: int = 256
+    model_steps: int = 10_000
+    trajectories: int = 1024
+    trajectory_share: float = 15 / 16
+    guidance: float = 1.0
+    memory: int = 128
+    tests: int = 100
+    keypoints: int = 32
+    keypoint_steps: int = 800
+    stride: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse a task that is not there, fewer than no keypoints, and a stride that parts chunks, before anything is recorded."""
+        choose_tasks([self.task], None)
+        non_negative("change.keypoints", self.keypoints)
+        fraction("change.trajectory_share", self.trajectory_share)
+        if self.stride < 1 or CHUNK % self.stride:
+            raise SettingError(f"change.stride must divide the {CHUNK} control steps of a chunk, got {self.stride}")
