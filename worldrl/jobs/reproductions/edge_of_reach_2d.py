@@ -96,7 +96,7 @@ class EdgeSettings:
 
 SETTINGS: Mapping[str, EdgeSettings] = {
     "paper": EdgeSettings(),
-    "full": EdgeSettings(updates=10_000, refresh=20, starts=100, generations=20, evaluations=10),
+    "full": EdgeSettings(updates=10_000, refresh=20, starts=100, generations=20, hidden=128, evaluations=10),
     "quick": EdgeSettings(
         updates=2500,
         refresh=20,
