@@ -123,7 +123,8 @@ def test_tiny_run_resumes_and_leaves_a_page(name: str, tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in stages[1:]} == kept
     assert first["verdict"] in VERDICTS
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert [claim["n"] for claim in result["metrics"]["claims"]] == [2] * len(first["claims"])
+    counted = [claim["n"] + claim["undecided"] for claim in result["metrics"]["claims"]]
+    assert counted == [2] * len(first["claims"])
     page = (tmp_path / "run" / "report.html").read_text()
     assert first["claims"][0]["sentence"].partition(" (")[0].split("'")[0] in page
     assert "<svg" in page
