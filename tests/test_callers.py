@@ -16,7 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 MAX_LINES = 60
 """From ``def`` to the last line, docstring included."""
-ASKED = {"main", "settings_for", "run", "conclude", "SETTINGS", "METHODS"}
+ASKED = {"main", "settings_for", "run", "conclude", "numbers_read", "SETTINGS", "METHODS"}
 """What is asked for of a module that is imported by name: a command's job, a reproduction."""
 BODY = "<body>"
 _tree = cache(ast.parse)

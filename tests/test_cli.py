@@ -194,6 +194,15 @@ def test_bug_keeps_its_traceback(job: FakeJob) -> None:
         main(["doctor"])
 
 
+@pytest.mark.parametrize("name", ["worldrl.jobs.nothing", "torch.nothing", None])
+def test_a_missing_module_of_our_own_or_of_a_package_that_is_there_keeps_its_traceback(
+    job: FakeJob, name: str | None
+) -> None:
+    job.raises = ModuleNotFoundError("no such module", name=name)
+    with pytest.raises(ModuleNotFoundError):
+        main(["doctor"])
+
+
 # --- real processes ------------------------------------------------------------------------------------------------
 
 
@@ -222,6 +231,26 @@ def test_bug_exits_1_with_traceback(tmp_path: Path) -> None:
     _, err = spawn(tmp_path, "raise ZeroDivisionError('boom')", "doctor").communicate(timeout=180)
     assert "Traceback" in err
     assert "boom" in err
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments"), [("torch", ["train-vla", "--help"]), ("torch", ["train-vla"]), ("yaml", ["doctor"])]
+)
+def test_a_missing_package_is_one_line_that_names_it_and_what_brings_it(
+    tmp_path: Path, package: str, arguments: list[str]
+) -> None:
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "__init__.py").write_text(f"raise ModuleNotFoundError('no {package} here', name={package!r})")
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    call = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": paths}, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, "-m", "worldrl", *arguments], check=False, **call)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"worldrl: {package} is not installed for {sys.executable}; worldrl's own needs come with: pip install -c constraints.txt -e .\n"
+    )
+    assert done.stdout == ""
+    assert subprocess.run([sys.executable, "-m", "worldrl", "--help"], check=False, **call).returncode == 0
+    assert [path.name for path in tmp_path.iterdir()] == [package]
 
 
 def test_installed_command_answers_from_another_directory(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from worldrl import __version__
 from worldrl.core.errors import GateError, SettingError, WorldrlError, nearest
+from worldrl.core.extras import REINSTALL
 
 OK, USER_ERROR, GATE_FAILED, INTERRUPTED = 0, 2, 3, 130
 """Exit codes; 1 is Python's own for an uncaught exception, which is a bug and shows its traceback."""
@@ -299,7 +300,7 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line and return its exit code; a deliberate error becomes one line on stderr."""
+    """Run the command line and return its exit code; a deliberate error or a missing package becomes one line on stderr."""
     try:
         return dispatch(sys.argv[1:] if arguments is None else arguments)
     except GateError as error:
@@ -307,6 +308,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return GATE_FAILED
     except WorldrlError as error:
         sys.stderr.write(f"worldrl: {error}\n")
+        return USER_ERROR
+    except ModuleNotFoundError as error:
+        if error.name is None or "." in error.name:
+            raise  # a module of worldrl's own, or of a package that is there and incomplete: a bug
+        sys.stderr.write(
+            f"worldrl: {error.name} is not installed for {sys.executable}; worldrl's own needs come with: {REINSTALL}\n"
+        )
         return USER_ERROR
     except KeyboardInterrupt:
         sys.stderr.write("\nworldrl: interrupted before anything was written\n")

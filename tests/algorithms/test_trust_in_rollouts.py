@@ -78,9 +78,10 @@ def four(tiny_policy):
 def believed(rollouts, use, **over):
     """Trust in each rollout where inverse dynamics judges."""
     judge = Judge(Trust(sign="agreement_of_motion", use=use, **over), MotionCheck(Seer(), 4.0))
-    same, trust = judge.judge(None, rollouts, seed=0)
-    assert same is rollouts
-    return trust
+    judged = judge.judge(None, rollouts, seed=0)
+    assert judged.rollouts is rollouts
+    assert judged.agreement is None
+    return judged.trust
 
 
 def test_the_worst_imagined_frame_decides(four):
@@ -102,10 +103,10 @@ def test_self_training_leaves_a_masked_success_out(four, tiny_policy):
 def test_grpo_rewards_what_is_shown(four):
     config = GrpoConfig(**SETTINGS)
     plain, _ = grpo_batch(four, config)
-    trusted, _ = grpo_batch(four, config, torch.ones(4))
+    trusted, _ = grpo_batch(four, config, trust=torch.ones(4))
     torch.testing.assert_close(plain.advantage, trusted.advantage)
     assert len(plain) == 3  # the group that always succeeds teaches nothing
-    masked, logs = grpo_batch(four, config, believed(four, "mask"))
+    masked, logs = grpo_batch(four, config, trust=believed(four, "mask"))
     assert len(masked) == 7  # now its false success teaches
     assert masked.advantage[:2].tolist() == pytest.approx([0.5**0.5, -(0.5**0.5)], abs=1e-4)
     assert logs["grpo/imagined_success"] == 0.75
@@ -117,21 +118,22 @@ def test_agreement_is_a_reward_of_its_own_beside_success(tiny_policy):
     plain = replace(rollouts(tiny_policy, off=off), group=torch.zeros(4, dtype=torch.int64))
     plain = replace(plain, success=torch.tensor([True, False, False, False]))
     judge = Judge(Trust(sign="agreement_of_motion", use="term", weight=0.5), MotionCheck(Seer(), 100.0))
-    same, trust = judge.judge(None, plain, seed=0)
+    same, trust, agreement = judge.judge(None, plain, seed=0)
     assert same is plain
-    assert trust.tolist() == [
+    assert trust is None
+    assert agreement.tolist() == [
         -1,
         -1,
         -16,
         -4,
     ]  # below the bound, too; the fourth ended after its first chunk, which was 2 off
-    batch, _ = grpo_batch(plain, GrpoConfig(**SETTINGS), trust, term_weight=judge.term_weight)
-    success, agreed = torch.tensor([1.0, 0, 0, 0]), trust
+    batch, _ = grpo_batch(plain, GrpoConfig(**SETTINGS), agreement=agreement, term_weight=judge.term_weight)
+    success = torch.tensor([1.0, 0, 0, 0])
     expected = sum(
-        weight * (value - value.mean()) / (value.std() + 1e-6) for weight, value in ((1.0, success), (0.5, agreed))
+        weight * (value - value.mean()) / (value.std() + 1e-6) for weight, value in ((1.0, success), (0.5, agreement))
     )
     assert batch.advantage.tolist() == pytest.approx(expected[[0, 1, 2, 3, 0, 1, 2]].tolist(), abs=1e-4)
-    factor, _ = grpo_batch(plain, GrpoConfig(**SETTINGS), trust.exp())
+    factor, _ = grpo_batch(plain, GrpoConfig(**SETTINGS), trust=agreement.exp())
     assert len(set(factor.advantage[1:4].tolist())) == 1
     assert len(set(batch.advantage[1:4].tolist())) == 3
     assert Judge(Trust(sign="score")).term_weight == 0
@@ -172,13 +174,12 @@ def test_real_episodes_set_the_bound(push_episode):
 
 def test_a_rollout_ends_before_the_chunk_that_passes_the_limit(four, tiny_policy):
     judge = Judge(Trust(sign="agreement_of_motion", use="shorten", limit=2.0), MotionCheck(Seer(), 4.0))
-    cut, trust = judge.judge(None, four, seed=0)
-    assert trust is None
+    cut, *nothing = judge.judge(None, four, seed=0)
+    assert nothing == [None, None]
     assert cut.valid.T.tolist() == [[True, True], [True, False], [True, True], [False, False]]
     assert cut.success.tolist() == [True, False, False, False]
-    same, _ = Judge(Trust(sign="agreement_of_motion", use="shorten"), MotionCheck(Seer(), 16.0)).judge(
-        None, four, seed=0
-    )
+    lenient = Judge(Trust(sign="agreement_of_motion", use="shorten"), MotionCheck(Seer(), 16.0))
+    same = lenient.judge(None, four, seed=0).rollouts
     assert torch.equal(same.valid, four.valid)
     assert torch.equal(same.success, four.success)
     assert len(grown(cut, tiny_policy()).samples) == 2  # both chunks of the one success that is left
@@ -230,10 +231,10 @@ def test_the_chunk_of_the_last_closing_is_doubted(four, robot):
     check = GraspCheck(Palm(), robot, 1.0, ONCE)
     expected = [[0, 0.25], [0, 2.25], [0, 0], [0.25, 0]]  # 0.5 told; 0 or 2 read
     assert check.surprise(rollouts).T.tolist() == pytest.approx([pytest.approx(row) for row in expected])
-    trust = Judge(Trust(sign="agreement_of_grasp"), check).judge(None, rollouts, seed=0)[1]
+    trust = Judge(Trust(sign="agreement_of_grasp"), check).judge(None, rollouts, seed=0).trust
     assert trust.tolist() == pytest.approx([1, 1 / 2.25, 0, 1])  # the third has failed
-    assert Judge(Trust(sign="agreement_of_grasp", use="mask"), check).judge(None, rollouts, seed=0)[1].tolist() == [1, 0, 0, 1]  # fmt: skip
-    cut, _ = Judge(Trust(sign="agreement_of_grasp", use="shorten"), check).judge(None, rollouts, seed=0)
+    assert Judge(Trust(sign="agreement_of_grasp", use="mask"), check).judge(None, rollouts, seed=0).trust.tolist() == [1, 0, 0, 1]  # fmt: skip
+    cut = Judge(Trust(sign="agreement_of_grasp", use="shorten"), check).judge(None, rollouts, seed=0).rollouts
     assert cut.valid.T.tolist() == [[True, True], [True, False], [True, True], [True, False]]
     assert cut.success.tolist() == [True, False, False, True]
     with pytest.raises(SettingError, match="kept without their actions"):
@@ -267,9 +268,9 @@ def test_an_imagined_pick_without_a_closing_is_not_believed(four, robot):
     inf = float("inf")
     assert check.surprise(rollouts)[:, 1:].T.tolist() == [[0, inf], [0, 0], [inf, 0]]  # the third claims nothing
     for use in ("weight", "mask"):
-        trust = Judge(Trust(sign="agreement_of_grasp", use=use), check).judge(None, rollouts, seed=0)[1]
+        trust = Judge(Trust(sign="agreement_of_grasp", use=use), check).judge(None, rollouts, seed=0).trust
         assert trust.tolist() == [1, 0, 0, 0]
-    cut, _ = Judge(Trust(sign="agreement_of_grasp", use="shorten"), check).judge(None, rollouts, seed=0)
+    cut = Judge(Trust(sign="agreement_of_grasp", use="shorten"), check).judge(None, rollouts, seed=0).rollouts
     assert cut.success.tolist() == [True, False, False, False]
 
 
@@ -313,12 +314,12 @@ def test_scores_weigh_and_mask_successes(dreamt, sign):
     heard = further_opinions(env.world_model, starts, actions_of(rollouts, rows, env.actions), 3, seed=7)
     own = (rollouts.probability * rollouts.valid[..., None])[:, rows].transpose(0, 1).flatten(1).numpy()
     expected = torch.from_numpy(signs_of_trust(own, heard, env.rule.debounce)[sign]).float()
-    _, weight = Judge(Trust(sign=sign, opinions=3)).judge(env, rollouts, seed=7)
+    weight = Judge(Trust(sign=sign, opinions=3)).judge(env, rollouts, seed=7).trust
     assert torch.equal(weight[rows], expected)
     assert not weight[~rollouts.success].any()
-    _, mask = Judge(Trust(sign=sign, use="mask", opinions=3)).judge(env, rollouts, seed=7)
+    mask = Judge(Trust(sign=sign, use="mask", opinions=3)).judge(env, rollouts, seed=7).trust
     assert torch.equal(mask[rows], (expected >= env.rule.threshold).float())
-    _, strict = Judge(Trust(sign=sign, use="mask", opinions=3, limit=0.999)).judge(env, rollouts, seed=7)
+    strict = Judge(Trust(sign=sign, use="mask", opinions=3, limit=0.999)).judge(env, rollouts, seed=7).trust
     assert not strict.any()
 
 
@@ -329,11 +330,11 @@ def test_doubt_among_latents_weighs_and_shortens(dreamt):
     doubt = torch.from_numpy(heard.spread).unflatten(1, (3, -1)).amax(dim=-1)  # [B, T]
     assert not doubt[~rollouts.valid.T].any()  # nothing is doubted behind a success
     limit = float(doubt.amax(dim=1).median())
-    _, weight = Judge(Trust(sign="agreement_of_latents", limit=limit)).judge(env, rollouts, seed=7)
+    weight = Judge(Trust(sign="agreement_of_latents", limit=limit)).judge(env, rollouts, seed=7).trust
     rows = rollouts.success.nonzero().squeeze(1)
     alone = torch.from_numpy(ask(env, rollouts, rows, 2, seed=7).spread).amax(dim=1)
     torch.testing.assert_close(weight[rows], (limit / alone).clamp_max(1))
-    cut, _ = Judge(Trust(sign="agreement_of_latents", use="shorten", limit=limit)).judge(env, rollouts, seed=7)
+    cut = Judge(Trust(sign="agreement_of_latents", use="shorten", limit=limit)).judge(env, rollouts, seed=7).rollouts
     passed = doubt > limit
     first = torch.where(passed.any(dim=1), passed.float().argmax(dim=1), 3)
     expected = rollouts.valid & (torch.arange(3)[:, None] < first)
@@ -397,6 +398,17 @@ def test_further_opinions_count_in_both(practise, tiny_policy, algorithm):
         assert all(values["self_training/weight"] == 0 < values["self_training/samples"] for values in logs)
     with pytest.raises(SettingError, match="nothing to judge with"):
         Judge(Trust(sign="agreement_of_motion"))
+
+
+def test_agreement_as_a_term_is_logged_as_such_and_teaches_by_its_weight(practise):
+    policies = []
+    for weight in (0.2, 20.0):
+        judge = Judge(Trust(sign="agreement_of_motion", use="term", weight=weight), MotionCheck(Seer(), 4.0))
+        policy, _, logs = practise("grpo", judge, f"weight-{weight}")
+        assert all(values["grpo/agreement"] < 0 for values in logs)
+        assert not any("grpo/trusted_success" in values for values in logs)
+        policies.append(policy.parameters())
+    assert any(not torch.equal(one, two) for one, two in zip(*policies, strict=True))
 
 
 def test_without_a_sign_self_training_is_bit_for_bit_what_it_was(

@@ -10,7 +10,7 @@ from worldrl.core.errors import RunDirectoryError, SettingError
 from worldrl.jobs import reproduce
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.reproduce import ReproduceSettings
-from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, find, methods_of
+from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, find, methods_of, numbers_read
 from worldrl.jobs.reproductions.eva_settings import EvaSettings
 from worldrl.jobs.reproductions.findings import VERDICTS, Claim, Findings, across_seeds
 from worldrl.jobs.reproductions.neubay_bandit import BanditSettings
@@ -124,12 +124,45 @@ def test_tiny_run_resumes_and_leaves_a_page(name: str, tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in stages[1:]} == kept
     assert first["verdict"] in VERDICTS
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert [claim["n"] for claim in result["metrics"]["claims"]] == [2] * len(first["claims"])
+    counted = [claim["n"] + claim["undecided"] for claim in result["metrics"]["claims"]]
+    assert counted == [2] * len(first["claims"])
     page = (tmp_path / "run" / "report.html").read_text()
     assert first["claims"][0]["sentence"].partition(" (")[0].split("'")[0] in page
     assert "<svg" in page
     strips = [method for method in methods if f"{method}, seed 0" in page]
     assert strips == (methods if name == "eva" else [])
+
+
+class ComputingError(Exception):
+    """Stages are computed."""
+
+
+def test_stages_of_an_earlier_version_are_refused_before_others_are_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It kept one number of what a method climbed, in place of every term's."""
+
+    def compute(*_: object) -> None:
+        raise ComputingError
+
+    monkeypatch.setattr(reproduce, "compute", compute)
+    settings, effect = ReproduceSettings(name="eva", run_dir=str(tmp_path), scale="tiny"), find("eva").load()
+    read = numbers_read(effect, effect.SETTINGS["tiny"], "flow-grpo")
+    plain = {name: 0 for name in read if "." not in name}
+    climb = {name.removeprefix("climb."): [0.0] for name in read if name.startswith("climb.") and "terms" not in name}
+    with open_run("reproduce", settings) as run:
+        stage = run.stage("seed-1-flow-grpo")
+        stage.finish({**plain, "per_plan": {"reward": [0.0]}, "climb": climb})
+    with pytest.raises(RunDirectoryError) as refused:
+        reproduce.main(settings)
+    assert str(refused.value) == (
+        f"{stage.folder}: an earlier version finished this stage, and kept no climb.terms.moving_executability; choose a new run_dir"
+    )
+    kept = json.loads((stage.folder / "stage.json").read_text())
+    kept["summary"]["climb"]["terms"] = {"moving_executability": [0.0]}
+    (stage.folder / "stage.json").write_text(json.dumps(kept))
+    with pytest.raises(ComputingError):
+        reproduce.main(settings)
 
 
 def test_a_run_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:

@@ -13,7 +13,16 @@ from worldrl.core.errors import ProtocolError, SettingError
 from worldrl.core.learned import Learned
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
-from worldrl.jobs import align_world_model, compare, evaluate, imagine, train_idm, train_policy, train_world_model
+from worldrl.jobs import (
+    align_world_model,
+    compare,
+    evaluate,
+    evaluate_world_model,
+    imagine,
+    train_idm,
+    train_policy,
+    train_world_model,
+)
 from worldrl.jobs.compare import CompareSettings
 from worldrl.jobs.planned_execution import practised_states
 from worldrl.policies.token_policy import TokenPolicy
@@ -127,6 +136,18 @@ def test_the_world_model_dreams_of_both_arms(world, folder, two_armed_data):
     assert isinstance(model.dynamics.pose_map, JointPoseMap)
     assert len(model.dynamics.pose_map.hands) == 2
     assert model.gripper.out[-1].out_features == 2
+
+
+def test_two_armed_episodes_are_refused_where_they_cannot_be_continued(policy, world, folder, two_armed_data):
+    """Before anything is measured, and whatever their domain: dreams of policies would begin in the clean one."""
+    given = {
+        "run_dir": f"{folder}/refused", "data": f"['{two_armed_data}']", "world_model": str(world), "preset": "tiny",
+        "policies.folders": f"['{policy}']",
+    }  # fmt: skip
+    settings = compose("evaluate-world-model", evaluate_world_model.EvaluateWorldModelSettings, given)
+    with pytest.raises(SettingError, match=r"path of one tool, .* left_joint1, .* give a dataset of one-armed tasks"):
+        evaluate_world_model.main(settings)
+    assert not (folder / "refused").exists()
 
 
 @pytest.fixture(scope="module")

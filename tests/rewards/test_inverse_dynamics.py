@@ -7,15 +7,16 @@ import numpy as np
 import pytest
 import torch
 
-from worldrl.core.artefact import MANIFEST, write_artefact
+from worldrl.core.artefact import MANIFEST, parent, write_artefact
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import initial_weights, stream
+from worldrl.core.types import ImaginedVideos
 from worldrl.rewards.basis import measure_basis
 from worldrl.rewards.calibration import Readings, by_unit, calibration, over_episodes, read_episodes
 from worldrl.rewards.columns import Column, choose_columns, column_values, recorded_names
 from worldrl.rewards.idm_training import IdmFrames, IdmTraining, beta_nll, fit_idm, new_idm, scale_deviations
-from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics, read_once
 from worldrl.rewards.limits import JointLimits
 
 SMALL = {"width": 16, "blocks": 1, "keypoints": 4, "value_width": 4, "hidden": 32}
@@ -122,6 +123,25 @@ def test_a_folder_gives_back_the_same_model(tmp_path):
     write_artefact(tmp_path / "odd", kind="idm", config={"columns": []}, tensors={})
     with pytest.raises(ArtefactError, match="do not fit this version"):
         InverseDynamics.load(tmp_path / "odd")
+
+
+def test_what_was_opened_twice_decodes_videos_once(tmp_path, monkeypatch):
+    """A copy that was made from something else, too; other weights or another window are another reader."""
+    calls, decode = [], InverseDynamics.decode
+    monkeypatch.setattr(InverseDynamics, "decode", lambda idm, frames: calls.append(idm) or decode(idm, frames))
+    idm = make(2)
+    idm.save(tmp_path / "idm")
+    idm.save(tmp_path / "copy", parents=[parent(tmp_path / "idm")])
+    first, again, copy = (InverseDynamics.load(tmp_path / name) for name in ("idm", "idm", "copy"))
+    frames = torch.randint(0, 256, (2, 4, 16, 16, 3), generator=stream(0, "frames"), dtype=torch.uint8)
+    videos = ImaginedVideos(frames, torch.zeros(2, 3, 1), 0.1, ["a", "b"])
+    assert read_once(first, videos) is read_once(again, videos) is read_once(copy, videos)
+    assert calls == [first]
+    copy.trust.fill_(2.0)
+    others = [copy, make(2, seed=1), make(1)]
+    for count, other in enumerate(others, start=2):
+        assert torch.equal(read_once(other, videos), decode(other, frames).mean)
+        assert len(calls) == count
 
 
 # --- learning -------------------------------------------------------------------------------------------------------

@@ -144,18 +144,23 @@ class GrpoBatch:
 
 
 def grpo_batch(
-    rollouts: ImaginedRollouts, config: GrpoConfig, trust: Tensor | None = None, *, term_weight: float = 0.0
+    rollouts: ImaginedRollouts,
+    config: GrpoConfig,
+    *,
+    trust: Tensor | None = None,
+    agreement: Tensor | None = None,
+    term_weight: float = 0.0,
 ) -> tuple[GrpoBatch, dict[str, Tensor]]:
     """Turn rollouts into weighted chunks with advantages, leaving groups of one outcome out.
 
-    With ``trust`` ``[B]`` in [0, 1] a rollout's reward is success times trust (``algorithms.trust``); with a ``term_weight`` above 0
-    it is an agreement, a reward of its own, normalised in its group by itself, and weighs so much beside success.
+    With ``trust`` ``[B]`` in [0, 1] a rollout's reward is success times trust (``algorithms.trust``). ``agreement`` ``[B]`` is a
+    reward of its own, normalised in its group by itself, and weighs ``term_weight`` beside success.
     """
     success = rollouts.success.float()
-    reward = success if trust is None or term_weight else success * trust
+    reward = success if trust is None else success * trust
     advantage = group_advantage(reward, rollouts.group)
-    if trust is not None and term_weight:
-        advantage = advantage + term_weight * group_advantage(trust, rollouts.group)
+    if agreement is not None:
+        advantage = advantage + term_weight * group_advantage(agreement, rollouts.group)
     keep = informative(reward > 0, rollouts.group, low=config.keep_low, high=config.keep_high)
     chunk, row = (rollouts.valid & keep).nonzero(as_tuple=True)
     length = rollouts.valid.sum(dim=0).float()  # T_i
@@ -243,6 +248,7 @@ def grpo_update(
     temperature: float,
     reference: TrainablePolicy | None = None,
     trust: Tensor | None = None,
+    agreement: Tensor | None = None,
     term_weight: float = 0.0,
 ) -> dict[str, Tensor]:
     """Improve the policy on one batch of rollouts; a batch without an informative group changes nothing.
@@ -256,7 +262,8 @@ def grpo_update(
         temperature: at which the rollouts were sampled.
         reference: the supervised policy of the KL term.
         trust: in each rollout's success, ``[B]`` in [0, 1]; None trusts all.
-        term_weight: above 0 ``trust`` is an agreement instead, a reward beside success, of this weight.
+        agreement: of each rollout, ``[B]``, a reward beside success; None where it is none.
+        term_weight: of that reward; success has 1.
 
     Returns:
         Detached scalars.
@@ -264,7 +271,7 @@ def grpo_update(
     Raises:
         NonFiniteError: the loss or its gradient is not finite.
     """
-    batch, logs = grpo_batch(rollouts, config, trust, term_weight=term_weight)
+    batch, logs = grpo_batch(rollouts, config, trust=trust, agreement=agreement, term_weight=term_weight)
     for part in minibatches(batch, config, seed) if len(batch) else ():
         loss, part_logs = grpo_loss(policy, part.to(policy.device), config, reference, temperature=temperature)
         optimizer.zero_grad(set_to_none=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from worldrl.algorithms.grpo import GrpoConfig, grpo_update
 from worldrl.algorithms.imagination import imagine_batch
-from worldrl.algorithms.trust import Judge
+from worldrl.algorithms.trust import Judge, Judgement
 from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.interfaces import Stateful, TrainablePolicy
 from worldrl.core.log import MetricLog, Progress
@@ -67,12 +67,12 @@ def train_grpo(
             rollouts = imagine_batch(
                 env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=draw
             )
-            rollouts, trust, beside = _judged(judge, env, rollouts, seed=stream_seed(seed, "judge", k))
-            believed = {"trust": trust, "term_weight": beside, "reference": reference}
-            draw, temperature = stream_seed(seed, "update", k), exploration.temperature
-            logs = grpo_update(policy, optimizer, rollouts, config, seed=draw, temperature=temperature, **believed)
-            if trust is not None:
-                logs["grpo/agreement" if beside else "grpo/trusted_success"] = trust.mean()
+            judged = _judged(judge, env, rollouts, seed=stream_seed(seed, "judge", k))
+            weight = 0.0 if judge is None else judge.term_weight
+            believed = {"trust": judged.trust, "agreement": judged.agreement, "term_weight": weight}
+            draw = stream_seed(seed, "update", k)
+            given = {"seed": draw, "temperature": exploration.temperature, "reference": reference}
+            logs = grpo_update(policy, optimizer, judged.rollouts, config, **given, **believed) | _means(judged)
             history.append(float(logs["grpo/imagined_success"]))
             log.write(series, k, logs)
             if (k + 1) % config.checkpoint_every == 0 or k + 1 == config.iterations:
@@ -83,10 +83,12 @@ def train_grpo(
     return history
 
 
-def _judged(
-    judge: Judge | None, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int
-) -> tuple[ImaginedRollouts, Tensor | None, float]:
-    """Return the rollouts that count, trust in each (with a weight above 0 agreement), and that weight of agreement as a reward."""
-    if judge is None:
-        return rollouts, None, 0.0
-    return *judge.judge(env, rollouts, seed=seed), judge.term_weight
+def _judged(judge: Judge | None, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int) -> Judgement:
+    """Judge rollouts; without a judge all are believed as they are."""
+    return Judgement(rollouts) if judge is None else judge.judge(env, rollouts, seed=seed)
+
+
+def _means(judged: Judgement) -> dict[str, Tensor]:
+    """Mean of what was computed of trust and agreement, by its name in the log."""
+    named = {"grpo/trusted_success": judged.trust, "grpo/agreement": judged.agreement}
+    return {name: value.mean() for name, value in named.items() if value is not None}

@@ -28,7 +28,7 @@ from torch import Tensor
 from worldrl.algorithms.advantages import mates_mean
 from worldrl.algorithms.behaviour_cloning import BehaviourCloning, Source, clone
 from worldrl.algorithms.imagination import imagine_batch
-from worldrl.algorithms.trust import Judge
+from worldrl.algorithms.trust import Judge, Judgement
 from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.log import MetricLog, Progress
@@ -191,8 +191,8 @@ def _grow(
 ) -> Grown:
     """Imagine one batch."""
     rollouts = imagine_batch(env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=seed)
-    rollouts, trust = (rollouts, None) if judge is None else judge.judge(env, rollouts, seed=seed)
-    return grown(rollouts, policy, trust)
+    judged = Judgement(rollouts) if judge is None else judge.judge(env, rollouts, seed=seed)
+    return grown(judged.rollouts, policy, judged.trust)
 
 
 def _log_and_save(batch: Grown, folder: Path, log: MetricLog, series: str, number: int) -> None:

@@ -17,6 +17,7 @@ Shapes legend: ``B`` rollouts, ``E`` some of them, ``T`` chunks, ``L`` control s
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -98,6 +99,20 @@ class Trust:
             raise SettingError(f"improvement.trust.weight must be positive, got {self.weight}")
 
 
+class Judgement(NamedTuple):
+    """What judging ``B`` rollouts leaves of them.
+
+    Attributes:
+        rollouts: shortened, or as they were.
+        trust: in each rollout's success, ``[B]`` in [0, 1]; None where all that is left is believed.
+        agreement: of each rollout, ``[B]``, at most 0, a reward beside success; None unless ``use=term``.
+    """
+
+    rollouts: ImaginedRollouts
+    trust: Tensor | None = None
+    agreement: Tensor | None = None
+
+
 @dataclass(frozen=True)
 class Judge:
     """Judges the rollouts of one environment.
@@ -123,12 +138,8 @@ class Judge:
         """Weight of the agreement as a reward beside success; 0 where it is none."""
         return self.config.weight if self.config.use == TERM else 0.0
 
-    def judge(
-        self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int
-    ) -> tuple[ImaginedRollouts, Tensor | None]:
-        """Return the rollouts, shortened or as they were, and trust in each ``[B]`` in [0, 1]; None where all that is left is believed.
-
-        With ``use=term`` their agreement ``[B]``, at most 0, in the place of trust.
+    def judge(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int) -> Judgement:
+        """Judge rollouts: trust in their successes, with ``use=term`` their agreement, with ``use=shorten`` what is left of them.
 
         Args:
             env: in which they were just imagined: it still knows where its rows began.
@@ -137,16 +148,16 @@ class Judge:
         """
         config = self.config
         if config.use == SHORTEN:
-            return shortened(rollouts, self._doubt(env, rollouts, seed), self._limit(env)), None
+            return Judgement(shortened(rollouts, self._doubt(env, rollouts, seed), self._limit(env)))
         if config.use == TERM:
-            return rollouts, -(self._doubt(env, rollouts, seed) * rollouts.valid).amax(dim=0)
+            return Judgement(rollouts, agreement=-(self._doubt(env, rollouts, seed) * rollouts.valid).amax(dim=0))
         rows = rollouts.success.nonzero().squeeze(1)
         trust = torch.zeros(len(rollouts.success))
         if len(rows):
             sign = self._sign(env, rollouts, rows, seed)
             believe = trust_in_doubt if config.sign in AGREEMENTS else trust_in_score
             trust[rows] = believe(sign, config.use, self._limit(env))
-        return rollouts, trust
+        return Judgement(rollouts, trust)
 
     def _limit(self, env: WorldModelVecEnv) -> float:
         if self.config.limit is not None:

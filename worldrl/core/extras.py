@@ -7,6 +7,9 @@ from typing import Any
 
 from worldrl.core.errors import MissingExtraError
 
+REINSTALL = "pip install -c constraints.txt -e ."
+"""Brings everything that is not optional."""
+
 
 def require(module: str, *, extra: str) -> Any:
     """Import an optional module.

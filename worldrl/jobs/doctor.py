@@ -26,6 +26,7 @@ import numpy as np
 from rich.console import Console
 
 from worldrl.core.errors import WorkerEnvironmentError, WorldrlError
+from worldrl.core.extras import REINSTALL
 from worldrl.core.run import RunDirectory
 from worldrl.jobs.setup_adopt import lacking_checkout
 from worldrl.paths import bundled_weights
@@ -33,7 +34,6 @@ from worldrl.rollout.environments import CHECKED, NAMES, find_environment
 from worldrl.settings import as_plain, positive, resume_command, setting
 from worldrl.workers.rendering import RENDER_PROGRAM, choose_backend
 
-REINSTALL = "pip install -c constraints.txt -e ."
 EXTRAS = {
     "stable_baselines3": "sb3",
     "minari": "offline",

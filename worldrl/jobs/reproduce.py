@@ -7,19 +7,20 @@ killed run goes on with the stages that are missing. The verdict follows from th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rich.table import Table as TerminalTable
 
+from worldrl.core.errors import RunDirectoryError
 from worldrl.core.log import console
 from worldrl.core.provenance import package_versions
-from worldrl.core.run import RunDirectory
+from worldrl.core.run import RunDirectory, Stage
 from worldrl.evaluation.report.model import Filmstrip, Number, ReportData
 from worldrl.evaluation.report.store import save_report
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, Cell, Task, changed, find, methods_of
+from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, Cell, Task, changed, find, methods_of, numbers_read
 from worldrl.jobs.reproductions.findings import VERDICTS, Findings, claims_table
 from worldrl.jobs.reproductions.strips import kept_strips
 from worldrl.jobs.side_by_side import run_tasks
@@ -72,6 +73,8 @@ def main(settings: ReproduceSettings) -> dict[str, Any]:
     methods = methods_of(effect, sizes)
     cells = [Cell(m, settings.seed + k) for k in range(settings.seeds or sizes.seeds) for m in methods]
     with open_run("reproduce", settings) as run:
+        for cell in cells:
+            refuse_earlier(run.stage(stage_name(cell)), numbers_read(effect, sizes, cell.method))
         results = compute(run, settings, cells)
         findings = effect.conclude(sizes, results)
         findings = replace(findings, filmstrips=[*findings.filmstrips, *pictures(run, settings.seed, methods)])
@@ -101,6 +104,27 @@ def compute(run: RunDirectory, settings: ReproduceSettings, cells: Sequence[Cell
     for cell, stage in stages.items():
         results.setdefault(cell.method, []).append(stage.summary)
     return results
+
+
+def refuse_earlier(stage: Stage, read: Sequence[str]) -> None:
+    """Refuse a finished stage that lacks some of what is read of it, before hours go into the others.
+
+    Raises:
+        RunDirectoryError: an earlier version finished it.
+    """
+    if not stage.finished:
+        return
+    held = flat_names(stage.summary)
+    if lacking := [name for name in read if name not in held]:
+        raise RunDirectoryError(
+            f"{stage.folder}: an earlier version finished this stage, and kept no {', '.join(lacking)}; choose a new run_dir"
+        )
+
+
+def flat_names(summary: Mapping[str, Any], prefix: str = "") -> set[str]:
+    """Names of all numbers and their groups; those within a group follow its own and a dot."""
+    inner = [flat_names(value, f"{prefix}{name}.") for name, value in summary.items() if isinstance(value, Mapping)]
+    return {f"{prefix}{name}" for name in summary}.union(*inner)
 
 
 def stage_name(cell: Cell) -> str:

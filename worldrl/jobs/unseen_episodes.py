@@ -25,8 +25,8 @@ def open_unseen(folders: Sequence[str], world_model: Path) -> EpisodeDataset:
         world_model: folder of the world model, which tells what it has learned from.
 
     Raises:
-        SettingError: it, or weights that it began with, learned from one of them or from one of their episodes, there is
-            no episode, or a task is not the embedded suite's.
+        SettingError: one is of another robot than one arm, the world model, or weights that it began with, learned from one of them
+            or from one of their episodes, there is no episode, or a task is not the embedded suite's.
         ArtefactError: a dataset is missing or damaged, or two do not fit together.
     """
     from worldrl_envs.tasks import task_names
@@ -34,6 +34,7 @@ def open_unseen(folders: Sequence[str], world_model: Path) -> EpisodeDataset:
     datasets = [EpisodeDataset.open(folder) for folder in folders]
     learned = Learned.read(world_model)
     for folder, dataset in zip(folders, datasets, strict=True):
+        one_arm(dataset.embodiment)
         refuse_seen(folder, dataset, learned, world_model)
     data = datasets[0].concatenate(*datasets[1:])
     if not len(data):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from worldrl.jobs.reproductions.eva import SETTINGS, claims, conclude, gain_claim
+from worldrl.jobs.reproductions.eva import SETTINGS, claims, conclude, gain_claim, numbers_read
 from worldrl.jobs.reproductions.eva_climb import needed, reached_by_both, smoothed, times_less
 from worldrl.jobs.reproductions.eva_limits import limits_table
 from worldrl.jobs.reproductions.eva_settings import ALIGNED, ARMS, CONTROLS
@@ -212,6 +212,27 @@ def test_fewer_arms_make_fewer_claims_and_rows():
     assert "(all tasks together 0.80, 0.80)" in " ".join(whole.notes)
     told = " ".join(whole.notes)
     assert "5 steps more of the same training, without alignment: success 0.50 becomes 0.50" in told
+
+
+def test_the_page_reads_what_it_says_it_reads():
+    """Stages that hold only that are enough, so whoever has it can go on, and no other stage ends in a KeyError."""
+    settings, whole = replace(QUICK, tests=2, practice=5, limit_plans=3), results(foreseen_success=0.5)
+    for arm in ("none", *CONTROLS, *ALIGNED):
+        whole[arm] = [{**found, "planned_violations": [0.1, 0.0, 0.2]} for found in whole[arm]]
+    kept = {arm: [only(found, numbers_read(settings, arm)) for found in each] for arm, each in whole.items()}
+    assert kept != whole
+    assert conclude(settings, kept).claims == conclude(settings, whole).claims
+    assert {"motions", "climb.terms.execution", "climb.cpu_seconds"} <= set(numbers_read(settings, "flow-grpo"))
+    assert not {"motions", "climb.rows"} & set(numbers_read(settings, "recorded"))
+
+
+def only(found, names, prefix=""):
+    """Take the named numbers, dotted where nested."""
+    return {
+        name: only(value, names, f"{prefix}{name}.") if isinstance(value, dict) else value
+        for name, value in found.items()
+        if any(f"{each}.".startswith(f"{prefix}{name}.") for each in names)
+    }
 
 
 def test_a_reward_is_asked_within_each_seed_and_task():

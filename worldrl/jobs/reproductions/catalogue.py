@@ -55,7 +55,10 @@ class Task:
 
 
 class Reproduction(Protocol):
-    """What a module of this folder offers. Settings are a frozen dataclass of numbers, ``seeds`` among them, and names."""
+    """What a module of this folder offers. Settings are a frozen dataclass of numbers, ``seeds`` among them, and names.
+
+    It may offer ``numbers_read`` (see the function of that name below), so that stages of earlier versions are refused.
+    """
 
     SETTINGS: Mapping[str, Any]
     METHODS: Sequence[str]
@@ -128,6 +131,11 @@ CATALOGUE = {
 def methods_of(effect: Reproduction, settings: Any) -> Sequence[str]:
     """Methods that are run: all of the effect, or those that its settings choose (``methods``)."""
     return getattr(settings, "methods", effect.METHODS)
+
+
+def numbers_read(effect: Reproduction, settings: Any, method: str) -> Sequence[str]:
+    """Names of what an effect reads off a method's finished stage, dotted where nested; none where the effect names none."""
+    return getattr(effect, "numbers_read", lambda settings, method: ())(settings, method)
 
 
 def find(name: str) -> Entry:

@@ -34,11 +34,19 @@ from worldrl.core.stats import paired
 from worldrl.evaluation.kept_motion import kept_motion
 from worldrl.evaluation.report.model import Curve
 from worldrl.jobs.reproductions.catalogue import Cell
-from worldrl.jobs.reproductions.eva_arms import MEASURES, MOTIONS, aligned, executed, executed_again, picture_rows
-from worldrl.jobs.reproductions.eva_climb import climb_label, look_points
+from worldrl.jobs.reproductions.eva_arms import (
+    FORESEEN,
+    MEASURES,
+    MOTIONS,
+    aligned,
+    executed,
+    executed_again,
+    picture_rows,
+)
+from worldrl.jobs.reproductions.eva_climb import SPENT, climb_label, look_points
 from worldrl.jobs.reproductions.eva_controls import trained_on
 from worldrl.jobs.reproductions.eva_critic import with_critic
-from worldrl.jobs.reproductions.eva_limits import PLANNED, halved, limits_table, rates_of
+from worldrl.jobs.reproductions.eva_limits import MEASURED, PLANNED, halved, limits_table, rates_of
 from worldrl.jobs.reproductions.eva_parts import open_parts
 from worldrl.jobs.reproductions.eva_settings import ALIGNED, ARMS, CONTROLS, GIVEN, EvaSettings, term_weights
 from worldrl.jobs.reproductions.eva_tables import (
@@ -61,6 +69,10 @@ from worldrl.rewards.basis import REAL_SHARE
 METHODS = ARMS
 GAIN, EPISODES = 0.06, 400
 """Points of success that EVA's alignment gains, and how many paired episodes are to say so."""
+CRITIC_READ = (
+    "learned", "executed", "successes", "failures", "auroc", "auroc_pooled", "imagined_rows", "cpu_seconds", "seconds",
+)  # fmt: skip
+"""What is told of a critic and its practice."""
 QUICK = EvaSettings(
     seeds=3, tasks="BimanualOpenDrawer", codec_steps=1800, width=144, depth=4, world_steps=6000, first_chunk_share=0.5,
     idm_width=32, idm_steps=4000, iterations=10, prompts=4, tests=20, look_every=2, horizon=48,
@@ -92,6 +104,28 @@ def run(settings: EvaSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     rows = picture_rows(settings, cell, parts)
     save_strip(folder, rows, [f"step {k * settings.stride}" for k in range(max(map(len, rows.values())))])
     return {**trained, **measured}
+
+
+def numbers_read(settings: EvaSettings, method: str) -> list[str]:
+    """Name what :func:`conclude` reads off an arm's stage, dotted where nested: an earlier version may have kept less."""
+    names = ["success", "episodes", "hits"]
+    if method in GIVEN:
+        return names
+    names += [*MEASURES, MOTIONS, "per_plan.reward", "test_rows"]
+    if settings.practice:
+        names += [FORESEEN, f"per_plan.{FORESEEN}"]
+    if settings.practice and method == "none":
+        names += [f"critic.{name}" for name in CRITIC_READ]
+    if settings.limit_plans and method in MEASURED:
+        names.append(PLANNED)
+    if method in (*CONTROLS, *ALIGNED):
+        names += ["imagined_rows", "trained_rows", "cost"]
+    if method in CONTROLS:
+        names.append("further_steps")
+    if method in ALIGNED:
+        names += [f"climb.{name}" for name in ("reward", "rows", *SPENT)]
+        names += [f"climb.terms.{name}" for name in term_weights(settings)]
+    return names
 
 
 # --- what was found -------------------------------------------------------------------------------------------------
