@@ -12,6 +12,7 @@ from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
 from worldrl.core.rng import initial_weights
 from worldrl.core.types import Episode
 from worldrl.jobs.latent_actor import LatentActor, forgetful, recurrent
+from worldrl.nn.chunk_basis import ChunkBasis
 from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.rollout.latent_world import recorded_latents
 from worldrl.rollout.rows import Row
@@ -53,6 +54,19 @@ def test_simulator_and_data_show_the_same_observation(
     expected = agent.act(rows.obs[:2], generator=None).reshape(2, world_model.chunk_length, 7)
     torch.testing.assert_close(torch.from_numpy(actor.act(seen)), expected)
     torch.testing.assert_close(torch.cat(told), rows.obs[:2])
+
+
+def test_an_agent_of_components_plays_the_chunk_they_stand_for(
+    push_episodes: list[Episode], world_model: Any, recorded: Any
+) -> None:
+    basis = ChunkBasis.of(recorded.rows.action, 2)
+    rows = recorded.told_in(basis).rows
+    with initial_weights(0, "bc"):
+        agent = Bc(BcConfig((8,)), Facts.of(rows, [0.0, 1.0]))
+    actor, row = LatentActor(world_model, forgetful(agent), basis=basis).build(), row_at(push_episodes[0], 0)
+    actor.begin(row)
+    expected = basis.decode(agent.act(rows.obs[:1], generator=None)).reshape(1, world_model.chunk_length, 7)
+    torch.testing.assert_close(torch.from_numpy(actor.act([row])), expected)
 
 
 def test_an_episode_remembers_its_own_chunks_alone(

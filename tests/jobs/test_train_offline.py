@@ -26,6 +26,7 @@ from worldrl.jobs.offline_scores import interval_scores
 from worldrl.jobs.reproductions.catalogue import CATALOGUE
 from worldrl.jobs.reproductions.pgd import GuidedSettings
 from worldrl.jobs.train_offline import offline_agent, settings_for
+from worldrl.nn.chunk_basis import ChunkBasis
 from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.registry import ALGORITHMS
 from worldrl.rollout.vector_episodes import dataset_environment
@@ -314,11 +315,20 @@ def test_agent_of_keypoints_goes_on_where_it_stopped(latents: Any, tmp_path: Pat
         offline_worlds.fit_keypoints, training=KeypointTraining(steps=20, batch=16, hidden=8, look_every=10)
     )
     monkeypatch.setattr(offline_worlds, "fit_keypoints", short)
-    tokens = ("keypoints=2", "stride=2", "algorithm=bc", "episodes=1", "training.steps=4", "training.evaluate_every=2")
+    tokens = (
+        "keypoints=2",
+        "components=3",
+        "stride=2",
+        "algorithm=bc",
+        "episodes=1",
+        "training.steps=4",
+        "training.evaluate_every=2",
+    )
     assert latents("PickRedCube", *tokens) == 0
     whole = result(tmp_path)["metrics"]
     encoder = KeypointEncoder.load(tmp_path / "run" / "keypoints")
     agent = load_agent(tmp_path / "run" / "agent", offline_agent("bc"))
+    assert agent.facts.action_size == ChunkBasis.load(tmp_path / "run" / "components").components == 3
     video: Any = open_world_model(tmp_path / "video", torch.device("cpu"))
     assert agent.facts.obs_size == encoder.points_size + 7 + video.embed(["lift"]).shape[1]
     (tmp_path / "run").rename(tmp_path / "whole")
@@ -329,9 +339,10 @@ def test_agent_of_keypoints_goes_on_where_it_stopped(latents: Any, tmp_path: Pat
     assert result(tmp_path)["metrics"] == whole
 
 
-def test_keypoints_of_vectors_are_refused(run: Any, capsys: Any) -> None:
-    assert run("world=none", "algorithm=bc", "keypoints=4") == 2
-    assert "keypoints=4: vectors have no latents" in " ".join(capsys.readouterr().err.split())
+@pytest.mark.parametrize("name", ["keypoints", "components"])
+def test_keypoints_and_components_of_vectors_are_refused(run: Any, capsys: Any, name: str) -> None:
+    assert run("world=none", "algorithm=bc", f"{name}=4") == 2
+    assert f"{name}=4: vectors have no latents" in " ".join(capsys.readouterr().err.split())
 
 
 def test_latents_of_tasks_that_cannot_be_played_are_refused(latents: Any, capsys: Any, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.interfaces import StateWorld
 from worldrl.core.rng import initial_weights, row_streams, stream
 from worldrl.core.types import Episode
+from worldrl.nn.chunk_basis import ChunkBasis
 from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.rewards.success import SuccessRule, first_success
 from worldrl.rollout.latent_world import (
@@ -91,6 +92,22 @@ def test_an_encoder_shows_recorded_and_imagined_moments_alike(world_model: Any, 
     )
     torch.testing.assert_close(after, encoder(after_plain))
     assert not after.requires_grad
+
+
+def test_a_step_in_components_is_the_step_of_the_chunk_they_stand_for(world_model: Any, recorded: Any) -> None:
+    basis = ChunkBasis.of(recorded.rows.action, 3)
+    told = recorded.told_in(basis).rows.action
+    torch.testing.assert_close(told, basis.encode(recorded.rows.action))
+    plain, world = (LatentWorld(world_model, recorded.records, RULE, None, kind) for kind in (None, basis))
+    assert world.action_size == 3 < plain.action_size
+    index = torch.tensor([2, 0])
+    (state, _), (same, _) = (w.start(index, generator=stream(0, "start")) for w in (world, plain))
+    _, outcome = world.step(state, told[index], generator=stream(0, "step"))
+    _, whole = plain.step(same, basis.decode(told[index]), generator=stream(0, "step"))
+    assert torch.equal(outcome.obs, whole.obs)
+    assert not torch.equal(
+        outcome.obs, plain.step(same, recorded.rows.action[index] * 0, generator=stream(0, "step"))[1].obs
+    )
 
 
 @pytest.mark.parametrize(("certainty", "debounce", "ends"), [(0.99, 1, [1]), (0.99, 3, [2]), (0.5, 1, [])])

@@ -24,6 +24,7 @@ from worldrl.algorithms.offline.neubay import Neubay
 from worldrl.core.types import Episode
 from worldrl.evaluation.offline import OfflineEvaluation
 from worldrl.evaluation.protocol import embedded_protocol
+from worldrl.nn.chunk_basis import ChunkBasis
 from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.rollout.latent_world import latent_obs
 from worldrl.rollout.real import rollout_episodes
@@ -32,7 +33,7 @@ from worldrl.rollout.rows import Row
 from worldrl.world_models.video import VideoWorldModel
 
 DecideChunk = Callable[[Tensor], Tensor]
-"""Maps an observation ``[1, S]`` to a chunk ``[1, A]`` in [-1, 1]; called once per chunk, so it may remember."""
+"""Maps an observation ``[1, S]`` to a chunk ``[1, A]``, or its components, in [-1, 1]; called once per chunk, so it may remember."""
 
 
 def recurrent(agent: Neubay) -> Callable[[], DecideChunk]:
@@ -64,11 +65,13 @@ class LatentActor:
         model: its codec and instruction encoder make the observations.
         begins: gives every episode a decider of its own.
         encoder: of observations, the one that the agent learned with; None shows it the latents themselves.
+        basis: of its actions, likewise; None where it chooses all numbers of a chunk.
     """
 
     model: VideoWorldModel
     begins: Callable[[], DecideChunk]
     encoder: KeypointEncoder | None = None
+    basis: ChunkBasis | None = None
 
     def build(self) -> LatentActor:
         """Return itself: there is no other process to build it in."""
@@ -95,7 +98,9 @@ class LatentActor:
         # Of the memory it shows the newest frame alone.
         obs = latent_obs(self.model, self.model.start([record]), self.encoder)
         actions = self.model.embodiment.actions
-        return actions.unscaled(row.mind(obs).reshape(-1, actions.size)).cpu().numpy()
+        told = row.mind(obs)
+        chunk = told if self.basis is None else self.basis.decode(told)
+        return actions.unscaled(chunk.reshape(-1, actions.size)).cpu().numpy()
 
 
 def played(actor: LatentActor, task: str, episodes: int, seed: int) -> list[Episode]:
@@ -128,11 +133,13 @@ class LatentArena:
         model: its codec and instruction encoder make the observations.
         tasks: names.
         encoder: of observations; None shows the latents themselves.
+        basis: of actions; None takes all numbers of a chunk.
     """
 
     model: VideoWorldModel
     tasks: tuple[str, ...]
     encoder: KeypointEncoder | None = None
+    basis: ChunkBasis | None = None
 
     def play(self, agent: Any, *, seed: int, episodes: int, gamma: float) -> OfflineEvaluation:
         """Play the first ``episodes`` initial states of each task with the most likely chunks.
@@ -147,7 +154,7 @@ class LatentArena:
             One entry per episode, task after task; lengths in control steps, without what a critic promised.
         """
         begins = recurrent(agent) if isinstance(agent, Neubay) else forgetful(agent)
-        actor = LatentActor(self.model, begins, self.encoder)
+        actor = LatentActor(self.model, begins, self.encoder, self.basis)
         found = [episode for task in self.tasks for episode in played(actor, task, episodes, seed)]
         lengths = np.array([len(episode) for episode in found], np.int64)
         success = np.array([episode.success for episode in found])

@@ -29,6 +29,7 @@ from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
 from worldrl.jobs.latent_actor import embedded_tasks, limit_in_chunks
 from worldrl.jobs.online_phase import rollouts_in
 from worldrl.jobs.world_model_start import weights_folder
+from worldrl.nn.chunk_basis import ChunkBasis
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.latent_world import LatentWorld, RecordedLatents, recorded_latents
 from worldrl.world_models.loading import open_world_model
@@ -50,6 +51,10 @@ from worldrl.world_models.offline.true_dynamics import TrueDynamics
 from worldrl.world_models.video import VideoWorldModel
 
 WORLDS = ("none", "ensemble", "true", "diffusion", "latent")
+KEYPOINTS, COMPONENTS = "keypoints", "components"
+"""Settings of ``world=latent``, and folders of the encoder that an agent sees through and of the basis that it acts in."""
+LATENT = (KEYPOINTS, COMPONENTS, "stride")
+"""Settings of that world alone."""
 AUTO, LEARNED = "auto", "learned"
 """Termination rules that no registry holds: the environment's own, and one fitted to the dataset's terminals."""
 GUIDED = Imagining(horizon=32, real_ratio=1 / 16, rollouts=8192, refresh_every=10_000, generations=1)
@@ -128,8 +133,20 @@ def open_data(settings: Any, device: torch.device) -> Opened:
         latents = recorded if settings.stride == 1 else recorded_latents(model, episodes, stride=1)
         encoder, _ = fit_keypoints(latents, model.codec.latent_shape, settings.keypoints, seed=settings.seed)
         recorded = recorded.through(encoder.to(device))
+    basis = ChunkBasis.of(recorded.rows.action, settings.components) if settings.components else None
+    if basis is not None:
+        recorded, basis = recorded.told_in(basis), basis.to(device)
     data = latent_trajectories(recorded, settings.data, settings.max_episode_steps or known_limit(tasks, model))
-    return Opened(data, LatentWorld(model, recorded.records, outcome_rule(model), encoder), tasks)
+    return Opened(data, LatentWorld(model, recorded.records, outcome_rule(model), encoder, basis), tasks)
+
+
+def save_view(opened: Opened, folder: Path) -> None:
+    """Save what an agent of latents needs beside its weights: through what it sees, and in what it acts."""
+    if opened.world is not None:
+        parts = {KEYPOINTS: opened.world.encoder, COMPONENTS: opened.world.basis}
+        for name, part in parts.items():
+            if part is not None:
+                part.save(folder / name)
 
 
 def known_limit(tasks: Sequence[str], model: VideoWorldModel) -> int | None:

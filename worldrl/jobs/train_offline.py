@@ -35,6 +35,7 @@ from worldrl.jobs.offline_scores import Arena, final_score, online_budget, show,
 from worldrl.jobs.offline_worlds import (
     AUTO,
     GUIDED,
+    LATENT,
     WORLDS,
     DiffusionSettings,
     Imagined,
@@ -42,6 +43,7 @@ from worldrl.jobs.offline_worlds import (
     open_data,
     open_imagined,
     published_diffusion,
+    save_view,
 )
 from worldrl.jobs.online_phase import OnlineConfig, PlannerConfig, check_online, check_snapshots, online_phase
 from worldrl.jobs.opening import open_run
@@ -65,8 +67,6 @@ UNCERTAINTY_MEANING = (
 )
 NAME = "agent"
 """Of the training's series and streams, and of the folder that holds the agent."""
-KEYPOINTS = "keypoints"
-"""Folder of the encoder that an agent of keypoints sees through."""
 
 
 @dataclass
@@ -82,6 +82,9 @@ class TrainOfflineSettings:
     world_model: str = setting(BUNDLED, "video world model of world=latent: a folder, or bundled")
     keypoints: int = setting(
         0, "with world=latent, learned keypoints that agents see in the latents' place; 0 for none"
+    )
+    components: int = setting(
+        0, "with world=latent, principal components of a chunk that agents choose; 0 for all its numbers"
     )
     stride: int = setting(0, "with world=latent, control steps between trajectories of an episode; 0 takes a chunk's")
     rows: int = setting(0, "learn from the first so many rows; 0 takes all")
@@ -109,9 +112,9 @@ class TrainOfflineSettings:
         """Check the names and ranges, and that algorithm and world fit together."""
         one_of("world", self.world, WORLDS)
         one_of("uncertainty", self.uncertainty, [kind.value for kind in Uncertainty if kind is not Uncertainty.none])
-        for name in ("rows", "episodes", "watched_episodes", "keypoints", "stride"):
+        for name in ("rows", "episodes", "watched_episodes", *LATENT):
             non_negative(name, getattr(self, name))
-        for name in ("keypoints", "stride"):
+        for name in LATENT:
             if getattr(self, name) and self.world != "latent":
                 raise SettingError(
                     f"{name}={getattr(self, name)}: vectors have no latents; give world=latent, or {name}=0"
@@ -216,8 +219,7 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
         watch = None if env is None or not settings.watched_episodes else watcher(settings, env, data.info)
         report = train(settings, agent, data, rows, imagined, watch, folder=run.path / "checkpoints", log=log)
         agent.save(run.path / NAME, space=space_of(data))
-        if opened.world is not None and opened.world.encoder is not None:
-            opened.world.encoder.save(run.path / KEYPOINTS)
+        save_view(opened, run.path)
         metrics = summary(settings, data, report, imagined) | final_score(settings, agent, env, data.info)
         metrics |= diagnose(settings, agent, data, imagined.imagination, device)
         if settings.online.steps:
@@ -297,7 +299,7 @@ def open_environment(settings: TrainOfflineSettings, opened: Opened) -> Arena | 
                 f"world=latent: {settings.data} holds {foreign[0]!r}, which is no task of the embedded suite, so that its agents "
                 "cannot be played; give episodes=0 watched_episodes=0"
             )
-        return LatentArena(opened.world.model, opened.tasks, opened.world.encoder)
+        return LatentArena(opened.world.model, opened.tasks, opened.world.encoder, opened.world.basis)
     env = dataset_environment(opened.data.info)
     check_spaces(env, opened.data)
     return env

@@ -2,7 +2,8 @@
 
 An observation is the newest latent frame, flattened, the command, scaled, and the embedded instruction; with an encoder
 (:class:`~worldrl.nn.keypoints.KeypointEncoder`) its keypoints take the frame's place. One step is one chunk: an action holds all
-``a L`` numbers of its ``L`` control steps. The reward is 1 where the outcome head has been sure of success for as long as the
+``a L`` numbers of its ``L`` control steps, or with a basis (:class:`~worldrl.nn.chunk_basis.ChunkBasis`) the few components
+that stand for them. The reward is 1 where the outcome head has been sure of success for as long as the
 rule asks, and there the task ends; else 0. Everything is imagined.
 
 Recorded episodes become rows of the same space: their frames go through the same codec, their actions are cut into the
@@ -29,6 +30,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_streams
 from worldrl.core.transitions import Outcome, Transitions
 from worldrl.core.types import Episode, ResetRecord
+from worldrl.nn.chunk_basis import ChunkBasis
 from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.rewards.success import SuccessRule, first_success
 from worldrl.rollout.reset_store import record_at
@@ -82,6 +84,7 @@ class LatentWorld:
             store's. They are encoded once, here.
         rule: when imagined frames count as success.
         encoder: of observations, on the model's device; None shows the latents themselves.
+        basis: of actions, on the model's device; None takes all numbers of a chunk.
     """
 
     measures_uncertainty = False
@@ -92,8 +95,9 @@ class LatentWorld:
         records: Sequence[ResetRecord],
         rule: SuccessRule,
         encoder: KeypointEncoder | None = None,
+        basis: ChunkBasis | None = None,
     ):
-        self.model, self.rule, self.encoder = model, rule, encoder
+        self.model, self.rule, self.encoder, self.basis = model, rule, encoder, basis
         self.starts = start_states(model, records)
 
     @property
@@ -103,8 +107,12 @@ class LatentWorld:
 
     @property
     def action_size(self) -> int:
-        """Numbers ``A`` per action: a whole chunk."""
-        return self.model.chunk_length * self.model.embodiment.actions.size
+        """Numbers per action: a whole chunk's ``A``, or its components."""
+        return (
+            self.basis.components
+            if self.basis is not None
+            else self.model.chunk_length * self.model.embodiment.actions.size
+        )
 
     def start(self, index: Tensor, *, generator: torch.Generator) -> tuple[LatentState, Tensor]:
         """Begin at the records of ``index`` int64 ``[B]``. Draws nothing."""
@@ -116,7 +124,7 @@ class LatentWorld:
         return LatentState(state.video.select(index), state.streak[index.to(state.streak.device)])
 
     def step(self, state: LatentState, action: Tensor, *, generator: torch.Generator) -> tuple[LatentState, Outcome]:
-        """Imagine one chunk; ``action`` is float32 ``[B, a L]`` in [-1, 1], the robot's range scaled.
+        """Imagine one chunk; ``action`` is float32 ``[B, a L]`` in [-1, 1], the robot's range scaled, or its components ``[B, C]``.
 
         Raises:
             ActionError: wrong shape or non-finite values; ``state`` is untouched.
@@ -125,7 +133,7 @@ class LatentWorld:
         rows = state.video.rows
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         actions = self.model.embodiment.actions
-        chunk = action.reshape(rows, -1, actions.size)
+        chunk = (action if self.basis is None else self.basis.decode(action)).reshape(rows, -1, actions.size)
         told = chunk if actions.unit else actions.unscaled(chunk)
         video, imagined = self.model.imagine(state.video, told, generators=row_streams(seed, ["latent"], rows))
         first, streak = first_success(imagined.success_prob.cpu(), self.rule, state.streak)
@@ -168,6 +176,10 @@ class RecordedLatents:
 
         rows = replace(self.rows, obs=seen(self.rows.obs), next_obs=seen(self.rows.next_obs))
         return replace(self, rows=rows)
+
+    def told_in(self, basis: ChunkBasis) -> RecordedLatents:
+        """Return the same rows with their chunks as components; ``self`` must hold whole chunks."""
+        return replace(self, rows=replace(self.rows, action=basis.encode(self.rows.action)))
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ No paper has this one: the three algorithms meet the bundled video world model o
 world. One step is a chunk of 8 control steps, the reward the outcome head's success (:mod:`worldrl.rollout.latent_world`).
 The data of a seed are episodes of a clumsy scripted expert in one task. All agents see them through keypoints that were learned
 once (:mod:`worldrl.algorithms.offline.latent_keypoints`): an agent that sees all numbers of a latent frame learns a few
-dozen episodes by heart. What counts is success in MuJoCo, against
+dozen episodes by heart. They act in the first principal components of the recorded chunks (:mod:`worldrl.nn.chunk_basis`). What counts is success in MuJoCo, against
 behaviour cloning on the same data:
 
 - ``bc``: repeats the chunks of the data;
@@ -48,6 +48,7 @@ from worldrl.jobs.reproductions.findings import Claim, Findings, side_by_side
 from worldrl.jobs.reproductions.offline_video_settings import LatentSettings
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.world_model_start import BUNDLED, weights_folder
+from worldrl.nn.chunk_basis import ChunkBasis
 from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.rollout.actors import ExpertActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset
@@ -95,6 +96,7 @@ class Latents:
         recorded: the data in its latents.
         facts: of them.
         encoder: through which they are seen; None shows the latents.
+        basis: in which actions are told; None tells whole chunks.
         explained: R² of held-out chunks that were cloned through it.
     """
 
@@ -102,6 +104,7 @@ class Latents:
     recorded: RecordedLatents
     facts: Facts
     encoder: KeypointEncoder | None = None
+    basis: ChunkBasis | None = None
     explained: float | None = None
 
 
@@ -111,7 +114,7 @@ def run(settings: LatentSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     with initial_weights(cell.seed, "offline-video", cell.method):
         agent = make_agent(settings, cell.method, latents.facts)
     train(settings, cell, agent, latents, folder)
-    arena = LatentArena(latents.model, (settings.task,), latents.encoder)
+    arena = LatentArena(latents.model, (settings.task,), latents.encoder, latents.basis)
     found = arena.play(agent, seed=cell.seed, episodes=settings.tests, gamma=settings.discount)
     seen = {} if latents.explained is None else {"keypoints_explained": latents.explained}
     return {"success": float(found.returns.mean()), "episodes": len(found.index)} | seen
@@ -134,9 +137,11 @@ def open_latents(settings: LatentSettings, seed: int, folder: Path) -> Latents:
     if settings.keypoints:
         encoder, explained = open_keypoints(settings, seed, model, episodes, folder)
         recorded = recorded.through(encoder)
+    basis = ChunkBasis.of(recorded.rows.action, settings.components) if settings.components else None
+    recorded = recorded if basis is None else recorded.told_in(basis)
     data = latent_trajectories(recorded, settings.task)
     facts = Facts.of(recorded.rows, data.returns(), updates=settings.updates)
-    return Latents(model, recorded, facts, encoder, explained)
+    return Latents(model, recorded, facts, encoder, basis, explained)
 
 
 def open_keypoints(
@@ -162,12 +167,13 @@ def make_agent(settings: LatentSettings, method: str, facts: Facts) -> Agent:
     if method == "bc":
         return Bc(BcConfig(hidden, settings.rate), facts)
     if method in ("td3_bc", "pgd"):
-        return Td3Bc(Td3BcConfig(learning_rate=settings.rate, **common), facts)
+        return Td3Bc(Td3BcConfig(learning_rate=settings.rate, alpha=settings.alpha, **common), facts)
     if method == "neubay":
         memory = MemoryConfig(settings.memory, settings.memory // 2)
         rates: dict[str, Any] = {"encoder_rate": settings.rate / 10, "head_rate": settings.rate}
-        return Neubay(NeubayConfig(memory=memory, **rates, **common), facts)
+        return Neubay(NeubayConfig(memory=memory, temperature=settings.temperature, **rates, **common), facts)
     rates = {f"{part}_rate": settings.rate for part in ("actor", "critic", "temperature")}
+    rates |= {"temperature": settings.temperature, "entropy_backup": False}
     return Ravl(RavlConfig(critics=settings.critics, diversity=settings.diversity, **rates, **common), facts)
 
 
@@ -210,7 +216,9 @@ def imagined(settings: LatentSettings, cell: Cell, latents: Latents, folder: Pat
 
 def world_of(latents: Latents) -> LatentWorld:
     """Return the world model as a state world that begins at the recorded moments."""
-    return LatentWorld(latents.model, latents.recorded.records, outcome_rule(latents.model), latents.encoder)
+    return LatentWorld(
+        latents.model, latents.recorded.records, outcome_rule(latents.model), latents.encoder, latents.basis
+    )
 
 
 def trajectory_model(settings: LatentSettings, seed: int, latents: Latents, folder: Path) -> TrajectoryDiffusion:
@@ -270,11 +278,12 @@ def notes(settings: LatentSettings) -> list[str]:
     """How it was done."""
     learned = f"{settings.keypoints} keypoints that were learned once per seed by cloning"
     seen = learned if settings.keypoints else "all numbers of a latent frame"
+    told = f"{settings.components} principal components of a chunk" if settings.components else "all numbers of a chunk"
     apart = "one control step" if settings.stride == 1 else f"{settings.stride} control steps"
     return [
         f"{settings.task}: {settings.episodes} episodes per seed of a scripted expert with noise {settings.noise:g} and "
         f"goals off by {100 * settings.goal_offset:g} cm; {settings.tests} test episodes, the same ones for all methods.",
         "The world model is the bundled one; it was trained on data of its own, which no agent here sees.",
-        f"Agents see {seen}, and trajectories that begin {apart} apart.",
+        f"Agents see {seen}, choose {told}, and learn from trajectories that begin {apart} apart.",
         "NEUBAY's agent runs without a posterior: a single world model has no members to disagree.",
     ]

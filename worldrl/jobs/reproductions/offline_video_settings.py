@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from worldrl.core.errors import SettingError
 from worldrl.jobs.opening import choose_tasks
-from worldrl.settings import fraction, non_negative
+from worldrl.settings import fraction, non_negative, positive
 
 CHUNK = 8
 """Control steps of a chunk of the bundled world model; an agent's action is one chunk."""
@@ -41,6 +41,11 @@ class LatentSettings:
         guidance: coefficient c.
         memory: features of NEUBAY's memories.
         tests: true episodes.
+        alpha: α of TD3+BC, what values weigh beside cloning. Cloning is a mean over the numbers of an action, so it holds each of
+            many less tightly than each of the three to six that the published 2.5 is for.
+        temperature: α of RAVL at the beginning, and of NEUBAY, which keeps it. A success is worth 1 at most, and the entropy of a
+            chunk many times that.
+        components: that stand for the numbers of a chunk in all agents' actions; 0 leaves them all.
         keypoints: that agents see in the latents' place; 0 shows them the latents themselves.
         keypoint_steps: of their training, of which the best look at held-out episodes is kept.
         stride: control steps between the beginnings of the trajectories that an episode is cut into; must divide a chunk's 8.
@@ -70,6 +75,9 @@ class LatentSettings:
     guidance: float = 1.0
     memory: int = 128
     tests: int = 100
+    alpha: float = 0.2
+    temperature: float = 0.01
+    components: int = 8
     keypoints: int = 32
     keypoint_steps: int = 800
     stride: int = 1
@@ -78,6 +86,8 @@ class LatentSettings:
         """Refuse a task that is not there, fewer than no keypoints, and a stride that parts chunks, before anything is recorded."""
         choose_tasks([self.task], None)
         non_negative("change.keypoints", self.keypoints)
+        non_negative("change.components", self.components)
+        positive("change.temperature", self.temperature)
         fraction("change.trajectory_share", self.trajectory_share)
         if self.stride < 1 or CHUNK % self.stride:
             raise SettingError(f"change.stride must divide the {CHUNK} control steps of a chunk, got {self.stride}")
