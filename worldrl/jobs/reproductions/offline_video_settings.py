@@ -75,7 +75,7 @@ class LatentSettings:
     guidance: float = 1.0
     memory: int = 128
     tests: int = 100
-    alpha: float = 0.2
+    alpha: float = 0.05
     temperature: float = 0.01
     components: int = 8
     keypoints: int = 32
