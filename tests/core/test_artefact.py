@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 import torch
 
-from worldrl.core.artefact import artefact_hash, parent, read_artefact, read_config, read_manifest, write_artefact
+from worldrl.core.artefact import (
+    artefact_hash,
+    fitting,
+    parent,
+    read_artefact,
+    read_config,
+    read_manifest,
+    write_artefact,
+)
 from worldrl.core.errors import ArtefactError
 from worldrl.core.jsonfile import digest
 from worldrl.core.rng import stream
@@ -243,3 +251,17 @@ def edit_manifest(folder: Path, files: dict[str, bytes] | None = None, **changes
         manifest["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     del manifest["digest"]
     (folder / "manifest.json").write_text(json.dumps({**manifest, "digest": digest(manifest)}))
+
+
+@pytest.mark.parametrize("error", [KeyError("width"), TypeError("width"), ValueError("width"), RuntimeError("width")])
+def test_what_does_not_fit_this_version_names_its_folder(error):
+    with (
+        pytest.raises(ArtefactError, match=r"some/policy: .* do not fit this version: .*width"),
+        fitting(Path("some/policy")),
+    ):
+        raise error
+
+
+def test_an_error_that_is_already_told_is_not_told_twice():
+    with pytest.raises(ArtefactError, match=r"^statistics are missing$"), fitting(Path("some/policy")):
+        raise ArtefactError("statistics are missing")

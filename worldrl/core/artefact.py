@@ -8,7 +8,8 @@ written, and a config that names an import path or an interpolation is refused.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -128,6 +129,15 @@ def read_artefact(folder: Path, *, kind: str) -> Artefact:
     restore = frozenset(manifest["restore_float32"])
     tensors = load_tensors(folder / MODEL, restore) if MODEL in manifest["files"] else {}
     return Artefact(folder, kind, config, tensors, manifest)
+
+
+@contextmanager
+def fitting(folder: Path) -> Iterator[None]:
+    """Name the folder where its config and weights make no module of this version: what goes wrong within becomes an ArtefactError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
 
 
 def read_config(folder: Path, *, kind: str | None = None) -> dict[str, Any]:

@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
+from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
@@ -183,13 +183,11 @@ class PositionProbe(nn.Module):
     def load(cls, folder: Path, device: torch.device | str) -> PositionProbe:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        try:
+        with fitting(folder):
             config = artefact.config
             learned = {(task, index, state, seed) for task, index, state, seed in config["learned"]}
             probe = cls(ProbeSettings(**config["sizes"]), config["tasks"], config["names"], learned)
             probe.load_state_dict(artefact.tensors)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return probe.to(device).eval()
 
 

@@ -16,8 +16,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.errors import SettingError
 
 KIND = "chunk-basis"
 REACH_SHARE = 0.995
@@ -94,9 +94,7 @@ class ChunkBasis(nn.Module):
     def load(cls, folder: Path) -> Self:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        try:
+        with fitting(folder):
             basis = cls(**artefact.config)
             basis.load_state_dict(artefact.tensors)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return basis

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.errors import SettingError
 from worldrl.nn.convolution import convolution
 from worldrl.nn.vision import cell_coordinates, read_points
 
@@ -92,9 +92,7 @@ class KeypointEncoder(nn.Module):
     def load(cls, folder: Path) -> Self:
         """Read :meth:`save`'s folder, frozen; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        try:
+        with fitting(folder):
             encoder = cls(**artefact.config)
             encoder.load_state_dict(artefact.tensors)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return encoder.frozen()

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
-from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.errors import SettingError
 from worldrl.core.optimizer import adamw
 from worldrl.core.types import Chunk, Habit, Likelihood, PolicyObs
 from worldrl.nn.text import InstructionEncoder
@@ -271,13 +271,11 @@ class TokenPolicy(nn.Module):
         """
         artefact = read_artefact(folder, kind="policy")
         sizes = {name: value for name, value in artefact.config.items() if name not in (ACTIONS, TRAINED_ON)}
-        try:
+        with fitting(folder):
             statistics = PolicyStatistics.from_tensors(artefact.tensors, stored_actions(artefact.config), folder)
             policy = cls(TokenPolicyConfig(**sizes), statistics)
             policy.load_state_dict(artefact.tensors)
             policy.trained_on = artefact.config.get(TRAINED_ON)
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise ArtefactError(f"policy {folder}: config and weights do not fit this version: {error}") from error
         return policy.to(device).eval()
 
     def _tempered(self, obs: PolicyObs, temperature: float, command_seen: Tensor | None) -> Tensor:

@@ -28,8 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
+from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
@@ -204,12 +204,10 @@ class ExecutionCritic(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> ExecutionCritic:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        try:
+        with fitting(folder):
             sizes = ExecutionConfig(**artefact.config["sizes"])
             critic = cls(sizes, artefact.config["frames"], artefact.config["width"])
             critic.load_state_dict(artefact.tensors)
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return critic.to(device).eval()
 
 

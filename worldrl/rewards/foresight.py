@@ -30,8 +30,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
+from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
@@ -175,11 +175,9 @@ class FeaturePredictor(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> FeaturePredictor:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        try:
+        with fitting(folder):
             predictor = cls(ForesightConfig(**artefact.config["sizes"]), artefact.config["width"])
             predictor.load_state_dict(artefact.tensors)
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return predictor.to(device).eval()
 
 

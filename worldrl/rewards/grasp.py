@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
 from worldrl.core.actions import ActionSpec
-from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
+from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
@@ -249,12 +249,10 @@ class GraspDynamics(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> GraspDynamics:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        try:
+        with fitting(folder):
             sizes, actions = GraspConfig(**artefact.config["sizes"]), ActionSpec.from_json(artefact.config["actions"])
             grasp = cls(sizes, actions, artefact.config.get("closes", ()))  # older folders do not say
             grasp.load_state_dict(artefact.tensors)
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return grasp.to(device).eval()
 
 

@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError, require_at_least_one
+from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.learned import Learned
 from worldrl.core.types import ImaginedVideos
 from worldrl.nn.backbone import BackboneEncoder
@@ -209,14 +209,12 @@ class InverseDynamics(nn.Module):
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         config = artefact.config
-        try:
+        with fitting(folder):
             columns = [Column(**column) for column in config["columns"]]
             idm = cls(IdmConfig(**config["sizes"]), columns, config["frame_stride"])
             idm.load_state_dict(artefact.tensors)
             idm.basis = None if config["basis"] is None else MotionBasis.from_json(config["basis"])
             idm.begun = config.get("begun")  # folders older than backbones do not say
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return idm.to(device).eval()
 
 

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
-from worldrl.core.artefact import read_artefact, write_artefact
+from worldrl.core.artefact import fitting, read_artefact, write_artefact
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
-from worldrl.core.errors import ActionError, ArtefactError
+from worldrl.core.errors import ActionError
 from worldrl.core.learned import Learned
 from worldrl.core.rng import row_noise
 from worldrl.core.types import Imagined, ResetRecord
@@ -284,12 +284,10 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> VideoWorldModel:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        try:
+        with fitting(folder):
             config = VideoWorldModelConfig.from_json(artefact.config)
             model = cls(config, embodiment_from_json(artefact.config["embodiment"]))
             model.load_state_dict(named_as_jury(artefact.tensors))
-        except (KeyError, TypeError, RuntimeError) as error:
-            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return model.to(device).eval()
 
 

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.errors import SettingError
 from worldrl.core.fit import fit
 from worldrl.core.interfaces import Logs
 from worldrl.core.log import MetricLog
@@ -86,11 +86,9 @@ class TerminationHead(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> TerminationHead:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        try:
+        with fitting(folder):
             head = cls(**artefact.config)
             head.load_state_dict(artefact.tensors)
-        except (TypeError, RuntimeError) as error:
-            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return head.to(device).eval()
 
 

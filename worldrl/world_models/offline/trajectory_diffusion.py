@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from worldrl.core.artefact import read_artefact, write_artefact
+from worldrl.core.artefact import fitting, read_artefact, write_artefact
 from worldrl.core.ema import Ema
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.errors import SettingError
 from worldrl.core.fit import FitReport, Loss, fit
 from worldrl.core.interfaces import Logs
 from worldrl.core.log import MetricLog
@@ -195,12 +195,10 @@ class TrajectoryDiffusion(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> TrajectoryDiffusion:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        try:
+        with fitting(folder):
             config = TrajectoryDiffusionConfig(**artefact.config["trajectory"])
             model = cls(config, artefact.config["obs_size"], artefact.config["action_size"])
             model.load_state_dict(artefact.tensors)
-        except (KeyError, TypeError, RuntimeError, SettingError) as error:
-            raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
         return model.to(device).eval()
 
 
