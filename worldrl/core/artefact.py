@@ -8,7 +8,7 @@ written, and a config that names an import path or an interpolation is refused.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -132,7 +132,7 @@ def read_artefact(folder: Path, *, kind: str) -> Artefact:
 
 
 @contextmanager
-def fitting(folder: Path) -> Iterator[None]:
+def fitting(folder: Path) -> Generator[None]:
     """Name the folder where its config and weights make no module of this version: what goes wrong within becomes an ArtefactError."""
     try:
         yield
