@@ -117,7 +117,7 @@ CATALOGUE = {
         Entry(
             "offline-video",
             "RAVL, NEUBAY and policy-guided diffusion on video latents, against behaviour cloning in the simulator",
-            "quick 23 min for three seeds with two workers, beside another job; full not timed, sized for an hour or two of two cores; paper not timed",
+            "quick 21 CPU min for three seeds; full not timed, sized for an hour or two of two cores; paper not timed",
         ),
         Entry(
             "eva",
