@@ -38,7 +38,7 @@ class ReproduceSettings:
     seed: int = setting(0, "the first seed; the others follow it")
     scale: str = setting(
         "quick",
-        "tiny (does it run), quick (minutes), full (hours of two cores) or paper (its settings where they are known)",
+        "tiny (does it run), quick (minutes), full (hours of two cores) or paper (the paper's, where known)",
     )
     seeds: int | None = setting(None, "how many seeds; null takes the scale's own number")
     workers: int = setting(2, "processes at once, one thread each; 0 computes in this process")

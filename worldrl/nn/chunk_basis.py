@@ -37,11 +37,13 @@ class ChunkBasis(nn.Module):
         mean: ``[A]``.
         directions: orthonormal rows ``[C, A]``, V.
         reach: ``[C]``, what 1 stands for.
+        explained: scalar, share of the recorded chunks' variance that is left after encoding and decoding them.
     """
 
     mean: Tensor
     directions: Tensor
     reach: Tensor
+    explained: Tensor
 
     def __init__(self, size: int, components: int) -> None:
         super().__init__()
@@ -51,6 +53,7 @@ class ChunkBasis(nn.Module):
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("directions", torch.eye(size)[:components].clone())
         self.register_buffer("reach", torch.ones(components))
+        self.register_buffer("explained", torch.ones(()))
 
     @property
     def components(self) -> int:
@@ -71,6 +74,9 @@ class ChunkBasis(nn.Module):
         basis.directions.copy_(torch.linalg.svd(chunks - basis.mean, full_matrices=False).Vh[:components])
         along = ((chunks - basis.mean) @ basis.directions.T).abs()
         basis.reach.copy_(along.quantile(REACH_SHARE, dim=0).clamp(min=REACH_FLOOR))
+        lost = (basis.decode(basis.encode(chunks)) - chunks).square().sum()
+        whole = (chunks - basis.mean).square().sum()
+        basis.explained.copy_(1 - lost / whole.clamp(min=REACH_FLOOR))
         return basis
 
     def encode(self, chunk: Tensor) -> Tensor:
@@ -80,11 +86,6 @@ class ChunkBasis(nn.Module):
     def decode(self, components: Tensor) -> Tensor:
         """Map ``[B, C]`` to chunks ``[B, A]``."""
         return (self.mean + (components * self.reach) @ self.directions).clamp(-1, 1)
-
-    def explained(self, chunks: Tensor) -> float:
-        """Share of the variance of ``[N, A]`` that is left after encoding and decoding them."""
-        lost = (self.decode(self.encode(chunks)) - chunks).square().sum()
-        return float(1 - lost / (chunks - chunks.mean(0)).square().sum())
 
     def save(self, folder: Path) -> None:
         """Write it as an artefact folder."""

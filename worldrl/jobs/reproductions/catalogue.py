@@ -92,32 +92,32 @@ CATALOGUE = {
         Entry(
             "edge-of-reach-2d",
             "with true dynamics a penalised method is the base method and fails; RAVL and oracle patching do not",
-            "quick 3 min (14 to 28 CPU s per stage); full not timed, sized for an hour or two of two cores; paper not timed",
+            "quick 3 min (14 to 28 CPU s per stage); full some 4 min of one core per seed, from an update's time; paper not timed",
         ),
         Entry(
             "neubay-bandit",
             "a penalty commits to the arm that the data show; neutral Bayes tries the other and keeps the better",
-            "quick 2 min (20 CPU s per stage); full not timed, sized for an hour or two of two cores; paper not timed",
+            "quick 2 min (20 CPU s per stage); full 2 CPU min per stage (one seed); paper not timed",
         ),
         Entry(
             "neubay-horizon",
             "over-estimation falls as the rollout horizon grows (a pendulum)",
-            "quick 26 min of one core; full not timed, sized for an hour or two of two cores; paper not timed",
+            "quick 26 min of one core; full not timed, meant for an hour or two of two cores; paper not timed",
         ),
         Entry(
             "edge-of-reach",
             "the same with the simulator of a MuJoCo task as the model: base collapses, RAVL does not",
-            "quick 20 min of one core; full not timed, sized for an hour of two cores; paper extrapolated, 7 h of one core per seed",
+            "quick 20 min of one core; full some 25 min of one core per seed, from an update's time; paper extrapolated, 7 h of one core per seed",
         ),
         Entry(
             "pgd",
             "policy-guided diffusion: smaller dynamics error than the ensemble, better TD3+BC and IQL",
-            "quick 8 min of one core; full not timed, sized for an hour or two of two cores; paper not timed",
+            "quick 8 min of one core; full not timed, meant for an hour or two of two cores; paper not timed",
         ),
         Entry(
             "offline-video",
             "RAVL, NEUBAY and policy-guided diffusion on video latents, against behaviour cloning in the simulator",
-            "quick 21 CPU min for three seeds; full not timed, sized for an hour or two of two cores; paper not timed",
+            "quick 21 CPU min for three seeds; full not timed, meant for an hour or two of two cores; paper not timed",
         ),
         Entry(
             "eva",

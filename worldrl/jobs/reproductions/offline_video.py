@@ -4,8 +4,8 @@ No paper has this one: the three algorithms meet the bundled video world model o
 world. One step is a chunk of 8 control steps, the reward the outcome head's success (:mod:`worldrl.rollout.latent_world`).
 The data of a seed are episodes of a clumsy scripted expert in one task. All agents see them through keypoints that were learned
 once (:mod:`worldrl.algorithms.offline.latent_keypoints`): an agent that sees all numbers of a latent frame learns a few
-dozen episodes by heart. They act in the first principal components of the recorded chunks (:mod:`worldrl.nn.chunk_basis`). What counts is success in MuJoCo, against
-behaviour cloning on the same data:
+dozen episodes by heart. They act in the first principal components of the recorded chunks (:mod:`worldrl.nn.chunk_basis`).
+What counts is success in MuJoCo, against behaviour cloning on the same data:
 
 - ``bc``: repeats the chunks of the data;
 - ``td3_bc``: learns from the data alone, beside ``pgd``;
@@ -117,6 +117,7 @@ def run(settings: LatentSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     arena = LatentArena(latents.model, (settings.task,), latents.encoder, latents.basis)
     found = arena.play(agent, seed=cell.seed, episodes=settings.tests, gamma=settings.discount)
     seen = {} if latents.explained is None else {"keypoints_explained": latents.explained}
+    seen |= {} if latents.basis is None else {"components_explained": float(latents.basis.explained)}
     return {"success": float(found.returns.mean()), "episodes": len(found.index)} | seen
 
 
