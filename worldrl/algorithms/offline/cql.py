@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from worldrl.algorithms.offline.agent import require
-from worldrl.algorithms.offline.networks import StackedCritic
+from worldrl.algorithms.offline.networks import StackedCritic, squashed_sample
 from worldrl.algorithms.offline.sac import Sac, SacConfig
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
@@ -92,9 +92,10 @@ class Cql(Sac):
         uniform = 2 * torch.rand(count, rows, size, generator=draws, device=batch.obs.device) - 1
         actions, logqs = [uniform], [uniform.new_full((count, rows), -size * math.log(2))]
         for obs in (batch.obs, batch.next_obs):
-            action, logp = self.sample(obs.repeat(count, 1), draws)
-            actions.append(action.reshape(count, rows, size))
-            logqs.append(logp.reshape(count, rows))
+            noise = torch.randn(count, rows, size, generator=draws, device=obs.device)
+            action, logp = squashed_sample(self.actor(obs), noise)
+            actions.append(action)
+            logqs.append(logp)
         return torch.cat(actions), torch.cat(logqs)
 
 

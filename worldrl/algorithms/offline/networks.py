@@ -138,11 +138,11 @@ def squashed_sample(gaussian: Gaussian, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Reparametrised draw.
 
     Args:
-        gaussian: of the actor.
-        noise: standard normal ``[B, A]``.
+        gaussian: of the actor, ``[B, A]``.
+        noise: standard normal ``[..., B, A]``: several draws of each row share what the actor said.
 
     Returns:
-        Action ``[B, A]`` and its log-density ``[B]``.
+        Action ``[..., B, A]`` and its log-density ``[..., B]``.
     """
     raw = gaussian.mean + gaussian.log_std.exp() * noise
     logp = (-0.5 * noise.square() - gaussian.log_std - 0.5 * math.log(2 * math.pi) - log_squash(raw)).sum(dim=-1)
