@@ -40,7 +40,7 @@ from worldrl.algorithms.offline.iql import Iql, IqlConfig
 from worldrl.algorithms.offline.sac import Sac, SacConfig
 from worldrl.algorithms.offline.td3_bc import Td3Bc, Td3BcConfig
 from worldrl.core.atomic import write_file
-from worldrl.core.provenance import package_versions
+from worldrl.core.provenance import code_version, package_versions
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.stats import mean_interval
 from worldrl.core.transitions import Transitions
@@ -214,6 +214,7 @@ def main(arguments: Sequence[str]) -> int:
             "updates": updates,
             "first_seed": first,
             "algorithms": found,
+            "code": code_version(),
             "packages": package_versions(),
             "d3rlpy": version("d3rlpy"),
         }
