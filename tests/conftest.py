@@ -1,5 +1,6 @@
 """Fixtures that several rooms share: a small pushed-square world, a tiny world model, a scripted one, real processes."""
 
+import importlib
 import os
 import runpy
 import signal
@@ -31,6 +32,13 @@ ROBOT = Embodiment(0.02, 0.1, (0.34, -0.22, 0.012), (0.66, 0.22, 0.24), 0.5, 20.
 HOME = torch.tensor([0.48, 0.0, 0.14, 0.0, 0.0, 0.0, -1.0])
 COLOURS = {"PickRedCube": (230, 30, 30), "PickGreenCylinder": (30, 200, 30)}
 SENTENCES = {"PickRedCube": "pick up the red cube", "PickGreenCylinder": "pick up the green cylinder"}
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Import a file of ``scripts/`` by name, those that it imports beside it included."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "scripts"))
+    return importlib.import_module
 
 
 @pytest.fixture(scope="session")

@@ -1,20 +1,10 @@
 """Units under test: what the scripts that time world models make of their measurements."""
 
-import importlib
 import json
-from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-
-SCRIPTS = Path(__file__).parents[1] / "scripts"
-
-
-@pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module
 
 
 @pytest.fixture

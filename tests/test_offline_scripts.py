@@ -1,10 +1,8 @@
 """Units under test: the scripts that hold offline algorithms against each other and against d3rlpy's."""
 
-import importlib
 import math
 import sys
 import types
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,14 +11,7 @@ from worldrl.algorithms.offline.agent import Facts
 from worldrl.cli import compose_command, find_command
 from worldrl.jobs.benchmark_offline import grid
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 GIVEN = {"out": "o", "seed": "3", "seeds": "2", "updates": "40", "rows": "400", "episodes": "2", "workers": "1"}
-
-
-@pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-    return importlib.import_module
 
 
 @pytest.fixture

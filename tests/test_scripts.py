@@ -1,6 +1,5 @@
 """Units under test: the scripts that measure row by row: which commands they give, and what they make of the numbers."""
 
-import importlib
 import json
 import re
 import subprocess
@@ -18,7 +17,6 @@ from worldrl.evaluation.result import EvalResult
 from worldrl.rollout.specs import EpisodeOutcome
 from worldrl_envs.style import beyond_sampling, get_style
 
-SCRIPTS = Path(__file__).parents[1] / "scripts"
 NUMBER = {"n": 4, "value": 1.0, "lo": 0.5, "hi": 1.5, "method": "bootstrap"}
 RATE = {"k": 3, "n": 4, "rate": 0.75, "lo": 0.3, "hi": 0.95, "method": "wilson"}
 METRICS = {
@@ -51,16 +49,6 @@ def practised(row):
     solved = 4 if row.endswith("no_masks") else 10
     outcomes = [EpisodeOutcome(spec, n < solved, False, 40, None) for n, spec in enumerate(PROTOCOL.specs())]
     return EvalResult(PROTOCOL, row, row, tuple(outcomes))
-
-
-@pytest.fixture
-def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(SCRIPTS))
-
-    def load(name):
-        return importlib.import_module(name)
-
-    return load
 
 
 @pytest.fixture
