@@ -97,7 +97,7 @@ CATALOGUE = {
         Entry(
             "neubay-bandit",
             "a penalty commits to the arm that the data show; neutral Bayes tries the other and keeps the better",
-            "quick 2 min (20 CPU s per stage); full 2 CPU min per stage (one seed); paper not timed",
+            "quick 2 min (20 CPU s per stage); full 19 CPU min for five seeds; paper not timed",
         ),
         Entry(
             "neubay-horizon",
@@ -117,7 +117,7 @@ CATALOGUE = {
         Entry(
             "offline-video",
             "RAVL, NEUBAY and policy-guided diffusion on video latents, against behaviour cloning in the simulator",
-            "quick 21 CPU min for three seeds; full not timed, meant for an hour or two of two cores; paper not timed",
+            "quick 21 CPU min for three seeds; full extrapolated, half an hour of one core per seed; paper not timed",
         ),
         Entry(
             "eva",
