@@ -107,7 +107,7 @@ CATALOGUE = {
         Entry(
             "edge-of-reach",
             "the same with the simulator of a MuJoCo task as the model: base collapses, RAVL does not",
-            "quick 20 min of one core; full some 25 min of one core per seed, from an update's time; paper extrapolated, 7 h of one core per seed",
+            "quick 20 min of one core; full 23 min of one core per seed; paper extrapolated, 7 h of one core per seed",
         ),
         Entry(
             "pgd",
