@@ -44,7 +44,7 @@ from worldrl.core.provenance import code_version, package_versions
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.stats import mean_interval
 from worldrl.core.transitions import Transitions
-from worldrl.jobs.reproductions.pendulum import REWARD_SCALE, STEPS, hang, observe, record, swing
+from worldrl.jobs.reproductions.pendulum import REWARD_SCALE, STEPS, play, record
 
 HIDDEN, BATCH, DISCOUNT, POLYAK, RATE = (64, 64), 128, 0.97, 0.02, 1e-3
 """Of everything that has such a setting, in both code bases: those of ``offline_table.py``."""
@@ -87,12 +87,7 @@ def recorded(seed: int) -> tuple[Transitions, Tensor]:
 
 def tested(act: Callable[[Tensor], Tensor], seed: int) -> float:
     """Play the test episodes of a seed; return their mean return."""
-    angle, speed = hang(TESTS, generator=stream(seed, "beside-d3rlpy", "tests"))
-    total = torch.zeros(TESTS)
-    for _ in range(STEPS):
-        angle, speed, reward = swing(angle, speed, act(observe(angle, speed)).reshape(TESTS, 1))
-        total += reward / REWARD_SCALE
-    return float(total.mean())
+    return float(play(act, TESTS, generator=stream(seed, "beside-d3rlpy", "tests")).mean())
 
 
 # --- the two code bases ---------------------------------------------------------------------------------------------

@@ -46,10 +46,10 @@ def test_a_common_setting_reaches_every_algorithm_that_has_it(script):
 
 
 def test_both_play_the_same_episodes_and_a_still_pendulum_loses_what_it_must(peers):
-    still = peers.tested(lambda obs: torch.zeros(len(obs)), seed=1)
+    still = peers.tested(lambda obs: torch.zeros(len(obs), 1), seed=1)
     assert still == peers.tested(lambda obs: torch.zeros(len(obs), 1), seed=1)
     assert -1700 < still < -900  # Gymnasium's own, hanging or swinging without torque
-    assert still != peers.tested(lambda obs: torch.zeros(len(obs)), seed=2)
+    assert still != peers.tested(lambda obs: torch.zeros(len(obs), 1), seed=2)
 
 
 def test_rows_are_in_the_environments_rewards(peers):

@@ -10,6 +10,8 @@ Shapes legend: ``B`` pendulums.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -75,3 +77,23 @@ def record(episodes: int, *, generator: torch.Generator) -> tuple[Transitions, T
         parts.append(Transitions(obs, action, reward, observe(angle, speed), no, no | (step + 1 == STEPS)))
     order = torch.arange(episodes * STEPS).reshape(STEPS, episodes).T.flatten()
     return concat(parts).select(order), torch.arange(episodes).repeat_interleave(STEPS)
+
+
+@torch.no_grad()
+def play(act: Callable[[Tensor], Tensor], episodes: int, *, generator: torch.Generator) -> Tensor:
+    """Play true episodes from drawn starts.
+
+    Args:
+        act: observations ``[B, 3]`` to actions ``[B, 1]``.
+        episodes: how many, side by side.
+        generator: of the starts.
+
+    Returns:
+        Their returns ``[B]`` in Gymnasium's units.
+    """
+    angle, speed = hang(episodes, generator=generator)
+    total = torch.zeros(episodes)
+    for _ in range(STEPS):
+        angle, speed, reward = swing(angle, speed, act(observe(angle, speed)))
+        total = total + reward
+    return total / REWARD_SCALE

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from worldrl.algorithms.offline.agent import Agent, Facts, load_agent
@@ -35,7 +35,7 @@ from worldrl.evaluation.report.words import number
 from worldrl.jobs.offline_worlds import FirstUnguided
 from worldrl.jobs.reproductions.catalogue import Cell
 from worldrl.jobs.reproductions.findings import Claim, Findings, side_by_side
-from worldrl.jobs.reproductions.pendulum import REWARD_SCALE, STEPS, hang, observe, record, swing
+from worldrl.jobs.reproductions.pendulum import STEPS, play, record
 from worldrl.jobs.reproductions.pgd_quality import KINDS, NOISES, SHARES, log_ratio, measure
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining
@@ -192,16 +192,10 @@ def trained(settings: GuidedSettings, name: str, rows: Transitions, dreams: Any,
     return agent
 
 
-@torch.no_grad()
 def tested(settings: GuidedSettings, agent: Agent, seed: int) -> dict[str, float]:
     """Play true episodes with the most likely actions: mean return, in Gymnasium's units."""
-    angle, speed = hang(settings.tests, generator=stream(seed, "pgd", "test"))
-    total = torch.zeros(settings.tests)
-    for _ in range(STEPS):
-        action = agent.act(observe(angle, speed), generator=None)
-        angle, speed, reward = swing(angle, speed, action)
-        total = total + reward
-    return {"return": float(total.mean()) / REWARD_SCALE}
+    starts = stream(seed, "pgd", "test")
+    return {"return": float(play(partial(agent.act, generator=None), settings.tests, generator=starts).mean())}
 
 
 def quality(settings: GuidedSettings, seed: int, folder: Path, rows: Transitions, episode: Tensor) -> dict[str, Any]:
