@@ -192,10 +192,20 @@ def main(arguments: Sequence[str]) -> int:
     torch.set_num_threads(1)
     quieten()
     first, updates = int(given["seed"]), int(given["updates"])
+    found = measure(names, range(first, first + int(given["seeds"])), updates)
+    if given["out"]:
+        told = {"updates": updates, "first_seed": first, "algorithms": found, "code": code_version()}
+        told |= {"packages": package_versions(), "d3rlpy": version("d3rlpy")}
+        write_file(Path(given["out"]), (json.dumps(told, indent=2) + "\n").encode())
+    return 0
+
+
+def measure(names: Sequence[str], seeds: Sequence[int], updates: int) -> dict[str, Any]:
+    """Train both code bases seed by seed, in turns; print the table after each."""
     runs: dict[str, list[tuple[Run, Run]]] = {name: [] for name in names}
     data: list[float] = []
     found: dict[str, Any] = {}
-    for seed in range(first, first + int(given["seeds"])):
+    for seed in seeds:
         rows, returns = recorded(seed)
         data.append(float(returns.mean()))
         facts = Facts.of(rows, returns.numpy(), updates=updates)
@@ -204,17 +214,7 @@ def main(arguments: Sequence[str]) -> int:
             runs[name].append((one, other))
         found = {name: beside(pairs, data) for name, pairs in runs.items()}
         show(found)
-    if given["out"]:
-        told = {
-            "updates": updates,
-            "first_seed": first,
-            "algorithms": found,
-            "code": code_version(),
-            "packages": package_versions(),
-            "d3rlpy": version("d3rlpy"),
-        }
-        write_file(Path(given["out"]), (json.dumps(told, indent=2) + "\n").encode())
-    return 0
+    return found
 
 
 def quieten() -> None:
