@@ -38,7 +38,7 @@ COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=(
 
 MAY_CHANGE = ("run_dir", "gates")
 """Settings that change nothing that is computed: a run may be moved, and go on after a gate has stopped it."""
-WHERE = ("workers",)
+WHERE = ("workers", "worlds")
 """Settings that say where work is done, not what: a run may go on with others. Its config tells what it was begun with."""
 
 

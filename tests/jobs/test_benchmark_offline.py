@@ -170,6 +170,25 @@ def test_two_processes_give_what_one_gives(run: Any, store: Path, tmp_path: Path
     assert mine["scores"] == metrics(tmp_path)["rows"][0]["scores"]
 
 
+def test_ensemble_is_trained_once_for_all_that_would_train_the_same(run: Any, store: Path, tmp_path: Path) -> None:
+    tokens = [f"data=[{store}/random-v0]", "algorithms=[bc,mopo,ravl]", "seeds=2", f"{SMALL} ensemble.input_clip=10"]
+    assert run(*tokens) == 0
+    assert len(list((tmp_path / "grid" / "worlds").iterdir())) == 2  # one per seed
+    stages = tmp_path / "grid" / "stages"
+    learned = {name: '"world"' in (stages / name / "run/metrics.jsonl").read_text() for name in stage_names(stages)}
+    assert [name for name, told in learned.items() if told] == [f"pendulum-random-v0-mopo-{seed}" for seed in (0, 1)]
+    alone = [f"data={store}/random-v0", "algorithm=ravl", "seed=1", f"run_dir={tmp_path / 'alone'}"]
+    assert cli.main(["train-offline", *alone, *SMALL.removeprefix("common=").split(), "ensemble.input_clip=10"]) == 0
+    results = [json.loads((folder / "result.json").read_text())["metrics"]
+               for folder in (tmp_path / "alone", stages / "pendulum-random-v0-ravl-1" / "run")]  # fmt: skip
+    assert results[0]["hash"] == results[1]["hash"]
+    assert results[0]["world"] == results[1]["world"]
+
+
+def stage_names(stages: Path) -> list[str]:
+    return sorted(path.name for path in stages.iterdir())
+
+
 def test_words_for_all_reach_those_that_have_them() -> None:
     settings = benchmark_offline.BenchmarkOfflineSettings(
         data=["x"],

@@ -28,7 +28,7 @@ from worldrl.evaluation.offline import score_over_seeds
 
 COMMAND = "train-offline"
 SCALES = ("raw", "d4rl", "dataset")
-OWN = ("seed", "run_dir", "data", "device")
+OWN = ("seed", "run_dir", "data", "device", "worlds")
 """Settings in which runs of one row may differ; the data are told apart by their name."""
 VERDICTS = ("better", "within the interval", "worse", "open")
 

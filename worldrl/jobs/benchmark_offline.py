@@ -39,6 +39,8 @@ from worldrl.settings import COMMAND_LINE, compose, keys_of, non_negative, parse
 SEED = "{seed}"
 RUN = "run"
 """Of each stage: the run directory of its training."""
+WORLDS = "worlds"
+"""Setting of a run, and folder of the run directory: ensembles that runs of one dataset and seed share."""
 OURS = ("data", "algorithm", "seed", "run_dir")
 """Settings of a run that this command gives itself."""
 
@@ -100,20 +102,30 @@ class Training:
         words = f"{self.data}-{self.given['algorithm']}-{self.given['seed']}"
         return re.sub(r"[^a-z0-9._]+", "-", words.lower()).lstrip("._-")
 
-    def settings(self, run_dir: str) -> TrainOfflineSettings:
+    def settings(self, where: Mapping[str, str]) -> TrainOfflineSettings:
         """Compose its settings.
+
+        Args:
+            where: further words, which say where it lies.
 
         Raises:
             SettingError: a word of another form, or a value that the algorithm does not take.
         """
-        given = {**self.given, "run_dir": run_dir}
+        given = {**where, **self.given}
         return compose("train-offline", train_offline.settings_for(given), given)
+
+    def where(self, folder: Path) -> dict[str, str]:
+        """Say where its stage's run lies, and the ensembles that the grid's runs share, where it has one."""
+        own = {"run_dir": str(folder / RUN)}
+        shares = self.settings(own).world == "ensemble"
+        return own | ({WORLDS: str(folder.parents[1] / WORLDS)} if shares else {})
 
     def compute(self, folder: Path) -> dict[str, Any]:
         """Train, or go on; a deliberate error is the result, so that the other runs go on."""
-        COMMAND_LINE.set(("train-offline", *(f"{k}={v}" for k, v in self.given.items()), f"run_dir={folder / RUN}"))
+        where = self.where(folder)
+        COMMAND_LINE.set(("train-offline", *(f"{k}={v}" for k, v in (where | dict(self.given)).items())))
         try:
-            train_offline.main(self.settings(str(folder / RUN)))
+            train_offline.main(self.settings(where))
         except WorldrlError as error:
             return {"error": str(error)}
         return {"error": ""}
@@ -182,7 +194,7 @@ def grid(settings: BenchmarkOfflineSettings) -> list[Training]:
         for algorithm in settings.algorithms
     ]
     for cell in cells[: len(settings.data) * len(settings.algorithms)]:
-        cell.settings("unused")
+        cell.settings({"run_dir": "unused"})
     return cells
 
 

@@ -7,8 +7,11 @@ a video world model, where a step is a chunk and the data are recorded episodes 
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ from worldrl.core.transitions import Transitions
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
+from worldrl.jobs.alone import alone_in
 from worldrl.jobs.latent_actor import embedded_tasks, limit_in_chunks
 from worldrl.jobs.online_phase import rollouts_in
 from worldrl.jobs.world_model_start import weights_folder
@@ -238,17 +242,31 @@ def _ensemble(
         )
     else:
         rule = rule_of(settings.termination, data.info)
-    ensemble, report = fit_ensemble(
-        "world",
-        rows,
-        settings.ensemble,
-        settings.ensemble_training,
-        seed=settings.seed,
-        folder=folder,
-        log=log,
-        device=device,
-    )
+    with _place_of_ensemble(settings, rows, folder, device) as place:
+        ensemble, report = fit_ensemble(
+            "world",
+            rows,
+            settings.ensemble,
+            settings.ensemble_training,
+            seed=settings.seed,
+            folder=place,
+            log=log,
+            device=device,
+        )
     return EnsembleWorld(ensemble, rows.obs, rule, world_config(settings)), report.to_json()
+
+
+def _place_of_ensemble(
+    settings: Any, rows: Transitions, folder: Path, device: torch.device
+) -> AbstractContextManager[Path]:
+    """Where its checkpoints lie: the run's own folder, or one that all runs have which would train the same ensemble."""
+    if settings.worlds is None:
+        return nullcontext(folder)
+    told = [asdict(settings.ensemble), asdict(settings.ensemble_training), settings.seed, str(device)]
+    name = hashlib.sha256(json.dumps(told).encode())
+    for column in (rows.obs, rows.action, rows.reward, rows.next_obs):
+        name.update(column.cpu().contiguous().numpy())
+    return alone_in(Path(settings.worlds) / f"ensemble-{name.hexdigest()[:16]}")
 
 
 def world_config(settings: Any) -> EnsembleWorldConfig:

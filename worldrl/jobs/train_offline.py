@@ -94,6 +94,10 @@ class TrainOfflineSettings:
         AUTO, "when the ensemble's steps end the task: auto (the environment's own rule), learned, or a registered rule"
     )
     uncertainty: str = setting("max_sigma", UNCERTAINTY_MEANING)
+    worlds: str | None = setting(
+        None,
+        "folder of ensembles that runs share: same rows, ensemble.* and seed train one together; null, each its own",
+    )
     episodes: int = setting(
         10, "episodes of the final evaluation, with world=latent of each task; 0 for no evaluation at all"
     )
@@ -119,6 +123,8 @@ class TrainOfflineSettings:
                 raise SettingError(
                     f"{name}={getattr(self, name)}: vectors have no latents; give world=latent, or {name}=0"
                 )
+        if self.worlds is not None and self.world != "ensemble":
+            raise SettingError(f"worlds={self.worlds}: world={self.world} has no ensemble to share; leave it out")
         if self.imagining.penalty and self.world not in ("ensemble", "true"):
             raise SettingError(
                 f"imagining.penalty={self.imagining.penalty:g}: world={self.world} measures no uncertainty to multiply; "

@@ -1,18 +1,17 @@
 """What several stages of a run use and only one makes: a recorded dataset, a trained world.
 
-Whichever stage comes first makes it; one that comes meanwhile waits. The lock dies with its owner, so after a kill
-the next to come goes on from the checkpoints that lie there.
+Whichever stage comes first makes it; one that comes meanwhile waits.
 """
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Callable
 from pathlib import Path
 
 from worldrl.core.jsonfile import write_json
+from worldrl.jobs.alone import alone_in
 
-LOCK, MADE = "lock", "made.json"
+MADE = "made.json"
 
 
 def shared(stage: Path, name: str, make: Callable[[Path], None]) -> Path:
@@ -23,10 +22,7 @@ def shared(stage: Path, name: str, make: Callable[[Path], None]) -> Path:
         name: of what is shared, seed included.
         make: fills the folder; called again after it was killed.
     """
-    folder = stage.parents[1] / "shared" / name
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / LOCK, "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with alone_in(stage.parents[1] / "shared" / name) as folder:
         if not (folder / MADE).exists():
             make(folder)
             write_json(folder / MADE, {"name": name})
