@@ -72,6 +72,18 @@ def result(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "run" / "result.json").read_text())
 
 
+def test_run_whose_world_was_cut_says_so(run: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert (
+        run("ensemble_training.improvement=0.999", "ensemble_training.patience=1", "ensemble_training.max_epochs=9")
+        == 0
+    )
+    assert result(tmp_path)["metrics"]["world"]["stopped"] == "patience"
+    assert "max_epochs" not in capsys.readouterr().err
+    (tmp_path / "run").rename(tmp_path / "whole")
+    assert run() == 0
+    assert "cut at ensemble_training.max_epochs=2, before patience" in capsys.readouterr().err.replace("\n", " ")
+
+
 def test_run_ends_with_a_score_and_an_agent_that_loads(run: Any, tmp_path: Path, pendulum: Trajectories) -> None:
     assert run() == 0
     found = result(tmp_path)

@@ -24,7 +24,7 @@ from worldrl.algorithms.offline.latent_keypoints import fit_keypoints
 from worldrl.algorithms.offline.neubay import Neubay
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Imagination, Logs
-from worldrl.core.log import MetricLog
+from worldrl.core.log import MetricLog, console
 from worldrl.core.transitions import Transitions
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.offline.loading import open_trajectories
@@ -252,6 +252,11 @@ def _ensemble(
             folder=place,
             log=log,
             device=device,
+        )
+    if report.stopped == "max_epochs":
+        console().print(
+            f"world: cut at ensemble_training.max_epochs={report.epochs}, before patience ended its learning; an agent lives off "
+            "the errors of a world that is not done (docs/offline.md)"
         )
     return EnsembleWorld(ensemble, rows.obs, rule, world_config(settings)), report.to_json()
 

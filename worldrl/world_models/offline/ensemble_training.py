@@ -61,7 +61,8 @@ class EnsembleReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        return {"epochs": self.epochs, "holdout_error": list(self.holdout_error), "elites": list(self.elites)}
+        names = ("epochs", "holdout_error", "elites", "stopped")
+        return {name: list(value) if isinstance(value := getattr(self, name), tuple) else value for name in names}
 
 
 def fit_ensemble(
