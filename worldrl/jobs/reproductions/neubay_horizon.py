@@ -60,7 +60,7 @@ class HorizonSettings:
         members: of the ensemble.
         elites: kept.
         model_width: of its layers.
-        epochs: of its training, at most.
+        epochs: of its training, at most; patience is to end it, since long rollouts live in what it has learned.
         updates: gradient steps of the agent.
         rows: of tape per update.
         rollouts: per generation.
@@ -82,7 +82,7 @@ class HorizonSettings:
     members: int = 128
     elites: int = 100
     model_width: int = 200
-    epochs: int = 300
+    epochs: int = 1200
     updates: int = 50_000
     rows: int = 2048
     rollouts: int = 100
@@ -102,7 +102,7 @@ class HorizonSettings:
 SETTINGS: Mapping[str, HorizonSettings] = {
     "paper": HorizonSettings(),
     "full": HorizonSettings(
-        episodes=60, members=24, elites=18, model_width=96, epochs=100, updates=6000, rows=1000, rollouts=50, width=96, states=48,
+        episodes=60, members=24, elites=18, model_width=96, updates=6000, rows=1000, rollouts=50, width=96, states=48,
         hidden=96, encoder_rate=1e-4, head_rate=3e-4, polyak=0.02,
     ),
     "quick": HorizonSettings(
@@ -110,7 +110,6 @@ SETTINGS: Mapping[str, HorizonSettings] = {
         members=16,
         elites=12,
         model_width=64,
-        epochs=60,
         updates=2000,
         rows=1000,
         rollouts=50,
