@@ -270,7 +270,7 @@ def _place_of_ensemble(
     told = [asdict(settings.ensemble), asdict(settings.ensemble_training), settings.seed, str(device)]
     name = hashlib.sha256(json.dumps(told).encode())
     for column in (rows.obs, rows.action, rows.reward, rows.next_obs):
-        name.update(column.cpu().contiguous().numpy())
+        name.update(column.cpu().numpy().tobytes())
     return alone_in(Path(settings.worlds) / f"ensemble-{name.hexdigest()[:16]}")
 
 

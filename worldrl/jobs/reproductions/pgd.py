@@ -179,7 +179,7 @@ def trained(settings: GuidedSettings, name: str, rows: Transitions, dreams: Any,
     returns = rows.reward.reshape(-1, STEPS).sum(1).numpy()
     made: Any = agent_class
     with initial_weights(seed, "pgd", name):
-        own = {"temperature": settings.temperature} if config_class is IqlConfig else {}
+        own: dict[str, Any] = {"temperature": settings.temperature} if config_class is IqlConfig else {}
         config = config_class(hidden=(settings.hidden,) * 2, discount=settings.discount, **own)
         agent: Agent = made(config, Facts.of(rows, returns, updates=settings.updates, limit=STEPS))
     imagining = Imagining(settings.length, 1 / 16, settings.trajectories, settings.refresh, 1)
