@@ -388,6 +388,7 @@ def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
         (["algorithm=mobile"], "agent.floor=0 lies above every recorded return"),
         (["world=ensembl"], "did you mean 'ensemble'?"),
         (["algorithm=bc", "worlds=x"], "worlds=x: world=none has no ensemble to share"),
+        (["worlds=/proc/nowhere"], "/proc/nowhere"),
         (["world=true"], "world=true: pendulum.hdf5 holds no simulator states"),
         (["algorithm=mopo", "world=none"], "imagining.penalty=0.5: world=none measures no uncertainty"),
         (["algorithm=mopo", "world=diffusion"], "imagining.penalty=0.5: world=diffusion measures no uncertainty"),

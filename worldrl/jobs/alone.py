@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
+
+from worldrl.core.atomic import disk_errors
+from worldrl.core.errors import RunDirectoryError
 
 LOCK = "lock"
 
@@ -21,8 +25,15 @@ def alone_in(folder: Path) -> Generator[Path]:
 
     Yields:
         The folder.
+
+    Raises:
+        RunDirectoryError: it cannot be made or written to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / LOCK, "a") as lock:
+    with disk_errors(folder, needed=0, error=RunDirectoryError):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder
+    finally:
+        os.close(lock)
