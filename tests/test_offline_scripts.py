@@ -29,13 +29,13 @@ def test_any_choice_of_algorithms_is_a_grid(script):
     for name in table.TABLE:
         runs = runs_of(table, [name])
         assert [(run.given["algorithm"], run.given["seed"]) for run in runs] == [(name, "3"), (name, "4")]
-        steps = runs[0].settings("unused").training.steps
+        steps = runs[0].settings({"run_dir": "unused"}).training.steps
         assert steps == (10 if name == "neubay" else 40)
 
 
 def test_a_common_setting_reaches_every_algorithm_that_has_it(script):
     table = script("offline_table")
-    agents = {run.given["algorithm"]: run.settings("unused").agent for run in runs_of(table, list(table.TABLE))}
+    agents = {run.given["algorithm"]: run.settings({"run_dir": "unused"}).agent for run in runs_of(table, list(table.TABLE))}
     for name, agent in agents.items():
         assert agent.hidden == (64, 64), name
     assert agents["iql"].learning_rate == agents["ravl"].critic_rate == agents["neubay"].head_rate == 1e-3
