@@ -35,7 +35,9 @@ def test_any_choice_of_algorithms_is_a_grid(script):
 
 def test_a_common_setting_reaches_every_algorithm_that_has_it(script):
     table = script("offline_table")
-    agents = {run.given["algorithm"]: run.settings({"run_dir": "unused"}).agent for run in runs_of(table, list(table.TABLE))}
+    agents = {
+        run.given["algorithm"]: run.settings({"run_dir": "unused"}).agent for run in runs_of(table, list(table.TABLE))
+    }
     for name, agent in agents.items():
         assert agent.hidden == (64, 64), name
     assert agents["iql"].learning_rate == agents["ravl"].critic_rate == agents["neubay"].head_rate == 1e-3
