@@ -61,8 +61,8 @@ class EnsembleReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        names = ("epochs", "holdout_error", "elites", "stopped")
-        return {name: list(value) if isinstance(value := getattr(self, name), tuple) else value for name in names}
+        errors, elites = list(self.holdout_error), list(self.elites)
+        return {"epochs": self.epochs, "holdout_error": errors, "elites": elites, "stopped": self.stopped}
 
 
 def fit_ensemble(
