@@ -193,13 +193,13 @@ def test_words_for_all_reach_those_that_have_them() -> None:
     settings = benchmark_offline.BenchmarkOfflineSettings(
         data=["x"],
         algorithms=["bc", "iql", "neubay"],
-        common="training.batch_size=64 agent.discount=0.9 preset=tiny",
+        common="training.batch_size=64 agent.discount=0.9 preset=tiny worlds=w",
         own={"iql": "agent.discount=0.8"},
     )
     words = {name: benchmark_offline.own_words(settings, name) for name in settings.algorithms}
     assert words["bc"] == {"training.batch_size": "64", "preset": "tiny"}
     assert words["iql"] == {"training.batch_size": "64", "agent.discount": "0.8", "preset": "tiny"}
-    assert words["neubay"] == {"agent.discount": "0.9", "preset": "tiny"}
+    assert words["neubay"] == {"agent.discount": "0.9", "preset": "tiny", "worlds": "w"}
 
 
 @pytest.mark.parametrize(

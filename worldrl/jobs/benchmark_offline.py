@@ -213,7 +213,10 @@ def own_words(settings: BenchmarkOfflineSettings, algorithm: str) -> dict[str, s
 def words_known(algorithm: str, given: Mapping[str, str]) -> set[str]:
     """Return the settings that an algorithm's command line takes."""
     choosing = {key: given[key] for key in ("world", "preset", "planner.use") if key in given}
-    keys = {*keys_of(train_offline.settings_for({"algorithm": algorithm, **choosing})), "preset"}
+    kind = train_offline.settings_for({"algorithm": algorithm, **choosing})
+    keys = {*keys_of(kind), "preset"}
+    if kind(data="unused").world != "ensemble":
+        keys.discard(WORLDS)  # nothing to share
     return {key for key in keys if algorithm != "neubay" or not unread_by_neubay(key)}
 
 

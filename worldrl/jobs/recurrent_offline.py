@@ -44,6 +44,7 @@ class RecurrentConfig:
         updates_per_step: gradient steps per step that a generation brings, its real history counted.
         quantile: ζ, quantile of the data's uncertainty at which rollouts are cut.
         horizon: imagined steps at most; null up to the time limit.
+        history: recorded steps at most that a rollout reads before it imagines; null from the episode's first (the paper's).
     """
 
     rows: int = 2048
@@ -52,6 +53,7 @@ class RecurrentConfig:
     updates_per_step: float = 0.05
     quantile: float = 1.0
     horizon: int | None = None
+    history: int | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -61,6 +63,7 @@ class RecurrentConfig:
         require(self.updates_per_step > 0, "recurrent.updates_per_step", "positive", self.updates_per_step)
         require(0 <= self.quantile <= 1, "recurrent.quantile", "in [0, 1]", self.quantile)
         require(self.horizon is None or self.horizon >= 1, "recurrent.horizon", "null or at least 1", self.horizon)
+        require(self.history is None or self.history >= 0, "recurrent.history", "null or at least 0", self.history)
 
 
 def neubay_defaults(given: Mapping[str, str]) -> NeubayConfig:
@@ -109,13 +112,14 @@ def train_recurrent(
     config: RecurrentConfig = settings.recurrent
     threshold = threshold_in(world, rows, config.quantile)
     limit = time_limit(data.info) or LONGEST
-    longest = config.rollouts * limit * config.updates_per_step  # updates of a generation whose rollouts are all whole
+    steps = limit if config.horizon is None or config.history is None else min(limit, config.history + config.horizon)
+    longest = config.rollouts * steps * config.updates_per_step  # updates of a generation whose rollouts are all whole
     training = NeubayTraining(
         updates=settings.training.steps,
         rows=config.rows,
         buffer=max(config.kept, limit + 1),
         updates_per_step=config.updates_per_step,
-        rollouts=LongRolloutConfig(config.rollouts, limit, config.horizon, threshold),
+        rollouts=LongRolloutConfig(config.rollouts, limit, config.horizon, threshold, config.history),
         checkpoint_generations=max(1, round(settings.training.checkpoint_every / longest)),
     )
     episodes = Episodes.of(rows, torch.from_numpy(data.episode))

@@ -254,6 +254,21 @@ def test_horizon_bounds_the_imagined_part_alone() -> None:
     assert {int((~made.real[1:]).sum()) for made in tapes} == {0, 3}
 
 
+@pytest.mark.parametrize("history", [0, 2])
+def test_of_the_history_the_last_steps_alone_are_read(history: int) -> None:
+    episodes = dataset()
+    config = LongRolloutConfig(rollouts=60, episode_steps=12, history=history)
+    tapes, _ = long_rollouts(agent(), Line(episodes.rows.obs, 1e9), episodes, config, generator=stream(0, "r"))
+    for made in tapes:
+        real, first = int(made.real[1:].sum()), float(made.obs[0])
+        cut = round(first % 100) + real  # steps of the episode before the first imagined one
+        complete = cut == 5 + round(first // 100)
+        assert real == min(cut, max(history, complete))
+        torch.testing.assert_close(made.obs[: real + 1, 0], first + torch.arange(real + 1.0))
+        assert made.steps == (real if complete else real + 12 - cut)
+        assert bool(made.terminated.any()) == (complete and first >= 500)
+
+
 def test_history_is_remembered_as_if_it_had_been_lived() -> None:
     made, lines = agent(), [tape(5, seed=1), tape(0, seed=2), tape(2, seed=3)]
     from worldrl.algorithms.offline.long_rollouts import right_aligned

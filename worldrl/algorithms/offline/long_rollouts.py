@@ -1,8 +1,8 @@
 """NEUBAY's rollouts: real history first, then one world imagined to the end.
 
 A rollout begins at a random cut of a real episode, from before its first step to after its last. The agent reads the
-history, then acts in the world until the task terminates, the episode's time is over, or the world knows too little:
-U > the ζ-quantile of U over the dataset. The step that crosses it stays, and its target bootstraps: a truncation is
+history (or its last steps alone), then acts in the world until the task terminates, the episode's time is over, or the
+world knows too little: U > the ζ-quantile of U over the dataset. The step that crosses it stays, and its target bootstraps: a truncation is
 no terminal. A cut after the last step leaves the whole real episode, and nothing is imagined.
 
 One member of the posterior per rollout is the world's own affair (``MemberChoice.rollout`` of the ensemble).
@@ -38,18 +38,22 @@ class LongRolloutConfig:
         episode_steps: time limit of the task, history included.
         horizon: imagined steps at most; null up to the time limit (for the sweep over horizons).
         threshold: largest uncertainty after which a rollout goes on.
+        history: recorded steps at most that are read; null from the episode's first (the paper's).
     """
 
     rollouts: int = 100
     episode_steps: int = 1000
     horizon: int | None = None
     threshold: float = math.inf
+    history: int | None = None
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         require_at_least_one(self, ("rollouts", "episode_steps"), of="rollouts")
         if self.horizon is not None and self.horizon < 1:
             raise SettingError(f"rollouts.horizon must be at least 1 or null, got {self.horizon}")
+        if self.history is not None and self.history < 0:
+            raise SettingError(f"rollouts.history must be at least 0 or null, got {self.history}")
 
 
 @dataclass(frozen=True)
@@ -82,24 +86,25 @@ class Episodes:
             raise SettingError(f"episodes: {len(ids)} blocks of rows, each episode must be exactly one of them")
         return cls(rows, length.cumsum(0) - length, length)
 
-    def history(self, episode: int, steps: int) -> tuple[Tensor, Tensor, Tensor, bool]:
-        """Return obs ``[steps + 1, S]``, actions, rewards of the first steps, and whether the task ended with them."""
-        part = slice(int(self.first[episode]), int(self.first[episode]) + steps)
-        rows = self.rows
+    def history(self, episode: int, cut: int, steps: int) -> tuple[Tensor, Tensor, Tensor, bool]:
+        """Return obs ``[steps + 1, S]``, actions and rewards of the steps before a cut, and whether the task ended there."""
+        at = int(self.first[episode]) + cut
+        part, rows = slice(at - steps, at), self.rows
         if not steps:
-            return rows.obs[part.start : part.start + 1], rows.action[part], rows.reward[part], False
-        obs = torch.cat([rows.obs[part], rows.next_obs[part.stop - 1 : part.stop]])
-        return obs, rows.action[part], rows.reward[part], bool(rows.terminated[part.stop - 1])
+            return rows.obs[at : at + 1], rows.action[part], rows.reward[part], False
+        obs = torch.cat([rows.obs[part], rows.next_obs[at - 1 : at]])
+        return obs, rows.action[part], rows.reward[part], bool(rows.terminated[at - 1])
 
 
 @dataclass
 class _Rollout:
-    """One rollout while it grows: a real history and the steps imagined after it."""
+    """One rollout while it grows: a real history and the steps imagined after it, at its episode's step ``cut``."""
 
     obs: list[Tensor]
     action: list[Tensor]
     reward: list[Tensor]
     real: int
+    cut: int
     terminated: bool
 
     def tape(self) -> Tape:
@@ -132,7 +137,7 @@ def long_rollouts(
     episode = torch.randint(len(episodes.first), (config.rollouts,), generator=generator)
     share = torch.rand(config.rollouts, generator=generator)
     cut = (share * (episodes.length[episode] + 1)).long()  # 0 .. length, uniformly
-    made = [_begin(episodes, int(e), int(c)) for e, c in zip(episode, cut, strict=True)]
+    made = [_begin(episodes, int(e), int(c), config.history) for e, c in zip(episode, cut, strict=True)]
     open_ = torch.tensor([i for i, c in enumerate(cut.tolist()) if c < int(episodes.length[episode[i]])])
     ends = {"terminated": 0, "truncated": 0, "time": 0}
     if len(open_):
@@ -145,9 +150,12 @@ def long_rollouts(
     return tapes, logs | {"rollouts/imagined_median": lengths.median(), "rollouts/imagined_mean": lengths.mean()}
 
 
-def _begin(episodes: Episodes, episode: int, cut: int) -> _Rollout:
-    obs, action, reward, terminated = episodes.history(episode, cut)
-    return _Rollout([obs], [action], [reward], cut, terminated)
+def _begin(episodes: Episodes, episode: int, cut: int, longest: int | None) -> _Rollout:
+    steps = cut if longest is None else min(cut, longest)
+    if cut and cut == int(episodes.length[episode]):
+        steps = max(1, steps)  # nothing is imagined: a tape wants one step, and the real ending is on it
+    obs, action, reward, terminated = episodes.history(episode, cut, steps)
+    return _Rollout([obs], [action], [reward], steps, cut, terminated)
 
 
 def _imagine(
@@ -167,7 +175,7 @@ def _imagine(
         action, memory = agent.step(obs, action, reward, memory, generator=generator)
         state, outcome = world.step(state, action, generator=generator)
         obs, reward = outcome.obs, outcome.reward
-        spent = torch.tensor([rollouts[i].real + step + 1 for i in alive.tolist()])
+        spent = torch.tensor([rollouts[i].cut + step + 1 for i in alive.tolist()])
         over = (spent >= config.episode_steps) | torch.tensor(step + 1 == (config.horizon or config.episode_steps))
         truncated = outcome.uncertainty > config.threshold
         for row, number in enumerate(alive.tolist()):
