@@ -23,6 +23,7 @@ from worldrl.core.log import read_metrics
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
 from worldrl.jobs import offline_scores, offline_worlds
 from worldrl.jobs.offline_scores import interval_scores
+from worldrl.jobs.recurrent_offline import RecurrentConfig
 from worldrl.jobs.reproductions.catalogue import CATALOGUE
 from worldrl.jobs.reproductions.pgd import GuidedSettings
 from worldrl.jobs.train_offline import offline_agent, settings_for
@@ -243,8 +244,16 @@ def test_planned_rollouts_and_what_the_critics_say_of_their_edge(run: Any, tmp_p
 
 def test_papers_own_values_of_a_dataset_are_defaults() -> None:
     given = {"data": "x", "algorithm": "neubay", "tuned": "hopper-medium"}
-    agent: Any = compose("train-offline", settings_for(given), given).agent
-    assert (agent.encoder_rate, agent.kappa, agent.temperature) == (1e-6, 0.8, 0.2)
+    published = given | {"preset": "gpu", "device": "cpu"}
+    composed: Any = [compose("train-offline", settings_for(words), words) for words in (given, published)]
+    small, whole = composed
+    agents: Any = (small.agent, whole.agent)
+    assert [(agent.kappa, agent.temperature) for agent in agents] == [(0.8, 0.2)] * 2
+    assert agents[1].encoder_rate == 1e-6  # for two million updates
+    assert agents[0].encoder_rate > 10 * agents[1].encoder_rate
+    assert (whole.ensemble.members, whole.agent.critics) == (128, 10)
+    assert whole.recurrent == RecurrentConfig()
+    assert small.training.steps < whole.training.steps
 
 
 def test_guided_trajectories_feed_a_model_free_agent(run: Any, tmp_path: Path) -> None:

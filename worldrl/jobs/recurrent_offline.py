@@ -1,14 +1,15 @@
 """NEUBAY in ``worldrl train-offline``: an agent with a memory, trained on tapes of long rollouts instead of batches of rows.
 
 The world is an ensemble of the layer-norm kind, one member per rollout; rollouts end where its uncertainty exceeds a
-quantile of what it is on the data. In the latents of a video world model there are no members, and only time cuts. ``tuned=`` takes what the paper tunes per dataset as the agent's defaults.
+quantile of what it is on the data. In the latents of a video world model there are no members, and only time cuts.
+Defaults are a laptop's, measured on own Hopper and HalfCheetah sets (``docs/offline.md``); ``preset=gpu`` takes the published.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import torch
 
 from worldrl.algorithms.offline.agent import require
 from worldrl.algorithms.offline.long_rollouts import Episodes, LongRolloutConfig
+from worldrl.algorithms.offline.lru import MemoryConfig
 from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
 from worldrl.algorithms.offline.neubay_datasets import tuned_for
 from worldrl.algorithms.offline.neubay_training import NeubayTraining, train_neubay
-from worldrl.algorithms.offline.training import Evaluate, OfflineReport
+from worldrl.algorithms.offline.training import Evaluate, OfflineReport, OfflineTraining
 from worldrl.core.errors import SettingError
 from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.log import MetricLog
@@ -27,6 +29,8 @@ from worldrl.core.transitions import Transitions
 from worldrl.data.offline.trajectories import Trajectories
 from worldrl.rollout.latent_world import LatentWorld
 from worldrl.rollout.vector_episodes import time_limit
+from worldrl.settings import Preset
+from worldrl.world_models.offline.config import neubay_ensemble
 from worldrl.world_models.offline.ensemble_world import EnsembleWorld, dataset_uncertainty, uncertainty_threshold
 
 LONGEST = 1000
@@ -66,8 +70,34 @@ class RecurrentConfig:
         require(self.history is None or self.history >= 0, "recurrent.history", "null or at least 0", self.history)
 
 
-def neubay_defaults(given: Mapping[str, str]) -> NeubayConfig:
-    """Return the agent's defaults of a command line: those of ``tuned=``, where it is given.
+PUBLISHED = (Preset.gpu, Preset.wan)
+"""Presets with the papers' sizes."""
+LAPTOP_AGENT = NeubayConfig(
+    MemoryConfig(width=128, states=64, layers=1),
+    hidden=(128, 128),
+    critics=4,
+    polyak=0.03,
+    encoder_rate=1e-4,
+    head_rate=5e-4,
+)
+"""NEUBAY for a core and twenty minutes: faster rates and targets, since it takes 15,000 updates and not two million."""
+LAPTOP_TAPES = RecurrentConfig(rows=1024, kept=400_000, rollouts=200, updates_per_step=0.01, horizon=150, history=50)
+"""Short rollouts, so that an update sees several: of whole episodes 1,024 rows hold one or two (docs/offline.md)."""
+LAPTOP_ENSEMBLE = (6, 5, 60)
+"""Members, elites and epochs."""
+LAPTOP_UPDATES = OfflineTraining(steps=15_000, evaluate_every=3000, checkpoint_every=3000)
+
+
+def neubay_defaults(given: Mapping[str, str]) -> dict[str, Any]:
+    """Return what a command line's settings begin with: a laptop's sizes, the published ones with a preset of ``PUBLISHED``.
+
+    ``tuned=`` puts in the paper's κ and α of a dataset, and with the published sizes its encoder rate.
+
+    Args:
+        given: text by dotted key.
+
+    Returns:
+        Groups of settings by name: ``agent``, ``recurrent``, ``ensemble``, ``ensemble_training``, ``training``.
 
     Raises:
         SettingError: settings that this agent has no use for, or an unknown dataset.
@@ -75,7 +105,18 @@ def neubay_defaults(given: Mapping[str, str]) -> NeubayConfig:
     useless = [key for key in given if unread_by_neubay(key)]
     if useless:
         raise SettingError(f"{useless[0]}: neubay imagines whole episodes and learns from tapes; recurrent.* is its")
-    return tuned_for(given["tuned"]) if given.get("tuned") else NeubayConfig()
+    published, (ensemble, learning) = given.get("preset") in PUBLISHED, neubay_ensemble()
+    agent = NeubayConfig() if published else LAPTOP_AGENT
+    if given.get("tuned"):
+        tuned = tuned_for(given["tuned"], agent)
+        agent = tuned if published else replace(tuned, encoder_rate=agent.encoder_rate)
+    if published:
+        parts = (RecurrentConfig(), ensemble, learning, OfflineTraining())
+    else:
+        members, elites, epochs = LAPTOP_ENSEMBLE
+        small = replace(ensemble, members=members, elites=elites)
+        parts = (LAPTOP_TAPES, small, replace(learning, max_epochs=epochs), LAPTOP_UPDATES)
+    return dict(zip(("agent", "recurrent", "ensemble", "ensemble_training", "training"), (agent, *parts), strict=True))
 
 
 def unread_by_neubay(key: str) -> bool:

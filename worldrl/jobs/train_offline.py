@@ -47,18 +47,12 @@ from worldrl.jobs.offline_worlds import (
 )
 from worldrl.jobs.online_phase import OnlineConfig, PlannerConfig, check_online, check_snapshots, online_phase
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.recurrent_offline import RecurrentConfig, neubay_defaults, train_recurrent
+from worldrl.jobs.recurrent_offline import PUBLISHED, neubay_defaults, train_recurrent
 from worldrl.jobs.world_model_start import BUNDLED
 from worldrl.registry import ALGORITHMS
 from worldrl.rollout.vector_episodes import check_spaces, dataset_environment, time_limit
 from worldrl.settings import non_negative, one_of, required, setting
-from worldrl.world_models.offline.config import (
-    EnsembleConfig,
-    EnsembleTraining,
-    Uncertainty,
-    neubay_ensemble,
-    ravl_ensemble,
-)
+from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining, Uncertainty, ravl_ensemble
 
 DEFAULT = "ravl"
 WORLD_MEANING = "what is imagined in: none, ensemble, true, diffusion or latent"
@@ -173,27 +167,26 @@ def settings_for(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
     ]
     if issubclass(agent_class, Ravl):
         changed.append(("ensemble", EnsembleConfig, field(default_factory=lambda: EnsembleConfig(input_clip=10.0))))
-        if given.get("preset") == "gpu":
+        if given.get("preset") in PUBLISHED:
             changed.append(("ensemble_training", EnsembleTraining, field(default_factory=ravl_ensemble)))
     if given.get("planner.use", "none") != "none" and not imagining.penalty:
         changed.append(("uncertainty", str, setting("sample_std", UNCERTAINTY_MEANING)))  # COPlanner's own
-    if world == "diffusion" and given.get("preset") == "gpu":
+    if world == "diffusion" and given.get("preset") in PUBLISHED:
         changed.append(("diffusion", DiffusionSettings, field(default_factory=published_diffusion)))
     return make_dataclass("TrainOfflineSettings", changed, bases=(TrainOfflineSettings,))
 
 
 def _neubay_settings(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
-    agent, (ensemble, training) = neubay_defaults(given), neubay_ensemble()
+    parts = neubay_defaults(given).items()
     changed: list[Any] = [
-        ("agent", type(agent), field(default_factory=lambda: agent)),
+        *((name, type(part), field(default_factory=lambda part=part: part)) for name, part in parts),
         (
             "tuned",
             str | None,
-            setting(None, "take the paper's encoder rate, κ and α of this dataset, hopper-medium say"),
+            setting(
+                None, "the paper's κ and α of this dataset, hopper-medium say; with preset=gpu its encoder rate too"
+            ),
         ),
-        ("recurrent", RecurrentConfig, field(default_factory=RecurrentConfig)),
-        ("ensemble", EnsembleConfig, field(default_factory=lambda: ensemble)),
-        ("ensemble_training", EnsembleTraining, field(default_factory=lambda: training)),
         ("uncertainty", str, setting("epistemic_mean", "whose quantile cuts rollouts")),
     ]
     return make_dataclass("TrainOfflineSettings", changed, bases=(TrainOfflineSettings,))
