@@ -168,6 +168,7 @@ def make_agent(settings: LatentSettings, method: str, facts: Facts) -> Agent:
     common: dict[str, Any] = {"hidden": hidden, "discount": settings.discount}
     if method == "bc":
         return Bc(BcConfig(hidden, settings.rate), facts)
+    common["polyak"] = settings.polyak
     if method in ("td3_bc", "pgd"):
         return Td3Bc(Td3BcConfig(learning_rate=settings.rate, alpha=settings.alpha, **common), facts)
     if method == "neubay":

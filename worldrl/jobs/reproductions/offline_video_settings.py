@@ -27,6 +27,8 @@ class LatentSettings:
         hidden: width of two hidden layers.
         rate: learning rate.
         discount: γ per chunk.
+        polyak: rate τ at which targets follow. A success at the end of an episode is known at its beginning after some 1 / (τ (1 - γ))
+            updates.
         horizon: k of RAVL, chunks.
         starts: rollouts per generation of RAVL; NEUBAY begins a quarter as many, which are longer.
         refresh: updates between two generations of RAVL and of the trajectories.
@@ -61,6 +63,7 @@ class LatentSettings:
     hidden: int = 256
     rate: float = 3e-4
     discount: float = 0.95
+    polyak: float = 0.005
     horizon: int = 2
     starts: int = 512
     refresh: int = 500
@@ -88,6 +91,8 @@ class LatentSettings:
         non_negative("change.keypoints", self.keypoints)
         non_negative("change.components", self.components)
         positive("change.temperature", self.temperature)
+        positive("change.polyak", self.polyak)
+        fraction("change.polyak", self.polyak)
         fraction("change.trajectory_share", self.trajectory_share)
         if self.stride < 1 or CHUNK % self.stride:
             raise SettingError(f"change.stride must divide the {CHUNK} control steps of a chunk, got {self.stride}")
