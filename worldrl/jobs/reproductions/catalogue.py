@@ -102,7 +102,7 @@ CATALOGUE = {
         Entry(
             "neubay-horizon",
             "over-estimation falls as the rollout horizon grows (a pendulum)",
-            "quick 26 min of one core; full not timed, meant for an hour or two of two cores; paper not timed",
+            "quick 24 CPU min for three seeds; full not timed, meant for an hour or two of two cores; paper not timed",
         ),
         Entry(
             "edge-of-reach",
