@@ -87,6 +87,12 @@ def test_best_rival_is_the_one_of_the_largest_return() -> None:
     assert best_of(rows, "cheetah/medium", ["td3_bc"]) is None
 
 
+def test_rows_of_a_dataset_stand_together_in_whichever_order_grids_are_summed_up() -> None:
+    other = "cheetah/medium"
+    rows = rows_of([*row("bc", 1), *row("bc", 5, data=other), *row("ravl", 9, data=other), *row("ravl", 9)])
+    assert list(rows) == [("hopper/medium", "bc"), ("hopper/medium", "ravl"), (other, "bc"), (other, "ravl")]
+
+
 def test_algorithms_are_summed_up_over_datasets_only_where_they_have_all() -> None:
     other = "cheetah/medium"
     rows = rows_of(

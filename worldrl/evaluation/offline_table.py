@@ -117,13 +117,14 @@ def short_name(name: str) -> str:
 
 
 def rows_of(runs: Sequence[OfflineRun]) -> dict[tuple[str, str], list[OfflineRun]]:
-    """Gather runs by dataset and algorithm, each row in the order of seeds.
+    """Gather runs by dataset and algorithm, both in the order in which they come, each row in the order of seeds.
 
     Raises:
         SettingError: a seed comes twice, or runs of one row were trained with different settings.
     """
+    datasets, algorithms = (list(dict.fromkeys(getattr(run, name) for run in runs)) for name in ("data", "algorithm"))
     rows: dict[tuple[str, str], list[OfflineRun]] = {}
-    for run in sorted(runs, key=lambda run: run.seed):
+    for run in sorted(runs, key=lambda run: (datasets.index(run.data), algorithms.index(run.algorithm), run.seed)):
         rows.setdefault((run.data, run.algorithm), []).append(run)
     for (data, algorithm), row in rows.items():
         seeds = [run.seed for run in row]
