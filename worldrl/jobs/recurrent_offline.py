@@ -80,7 +80,7 @@ LAPTOP_AGENT = NeubayConfig(
     encoder_rate=1e-4,
     head_rate=5e-4,
 )
-"""NEUBAY for a core and twenty minutes: faster rates and targets, since it takes 15,000 updates and not two million."""
+"""NEUBAY for a core and 25 minutes: faster rates and targets, since it takes 15,000 updates and not two million."""
 LAPTOP_TAPES = RecurrentConfig(rows=1024, kept=400_000, rollouts=200, updates_per_step=0.01, horizon=150, history=50)
 """Short rollouts, so that an update sees several: of whole episodes 1,024 rows hold one or two (docs/offline.md)."""
 LAPTOP_ENSEMBLE = (6, 5, 60)
