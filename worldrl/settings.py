@@ -52,6 +52,10 @@ class Preset(StrEnum):
     libero = "libero"
 
 
+PUBLISHED = (Preset.gpu, Preset.wan)
+"""Presets with the sizes of published methods."""
+
+
 # --- declaring -----------------------------------------------------------------------------------------------------
 
 

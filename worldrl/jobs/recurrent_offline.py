@@ -29,7 +29,7 @@ from worldrl.core.transitions import Transitions
 from worldrl.data.offline.trajectories import Trajectories
 from worldrl.rollout.latent_world import LatentWorld
 from worldrl.rollout.vector_episodes import time_limit
-from worldrl.settings import Preset
+from worldrl.settings import PUBLISHED
 from worldrl.world_models.offline.config import neubay_ensemble
 from worldrl.world_models.offline.ensemble_world import EnsembleWorld, dataset_uncertainty, uncertainty_threshold
 
@@ -70,8 +70,6 @@ class RecurrentConfig:
         require(self.history is None or self.history >= 0, "recurrent.history", "null or at least 0", self.history)
 
 
-PUBLISHED = (Preset.gpu, Preset.wan)
-"""Presets with the papers' sizes."""
 LAPTOP_AGENT = NeubayConfig(
     MemoryConfig(width=128, states=64, layers=1),
     hidden=(128, 128),

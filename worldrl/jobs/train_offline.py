@@ -47,11 +47,11 @@ from worldrl.jobs.offline_worlds import (
 )
 from worldrl.jobs.online_phase import OnlineConfig, PlannerConfig, check_online, check_snapshots, online_phase
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.recurrent_offline import PUBLISHED, neubay_defaults, train_recurrent
+from worldrl.jobs.recurrent_offline import neubay_defaults, train_recurrent
 from worldrl.jobs.world_model_start import BUNDLED
 from worldrl.registry import ALGORITHMS
 from worldrl.rollout.vector_episodes import check_spaces, dataset_environment, time_limit
-from worldrl.settings import non_negative, one_of, required, setting
+from worldrl.settings import PUBLISHED, non_negative, one_of, required, setting
 from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining, Uncertainty, ravl_ensemble
 
 DEFAULT = "ravl"
