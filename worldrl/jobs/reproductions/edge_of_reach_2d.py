@@ -13,7 +13,7 @@ backwards and grow. Three agents on the same data:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,9 @@ from worldrl.jobs.reproductions.edge_parts import FLOOR, PatchedSac, common_sett
 from worldrl.jobs.reproductions.findings import Claim, Findings, across_seeds, over_seeds
 from worldrl.jobs.reproductions.kept import Kept
 from worldrl.jobs.reproductions.plane import Plane, PlaneWorld, picture
+from worldrl.settings import non_negative
 
+Act = Callable[[Tensor], Tensor]
 METHODS = ("base", "oracle-patch", "ravl")
 SCORE = "Score: interquartile mean [95 %], lowest to highest seed"
 ROWS, STARTS_SHOWN, STATES_ASKED = 2000, 32, 4000
@@ -60,8 +62,9 @@ class EdgeSettings:
         hidden: width of the two hidden layers of actor and critics.
         rate: learning rate of everything.
         polyak: τ.
+        novelties: numbers that agents see besides their place, 0 on the ledge; with none the abyss is merely further along.
         critics: of RAVL.
-        diversity: η of RAVL.
+        diversity: η of RAVL. Ten gradients cannot point apart in a plane of actions, so η > 0 lowers values within reach too.
         evaluations: points of the curves.
         steps: of an evaluated episode.
     """
@@ -78,15 +81,20 @@ class EdgeSettings:
     hidden: int = 256
     rate: float = 3e-4
     polyak: float = 0.005
+    novelties: int = 16
     critics: int = 10
-    diversity: float = 1.0
+    diversity: float = 0.0
     evaluations: int = 20
     steps: int = 50
+
+    def __post_init__(self) -> None:
+        """Refuse fewer than no novelties."""
+        non_negative("change.novelties", self.novelties)
 
     @property
     def plane(self) -> Plane:
         """The environment."""
-        return Plane(horizon=self.horizon, discount=self.discount)
+        return Plane(horizon=self.horizon, discount=self.discount, novelties=self.novelties)
 
     @property
     def largest_q(self) -> float:
@@ -96,16 +104,17 @@ class EdgeSettings:
 
 SETTINGS: Mapping[str, EdgeSettings] = {
     "paper": EdgeSettings(),
-    "full": EdgeSettings(updates=10_000, refresh=20, starts=100, generations=20, hidden=128, evaluations=10),
+    "full": EdgeSettings(
+        updates=10_000, refresh=20, starts=100, generations=20, hidden=128, rate=5e-4, polyak=0.02, evaluations=10
+    ),
     "quick": EdgeSettings(
-        updates=2500,
+        updates=5000,
         refresh=20,
         starts=100,
         generations=20,
         hidden=64,
         rate=1e-3,
         polyak=0.05,
-        diversity=20.0,
         evaluations=10,
     ),
     "tiny": EdgeSettings(
@@ -139,10 +148,10 @@ def run(settings: EdgeSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     data = plane.data(ROWS, generator=stream(cell.seed, "plane", "data"))
     with initial_weights(cell.seed, "plane", "agent"):
         agent = make_agent(settings, cell.method, Facts(data.obs.mean(0), data.obs.std(0), 2))
-    branches = Branches(PlaneWorld(plane, data.obs), ROWS, BranchConfig(settings.starts, settings.horizon))
+    branches = Branches(PlaneWorld(plane, data.obs[:, :2]), ROWS, BranchConfig(settings.starts, settings.horizon))
     buffer = TransitionBuffer(settings.starts * settings.horizon * settings.generations)
     generator = stream(cell.seed, "plane", "training")
-    _, best = play(settings, data.obs[:STARTS_SHOWN], plane.best_action)
+    _, best = play(settings, data.obs[:STARTS_SHOWN, :2], plane.best_action)
     real, kept = int(settings.batch * settings.real_ratio), Kept(folder, generator, {"agent": agent, "buffer": buffer})
     first, seen = kept.restore()
     looks: list[dict[str, Any]] = seen["looks"] if seen else [look(settings, agent, data, best, 0)]
@@ -163,34 +172,39 @@ def run(settings: EdgeSettings, cell: Cell, folder: Path) -> dict[str, Any]:
 @torch.no_grad()
 def look(settings: EdgeSettings, agent: Sac, data: Transitions, best: Tensor, update: int) -> dict[str, Any]:
     """Measure the agent: score (``best`` are the best policy's returns), predicted values, and where it goes."""
-    path, total = play(settings, data.obs[:STARTS_SHOWN], lambda obs: agent.act(obs, generator=None))
+    path, total = play(settings, data.obs[:STARTS_SHOWN, :2], greedy(settings, agent))
     q = agent.value(data.obs)
     kept = path[:: max(1, settings.steps // settings.horizon)]
     return {
         "update": update,
         "score": float(total.mean() / best.mean()),
         "log10_q": math.log10(max(float(q.mean()), FLOOR)),
-        "log10_earned": math.log10(max(earned(settings, data.obs[:STARTS_SHOWN], agent), FLOOR)),
+        "log10_earned": math.log10(max(earned(settings, data.obs[:STARTS_SHOWN, :2], agent), FLOOR)),
         "path": kept.reshape(-1, 2).mul(1000).round().div(1000).tolist(),
     }
 
 
+def greedy(settings: EdgeSettings, agent: Sac) -> Act:
+    """Return the agent's most likely actions as a function of states."""
+    return lambda state: agent.act(settings.plane.observe(state), generator=None)
+
+
 def earned(settings: EdgeSettings, starts: Tensor, agent: Sac) -> float:
     """Return what the greedy policy really earns: its discounted return, until a reward counts less than 1 %."""
-    plane, obs, total, weight = settings.plane, starts, 0.0, 1.0
+    plane, state, act, total, weight = settings.plane, starts, greedy(settings, agent), 0.0, 1.0
     while weight > 0.01:
-        before, obs = obs, plane.move(obs, agent.act(obs, generator=None))
-        total, weight = total + weight * float(plane.reward(before, obs).mean()), weight * settings.discount
+        before, state = state, plane.move(state, act(state))
+        total, weight = total + weight * float(plane.reward(before, state).mean()), weight * settings.discount
     return total
 
 
-def play(settings: EdgeSettings, starts: Tensor, act: Any) -> tuple[Tensor, Tensor]:
+def play(settings: EdgeSettings, starts: Tensor, act: Act) -> tuple[Tensor, Tensor]:
     """Play episodes; return the states after each step ``[steps, B, 2]`` and the returns ``[B]``."""
-    obs, states, total = starts, [], torch.zeros(len(starts))
+    state, states, total = starts, [], torch.zeros(len(starts))
     for _ in range(settings.steps):
-        before, obs = obs, settings.plane.move(obs, act(obs))
-        total = total + settings.plane.reward(before, obs)
-        states.append(obs)
+        before, state = state, settings.plane.move(state, act(state))
+        total = total + settings.plane.reward(before, state)
+        states.append(state)
     return torch.stack(states), total
 
 
@@ -200,7 +214,8 @@ def penalty_auroc(settings: EdgeSettings, agent: Sac, seed: int) -> float:
     states = settings.plane.size * (2 * torch.rand(STATES_ASKED, 2, generator=stream(seed, "plane", "asked")) - 1)
     states = states[settings.plane.reachable(states, settings.horizon)]
     edge = settings.plane.at_edge(states, settings.horizon)
-    penalty = effective_penalty(agent.critic(states, agent.act(states, generator=None)))
+    obs = settings.plane.observe(states)
+    penalty = effective_penalty(agent.critic(obs, agent.act(obs, generator=None)))
     return auroc(penalty[edge].numpy(), penalty[~edge].numpy())
 
 
@@ -278,4 +293,6 @@ def notes(settings: EdgeSettings) -> list[str]:
         "In true dynamics the uncertainty is exactly 0, so a method that subtracts it is base, number for number.",
         f"The largest possible value is 1 / (1 - γ) = {settings.largest_q:g}; its logarithm is {math.log10(settings.largest_q):g}.",
         "The environment is a stand-in: the paper's own is published as a picture only.",
+        f"Beside their place agents see {settings.novelties} numbers that are 0 on the ledge. RAVL: {settings.critics} critics, "
+        f"η = {settings.diversity:g}.",
     ]

@@ -66,8 +66,9 @@ class PatchedSac(Sac):
     def target(self, batch: Transitions, draws: torch.Generator) -> Tensor:
         """Return y ``[B]``, with Q*(s', a') in the place of the bootstrapped value where s' is at the edge."""
         action, _ = self.sample(batch.next_obs, draws)
-        true = batch.reward + self.config.discount * self.plane.q(batch.next_obs, action)
-        edge = self.plane.at_edge(batch.next_obs, self.plane.horizon)
+        arrived = batch.next_obs[:, :2]
+        true = batch.reward + self.config.discount * self.plane.q(arrived, action)
+        edge = self.plane.at_edge(arrived, self.plane.horizon)
         self.patched += (float(edge.float().mean()) - self.patched) / (self.updates + 1)
         return torch.where(edge, true, super().target(batch, draws))
 

@@ -8,11 +8,16 @@ a rollout of k steps can get to before its last one, so what is reached at step 
 abyss: the reward grows towards it, the last step into it still pays, and no row ever begins there that could tell
 what comes after. The paper's own environment is published as a picture only; this one is a stand-in.
 
+An agent sees the place and, in the abyss, numbers that the ledge never showed (:meth:`Plane.observe`), as a robot at the edge of
+reach is in a pose unlike any that it acted from. By the place alone the abyss is merely further along, and critics that learn
+common targets extrapolate there alike.
+
 Shapes legend: ``B`` rows, ``G`` grid points per axis.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -32,6 +37,10 @@ TOLERANCE = 1e-6
 SLACK = 1e-5
 """Rounding that does not make anyone fall."""
 PIXELS = 96
+GOLDEN = math.pi * (3 - math.sqrt(5))
+"""Angle (rad) between the directions of two neighbouring waves, the golden one: no two of few are near each other."""
+WAVELENGTH = 0.4
+"""Of the waves, as a share of ``size``: two moves to either side."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,7 @@ class Plane:
         beyond: how far beyond the ledge the reward's peak lies, in both coordinates.
         far: distance from the peak at which nothing is paid any more.
         discount: γ of the oracle.
+        novelties: numbers that an agent sees besides its place, all 0 on the ledge; see :meth:`observe`.
     """
 
     horizon: int = 5
@@ -55,6 +65,7 @@ class Plane:
     beyond: float = 0.1
     far: float = 0.9
     discount: float = 0.95
+    novelties: int = 0
 
     @property
     def ledge(self) -> float:
@@ -81,6 +92,13 @@ class Plane:
             self.fallen(state)[:, None], state, (state + self.step * action).clamp(-self.size, self.size)
         )
 
+    def observe(self, state: Tensor) -> Tensor:
+        """Return what is seen at ``[B, 2]``: the place, and waves whose height is the depth fallen, ``[B, 2 + novelties]``."""
+        turn = GOLDEN * torch.arange(self.novelties)
+        waves = torch.sin(2 * math.pi / WAVELENGTH * (state @ torch.stack([turn.cos(), turn.sin()])) + turn)
+        depth = ((state.abs().amax(-1, keepdim=True) - self.ledge - SLACK) / self.step).clamp(min=0)
+        return torch.cat([state, depth * waves], -1)
+
     def reachable(self, state: Tensor, steps: int) -> Tensor:
         """Whether ``[B, 2]`` can be reached from the start in at most ``steps``, ``steps`` ≤ k: bool ``[B]``."""
         return state.abs().amax(-1) <= self.start + steps * self.step + SLACK
@@ -91,10 +109,10 @@ class Plane:
 
     def data(self, rows: int, *, generator: torch.Generator) -> Transitions:
         """Draw a dataset: states of the starting square and actions, both uniform, no endings."""
-        obs = self.start * (2 * torch.rand(rows, 2, generator=generator) - 1)
+        state = self.start * (2 * torch.rand(rows, 2, generator=generator) - 1)
         action = 2 * torch.rand(rows, 2, generator=generator) - 1
-        arrived, no = self.move(obs, action), torch.zeros(rows, dtype=torch.bool)
-        return Transitions(obs, action, self.reward(obs, arrived), arrived, no, no)
+        arrived, no = self.move(state, action), torch.zeros(rows, dtype=torch.bool)
+        return Transitions(self.observe(state), action, self.reward(state, arrived), self.observe(arrived), no, no)
 
     # -- oracle ------------------------------------------------------------------------------------------------------
 
@@ -147,21 +165,25 @@ class PlaneWorld:
         starts: ``[N, 2]``, the dataset's states.
     """
 
-    obs_size = 2
     action_size = 2
 
     def __init__(self, plane: Plane, starts: Tensor) -> None:
         self.plane, self.starts = plane, starts
 
+    @property
+    def obs_size(self) -> int:
+        """Two coordinates and the novelties."""
+        return 2 + self.plane.novelties
+
     def start(self, index: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Begin at recorded rows."""
-        return self.starts[index], self.starts[index]
+        return self.starts[index], self.plane.observe(self.starts[index])
 
     def step(self, state: Tensor, action: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Outcome]:
         """Move every row."""
         arrived = self.plane.move(state, action)
         zero = torch.zeros(len(state))
-        return arrived, Outcome(arrived, self.plane.reward(state, arrived), zero.bool(), zero)
+        return arrived, Outcome(self.plane.observe(arrived), self.plane.reward(state, arrived), zero.bool(), zero)
 
     def select(self, state: Tensor, index: Tensor) -> Tensor:
         """Keep rows."""
