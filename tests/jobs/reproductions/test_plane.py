@@ -9,9 +9,11 @@ import torch
 from worldrl.algorithms.offline.agent import Facts
 from worldrl.algorithms.offline.branches import BranchConfig, Branches
 from worldrl.algorithms.offline.sac import Sac, SacConfig
+from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.stats import auroc
 from worldrl.core.transitions import Transitions
+from worldrl.jobs.reproductions.catalogue import changed
 from worldrl.jobs.reproductions.edge_of_reach_2d import SETTINGS, play
 from worldrl.jobs.reproductions.edge_parts import PatchedSac
 from worldrl.jobs.reproductions.plane import Plane, PlaneWorld, picture
@@ -51,6 +53,40 @@ def test_world_is_the_plane_and_knows_everything() -> None:
     assert float(after.reward[1]) > 0
 
 
+def test_novelties_are_zero_on_the_ledge_and_grow_with_depth() -> None:
+    strange = Plane(novelties=16)
+    states = 2 * torch.rand(500, 2, generator=stream(2, "seen")) - 1
+    seen, stands = strange.observe(states), ~strange.fallen(states)
+    assert torch.equal(seen[:, :2], states)
+    assert not bool(seen[stands, 2:].any())
+    assert bool((seen[~stands, 2:].abs().amax(1) > 0).all())
+    half, whole = (strange.observe(torch.tensor([[0.45 + depth, 0.1]]))[:, 2:] for depth in (0.05, 0.1))
+    assert float(half.abs().max()) <= 0.5
+    assert 0.5 < float(whole.abs().max()) <= 1.0
+    one = torch.sin(torch.tensor(2 * torch.pi * 0.55 / 0.4))  # the first wave runs along x: depth 1 at 0.55
+    torch.testing.assert_close(whole[0, 0], one, rtol=0, atol=1e-3)
+
+
+def test_novelties_change_what_is_seen_and_nothing_else() -> None:
+    """Same draws: same rewards, same places, with and without."""
+    bare, strange = (Plane(novelties=n).data(50, generator=stream(0, "d")) for n in (0, 16))
+    assert strange.obs.shape == strange.next_obs.shape == (50, 18)
+    assert torch.equal(strange.obs[:, :2], bare.obs)
+    assert torch.equal(strange.next_obs[:, :2], bare.next_obs)
+    assert torch.equal(strange.reward, bare.reward)
+    world, start = PlaneWorld(Plane(novelties=3), torch.tensor([[0.44, 0.0]])), torch.tensor([0])
+    state, seen = world.start(start, generator=stream(0, "w"))
+    arrived, outcome = world.step(state, torch.tensor([[1.0, 0.0]]), generator=stream(0, "w"))
+    assert seen.shape == outcome.obs.shape == (1, world.obs_size)
+    assert torch.equal(arrived, outcome.obs[:, :2])
+    assert bool(outcome.obs[:, 2:].any())
+
+
+def test_fewer_than_no_novelties_are_refused() -> None:
+    with pytest.raises(SettingError, match=r"change\.novelties"):
+        changed(SETTINGS["quick"], {"novelties": -1})
+
+
 def test_reward_by_hand() -> None:
     origin, places = torch.zeros(3, 2), torch.tensor([[0.55, 0.55], [0.55, 0.05], [-1.0, -1.0]])
     assert PLANE.reward(origin, places).tolist() == pytest.approx([1.0, 1 - (0.5 / 0.9) ** 2, 0.0], abs=1e-6)
@@ -73,13 +109,15 @@ def test_oracle_satisfies_bellman_between_grid_points_too() -> None:
     torch.testing.assert_close(best, PLANE.value(states), rtol=2e-3, atol=0.05)
 
 
-def test_patch_changes_targets_at_the_edge_and_nowhere_else() -> None:
-    facts = Facts(torch.zeros(2), torch.ones(2), 2)
+@pytest.mark.parametrize("novelties", [0, 4])
+def test_patch_changes_targets_at_the_edge_and_nowhere_else(novelties: int) -> None:
+    plane = Plane(novelties=novelties)
+    facts = Facts(torch.zeros(2 + novelties), torch.ones(2 + novelties), 2)
     with initial_weights(0, "patch"):
-        agent = PatchedSac(SacConfig(hidden=(8,), discount=0.95), facts, PLANE)
-    arrived = torch.tensor([[0.44, 0.05], [0.5, 0.0], [0.1, -0.46]])  # on the ledge, beyond it, beyond it
-    no = torch.zeros(3, dtype=torch.bool)
-    batch = Transitions(torch.zeros(3, 2), torch.zeros(3, 2), torch.tensor([1.0, 2.0, 3.0]), arrived, no, no)
+        agent = PatchedSac(SacConfig(hidden=(8,), discount=0.95), facts, plane)
+    arrived = plane.observe(torch.tensor([[0.44, 0.05], [0.5, 0.0], [0.1, -0.46]]))  # on the ledge, beyond it twice
+    no, nought = torch.zeros(3, dtype=torch.bool), torch.zeros(3, 2)
+    batch = Transitions(torch.zeros_like(arrived), nought, torch.tensor([1.0, 2.0, 3.0]), arrived, no, no)
     y = agent.target(batch, stream(0, "y"))
     assert y[1:].tolist() == [2.0, 3.0]  # nothing comes after a fall
     draws = stream(0, "y")
