@@ -92,7 +92,7 @@ CATALOGUE = {
         Entry(
             "edge-of-reach-2d",
             "with true dynamics a penalised method is the base method and fails; RAVL and oracle patching do not",
-            "quick 3 min (14 to 28 CPU s per stage); full some 4 min of one core per seed, from an update's time; paper not timed",
+            "quick 6 CPU min for five seeds; full some 4 min of one core per seed; paper not timed",
         ),
         Entry(
             "neubay-bandit",
@@ -117,7 +117,7 @@ CATALOGUE = {
         Entry(
             "offline-video",
             "RAVL, NEUBAY and policy-guided diffusion on video latents, against behaviour cloning in the simulator",
-            "quick 21 CPU min for three seeds; full extrapolated, half an hour of one core per seed; paper not timed",
+            "quick 21 CPU min for three seeds; full 66 CPU min for three seeds; paper not timed",
         ),
         Entry(
             "eva",
