@@ -98,9 +98,10 @@ class SimulatorSettings:
 
 SETTINGS: Mapping[str, SimulatorSettings] = {
     "paper": SimulatorSettings(),
+    # An error is bootstrapped once per 1 / (τ (1 - γ)) updates: 18 times here, three times with the published τ (docs/offline.md).
     "full": SimulatorSettings(
         behaviour_steps=20_000, behaviour_start=1000, behaviour_hidden=64, updates=60_000, refresh=250, starts=400,
-        hidden=128, diversity=10.0, evaluations=10,
+        hidden=128, polyak=0.03, diversity=10.0, evaluations=10,
     ),
     # Ten critics in place of the 50 published for Hopper, which take an hour; what they lack in number, diversity makes up for.
     "quick": SimulatorSettings(
