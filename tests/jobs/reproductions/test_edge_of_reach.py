@@ -5,7 +5,7 @@ import torch
 from worldrl.algorithms.offline.agent import Facts
 from worldrl.algorithms.offline.ravl import Ravl
 from worldrl.algorithms.offline.reach import nearest
-from worldrl.jobs.reproductions.edge_of_reach import SETTINGS, make_agent
+from worldrl.jobs.reproductions.edge_of_reach import SETTINGS, late_returns, make_agent
 from worldrl.jobs.reproductions.edge_parts import padded
 
 
@@ -32,3 +32,8 @@ def test_agents_differ_in_their_critics_alone() -> None:
 def test_training_that_left_the_numbers_keeps_its_last_values() -> None:
     found = padded([{"step": 1, "return": 3.0}, {"step": 2, "return": 5.0}], 4)
     assert found == {"return": [3.0, 5.0, 5.0, 5.0]}
+
+
+def test_a_seed_counts_by_the_last_half_of_its_evaluations() -> None:
+    found = [{"return": [900.0, 900.0, 1.0, 3.0]}, {"return": [7.0]}, {"return": [50.0, 4.0, 6.0]}]
+    assert late_returns(found).tolist() == [2.0, 7.0, 5.0]

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from worldrl.algorithms.offline.agent import Facts
 from worldrl.algorithms.offline.branches import BranchConfig, Branches
@@ -100,7 +101,7 @@ SETTINGS: Mapping[str, SimulatorSettings] = {
     "paper": SimulatorSettings(),
     # An error is bootstrapped once per 1 / (τ (1 - γ)) updates: 18 times here and 15 when quick, as against 3 with the published τ.
     "full": SimulatorSettings(
-        behaviour_steps=20_000, behaviour_start=1000, behaviour_hidden=64, updates=60_000, refresh=250, starts=400,
+        seeds=5, behaviour_steps=20_000, behaviour_start=1000, behaviour_hidden=64, updates=60_000, refresh=250, starts=400,
         hidden=128, polyak=0.03, diversity=10.0, evaluations=10,
     ),
     # Ten critics in place of the 50 published for Hopper, which take an hour; what they lack in number, diversity makes up for.
@@ -209,8 +210,9 @@ def look(settings: SimulatorSettings, agent: Sac, env: Any, info: DatasetInfo, r
 
 
 def conclude(settings: SimulatorSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
-    """Compare the two agents by their last evaluation."""
-    last = {m: {key: _last(results[m], key) for key in ("return", "log10_q", "log10_earned")} for m in METHODS}
+    """Compare the two agents by their last evaluation, returns by the last half of the evaluations."""
+    last = {m: {key: _last(results[m], key) for key in ("log10_q", "log10_earned")} for m in METHODS}
+    returns = {m: late_returns(results[m]) for m in METHODS}
     largest = np.array([found["log10_largest"] for found in results["base"]])
     over = {m: last[m]["log10_q"] - last[m]["log10_earned"] for m in METHODS}
     claims = [
@@ -227,8 +229,8 @@ def conclude(settings: SimulatorSettings, results: Mapping[str, Sequence[dict[st
         ),
         Claim(
             "RAVL earns more than base, and than every method whose penalty is the world's uncertainty",
-            "return, difference",
-            (last["ravl"]["return"] - last["base"]["return"]).tolist(),
+            "return over the last half of training, difference",
+            (returns["ravl"] - returns["base"]).tolist(),
         ),
         Claim(
             "RAVL's effective penalty tells the farthest final states",
@@ -239,16 +241,21 @@ def conclude(settings: SimulatorSettings, results: Mapping[str, Sequence[dict[st
     return Findings(claims, [methods_table(results)], curves(results), notes(settings, results))
 
 
+def late_returns(found: Sequence[dict[str, Any]]) -> NDArray[np.float64]:
+    """Return each seed's mean over the last half of the evaluations: a policy whose values have left all bounds jumps."""
+    return np.array([np.mean(one["return"][len(one["return"]) // 2 :]) for one in found])
+
+
 def _last(found: Sequence[dict[str, Any]], key: str) -> Any:
     return np.array([one[key][-1] for one in found])
 
 
 def methods_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
-    """Last evaluation of every method, mean over seeds."""
+    """What became of every method, mean over seeds."""
     rows = []
     for method in METHODS:
         found = results[method]
-        returns = _last(found, "return")
+        returns = late_returns(found)
         numbers = [number(float(np.mean(_last(found, key)))) for key in ("log10_q", "log10_earned")]
         rows.append(
             (
@@ -261,7 +268,7 @@ def methods_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
     data = np.mean([one["data_return"] for one in results["base"]])
     headers = (
         "Method",
-        "Return: interquartile mean [95 %], lowest to highest seed",
+        "Return over the last half: interquartile mean [95 %], lowest to highest seed",
         "log10 Q",
         "log10 earned",
         "AUROC of mean Q - min Q",
