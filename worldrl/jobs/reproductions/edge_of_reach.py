@@ -99,7 +99,7 @@ class SimulatorSettings:
 
 SETTINGS: Mapping[str, SimulatorSettings] = {
     "paper": SimulatorSettings(),
-    # An error is bootstrapped once per 1 / (τ (1 - γ)) updates: 18 times here and 15 when quick, as against 3 with the published τ.
+    # An error is bootstrapped once per 1 / (τ (1 - γ)) updates: 18 times here and 15 when quick, 3 times and once with the published τ.
     "full": SimulatorSettings(
         seeds=5, behaviour_steps=20_000, behaviour_start=1000, behaviour_hidden=64, updates=60_000, refresh=250, starts=400,
         hidden=128, polyak=0.03, diversity=10.0, evaluations=10,

@@ -249,7 +249,7 @@ def horizon_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
 def notes(settings: HorizonSettings) -> list[str]:
     """How it was done."""
     return [
-        "Pendulum-v1, recorded by a noisy controller; rewards divided by 10, except in the column of returns.",
+        f"Pendulum-v1, {settings.episodes} episodes of a noisy controller; rewards divided by 10, except in the column of returns.",
         f"Discount {settings.discount}: after 200 steps a reward counts {settings.discount**STEPS:.1g}.",
         "A stand-in: the paper sweeps D4RL's locomotion tasks.",
     ]
