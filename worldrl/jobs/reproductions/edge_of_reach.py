@@ -98,7 +98,7 @@ class SimulatorSettings:
 
 
 # Ten critics in place of the 50 published for Hopper, which take an hour; what they lack in number, diversity makes up for. An error is
-# bootstrapped once per 1 / (τ (1 - γ)) updates, 15 times here; with the published τ it would be once.
+# bootstrapped once per 1 / (τ (1 - γ)) updates, 15 times here; with the published τ it would be three quarters of once.
 QUICK = SimulatorSettings(
     behaviour_steps=10_000, behaviour_start=1000, behaviour_hidden=64, updates=15_000, refresh=250, starts=400,
     hidden=64, rate=1e-3, polyak=0.1, diversity=10.0, evaluations=10, episodes=5, asked=500,
