@@ -102,12 +102,12 @@ CATALOGUE = {
         Entry(
             "neubay-horizon",
             "over-estimation falls as the rollout horizon grows (a pendulum)",
-            "quick 24 CPU min for three seeds; full not timed, meant for an hour or two of two cores; paper not timed",
+            "quick 22 CPU min for three seeds; full an hour of one core for ten; paper not timed",
         ),
         Entry(
             "edge-of-reach",
             "the same with the simulator of a MuJoCo task as the model: base collapses, RAVL does not",
-            "quick 20 min of one core; full 23 min of one core per seed; paper extrapolated, 7 h of one core per seed",
+            "quick 12 CPU min for three seeds; full 28 CPU min for ten; paper extrapolated, 7 h of one core per seed",
         ),
         Entry(
             "pgd",
