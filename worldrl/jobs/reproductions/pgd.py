@@ -64,7 +64,7 @@ class GuidedSettings:
         episodes: recorded, of 200 steps.
         length: L.
         features: of the diffusion model's first level.
-        model_steps: of its training.
+        model_steps: of its training. A few thousand leave its steps worse than the ensemble's (docs/offline.md).
         sampler_steps: Heun steps of a draw.
         guidance: coefficient c of the agents' trajectories.
         trajectories: per generation.
@@ -85,7 +85,7 @@ class GuidedSettings:
     episodes: int = 50
     length: int = 32
     features: int = 64
-    model_steps: int = 20_000
+    model_steps: int = 100_000
     sampler_steps: int = 32
     guidance: float = 1.0
     trajectories: int = 2048
@@ -106,7 +106,7 @@ SETTINGS: Mapping[str, GuidedSettings] = {
     "paper": GuidedSettings(),
     # After so few updates advantages are mostly the critics' errors, and β = 3 lets IQL fall below the data (docs/offline.md).
     "full": GuidedSettings(
-        episodes=30, features=48, model_steps=10_000, trajectories=1024, refresh=5000, model_width=100, updates=40_000, hidden=128,
+        seeds=5, episodes=30, features=48, model_steps=40_000, trajectories=1024, refresh=5000, model_width=100, updates=40_000, hidden=128,
         temperature=0.5,
     ),
     "quick": GuidedSettings(
