@@ -106,7 +106,7 @@ SETTINGS: Mapping[str, GuidedSettings] = {
     "paper": GuidedSettings(),
     # After so few updates advantages are mostly the critics' errors, and β = 3 lets IQL fall below the data (docs/offline.md).
     "full": GuidedSettings(
-        seeds=5, episodes=30, features=48, model_steps=40_000, trajectories=1024, refresh=5000, model_width=100, updates=40_000, hidden=128,
+        seeds=10, episodes=30, features=48, model_steps=40_000, trajectories=1024, refresh=5000, model_width=100, updates=40_000, hidden=128,
         temperature=0.5,
     ),
     "quick": GuidedSettings(
