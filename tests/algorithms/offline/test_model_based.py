@@ -1,5 +1,6 @@
 """Units under test: the equations of COMBO, MOBILE and RAMBO, and their agents in a small ensemble."""
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -172,9 +173,9 @@ def test_rambo_clones_first_then_trains_the_world(
     assert all(torch.equal(a, b) for a, b in zip(critic, agent.critic.parameters(), strict=True))
     assert "world/likelihood" in agent.update(rows, generator=stream(0, 2))
     assert not torch.equal(before[0], next(world.ensemble.parameters()))
-    state = agent.state_dict()
+    state = copy.deepcopy(agent.state_dict())
     assert "world/likelihood" not in agent.update(rows, generator=stream(0, 3))
-    after = agent.state_dict()
+    after = copy.deepcopy(agent.state_dict())
     agent.load_state_dict(state)
     agent.update(rows, generator=stream(0, 3))
     same_tree(agent.state_dict(), after)
@@ -199,7 +200,7 @@ def test_rambo_clones_recorded_rows_whatever_the_batch_holds(
 ) -> None:
     rows = make_rows()
     recorded, imagined = (replace(rows, action=torch.full_like(rows.action, value)) for value in (0.8, -0.8))
-    agent = make(Rambo, facts, {"world": world, "data": recorded}, clone_steps=200, actor_rate=1e-2, actor_cosine=False)
+    agent = make(Rambo, facts, {"world": world, "data": recorded}, clone_steps=200, clone_rate=1e-2)
     for step in range(150):
         agent.update(imagined, generator=stream(0, step))
     assert bool((agent.act(rows.obs, generator=None) > 0.5).all())

@@ -21,6 +21,7 @@ from torch import Tensor
 from worldrl.algorithms.offline.agent import Facts, require
 from worldrl.algorithms.offline.imagining import Imagining
 from worldrl.algorithms.offline.sac import Sac, SacConfig
+from worldrl.algorithms.offline.targets import bounded
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
@@ -33,7 +34,6 @@ class MobileConfig(SacConfig):
     Attributes:
         inconsistency: weight β.
         samples: n, next observations per elite.
-        floor: smallest target; null for none.
     """
 
     entropy_backup: bool = False
@@ -102,6 +102,7 @@ class Mobile(Sac):
         Raises:
             SettingError: every target would be the floor.
         """
+        super().check(config, facts)
         if config.floor is not None and facts.return_max <= config.floor:
             raise SettingError(
                 f"agent.floor={config.floor:g} lies above every recorded return (at most {facts.return_max:g}), so that each "
@@ -126,7 +127,7 @@ class Mobile(Sac):
         if self.real < len(batch) and self.config.inconsistency:
             penalty = self.penalty(batch.obs[self.real :], batch.action[self.real :], draws)
             y[self.real :] -= self.config.inconsistency * penalty
-        return y if self.config.floor is None else y.clamp_min(self.config.floor)
+        return bounded(y, self.config.floor, self.config.ceiling)
 
     @torch.no_grad()
     def penalty(self, obs: Tensor, action: Tensor, draws: torch.Generator) -> Tensor:

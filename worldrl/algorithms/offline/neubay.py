@@ -9,6 +9,9 @@ rollout belongs to one (:mod:`long_rollouts`). Actor and critics read the tape t
     temperature:  -log α (log π(a|h_t) + H̄),   H̄ = -dim(a); or α fixed
     each:         κ · mean over recorded steps + (1 - κ) · mean over imagined ones
 
+Where a policy that begins at random earns nothing, the actor may begin as a clone and then rest, as SAC's may
+(:mod:`sac`); what it clones are the tape's recorded steps, min_π E_D[−log π(a_t|h_t)].
+
 κ weighs losses; it does not choose what is sampled. Encoders learn far more slowly than heads: through a recurrence a
 small change of weights moves the features of all later rows.
 
@@ -30,8 +33,17 @@ from worldrl.algorithms.offline.agent import Agent, Facts, cosine, polyak, requi
 from worldrl.algorithms.offline.lru import MemoryConfig
 from worldrl.algorithms.offline.networks import Gaussian, squashed_sample
 from worldrl.algorithms.offline.recurrent_networks import RecurrentActor, RecurrentCritic
-from worldrl.algorithms.offline.sac import Temperature
+from worldrl.algorithms.offline.sac import (
+    CLONING,
+    LEARNING,
+    Temperature,
+    cloning_loss,
+    phase_of,
+    require_start,
+    require_time_to_learn,
+)
 from worldrl.algorithms.offline.tape import Tape
+from worldrl.algorithms.offline.targets import bounded, require_bounds
 from worldrl.core.interfaces import Logs
 
 
@@ -48,11 +60,17 @@ class NeubayConfig:
         polyak: rate τ of the target critic, its encoder included.
         encoder_rate: learning rate of both encoders; the paper tunes it per dataset (:mod:`neubay_datasets`).
         head_rate: learning rate of the heads and of log α; the actor's rates fall along a cosine to 0.
+        actor_rate: learning rate of the actor's head, where it is another; its encoder's then is as much slower or faster.
         kappa: κ, weight of recorded steps in every loss; tuned per dataset.
         temperature: a fixed α; null learns it.
         initial_temperature: α at the beginning where it is learned (published: 0.1 for Adroit, 1e-5 for AntMaze).
         entropy_per_action: H̄ = -entropy_per_action · dim(a) (AntMaze: 10).
         clip_norm: largest gradient norm (Adroit: 1e4, AntMaze: 1).
+        floor: smallest target; null for none.
+        ceiling: largest target; null for none.
+        clone_steps: first updates, in which the actor clones the recorded steps.
+        clone_rate: learning rate of the actor's head meanwhile.
+        hold_steps: updates after those, in which the actor rests and the critics learn from what it does.
     """
 
     memory: MemoryConfig = field(default_factory=MemoryConfig)
@@ -63,11 +81,17 @@ class NeubayConfig:
     polyak: float = 0.005
     encoder_rate: float = 1e-5
     head_rate: float = 1e-4
+    actor_rate: float | None = None
     kappa: float = 0.5
     temperature: float | None = None
     initial_temperature: float = 0.2
     entropy_per_action: float = 1.0
     clip_norm: float = 1000.0
+    floor: float | None = None
+    ceiling: float | None = None
+    clone_steps: int = 0
+    clone_rate: float = 1e-3
+    hold_steps: int = 0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -83,6 +107,9 @@ class NeubayConfig:
         require(self.temperature is None or self.temperature > 0, "agent.temperature", "positive", self.temperature)
         require(self.initial_temperature > 0, "agent.initial_temperature", "positive", self.initial_temperature)
         require(self.clip_norm > 0, "agent.clip_norm", "positive", self.clip_norm)
+        require(self.actor_rate is None or self.actor_rate > 0, "agent.actor_rate", "positive", self.actor_rate)
+        require_bounds(self.floor, self.ceiling)
+        require_start(self)
 
 
 # --- mathematics ----------------------------------------------------------------------------------------------------
@@ -216,13 +243,30 @@ class Neubay(Agent):
 
     # -- learning ----------------------------------------------------------------------------------------------------
 
+    @classmethod
+    def check(cls, config: NeubayConfig, facts: Facts) -> None:
+        """Refuse a training that ends before its actor has begun to learn.
+
+        Raises:
+            SettingError: all updates would clone, or rest.
+        """
+        require_time_to_learn(config, facts)
+
+    @property
+    def phase(self) -> int:
+        """What the actor does in the next update: it clones, rests, or learns from its critics."""
+        return phase_of(self.updates, self.config)
+
     def learn(self, tape: Tape, *, generator: torch.Generator) -> Logs:
         """Take one step of critics, targets, actor and temperature on a tape ``[T]``, at least two rows."""
         draws = self.draws(generator)
         policy = self.actor.head(self.actor.encoder(tape.obs, tape.action, tape.reward, tape.reset)[0])
         logs = self._critic_step(tape, self.target(tape, policy, draws))
         polyak(self.target_critic, self.critic, self.config.polyak)
-        logs |= self._actor_step(tape, policy, draws)
+        if self.phase == CLONING:
+            logs |= self._clone_step(tape, policy)
+        elif self.phase == LEARNING:
+            logs |= self._actor_step(tape, policy, draws)
         self.updates += 1
         return logs
 
@@ -235,7 +279,8 @@ class Neubay(Agent):
         features, _ = self.target_critic.encoder(tape.obs, tape.action, tape.reward, tape.reset)
         next_q = self.target_critic.heads(features[1:], action[1:], chosen[: self.config.target_critics])
         alpha, discount = self.temperature.alpha, self.config.discount
-        return redq_target(tape.reward[1:], tape.terminated[1:], next_q, logp[1:], alpha=alpha, discount=discount)
+        y = redq_target(tape.reward[1:], tape.terminated[1:], next_q, logp[1:], alpha=alpha, discount=discount)
+        return bounded(y, self.config.floor, self.config.ceiling)
 
     def _mean(self, loss: Tensor, tape: Tape) -> Tensor:
         return kappa_mean(loss, tape.real[1:], tape.pairs, self.config.kappa)
@@ -259,13 +304,28 @@ class Neubay(Agent):
         action, logp = squashed_sample(policy, noise)
         q = self.critic.heads(features[:-1], action[:-1]).mean(0)
         loss = self._mean(self.temperature.alpha * logp[:-1] - q, tape)
-        for group in self.optimizers["actor"].param_groups:
-            group["lr"] = group["initial_lr"] * cosine(self.updates, self.facts.updates)
+        slower = 1.0 if self.config.actor_rate is None else self.config.actor_rate / self.config.head_rate
+        self._pace_actor(slower * cosine(self.updates, self.facts.updates))
         self._descend("actor", loss)
         entropy = -self._mean(logp.detach()[:-1], tape)
         if "temperature" in self.optimizers:
             self._descend("temperature", self.temperature.log_alpha * (entropy - self.target_entropy))
         return {"actor/loss": loss.detach(), "actor/entropy": entropy, "actor/alpha": self.temperature.alpha}
+
+    def _clone_step(self, tape: Tape, policy: Gaussian) -> Logs:
+        """Take a step of the actor towards what the tape's recorded steps did, if it holds any."""
+        recorded = (tape.pairs & tape.real[1:]).nonzero()[:, 0]
+        if not len(recorded):
+            return {}
+        loss = cloning_loss(Gaussian(policy.mean[recorded], policy.log_std[recorded]), tape.action[recorded + 1])
+        self._pace_actor(self.config.clone_rate / self.config.head_rate)
+        self._descend("actor", loss)
+        return {"actor/clone": loss.detach()}
+
+    def _pace_actor(self, share: float) -> None:
+        """Let the actor, encoder and head, learn at a share of its rates."""
+        for group in self.optimizers["actor"].param_groups:
+            group["lr"] = group["initial_lr"] * share
 
     def _descend(self, name: str, loss: Tensor) -> None:
         optimizer = self.optimizers[name]

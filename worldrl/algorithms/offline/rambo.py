@@ -20,7 +20,7 @@ from torch import Tensor
 
 from worldrl.algorithms.offline.agent import Facts, gradient_step, require
 from worldrl.algorithms.offline.imagining import Imagining
-from worldrl.algorithms.offline.sac import Sac, SacConfig
+from worldrl.algorithms.offline.sac import CLONING, Sac, SacConfig
 from worldrl.algorithms.offline.targets import td_target
 from worldrl.algorithms.offline.training import draw
 from worldrl.core.errors import SettingError
@@ -43,7 +43,8 @@ class RamboConfig(SacConfig):
         world_horizon: steps of the rollouts along which the world is trained.
         world_decay: weight decay of every layer of the world (OfflineRL-Kit: 2.5e-5 to 1e-4, growing with depth).
         bound_weight: of Σ(max − min) of the ensemble's log-variance bounds.
-        clone_steps: first updates, which only clone the data into the actor.
+        clone_steps: first updates, which only clone the data into the actor; its critics wait, as published.
+        clone_rate: learning rate of the actor meanwhile.
     """
 
     adversary: float = 3e-4
@@ -55,6 +56,7 @@ class RamboConfig(SacConfig):
     world_decay: float = 7.5e-5
     bound_weight: float = 1e-3
     clone_steps: int = 10_000
+    clone_rate: float = 1e-4
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -63,7 +65,6 @@ class RamboConfig(SacConfig):
             require(getattr(self, name) >= 1, f"agent.{name}", "at least 1", getattr(self, name))
         require(self.adversary >= 0, "agent.adversary", "zero or more", self.adversary)
         require(self.world_rate > 0, "agent.world_rate", "positive", self.world_rate)
-        require(self.clone_steps >= 0, "agent.clone_steps", "zero or more", self.clone_steps)
 
 
 def mixture_log_prob(mean: Tensor, logvar: Tensor, sample: Tensor) -> Tensor:
@@ -106,25 +107,6 @@ class Rambo(Sac):
             training = EnsembleTraining(learning_rate=config.world_rate, weight_decay=(config.world_decay,))
             self.world_optimizer = make_optimizer(world.ensemble, training)
 
-    @classmethod
-    def check(cls, config: RamboConfig, facts: Facts) -> None:
-        """Refuse a training that ends before it is RAMBO.
-
-        Raises:
-            SettingError: all updates would clone.
-        """
-        require(
-            config.clone_steps < facts.updates,
-            "agent.clone_steps",
-            f"below training.steps={facts.updates}, or nothing but cloning is learned",
-            config.clone_steps,
-        )
-
-    @property
-    def imagines(self) -> bool:
-        """Not while it clones: recorded rows are all that is read."""
-        return self.updates >= self.config.clone_steps
-
     def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
         """Clone at first; then train the world where a block is due, and the agent.
 
@@ -136,7 +118,7 @@ class Rambo(Sac):
                 "rambo learns in an ensemble: make it with world=... and data=..., or choose world=ensemble"
             )
         draws = self.draws(generator)
-        if self.updates < self.config.clone_steps:
+        if self.phase == CLONING:
             return self._clone(len(batch), draws)
         due = (self.updates - self.config.clone_steps) % self.config.world_every == 0
         logs = self.train_world(draws) if due else {}
@@ -144,7 +126,8 @@ class Rambo(Sac):
 
     def _clone(self, count: int, draws: torch.Generator) -> Logs:
         rows = draw(self.data, count, generator=draws)  # half of a batch is imagined: the actor's own actions
-        action, _ = self.sample(rows.obs, draws)
+        action, _ = self.sample(rows.obs, draws)  # the published loss
+        self.schedule()
         loss = (action - rows.action).square().mean()
         gradient_step(self.optimizers["actor"], loss)
         self.updates += 1

@@ -8,6 +8,11 @@
 Order of an update: temperature, actor, critics, targets, as EDAC and RAVL have it (SAC itself begins with the critics).
 One draw of actions serves temperature and actor.
 
+A policy that begins at random earns nothing where only success pays, and neither does it in imagination. So the actor may
+begin as a clone of the data, min_π E_D[−log π(a|s)], and then rest until the critics know what its own rollouts are worth:
+
+    cloning (``clone_steps``) → resting (``hold_steps``) → the equations above
+
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
 
@@ -33,6 +38,7 @@ from worldrl.algorithms.offline.agent import (
     set_rate,
 )
 from worldrl.algorithms.offline.networks import (
+    Gaussian,
     SquashedActor,
     StackedCritic,
     frozen,
@@ -40,9 +46,14 @@ from worldrl.algorithms.offline.networks import (
     squashed_log_prob,
     squashed_sample,
 )
-from worldrl.algorithms.offline.targets import td_loss, td_target
+from worldrl.algorithms.offline.targets import bounded, require_bounds, td_loss, td_target
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
+
+CLONED_MOST = 0.999
+"""Largest number of an action that is cloned; 3.8 before tanh."""
+CLONING, RESTING, LEARNING = range(3)
+"""Phases of an actor."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +76,11 @@ class SacConfig:
         largest_temperature: bound on α; null for none.
         target_entropy: H̄ in nats; null takes −dim(a).
         actor_cosine: the actor's learning rate falls along a cosine to 0 over the offline updates; online it is constant.
+        floor: smallest target; null for none.
+        ceiling: largest target; null for none.
+        clone_steps: first updates, in which the actor clones recorded rows; critics learn from them, nothing is imagined.
+        clone_rate: learning rate of the actor meanwhile.
+        hold_steps: updates after those, in which the actor rests and the critics learn from what it does.
     """
 
     hidden: tuple[int, ...] = (256, 256)
@@ -82,6 +98,11 @@ class SacConfig:
     largest_temperature: float | None = 1.0
     target_entropy: float | None = None
     actor_cosine: bool = True
+    floor: float | None = None
+    ceiling: float | None = None
+    clone_steps: int = 0
+    clone_rate: float = 1e-3
+    hold_steps: int = 0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -97,6 +118,26 @@ class SacConfig:
         )
         require(self.temperature_rate >= 0, "agent.temperature_rate", "zero or more", self.temperature_rate)
         require(self.temperature > 0, "agent.temperature", "positive", self.temperature)
+        require_bounds(self.floor, self.ceiling)
+        require_start(self)
+
+
+def require_start(config: Any) -> None:
+    """Check the ranges of how an actor begins."""
+    for name in ("clone_steps", "hold_steps"):
+        require(getattr(config, name) >= 0, f"agent.{name}", "zero or more", getattr(config, name))
+    require(config.clone_rate > 0, "agent.clone_rate", "positive", config.clone_rate)
+
+
+def require_time_to_learn(config: Any, facts: Facts) -> None:
+    """Refuse a training that ends before its actor has begun to learn.
+
+    Raises:
+        SettingError: all updates would clone, or rest.
+    """
+    rule = f"below training.steps={facts.updates} less agent.hold_steps={config.hold_steps}, or nothing but cloning is learned"
+    enough = config.clone_steps + config.hold_steps < max(facts.updates, 1)
+    require(enough, "agent.clone_steps", rule, config.clone_steps)
 
 
 def soft_target(
@@ -123,9 +164,19 @@ def actor_loss(logp: Tensor, q: Tensor, alpha: Tensor) -> Tensor:
     return (alpha * logp - q).mean()
 
 
+def cloning_loss(gaussian: Gaussian, action: Tensor) -> Tensor:
+    """mean_b −log π(a|s) of recorded actions ``[B, A]``; those at the bounds, which tanh never reaches, count just inside."""
+    return -squashed_log_prob(gaussian, action.clamp(-CLONED_MOST, CLONED_MOST)).mean()
+
+
 def temperature_loss(log_alpha: Tensor, logp: Tensor, target_entropy: float) -> Tensor:
     """−log α · mean_b (log π + H̄); ``logp`` counts as a constant."""
     return -(log_alpha * (logp.detach() + target_entropy)).mean()
+
+
+def phase_of(updates: int, config: Any) -> int:
+    """Return what an actor does after so many updates: clone, rest, or learn."""
+    return int(updates >= config.clone_steps) + int(updates >= config.clone_steps + config.hold_steps)
 
 
 class Temperature(nn.Module):
@@ -197,14 +248,34 @@ class Sac(Agent):
 
     # -- learning ------------------------------------------------------------------------------------------------
 
+    @classmethod
+    def check(cls, config: SacConfig, facts: Facts) -> None:
+        """Refuse a training that ends before its actor has begun to learn.
+
+        Raises:
+            SettingError: all updates would clone, or rest.
+        """
+        require_time_to_learn(config, facts)
+
+    @property
+    def phase(self) -> int:
+        """What the actor does in the next update: it clones, rests, or learns from its critics."""
+        return phase_of(self.updates, self.config)
+
+    @property
+    def imagines(self) -> bool:
+        """Not while it clones: recorded rows are all that is read."""
+        return self.phase != CLONING
+
     def schedule(self) -> None:
-        """Let the actor's learning rate fall along its cosine."""
+        """Let the actor's learning rate fall along its cosine, once it has cloned."""
         share = cosine(self.updates, self.facts.updates) if self.config.actor_cosine else 1.0
-        set_rate(self.optimizers["actor"], share * self.config.actor_rate)
+        rate = self.config.clone_rate if self.phase == CLONING else share * self.config.actor_rate
+        set_rate(self.optimizers["actor"], rate)
 
     def take_step(self, batch: Transitions, draws: torch.Generator) -> Logs:
         """Take one step of temperature, actor and critics, then move the targets."""
-        logs = self.update_actor(batch, draws)
+        logs = self.step_actor(batch, draws)
         logs |= self.update_critic(batch, self.target(batch, draws), draws)
         polyak(self.target_critic, self.critic, self.config.polyak)
         return logs
@@ -218,6 +289,18 @@ class Sac(Agent):
             self.updates += 1
         self.schedule()
         return logs | self.update_actor(batch, draws)
+
+    def step_actor(self, batch: Transitions, draws: torch.Generator) -> Logs:
+        """Take the step that is the actor's turn: one of cloning, none, or one of temperature and actor."""
+        if self.phase == LEARNING:
+            return self.update_actor(batch, draws)
+        return self.clone(batch) if self.phase == CLONING else {}
+
+    def clone(self, batch: Transitions) -> Logs:
+        """Take a step of the actor towards the actions of a batch of recorded rows."""
+        loss = cloning_loss(self.actor(batch.obs), batch.action)
+        gradient_step(self.optimizers["actor"], loss)
+        return {"actor/clone": loss.detach()}
 
     def update_actor(self, batch: Transitions, draws: torch.Generator) -> Logs:
         """Take a step of the temperature, then of the actor at the new temperature."""
@@ -255,7 +338,8 @@ class Sac(Agent):
         next_q = self.target_critic(batch.next_obs, action)
         next_q = next_q if kept is None else next_q[kept]
         alpha = self.temperature.alpha if self.config.entropy_backup else 0.0
-        return soft_target(batch.reward, batch.terminated, next_q, logp, alpha=alpha, discount=self.config.discount)
+        y = soft_target(batch.reward, batch.terminated, next_q, logp, alpha=alpha, discount=self.config.discount)
+        return bounded(y, self.config.floor, self.config.ceiling)
 
     def td_terms(self, batch: Transitions, target: Tensor) -> tuple[Tensor, Tensor]:
         """Return Σ_i mean_b (Q_i − y)², and the mean value without gradient."""

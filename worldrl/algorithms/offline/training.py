@@ -189,7 +189,7 @@ class _Step:
         generator = on_device(stream(self.seed, self.name, step), self.data.obs.device)
         logs = self.refresh(step, generator)
         size, buffer = self.training.batch_size, self.buffer if _imagines(self.agent) else None
-        real = size if self.imagining is None else self.imagining.real_rows(size)
+        real = size if buffer is None or self.imagining is None else self.imagining.real_rows(size)
         batch = mixed(self.data, buffer, size, real, generator=generator)
         told = {"real": real} if getattr(self.agent, "real_first", False) else {}
         return logs | self.update(batch, generator=generator, **told)

@@ -68,6 +68,8 @@ METHODS = ("bc", "td3_bc", "ravl", "neubay", "pgd")
 CLAIMS = (("ravl", "bc"), ("neubay", "bc"), ("pgd", "bc"), ("pgd", "td3_bc"))
 """Which method is to succeed more often than which."""
 NAMES = {"bc": "behaviour cloning", "td3_bc": "TD3+BC without trajectories"}
+BEST = 1.0
+"""Largest return: a success, which ends the episode."""
 LEVELS, SAMPLER_STEPS = 2, 16
 """Of the trajectory model: resolutions of a few chunks, and Heun steps of a draw."""
 SETTINGS: Mapping[str, LatentSettings] = {
@@ -78,11 +80,12 @@ SETTINGS: Mapping[str, LatentSettings] = {
         features=64, model_steps=4000, trajectories=256, memory=64,
     ),
     "quick": LatentSettings(
-        episodes=60, noise=0.1, goal_offset=0.01, updates=3000, hidden=128, rate=1e-3, starts=128, critics=5,
-        features=64, model_steps=1500, trajectories=256, memory=64, tests=50,
+        episodes=60, noise=0.1, goal_offset=0.01, updates=4000, hidden=128, rate=1e-3, starts=128, critics=5,
+        clone_steps=1000, hold_steps=500, features=64, model_steps=1500, trajectories=256, memory=64, tests=50,
     ),
     "tiny": LatentSettings(
-        seeds=2, episodes=2, noise=0.0, updates=2, batch=20, hidden=8, starts=4, refresh=2, critics=2, features=8,
+        seeds=2, episodes=2, noise=0.0, updates=3, batch=20, hidden=8, starts=4, refresh=2, critics=2, features=8,
+        clone_steps=1, hold_steps=1,
         window=2, model_steps=2, trajectories=4, memory=8, tests=1, keypoint_steps=2,
     ),
 }  # fmt: skip
@@ -165,19 +168,18 @@ def open_keypoints(
 def make_agent(settings: LatentSettings, method: str, facts: Facts) -> Agent:
     """Make one method's agent."""
     hidden = (settings.hidden, settings.hidden)
-    common: dict[str, Any] = {"hidden": hidden, "discount": settings.discount}
+    common: dict[str, Any] = {"hidden": hidden, "discount": settings.discount, "polyak": settings.polyak}
     if method == "bc":
         return Bc(BcConfig(hidden, settings.rate), facts)
-    common["polyak"] = settings.polyak
     if method in ("td3_bc", "pgd"):
         return Td3Bc(Td3BcConfig(learning_rate=settings.rate, alpha=settings.alpha, **common), facts)
+    common |= {"clone_steps": settings.clone_steps, "clone_rate": settings.rate, "hold_steps": settings.hold_steps}
+    common |= {"actor_rate": settings.actor_rate, "temperature": settings.temperature, "floor": 0.0, "ceiling": BEST}
     if method == "neubay":
         memory = MemoryConfig(settings.memory, settings.memory // 2)
-        rates: dict[str, Any] = {"encoder_rate": settings.rate / 10, "head_rate": settings.rate}
-        return Neubay(NeubayConfig(memory=memory, temperature=settings.temperature, **rates, **common), facts)
-    rates = {f"{part}_rate": settings.rate for part in ("actor", "critic", "temperature")}
-    rates |= {"temperature": settings.temperature, "entropy_backup": False}
-    return Ravl(RavlConfig(critics=settings.critics, diversity=settings.diversity, **rates, **common), facts)
+        return Neubay(NeubayConfig(memory, encoder_rate=settings.rate / 10, head_rate=settings.rate, **common), facts)
+    common |= {"critics": settings.critics, "diversity": settings.diversity, "critic_rate": settings.rate}
+    return Ravl(RavlConfig(temperature_rate=0.0, entropy_backup=False, **common), facts)
 
 
 def train(settings: LatentSettings, cell: Cell, agent: Agent, latents: Latents, folder: Path) -> None:
@@ -213,7 +215,7 @@ def imagined(settings: LatentSettings, cell: Cell, latents: Latents, folder: Pat
             settings.window, 1 - settings.trajectory_share, settings.trajectories, settings.updates // 4 or 1, 1
         )
     config = BranchConfig(settings.starts, settings.horizon)
-    size = Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, 5)
+    size = Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, settings.generations)
     return Branches(world_of(latents), len(latents.recorded.rows), config), size
 
 
@@ -241,12 +243,12 @@ def trajectory_model(settings: LatentSettings, seed: int, latents: Latents, fold
 def train_recurrent(settings: LatentSettings, seed: int, agent: Neubay, latents: Latents, folder: Path) -> None:
     """Train NEUBAY's agent on rollouts up to the task's time limit."""
     limit = limit_in_chunks([settings.task], latents.model)
-    rollouts = max(1, settings.starts // 4)
+    rollouts = max(1, settings.starts // 2)
     updates_per_step = settings.refresh / (rollouts * limit)
     config = NeubayTraining(
         updates=settings.updates,
         rows=settings.batch,
-        buffer=5 * rollouts * (limit + 1),
+        buffer=settings.generations * rollouts * (limit + 1),
         updates_per_step=updates_per_step,
         rollouts=LongRolloutConfig(rollouts, limit),
         checkpoint_generations=max(1, settings.updates // settings.refresh // 10),

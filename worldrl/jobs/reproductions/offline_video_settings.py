@@ -25,13 +25,19 @@ class LatentSettings:
         updates: gradient steps of an agent.
         batch: rows per update; NEUBAY's rows of tape.
         hidden: width of two hidden layers.
-        rate: learning rate.
+        rate: learning rate; of RAVL's and NEUBAY's actors while they clone.
+        actor_rate: learning rate of RAVL's and NEUBAY's actors from then on. Critics have to be faster than who lives off their errors.
+        clone_steps: first updates of RAVL and NEUBAY, in which their actors clone the data: a policy that begins at random succeeds
+            in no imagined episode either, and learns nothing from that.
+        hold_steps: updates after those, in which the actors rest and the critics learn what the clones' rollouts are worth.
         discount: γ per chunk.
         polyak: rate τ at which targets follow. A success at the end of an episode is known at its beginning after some 1 / (τ (1 - γ))
             updates.
         horizon: k of RAVL, chunks.
-        starts: rollouts per generation of RAVL; NEUBAY begins a quarter as many, which are longer.
-        refresh: updates between two generations of RAVL and of the trajectories.
+        starts: rollouts per generation of RAVL; NEUBAY begins half as many, which are longer.
+        refresh: updates between two generations of RAVL's and NEUBAY's rollouts. When they are rare the actor has long left what
+            they show.
+        generations: of rollouts that are kept.
         real_ratio: share of recorded rows in RAVL's batches.
         critics: of RAVL.
         diversity: η of RAVL.
@@ -45,8 +51,7 @@ class LatentSettings:
         tests: true episodes.
         alpha: α of TD3+BC, what values weigh beside cloning. Cloning is a mean over the numbers of an action, so it holds each of
             many less tightly than each of the three to six that the published 2.5 is for.
-        temperature: α of RAVL at the beginning, and of NEUBAY, which keeps it. A success is worth 1 at most, and the entropy of a
-            chunk many times that.
+        temperature: α of RAVL and NEUBAY, which keep it. A success is worth 1 at most, and the entropy of a chunk many times that.
         components: that stand for the numbers of a chunk in all agents' actions; 0 leaves them all.
         keypoints: that agents see in the latents' place; 0 shows them the latents themselves.
         keypoint_steps: of their training, of which the best look at held-out episodes is kept.
@@ -62,11 +67,15 @@ class LatentSettings:
     batch: int = 256
     hidden: int = 256
     rate: float = 3e-4
+    actor_rate: float = 3e-5
+    clone_steps: int = 2000
+    hold_steps: int = 1000
     discount: float = 0.95
     polyak: float = 0.005
-    horizon: int = 2
+    horizon: int = 4
     starts: int = 512
-    refresh: int = 500
+    refresh: int = 250
+    generations: int = 20
     real_ratio: float = 0.5
     critics: int = 10
     diversity: float = 1.0
@@ -79,7 +88,7 @@ class LatentSettings:
     memory: int = 128
     tests: int = 100
     alpha: float = 0.05
-    temperature: float = 0.01
+    temperature: float = 0.001
     components: int = 8
     keypoints: int = 32
     keypoint_steps: int = 800
