@@ -52,6 +52,27 @@ def test_channels_are_standardised_by_what_was_measured() -> None:
     torch.testing.assert_close(encoder(shifted), plain, atol=1e-5, rtol=1e-5)
 
 
+def test_points_are_told_in_units_of_their_deviations_and_the_rest_as_it_is(tmp_path: Path) -> None:
+    encoder, obs = made().frozen(), observations(64)
+    plain = encoder(obs)
+    encoder.standardise(plain)
+    seen = encoder(obs)
+    points = seen[:, : encoder.points_size]
+    torch.testing.assert_close(points.mean(dim=0), torch.zeros(6), atol=1e-3, rtol=0)
+    torch.testing.assert_close(points.std(dim=0, correction=0), torch.ones(6), atol=1e-3, rtol=0)
+    assert torch.equal(seen[:, encoder.points_size :], obs[:, -REST:])
+    back = points * encoder.point_std + encoder.point_mean
+    torch.testing.assert_close(back, plain[:, : encoder.points_size])
+    encoder.save(tmp_path / "encoder")
+    assert torch.equal(KeypointEncoder.load(tmp_path / "encoder")(obs), seen)
+
+
+def test_a_point_that_never_moves_stays_finite() -> None:
+    encoder, obs = made().frozen(), observations(1).expand(4, -1)
+    encoder.standardise(encoder(obs))
+    assert bool(encoder(observations(3)).isfinite().all())
+
+
 def test_frozen_encoder_lets_no_gradient_in() -> None:
     encoder, obs = made(), observations(4)
     assert encoder(obs).requires_grad

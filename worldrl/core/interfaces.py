@@ -216,8 +216,8 @@ class OfflineAgent(Protocol):
         """Choose actions float32 ``[B, A]`` in [-1, 1]; ``generator=None`` takes the most likely one."""
         ...
 
-    def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
-        """Take one gradient step of every part."""
+    def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
+        """Take one gradient step of every part; the first ``real`` rows are recorded (None: all), the others imagined."""
         ...
 
     def state_dict(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ import torch
 from worldrl.algorithms.offline.agent import Agent, require
 from worldrl.algorithms.offline.bc import Bc
 from worldrl.algorithms.offline.branches import BranchConfig, Branches
+from worldrl.algorithms.offline.combo import Combo
 from worldrl.algorithms.offline.coplanner import Planner, UpMpcConfig
 from worldrl.algorithms.offline.cql import Cql
 from worldrl.algorithms.offline.imagining import Imagining
@@ -118,7 +119,7 @@ def check_online(settings: Any, agent_class: type[Agent]) -> None:
         )
     if settings.world == "latent":
         raise SettingError("online.steps: an agent of latents cannot be played in the simulator by this command")
-    if agent_class.needs or agent_class.real_first or issubclass(agent_class, Bc | Neubay):
+    if agent_class.needs or issubclass(agent_class, Bc | Combo | Neubay):
         raise SettingError(
             f"online.steps: {agent_class.name} needs more than the rows of its own episodes to learn; choose sac, cql, edac, "
             "ro2o, ravl, td3_bc, iql or f_dvl"

@@ -71,7 +71,8 @@ def main(settings: ReproduceSettings) -> dict[str, Any]:
     effect = find(settings.name).load()
     sizes = changed(effect.SETTINGS[settings.scale], settings.change)
     methods = methods_of(effect, sizes)
-    cells = [Cell(m, settings.seed + k) for k in range(settings.seeds or sizes.seeds) for m in methods]
+    # Neighbours are of different seeds: those of one share a dataset and a model, and would wait for each other to make it.
+    cells = [Cell(m, settings.seed + k) for m in methods for k in range(settings.seeds or sizes.seeds)]
     with open_run("reproduce", settings) as run:
         for cell in cells:
             refuse_earlier(run.stage(stage_name(cell)), numbers_read(effect, sizes, cell.method))

@@ -41,6 +41,8 @@ class KeypointEncoder(nn.Module):
 
     mean: Tensor
     std: Tensor
+    point_mean: Tensor
+    point_std: Tensor
     place: Tensor
 
     def __init__(self, latent_shape: tuple[int, int, int], keypoints: int, width: int = 64) -> None:
@@ -56,6 +58,8 @@ class KeypointEncoder(nn.Module):
         self.value = nn.Linear(width, 1)
         self.register_buffer("mean", torch.zeros(channels, 1, 1))
         self.register_buffer("std", torch.ones(channels, 1, 1))
+        self.register_buffer("point_mean", torch.zeros(self.points_size))
+        self.register_buffer("point_std", torch.ones(self.points_size))
         place = cell_coordinates(height, cells_across, device=torch.device("cpu"), dtype=torch.float32)
         self.register_buffer("place", place, persistent=False)
 
@@ -70,15 +74,28 @@ class KeypointEncoder(nn.Module):
         self.mean.copy_(latent.mean(dim=(0, 2, 3))[:, None, None])
         self.std.copy_(latent.std(dim=(0, 2, 3), correction=0).clamp_min(STD_FLOOR)[:, None, None])
 
+    @torch.no_grad()
+    def standardise(self, seen: Tensor) -> None:
+        """Give points in units of their deviations from now on; ``seen [B, 3 K + rest]`` is what a dataset showed until now.
+
+        In a picture's units an object moves by a twentieth where a hand's command moves by one, and a critic overlooks it.
+        """
+        points = seen[:, : self.points_size].double()
+        self.point_mean.copy_(points.mean(dim=0))
+        self.point_std.copy_(points.std(dim=0, correction=0).clamp_min(STD_FLOOR))
+
     def forward(self, obs: Tensor) -> Tensor:
-        """Map observations ``[B, S]`` to ``[B, 3 K + rest]``: all (x, y) in [-1, 1], all values, what followed the latents."""
+        """Map observations ``[B, S]`` to ``[B, 3 K + rest]``: all (x, y), all values, what followed the latents.
+
+        Places lie in [-1, 1] until :meth:`standardise`.
+        """
         latent, rest = obs[:, : self.latent_size], obs[:, self.latent_size :]
         x = (latent.unflatten(1, self.latent_shape) - self.mean) / self.std
         place = self.place.T.unflatten(1, self.latent_shape[1:]).expand(len(obs), -1, -1, -1)
         x = functional.gelu(self.first(torch.cat([x, place], dim=1)))
         cells = functional.gelu(self.second(x)).flatten(2).transpose(1, 2)  # [B, N, C]
         points = read_points(cells, self.place, self.query.expand(len(obs), -1, -1), self.value)
-        return torch.cat([points, rest], dim=1)
+        return torch.cat([(points - self.point_mean) / self.point_std, rest], dim=1)
 
     def frozen(self) -> Self:
         """Let no gradient change it any more; return itself."""

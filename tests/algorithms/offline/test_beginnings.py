@@ -1,4 +1,4 @@
-"""Units under test: how actors begin (``sac``, ``neubay``: cloning, resting, learning) and targets that are bounded."""
+"""Units under test: how actors begin (``sac``, ``neubay``: first as clones) and targets that are bounded."""
 
 import copy
 from dataclasses import replace
@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from worldrl.algorithms.offline.agent import Facts
-from worldrl.algorithms.offline.combo import Combo
 from worldrl.algorithms.offline.imagining import Imagining
 from worldrl.algorithms.offline.lru import MemoryConfig
 from worldrl.algorithms.offline.mobile import Mobile
 from worldrl.algorithms.offline.networks import Gaussian
 from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
 from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
-from worldrl.algorithms.offline.sac import CLONED_MOST, CLONING, LEARNING, RESTING, Sac, SacConfig, cloning_loss
+from worldrl.algorithms.offline.sac import CLONED_MOST, CLONING, LEARNING, Sac, SacConfig, cloning_loss
 from worldrl.algorithms.offline.tape import COLUMNS, Tape, segment
 from worldrl.algorithms.offline.targets import bounded
 from worldrl.algorithms.offline.training import OfflineTraining, train_offline
@@ -69,22 +68,22 @@ def test_cloning_finds_the_likeliest_gaussian() -> None:
 
 
 @pytest.mark.parametrize("agent_class", [Sac, Ravl])
-def test_actor_clones_then_rests_then_learns(agent_class: Any, facts: Facts, make_rows: Any, same_tree: Any) -> None:
-    agent, rows, phases = make(agent_class, facts, clone_steps=2, hold_steps=2), make_rows(), []
-    for step in range(6):
+def test_actor_clones_then_learns(agent_class: Any, facts: Facts, make_rows: Any, same_tree: Any) -> None:
+    agent, rows, phases = make(agent_class, facts, clone_steps=2), make_rows(), []
+    for step in range(4):
         phase, actor, critic = agent.phase, weights(agent.actor), weights(agent.critic)
         alpha, state = float(agent.temperature.alpha), copy.deepcopy(agent.state_dict())
-        logs = agent.update(rows, generator=stream(0, step))
+        logs = agent.update(rows, generator=stream(0, step), real=8)
         phases.append(phase)
         assert not equal(critic, weights(agent.critic))
-        assert equal(actor, weights(agent.actor)) == (phase == RESTING)
+        assert not equal(actor, weights(agent.actor))
         assert ("actor/clone" in logs, "actor/alpha" in logs) == (phase == CLONING, phase == LEARNING)
-        assert (float(agent.temperature.alpha) == alpha) == (phase != LEARNING)
+        assert (float(agent.temperature.alpha) == alpha) == (phase == CLONING)
         after = copy.deepcopy(agent.state_dict())
         agent.load_state_dict(state)
-        agent.update(rows, generator=stream(0, step))
+        agent.update(rows, generator=stream(0, step), real=8)
         same_tree(agent.state_dict(), after)
-    assert phases == [CLONING] * 2 + [RESTING] * 2 + [LEARNING] * 2
+    assert phases == [CLONING] * 2 + [LEARNING] * 2
 
 
 def test_cloned_actor_does_what_the_data_did_at_its_own_rate(facts: Facts, make_rows: Any) -> None:
@@ -99,36 +98,38 @@ def test_cloned_actor_does_what_the_data_did_at_its_own_rate(facts: Facts, make_
     torch.testing.assert_close(agent.act(rows.obs, generator=None), cloned)  # the rate is actor_rate again
 
 
-def test_nothing_is_imagined_while_it_clones(facts: Facts, make_rows: Any) -> None:
-    seen: list[int] = []
-
-    class Counted:
-        def generate(self, agent: Any, *, generator: torch.Generator) -> Any:
-            seen.append(agent.updates)
-            return make_rows(4), {}
-
-    agent = make(Sac, facts, clone_steps=3, hold_steps=2)
-    plan, training = Imagining(horizon=1, rollouts=4, refresh_every=2), OfflineTraining(steps=7, batch_size=8)
-    train_offline("s", agent, make_rows(), training, seed=0, imagination=Counted(), imagining=plan)
-    assert seen == [3, 4, 6]  # also while it rests
+def test_recorded_rows_alone_are_cloned(facts: Facts, make_rows: Any) -> None:
+    rows = make_rows()
+    other = replace(rows, action=torch.cat([rows.action[:8], -rows.action[8:]]))
+    one, two = (make(Sac, facts, clone_steps=5) for _ in range(2))
+    one.update(rows, generator=stream(0), real=8)
+    two.update(other, generator=stream(0), real=8)
+    assert equal(weights(one.actor), weights(two.actor))
+    assert not equal(weights(one.critic), weights(two.critic))
+    with pytest.raises(SettingError, match=r"imagining\.real_ratio must be above 0 with agent\.clone_steps"):
+        one.update(rows, generator=stream(0), real=0)
 
 
-def test_all_rows_of_a_cloning_batch_are_recorded(facts: Facts, make_rows: Any) -> None:
-    told: list[int] = []
+def test_the_loop_tells_how_many_rows_are_recorded(facts: Facts, make_rows: Any) -> None:
+    """RAMBO imagines nothing while it clones, so all of its batch is recorded then."""
+    told: list[int | None] = []
 
-    class Told(Combo):
+    class Told(Sac):
+        imagines = False
+
         def update(self, batch: Any, *, generator: torch.Generator, real: int | None = None) -> Any:
-            told.append(int(real or 0))
+            told.append(real)
+            self.imagines = self.updates >= 1
             return super().update(batch, generator=generator, real=real)
 
     class Rows:
         def generate(self, agent: Any, *, generator: torch.Generator) -> Any:
             return make_rows(4), {}
 
-    plan, training = Imagining(1, 0.5, 4, 1), OfflineTraining(steps=3, batch_size=8)
-    agent = make(Told, facts, clone_steps=2)
-    train_offline("c", agent, make_rows(), training, seed=0, imagination=Rows(), imagining=plan)
-    assert told == [8, 8, 4]
+    plan, training = Imagining(1, 0.5, 4, 1), OfflineTraining(steps=4, batch_size=8)
+    train_offline("c", make(Told, facts), make_rows(), training, seed=0, imagination=Rows(), imagining=plan)
+    train_offline("d", make(Told, facts), make_rows(), replace(training, steps=1), seed=0)
+    assert told == [8, 8, 4, 4, 8]
 
 
 @pytest.mark.parametrize("agent_class", [Sac, Ravl])
@@ -153,11 +154,14 @@ def test_graphs_are_recorded_for_each_phase(facts: Facts, make_rows: Any) -> Non
             taken.append(agent.phase)
             return step
 
-    agent = make(Sac, facts, clone_steps=5, hold_steps=5)
+    agent, eager = (make(Sac, facts, clone_steps=5) for _ in range(2))
     update = Graphed(agent, Calling())
-    for step in range(15):
-        update(make_rows(8, seed=step), generator=stream(0, step))
-    assert taken == [CLONING, RESTING, LEARNING]
+    for step in range(10):
+        update(make_rows(8, seed=step), generator=stream(0, step), real=4)
+        eager.update(make_rows(8, seed=step), generator=stream(0, step), real=4)
+    assert taken == [CLONING, LEARNING]
+    for one, other in zip(weights(agent.actor), weights(eager.actor), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
 # --- NEUBAY ---------------------------------------------------------------------------------------------------------
@@ -191,17 +195,6 @@ def test_recurrent_actor_clones_recorded_steps_alone(facts: Facts) -> None:
     assert bool(((action - 0.8).abs() < 0.1).all())
     assert "actor/alpha" in agent.learn(tape, generator=stream(0, 200))
     assert agent.learn(tapes(0.8, -0.8), generator=stream(0, 201)).keys().isdisjoint({"actor/clone"})
-
-
-def test_recurrent_actor_rests_between_cloning_and_learning(facts: Facts) -> None:
-    agent, tape = recurrent(facts, clone_steps=1, hold_steps=2, actor_rate=1e-3), tapes(0.5, -0.5)
-    moved = []
-    for step in range(4):
-        actor, critic = weights(agent.actor), weights(agent.critic)
-        agent.learn(tape, generator=stream(0, step))
-        moved.append(not equal(actor, weights(agent.actor)))
-        assert not equal(critic, weights(agent.critic))
-    assert moved == [True, False, False, True]
 
 
 def test_a_tape_without_recorded_steps_teaches_a_clone_nothing(facts: Facts) -> None:
@@ -239,7 +232,6 @@ def test_actor_rate_is_the_heads_and_its_encoder_keeps_its_distance(facts: Facts
     [
         ({"floor": 1.0, "ceiling": 1.0}, r"agent\.ceiling must be above agent\.floor=1\.0, received 1\.0"),
         ({"clone_steps": -1}, r"agent\.clone_steps must be zero or more, received -1"),
-        ({"hold_steps": -1}, r"agent\.hold_steps must be zero or more, received -1"),
         ({"clone_rate": 0.0}, r"agent\.clone_rate must be positive, received 0\.0"),
     ],
 )
@@ -250,11 +242,11 @@ def test_beginning_out_of_range_is_refused(config_class: Any, over: dict[str, An
 
 @pytest.mark.parametrize("agent_class", [Sac, Mobile, Neubay])
 def test_training_that_would_only_clone_is_refused(agent_class: Any, facts: Facts) -> None:
-    config = agent_class.config_class(clone_steps=60, hold_steps=40)
-    message = r"agent\.clone_steps must be below training\.steps=100 less agent\.hold_steps=40.* received 60"
+    config = agent_class.config_class(clone_steps=100)
+    message = r"agent\.clone_steps must be below training\.steps=100, .* received 100"
     with pytest.raises(SettingError, match=message):
         agent_class.check(config, facts)
-    agent_class.check(replace(config, clone_steps=59), facts)
+    agent_class.check(replace(config, clone_steps=99), facts)
 
 
 def test_actor_rate_of_none_or_more_is_refused() -> None:

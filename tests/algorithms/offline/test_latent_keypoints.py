@@ -79,6 +79,14 @@ def test_an_agents_training_leaves_the_encoder_alone(fitted: tuple[KeypointEncod
     assert all(parameter.grad is None for parameter in encoder.parameters())
 
 
+def test_points_of_the_rows_it_learned_from_are_standardised(fitted: tuple[KeypointEncoder, float, int]) -> None:
+    latents = recorded()
+    learned, _ = parted(latents.source, SHORT.held_out)
+    points = latents.through(fitted[0]).rows.obs[learned, : fitted[0].points_size]
+    torch.testing.assert_close(points.mean(dim=0), torch.zeros(12), atol=1e-3, rtol=0)
+    torch.testing.assert_close(points.std(dim=0, correction=0), torch.ones(12), atol=1e-3, rtol=0)
+
+
 def test_whole_episodes_are_held_out() -> None:
     source = torch.tensor([0, 0, 2, 2, 2, 5, 7])  # 1 and others were too short to give rows
     learned, held = parted(source, 3)

@@ -180,22 +180,21 @@ class Agent:
         config_class: type of ``config``.
         imagining: default :class:`~worldrl.algorithms.offline.imagining.Imagining` of a model-based method, or None.
         needs: what the constructor asks for besides: ``"world"``, ``"data"``.
-        real_first: ``update`` takes ``real=``, the number of leading rows that are recorded, not imagined.
         updates: gradient steps taken.
+        real: leading rows of the batch in hand that are recorded, not imagined.
     """
 
     name: ClassVar[str]
     config_class: ClassVar[type[Any]]
     imagining: ClassVar[Any] = None
     needs: ClassVar[tuple[str, ...]] = ()
-    real_first: ClassVar[bool] = False
 
     def __init__(
         self, config: Any, facts: Facts, modules: Mapping[str, nn.Module], optimizers: Mapping[str, Optimizer]
     ) -> None:
         self.config, self.facts = config, facts
         self.modules, self.optimizers = dict(modules), dict(optimizers)
-        self.updates = 0
+        self.updates, self.real = 0, 0
 
     @classmethod
     def check(cls, config: Any, facts: Facts) -> None:
@@ -241,8 +240,15 @@ class Agent:
         """Take one gradient step of every part, ``draws`` being on the weights' device; return detached scalars."""
         raise TypeError(f"{type(self).__name__} has no update")
 
-    def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
-        """Take one gradient step of every part; return detached scalars."""
+    def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
+        """Take one gradient step of every part; return detached scalars.
+
+        Args:
+            batch: recorded rows first, imagined ones behind them.
+            generator: of all that the step draws.
+            real: how many are recorded; None says all.
+        """
+        self.real = len(batch) if real is None else real
         self.schedule()
         logs = self.take_step(batch, self.draws(generator))
         self.updates += 1

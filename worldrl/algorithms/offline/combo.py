@@ -54,8 +54,6 @@ class Combo(Cql):
     name: ClassVar[str] = "combo"
     config_class: ClassVar[type[Any]] = ComboConfig
     imagining: ClassVar[Imagining] = Imagining(horizon=5, real_ratio=0.5)
-    real_first: ClassVar[bool] = True
-    real = 0
 
     def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
         """Take one step; the first ``real`` rows are recorded (None: all).
@@ -63,12 +61,11 @@ class Combo(Cql):
         Raises:
             SettingError: no recorded row to lift.
         """
-        self.real = len(batch) if real is None else real
-        if not 0 < self.real <= len(batch):
+        if real is not None and not 0 < real <= len(batch):
             raise SettingError(
                 f"combo lifts recorded rows: give imagining.real_ratio > 0, received {real} of {len(batch)}"
             )
-        return super().update(batch, generator=generator)
+        return super().update(batch, generator=generator, real=real)
 
     def critic_loss(self, batch: Transitions, target: Tensor, draws: torch.Generator) -> tuple[Tensor, Logs]:
         """Return TD loss plus w times the conservative gap between ρ and the recorded rows."""

@@ -209,7 +209,7 @@ class Recoil(Iql):
         """Return 1: no reward is read."""
         return 1.0
 
-    def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
+    def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
         """Take one step on the batch joined with expert rows, which stand first.
 
         Raises:

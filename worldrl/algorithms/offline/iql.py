@@ -138,7 +138,7 @@ class Iql(Agent):
         """Predict the discounted return ``[B]`` of acting from ``obs``: V(s) in the data's own units."""
         return self.values(obs) / self.scale
 
-    def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
+    def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
         """Take one step of value, actor and critics, then move the target critics."""
         advantage, logs = self._update_value(batch, generator)
         logs |= {"actor/loss": self._update_actor(batch, advantage).detach()}

@@ -2,8 +2,9 @@
 
     min E_{(o, a)~D} ‖head(encoder(o)) − a‖²,  stopped where episodes that it does not learn from are cloned best
 
-The head is thrown away and the encoder frozen, so that all agents of a dataset learn in the same space. Nothing lies in
-checkpoints: the training takes seconds and follows from seed and rows alone, so whoever is killed makes it again.
+The head is thrown away and the encoder frozen, its points in units of their deviations, so that all agents of a dataset
+learn in the same space. Nothing lies in checkpoints: the training takes seconds and follows from seed and rows alone, so
+whoever is killed makes it again.
 
 Shapes legend: ``N`` rows, ``S`` observation, ``A`` action.
 """
@@ -22,7 +23,7 @@ from worldrl.core.interfaces import Logs
 from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
 from worldrl.nn.keypoints import STD_FLOOR, KeypointEncoder
-from worldrl.rollout.latent_world import RecordedLatents
+from worldrl.rollout.latent_world import ROWS_AT_ONCE, RecordedLatents
 
 NAME = "latent-keypoints"
 """Of the training and its random streams."""
@@ -176,4 +177,6 @@ def fit_keypoints(
     optimizer = adamw(cloner, plan.learning_rate, plan.weight_decay)
     fit(NAME, modules={"cloner": cloner}, optimizer=optimizer, loss=loss, steps=plan.steps, on_step=look)
     step, share, kept = best
+    with torch.no_grad():
+        kept.standardise(torch.cat([kept(part) for part in obs[learned].split(ROWS_AT_ONCE)]))
     return kept.frozen(), KeypointReport(step, share)

@@ -86,9 +86,7 @@ class Mobile(Sac):
     name: ClassVar[str] = "mobile"
     config_class: ClassVar[type[Any]] = MobileConfig
     imagining: ClassVar[Imagining] = Imagining(horizon=5, real_ratio=0.05)
-    real_first: ClassVar[bool] = True
     needs: ClassVar[tuple[str, ...]] = ("world",)
-    real = 0
 
     def __init__(self, config: MobileConfig, facts: Facts, *, world: Any = None) -> None:
         self.check(config, facts)
@@ -117,8 +115,7 @@ class Mobile(Sac):
         """
         if self.world is None:
             raise SettingError("mobile learns with an ensemble: make it with world=..., or choose world=ensemble")
-        self.real = len(batch) if real is None else real
-        return super().update(batch, generator=generator)
+        return super().update(batch, generator=generator, real=real)
 
     @torch.no_grad()
     def target(self, batch: Transitions, draws: torch.Generator) -> Tensor:

@@ -9,8 +9,8 @@ rollout belongs to one (:mod:`long_rollouts`). Actor and critics read the tape t
     temperature:  -log α (log π(a|h_t) + H̄),   H̄ = -dim(a); or α fixed
     each:         κ · mean over recorded steps + (1 - κ) · mean over imagined ones
 
-Where a policy that begins at random earns nothing, the actor may begin as a clone and then rest, as SAC's may
-(:mod:`sac`); what it clones are the tape's recorded steps, min_π E_D[−log π(a_t|h_t)].
+Where a policy that begins at random earns nothing, the actor may begin as a clone, as SAC's may (:mod:`sac`): of the
+tape's recorded steps, min_π E_D[−log π(a_t|h_t)].
 
 κ weighs losses; it does not choose what is sampled. Encoders learn far more slowly than heads: through a recurrence a
 small change of weights moves the features of all later rows.
@@ -38,8 +38,7 @@ from worldrl.algorithms.offline.sac import (
     LEARNING,
     Temperature,
     cloning_loss,
-    phase_of,
-    require_start,
+    require_clone,
     require_time_to_learn,
 )
 from worldrl.algorithms.offline.tape import Tape
@@ -70,7 +69,6 @@ class NeubayConfig:
         ceiling: largest target; null for none.
         clone_steps: first updates, in which the actor clones the recorded steps.
         clone_rate: learning rate of the actor's head meanwhile.
-        hold_steps: updates after those, in which the actor rests and the critics learn from what it does.
     """
 
     memory: MemoryConfig = field(default_factory=MemoryConfig)
@@ -91,7 +89,6 @@ class NeubayConfig:
     ceiling: float | None = None
     clone_steps: int = 0
     clone_rate: float = 1e-3
-    hold_steps: int = 0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -109,7 +106,7 @@ class NeubayConfig:
         require(self.clip_norm > 0, "agent.clip_norm", "positive", self.clip_norm)
         require(self.actor_rate is None or self.actor_rate > 0, "agent.actor_rate", "positive", self.actor_rate)
         require_bounds(self.floor, self.ceiling)
-        require_start(self)
+        require_clone(self)
 
 
 # --- mathematics ----------------------------------------------------------------------------------------------------
@@ -248,14 +245,14 @@ class Neubay(Agent):
         """Refuse a training that ends before its actor has begun to learn.
 
         Raises:
-            SettingError: all updates would clone, or rest.
+            SettingError: all updates would clone.
         """
         require_time_to_learn(config, facts)
 
     @property
     def phase(self) -> int:
-        """What the actor does in the next update: it clones, rests, or learns from its critics."""
-        return phase_of(self.updates, self.config)
+        """What the actor does in the next update: it clones, or learns from its critics."""
+        return CLONING if self.updates < self.config.clone_steps else LEARNING
 
     def learn(self, tape: Tape, *, generator: torch.Generator) -> Logs:
         """Take one step of critics, targets, actor and temperature on a tape ``[T]``, at least two rows."""
@@ -263,10 +260,8 @@ class Neubay(Agent):
         policy = self.actor.head(self.actor.encoder(tape.obs, tape.action, tape.reward, tape.reset)[0])
         logs = self._critic_step(tape, self.target(tape, policy, draws))
         polyak(self.target_critic, self.critic, self.config.polyak)
-        if self.phase == CLONING:
-            logs |= self._clone_step(tape, policy)
-        elif self.phase == LEARNING:
-            logs |= self._actor_step(tape, policy, draws)
+        cloning = self.phase == CLONING
+        logs |= self._clone_step(tape, policy) if cloning else self._actor_step(tape, policy, draws)
         self.updates += 1
         return logs
 

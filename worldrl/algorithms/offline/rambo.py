@@ -107,7 +107,12 @@ class Rambo(Sac):
             training = EnsembleTraining(learning_rate=config.world_rate, weight_decay=(config.world_decay,))
             self.world_optimizer = make_optimizer(world.ensemble, training)
 
-    def update(self, batch: Transitions, *, generator: torch.Generator) -> Logs:
+    @property
+    def imagines(self) -> bool:
+        """Not while it clones: recorded rows are all that is read."""
+        return self.phase != CLONING
+
+    def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
         """Clone at first; then train the world where a block is due, and the agent.
 
         Raises:
@@ -122,7 +127,7 @@ class Rambo(Sac):
             return self._clone(len(batch), draws)
         due = (self.updates - self.config.clone_steps) % self.config.world_every == 0
         logs = self.train_world(draws) if due else {}
-        return logs | super().update(batch, generator=draws)
+        return logs | super().update(batch, generator=draws, real=real)
 
     def _clone(self, count: int, draws: torch.Generator) -> Logs:
         rows = draw(self.data, count, generator=draws)  # half of a batch is imagined: the actor's own actions

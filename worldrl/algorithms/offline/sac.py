@@ -9,9 +9,8 @@ Order of an update: temperature, actor, critics, targets, as EDAC and RAVL have 
 One draw of actions serves temperature and actor.
 
 A policy that begins at random earns nothing where only success pays, and neither does it in imagination. So the actor may
-begin as a clone of the data, min_π E_D[−log π(a|s)], and then rest until the critics know what its own rollouts are worth:
-
-    cloning (``clone_steps``) → resting (``hold_steps``) → the equations above
+begin as a clone of the data, min_π E_D[−log π(a|s)], for ``clone_steps`` updates; its critics learn by the equations above
+meanwhile, of what the clone imagines too. While it is a poor one it does much that fails, which they have to know.
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
@@ -52,7 +51,7 @@ from worldrl.core.transitions import Transitions
 
 CLONED_MOST = 0.999
 """Largest number of an action that is cloned; 3.8 before tanh."""
-CLONING, RESTING, LEARNING = range(3)
+CLONING, LEARNING = range(2)
 """Phases of an actor."""
 
 
@@ -78,9 +77,8 @@ class SacConfig:
         actor_cosine: the actor's learning rate falls along a cosine to 0 over the offline updates; online it is constant.
         floor: smallest target; null for none.
         ceiling: largest target; null for none.
-        clone_steps: first updates, in which the actor clones recorded rows; critics learn from them, nothing is imagined.
+        clone_steps: first updates, in which the actor clones the recorded rows of a batch.
         clone_rate: learning rate of the actor meanwhile.
-        hold_steps: updates after those, in which the actor rests and the critics learn from what it does.
     """
 
     hidden: tuple[int, ...] = (256, 256)
@@ -102,7 +100,6 @@ class SacConfig:
     ceiling: float | None = None
     clone_steps: int = 0
     clone_rate: float = 1e-3
-    hold_steps: int = 0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -119,13 +116,12 @@ class SacConfig:
         require(self.temperature_rate >= 0, "agent.temperature_rate", "zero or more", self.temperature_rate)
         require(self.temperature > 0, "agent.temperature", "positive", self.temperature)
         require_bounds(self.floor, self.ceiling)
-        require_start(self)
+        require_clone(self)
 
 
-def require_start(config: Any) -> None:
+def require_clone(config: Any) -> None:
     """Check the ranges of how an actor begins."""
-    for name in ("clone_steps", "hold_steps"):
-        require(getattr(config, name) >= 0, f"agent.{name}", "zero or more", getattr(config, name))
+    require(config.clone_steps >= 0, "agent.clone_steps", "zero or more", config.clone_steps)
     require(config.clone_rate > 0, "agent.clone_rate", "positive", config.clone_rate)
 
 
@@ -133,11 +129,10 @@ def require_time_to_learn(config: Any, facts: Facts) -> None:
     """Refuse a training that ends before its actor has begun to learn.
 
     Raises:
-        SettingError: all updates would clone, or rest.
+        SettingError: all updates would clone.
     """
-    rule = f"below training.steps={facts.updates} less agent.hold_steps={config.hold_steps}, or nothing but cloning is learned"
-    enough = config.clone_steps + config.hold_steps < max(facts.updates, 1)
-    require(enough, "agent.clone_steps", rule, config.clone_steps)
+    rule = f"below training.steps={facts.updates}, or nothing but cloning is learned"
+    require(config.clone_steps < max(facts.updates, 1), "agent.clone_steps", rule, config.clone_steps)
 
 
 def soft_target(
@@ -172,11 +167,6 @@ def cloning_loss(gaussian: Gaussian, action: Tensor) -> Tensor:
 def temperature_loss(log_alpha: Tensor, logp: Tensor, target_entropy: float) -> Tensor:
     """−log α · mean_b (log π + H̄); ``logp`` counts as a constant."""
     return -(log_alpha * (logp.detach() + target_entropy)).mean()
-
-
-def phase_of(updates: int, config: Any) -> int:
-    """Return what an actor does after so many updates: clone, rest, or learn."""
-    return int(updates >= config.clone_steps) + int(updates >= config.clone_steps + config.hold_steps)
 
 
 class Temperature(nn.Module):
@@ -249,23 +239,18 @@ class Sac(Agent):
     # -- learning ------------------------------------------------------------------------------------------------
 
     @classmethod
-    def check(cls, config: SacConfig, facts: Facts) -> None:
+    def check(cls, config: Any, facts: Facts) -> None:
         """Refuse a training that ends before its actor has begun to learn.
 
         Raises:
-            SettingError: all updates would clone, or rest.
+            SettingError: all updates would clone.
         """
         require_time_to_learn(config, facts)
 
     @property
     def phase(self) -> int:
-        """What the actor does in the next update: it clones, rests, or learns from its critics."""
-        return phase_of(self.updates, self.config)
-
-    @property
-    def imagines(self) -> bool:
-        """Not while it clones: recorded rows are all that is read."""
-        return self.phase != CLONING
+        """What the actor does in the next update: it clones, or learns from its critics."""
+        return CLONING if self.updates < self.config.clone_steps else LEARNING
 
     def schedule(self) -> None:
         """Let the actor's learning rate fall along its cosine, once it has cloned."""
@@ -275,7 +260,7 @@ class Sac(Agent):
 
     def take_step(self, batch: Transitions, draws: torch.Generator) -> Logs:
         """Take one step of temperature, actor and critics, then move the targets."""
-        logs = self.step_actor(batch, draws)
+        logs = self.clone(batch) if self.phase == CLONING else self.update_actor(batch, draws)
         logs |= self.update_critic(batch, self.target(batch, draws), draws)
         polyak(self.target_critic, self.critic, self.config.polyak)
         return logs
@@ -290,15 +275,14 @@ class Sac(Agent):
         self.schedule()
         return logs | self.update_actor(batch, draws)
 
-    def step_actor(self, batch: Transitions, draws: torch.Generator) -> Logs:
-        """Take the step that is the actor's turn: one of cloning, none, or one of temperature and actor."""
-        if self.phase == LEARNING:
-            return self.update_actor(batch, draws)
-        return self.clone(batch) if self.phase == CLONING else {}
-
     def clone(self, batch: Transitions) -> Logs:
-        """Take a step of the actor towards the actions of a batch of recorded rows."""
-        loss = cloning_loss(self.actor(batch.obs), batch.action)
+        """Take a step of the actor towards what the recorded rows of a batch did.
+
+        Raises:
+            SettingError: there are none.
+        """
+        require(self.real > 0, "imagining.real_ratio", "above 0 with agent.clone_steps: there is nothing to clone", 0)
+        loss = cloning_loss(self.actor(batch.obs[: self.real]), batch.action[: self.real])
         gradient_step(self.optimizers["actor"], loss)
         return {"actor/clone": loss.detach()}
 

@@ -191,8 +191,7 @@ class _Step:
         size, buffer = self.training.batch_size, self.buffer if _imagines(self.agent) else None
         real = size if buffer is None or self.imagining is None else self.imagining.real_rows(size)
         batch = mixed(self.data, buffer, size, real, generator=generator)
-        told = {"real": real} if getattr(self.agent, "real_first", False) else {}
-        return logs | self.update(batch, generator=generator, **told)
+        return logs | self.update(batch, generator=generator, real=real)
 
 
 def _imagines(agent: Any) -> bool:

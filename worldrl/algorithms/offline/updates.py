@@ -167,9 +167,10 @@ class Graphed:
         self.generator: torch.Generator | None = None
         make_capturable(agent)
 
-    def __call__(self, batch: Transitions, *, generator: torch.Generator, **told: Any) -> Logs:
+    def __call__(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
         """Take one update; its logs hold until the next."""
         agent, phase = self.agent, self.agent.phase
+        agent.real = len(batch) if real is None else real
         rows, own = self.fill(batch, agent.draws(generator))
         agent.schedule()
         self.taken[phase] += 1
