@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,6 +58,24 @@ def test_changes_are_checked() -> None:
     with pytest.raises(SettingError, match=r"change.updates: must be a whole number, got 7.5"):
         changed(BanditSettings(), {"updates": 7.5})
     assert changed(EvaSettings(), {"tasks": "BimanualLiftPot"}).tasks == "BimanualLiftPot"
+
+
+def test_neighbouring_stages_are_of_different_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stages of one seed make what they share in turns: two workers in one seed wait for each other."""
+    seeds: list[int] = []
+
+    class StopError(Exception):
+        pass
+
+    def stop(name: str, tasks: dict[str, Any], workers: int, *, on_result: Any) -> None:
+        seeds.extend(task.cell.seed for task in tasks.values())
+        raise StopError
+
+    monkeypatch.setattr(reproduce, "run_tasks", stop)
+    settings = ReproduceSettings("pgd", str(tmp_path / "run"), seed=3, scale="tiny", seeds=4)
+    with pytest.raises(StopError):
+        reproduce.main(settings)
+    assert seeds == [3, 4, 5, 6] * 5
 
 
 @pytest.mark.parametrize("name", CATALOGUE)

@@ -181,7 +181,7 @@ class Agent:
         imagining: default :class:`~worldrl.algorithms.offline.imagining.Imagining` of a model-based method, or None.
         needs: what the constructor asks for besides: ``"world"``, ``"data"``.
         updates: gradient steps taken.
-        real: leading rows of the batch in hand that are recorded, not imagined.
+        real: leading rows of the batch in hand that are recorded, not imagined; for the algorithms that tell them apart.
     """
 
     name: ClassVar[str]
