@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from worldrl import cli
-from worldrl.algorithms.offline import online_world
-from worldrl.algorithms.offline.agent import load_agent, saved_algorithm
+from worldrl.algorithms.offline import online_world, video_latents
+from worldrl.algorithms.offline.agent import Facts, load_agent, saved_algorithm
 from worldrl.algorithms.offline.latent_keypoints import KeypointTraining
 from worldrl.cli import COMMANDS
 from worldrl.core.errors import SettingError
@@ -23,10 +23,11 @@ from worldrl.core.log import read_metrics
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
 from worldrl.jobs import offline_scores, offline_worlds
 from worldrl.jobs.offline_scores import interval_scores
+from worldrl.jobs.offline_settings import offline_agent, settings_for
 from worldrl.jobs.recurrent_offline import RecurrentConfig
+from worldrl.jobs.reproductions import offline_video
 from worldrl.jobs.reproductions.catalogue import CATALOGUE
 from worldrl.jobs.reproductions.pgd import GuidedSettings
-from worldrl.jobs.train_offline import offline_agent, settings_for
 from worldrl.nn.chunk_basis import ChunkBasis
 from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.registry import ALGORITHMS
@@ -256,6 +257,28 @@ def test_papers_own_values_of_a_dataset_are_defaults() -> None:
     assert small.training.steps < whole.training.steps
 
 
+@pytest.mark.parametrize("algorithm", video_latents.AGENTS)
+def test_settings_for_latents_are_those_that_were_measured(algorithm: str) -> None:
+    """``reproduce offline-video`` in full and ``tuned=video-latents`` mean the same agents, worlds and views."""
+    given = {"data": "x", "algorithm": algorithm, "tuned": "video-latents"}
+    settings: Any = compose("train-offline", settings_for(given), given)
+    measured = offline_video.SETTINGS["full"]
+    facts = Facts(torch.zeros(3), torch.ones(3), 2)
+    assert settings.agent == offline_video.make_agent(measured, algorithm, facts).config
+    assert settings.world == "latent"
+    assert (settings.keypoints, settings.components) == (measured.keypoints, measured.components)
+    assert (settings.stride, settings.training.steps) == (measured.stride, measured.updates)
+    if algorithm == "ravl":
+        assert settings.training.batch_size == measured.batch
+        assert settings.imagining == offline_video.imagining_of(measured)
+    if algorithm == "neubay":
+        tapes = settings.recurrent
+        rollouts = measured.starts // 2
+        assert (tapes.rows, tapes.rollouts) == (measured.batch, rollouts)
+        assert tapes.updates_per_step == measured.refresh / (rollouts * 8)  # PickRedCube's limit in chunks
+        assert tapes.kept == measured.generations * rollouts * 9
+
+
 def test_guided_trajectories_feed_a_model_free_agent(run: Any, tmp_path: Path) -> None:
     assert run("algorithm=td3_bc", "world=diffusion", "imagining.horizon=8", "diffusion.guidance.coefficient=0.1") == 0
     assert result(tmp_path)["metrics"]["world"]["windows"] > 0
@@ -410,6 +433,9 @@ def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
         (["termination=learned"], "0 of 90 rows are terminals"),
         (["algorithm=neubay", "imagining.horizon=3"], "imagining.horizon: neubay imagines whole episodes"),
         (["algorithm=neubay", "tuned=hopper-medum"], "did you mean 'hopper-medium'?"),
+        (["tuned=video-latent"], "ravl has settings of video-latents alone; did you mean 'video-latents'?"),
+        (["tuned=video-latents", "world=ensemble"], "tuned=video-latents: what learns in latents; give world=latent"),
+        (["tuned=video-latents", "world=latent", "algorithm=cql"], "cql was not tuned there; choose bc, td3_bc, ravl"),
         (["algorithm=neubay", "world=none"], "world: neubay asks the members of an ensemble"),
         (
             ["algorithm=bc", "online.steps=9", "online.warmup=5"],

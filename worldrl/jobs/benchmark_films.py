@@ -20,8 +20,8 @@ from worldrl.evaluation.evaluate import policy_actor
 from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.evaluation.result import EvalResult
 from worldrl.jobs.benchmark_report import EMBEDDED, EXPERT, Films, choose_failures
+from worldrl.jobs.offline_settings import offline_agent
 from worldrl.jobs.suite_opening import OpenSuite, open_suite
-from worldrl.jobs.train_offline import offline_agent
 from worldrl.rollout.actors import AnyActor, ExpertActor, actor_to_json
 from worldrl.rollout.policy_folder import is_agent, policy_facts
 from worldrl.rollout.real import rollout_episodes

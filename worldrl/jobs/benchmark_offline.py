@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from worldrl.algorithms.offline import video_latents
 from worldrl.core.errors import SettingError, WorkerError, WorldrlError, nearest
 from worldrl.core.log import console
 from worldrl.core.run import RunDirectory, Stage
@@ -28,12 +29,12 @@ from worldrl.evaluation.offline_table import (
     short_name,
     summarise,
 )
-from worldrl.jobs import train_offline
+from worldrl.jobs import offline_settings, train_offline
 from worldrl.jobs.benchmark_offline_report import show, write_report, write_tables
+from worldrl.jobs.offline_settings import TrainOfflineSettings, offline_agent
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.recurrent_offline import unread_by_neubay
 from worldrl.jobs.side_by_side import run_tasks
-from worldrl.jobs.train_offline import TrainOfflineSettings, offline_agent
 from worldrl.settings import COMMAND_LINE, compose, keys_of, non_negative, parse_overrides, positive, setting
 
 SEED = "{seed}"
@@ -112,7 +113,7 @@ class Training:
             SettingError: a word of another form, or a value that the algorithm does not take.
         """
         given = {**where, **self.given}
-        return compose("train-offline", train_offline.settings_for(given), given)
+        return compose("train-offline", offline_settings.settings_for(given), given)
 
     def where(self, folder: Path) -> dict[str, str]:
         """Say where its stage's run lies, and the ensembles that the grid's runs share, where it has one."""
@@ -212,11 +213,13 @@ def own_words(settings: BenchmarkOfflineSettings, algorithm: str) -> dict[str, s
 
 def words_known(algorithm: str, given: Mapping[str, str]) -> set[str]:
     """Return the settings that an algorithm's command line takes."""
-    choosing = {key: given[key] for key in ("world", "preset", "planner.use") if key in given}
-    kind = train_offline.settings_for({"algorithm": algorithm, **choosing})
+    choosing = {key: given[key] for key in ("world", "preset", "planner.use", "tuned") if key in given}
+    kind = offline_settings.settings_for({"algorithm": algorithm, **choosing})
     keys = {*keys_of(kind), "preset"}
     if kind(data="unused").world != "ensemble":
         keys.discard(WORLDS)  # nothing to share
+    if algorithm != "neubay" and given.get("tuned") != video_latents.NAME:
+        keys.discard("tuned")  # of a paper's dataset, which no other has
     return {key for key in keys if algorithm != "neubay" or not unread_by_neubay(key)}
 
 

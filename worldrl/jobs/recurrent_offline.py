@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from worldrl.algorithms.offline import video_latents
 from worldrl.algorithms.offline.agent import require
 from worldrl.algorithms.offline.long_rollouts import Episodes, LongRolloutConfig
 from worldrl.algorithms.offline.lru import MemoryConfig
@@ -81,6 +82,8 @@ LAPTOP_AGENT = NeubayConfig(
 """NEUBAY for a core and 25 minutes: faster rates and targets, since it takes 15,000 updates and not two million."""
 LAPTOP_TAPES = RecurrentConfig(rows=1024, kept=400_000, rollouts=200, updates_per_step=0.01, horizon=150, history=50)
 """Short rollouts, so that an update sees several: of whole episodes 1,024 rows hold one or two (docs/offline.md)."""
+LATENT_TAPES = RecurrentConfig(rows=256, kept=11_520, rollouts=64, updates_per_step=250 / 512)
+"""In video latents, where an episode is eight chunks: twenty generations are kept, one is made every 250 updates."""
 LAPTOP_ENSEMBLE = (6, 5, 60)
 """Members, elites and epochs."""
 LAPTOP_UPDATES = OfflineTraining(steps=15_000, evaluate_every=3000, checkpoint_every=3000)
@@ -104,8 +107,8 @@ def neubay_defaults(given: Mapping[str, str]) -> dict[str, Any]:
     if useless:
         raise SettingError(f"{useless[0]}: neubay imagines whole episodes and learns from tapes; recurrent.* is its")
     published, (ensemble, learning) = given.get("preset") in PUBLISHED, neubay_ensemble()
-    agent = NeubayConfig() if published else LAPTOP_AGENT
-    if given.get("tuned"):
+    agent, latents = NeubayConfig() if published else LAPTOP_AGENT, given.get("tuned") == video_latents.NAME
+    if given.get("tuned") and not latents:
         tuned = tuned_for(given["tuned"], agent)
         agent = tuned if published else replace(tuned, encoder_rate=agent.encoder_rate)
     if published:
@@ -114,6 +117,8 @@ def neubay_defaults(given: Mapping[str, str]) -> dict[str, Any]:
         members, elites, epochs = LAPTOP_ENSEMBLE
         small = replace(ensemble, members=members, elites=elites)
         parts = (LAPTOP_TAPES, small, replace(learning, max_epochs=epochs), LAPTOP_UPDATES)
+    if latents:
+        agent, parts = video_latents.AGENTS["neubay"], (LATENT_TAPES, *parts[1:3], video_latents.TRAINING)
     return dict(zip(("agent", "recurrent", "ensemble", "ensemble_training", "training"), (agent, *parts), strict=True))
 
 

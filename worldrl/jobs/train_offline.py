@@ -8,7 +8,6 @@ on where it stopped.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,8 @@ import numpy as np
 import torch
 
 from worldrl.algorithms.offline.agent import Agent, Facts
-from worldrl.algorithms.offline.imagining import Imagining
 from worldrl.algorithms.offline.neubay import Neubay
-from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
-from worldrl.algorithms.offline.snapshot_resets import SnapshotConfig
-from worldrl.algorithms.offline.training import Evaluate, OfflineReport, OfflineTraining, train_offline
+from worldrl.algorithms.offline.training import Evaluate, OfflineReport, train_offline
 from worldrl.algorithms.offline.updates import check_updates
 from worldrl.core.artefact import artefact_hash
 from worldrl.core.device import resolve_device
@@ -32,164 +28,22 @@ from worldrl.data.offline.trajectories import Trajectories
 from worldrl.jobs.latent_actor import LatentArena, embedded_tasks
 from worldrl.jobs.offline_diagnosis import diagnose
 from worldrl.jobs.offline_scores import Arena, final_score, online_budget, show, watcher
+from worldrl.jobs.offline_settings import TrainOfflineSettings, offline_agent
+from worldrl.jobs.offline_settings import settings_for as settings_for  # the command line asks this module for it
 from worldrl.jobs.offline_worlds import (
-    AUTO,
-    GUIDED,
-    LATENT,
-    WORLDS,
-    DiffusionSettings,
     Imagined,
     Opened,
     open_data,
     open_imagined,
-    published_diffusion,
     save_view,
 )
-from worldrl.jobs.online_phase import OnlineConfig, PlannerConfig, check_online, check_snapshots, online_phase
+from worldrl.jobs.online_phase import check_snapshots, online_phase
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.recurrent_offline import neubay_defaults, train_recurrent
-from worldrl.jobs.world_model_start import BUNDLED
-from worldrl.registry import ALGORITHMS
+from worldrl.jobs.recurrent_offline import train_recurrent
 from worldrl.rollout.vector_episodes import check_spaces, dataset_environment, time_limit
-from worldrl.settings import PUBLISHED, non_negative, one_of, required, setting
-from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining, Uncertainty, ravl_ensemble
 
-DEFAULT = "ravl"
-WORLD_MEANING = "what is imagined in: none, ensemble, true, diffusion or latent"
-UNCERTAINTY_MEANING = (
-    "what imagining.penalty multiplies and the planner counts; with a planner and no penalty, sample_std"
-)
 NAME = "agent"
 """Of the training's series and streams, and of the folder that holds the agent."""
-
-
-@dataclass
-class TrainOfflineSettings:
-    """Which data, which algorithm, in which world."""
-
-    data: str = required("Minari id or folder, D4RL .hdf5 file, or with world=latent a LeRobotDataset folder")
-    run_dir: str = setting("runs/train-offline", "where everything is written; the agent goes to run_dir/agent")
-    seed: int = setting(0, "root of every random stream")
-    device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
-    algorithm: str = setting(DEFAULT, "registered name of the algorithm; its settings are agent.*")
-    world: str = setting("ensemble", WORLD_MEANING)
-    world_model: str = setting(BUNDLED, "video world model of world=latent: a folder, or bundled")
-    keypoints: int = setting(
-        0, "with world=latent, learned keypoints that agents see in the latents' place; 0 for none"
-    )
-    components: int = setting(
-        0, "with world=latent, principal components of a chunk that agents choose; 0 for all its numbers"
-    )
-    stride: int = setting(0, "with world=latent, control steps between trajectories of an episode; 0 takes a chunk's")
-    rows: int = setting(0, "learn from the first so many rows; 0 takes all")
-    env: str | None = setting(None, "environment to evaluate in; null takes the dataset's own")
-    max_episode_steps: int | None = setting(None, "its time limit; null takes the dataset's or the registered one")
-    termination: str = setting(
-        AUTO, "when the ensemble's steps end the task: auto (the environment's own rule), learned, or a registered rule"
-    )
-    uncertainty: str = setting("max_sigma", UNCERTAINTY_MEANING)
-    worlds: str | None = setting(
-        None,
-        "folder of ensembles that runs share: same rows, ensemble.* and seed train one together; null, each its own",
-    )
-    episodes: int = setting(
-        10, "episodes of the final evaluation, with world=latent of each task; 0 for no evaluation at all"
-    )
-    watched_episodes: int = setting(2, "episodes of each evaluation during training, likewise; 0 for none")
-    agent: RavlConfig = field(default_factory=RavlConfig)
-    imagining: Imagining = field(default_factory=lambda: Ravl.imagining)
-    training: OfflineTraining = field(default_factory=OfflineTraining)
-    ensemble: EnsembleConfig = field(default_factory=EnsembleConfig)
-    ensemble_training: EnsembleTraining = field(default_factory=EnsembleTraining)
-    diffusion: DiffusionSettings = field(default_factory=DiffusionSettings)
-    planner: PlannerConfig = field(default_factory=PlannerConfig)
-    online: OnlineConfig = field(default_factory=OnlineConfig)
-    snapshots: SnapshotConfig = field(default_factory=SnapshotConfig)
-
-    def __post_init__(self) -> None:
-        """Check the names and ranges, and that algorithm and world fit together."""
-        one_of("world", self.world, WORLDS)
-        one_of("uncertainty", self.uncertainty, [kind.value for kind in Uncertainty if kind is not Uncertainty.none])
-        for name in ("rows", "episodes", "watched_episodes", *LATENT):
-            non_negative(name, getattr(self, name))
-        for name in LATENT:
-            if getattr(self, name) and self.world != "latent":
-                raise SettingError(
-                    f"{name}={getattr(self, name)}: vectors have no latents; give world=latent, or {name}=0"
-                )
-        if self.worlds is not None and self.world != "ensemble":
-            raise SettingError(f"worlds={self.worlds}: world={self.world} has no ensemble to share; leave it out")
-        if self.imagining.penalty and self.world not in ("ensemble", "true"):
-            raise SettingError(
-                f"imagining.penalty={self.imagining.penalty:g}: world={self.world} measures no uncertainty to multiply; "
-                "give world=ensemble, or imagining.penalty=0"
-            )
-        agent_class = offline_agent(self.algorithm)
-        check_online(self, agent_class)
-        asks = "world" in agent_class.needs or (agent_class is Neubay and self.world != "latent")
-        if asks and self.world != "ensemble":
-            raise SettingError(f"world: {self.algorithm} asks the members of an ensemble; give world=ensemble")
-        if agent_class is Neubay and self.device != "cpu":
-            raise SettingError(f"device={self.device}: neubay's tapes and rollouts live on the CPU; give device=cpu")
-
-
-def offline_agent(name: str) -> type[Agent]:
-    """Look an offline agent up.
-
-    Raises:
-        SettingError: unknown, with the nearest; or registered, but not an offline agent.
-    """
-    found: Any = ALGORITHMS.get(name)
-    if not (isinstance(found, type) and issubclass(found, Agent)):
-        raise SettingError(f"algorithm {name!r} does not learn from a dataset of vectors; worldrl train-vla may use it")
-    return found
-
-
-def settings_for(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
-    """Make the settings class of a command line: ``agent`` has the chosen algorithm's type and defaults.
-
-    Args:
-        given: text by dotted key.
-
-    Raises:
-        SettingError: unknown algorithm.
-    """
-    agent_class = offline_agent(given.get("algorithm", DEFAULT))
-    if agent_class is Neubay:
-        return _neubay_settings(given)
-    imagines = agent_class.imagining is not None
-    world = given.get("world", "ensemble" if imagines else "none")
-    imagining = agent_class.imagining or (GUIDED if world == "diffusion" else Imagining())
-    changed: list[Any] = [
-        ("agent", agent_class.config_class, field(default_factory=agent_class.config_class)),
-        ("imagining", Imagining, field(default_factory=lambda: imagining)),
-        ("world", str, setting(world, WORLD_MEANING)),
-    ]
-    if issubclass(agent_class, Ravl):
-        changed.append(("ensemble", EnsembleConfig, field(default_factory=lambda: EnsembleConfig(input_clip=10.0))))
-        if given.get("preset") in PUBLISHED:
-            changed.append(("ensemble_training", EnsembleTraining, field(default_factory=ravl_ensemble)))
-    if given.get("planner.use", "none") != "none" and not imagining.penalty:
-        changed.append(("uncertainty", str, setting("sample_std", UNCERTAINTY_MEANING)))  # COPlanner's own
-    if world == "diffusion" and given.get("preset") in PUBLISHED:
-        changed.append(("diffusion", DiffusionSettings, field(default_factory=published_diffusion)))
-    return make_dataclass("TrainOfflineSettings", changed, bases=(TrainOfflineSettings,))
-
-
-def _neubay_settings(given: Mapping[str, str]) -> type[TrainOfflineSettings]:
-    parts = neubay_defaults(given).items()
-    changed: list[Any] = [
-        *((name, type(part), field(default_factory=lambda part=part: part)) for name, part in parts),
-        (
-            "tuned",
-            str | None,
-            setting(
-                None, "the paper's κ and α of this dataset, hopper-medium say; with preset=gpu its encoder rate too"
-            ),
-        ),
-        ("uncertainty", str, setting("epistemic_mean", "whose quantile cuts rollouts")),
-    ]
-    return make_dataclass("TrainOfflineSettings", changed, bases=(TrainOfflineSettings,))
 
 
 def main(settings: TrainOfflineSettings) -> dict[str, Any]:

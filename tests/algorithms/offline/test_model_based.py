@@ -21,9 +21,9 @@ from worldrl.algorithms.offline.rambo import Rambo, adversarial_loss, mixture_lo
 from worldrl.algorithms.offline.training import OfflineTraining, train_offline
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, stream
+from worldrl.jobs.offline_settings import settings_for
 from worldrl.jobs.offline_worlds import world_config
 from worldrl.jobs.online_phase import PlannerConfig, rollouts_in
-from worldrl.jobs.train_offline import settings_for
 from worldrl.settings import compose
 from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining
 from worldrl.world_models.offline.ensemble import Ensemble, max_sigma

@@ -241,13 +241,7 @@ class Agent:
         raise TypeError(f"{type(self).__name__} has no update")
 
     def update(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
-        """Take one gradient step of every part; return detached scalars.
-
-        Args:
-            batch: recorded rows first, imagined ones behind them.
-            generator: of all that the step draws.
-            real: how many are recorded; None says all.
-        """
+        """Take one gradient step of every part; return detached scalars. The first ``real`` rows are recorded (None: all)."""
         self.real = len(batch) if real is None else real
         self.schedule()
         logs = self.take_step(batch, self.draws(generator))

@@ -9,8 +9,7 @@ rollout belongs to one (:mod:`long_rollouts`). Actor and critics read the tape t
     temperature:  -log α (log π(a|h_t) + H̄),   H̄ = -dim(a); or α fixed
     each:         κ · mean over recorded steps + (1 - κ) · mean over imagined ones
 
-Where a policy that begins at random earns nothing, the actor may begin as a clone, as SAC's may (:mod:`sac`): of the
-tape's recorded steps, min_π E_D[−log π(a_t|h_t)].
+Where only success pays the actor may begin as a clone of the tape's recorded steps (:mod:`cloning`, with h_t for s).
 
 κ weighs losses; it does not choose what is sampled. Encoders learn far more slowly than heads: through a recurrence a
 small change of weights moves the features of all later rows.
@@ -30,17 +29,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from worldrl.algorithms.offline.agent import Agent, Facts, cosine, polyak, require
+from worldrl.algorithms.offline.cloning import CLONING, cloning_loss, phase_of, require_clone, require_time_to_learn
 from worldrl.algorithms.offline.lru import MemoryConfig
 from worldrl.algorithms.offline.networks import Gaussian, squashed_sample
 from worldrl.algorithms.offline.recurrent_networks import RecurrentActor, RecurrentCritic
-from worldrl.algorithms.offline.sac import (
-    CLONING,
-    LEARNING,
-    Temperature,
-    cloning_loss,
-    require_clone,
-    require_time_to_learn,
-)
+from worldrl.algorithms.offline.sac import Temperature
 from worldrl.algorithms.offline.tape import Tape
 from worldrl.algorithms.offline.targets import bounded, require_bounds
 from worldrl.core.interfaces import Logs
@@ -252,7 +245,7 @@ class Neubay(Agent):
     @property
     def phase(self) -> int:
         """What the actor does in the next update: it clones, or learns from its critics."""
-        return CLONING if self.updates < self.config.clone_steps else LEARNING
+        return phase_of(self.updates, self.config)
 
     def learn(self, tape: Tape, *, generator: torch.Generator) -> Logs:
         """Take one step of critics, targets, actor and temperature on a tape ``[T]``, at least two rows."""

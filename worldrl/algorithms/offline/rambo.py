@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from worldrl.algorithms.offline.agent import Facts, gradient_step, require
+from worldrl.algorithms.offline.cloning import CLONING
 from worldrl.algorithms.offline.imagining import Imagining
-from worldrl.algorithms.offline.sac import CLONING, Sac, SacConfig
+from worldrl.algorithms.offline.sac import Sac, SacConfig
 from worldrl.algorithms.offline.targets import td_target
 from worldrl.algorithms.offline.training import draw
 from worldrl.core.errors import SettingError

@@ -8,9 +8,7 @@
 Order of an update: temperature, actor, critics, targets, as EDAC and RAVL have it (SAC itself begins with the critics).
 One draw of actions serves temperature and actor.
 
-A policy that begins at random earns nothing where only success pays, and neither does it in imagination. So the actor may
-begin as a clone of the data, min_π E_D[−log π(a|s)], for ``clone_steps`` updates; its critics learn by the equations above
-meanwhile, of what the clone imagines too. While it is a poor one it does much that fails, which they have to know.
+Where only success pays the actor may begin as a clone of the data (:mod:`cloning`).
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics.
 """
@@ -36,8 +34,8 @@ from worldrl.algorithms.offline.agent import (
     require,
     set_rate,
 )
+from worldrl.algorithms.offline.cloning import CLONING, cloning_loss, phase_of, require_clone, require_time_to_learn
 from worldrl.algorithms.offline.networks import (
-    Gaussian,
     SquashedActor,
     StackedCritic,
     frozen,
@@ -48,11 +46,6 @@ from worldrl.algorithms.offline.networks import (
 from worldrl.algorithms.offline.targets import bounded, require_bounds, td_loss, td_target
 from worldrl.core.interfaces import Logs
 from worldrl.core.transitions import Transitions
-
-CLONED_MOST = 0.999
-"""Largest number of an action that is cloned; 3.8 before tanh."""
-CLONING, LEARNING = range(2)
-"""Phases of an actor."""
 
 
 @dataclass(frozen=True)
@@ -119,22 +112,6 @@ class SacConfig:
         require_clone(self)
 
 
-def require_clone(config: Any) -> None:
-    """Check the ranges of how an actor begins."""
-    require(config.clone_steps >= 0, "agent.clone_steps", "zero or more", config.clone_steps)
-    require(config.clone_rate > 0, "agent.clone_rate", "positive", config.clone_rate)
-
-
-def require_time_to_learn(config: Any, facts: Facts) -> None:
-    """Refuse a training that ends before its actor has begun to learn.
-
-    Raises:
-        SettingError: all updates would clone.
-    """
-    rule = f"below training.steps={facts.updates}, or nothing but cloning is learned"
-    require(config.clone_steps < max(facts.updates, 1), "agent.clone_steps", rule, config.clone_steps)
-
-
 def soft_target(
     reward: Tensor, terminated: Tensor, next_q: Tensor, next_logp: Tensor, *, alpha: Tensor | float, discount: float
 ) -> Tensor:
@@ -157,11 +134,6 @@ def soft_target(
 def actor_loss(logp: Tensor, q: Tensor, alpha: Tensor) -> Tensor:
     """mean_b α log π − min Q: ``logp`` and ``q`` are ``[B]``."""
     return (alpha * logp - q).mean()
-
-
-def cloning_loss(gaussian: Gaussian, action: Tensor) -> Tensor:
-    """mean_b −log π(a|s) of recorded actions ``[B, A]``; those at the bounds, which tanh never reaches, count just inside."""
-    return -squashed_log_prob(gaussian, action.clamp(-CLONED_MOST, CLONED_MOST)).mean()
 
 
 def temperature_loss(log_alpha: Tensor, logp: Tensor, target_entropy: float) -> Tensor:
@@ -250,7 +222,7 @@ class Sac(Agent):
     @property
     def phase(self) -> int:
         """What the actor does in the next update: it clones, or learns from its critics."""
-        return CLONING if self.updates < self.config.clone_steps else LEARNING
+        return phase_of(self.updates, self.config)
 
     def schedule(self) -> None:
         """Let the actor's learning rate fall along its cosine, once it has cloned."""

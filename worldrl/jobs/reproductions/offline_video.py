@@ -18,24 +18,25 @@ What counts is success in MuJoCo, against behaviour cloning on the same data:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from worldrl.algorithms.offline.agent import Agent, Facts
-from worldrl.algorithms.offline.bc import Bc, BcConfig
+from worldrl.algorithms.offline.bc import Bc
 from worldrl.algorithms.offline.branches import BranchConfig, Branches
 from worldrl.algorithms.offline.imagining import Imagining
 from worldrl.algorithms.offline.latent_keypoints import KeypointTraining, fit_keypoints
 from worldrl.algorithms.offline.long_rollouts import Episodes, LongRolloutConfig
 from worldrl.algorithms.offline.lru import MemoryConfig
-from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
+from worldrl.algorithms.offline.neubay import Neubay
 from worldrl.algorithms.offline.neubay_training import NeubayTraining, train_neubay
-from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
-from worldrl.algorithms.offline.td3_bc import Td3Bc, Td3BcConfig
+from worldrl.algorithms.offline.ravl import Ravl
+from worldrl.algorithms.offline.td3_bc import Td3Bc
 from worldrl.algorithms.offline.training import OfflineTraining, train_offline
+from worldrl.algorithms.offline.video_latents import AGENTS
 from worldrl.core.jsonfile import read_json, write_json
 from worldrl.core.rng import initial_weights, stream_seed
 from worldrl.core.types import Episode
@@ -68,8 +69,6 @@ METHODS = ("bc", "td3_bc", "ravl", "neubay", "pgd")
 CLAIMS = (("ravl", "bc"), ("neubay", "bc"), ("pgd", "bc"), ("pgd", "td3_bc"))
 """Which method is to succeed more often than which."""
 NAMES = {"bc": "behaviour cloning", "td3_bc": "TD3+BC without trajectories"}
-BEST = 1.0
-"""Largest return: a success, which ends the episode."""
 LEVELS, SAMPLER_STEPS = 2, 16
 """Of the trajectory model: resolutions of a few chunks, and Heun steps of a draw."""
 SETTINGS: Mapping[str, LatentSettings] = {
@@ -166,19 +165,22 @@ def open_keypoints(
 
 def make_agent(settings: LatentSettings, method: str, facts: Facts) -> Agent:
     """Make one method's agent."""
-    hidden = (settings.hidden, settings.hidden)
-    common: dict[str, Any] = {"hidden": hidden, "discount": settings.discount, "polyak": settings.polyak}
+    hidden, rate, config = (
+        (settings.hidden, settings.hidden),
+        settings.rate,
+        AGENTS["td3_bc" if method == "pgd" else method],
+    )
     if method == "bc":
-        return Bc(BcConfig(hidden, settings.rate), facts)
+        return Bc(replace(config, hidden=hidden, learning_rate=rate), facts)
+    config = replace(config, hidden=hidden, discount=settings.discount, polyak=settings.polyak)
     if method in ("td3_bc", "pgd"):
-        return Td3Bc(Td3BcConfig(learning_rate=settings.rate, alpha=settings.alpha, **common), facts)
-    common |= {"clone_steps": settings.clone_steps, "clone_rate": settings.rate}
-    common |= {"actor_rate": settings.actor_rate, "temperature": settings.temperature, "floor": 0.0, "ceiling": BEST}
+        return Td3Bc(replace(config, learning_rate=rate, alpha=settings.alpha), facts)
+    config = replace(config, clone_steps=settings.clone_steps, clone_rate=rate, actor_rate=settings.actor_rate)
+    config = replace(config, temperature=settings.temperature)
     if method == "neubay":
         memory = MemoryConfig(settings.memory, settings.memory // 2)
-        return Neubay(NeubayConfig(memory, encoder_rate=settings.rate / 10, head_rate=settings.rate, **common), facts)
-    common |= {"critics": settings.critics, "diversity": settings.diversity, "critic_rate": settings.rate}
-    return Ravl(RavlConfig(temperature_rate=0.0, entropy_backup=False, **common), facts)
+        return Neubay(replace(config, memory=memory, encoder_rate=rate / 10, head_rate=rate), facts)
+    return Ravl(replace(config, critics=settings.critics, diversity=settings.diversity, critic_rate=rate), facts)
 
 
 def train(settings: LatentSettings, cell: Cell, agent: Agent, latents: Latents, folder: Path) -> None:
@@ -214,8 +216,12 @@ def imagined(settings: LatentSettings, cell: Cell, latents: Latents, folder: Pat
             settings.window, 1 - settings.trajectory_share, settings.trajectories, settings.updates // 4 or 1, 1
         )
     config = BranchConfig(settings.starts, settings.horizon)
-    size = Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, settings.generations)
-    return Branches(world_of(latents), len(latents.recorded.rows), config), size
+    return Branches(world_of(latents), len(latents.recorded.rows), config), imagining_of(settings)
+
+
+def imagining_of(settings: LatentSettings) -> Imagining:
+    """Return how much RAVL imagines, and how often."""
+    return Imagining(settings.horizon, settings.real_ratio, settings.starts, settings.refresh, settings.generations)
 
 
 def world_of(latents: Latents) -> LatentWorld:

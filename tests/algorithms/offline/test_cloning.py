@@ -1,4 +1,4 @@
-"""Units under test: how actors begin (``sac``, ``neubay``: first as clones) and targets that are bounded."""
+"""Units under test: ``worldrl.algorithms.offline.cloning`` in the agents that begin so, and targets that are bounded."""
 
 import copy
 from dataclasses import replace
@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from worldrl.algorithms.offline.agent import Facts
+from worldrl.algorithms.offline.cloning import CLONED_MOST, CLONING, LEARNING, cloning_loss
 from worldrl.algorithms.offline.imagining import Imagining
 from worldrl.algorithms.offline.lru import MemoryConfig
 from worldrl.algorithms.offline.mobile import Mobile
 from worldrl.algorithms.offline.networks import Gaussian
 from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
 from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
-from worldrl.algorithms.offline.sac import CLONED_MOST, CLONING, LEARNING, Sac, SacConfig, cloning_loss
+from worldrl.algorithms.offline.sac import Sac, SacConfig
 from worldrl.algorithms.offline.tape import COLUMNS, Tape, segment
 from worldrl.algorithms.offline.targets import bounded
 from worldrl.algorithms.offline.training import OfflineTraining, train_offline
