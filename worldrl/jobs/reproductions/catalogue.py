@@ -112,7 +112,7 @@ CATALOGUE = {
         Entry(
             "pgd",
             "policy-guided diffusion: smaller dynamics error than the ensemble, better TD3+BC and IQL",
-            "quick 8 min of one core; full 33 min of one core for three seeds; paper not timed",
+            "quick 8 min of one core; full 17 to 31 min of one core for each of ten seeds; paper not timed",
         ),
         Entry(
             "offline-video",
