@@ -9,10 +9,13 @@ What counts is success in MuJoCo, against behaviour cloning on the same data:
 
 - ``bc``: repeats the chunks of the data;
 - ``td3_bc``: learns from the data alone, beside ``pgd``;
-- ``ravl``: many diverse critics on rollouts of k chunks in the latents;
+- ``ravl``: many critics on rollouts of k chunks in the latents;
 - ``neubay``: a recurrent agent on rollouts to the time limit. The world is one model and measures no uncertainty, so
   there are no members to hold fixed and no quantile to cut at: NEUBAY's agent without its posterior;
 - ``pgd``: TD3+BC on trajectories of latents and chunks from a diffusion model, guided by the agent; never steps the world.
+
+RAVL and NEUBAY begin as clones of the data, with targets in [0, 1] (:mod:`worldrl.algorithms.offline.video_latents`): from a
+random beginning they see no success, recorded ones apart, and learn nothing.
 """
 
 from __future__ import annotations
@@ -295,5 +298,6 @@ def notes(settings: LatentSettings) -> list[str]:
         f"goals off by {100 * settings.goal_offset:g} cm; {settings.tests} test episodes, the same ones for all methods.",
         "The world model is the bundled one; it was trained on data of its own, which no agent here sees.",
         f"Agents see {seen}, choose {told}, and learn from trajectories that begin {apart} apart.",
+        f"RAVL and NEUBAY clone in the first {settings.clone_steps} of {settings.updates} updates; their targets stay in [0, 1].",
         "NEUBAY's agent runs without a posterior: a single world model has no members to disagree.",
     ]
