@@ -117,7 +117,7 @@ CATALOGUE = {
         Entry(
             "offline-video",
             "RAVL, NEUBAY and policy-guided diffusion on video latents, against behaviour cloning in the simulator",
-            "quick some 25 CPU min for three seeds; full 69 CPU min for five seeds; paper not timed",
+            "quick 12 min on two cores for three seeds; full 69 CPU min for five seeds; paper not timed",
         ),
         Entry(
             "eva",
