@@ -86,8 +86,8 @@ ROWS: tuple[Row, ...] = (
     # As many episodes, none of them the blind expert's.
     WorldRow(
         "no_near_success", data=("common", "plain"),
-        scratch=("scratch.expert_episodes=0", "practice.expert_episodes=0", "practice.policy_episodes=300"),
-        practice=("practice.expert_episodes=0", "practice.policy_episodes=100"),
+        scratch=("scratch.expert_episodes=0", "collection.expert_episodes=0", "collection.policy_episodes=300"),
+        practice=("collection.expert_episodes=0", "collection.policy_episodes=100"),
     ),
     WorldRow("styles", data=STYLED, scratch=("styles=1",), practice=("styles=1",)),
     WorldRow("no_static_clips", training=("static_share=0",)),
@@ -100,14 +100,14 @@ ROWS: tuple[Row, ...] = (
     # As many cycles of imagining and learning, none of them in a world model that saw what the first one taught.
     LoopRow("loop_no_coevolution", ("rounds=1", "improvement.self_training.cycles=2")),
     LoopRow("loop_no_masks", ("improvement.stop_at_success=false",)),
-    LoopRow("loop_no_near_success", ("practice.expert_episodes=0", "practice.policy_episodes=100")),
-    LoopRow("loop_near_goal", ("practice.near_goal_share=0.33",)),
+    LoopRow("loop_no_near_success", ("collection.expert_episodes=0", "collection.policy_episodes=100")),
+    LoopRow("loop_near_goal", ("collection.near_goal_share=0.33",)),
     LoopRow("loop_keyframes", ("improvement.p_keyframe=0.3",)),
     LoopRow("loop_hallucination", ("improvement.p_keyframe=1.0", "improvement.keyframe_schedule=hallucination")),
     LoopRow("loop_from_supervised", ("improve_from=supervised",)),
     LoopRow("loop_groups_of_4", ("improvement.self_training.group_size=4",)),
-    LoopRow("loop_opinions", ("improvement.trust.sign=least_opinion",)),
-    LoopRow("loop_grasp", ("improvement.trust.sign=agreement_of_grasp",)),
+    LoopRow("loop_opinions", ("improvement.trust.confidence_score=min_resampled",)),
+    LoopRow("loop_grasp", ("improvement.trust.confidence_score=grasp_agreement",)),
     LoopRow("loop_strict", ("target_precision=0.93",)),
     LoopRow("loop_grpo", (GRPO,)),
     LoopRow("loop_grpo_no_masks", (GRPO, "improvement.stop_at_success=false"), against="loop_grpo"),
@@ -115,7 +115,7 @@ ROWS: tuple[Row, ...] = (
     LoopRow("loop_grpo_no_clip", (GRPO, *UNCLIPPED), against="loop_grpo"),
     LoopRow("loop_grpo_no_lengths", (GRPO, "improvement.grpo.length_normalise=false"), against="loop_grpo"),
     # Inverse dynamics as a reward of its own: what was read off the imagined frames against what was commanded.
-    LoopRow("loop_grpo_motion", (GRPO, "improvement.trust.sign=agreement_of_motion", "improvement.trust.use=term"), against="loop_grpo"),
+    LoopRow("loop_grpo_motion", (GRPO, "improvement.trust.confidence_score=motion_agreement", "improvement.trust.use=term"), against="loop_grpo"),
 )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ def learned_world(scale: str, row: WorldRow, out: Path, options: dict[str, str])
     world = folder / "world_model"
     run(plain, *drift_command(world, options["unseen"], SHOWN))
     run(looks, *drift_command(world, str(unseen_looks(scale, out, options)), SHOWN[:1]))
-    found = {**drift(plain), "looks": metrics(looks)["outcome_alignment"]}
+    found = {**drift(plain), "visual_styles": metrics(looks)["outcome_alignment"]}
     return {"row": row.name, **found, "cpu_minutes": cpu_seconds(folder, plain, looks) / 60}
 
 
@@ -146,7 +146,7 @@ def loop_command(options: dict[str, str]) -> tuple[str, ...]:
     """Return what all runs of train-vla share."""
     return (
         "train-vla", f"seed={options['seed']}", f"supervised={options['supervised']}", "gates=warn", "evaluation.seed=3",
-        "evaluation.episodes_per_task=170",
+        "evaluation.episodes=170",
     )  # fmt: skip
 
 
@@ -197,7 +197,7 @@ def measure(row: Row, scale: str, out: Path, options: dict[str, str], common: li
 
 def cells(row: dict[str, Any]) -> list[str]:
     """Write one row of the table."""
-    rates = [rate(row.get(name)) for name in ("confirmed", "outcome_alignment", "false_success_rate", "looks")]
+    rates = [rate(row.get(name)) for name in ("confirmed", "outcome_alignment", "false_success_rate", "visual_styles")]
     errors = [number(value) for value in row["psnr"].values()] if "psnr" in row else [DASH] * len(SHOWN)
     lost = number(row["lost"], "+.2f") if "lost" in row else DASH
     swap = number(row["action_swap_ratio"]) if "psnr" in row else DASH

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl.aliases import current_tokens
 from worldrl.core.bootstrap import Bootstrap, bootstrap
+from worldrl.core.renames import COMMANDS, current_results
 from worldrl.core.rng import numpy_stream
 from worldrl.evaluation.battery import psnr_of_mean
 
@@ -34,7 +36,9 @@ def run(folder: Path, command: str, *overrides: str) -> dict[str, Any]:
     settled = {override.split("=", 1)[0]: override for override in overrides}
     asked, file = [command, *settled.values()], folder / MEASURED
     if file.exists():
-        if (measured := json.loads(file.read_text())["command"]) != asked:
+        name, *tokens = json.loads(file.read_text())["command"]
+        name = COMMANDS.get(name, name)
+        if (measured := [name, *current_tokens(name, tokens)[0]]) != asked:
             changed = sorted(set(measured) ^ set(asked))
             raise SystemExit(f"{folder}: was measured by another command ({', '.join(changed)}); give another out=")
         return metrics(folder)
@@ -45,8 +49,9 @@ def run(folder: Path, command: str, *overrides: str) -> dict[str, Any]:
 
 
 def metrics(folder: Path) -> dict[str, Any]:
-    """Read the metrics of a finished run."""
-    return json.loads((folder / "result.json").read_text())["metrics"]
+    """Read the metrics of a finished run, of an earlier version too."""
+    result = json.loads((folder / "result.json").read_text())
+    return current_results(result["metrics"], result.get("command", ""))
 
 
 def cpu_seconds(*folders: Path) -> float:
@@ -101,7 +106,7 @@ def earlier(file: Path, options: dict[str, str]) -> dict[str, dict[str, Any]]:
     Raises:
         SystemExit: they were measured under other settings, or nobody knows under which.
     """
-    table = {row["row"]: row for row in (json.loads(file.read_text()) if file.exists() else [])}
+    table = {row["row"]: row for row in (current_results(json.loads(file.read_text())) if file.exists() else [])}
     if untold := [name for name, row in table.items() if "options" not in row]:
         raise SystemExit(
             f"{file}: {', '.join(untold)} do not tell under which settings they were measured. If it was these, write "

@@ -29,7 +29,7 @@ from worldrl.jobs.reproductions.pendulum import LARGEST_TORQUE, REWARD_SCALE, ST
 
 COMMON = (
     "training.steps={updates} training.checkpoint_every={updates} training.batch_size=128 episodes={episodes} "
-    "watched_episodes=0 agent.hidden=[64,64] agent.discount=0.97 agent.polyak=0.02 agent.learning_rate=1e-3 "
+    "video_episodes=0 agent.hidden=[64,64] agent.discount=0.97 agent.polyak=0.02 agent.learning_rate=1e-3 "
     "agent.actor_rate=1e-3 agent.critic_rate=1e-3 agent.temperature_rate=1e-3 agent.head_rate=1e-3 agent.encoder_rate=1e-4"
 )
 SOFTER = "agent.temperature=0.5"

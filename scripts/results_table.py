@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from worldrl.core.renames import current_results
+
 HEADINGS = (
     "file",
     "seed",
@@ -35,7 +37,7 @@ def row(path: Path) -> list[str]:
     result = json.loads(path.read_text())
     if result["command"] != "train-vla":
         raise SystemExit(f"{path}: is a result of {result['command']}; give those of train-vla")
-    metrics = result["metrics"]
+    metrics = current_results(result["metrics"])
     pair = metrics["comparison"]["paired"]
     gain = f"{100 * pair['diff']:+.1f} [{100 * pair['lo']:+.1f}, {100 * pair['hi']:+.1f}]"
     return [

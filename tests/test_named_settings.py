@@ -4,11 +4,11 @@ import re
 
 import pytest
 
+from worldrl.aliases import HINTS
 from worldrl.cli import COMMANDS, main
 from worldrl.core.errors import SettingError
 from worldrl.evaluation.gates import ADVICE, ELSEWHERE
 from worldrl.settings import as_plain, compose
-from worldrl.spellings import OTHERWISE
 from worldrl.usage import describe
 
 KEY = re.compile(r"\b(?:[a-z_]+\.[a-z_.]*[a-z_]|target_precision)\b")
@@ -43,22 +43,27 @@ def test_every_setting_that_a_failed_gate_advises_exists(gate):
     assert "scratch.training.*" in ELSEWHERE
 
 
-@pytest.mark.parametrize("command", list(OTHERWISE))
-def test_what_is_spelled_otherwise_is_a_setting_here_and_what_is_typed_is_none(command):
+@pytest.mark.parametrize("command", list(HINTS))
+def test_a_hint_names_a_setting_of_the_command_for_a_name_that_is_none(command):
     own = {row.key for row in describe(schema(command))}
-    for key, (spelled, _) in OTHERWISE[command].items():
+    for key, (spelled, _) in HINTS[command].items():
         assert spelled in own
         assert key not in own
-        with pytest.raises(SettingError, match=rf"{command} has no setting '{key}'; here it is spelled {spelled}="):
+        with pytest.raises(SettingError, match=rf"{command} has no setting '{key}'; here it is called {spelled}="):
             compose(command, schema(command), {key: "x"})
 
 
 def test_the_issues_spelling_of_the_main_job_is_answered(capsys):
     assert main(["train-vla", "suite=libero_goal", "policy=smolvla"]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "train-vla has no setting 'policy'; here it is spelled supervised=: a lerobot policy such as SmolVLA" in told
+    assert (
+        "train-vla has no setting 'policy'; here it is called supervised=: a lerobot policy such as SmolVLA is a local folder"
+        in told
+    )
     assert "hf download <user>/<policy> --local-dir FOLDER" in told
-    assert "a second camera or the measured state, as published ones do, is measured (benchmark), not improved" in told
+    assert (
+        "a second camera or the measured state, as published ones do, can be measured (benchmark), not improved" in told
+    )
     assert "policy.bins" not in told
 
 

@@ -160,7 +160,7 @@ def test_practised_rows_practise_in_the_world_they_learned_and_refine_it_without
     assert worlds["full-world"].training.bootstrap > 0
     assert loops["full"].training.bootstrap > 0
     assert worlds["no_bootstrapping-world"].training.bootstrap == loops["no_bootstrapping"].training.bootstrap == 0
-    assert loops["full"].practice.expert_episodes > loops["no_near_success"].practice.expert_episodes == 0
+    assert loops["full"].collection.expert_episodes > loops["no_near_success"].collection.expert_episodes == 0
     table = json.loads((tmp_path / "table-practised.json").read_text())
     assert all(row["gain"] and row["psnr"] for row in table)
     assert [row.get("difference", {}).get("to") for row in table] == [None, "full", "full"]

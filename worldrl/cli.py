@@ -10,9 +10,11 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from worldrl import __version__
+from worldrl.aliases import OLD_COMMANDS, current_command, current_tokens
 from worldrl.core.errors import GateError, SettingError, WorldrlError, nearest
 from worldrl.core.extras import REINSTALL
 
@@ -71,7 +73,7 @@ COMMANDS = {
             ("data=runs/collect/dataset", "data=runs/collect/dataset by=image"),
         ),
         Command(
-            "prolong",
+            "extend",
             "continue recorded episodes beyond the time limit, for world models that carry further",
             ("data=runs/collect/dataset steps=256",),
         ),
@@ -198,14 +200,44 @@ def default_run_dir(command: str, given: Mapping[str, str]) -> str:
 
 
 def find_command(name: str) -> Command:
-    """Look a command up.
+    """Look a command up by its present or its old name.
 
     Raises:
         SettingError: no such command; the message names the nearest.
     """
+    name, notes = current_command(name)
+    say(notes)
     if name not in COMMANDS:
         raise SettingError(f"unknown command {name!r}{nearest(name, COMMANDS)} (worldrl --help lists all)")
     return COMMANDS[name]
+
+
+def say(notes: Sequence[str]) -> None:
+    """Write what must be known of old names to stderr, one line each."""
+    for note in notes:
+        sys.stderr.write(f"worldrl: {note}\n")
+
+
+def in_present_names(command: Command, tokens: Sequence[str]) -> list[str]:
+    """Write a command line in present names, and say what changed.
+
+    Without ``run_dir``, the directory that the same line had in an earlier version is used where it exists.
+    """
+    current, notes = current_tokens(command.name, tokens)
+    say(notes)
+    if notes and command.owns_run_dir and all("=" in token for token in tokens):
+        earlier = {key: text for key, _, text in (token.partition("=") for token in tokens)}
+        own = earlier_run_dir(command.name, earlier)
+        if "run_dir" not in earlier and own:
+            current.append(f"run_dir={own}")
+    return current
+
+
+def earlier_run_dir(command: str, given: Mapping[str, str]) -> str:
+    """Return the default run directory of an earlier version, where it exists; else nothing."""
+    names = (command, *(old for old, new in OLD_COMMANDS.items() if new == command))
+    found = (default_run_dir(name, given) for name in names)
+    return next((folder for folder in found if (Path(folder) / "config.yaml").is_file()), "")
 
 
 def compose_command(command: Command, tokens: Sequence[str]) -> Any:
@@ -254,13 +286,14 @@ def show_config(arguments: Sequence[str]) -> int:
     from worldrl.settings import to_yaml
 
     command = find_command(arguments[1])
-    sys.stdout.write(to_yaml(compose_command(command, arguments[2:])))
+    sys.stdout.write(to_yaml(compose_command(command, in_present_names(command, arguments[2:]))))
     return OK
 
 
 def run_command(command: Command, tokens: Sequence[str]) -> int:
     """Compose the settings and run the job; an interruption says how to go on."""
     job, _ = command.load()
+    tokens = in_present_names(command, tokens)
     if "--help" in tokens or "-h" in tokens:
         from worldrl.settings import as_plain, compose_plain, parse_overrides, presets_of
         from worldrl.usage import command_help

@@ -27,9 +27,9 @@ from enum import Enum, StrEnum
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from worldrl.aliases import hint as other_name
 from worldrl.core.errors import SettingError, nearest
 from worldrl.paths import config_dir
-from worldrl.spellings import spelled_otherwise
 from worldrl.usage import REQUIRED, bare_hint, describe, type_text, value_at
 
 T = TypeVar("T")
@@ -231,7 +231,7 @@ def _check_overrides(
             key if key in hints else next((k for k in hints if _is_mapping(hints[k]) and key.startswith(f"{k}.")), "")
         )
         if not owner:
-            hint = spelled_otherwise(command, key) or nearest(key, [*hints, "preset"])
+            hint = other_name(command, key) or nearest(key, [*hints, "preset"])
             raise SettingError(f"{command} has no setting {key!r}{hint} (worldrl {command} --help lists all)")
         if _text_hint(hints[owner], named=key != owner) in (str, Path):
             # Text is taken as typed: no quoting rules, so paths may hold =, commas, brackets and spaces.

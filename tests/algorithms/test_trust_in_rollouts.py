@@ -77,7 +77,7 @@ def four(tiny_policy):
 
 def believed(rollouts, use, **over):
     """Trust in each rollout where inverse dynamics judges."""
-    judge = Judge(Trust(sign="agreement_of_motion", use=use, **over), MotionCheck(Seer(), 4.0))
+    judge = Judge(Trust(confidence_score="motion_agreement", use=use, **over), MotionCheck(Seer(), 4.0))
     judged = judge.judge(None, rollouts, seed=0)
     assert judged.rollouts is rollouts
     assert judged.agreement is None
@@ -117,7 +117,7 @@ def test_agreement_is_a_reward_of_its_own_beside_success(tiny_policy):
     off = [[0.0, 1.0, 0.5], [0.0, 0.0, 1.0], [0.0, 0.0, 4.0], [0.0, 2.0, 1.0]]
     plain = replace(rollouts(tiny_policy, off=off), group=torch.zeros(4, dtype=torch.int64))
     plain = replace(plain, success=torch.tensor([True, False, False, False]))
-    judge = Judge(Trust(sign="agreement_of_motion", use="term", weight=0.5), MotionCheck(Seer(), 100.0))
+    judge = Judge(Trust(confidence_score="motion_agreement", use="term", weight=0.5), MotionCheck(Seer(), 100.0))
     same, trust, agreement = judge.judge(None, plain, seed=0)
     assert same is plain
     assert trust is None
@@ -136,22 +136,22 @@ def test_agreement_is_a_reward_of_its_own_beside_success(tiny_policy):
     factor, _ = grpo_batch(plain, GrpoConfig(**SETTINGS), trust=agreement.exp())
     assert len(set(factor.advantage[1:4].tolist())) == 1
     assert len(set(batch.advantage[1:4].tolist())) == 3
-    assert Judge(Trust(sign="score")).term_weight == 0
+    assert Judge(Trust(confidence_score="score")).term_weight == 0
 
 
 def test_a_term_is_asked_for_where_there_is_one():
     assert (
-        Trust(sign="agreement_of_latents", use="term").limit is None
+        Trust(confidence_score="latent_agreement", use="term").limit is None
     )  # whose doubt is in no unit that a bound is known of
     for over, words in (
-        ({"sign": "agreement_of_motion", "limit": 1.0}, "has no part in use=term"),
-        ({"sign": "score"}, "needs a doubt at every chunk"),
-        ({"sign": "agreement_of_grasp"}, "hands that never close"),
-        ({"sign": "agreement_of_motion", "weight": 0.0}, "weight must be positive"),
+        ({"confidence_score": "motion_agreement", "limit": 1.0}, "has no part in use=term"),
+        ({"confidence_score": "score"}, "needs a doubt at every chunk"),
+        ({"confidence_score": "grasp_agreement"}, "hands that never close"),
+        ({"confidence_score": "motion_agreement", "weight": 0.0}, "weight must be positive"),
     ):
         with pytest.raises(SettingError, match=words):
             Trust(use="term", **over)
-    term = Trust(sign="agreement_of_motion", use="term")
+    term = Trust(confidence_score="motion_agreement", use="term")
     with pytest.raises(SettingError, match=r"give improvement\.algorithm=grpo"):
         Improvement("self_training", trust=term)
     assert Improvement("grpo", trust=term).trust.weight == 0.2
@@ -173,12 +173,12 @@ def test_real_episodes_set_the_bound(push_episode):
 
 
 def test_a_rollout_ends_before_the_chunk_that_passes_the_limit(four, tiny_policy):
-    judge = Judge(Trust(sign="agreement_of_motion", use="shorten", limit=2.0), MotionCheck(Seer(), 4.0))
+    judge = Judge(Trust(confidence_score="motion_agreement", use="shorten", limit=2.0), MotionCheck(Seer(), 4.0))
     cut, *nothing = judge.judge(None, four, seed=0)
     assert nothing == [None, None]
     assert cut.valid.T.tolist() == [[True, True], [True, False], [True, True], [False, False]]
     assert cut.success.tolist() == [True, False, False, False]
-    lenient = Judge(Trust(sign="agreement_of_motion", use="shorten"), MotionCheck(Seer(), 16.0))
+    lenient = Judge(Trust(confidence_score="motion_agreement", use="shorten"), MotionCheck(Seer(), 16.0))
     same = lenient.judge(None, four, seed=0).rollouts
     assert torch.equal(same.valid, four.valid)
     assert torch.equal(same.success, four.success)
@@ -231,10 +231,10 @@ def test_the_chunk_of_the_last_closing_is_doubted(four, robot):
     check = GraspCheck(Palm(), robot, 1.0, ONCE)
     expected = [[0, 0.25], [0, 2.25], [0, 0], [0.25, 0]]  # 0.5 told; 0 or 2 read
     assert check.surprise(rollouts).T.tolist() == pytest.approx([pytest.approx(row) for row in expected])
-    trust = Judge(Trust(sign="agreement_of_grasp"), check).judge(None, rollouts, seed=0).trust
+    trust = Judge(Trust(confidence_score="grasp_agreement"), check).judge(None, rollouts, seed=0).trust
     assert trust.tolist() == pytest.approx([1, 1 / 2.25, 0, 1])  # the third has failed
-    assert Judge(Trust(sign="agreement_of_grasp", use="mask"), check).judge(None, rollouts, seed=0).trust.tolist() == [1, 0, 0, 1]  # fmt: skip
-    cut = Judge(Trust(sign="agreement_of_grasp", use="shorten"), check).judge(None, rollouts, seed=0).rollouts
+    assert Judge(Trust(confidence_score="grasp_agreement", use="mask"), check).judge(None, rollouts, seed=0).trust.tolist() == [1, 0, 0, 1]  # fmt: skip
+    cut = Judge(Trust(confidence_score="grasp_agreement", use="shorten"), check).judge(None, rollouts, seed=0).rollouts
     assert cut.valid.T.tolist() == [[True, True], [True, False], [True, True], [True, False]]
     assert cut.success.tolist() == [True, False, False, True]
     with pytest.raises(SettingError, match="kept without their actions"):
@@ -268,9 +268,9 @@ def test_an_imagined_pick_without_a_closing_is_not_believed(four, robot):
     inf = float("inf")
     assert check.surprise(rollouts)[:, 1:].T.tolist() == [[0, inf], [0, 0], [inf, 0]]  # the third claims nothing
     for use in ("weight", "mask"):
-        trust = Judge(Trust(sign="agreement_of_grasp", use=use), check).judge(None, rollouts, seed=0).trust
+        trust = Judge(Trust(confidence_score="grasp_agreement", use=use), check).judge(None, rollouts, seed=0).trust
         assert trust.tolist() == [1, 0, 0, 0]
-    cut = Judge(Trust(sign="agreement_of_grasp", use="shorten"), check).judge(None, rollouts, seed=0).rollouts
+    cut = Judge(Trust(confidence_score="grasp_agreement", use="shorten"), check).judge(None, rollouts, seed=0).rollouts
     assert cut.success.tolist() == [True, False, False, False]
 
 
@@ -285,7 +285,7 @@ def test_real_closings_set_the_bound_of_the_grasp():
     with pytest.raises(SettingError, match=r"grasp\.model\.steps"):
         GraspTrust(model=GraspConfig(steps=0))
     with pytest.raises(SettingError, match="there is nothing to judge with"):
-        Judge(Trust(sign="agreement_of_grasp"))
+        Judge(Trust(confidence_score="grasp_agreement"))
 
 
 # -- further imaginations --------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def dreamt(world_model, make_record, tiny_policy):
     return env, rollouts
 
 
-@pytest.mark.parametrize("sign", ["score", "mean_opinion", "least_opinion"])
+@pytest.mark.parametrize("sign", ["score", "mean_resampled", "min_resampled"])
 def test_scores_weigh_and_mask_successes(dreamt, sign):
     env, rollouts = dreamt
     rows = rollouts.success.nonzero().squeeze(1)
@@ -314,12 +314,16 @@ def test_scores_weigh_and_mask_successes(dreamt, sign):
     heard = further_opinions(env.world_model, starts, actions_of(rollouts, rows, env.actions), 3, seed=7)
     own = (rollouts.probability * rollouts.valid[..., None])[:, rows].transpose(0, 1).flatten(1).numpy()
     expected = torch.from_numpy(signs_of_trust(own, heard, env.rule.debounce)[sign]).float()
-    weight = Judge(Trust(sign=sign, opinions=3)).judge(env, rollouts, seed=7).trust
+    weight = Judge(Trust(confidence_score=sign, resampled_rollouts=3)).judge(env, rollouts, seed=7).trust
     assert torch.equal(weight[rows], expected)
     assert not weight[~rollouts.success].any()
-    mask = Judge(Trust(sign=sign, use="mask", opinions=3)).judge(env, rollouts, seed=7).trust
+    mask = Judge(Trust(confidence_score=sign, use="mask", resampled_rollouts=3)).judge(env, rollouts, seed=7).trust
     assert torch.equal(mask[rows], (expected >= env.rule.threshold).float())
-    strict = Judge(Trust(sign=sign, use="mask", opinions=3, limit=0.999)).judge(env, rollouts, seed=7).trust
+    strict = (
+        Judge(Trust(confidence_score=sign, use="mask", resampled_rollouts=3, limit=0.999))
+        .judge(env, rollouts, seed=7)
+        .trust
+    )
     assert not strict.any()
 
 
@@ -330,11 +334,15 @@ def test_doubt_among_latents_weighs_and_shortens(dreamt):
     doubt = torch.from_numpy(heard.spread).unflatten(1, (3, -1)).amax(dim=-1)  # [B, T]
     assert not doubt[~rollouts.valid.T].any()  # nothing is doubted behind a success
     limit = float(doubt.amax(dim=1).median())
-    weight = Judge(Trust(sign="agreement_of_latents", limit=limit)).judge(env, rollouts, seed=7).trust
+    weight = Judge(Trust(confidence_score="latent_agreement", limit=limit)).judge(env, rollouts, seed=7).trust
     rows = rollouts.success.nonzero().squeeze(1)
     alone = torch.from_numpy(ask(env, rollouts, rows, 2, seed=7).spread).amax(dim=1)
     torch.testing.assert_close(weight[rows], (limit / alone).clamp_max(1))
-    cut = Judge(Trust(sign="agreement_of_latents", use="shorten", limit=limit)).judge(env, rollouts, seed=7).rollouts
+    cut = (
+        Judge(Trust(confidence_score="latent_agreement", use="shorten", limit=limit))
+        .judge(env, rollouts, seed=7)
+        .rollouts
+    )
     passed = doubt > limit
     first = torch.where(passed.any(dim=1), passed.float().argmax(dim=1), 3)
     expected = rollouts.valid & (torch.arange(3)[:, None] < first)
@@ -385,25 +393,25 @@ def practise(scripted_world, make_record, tiny_policy, no_demonstrations, tmp_pa
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_further_opinions_count_in_both(practise, tiny_policy, algorithm):
     believing, history, _ = practise(algorithm)
-    doubting, same, logs = practise(algorithm, Judge(Trust(sign="mean_opinion")), "two")
+    doubting, same, logs = practise(algorithm, Judge(Trust(confidence_score="mean_resampled")), "two")
     assert same[0] == history[0] > 0  # the first batch is imagined alike
     found = [values["grpo/trusted_success" if algorithm == "grpo" else "self_training/weight"] for values in logs]
     assert all(number > 0 for number in found)
     pairs = zip(believing.parameters(), doubting.parameters(), strict=True)
     assert any(not torch.equal(one, two) for one, two in pairs)
-    nobody, _, logs = practise(algorithm, Judge(Trust(sign="score", use="mask", limit=2.0)), "three")
+    nobody, _, logs = practise(algorithm, Judge(Trust(confidence_score="score", use="mask", limit=2.0)), "three")
     if algorithm == "grpo":  # nothing is rewarded, so nothing moves
         assert all(torch.equal(*pair) for pair in zip(nobody.parameters(), tiny_policy().parameters(), strict=True))
     else:
         assert all(values["self_training/weight"] == 0 < values["self_training/samples"] for values in logs)
     with pytest.raises(SettingError, match="nothing to judge with"):
-        Judge(Trust(sign="agreement_of_motion"))
+        Judge(Trust(confidence_score="motion_agreement"))
 
 
 def test_agreement_as_a_term_is_logged_as_such_and_teaches_by_its_weight(practise):
     policies = []
     for weight in (0.2, 20.0):
-        judge = Judge(Trust(sign="agreement_of_motion", use="term", weight=weight), MotionCheck(Seer(), 4.0))
+        judge = Judge(Trust(confidence_score="motion_agreement", use="term", weight=weight), MotionCheck(Seer(), 4.0))
         policy, _, logs = practise("grpo", judge, f"weight-{weight}")
         assert all(values["grpo/agreement"] < 0 for values in logs)
         assert not any("grpo/trusted_success" in values for values in logs)
@@ -415,7 +423,7 @@ def test_without_a_sign_self_training_is_bit_for_bit_what_it_was(
     practise, scripted_world, make_record, tiny_policy, no_demonstrations, tmp_path
 ):
     """Imagine, keep the successes, clone: written out by hand, with no judge anywhere."""
-    assert Improvement().trust.sign == "off"
+    assert Improvement().trust.confidence_score == "off"
     policy, history, _ = practise("self_training")
     store = ResetStore([make_record(grey) for grey in (20, 120, 220)])
     env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=16, horizon={"PickRedCube": 8})
@@ -446,11 +454,14 @@ def test_without_a_sign_self_training_is_bit_for_bit_what_it_was(
 def test_what_cannot_be_is_refused(four):
     for over, message in (
         ({"use": "masks"}, r"trust\.use: unknown 'masks'; did you mean 'mask'"),
-        ({"sign": "mean_opinions"}, r"trust\.sign: unknown 'mean_opinions'; did you mean 'mean_opinion'"),
-        ({"opinions": 1}, "one has no spread"),
+        (
+            {"confidence_score": "mean_opinions"},
+            r"trust\.confidence_score: unknown 'mean_opinions'; did you mean 'mean_resampled'",
+        ),
+        ({"resampled_rollouts": 1}, "one has no spread"),
         ({"limit": 0.0}, r"trust\.limit must be positive"),
-        ({"sign": "agreement_of_latents"}, "needs a limit of its doubt"),
-        ({"sign": "mean_opinion", "use": "shorten"}, "needs a doubt at every chunk"),
+        ({"confidence_score": "latent_agreement"}, "needs a limit of its doubt"),
+        ({"confidence_score": "mean_resampled", "use": "shorten"}, "needs a doubt at every chunk"),
     ):
         with pytest.raises(SettingError, match=message):
             Trust(**over)
@@ -459,7 +470,9 @@ def test_what_cannot_be_is_refused(four):
     bare = ImaginedRollouts(**{name: getattr(four, name) for name in four.__dataclass_fields__ if name != "end"})
     with pytest.raises(SettingError, match="without their last frame"):
         MotionCheck(Seer(), 4.0).surprise(bare)
-    for sign, lacking in (("score", "probabilities"), ("agreement_of_latents", "actions")):
+    for sign, lacking in (("score", "probabilities"), ("latent_agreement", "actions")):
         env = SimpleNamespace(records=[None] * 4, actions=None, rule=SuccessRule(0.5, 1), world_model=None)
         with pytest.raises(SettingError, match=f"without their {lacking}"):
-            Judge(Trust(sign=sign, limit=1.0, use="mask" if sign == "score" else "shorten")).judge(env, bare, seed=0)
+            Judge(Trust(confidence_score=sign, limit=1.0, use="mask" if sign == "score" else "shorten")).judge(
+                env, bare, seed=0
+            )

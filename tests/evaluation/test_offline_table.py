@@ -22,7 +22,7 @@ from worldrl.evaluation.offline_table import (
     summarise,
 )
 
-BUDGET = {"episodes": 12, "steps": 600, "evaluations": 3, "online_steps": 0, "judged_steps": 0}
+BUDGET = {"episodes": 12, "steps": 600, "evaluations": 3, "online_steps": 0, "checked_steps": 0}
 
 
 def run(algorithm: str, seed: int, value: float, data: str = "hopper/medium", **over: Any) -> OfflineRun:

@@ -21,16 +21,16 @@ def test_signs_of_a_hand_made_dream():
     surprise = np.array([[1.0, 3.0, 0.5, 0.5], [0.2, 0.1, 0.1, 0.4]], np.float32)
     signs = signs_of_trust(own, opinions, 2, surprise, np.array([5.0, 0.5], np.float32))
     assert signs.keys() == SIGNS.keys()
-    assert signs["agreement_of_grasp"] == pytest.approx([-5.0, -0.5])
+    assert signs["grasp_agreement"] == pytest.approx([-5.0, -0.5])
     alone = signs_of_trust(own, opinions, 2, grasp=np.array([5.0, 0.5], np.float32))
-    assert alone.keys() == SIGNS.keys() - {"agreement_of_motion"}
-    assert signs["agreement_of_motion"] == pytest.approx([-3.0, -0.4])
-    assert signs_of_trust(own, opinions, 2).keys() == SIGNS.keys() - {"agreement_of_motion", "agreement_of_grasp"}
+    assert alone.keys() == SIGNS.keys() - {"motion_agreement"}
+    assert signs["motion_agreement"] == pytest.approx([-3.0, -0.4])
+    assert signs_of_trust(own, opinions, 2).keys() == SIGNS.keys() - {"motion_agreement", "grasp_agreement"}
     assert signs["score"] == pytest.approx([0.8, 0.5])
-    assert signs["mean_opinion"] == pytest.approx([(0.8 + 0.6 + 0.1) / 3, (0.5 + 0.2 + 0.7) / 3])
-    assert signs["least_opinion"] == pytest.approx([0.1, 0.2])
-    assert signs["agreement_of_jurors"] == pytest.approx([-0.3, -0.2])
-    assert signs["agreement_of_latents"] == pytest.approx([-0.5, -0.9])
+    assert signs["mean_resampled"] == pytest.approx([(0.8 + 0.6 + 0.1) / 3, (0.5 + 0.2 + 0.7) / 3])
+    assert signs["min_resampled"] == pytest.approx([0.1, 0.2])
+    assert signs["member_agreement"] == pytest.approx([-0.3, -0.2])
+    assert signs["latent_agreement"] == pytest.approx([-0.5, -0.9])
 
 
 def test_the_area_counts_pairs_ranked_right_and_ties_half():

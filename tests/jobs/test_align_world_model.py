@@ -158,12 +158,12 @@ def test_success_is_judged_by_a_copy_that_stays_as_it_is(
 ):
     monkeypatch.undo()  # the registry's own rewards
     model = make_world_model(planning=True, spread=0.3)
-    model.config.outcome.told = told
+    model.config.outcome.conditioning = told
     model.save(tmp_path / "judge")
     given = {
         "rewards": "[success]",
         "folders__success": f"{tmp_path}/judge",
-        "told": told,
+        "conditioning": told,
         "start": f"{tmp_path}/judge",
     }
     opened, open_rewards = [], align_world_model.open_rewards
@@ -173,7 +173,7 @@ def test_success_is_judged_by_a_copy_that_stays_as_it_is(
     assert metrics["terms"]["success"]["gain"]["value"] != 0
     same_tree(dict(opened[0][0].parts[0].judge.state_dict()), dict(model.state_dict()))
     with pytest.raises(SettingError, match=r"folders\.success: this reward needs a world model that judges"):
-        align_world_model.main(settings("no", rewards="[success]", told=told))
+        align_world_model.main(settings("no", rewards="[success]", conditioning=told))
 
 
 @pytest.mark.parametrize("rank", [0, 2])
@@ -203,9 +203,11 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(settings, tmp_path, monkeypat
 def test_a_model_that_follows_actions_is_aligned_too(settings, make_world_model, tmp_path):
     make_world_model(spread=0.3).save(tmp_path / "simulator")
     folder = str(tmp_path / "simulator")
-    with pytest.raises(SettingError, match=r"does not plan; train one with .* or give told=actions"):
+    with pytest.raises(SettingError, match=r"does not plan; train one with .* or give conditioning=actions"):
         align_world_model.main(settings("refused", start=folder))
-    metrics = align_world_model.main(settings(start=folder, told="actions", method="diffusion_nft", rewards="[plug]"))
+    metrics = align_world_model.main(
+        settings(start=folder, conditioning="actions", method="diffusion_nft", rewards="[plug]")
+    )
     assert metrics["terms"].keys() == {"bright", "dark", "pixel_motion"}
 
 
@@ -213,7 +215,7 @@ def test_a_model_that_follows_actions_is_aligned_too(settings, make_world_model,
     ("over", "words"),
     [
         ({"method": "grpo"}, "method: unknown value 'grpo'"),
-        ({"told": "nothing"}, "told: unknown value"),
+        ({"conditioning": "nothing"}, "conditioning: unknown value"),
         ({"data": "[]"}, "data must name"),
         ({"methods__branch_grpo__splits": "[]"}, "branch_grpo.splits"),
         ({"held_out": "0.01"}, "leaves none to measure"),

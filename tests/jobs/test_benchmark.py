@@ -287,10 +287,10 @@ def test_pictures_that_fail_are_a_note_and_lose_no_result(tmp_path, fake_libero,
     metrics = json.loads((folder / "result.json").read_text())["metrics"]
     assert (metrics["success"]["k"], metrics["success"]["n"]) == (0, 6)
     word, shown = {"no renderer": ("nothing renders", 0), "lost worker": ("SIGKILL", 1)}[trouble]
-    assert f"{shown} of 2 failed episodes" in metrics["pictures_note"]
-    assert word in metrics["pictures_note"]
+    assert f"{shown} of 2 failed episodes" in metrics["images_note"]
+    assert word in metrics["images_note"]
     data = load_report_data(folder)
-    assert metrics["pictures_note"] in data.notes
+    assert metrics["images_note"] in data.notes
     assert len(data.filmstrips) == shown
     assert word in " ".join(capsys.readouterr().err.split())
 

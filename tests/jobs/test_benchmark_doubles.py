@@ -119,7 +119,7 @@ def test_an_offline_agent_plays_isaacs_state_suites_and_its_vector_decides(tmp_p
         code, metrics = benchmark(policy, tmp_path / f"run-{policy.name}", "suite=isaac_drawer", "episodes=2")
         assert code == 0
         assert (metrics["success"]["k"], metrics["success"]["n"]) == (solved, 2)
-    assert "isaac_drawer has no cameras" in metrics["pictures_note"]  # failures without cameras cost no result
+    assert "isaac_drawer has no cameras" in metrics["images_note"]  # failures without cameras cost no result
     runs = [EvalResult.load(tmp_path / f"run-{name}") for name in ("opens", "stays")]
     assert runs[0].outcomes[0].steps == 7  # 0.05 m each step, full speed
     assert runs[0].protocol.hash == runs[1].protocol.hash

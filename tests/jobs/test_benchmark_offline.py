@@ -18,7 +18,7 @@ from worldrl.jobs import benchmark_offline, train_offline
 pytest.importorskip("minari")
 pytest.importorskip("h5py")
 
-SMALL = "common=preset=tiny episodes=2 watched_episodes=0"
+SMALL = "common=preset=tiny episodes=2 video_episodes=0"
 
 
 def episode(seed: int) -> VectorEpisode:
@@ -144,7 +144,7 @@ def test_finished_trainings_are_summed_up_without_training(run: Any, store: Path
         words = [
             "preset=tiny",
             "algorithm=bc",
-            "watched_episodes=0",
+            "video_episodes=0",
             f"seed={seed}",
             f"run_dir={tmp_path}/alone/{seed}",
         ]

@@ -134,7 +134,7 @@ def test_dreams_of_a_policy_in_a_world_model_are_executed_and_imagined_only_once
 ):
     tiny_policy().save(tmp_path / "policy")
     make_world_model().save(tmp_path / "world")
-    over = {"policy": str(tmp_path / "policy"), "world_model": str(tmp_path / "world"), "dream_episodes": 2}
+    over = {"policy": str(tmp_path / "policy"), "world_model": str(tmp_path / "world"), "imagined_episodes": 2}
     settings = CollectSettings(
         str(tmp_path / "run"), workers=0, tasks=["PickRedCube"], expert_episodes=0, image_size=16, **over
     )
@@ -153,11 +153,14 @@ def test_dreams_of_a_policy_in_a_world_model_are_executed_and_imagined_only_once
     [
         ({"workers": -1}, "workers"),
         ({"noise": -0.1}, "noise"),
-        ({"policy": "p"}, "policy goes with policy_episodes or dream_episodes"),
-        ({"policy": "p", "dream_episodes": 1}, "world_model and dream_episodes go together"),
-        ({"policy": "p", "policy_episodes": 1, "world_model": "bundled"}, "world_model and dream_episodes go together"),
+        ({"policy": "p"}, "policy goes with policy_episodes or imagined_episodes"),
+        ({"policy": "p", "imagined_episodes": 1}, "world_model and imagined_episodes go together"),
+        (
+            {"policy": "p", "policy_episodes": 1, "world_model": "bundled"},
+            "world_model and imagined_episodes go together",
+        ),
         ({"temperature": -1.0}, "temperature must be positive, got -1.0"),
-        ({"lasting": 3.0}, "lasting must be between 0 and 1, got 3.0"),
+        ({"noise_correlation": 3.0}, "noise_correlation must be between 0 and 1, got 3.0"),
         ({"styles": []}, "styles"),
         ({"instruction_mode": "none"}, "instruction_mode"),
     ],

@@ -32,7 +32,7 @@ def evaluations(policies):
             run_dir=str(policies / f"evaluation-{seed}"),
             workers=0,
             kind="goal",
-            episodes_per_task=1,
+            episodes=1,
             temperature=1.0,
         )
         evaluate.main(settings)

@@ -96,7 +96,7 @@ def settings_in(unseen, model_folder):
                 "probe": PROBE,
                 "speed_rows": [1, 2],
                 "speed_chunks": 1,
-                "strips": 1,
+                "filmstrips": 1,
                 **over,
             }
         )
@@ -395,7 +395,7 @@ def test_a_rule_of_score_and_grasp_is_fitted_on_some_episodes_and_judges_others(
         ({"episodes": 0}, "episodes"),
         ({"data": []}, "data"),
         ({"dtype": "int8"}, "dtype"),
-        ({"strips": -1}, "strips"),
+        ({"filmstrips": -1}, "filmstrips"),
         ({"idm": "somewhere"}, r"give policies\.folders"),
         ({"grasp": "somewhere"}, r"give policies\.folders=\[...\] or grasp_rule"),
         ({"grasp_rule": "fit"}, r"grasp_rule=fit: .*give grasp=FOLDER"),
@@ -447,12 +447,12 @@ def test_the_tiny_preset_runs_as_typed(tmp_path):
 
 def test_a_sign_that_is_the_same_for_all_dreams_is_worth_nothing_measurable():
     believed, true = np.ones(4, bool), np.array([True, False, True, False])
-    signs = {"score": np.array([0.9, 0.6, 0.8, 0.7]), "agreement_of_jurors": np.zeros(4)}
+    signs = {"score": np.array([0.9, 0.6, 0.8, 0.7]), "member_agreement": np.zeros(4)}
     found = policy_dreams.trust([policy_dreams.Judged({}, believed, true, signs, ("a", "a", "b", "b"))], seed=0)
     assert set(found["auroc"]) == {"score"}
     assert found["auroc"]["score"]["value"] == 1
     assert found["over_score"] == {}
-    assert "the same for all" in found["not_measured"]["agreement_of_jurors"]
+    assert "the same for all" in found["not_measured"]["member_agreement"]
 
 
 def test_a_sign_that_tells_policies_apart_and_nothing_within_them_is_worth_nothing_within():
@@ -473,18 +473,18 @@ def test_all_signs_at_hand_stand_in_one_table_the_best_one_first_and_against_the
     blind = draws.random(300) < 0.5
     signs = {name: draws.normal(size=300) for name in SIGNS}
     signs["score"] += 3 * true * blind
-    signs["agreement_of_grasp"] += 3 * true * ~blind
-    del signs["agreement_of_motion"]
+    signs["grasp_agreement"] += 3 * true * ~blind
+    del signs["motion_agreement"]
     found = policy_dreams.trust([policy_dreams.Judged({}, np.ones(300, bool), true, signs, ("a",) * 300)], seed=0)
     both = found["auroc"]["score_and_grasp"]["value"]
     assert both > max(found["auroc"][name]["value"] for name in signs)
-    ranks = rankdata(signs["score"]) + rankdata(signs["agreement_of_grasp"])
+    ranks = rankdata(signs["score"]) + rankdata(signs["grasp_agreement"])
     assert both == pytest.approx(auroc(ranks[true], ranks[~true]))
     over = found["over_score"]["score_and_grasp"]
     assert over["value"] == pytest.approx(both - found["auroc"]["score"]["value"])
     assert 0 < over["lo"] < over["value"] < over["hi"]
-    assert found["over_score"]["mean_opinion"]["hi"] < 0
-    assert found["not_measured"] == {"agreement_of_motion": "give idm=FOLDER"}
+    assert found["over_score"]["mean_resampled"]["hi"] < 0
+    assert found["not_measured"] == {"motion_agreement": "give idm=FOLDER"}
     table = trust_table(found)
     assert len(table.rows) == len(SIGNS) + 1
     assert table.rows[0][0].startswith("sum of the ranks")
@@ -539,7 +539,7 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(
     assert page.count('aria-label="Imagined against real success. ') == 1
     assert load_report_data(tmp_path / "run").imagined_real[1].real == metrics["policies"][1]["real"]
     if metrics["trust"]["imagined_successes"]:
-        assert "agreement_of_motion" in metrics["trust"]["auroc"]
+        assert "motion_agreement" in metrics["trust"]["auroc"]
         assert "score_and_grasp" in {*metrics["trust"]["auroc"], *metrics["trust"]["not_measured"]}
     assert metrics["idm"]["path"] == str(tmp_path / "idm")
     assert metrics["grasp"]["hash"] == artefact_hash(grasp_folder)

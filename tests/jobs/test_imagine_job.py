@@ -95,9 +95,9 @@ def test_a_user_plans_in_stages(planning, tmp_path, capsys):
     assert plain["chunks"] == 2 * 2 * 3
     assert [plan["attempts"] for plan in plain["plans"]] == [[1, 1], [1, 1]]
     assert all(plan["accepted"] is None for plan in plain["plans"])
-    assert "2 plans, not judged (staged.least names no term), 12 chunks" in said()
+    assert "2 plans, not judged (staged.min_reward names no term), 12 chunks" in said()
     bright = [plan["terms"]["bright"] for plan in plain["plans"]]
-    hard = imagine.main(planning("hard", staged__attempts=3, **{"staged.least.bright": 256}))
+    hard = imagine.main(planning("hard", staged__attempts=3, **{"staged.min_reward.bright": 256}))
     assert "0 of 4 stages accepted" in said()
     assert hard["chunks"] == 3 * plain["chunks"]
     for plan, before in zip(hard["plans"], bright, strict=True):
@@ -116,7 +116,7 @@ def test_what_cannot_plan_is_told(planning, world_model, tmp_path):
     with pytest.raises(SettingError, match="plan: this world model needs actions"):
         imagine.main(planning(world_model=tmp_path / "follows"))
     with pytest.raises(SettingError, match="the reward has no term 'dark'"):
-        imagine.main(planning(**{"staged.least.dark": 1}))
+        imagine.main(planning(**{"staged.min_reward.dark": 1}))
     for wrong, words in (
         ({"steps": 8}, "steps: a plan"),
         ({"mixing": "sum"}, "mixing"),

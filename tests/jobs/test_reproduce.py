@@ -108,7 +108,7 @@ def test_an_effects_settings_may_choose_its_methods() -> None:
     quick = effect.SETTINGS["quick"]
     assert methods_of(effect, changed(quick, {"arms": "flow-grpo+none"})) == ("none", "flow-grpo")
     assert "imitate" not in methods_of(effect, quick)  # of no practice
-    assert methods_of(effect, changed(quick, {"practice": 4})) == effect.METHODS
+    assert methods_of(effect, changed(quick, {"executed_plans": 4})) == effect.METHODS
     other = find("neubay-bandit").load()
     assert methods_of(other, other.SETTINGS["quick"]) == other.METHODS
 
@@ -146,7 +146,7 @@ def test_tiny_run_resumes_and_leaves_a_page(name: str, tmp_path: Path) -> None:
     counted = [claim["n"] + claim["undecided"] for claim in result["metrics"]["claims"]]
     assert counted == [2] * len(first["claims"])
     page = (tmp_path / "run" / "report.html").read_text()
-    assert first["claims"][0]["sentence"].partition(" (")[0].split("'")[0] in page
+    assert first["claims"][0]["statement"].partition(" (")[0].split("'")[0] in page
     assert "<svg" in page
     strips = [method for method in methods if f"{method}, seed 0" in page]
     assert strips == (methods if name == "eva" else [])

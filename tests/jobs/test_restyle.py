@@ -18,7 +18,7 @@ def settings_for(data, folder, **over):
 def test_recolours_a_recording_that_no_simulator_knows(push_dataset, tmp_path):
     metrics = restyle.main(settings_for(push_dataset, tmp_path / "run"))
     recorded, restyled = EpisodeDataset.open(push_dataset), EpisodeDataset.open(tmp_path / "run" / "dataset")
-    assert metrics["looks"] == {"image": len(recorded)}
+    assert metrics["visual_styles"] == {"image": len(recorded)}
     assert metrics["frames"] == sum(map(len, recorded)) + len(recorded)
     for old, new in zip(recorded, restyled, strict=True):
         assert not np.array_equal(old.frames, new.frames)

@@ -97,7 +97,7 @@ def test_run_ends_with_a_score_and_an_agent_that_loads(run: Any, tmp_path: Path,
     assert "d4rl" not in metrics["scores"]
     over = metrics["evaluation"]["over_estimation"]
     assert over["lo"] < over["mean"] < over["hi"]
-    assert metrics["budget"] == {"evaluations": 3, "episodes": 4, "steps": 120, "online_steps": 0, "judged_steps": 0}
+    assert metrics["budget"] == {"evaluations": 3, "episodes": 4, "steps": 120, "online_steps": 0, "checked_steps": 0}
     assert [entry["step"] for entry in metrics["evaluations"]] == [5, 10]
     assert metrics["world"]["kind"] == "ensemble"
     assert len(metrics["world"]["elites"]) == 2
@@ -200,7 +200,7 @@ def test_online_phase_follows_and_is_scored_beside_the_offline_agent(
     assert (metrics["online"]["steps"], metrics["online"]["episodes"], metrics["online"]["updates"]) == (70, 2, 10)
     assert seen == ["refit-0", "refit-6"]
     played = {"evaluations": 4, "episodes": 6, "steps": 180}
-    assert metrics["budget"] == {**played, "online_steps": 70, "judged_steps": 0}
+    assert metrics["budget"] == {**played, "online_steps": 70, "checked_steps": 0}
     assert metrics["online"]["scores"]["raw"] != metrics["scores"]["raw"]
     assert saved_algorithm(tmp_path / "run" / "agent") == "cql"
     assert saved_algorithm(tmp_path / "run" / "online") == "sac"
@@ -341,7 +341,7 @@ RECURRENT = ("recurrent.rollouts=2", "recurrent.rows=8", "agent.memory.width=8",
 def test_agent_of_latents_is_scored_in_the_simulator(
     algorithm: str, tokens: tuple[str, ...], latents: Any, tmp_path: Path
 ) -> None:
-    chosen = (f"algorithm={algorithm}", "episodes=2", "watched_episodes=1", *tokens)
+    chosen = (f"algorithm={algorithm}", "episodes=2", "video_episodes=1", *tokens)
     assert latents("PickRedCube", *chosen) == 0
     metrics = result(tmp_path)["metrics"]
     assert metrics["world"]["kind"] == "latent"
@@ -392,7 +392,7 @@ def test_keypoints_and_components_of_vectors_are_refused(run: Any, capsys: Any, 
 def test_latents_of_tasks_that_cannot_be_played_are_refused(latents: Any, capsys: Any, tmp_path: Path) -> None:
     assert latents("push-red") == 2
     assert "holds 'push-red', which is no task of the embedded suite" in " ".join(capsys.readouterr().err.split())
-    assert latents("push-red", "episodes=0", "watched_episodes=0", "imagining.rollouts=4") == 0
+    assert latents("push-red", "episodes=0", "video_episodes=0", "imagining.rollouts=4") == 0
     assert result(tmp_path)["metrics"]["scores"] == {}
 
 
@@ -402,7 +402,7 @@ def test_values_of_pseudo_rewards_are_not_held_against_returns(run: Any, tmp_pat
 
 
 def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
-    assert run("algorithm=bc", "episodes=0", "watched_episodes=0") == 0
+    assert run("algorithm=bc", "episodes=0", "video_episodes=0") == 0
     metrics = result(tmp_path)["metrics"]
     assert (metrics["evaluation"], metrics["scores"], metrics["budget"]["episodes"]) == (None, {}, 0)
 

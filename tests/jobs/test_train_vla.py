@@ -24,9 +24,9 @@ from worldrl_envs.bimanual.control import NAMES
 
 SCRIPT = Path(__file__).parent / "vla_script.py"
 SMALL = (
-    "rounds=2", "tasks=[PickRedCube]", "demonstrations=1", "cloning.steps=3", "cloning.checkpoint_every=1", "practice.policy_episodes=1",
+    "rounds=2", "tasks=[PickRedCube]", "demonstrations=1", "cloning.steps=3", "cloning.checkpoint_every=1", "collection.policy_episodes=1",
     "scratch.expert_episodes=3", "scratch.training.codec_steps=2", "scratch.training.steps=2", "improvement.self_training.rollouts=4",
-    "improvement.starts_per_task=1", "evaluation.episodes_per_task=1", "evaluation.verify=1", "improvement.trust.sign=agreement_of_motion",
+    "improvement.starts_per_task=1", "evaluation.episodes=1", "evaluation.verify=1", "improvement.trust.confidence_score=motion_agreement",
 )  # fmt: skip
 # Enough rollouts that some are imagined to succeed.
 LARGER = ("seed=3", "rounds=2", "improvement.self_training.rollouts=12")
@@ -72,7 +72,7 @@ def test_the_whole_loop_from_another_directory(run_python, tmp_path):
         assert part["idm"]["bound"] > 0
         assert [row["column"] for row in part["idm"]["errors"]][:3] == ["command.x", "command.y", "command.z"]
         InverseDynamics.load(run / "stages" / f"round-{number}-4-idm" / "idm")
-    practised = [part["practice"]["success"].keys() for part in metrics["rounds"]]
+    practised = [part["collection"]["success"].keys() for part in metrics["rounds"]]
     assert [sorted(sources) for sources in practised] == [
         ["blind_expert", "policy"],
         ["blind_expert", "dream", "policy"],
@@ -92,10 +92,10 @@ def test_measured_hallucination_sets_the_share_of_rollouts_from_keyframes(monkey
     """The whole job twice, the same up to its gates, which find either the one or the other kind of dream to come true."""
     given = {
         "preset": "tiny", "run_dir": str(tmp_path / "run"), "tasks": "[PickRedCube]", "demonstrations": "1", "cloning.steps": "3",
-        "practice.policy_episodes": "2", "scratch.training.codec_steps": "1", "scratch.training.steps": "1",
+        "collection.policy_episodes": "2", "scratch.training.codec_steps": "1", "scratch.training.steps": "1",
         "scratch.training.outcome_steps": "1", "improvement.keyframe_schedule": "hallucination", "improvement.p_keyframe": "0.95",
         "improvement.self_training.rollouts": "32", "improvement.self_training.rows": "32", "improvement.self_training.group_size": "1",
-        "improvement.starts_per_task": "2", "evaluation.episodes_per_task": "1", "evaluation.verify": "1",
+        "improvement.starts_per_task": "2", "evaluation.episodes": "1", "evaluation.verify": "1",
     }  # fmt: skip
     execute, dream_on = checks.imagined_outcome, checks.keyframe_dreams
     midway, came_true, drawn = [], {}, []
@@ -222,7 +222,7 @@ def test_a_cloning_out_of_range_is_told_by_the_settings_own_name():
 
 
 def test_a_practice_of_which_nothing_is_held_out_is_refused_before_anything_is_recorded(tmp_path):
-    settings = TrainVlaSettings(run_dir=str(tmp_path / "run"), practice=Practice(1, 1, 0), held_out=0.2)
+    settings = TrainVlaSettings(run_dir=str(tmp_path / "run"), collection=Practice(1, 1, 0), held_out=0.2)
     with pytest.raises(SettingError, match=r"held_out: 0\.2 of 6 practice episodes is not one each"):
         main(settings)
     assert not (tmp_path / "run").exists()

@@ -22,8 +22,8 @@ SIZE = 16
 SMALL = (
     "preset=tiny", "suite=libero_goal", "tasks=[reach_up]", "rounds=2", "envs_per_worker=2", "demonstrations=3", "cloning.steps=3",
     f"policy.image_size={SIZE}", f"world_model.codec.image_size={SIZE}", "scratch.training.codec_steps=2", "scratch.training.steps=2",
-    "scratch.training.outcome_steps=2", "training.steps=2", "training.outcome_steps=2", "practice.dream_episodes=1",
-    "practice.expert_episodes=2", "improvement.self_training.rollouts=4", "improvement.starts_per_task=2", "evaluation.verify=1",
+    "scratch.training.outcome_steps=2", "training.steps=2", "training.outcome_steps=2", "collection.imagined_episodes=1",
+    "collection.expert_episodes=2", "improvement.self_training.rollouts=4", "improvement.starts_per_task=2", "evaluation.verify=1",
 )  # fmt: skip
 
 
@@ -100,10 +100,10 @@ def test_demonstrations_of_others_may_be_given(tmp_path, suite, libero_demo, pub
     ("over", "message"),
     [
         ({"demonstrations": 41}, "demonstrations: 41 episodes .* 40 initial states left beside the 10"),
-        ({"practice": Practice(41, 1, 0)}, r"practice\.policy_episodes"),
+        ({"collection": Practice(41, 1, 0)}, r"collection\.policy_episodes"),
         ({"scratch": Scratch(41)}, r"scratch\.expert_episodes"),
-        ({"evaluation": Evaluation(episodes_per_task=50)}, r"evaluation\.episodes_per_task: .* stores 50"),
-        ({"rounds": 2, "practice": Practice(2, 41, 0)}, r"practice\.expert_episodes"),
+        ({"evaluation": Evaluation(episodes=50)}, r"evaluation\.episodes: .* stores 50"),
+        ({"rounds": 2, "collection": Practice(2, 41, 0)}, r"collection\.expert_episodes"),
         ({"start": "bundled"}, "start: the bundled world model is of the embedded suite's robot"),
         ({"kind": "long"}, "kind: 'long' is of the embedded suite"),
         ({"tasks": ["reach_upp"]}, "did you mean 'reach_up'"),
@@ -111,7 +111,13 @@ def test_demonstrations_of_others_may_be_given(tmp_path, suite, libero_demo, pub
     ],
 )
 def test_what_the_suite_cannot_give_is_refused_before_it_is_started(over, message, suite):
-    fits = {"demonstrations": 2, "practice": Practice(2, 2, 0), "scratch": Scratch(2), "start": "scratch", "rounds": 1}
+    fits = {
+        "demonstrations": 2,
+        "collection": Practice(2, 2, 0),
+        "scratch": Scratch(2),
+        "start": "scratch",
+        "rounds": 1,
+    }
     settings = TrainVlaSettings(suite="libero_goal", **{**fits, "evaluation": Evaluation(10), **over})
     with pytest.raises(SettingError, match=message):
         tasks_of(settings)
@@ -124,7 +130,7 @@ def test_the_preset_asks_for_no_more_than_a_suite_stores(name, suite):
     check_held_out(settings, tasks_of(settings))
     check_policy_fits(settings)
     begun = training_states(settings)
-    assert settings.practice.dream_episodes == begun  # each state once
+    assert settings.collection.imagined_episodes == begun  # each state once
     measured = compose("benchmark", BenchmarkSettings, {"preset": "libero"})
     assert (measured.first_index, measured.episodes) == (begun, libero_facts.STORED_STATES - begun)
     recorded = compose("collect", CollectSettings, {"preset": "libero"})
@@ -133,7 +139,7 @@ def test_the_preset_asks_for_no_more_than_a_suite_stores(name, suite):
 
 def test_without_names_all_tasks_are_meant(suite):
     settings = TrainVlaSettings(
-        suite="libero_goal", start="scratch", rounds=1, demonstrations=45, scratch=Scratch(45), practice=Practice(45, 99, 0),
+        suite="libero_goal", start="scratch", rounds=1, demonstrations=45, scratch=Scratch(45), collection=Practice(45, 99, 0),
         evaluation=Evaluation(5),
     )  # fmt: skip
     assert tasks_of(settings) == ("reach_right", "reach_up")
@@ -147,7 +153,7 @@ def test_tasks_that_the_expert_does_not_play_are_refused_where_it_is_asked_to(su
         "start": "scratch",
         "rounds": 1,
         "evaluation": Evaluation(10),
-        "practice": Practice(2, 0, 0),
+        "collection": Practice(2, 0, 0),
     }
     with pytest.raises(SettingError, match=r"demonstrations: .* does not play reach_up; .*tasks=\[reach_right\]"):
         tasks_of(TrainVlaSettings(demonstrations=2, scratch=Scratch(2), **fits))

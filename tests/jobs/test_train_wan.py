@@ -94,9 +94,9 @@ def test_a_saved_model_is_trained_on(make_settings, tmp_path):
 
 
 def test_a_jury_is_trained_saved_and_heard(make_settings, wan_base, wan_config, wan_record, tmp_path):
-    """``wan.model.outcome.jury`` gives the model jurors that learn after the rest; a jury that nobody trains is refused."""
+    """``wan.model.outcome.ensemble_size`` gives the model jurors that learn after the rest; a jury that nobody trains is refused."""
     small = SMALL | {"outcome_steps": 3, "outcome_batch": 2, "outcome_episodes": 2}
-    wan = WanSettings(str(wan_base), wan_config(jury=2), WanTraining(**small))
+    wan = WanSettings(str(wan_base), wan_config(ensemble_size=2), WanTraining(**small))
     metrics = train_world_model.main(make_settings(wan=wan, held_out=0.0))
     assert metrics["training"].keys() >= {"wm/flow_loss", "wm/outcome_loss"}
     model = WanWorldModel.load(tmp_path / "run" / "world_model")
@@ -106,7 +106,7 @@ def test_a_jury_is_trained_saved_and_heard(make_settings, wan_base, wan_config, 
     )
     _, imagined = model.imagine(model.start([wan_record()]), torch.zeros(1, 4, 7), generators=row_streams(0, ("x",), 1))
     assert imagined.doubt.max() > 0
-    untrained = WanSettings(str(wan_base), wan_config(jury=1), WanTraining(**(small | {"outcome_steps": 0})))
+    untrained = WanSettings(str(wan_base), wan_config(ensemble_size=1), WanTraining(**(small | {"outcome_steps": 0})))
     with pytest.raises(SettingError, match="jurors would stay random"):
         train_world_model.main(make_settings(wan=untrained, run_dir=str(tmp_path / "other")))
 
@@ -128,8 +128,8 @@ def test_saved_weights_take_what_fits_any_weights_and_refuse_another_layout(
     told = "".join(capsys.readouterr().err.split())  # the console breaks lines
     assert f"start={tmp_path / 'wan'}:takenover:codec.dtypefloat32->bfloat16,codec.rows" in told
     assert "outcome.threshold0.7->0.6" in told
-    other = WanSettings(str(wan_base), wan_config(reference=False, jury=2))
-    told = r"not made for wan\.model\.dynamics\.reference=False \(True\), wan\.model\.outcome\.jury=2 \(0\)"
+    other = WanSettings(str(wan_base), wan_config(reference=False, ensemble_size=2))
+    told = r"not made for wan\.model\.dynamics\.reference=False \(True\), wan\.model\.outcome\.ensemble_size=2 \(0\)"
     with pytest.raises(SettingError, match=told):
         starting_world_model(config=other, **start)
     with pytest.raises(SettingError, match=told):  # before anything is recorded
@@ -175,7 +175,7 @@ def test_a_policy_practises_in_a_wan_model(tmp_path, make_wan):
     small = (
         "preset=tiny", "backbone=wan", f"start={tmp_path / 'wan'}", "tasks=[PickRedCube]", "demonstrations=1", "policy.image_size=16",
         "policy.chunk_length=4", "wan.training.steps=1", "wan.training.batch=2", "wan.training.dtype=float32",
-        "practice.policy_episodes=4", "practice.expert_episodes=0", "practice.dream_episodes=0", "evaluation.episodes_per_task=1",
+        "collection.policy_episodes=4", "collection.expert_episodes=0", "collection.imagined_episodes=0", "evaluation.episodes=1",
         "evaluation.verify=1", "improvement.starts_per_task=1",
     )  # fmt: skip
     run = tmp_path / "run"

@@ -119,12 +119,12 @@ def test_what_the_weights_are_told_otherwise_is_said_or_refused(world_model, mak
     asked.dynamics.width = VideoWorldModelConfig().dynamics.width
     check_start(start, asked, training)  # other sizes, but none that anybody asked for
     assert capsys.readouterr().err == ""
-    asked.dynamics.memory_noise, asked.outcome.jury = 0.5, 2
+    asked.dynamics.memory_noise, asked.outcome.ensemble_size = 0.5, 2
     check_start(start, asked, training)
     told = " ".join(capsys.readouterr().err.split())
-    assert told.endswith("taken over: dynamics.memory_noise 0.15 -> 0.5, outcome.jury 1 -> 2")
+    assert told.endswith("taken over: dynamics.memory_noise 0.15 -> 0.5, outcome.ensemble_size 1 -> 2")
     with pytest.raises(
-        SettingError, match=r"outcome\.jury=2 adds jurors .* training\.outcome_steps=0 leaves untrained"
+        SettingError, match=r"outcome\.ensemble_size=2 adds jurors .* training\.outcome_steps=0 leaves untrained"
     ):
         check_start(start, asked, replace(training, outcome_steps=0))
     asked.dynamics.width = 24
@@ -141,10 +141,10 @@ def test_a_jury_of_three_on_existing_weights_is_trained_and_saved(make_settings,
     world_model.save(tmp_path / "model")
     training = WorldModelTraining(**{**SMALL, "codec_steps": 0, "steps": 0}, outcome_steps=2, checkpoint_every=2)
     settings = make_settings(start=str(tmp_path / "model"), training=training, held_out=0.0)
-    settings.model.outcome.jury, settings.model.outcome.debounce = 3, 1
+    settings.model.outcome.ensemble_size, settings.model.outcome.debounce = 3, 1
     train_world_model.main(settings)
     learned = VideoWorldModel.load(tmp_path / "run" / "world_model")
-    assert (learned.config.outcome.jury, learned.config.outcome.debounce) == (3, 1)
+    assert (learned.config.outcome.ensemble_size, learned.config.outcome.debounce) == (3, 1)
     assert len(learned.outcome.members) == 3
 
 

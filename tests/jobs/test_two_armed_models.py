@@ -81,7 +81,7 @@ def test_a_policy_of_fourteen_comes_back_with_its_robot(policy, two_armed_data):
 
 def test_the_policy_is_measured_on_its_own_robot_alone(policy, folder, tiny_policy, tmp_path):
     given = {"policy": str(policy), "run_dir": f"{folder}/evaluate", "tasks": f"[{TASK}]", "workers": "0"}
-    given |= {"episodes_per_task": "1", "videos": "1", "seed": "5"}
+    given |= {"episodes": "1", "videos": "1", "seed": "5"}
     metrics = evaluate.main(compose("evaluate", evaluate.EvaluateSettings, given))
     assert metrics["success"]["n"] == 1
     protocol = embedded_protocol([TASK], episodes_per_task=1, seed=5, chunk_length=8, image_size=16)
@@ -109,7 +109,7 @@ def test_clean_and_randomised_are_measured_apart_on_the_same_layouts(policy, tmp
     monkeypatch.setattr(evaluate, "video_writer", keep)
     for domain in ("clean", "randomised"):
         given = {
-            "policy": str(policy), "run_dir": f"{tmp_path}/{domain}", "tasks": f"[{TASK}]", "episodes_per_task": "1",
+            "policy": str(policy), "run_dir": f"{tmp_path}/{domain}", "tasks": f"[{TASK}]", "episodes": "1",
             "workers": "0", "domain": domain,
         }  # fmt: skip
         metrics = evaluate.main(compose("evaluate", evaluate.EvaluateSettings, given))
@@ -167,7 +167,7 @@ def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
     """Two real plans of an untrained planner fail both, which is refused; with a success among them alignment goes on, once practised."""
     given = {
         "run_dir": f"{folder}/aligned", "data": f"['{two_armed_data}']", "preset": "tiny", "start": str(world),
-        "rewards": "[execution]", "folders.execution": str(reader), "practice": "2", "alignment.chunks": "1", "held_out": "0.5",
+        "rewards": "[execution]", "folders.execution": str(reader), "executed_plans": "2", "alignment.chunks": "1", "held_out": "0.5",
     }  # fmt: skip
     settings = compose("align-world-model", align_world_model.AlignWorldModelSettings, given)
     with pytest.raises(SettingError, match="all 2 plans failed"):
@@ -186,11 +186,16 @@ def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
     assert metrics["terms"].keys() >= {"execution"}
     kept = execution_reward(f"{folder}/aligned/execution", [], torch.device("cpu"))
     assert kept.critic.width == 14
-    assert metrics["practice"]["terms"].keys() == {"executability", "position_limits", "motion", "moving_executability"}
+    assert metrics["executed_plans"]["terms"].keys() == {
+        "executability",
+        "position_limits",
+        "motion",
+        "moving_executability",
+    }
     page = (folder / "aligned/report.html").read_text()
     for words in ("What rewards know of executed plans", "area within tasks", "all tasks together"):
         assert words in page
-    assert metrics["practice"]["terms_pooled"].keys() == metrics["practice"]["terms"].keys()
+    assert metrics["executed_plans"]["terms_pooled"].keys() == metrics["executed_plans"]["terms"].keys()
     manifest, learned = (read(Path(folder) / "aligned/world_model") for read in (read_manifest, Learned.read))
     made_from = {Path(entry["path"]).name for entry in manifest["parents"]}
     assert made_from == {Path(two_armed_data).name, Path(world).name, "idm", "critic"}
@@ -198,10 +203,15 @@ def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
     assert states.episodes <= learned.episodes
     assert Learned.read(reader / "idm").datasets <= learned.datasets
     assert kept.critic.config.far == 1
-    again = {**given, "run_dir": f"{folder}/again", "practice": "0", "folders.execution": f"{folder}/aligned/execution"}
+    again = {
+        **given,
+        "run_dir": f"{folder}/again",
+        "executed_plans": "0",
+        "folders.execution": f"{folder}/aligned/execution",
+    }
     found = align_world_model.main(compose("align-world-model", align_world_model.AlignWorldModelSettings, again))
     first, second = (run["terms"]["execution"]["before"]["value"] for run in (metrics, found))
     assert first == second
-    for wrong, words in (({}, r"rewards=\[execution\]"), ({"told": "actions"}, "told=instruction")):
+    for wrong, words in (({}, r"rewards=\[execution\]"), ({"conditioning": "actions"}, "conditioning=instruction")):
         with pytest.raises(SettingError, match=words):
-            compose("align-world-model", align_world_model.AlignWorldModelSettings, {"practice": "2", **wrong})
+            compose("align-world-model", align_world_model.AlignWorldModelSettings, {"executed_plans": "2", **wrong})

@@ -86,11 +86,11 @@ def test_the_nearest_share_of_each_tasks_failures_of_the_policy_is_repeated(monk
 
 def test_the_rooms_that_do_not_measure_distances_are_refused():
     near = Practice(near_goal_share=0.3)
-    check_near_goal(TrainVlaSettings(practice=near), ["PickRedCube"])
+    check_near_goal(TrainVlaSettings(collection=near), ["PickRedCube"])
     check_near_goal(TrainVlaSettings(suite="libero_goal"), ["turn_on_the_stove"])
     for suite, tasks in (("libero_goal", ["turn_on_the_stove"]), ("embedded", ["BimanualLiftPot"])):
         with pytest.raises(SettingError, match=r"near_goal_share=0.3: .* tasks of one arm only"):
-            check_near_goal(TrainVlaSettings(practice=near, suite=suite), tasks)
+            check_near_goal(TrainVlaSettings(collection=near, suite=suite), tasks)
     for name, value in {"share": 1.5, "weight": 1}.items():
-        with pytest.raises(SettingError, match=f"practice.near_goal_{name}"):
+        with pytest.raises(SettingError, match=f"collection.near_goal_{name}"):
             Practice(**{f"near_goal_{name}": value})

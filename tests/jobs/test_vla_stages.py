@@ -275,13 +275,13 @@ def test_the_world_model_learns_from_near_failures_more_often_and_says_which(
 ):
     asked = []
 
-    def near(practice, episodes):
-        asked.append((practice.near_goal_share, episodes))
+    def near(collection, episodes):
+        asked.append((collection.near_goal_share, episodes))
         return NearGoal([episodes[0]] * 2, {"PickRedCube": {"near": 1}})
 
     monkeypatch.setattr(vla_stages, "near_failures", near)
     seen, folder, held_out = learn(
-        monkeypatch, tmp_path / "run", recorded, make_world_model(), practice=Practice(near_goal_share=0.5)
+        monkeypatch, tmp_path / "run", recorded, make_world_model(), collection=Practice(near_goal_share=0.5)
     )
     ((share, practised),) = asked
     assert share == 0.5

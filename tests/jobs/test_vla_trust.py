@@ -59,7 +59,7 @@ def test_it_is_off_by_default(push_dataset, world_model, tmp_path):
 
 
 def test_one_juror_cannot_disagree(push_dataset, world_model, tmp_path):
-    settings = settings_in(tmp_path, sign="agreement_of_jurors", limit=0.1)
+    settings = settings_in(tmp_path, confidence_score="member_agreement", limit=0.1)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
         with pytest.raises(SettingError, match="has one juror"):
@@ -75,7 +75,7 @@ def test_a_held_out_share_without_a_closing_is_reported_on_in_no_line(push_datas
         return training, calibrating, [replace(episode, reward=0 * episode.reward) for episode in held_out]
 
     monkeypatch.setattr(vla_trust, "practice_split", without)
-    settings = settings_in(tmp_path, sign="agreement_of_grasp")
+    settings = settings_in(tmp_path, confidence_score="grasp_agreement")
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
         assert round_judge(loop, 1, world_model, push_dataset, [push_dataset]).reader.bound > 0
@@ -101,7 +101,7 @@ def test_the_grasp_is_learned_from_demonstrations_too(push_dataset, world_model,
         return learn_grasp(folder, closings, kept, *args, **kwargs)
 
     monkeypatch.setattr(vla_trust, "learn_grasp", spied)
-    settings = settings_in(tmp_path, sign="agreement_of_grasp")
+    settings = settings_in(tmp_path, confidence_score="grasp_agreement")
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
         round_judge(loop, 1, world_model, demos, [push_dataset])
@@ -120,11 +120,11 @@ def closings(episodes):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(("sign", "part"), [("agreement_of_motion", "idm"), ("agreement_of_grasp", "grasp")])
+@pytest.mark.parametrize(("sign", "part"), [("motion_agreement", "idm"), ("grasp_agreement", "grasp")])
 def test_a_learned_judge_weighs_what_is_imagined(
     push_dataset, world_model, tiny_policy, make_record, tmp_path, algorithm, sign, part
 ):
-    settings = settings_in(tmp_path, sign=sign)
+    settings = settings_in(tmp_path, confidence_score=sign)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
         judge = round_judge(loop, 1, world_model, push_dataset, [push_dataset])

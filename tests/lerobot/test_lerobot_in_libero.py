@@ -111,8 +111,8 @@ def test_a_published_policy_is_shown_what_libero_gives_and_moves_it(published, l
 VLA = (
     "preset=tiny", "suite=libero_goal", f"tasks=[{TASK}]", "shadows=false", "timeout_s=900", "envs_per_worker=1", "policy.image_size=16",
     "policy.chunk_length=4", "world_model.codec.image_size=16", "world_model.dynamics.chunk_length=4", "demonstrations=1",
-    "practice.policy_episodes=1", "practice.noise=0.05", "scratch.expert_episodes=3", "scratch.training.codec_steps=2", "scratch.training.steps=2",
-    "scratch.training.outcome_steps=2", "improvement.algorithm=grpo", "improvement.starts_per_task=1", "evaluation.episodes_per_task=1",
+    "collection.policy_episodes=1", "collection.noise=0.05", "scratch.expert_episodes=3", "scratch.training.codec_steps=2", "scratch.training.steps=2",
+    "scratch.training.outcome_steps=2", "improvement.algorithm=grpo", "improvement.starts_per_task=1", "evaluation.episodes=1",
     "evaluation.verify=1", "evaluation.videos=0",
 )  # fmt: skip
 
@@ -124,6 +124,6 @@ def test_a_smolvla_goes_through_the_main_job_on_libero_goal(published, libero, t
     metrics = json.loads((tmp_path / "result.json").read_text())["metrics"]
     assert metrics["before"]["protocol"]["suite"] == "libero_goal"
     assert metrics["before"]["success"]["n"] == metrics["after"]["success"]["n"] == 1
-    assert metrics["rounds"][0]["practice"]["success"]["policy"]["n"] == 1
+    assert metrics["rounds"][0]["collection"]["success"]["policy"]["n"] == 1
     assert policy_facts(tmp_path / metrics["policy"]).kind == "smolvla"
     assert metrics.get("assets_note", "") == libero.record.get("assets_note", "")

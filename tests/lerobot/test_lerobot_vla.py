@@ -14,9 +14,9 @@ from worldrl.rollout.policy_folder import policy_facts
 pytestmark = pytest.mark.lerobot
 SMALL = (
     "preset=tiny", "tasks=[PickRedCube]", "policy.image_size=16", "policy.chunk_length=4", "world_model.codec.image_size=16",
-    "world_model.dynamics.chunk_length=4", "demonstrations=1", "practice.policy_episodes=1", "scratch.expert_episodes=3",
+    "world_model.dynamics.chunk_length=4", "demonstrations=1", "collection.policy_episodes=1", "scratch.expert_episodes=3",
     "scratch.training.codec_steps=2", "scratch.training.steps=2", "scratch.training.outcome_steps=2", "improvement.algorithm=grpo",
-    "improvement.starts_per_task=1", "evaluation.episodes_per_task=1", "evaluation.verify=1", "evaluation.videos=0", "timeout_s=900",
+    "improvement.starts_per_task=1", "evaluation.episodes=1", "evaluation.verify=1", "evaluation.videos=0", "timeout_s=900",
 )  # fmt: skip
 
 
@@ -26,7 +26,7 @@ def test_a_smolvla_goes_through_the_whole_loop(published, tmp_path):
     assert main(["train-vla", *SMALL, f"supervised={given}", f"run_dir={tmp_path}"]) == 0
     metrics = json.loads((tmp_path / "result.json").read_text())["metrics"]
     (part,) = metrics["rounds"]
-    assert part["practice"]["success"]["policy"]["n"] == 1
+    assert part["collection"]["success"]["policy"]["n"] == 1
     assert metrics["before"]["success"]["n"] == metrics["after"]["success"]["n"] == 1
     assert metrics["verify"]["same_actions_real"]["n"] == 1
     assert (tmp_path / "report.html").is_file()

@@ -12,7 +12,7 @@ ROWS = 4000
 
 
 def draws(share, steps=3):
-    habit = Exploration(lasting=share).habit(row_streams(0, ["habit"], ROWS), 7)
+    habit = Exploration(noise_correlation=share).habit(row_streams(0, ["habit"], ROWS), 7)
     return uniform_draws(row_streams(0, ["own"], ROWS), steps, 7, habit)
 
 
@@ -47,7 +47,7 @@ def test_a_row_keeps_its_habit_when_others_leave():
     assert uniform_draws(row_streams(0, ["own"], 1), 2, 7, far).max() < 1
 
 
-@pytest.mark.parametrize("over", [{"temperature": 0.0}, {"lasting": -0.1}, {"lasting": 1.1}])
+@pytest.mark.parametrize("over", [{"temperature": 0.0}, {"noise_correlation": -0.1}, {"noise_correlation": 1.1}])
 def test_what_cannot_be_is_refused(over):
     with pytest.raises(SettingError, match=f"exploration.{next(iter(over))}"):
         Exploration(**over)

@@ -78,7 +78,7 @@ def test_a_plans_reward_is_less_than_the_members_mean_where_they_disagree(learne
 
 def test_what_lies_far_from_all_that_was_executed_earns_nothing(learned):
     """In one direction the members agree that it succeeds, further than any plan went: nothing but the distance knows better."""
-    careful = fit_execution(replace(SMALL, far=1.0), *plans(400, 0), seed=0, folder=None, log=None)[0]
+    careful = fit_execution(replace(SMALL, distance_penalty=1.0), *plans(400, 0), seed=0, folder=None, log=None)[0]
     read, said, _ = plans(200, 6)
     away = {shift: read + shift for shift in (-6.0, 6.0)}
     assert max(learned.reward(away[shift], said).mean() for shift in away) > 0.4
@@ -90,8 +90,8 @@ def test_what_lies_far_from_all_that_was_executed_earns_nothing(learned):
     assert torch.equal(careful.reward(read, said)[near], learned.reward(read, said)[near])
     between = careful.beyond(read + 2.2)
     assert ((between > 0) & (between < 1)).any()
-    with pytest.raises(SettingError, match=r"execution\.far"):
-        ExecutionConfig(far=-1.0)
+    with pytest.raises(SettingError, match=r"execution\.distance_penalty"):
+        ExecutionConfig(distance_penalty=-1.0)
 
 
 def test_the_distance_counts_directions_by_how_far_plans_reach_in_them(tmp_path):
@@ -99,7 +99,7 @@ def test_the_distance_counts_directions_by_how_far_plans_reach_in_them(tmp_path)
     draw = torch.Generator().manual_seed(0)
     along = torch.randn(400, 1, generator=draw)
     read = torch.cat([along, along + 0.1 * torch.randn(400, 1, generator=draw)], dim=1)[:, None].repeat(1, 2, 1)
-    config = replace(SMALL, far=2.0, steps=1)
+    config = replace(SMALL, distance_penalty=2.0, steps=1)
     critic, _ = fit_execution(config, read, ["go"] * 400, along[:, 0] > 0, seed=0, folder=None, log=None)
     step = torch.tensor([[1.5, 1.5], [1.5, -1.5]])[:, None].repeat(1, 2, 1)
     assert critic.beyond(step).tolist() == [0.0, 1.0]
@@ -111,7 +111,10 @@ def test_the_distance_counts_directions_by_how_far_plans_reach_in_them(tmp_path)
 
 
 def test_training_that_is_cut_goes_on_to_the_same_critic(tmp_path, monkeypatch):
-    data, config = plans(60, 3), ExecutionConfig(members=2, hidden=4, text_width=4, steps=6, batch=8, far=1.0)
+    data, config = (
+        plans(60, 3),
+        ExecutionConfig(members=2, hidden=4, text_width=4, steps=6, batch=8, distance_penalty=1.0),
+    )
     whole = fit_execution(config, *data, seed=1, folder=None, log=None)[0]
     fit = execution_critic.fit_module
 

@@ -116,15 +116,19 @@ def test_a_dream_comes_true_in_time_or_not():
 def test_dreams_run_to_the_horizon_and_rows_do_not_depend_on_their_neighbours(scripted_world, make_record):
     policy = Drift()
     starts = [make_record(number) for number in range(3)]
-    action, probability = dream_rows(scripted_world, policy, starts, 12, seed=3, exploration=Exploration(lasting=0.0))
+    action, probability = dream_rows(
+        scripted_world, policy, starts, 12, seed=3, exploration=Exploration(noise_correlation=0.0)
+    )
     assert action.shape == (3, 12, 7)
     frames = 12 // scripted_world.frame_stride
     assert probability.shape == (3, frames)
     assert len(policy.shown) == 3
     assert not torch.equal(policy.shown[1].image, policy.shown[0].image)  # it acts on the model's pictures
-    alone, _ = dream_rows(scripted_world, Drift(), starts[:1], 12, seed=3, exploration=Exploration(lasting=0.0))
+    alone, _ = dream_rows(
+        scripted_world, Drift(), starts[:1], 12, seed=3, exploration=Exploration(noise_correlation=0.0)
+    )
     np.testing.assert_array_equal(alone[0], action[0])
-    other, _ = dream_rows(scripted_world, Drift(), starts, 12, seed=4, exploration=Exploration(lasting=0.0))
+    other, _ = dream_rows(scripted_world, Drift(), starts, 12, seed=4, exploration=Exploration(noise_correlation=0.0))
     assert not np.array_equal(other, action)
 
 

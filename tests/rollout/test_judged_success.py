@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def judge(make_world_model):
     model = make_world_model(planning=True, spread=0.3)
-    model.config.outcome.told = "instruction"
+    model.config.outcome.conditioning = "instruction"
     return model
 
 
@@ -59,10 +59,10 @@ def test_a_judge_of_another_kind_is_refused(judge, videos, tmp_path):
         SuccessReward(judge).score(replace(videos, frame_s=9.0))
     acted = replace(videos, command=torch.zeros(3, 5, 7), action=torch.zeros(3, 8, 7))
     with pytest.raises(
-        SettingError, match=r"was told instruction, these videos actions; .*model\.outcome\.told=actions"
+        SettingError, match=r"was told instruction, these videos actions; .*model\.outcome\.conditioning=actions"
     ):
         SuccessReward(judge).score(acted)
-    judge.config.outcome.told = "actions"
+    judge.config.outcome.conditioning = "actions"
     assert SuccessReward(judge).score(acted).shape == (3, 1)
     with pytest.raises(SettingError, match="was told actions, these videos instruction"):
         SuccessReward(judge).score(videos)

@@ -260,8 +260,8 @@ def test_one_round_of_the_main_job_runs_on_libero_goal(tmp_path, environment):
     """At this size nothing is learned: the whole way through the real worker, and what its numbers are called."""
     tokens = (
         "preset=tiny", "suite=libero_goal", "tasks=[put_the_bowl_on_the_plate]", "shadows=false", "timeout_s=900", "envs_per_worker=2",
-        "demonstrations=1", "practice.policy_episodes=1", "scratch.expert_episodes=3", "practice.noise=0.05",
-        "evaluation.episodes_per_task=1", "evaluation.videos=0", "evaluation.verify=1", "improvement.starts_per_task=2",
+        "demonstrations=1", "collection.policy_episodes=1", "scratch.expert_episodes=3", "collection.noise=0.05",
+        "evaluation.episodes=1", "evaluation.videos=0", "evaluation.verify=1", "improvement.starts_per_task=2",
         "improvement.self_training.rollouts=4", "scratch.training.outcome_steps=10",
     )  # fmt: skip
     assert main(["train-vla", *tokens, f"run_dir={tmp_path}"]) == 0
@@ -270,7 +270,7 @@ def test_one_round_of_the_main_job_runs_on_libero_goal(tmp_path, environment):
     assert (protocol["suite"], protocol["first_index"]) == ("libero_goal", facts.STORED_STATES - 1)
     assert protocol["packages"] == facts.PHYSICS[facts.VERSION]
     assert metrics["before"]["success"]["n"] == metrics["after"]["success"]["n"] == 1
-    assert metrics["rounds"][0]["practice"]["success"]["policy"]["n"] == 1
+    assert metrics["rounds"][0]["collection"]["success"]["policy"]["n"] == 1
     assert metrics["verify"]["same_actions_real"]["n"] == 1
     shown = json.loads((tmp_path / "stages" / "01-demonstrations" / "stage.json").read_text())["summary"]
     assert shown["success"]["expert"]["k"] == 1

@@ -84,7 +84,7 @@ def test_one_stage_is_best_of_n(records):
     assert found.frames[:, 0, 0, 0, 0].tolist() == [10, 20, 30]
     assert found.chunks == 3 * 8 * 3
     assert found.accepted is None  # nothing was asked of it
-    assert plan(records, proposals=8, least={"far": -100.0}).accepted.all()
+    assert plan(records, proposals=8, min_reward={"far": -100.0}).accepted.all()
 
 
 def test_choosing_often_goes_farther_than_choosing_once(records):
@@ -108,7 +108,7 @@ def test_each_stage_goes_on_from_what_was_kept(records):
 
 def test_only_what_is_not_good_enough_is_proposed_again(records):
     reward = Far()
-    found = plan(records, reward=reward, proposals=2, stage_chunks=1, attempts=4, least={"far": 1.2})
+    found = plan(records, reward=reward, proposals=2, stage_chunks=1, attempts=4, min_reward={"far": 1.2})
     drawn = [
         [row_noise(row_streams(0, ("staged", 0, attempt, row), 2), ()).max().item() for attempt in range(4)]
         for row in range(3)
@@ -137,7 +137,7 @@ def test_a_world_model_plans_in_stages(make_world_model, records):
         def score(self, videos):
             return videos.frames[:, 1:].float().mean(dim=(1, 2, 3, 4))[:, None]
 
-    config = StagedConfig(proposals=3, stages=2, stage_chunks=1, attempts=2, least={"bright": 256})
+    config = StagedConfig(proposals=3, stages=2, stage_chunks=1, attempts=2, min_reward={"bright": 256})
     found = staged_rollouts(model, Bright(), lambda terms, _: terms[:, 0], records, config, frame_s=0.1, seed=0)
     assert found.frames.shape == (3, 5, 16, 16, 3)
     assert not found.accepted.any()
@@ -147,10 +147,10 @@ def test_a_world_model_plans_in_stages(make_world_model, records):
 
 def test_mistakes_are_told(records):
     with pytest.raises(SettingError, match="no term 'fast'; it has far, frames"):
-        plan(records, least={"fast": 1.0})
+        plan(records, min_reward={"fast": 1.0})
     with pytest.raises(SettingError, match="at least one record"):
         plan([])
     with pytest.raises(SettingError, match=r"staged\.attempts"):
         StagedConfig(attempts=0)
-    with pytest.raises(SettingError, match=r"staged\.attempts: 2 attempts need .* staged\.least"):
+    with pytest.raises(SettingError, match=r"staged\.attempts: 2 attempts need .* staged\.min_reward"):
         StagedConfig(attempts=2)

@@ -30,7 +30,7 @@ def test_chunk_by_chunk_is_all_at_once():
 
 
 def test_a_jury_hears_the_same_and_remembers_apart():
-    jury, findings = OutcomeJury(6, 8, jury=3), torch.randn(2, 12, 6, generator=stream(0, "findings"))
+    jury, findings = OutcomeJury(6, 8, ensemble_size=3), torch.randn(2, 12, 6, generator=stream(0, "findings"))
     votes, belief = jury(findings, jury.blank(2))
     assert votes.shape == (3, 2, 12)
     assert belief.shape == (2, 24)
@@ -49,7 +49,7 @@ def test_a_verdict_is_the_mean_of_probabilities_and_doubt_their_spread():
 
 
 def test_weights_of_a_single_head_are_a_jury_of_one():
-    single, jury = OutcomeHead(6, 8), OutcomeJury(6, 8, jury=1)
+    single, jury = OutcomeHead(6, 8), OutcomeJury(6, 8, ensemble_size=1)
     found = named_as_jury({f"outcome.{name}": value for name, value in single.state_dict().items()})
     jury.load_state_dict({name.removeprefix("outcome."): value for name, value in found.items()})
     assert named_as_jury(found).keys() == found.keys()

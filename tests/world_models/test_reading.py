@@ -22,7 +22,7 @@ SENTENCES = Sentences(same={"PickRedCube": ("pick up the red cube",)}, other={})
 @pytest.fixture
 def judge(make_world_model):
     model = make_world_model(planning=True, spread=0.3)
-    model.config.outcome.told = "instruction"
+    model.config.outcome.conditioning = "instruction"
     return model
 
 
@@ -104,7 +104,7 @@ def test_what_a_judge_learns_from_does_not_depend_on_actions(judge, push_episode
     config = WorldModelTraining(dtype="float32")
     told = [imagine_episodes(judge, [e], config, SENTENCES, seed=0) for e in (one, other)]
     assert torch.equal(told[0].findings, told[1].findings)
-    judge.config.outcome.told = "actions"
+    judge.config.outcome.conditioning = "actions"
     told = [imagine_episodes(judge, [e], config, SENTENCES, seed=0) for e in (one, other)]
     assert not torch.equal(told[0].findings, told[1].findings)
 

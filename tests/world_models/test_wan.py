@@ -134,7 +134,7 @@ def test_without_the_anchor_the_memory_alone_begins_the_clip(make_wan, wan_recor
 
 
 def test_where_there_is_a_jury_its_verdict_on_the_whole_dream_counts(make_wan, wan_record):
-    model, plain = make_wan(jury=2), make_wan()
+    model, plain = make_wan(ensemble_size=2), make_wan()
     action = torch.rand(2, 4, 7, generator=torch.Generator().manual_seed(0)) * 2 - 1
     states = [m.start([wan_record(20), wan_record(160)]) for m in (model, plain)]
     votes, belief = [], model.outcome.blank(2)
@@ -251,9 +251,9 @@ def test_actions_their_past_memory_and_reference_matter(wan_model, wan_record):
     assert min(changed.values()) > 1e-4, changed
 
 
-@pytest.mark.parametrize("jury", [0, 2])
-def test_a_state_can_be_saved_and_restored(make_wan, start, same_tree, wan_record, jury):
-    wan_model, action = make_wan(jury=jury), start[1]
+@pytest.mark.parametrize("ensemble_size", [0, 2])
+def test_a_state_can_be_saved_and_restored(make_wan, start, same_tree, wan_record, ensemble_size):
+    wan_model, action = make_wan(ensemble_size=ensemble_size), start[1]
     state = wan_model.start([wan_record(grey) for grey in (20, 90, 160, 230)])
     after, _ = wan_model.imagine(state, action, generators=streams())
     data = copy.deepcopy(after.state_dict())
@@ -285,7 +285,7 @@ def test_bfloat16_dreams_stay_close_and_weights_in_bfloat16_need_them(make_wan, 
 # -- folder ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("over", [{}, {"adapter": "full"}, {"jury": 2}, {"reference": False}])
+@pytest.mark.parametrize("over", [{}, {"adapter": "full"}, {"ensemble_size": 2}, {"reference": False}])
 def test_saved_and_loaded_is_the_same_model(make_wan, wan_record, same_tree, tmp_path, over):
     model = make_wan(**over)
     model.save(tmp_path / "model")
@@ -311,7 +311,7 @@ def test_only_what_was_trained_is_stored(make_wan, tmp_path):
     )
     assert sum(".lora_A." in name for name in names) == 2 * 10  # two blocks of two attentions and one feed-forward
     assert names == {name for name, p in model.named_parameters() if p.requires_grad}
-    judged = make_wan(jury=1)
+    judged = make_wan(ensemble_size=1)
     assert {name for name in judged.trained() if name not in names} == {
         f"outcome.{name}" for name in judged.outcome.state_dict()
     }
@@ -395,8 +395,8 @@ def test_other_impossible_settings_are_refused():
         WanCodecConfig(rows=0)
     with pytest.raises(SettingError, match=r"success\.heads must divide"):
         WanSuccessConfig(width=10, heads=4)
-    with pytest.raises(SettingError, match=r"outcome\.jury must not be negative"):
-        WanOutcomeConfig(jury=-1)
+    with pytest.raises(SettingError, match=r"outcome\.ensemble_size must not be negative"):
+        WanOutcomeConfig(ensemble_size=-1)
     config = WanConfig()
     assert WanConfig.from_json(config.to_json()) == config
     layout = config.dynamics

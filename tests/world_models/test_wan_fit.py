@@ -269,7 +269,7 @@ def test_without_the_anchor_clips_begin_with_the_oldest_memory(make_wan, push_ep
 
 def test_the_jury_learns_on_what_imagination_reads(make_wan, push_episode):
     """Findings of a followed episode give the probabilities of ``imagine`` under the same noise."""
-    model, episode = make_wan(jury=1), push_episode(0, 12)
+    model, episode = make_wan(ensemble_size=1), push_episode(0, 12)
     told = imagine_episodes(model, [episode], WanTraining(**SMALL), Sentences({}, {}), seed=0)
     generator = stream(0, "imagine-episodes", 0)
     (logit,), _ = model.outcome(told.findings[:1].float(), model.outcome.blank(1))
@@ -297,11 +297,11 @@ def test_a_jury_cut_short_goes_on_to_the_same_bits_and_moves_nothing_else(
 
         calls.clear()
         monkeypatch.setattr(outcome_training, "outcome_loss", loss)
-        model = make_wan(jury=1)
+        model = make_wan(ensemble_size=1)
         fit_outcome(model, push_episodes[:3], config, sentences=SENTENCES, seed=3, folder=folder, log=None, rows=2)
         return state(model)
 
-    whole_run, before = run(tmp_path / "whole"), state(make_wan(jury=1))
+    whole_run, before = run(tmp_path / "whole"), state(make_wan(ensemble_size=1))
     with pytest.raises(StopError):
         run(tmp_path / "cut", at=4)
     monkeypatch.setattr(outcome_training, "imagine_episodes", None)  # cut short or finished, it imagines nothing again
@@ -315,7 +315,7 @@ def test_a_jury_cut_short_goes_on_to_the_same_bits_and_moves_nothing_else(
 
 
 def test_a_sharded_model_comes_back_whole_with_its_jury(make_wan, fit, monkeypatch, tmp_path, same_tree):
-    model, _ = fit(tmp_path / "wan", model=make_wan(jury=1))
+    model, _ = fit(tmp_path / "wan", model=make_wan(ensemble_size=1))
     assert whole(model, tmp_path / "wan") is model
     monkeypatch.setattr(wan_fit, "is_sharded", lambda _: True)
     again = whole(model, tmp_path / "wan")

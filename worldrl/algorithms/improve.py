@@ -66,7 +66,7 @@ class Improvement:
             )
         if not 0 <= self.p_keyframe <= 1:
             raise SettingError(f"improvement.p_keyframe must lie in [0, 1], got {self.p_keyframe}")
-        if self.trust.use == TERM and self.trust.sign != OFF and self.algorithm != "grpo":
+        if self.trust.use == TERM and self.trust.confidence_score != OFF and self.algorithm != "grpo":
             raise SettingError(
                 f"improvement.trust.use={TERM} is a reward beside success, and {self.algorithm} knows none; give improvement.algorithm=grpo, "
                 "or use=weight"

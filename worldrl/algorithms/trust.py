@@ -33,8 +33,8 @@ from worldrl.rollout.imagined_rollouts import ImaginedRollouts
 from worldrl.rollout.redreams import Opinions, further_opinions
 from worldrl.rollout.signs import SIGNS, signs_of_trust
 
-OFF, SCORE, JURORS = "off", "score", "agreement_of_jurors"
-MOTION, GRASP = "agreement_of_motion", "agreement_of_grasp"
+OFF, SCORE, JURORS = "off", "score", "member_agreement"
+MOTION, GRASP = "motion_agreement", "grasp_agreement"
 READ = (MOTION, GRASP)
 """Signs of inverse dynamics: they need no further imagination, and real episodes set their limit."""
 AGREEMENTS = tuple(name for name in SIGNS if name.startswith("agreement_"))
@@ -47,53 +47,62 @@ class Trust:
     """Whether and how imagined rollouts are judged.
 
     Attributes:
-        sign: ``off``, or a sign of trust: ``score``, ``mean_opinion``, ``least_opinion``, ``agreement_of_jurors``,
-            ``agreement_of_latents``, ``agreement_of_motion``, ``agreement_of_grasp`` (``docs/metrics.md``).
+        confidence_score: ``off``, or a sign of trust: ``score``, ``mean_resampled``, ``min_resampled``, ``member_agreement``,
+            ``latent_agreement``, ``motion_agreement``, ``grasp_agreement`` (``docs/metrics.md``).
         use: ``weight`` (an untrustworthy success counts less), ``mask`` (it counts nothing) or ``shorten`` (a rollout ends where
             its doubt passes the limit), or ``term`` (GRPO: agreement is a reward of its own, beside success).
         weight: with ``use=term``, of that reward; that of success is 1.
         limit: p₀ or d₀; null takes the success threshold for scores, and for motion and grasp what real episodes stay below. None
             with ``use=term``.
-        opinions: further imaginations of a rollout's actions, for all signs but ``score``, motion and grasp.
-        idm: the inverse dynamics behind ``agreement_of_motion``.
-        grasp: the one behind ``agreement_of_grasp``.
+        resampled_rollouts: further imaginations of a rollout's actions, for all signs but ``score``, motion and grasp.
+        idm: the inverse dynamics behind ``motion_agreement``.
+        grasp: the one behind ``grasp_agreement``.
     """
 
-    sign: str = OFF
+    confidence_score: str = OFF
     use: str = WEIGHT
     weight: float = 0.2
     limit: float | None = None
-    opinions: int = 2
+    resampled_rollouts: int = 2
     idm: MotionTrust = field(default_factory=MotionTrust)
     grasp: GraspTrust = field(default_factory=GraspTrust)
 
     def __post_init__(self) -> None:
         """Check the ranges, and that the sign can be used so."""
-        if self.sign not in (OFF, *SIGNS):
-            raise SettingError(f"improvement.trust.sign: unknown {self.sign!r}{nearest(self.sign, (OFF, *SIGNS))}")
+        if self.confidence_score not in (OFF, *SIGNS):
+            raise SettingError(
+                f"improvement.trust.confidence_score: unknown {self.confidence_score!r}{nearest(self.confidence_score, (OFF, *SIGNS))}"
+            )
         if self.use not in USES:
             raise SettingError(f"improvement.trust.use: unknown {self.use!r}{nearest(self.use, USES)}")
-        if self.opinions < 2:
-            raise SettingError(f"improvement.trust.opinions must be at least 2, got {self.opinions}: one has no spread")
+        if self.resampled_rollouts < 2:
+            raise SettingError(
+                f"improvement.trust.resampled_rollouts must be at least 2, got {self.resampled_rollouts}: one has no spread"
+            )
         if self.limit is not None and self.limit <= 0:
             raise SettingError(f"improvement.trust.limit must be positive, got {self.limit}")
         if self.limit is not None and self.use == TERM:
             raise SettingError(
                 f"improvement.trust.limit has no part in use={TERM}, where the agreement itself is the reward; leave it out"
             )
-        if self.sign in AGREEMENTS and self.sign not in READ and self.limit is None and self.use != TERM:
+        if (
+            self.confidence_score in AGREEMENTS
+            and self.confidence_score not in READ
+            and self.limit is None
+            and self.use != TERM
+        ):
             raise SettingError(
-                f"improvement.trust.sign={self.sign} needs a limit of its doubt: give improvement.trust.limit (evaluate-world-model "
+                f"improvement.trust.confidence_score={self.confidence_score} needs a limit of its doubt: give improvement.trust.limit (evaluate-world-model "
                 "policies.folders=[...] measures what doubts there are)"
             )
-        if self.use in (SHORTEN, TERM) and self.sign not in (OFF, *AGREEMENTS):
+        if self.use in (SHORTEN, TERM) and self.confidence_score not in (OFF, *AGREEMENTS):
             raise SettingError(
-                f"improvement.trust.use={self.use} needs a doubt at every chunk, and {self.sign} is one number; give sign="
+                f"improvement.trust.use={self.use} needs a doubt at every chunk, and {self.confidence_score} is one number; give confidence_score="
                 f"{', '.join(AGREEMENTS)}"
             )
-        if self.use == TERM and self.sign == GRASP:
+        if self.use == TERM and self.confidence_score == GRASP:
             raise SettingError(
-                f"improvement.trust.use={TERM} would praise hands that never close, of which {GRASP} has no doubt; give sign={MOTION}"
+                f"improvement.trust.use={TERM} would praise hands that never close, of which {GRASP} has no doubt; give confidence_score={MOTION}"
             )
         if not self.weight > 0:
             raise SettingError(f"improvement.trust.weight must be positive, got {self.weight}")
@@ -119,7 +128,7 @@ class Judge:
 
     Attributes:
         config: which sign, and what it does; never ``off``.
-        reader: inverse dynamics, for ``agreement_of_motion`` and ``agreement_of_grasp``.
+        reader: inverse dynamics, for ``motion_agreement`` and ``grasp_agreement``.
 
     Raises:
         SettingError: the sign needs inverse dynamics, and there is none.
@@ -130,8 +139,10 @@ class Judge:
 
     def __post_init__(self) -> None:
         """Check that what is to be judged can be."""
-        if self.config.sign == OFF or (self.config.sign in READ and self.reader is None):
-            raise SettingError(f"improvement.trust.sign={self.config.sign}: there is nothing to judge with")
+        if self.config.confidence_score == OFF or (self.config.confidence_score in READ and self.reader is None):
+            raise SettingError(
+                f"improvement.trust.confidence_score={self.config.confidence_score}: there is nothing to judge with"
+            )
 
     @property
     def term_weight(self) -> float:
@@ -155,7 +166,7 @@ class Judge:
         trust = torch.zeros(len(rollouts.success))
         if len(rows):
             sign = self._sign(env, rollouts, rows, seed)
-            believe = trust_in_doubt if config.sign in AGREEMENTS else trust_in_score
+            believe = trust_in_doubt if config.confidence_score in AGREEMENTS else trust_in_score
             trust[rows] = believe(sign, config.use, self._limit(env))
         return Judgement(rollouts, trust)
 
@@ -166,25 +177,27 @@ class Judge:
 
     def _sign(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, seed: int) -> Tensor:
         """The sign of trust in some rollouts ``[E]``."""
-        if self.config.sign in READ:
+        if self.config.confidence_score in READ:
             return -self._surprise(rollouts)[:, rows].amax(dim=0)
         own = probabilities(rollouts, rows)
-        if self.config.sign == SCORE:
+        if self.config.confidence_score == SCORE:
             return torch.from_numpy(debounced_score(own, env.rule.debounce))
-        heard = ask(env, rollouts, rows, self.config.opinions, seed=seed)
-        return torch.from_numpy(signs_of_trust(own, heard, env.rule.debounce)[self.config.sign]).float()
+        heard = ask(env, rollouts, rows, self.config.resampled_rollouts, seed=seed)
+        return torch.from_numpy(signs_of_trust(own, heard, env.rule.debounce)[self.config.confidence_score]).float()
 
     def _doubt(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, seed: int) -> Tensor:
         """Doubt in every chunk of every rollout ``[T, B]``."""
-        if self.config.sign in READ:
+        if self.config.confidence_score in READ:
             return self._surprise(rollouts)
-        heard = ask(env, rollouts, torch.arange(len(rollouts.success)), self.config.opinions, seed=seed)
-        doubt = torch.from_numpy(heard.doubt if self.config.sign == JURORS else heard.spread)
+        heard = ask(env, rollouts, torch.arange(len(rollouts.success)), self.config.resampled_rollouts, seed=seed)
+        doubt = torch.from_numpy(heard.doubt if self.config.confidence_score == JURORS else heard.spread)
         return doubt.unflatten(1, (len(rollouts.valid), -1)).amax(dim=-1).T
 
     def _surprise(self, rollouts: ImaginedRollouts) -> Tensor:
         if self.reader is None:
-            raise SettingError(f"improvement.trust.sign={self.config.sign}: there is no inverse dynamics")
+            raise SettingError(
+                f"improvement.trust.confidence_score={self.config.confidence_score}: there is no inverse dynamics"
+            )
         return self.reader.surprise(rollouts)
 
 

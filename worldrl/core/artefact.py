@@ -22,6 +22,7 @@ from worldrl import __version__
 from worldrl.core.atomic import atomic_folder
 from worldrl.core.errors import ArtefactError
 from worldrl.core.jsonfile import digest, json_bytes, plain, read_json
+from worldrl.core.renames import current_config
 from worldrl.core.tensorfile import load_tensors, save_tensors, tensor_bytes
 
 SCHEMA = 1
@@ -244,7 +245,7 @@ def _config(folder: Path, kind: str) -> dict[str, Any]:
     if config.pop("schema", None) != SCHEMA or config.pop("kind", None) != kind:
         raise ArtefactError(f"{folder / CONFIG}: schema or kind differs from its manifest; train or download it again")
     refuse_code(config, where=f"{folder / CONFIG}")
-    return config
+    return current_config(config)
 
 
 def _checked_config(folder: Path, kind: str, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import yaml
 
@@ -29,6 +29,7 @@ from worldrl.core.errors import RunDirectoryError, WorldrlError
 from worldrl.core.jsonfile import difference, digest, plain, read_json, write_json
 from worldrl.core.lock import take_lock
 from worldrl.core.provenance import code_version, package_versions
+from worldrl.core.renames import COMMANDS, current_config, current_results
 
 SCHEMA = 1
 TICK_EVERY_S = 10.0
@@ -65,7 +66,7 @@ class Stage:
         """
         if not self.finished:
             raise RunDirectoryError(f"stage {self.name!r} in {self.folder} is not finished; run it first")
-        return read_json(self.folder / "stage.json")["summary"]
+        return current_results(read_json(self.folder / "stage.json")["summary"])
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the stage as finished; call it after everything in the folder is on the disk.
@@ -297,12 +298,15 @@ def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collec
         earlier: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as reason:
         raise RunDirectoryError(f"{file}: damaged; restore it, or choose a new run_dir") from reason
+    if isinstance(earlier, Mapping):
+        earlier = current_config(cast("Mapping[str, Any]", earlier), command)
     if changed := difference(_bound(earlier, free), _bound(config, free)):
         raise RunDirectoryError(
             f"{path}: was begun with another config: {changed}; choose a new run_dir, or delete {path} to start again"
         )
     clock = path / "run_clock.json"
     begun = read_json(clock).get("command") if clock.exists() else command
+    begun = COMMANDS.get(str(begun), begun)
     if begun != command:
         raise RunDirectoryError(f"{path}: was begun by {begun!r}, not {command!r}; choose a new run_dir")
     return False

@@ -101,12 +101,12 @@ ADVICE = {
     "psnr": "train longer (training.steps) or on more rollouts",
     "action_swap_ratio": "the model ignores its actions: train longer (training.steps), or raise training.event_share",
     "static_psnr": "raise training.static_share",
-    "recall": "record more episodes that succeed (train-vla: practice.expert_episodes), raise training.event_share, train "
+    "recall": "record more episodes that succeed (train-vla: collection.expert_episodes), raise training.event_share, train "
     "longer (training.steps)",
-    "precision": "record more near misses (train-vla: practice.policy_episodes), raise target_precision, or the frames that "
+    "precision": "record more near misses (train-vla: collection.policy_episodes), raise target_precision, or the frames that "
     "make a success (model.outcome.debounce; train-vla: world_model.outcome.debounce)",
-    "confirmed": "record more near misses whose actions do not tell the outcome (train-vla: practice.expert_episodes, "
-    "practice.policy_episodes), train longer (training.steps)",
+    "confirmed": "record more near misses whose actions do not tell the outcome (train-vla: collection.expert_episodes, "
+    "collection.policy_episodes), train longer (training.steps)",
 }
 ELSEWHERE = (
     "training.* is scratch.training.* in the first round of train-vla start=scratch; with backbone=wan training.* and model.* "

@@ -22,6 +22,7 @@ import yaml
 from worldrl.core.bootstrap import Bootstrap, interquartile_mean
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.jsonfile import difference, read_json
+from worldrl.core.renames import current_config, current_results
 from worldrl.core.rng import numpy_stream
 from worldrl.core.stats import mean_interval
 from worldrl.evaluation.offline import score_over_seeds
@@ -75,7 +76,7 @@ def read_run(folder: Path, data: str | None = None) -> OfflineRun:
     result = read_json(folder / "result.json", error=ArtefactError)
     if result.get("command") != COMMAND:
         raise ArtefactError(f"{folder}: a run of {result.get('command')!r}; give runs of {COMMAND}")
-    metrics = result["metrics"]
+    metrics = current_results(result["metrics"])
     if not metrics["scores"]:
         raise ArtefactError(f"{folder}: was not evaluated (episodes=0), so it has no score; train with episodes=10")
     named, over = metrics["data"], metrics["evaluation"]["over_estimation"]
@@ -89,7 +90,7 @@ def read_run(folder: Path, data: str | None = None) -> OfflineRun:
         budget=metrics["budget"],
         updates=metrics["steps"],
         wall_s=result["wall_s"],
-        config=yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")),
+        config=current_config(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")), COMMAND),
     )
 
 

@@ -41,7 +41,7 @@ def write_report(
         sentence=sentence(metrics),
         sections=PAGE,
         headline=[*headline(metrics), motion_number(metrics)],
-        tables=[terms_table(metrics), *practice_tables(metrics["practice"])],
+        tables=[terms_table(metrics), *practice_tables(metrics["executed_plans"])],
         curves=curves(history),
         filmstrips=filmstrips(before, after),
         seeds=[seed],

@@ -46,7 +46,7 @@ from worldrl.rollout.reset_store import record_at
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.video import VideoWorldModel
 
-TOLD = ("instruction", "actions")
+CONDITIONINGS = ("instruction", "actions")
 PRACTICE_KEPT = 0.1
 """Share of the practised plans that the critic does not learn from and is measured on."""
 MIXES = {"gdpo": mix, "mean": mean_of_terms}
@@ -66,10 +66,12 @@ class AlignWorldModelSettings:
         "runs/planner/world_model",
         "world-model folder to begin with; train one with model.dynamics.planning=true training.action_dropout=0.5",
     )
-    told: str = setting("instruction", "what the model is told: instruction (it plans), or the recorded actions")
+    conditioning: str = setting(
+        "instruction", "what the model is told: instruction (it plans), or the recorded actions"
+    )
     rewards: list[str] = setting(
         ["idm.moving_executability"],
-        "each NAME (all of its terms) or NAME.TERM: idm, similarity (with told=actions), foresight, success, execution, a plug-in's "
+        "each NAME (all of its terms) or NAME.TERM: idm, similarity (with conditioning=actions), foresight, success, execution, a plug-in's "
         "name",
     )
     weights: list[float] = setting(
@@ -81,12 +83,12 @@ class AlignWorldModelSettings:
         "directory; success: the world model that judges, a frozen copy (the start, for example); execution: train-idm's run "
         "directory with practice above 0, else a run's execution folder",
     )
-    practice: int = setting(
+    executed_plans: int = setting(
         0,
         "plans per task that the embedded simulator executes before the alignment, in the data's domain; a critic learns which "
         "succeed, for the reward execution; kept in run_dir/execution",
     )
-    execution: ExecutionConfig = field(default_factory=lambda: ExecutionConfig(far=1.0))
+    execution: ExecutionConfig = field(default_factory=lambda: ExecutionConfig(distance_penalty=1.0))
     mixing: str = setting("gdpo", "how terms become one number: gdpo (each normalised in its group first) or mean")
     method: str = setting("flow_grpo", f"one of {', '.join(METHODS)}")
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
@@ -94,27 +96,27 @@ class AlignWorldModelSettings:
     methods: MethodConfigs = field(default_factory=MethodConfigs)
     held_out: float = setting(0.2, "share of the episodes whose starts are kept apart, to measure before and after")
     videos: int = setting(4, "videos per held-out start, before and after with the same noise")
-    strips: int = setting(4, "filmstrips on the report page")
+    filmstrips: int = setting(4, "filmstrips on the report page")
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         fraction("held_out", self.held_out)
         positive("videos", self.videos)
-        non_negative("practice", self.practice)
-        non_negative("strips", self.strips)
-        one_of("told", self.told, TOLD)
+        non_negative("executed_plans", self.executed_plans)
+        non_negative("filmstrips", self.filmstrips)
+        one_of("conditioning", self.conditioning, CONDITIONINGS)
         one_of("mixing", self.mixing, tuple(MIXES))
         one_of("method", self.method, METHODS)
         named = chosen_terms(self.rewards, self.weights)
         for name in self.folders:
             one_of("folders", name, tuple(named))
-        if self.practice and self.told != "instruction":
+        if self.executed_plans and self.conditioning != "instruction":
             raise SettingError(
-                f"practice: plans are executed, and told={self.told} plans nothing; give told=instruction"
+                f"executed_plans: plans are executed, and conditioning={self.conditioning} plans nothing; give conditioning=instruction"
             )
-        if self.practice and EXECUTION not in named:
+        if self.executed_plans and EXECUTION not in named:
             raise SettingError(
-                "practice: its critic is the reward execution, which is not among rewards; give rewards=[execution]"
+                "executed_plans: its critic is the reward execution, which is not among rewards; give rewards=[execution]"
             )
         if not self.data:
             raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
@@ -133,7 +135,7 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     device = resolve_device(settings.device)
     datasets = [EpisodeDataset.open(folder) for folder in settings.data]
     with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:
-        if settings.practice:
+        if settings.executed_plans:
             settings = replace(
                 settings, folders={**settings.folders, EXECUTION: practised(settings, datasets, run.path, device)}
             )
@@ -142,10 +144,10 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
         add_low_rank(task.dynamics, task.dynamics.blocks, settings.lora, seed=settings.seed)
         share = trained_share(task.dynamics)
         method = make_method(settings.method, task, settings.methods)  # remembers the weights as they are now
-        before = measure(held_out, settings.videos, pictures=settings.strips)
+        before = measure(held_out, settings.videos, pictures=settings.filmstrips)
         history = align(task, method, folder=run.path / "checkpoints", log=log)
         merge_low_rank(task.dynamics)
-        after = measure(held_out, settings.videos, pictures=settings.strips)
+        after = measure(held_out, settings.videos, pictures=settings.filmstrips)
         parents, learned = lineage(dict(zip(settings.data, datasets, strict=True)), [settings.start])
         judged_by, known = rewards_lineage(settings.folders.values())
         task.model.save(run.path / WORLD_MODEL, parents=parents + judged_by, learned=learned | known)
@@ -160,7 +162,7 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
             "motion_kept": motion_kept(before, after, seed=settings.seed),
             "evaluations": sum(value for row in history for key, value in row.items() if key.endswith("evaluations")),
             "hash": artefact_hash(run.path / WORLD_MODEL),
-            "practice": read_json(run.path / EXECUTION / WORTH) if settings.practice else None,
+            "executed_plans": read_json(run.path / EXECUTION / WORTH) if settings.executed_plans else None,
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
         write_report(run, metrics, history, before, after, seed=settings.seed, device=str(device))
@@ -220,9 +222,9 @@ def practised(
         watched = watched_rewards(settings, reader, device)
         planning = Planning(model, reader.decoder, watched, mean_of_terms, settings.seed)
         chunks = dict.fromkeys(tasks, settings.alignment.chunks)
-        tried = practise(planning, chunks, settings.practice, place=place, domain=domain)
+        tried = practise(planning, chunks, settings.executed_plans, place=place, domain=domain)
         parents, learned = lineage({}, [settings.start])
-        learned |= Learned.read(folder) | practised_states(tasks, settings.practice, settings.seed)
+        learned |= Learned.read(folder) | practised_states(tasks, settings.executed_plans, settings.seed)
         made_from = {"parents": [*parents, parent(place / IDM_FOLDER)], "learned": learned}
         learn_critic(tried, settings.execution, PRACTICE_KEPT, place, seed=settings.seed, **made_from)
     if "terms_pooled" not in read_json(place / WORTH):  # said before the alignment, not after it
@@ -263,10 +265,10 @@ def _model(settings: AlignWorldModelSettings, dataset: EpisodeDataset, device: t
         raise SettingError(
             f"start: {settings.start} is a Wan world model; alignment trains worldrl's own flow transformer"
         )
-    if settings.told == "instruction" and not model.config.dynamics.planning:
+    if settings.conditioning == "instruction" and not model.config.dynamics.planning:
         raise SettingError(
             f"start: the world model in {settings.start} does not plan; train one with model.dynamics.planning=true "
-            "training.action_dropout=0.5, or give told=actions"
+            "training.action_dropout=0.5, or give conditioning=actions"
         )
     # Sampling and training must compute alike: their probability ratio is held within 1e-4 of 1.
     model.compute_dtype = torch.float32
@@ -298,7 +300,7 @@ def starts_of(episodes: list[Episode], settings: AlignWorldModelSettings, model:
         record_at(e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source=f"start {n}")
         for n, e in enumerate(episodes)
     ]
-    if settings.told == "instruction":
+    if settings.conditioning == "instruction":
         return Starts(records)
     steps = settings.alignment.chunks * model.chunk_length
     return Starts(records, torch.from_numpy(np.stack([padded_actions(episode, steps) for episode in episodes])))

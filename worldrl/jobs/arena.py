@@ -58,7 +58,7 @@ class Arena(Protocol):
         """What a result says about assets, physics and drawing."""
         ...
 
-    def various(self, practice: Practice) -> tuple[str, AnyActor]:
+    def various(self, collection: Practice) -> tuple[str, AnyActor]:
         """The expert that practice varies, and the name of its episodes' source."""
         ...
 
@@ -101,9 +101,9 @@ class EmbeddedArena:
         """None: its assets and its physics come with it, and the protocol names the packages."""
         return {}
 
-    def various(self, practice: Practice) -> tuple[str, AnyActor]:
+    def various(self, collection: Practice) -> tuple[str, AnyActor]:
         """An expert with noise and misplaced goals that tries each skill once, whatever becomes of it."""
-        return "blind_expert", ExpertActor(practice.noise, practice.goal_offset, blind=True)
+        return "blind_expert", ExpertActor(collection.noise, collection.goal_offset, blind=True)
 
     def record(self, folder: Path, plans: Sequence[CollectPlan[AnyActor]]) -> list[dict[str, Any]]:
         """Record in simulators of this environment."""
@@ -113,7 +113,7 @@ class EmbeddedArena:
             env_options=embedded_options(self.tasks, self.settings.policy.image_size, self.settings.domain),
             workers=self.settings.workers,
             envs_per_worker=self.settings.envs_per_worker,
-            hold_steps=self.settings.practice.hold_steps,
+            hold_steps=self.settings.collection.hold_steps,
             timeout_s=self.settings.timeout_s,
         )
 
@@ -123,7 +123,7 @@ class EmbeddedArena:
         evaluation = self.settings.evaluation
         return embedded_protocol(
             self.tasks,
-            episodes_per_task=evaluation.episodes_per_task,
+            episodes_per_task=evaluation.episodes,
             seed=evaluation.seed,
             chunk_length=self.settings.policy.chunk_length,
             image_size=self.settings.policy.image_size,

@@ -136,7 +136,7 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
         films = film_failures(settings, result, device)
         found = Measured(settings.suite, result, others, score, films, account, extra)
         write_report(run, found, seed=settings.seed, device=device, workers=max(1, settings.workers))
-        metrics["pictures_note"] = films.note
+        metrics["images_note"] = films.note
         run.write_result(metrics, **provenance)
     show(metrics, result.protocol.hash)
     console().print(protocol_line(result.protocol, run.path), markup=False)

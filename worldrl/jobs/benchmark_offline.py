@@ -61,7 +61,7 @@ class BenchmarkOfflineSettings:
     own: dict[str, str] = setting({}, "settings of one algorithm's runs: own.ravl='agent.critics=5'; they win")
     runs: list[str] = setting([], "finished train-offline runs, or folders of them, to sum up too (or alone)")
     clone: str = setting("bc", "every algorithm is held against this one")
-    judged: list[str] = setting(["ravl", "neubay"], "held against the best of the rivals as well")
+    candidates: list[str] = setting(["ravl", "neubay"], "held against the best of the rivals as well")
     rivals: list[str] = setting(["td3_bc", "iql", "mopo"], "of which the best is taken, on each dataset")
     workers: int = setting(1, "runs at once, one thread each; 0 computes in this process")
 
@@ -69,7 +69,7 @@ class BenchmarkOfflineSettings:
         """Check names and ranges."""
         positive("seeds", self.seeds)
         non_negative("workers", self.workers)
-        for name in (*self.algorithms, *self.judged, *self.rivals, self.clone):
+        for name in (*self.algorithms, *self.candidates, *self.rivals, self.clone):
             offline_agent(name)
         if lost := sorted(set(self.own) - set(self.algorithms)):
             raise SettingError(
@@ -256,7 +256,7 @@ def sum_up(settings: BenchmarkOfflineSettings, runs: Sequence[OfflineRun]) -> di
              for (data, name), row in rows.items() if name != settings.clone and (data, settings.clone) in rows]  # fmt: skip
     for (data, name), row in rows.items():
         best = best_of(rows, data, [rival for rival in settings.rivals if rival != name])
-        if name in settings.judged and best is not None:
+        if name in settings.candidates and best is not None:
             found.append(compare(row, rows[data, best]))
     return {
         "rows": [summarise(row, seed=settings.seed) for row in rows.values()],

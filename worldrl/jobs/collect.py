@@ -62,13 +62,13 @@ class CollectSettings:
     )
     wander_episodes: int = setting(0, "per task, by a random explorer")
     policy_episodes: int = setting(0, "per task, by the policy in folder policy")
-    dream_episodes: int = setting(
+    imagined_episodes: int = setting(
         0, "per task, what the policy did in dreams of world_model, executed in the simulator"
     )
     policy: str | None = setting(None, "folder of the policy that records policy_episodes and dreams")
     world_model: str | None = setting(None, "the policy's dreams are imagined by it: a world-model folder, or bundled")
     temperature: float | None = setting(None, "the policy's sampling temperature; null is greedy")
-    lasting: float = setting(0.0, "share of the policy's randomness that stays the same over an episode")
+    noise_correlation: float = setting(0.0, "share of the policy's randomness that stays the same over an episode")
     noise: float = setting(0.3, "action noise of the noisy expert, as a fraction of the action range")
     goal_offset: float = setting(0.02, "error of the noisy expert's targets, standard deviation (m)")
     hold_steps: int = setting(8, "steps recorded after the first success")
@@ -87,7 +87,7 @@ class CollectSettings:
             "blind_episodes",
             "wander_episodes",
             "policy_episodes",
-            "dream_episodes",
+            "imagined_episodes",
             "first_index",
         ):
             non_negative(name, getattr(self, name))
@@ -97,12 +97,12 @@ class CollectSettings:
             positive(name, getattr(self, name))
         if self.temperature is not None:
             positive("temperature", self.temperature)
-        fraction("lasting", self.lasting)
+        fraction("noise_correlation", self.noise_correlation)
         one_of("instruction_mode", self.instruction_mode, ("canonical", "paraphrase", "held_out"))
-        if (self.policy_episodes + self.dream_episodes > 0) != (self.policy is not None):
-            raise SettingError("policy goes with policy_episodes or dream_episodes: give both, or neither")
-        if (self.dream_episodes > 0) != (self.world_model is not None):
-            raise SettingError("world_model and dream_episodes go together: give both, or neither")
+        if (self.policy_episodes + self.imagined_episodes > 0) != (self.policy is not None):
+            raise SettingError("policy goes with policy_episodes or imagined_episodes: give both, or neither")
+        if (self.imagined_episodes > 0) != (self.world_model is not None):
+            raise SettingError("world_model and imagined_episodes go together: give both, or neither")
         one_of("domain", self.domain, DOMAINS)
         one_of("suite", self.suite, (EMBEDDED, *libero_facts.suite_names()))
         if self.suite != EMBEDDED:
@@ -184,7 +184,7 @@ def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> 
     ]
     if settings.policy is not None:
         policy = PolicyActor(
-            folder=settings.policy, temperature=settings.temperature, lasting=settings.lasting, device=device
+            folder=settings.policy, temperature=settings.temperature, lasting=settings.noise_correlation, device=device
         )
         sources.append(("policy", policy, settings.policy_episodes))
     return [CollectPlan(actor, name_episodes(settings, tasks, source, count)) for source, actor, count in sources]
@@ -202,10 +202,10 @@ def dream_plans(
         model,
         TokenPolicy.load(Path(settings.policy), device),
         tasks,
-        settings.dream_episodes,
+        settings.imagined_episodes,
         seed=stream_seed(settings.seed, "collect", "dream") % 2**31,
         image_size=settings.image_size,
-        exploration=Exploration(settings.temperature or 1.0, settings.lasting),
+        exploration=Exploration(settings.temperature or 1.0, settings.noise_correlation),
     )
     return [plan]
 

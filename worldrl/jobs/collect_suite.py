@@ -29,7 +29,7 @@ from worldrl.workers import libero_facts as facts
 if TYPE_CHECKING:
     from worldrl.jobs.collect import CollectSettings
 
-NOT_HERE = ("noisy_episodes", "blind_episodes", "wander_episodes", "dream_episodes")
+NOT_HERE = ("noisy_episodes", "blind_episodes", "wander_episodes", "imagined_episodes")
 """Sources that only the embedded suite has."""
 DATASET = "dataset"
 
@@ -136,7 +136,7 @@ def make_plans(
     sources: list[tuple[str, AnyActor, int]] = [("expert", ExpertActor(), settings.expert_episodes)]
     if settings.policy is not None:
         policy = PolicyActor(
-            folder=settings.policy, temperature=settings.temperature, lasting=settings.lasting, device=device
+            folder=settings.policy, temperature=settings.temperature, lasting=settings.noise_correlation, device=device
         )
         sources.append(("policy", policy, settings.policy_episodes))
     return [

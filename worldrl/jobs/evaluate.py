@@ -38,7 +38,7 @@ class EvaluateSettings:
     timeout_s: float = setting(120.0, "longest silence of a worker before it is restarted (s)")
     tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind")
     kind: str | None = setting(None, "object, spatial, goal or long; bimanual for two arms; null for all of one arm")
-    episodes_per_task: int = setting(20, "initial states of each task")
+    episodes: int = setting(20, "initial states of each task")
     first_index: int = setting(0, "number of the first initial state")
     initial_states: str = setting("sampled", "sampled from (task, index, seed), or stored with the suite")
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
@@ -54,7 +54,7 @@ class EvaluateSettings:
         """Check the ranges."""
         for name in ("workers", "first_index", "hold_steps", "videos", "latency"):
             non_negative(name, getattr(self, name))
-        for name in ("envs_per_worker", "timeout_s", "episodes_per_task"):
+        for name in ("envs_per_worker", "timeout_s", "episodes"):
             positive(name, getattr(self, name))
         one_of("initial_states", self.initial_states, ("sampled", "stored"))
         one_of("instruction_mode", self.instruction_mode, ("canonical", "paraphrase", "held_out"))
@@ -96,7 +96,7 @@ def make_protocol(settings: EvaluateSettings) -> EvalProtocol:
     replan = check_timing(settings.replan, settings.latency, facts.chunk_length)
     return embedded_protocol(
         choose_tasks(settings.tasks, settings.kind),
-        episodes_per_task=settings.episodes_per_task,
+        episodes_per_task=settings.episodes,
         seed=settings.seed,
         chunk_length=facts.chunk_length,
         image_size=facts.image_size,

@@ -80,7 +80,7 @@ class EvaluateWorldModelSettings:
     policies: PolicyDreams = field(default_factory=PolicyDreams)
     speed_rows: list[int] = setting([1, 16, 64], "batches of rows whose imagined frames per second are timed")
     speed_chunks: int = setting(5, "chunks timed of each; the median counts")
-    strips: int = setting(3, "filmstrips each of the worst episodes, the best ones and false successes")
+    filmstrips: int = setting(3, "filmstrips each of the worst episodes, the best ones and false successes")
     idm: str | None = setting(
         None,
         "folder of an inverse dynamics (train-idm target=[command]): how far the policies' dreams show what was commanded",
@@ -103,7 +103,7 @@ class EvaluateWorldModelSettings:
         """Check the ranges."""
         for name in ("threads", "episodes", "batch", "speed_chunks"):
             positive(name, getattr(self, name))
-        non_negative("strips", self.strips)
+        non_negative("filmstrips", self.filmstrips)
         one_of("dtype", self.dtype, ("float32", "bfloat16", "auto"))
         one_of("continuation", self.continuation, CONTINUATIONS)
         for name in ("horizons", "speed_rows"):
@@ -164,7 +164,7 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
             "seen": seen_facts(Learned.read(weights_folder(settings.world_model))),
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
-        findings = Findings(metrics, measures, drift, settings.horizons, model.frame_stride, settings.strips)
+        findings = Findings(metrics, measures, drift, settings.horizons, model.frame_stride, settings.filmstrips)
         write_report(run, findings, seed=settings.seed, device=str(device))
         show(findings, run.path)
     return metrics

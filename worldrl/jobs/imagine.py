@@ -86,7 +86,7 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
 
     Returns:
         The metrics: closed-loop PSNR, action-swap ratio, and imagined against real outcomes; of plans their rewards, which stages were
-        accepted (where ``staged.least`` asks for something), and after how many attempts.
+        accepted (where ``staged.min_reward`` asks for something), and after how many attempts.
     """
     device = resolve_device(settings.device)
     dataset = EpisodeDataset.open(settings.data)

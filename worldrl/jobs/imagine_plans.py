@@ -1,7 +1,7 @@
 """``worldrl imagine plan=true``: a world model plans what instructions ask for, in stages, and a reward chooses.
 
 From an episode's first frame and its instruction, ``staged.proposals`` continuations are imagined per stage, the best one is kept where
-it is good enough (``staged.least``), others are proposed where none is, up to ``staged.attempts`` times, and the next stage goes on
+it is good enough (``staged.min_reward``), others are proposed where none is, up to ``staged.attempts`` times, and the next stage goes on
 from it (MIND-V; ``rollout.staged_rollouts``).
 """
 
@@ -50,7 +50,7 @@ def imagine_plans(
         fps: of the recording.
 
     Returns:
-        ``plans``: of each its task, instruction, terms, and by stage whether it was good enough (None where ``staged.least`` names
+        ``plans``: of each its task, instruction, terms, and by stage whether it was good enough (None where ``staged.min_reward`` names
         no term, so that nothing was judged) and how often it was proposed;
         ``chunks`` that were imagined in all.
 
@@ -91,7 +91,7 @@ def told(found: StagedPlans, n: int, episode: Episode, terms: Sequence[str]) -> 
 def judgement(plans: Sequence[dict[str, Any]]) -> str:
     """Say how many stages of some plans were good enough; without a least value none was judged."""
     if any(plan["accepted"] is None for plan in plans):
-        return "not judged (staged.least names no term)"
+        return "not judged (staged.min_reward names no term)"
     good = [stage for plan in plans for stage in plan["accepted"]]
     return f"{sum(good)} of {len(good)} stages accepted"
 

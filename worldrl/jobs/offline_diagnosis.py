@@ -1,6 +1,6 @@
 """What is asked of a model-based agent and its imagination once training is over: free of charge where nothing fits.
 
-``reach``: do RAVL's critics disagree at the edge of reach (:mod:`~worldrl.algorithms.offline.reach`)? ``dreams``: how far are
+``reach``: do RAVL's critics disagree at the edge of reach (:mod:`~worldrl.algorithms.offline.reach`)? ``imagined_rollouts``: how far are
 imagined steps from the simulator's, and how likely are their actions under the agent? The simulator is stepped for that,
 so the steps count as knowledge of the real environment, and stand beside the score.
 """
@@ -30,7 +30,7 @@ JUDGED = 64
 
 
 def diagnose(settings: Any, agent: Any, data: Trajectories, imagination: Any, device: torch.device) -> dict[str, Any]:
-    """Return ``reach`` and ``dreams``, each where it can be told."""
+    """Return ``reach`` and ``imagined_rollouts``, each where it can be told."""
     found: dict[str, Any] = {}
     if isinstance(imagination, PlannedBranches):
         imagination = imagination.branches  # the policy's own rollouts are judged
@@ -43,7 +43,7 @@ def diagnose(settings: Any, agent: Any, data: Trajectories, imagination: Any, de
         rows, _ = few.generate(agent, generator=draws)
         simulator = Simulator(str(data.info.env_id), data.info.env_kwargs)
         with torch.no_grad():
-            found["dreams"] = dream_quality(simulator, agent, rows)
+            found["imagined_rollouts"] = dream_quality(simulator, agent, rows)
     return found
 
 

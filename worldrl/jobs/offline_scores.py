@@ -63,7 +63,7 @@ def watcher(settings: Any, env: Arena, info: DatasetInfo) -> Evaluate:
     """Return the evaluation during training: mean return, over-estimation, and what it cost."""
 
     def watch(agent: Any, step: int) -> dict[str, float]:
-        found = play(settings, agent, env, info, settings.seed, settings.watched_episodes)
+        found = play(settings, agent, env, info, settings.seed, settings.video_episodes)
         numbers = {
             "return": float(found.returns.mean()),
             "episodes": len(found.index),
@@ -118,7 +118,7 @@ def online_budget(report: OfflineReport, metrics: Mapping[str, Any]) -> dict[str
 
     Args:
         report: of the training, with its evaluations.
-        metrics: the final ``evaluation``; ``online`` and ``dreams`` where there were an online phase and a diagnosis.
+        metrics: the final ``evaluation``; ``online`` and ``imagined_rollouts`` where there were an online phase and a diagnosis.
     """
     online = metrics.get("online", {})
     played = [(entry["episodes"], entry["steps_played"]) for entry in report.evaluations]
@@ -126,7 +126,7 @@ def online_budget(report: OfflineReport, metrics: Mapping[str, Any]) -> dict[str
     played += [(found["episodes"], found["steps"]) for found in final if found]
     return {
         "online_steps": int(online.get("steps", 0)),
-        "judged_steps": int(metrics.get("dreams", {}).get("rows", 0)),
+        "checked_steps": int(metrics.get("imagined_rollouts", {}).get("rows", 0)),
         "evaluations": len(played),
         "episodes": int(sum(episodes for episodes, _ in played)),
         "steps": int(sum(steps for _, steps in played)),

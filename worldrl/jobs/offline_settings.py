@@ -73,7 +73,7 @@ class TrainOfflineSettings:
     episodes: int = setting(
         10, "episodes of the final evaluation, with world=latent of each task; 0 for no evaluation at all"
     )
-    watched_episodes: int = setting(2, "episodes of each evaluation during training, likewise; 0 for none")
+    video_episodes: int = setting(2, "episodes of each evaluation during training, likewise; 0 for none")
     agent: RavlConfig = field(default_factory=RavlConfig)
     imagining: Imagining = field(default_factory=lambda: Ravl.imagining)
     training: OfflineTraining = field(default_factory=OfflineTraining)
@@ -89,7 +89,7 @@ class TrainOfflineSettings:
         one_of("world", self.world, WORLDS)
         check_tuned(self.tuned, self.algorithm, self.world)
         one_of("uncertainty", self.uncertainty, [kind.value for kind in Uncertainty if kind is not Uncertainty.none])
-        for name in ("rows", "episodes", "watched_episodes", *LATENT):
+        for name in ("rows", "episodes", "video_episodes", *LATENT):
             non_negative(name, getattr(self, name))
         for name in LATENT:
             if getattr(self, name) and self.world != "latent":

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.atomic import write_file
 from worldrl.core.errors import SettingError
+from worldrl.core.renames import first_name
 from worldrl.core.rng import stream_seed
 from worldrl.core.run import RunDirectory, Stage
 from worldrl.core.stats import Rate, auroc_within, pearson, wilson
@@ -45,12 +46,12 @@ LEAST_POLICIES = 5
 """A correlation of fewer says next to nothing: of four, an r of 0.9 has an interval from below 0 on."""
 
 
-SCORE, GRASP, SCORE_AND_GRASP = "score", "agreement_of_grasp", "score_and_grasp"
+SCORE, GRASP, SCORE_AND_GRASP = "score", "grasp_agreement", "score_and_grasp"
 TOGETHER = "sum of the ranks of own score and agreement of the grasp among these dreams"
 """What ``score_and_grasp`` is, for people; practice cannot go by it, since one rollout has no rank."""
 ALIKE = "the same for all of these dreams, as jurors are who are one"
 UNASKED = {
-    "agreement_of_motion": "give idm=FOLDER",
+    "motion_agreement": "give idm=FOLDER",
     GRASP: "give grasp=FOLDER",
     SCORE_AND_GRASP: "give grasp=FOLDER",
 }
@@ -63,8 +64,8 @@ class PolicyDreams:
 
     Attributes:
         folders: policies; none leaves this part out.
-        dreams: per task and policy.
-        opinions: further imaginations of each dream's actions, at least 2.
+        imagined_rollouts: per task and policy.
+        resampled_rollouts: further imaginations of each dream's actions, at least 2.
         workers: simulator processes of the policies' free rollouts; 0 runs in this process.
         envs_per_worker: environments per process.
         exploration: how the policies' actions are drawn, in dreams and in the simulator.
@@ -73,19 +74,21 @@ class PolicyDreams:
     folders: list[str] = setting(
         [], "policies, worldrl's or lerobot's, whose dreams are executed and compared with their real success"
     )
-    dreams: int = 30
-    opinions: int = 2
+    imagined_rollouts: int = 30
+    resampled_rollouts: int = 2
     workers: int = 2
     envs_per_worker: int = 8
     exploration: Exploration = field(default_factory=Exploration)
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        positive("policies.dreams", self.dreams)
+        positive("policies.imagined_rollouts", self.imagined_rollouts)
         positive("policies.envs_per_worker", self.envs_per_worker)
         non_negative("policies.workers", self.workers)
-        if self.opinions < 2:
-            raise SettingError(f"policies.opinions must be at least 2 (one has no spread), got {self.opinions}")
+        if self.resampled_rollouts < 2:
+            raise SettingError(
+                f"policies.resampled_rollouts must be at least 2 (one has no spread), got {self.resampled_rollouts}"
+            )
 
 
 @dataclass(frozen=True)
@@ -189,13 +192,13 @@ def judge_policy(
     if not files["dreams"].exists():
         policy = load_policy(folder, str(model.device))
         dream(
-            model, policy, tasks, config.dreams, seed=seed, horizon=horizon, image_size=size, exploration=config.exploration
+            model, policy, tasks, config.imagined_rollouts, seed=seed, horizon=horizon, image_size=size, exploration=config.exploration
         ).save(files["dreams"])  # fmt: skip
     dreams = Dreams.load(files["dreams"])
     if not files["opinions"].exists():
-        starts = _starts(model, dreams, config.dreams, seed)
+        starts = _starts(model, dreams, config.imagined_rollouts, seed)
         action = torch.from_numpy(dreams.action)
-        further_opinions(model, starts, action, config.opinions, seed=seed).save(files["opinions"])
+        further_opinions(model, starts, action, config.resampled_rollouts, seed=seed).save(files["opinions"])
     if not stage.finished:
         free = _act_freely(stage.folder / "dataset", config, folder, dreams, size)
         stage.finish({"real_step": execute(dreams).tolist(), "real": free})
@@ -211,9 +214,13 @@ def judge_policy(
     motion = (
         None
         if readers.motion is None
-        else _surprise(stage.folder / "surprise.npz", model, readers.motion, dreams, config.dreams, seed)
+        else _surprise(stage.folder / "surprise.npz", model, readers.motion, dreams, config.imagined_rollouts, seed)
     )
-    grasp = None if readers.grasp is None else _grasp(model, readers.grasp, dreams, imagined_step, config.dreams, seed)
+    grasp = (
+        None
+        if readers.grasp is None
+        else _grasp(model, readers.grasp, dreams, imagined_step, config.imagined_rollouts, seed)
+    )
     signs = signs_of_trust(dreams.probability, Opinions.load(files["opinions"]), rule.debounce, motion, grasp)
     return Judged(metrics, predicted, actual, signs, tuple(dreams.task))
 
@@ -249,7 +256,8 @@ def _grasp(
 
 def _act_freely(data: Path, config: PolicyDreams, policy: Path, dreams: Dreams, image_size: int) -> Rate:
     """Let the policy act in the simulator, drawing its actions alike, from the initial states it dreamt from."""
-    plan = CollectPlan(PolicyActor(str(policy), **asdict(config.exploration)), dreams.specs("policy"))
+    drawn = config.exploration
+    plan = CollectPlan(PolicyActor(str(policy), drawn.temperature, drawn.noise_correlation), dreams.specs("policy"))
     rows = collect_dataset(
         data,
         [plan],
@@ -288,10 +296,10 @@ def trust(judged: Sequence[Judged], *, seed: int) -> dict[str, Any]:
     strata = [(k, one.task[n]) for k, one in enumerate(judged) for n in np.flatnonzero(one.imagined)]
     return {
         "imagined_successes": wilson(int(true.sum()), len(true)),
-        "auroc": {name: worth(sign, true, seed=seed, name=name) for name, sign in differing.items()},
+        "auroc": {name: worth(sign, true, seed=seed, name=first_name(name)) for name, sign in differing.items()},
         "within": {name: auroc_within(sign, true, strata) for name, sign in differing.items()},
         "over_score": {
-            name: advantage(sign, score, true, seed=seed, name=name)
+            name: advantage(sign, score, true, seed=seed, name=first_name(name))
             for name, sign in differing.items()
             if name != SCORE
         },

@@ -32,7 +32,7 @@ def main(settings: ReportSettings) -> dict[str, Any]:
         settings: which run, and where to.
 
     Returns:
-        ``{"report": path, "verdict": kind, "sentence": text, "bytes": size}``.
+        ``{"report": path, "verdict": kind, "statement": text, "bytes": size}``.
 
     Raises:
         ArtefactError: if the run holds no readable report data, or the page cannot be written.
@@ -44,4 +44,4 @@ def main(settings: ReportSettings) -> dict[str, Any]:
     write_file(path, page, error=ArtefactError)
     show(data, console())
     found = statement(data)
-    return {"report": str(path), "verdict": found.kind, "sentence": found.sentence, "bytes": len(page)}
+    return {"report": str(path), "verdict": found.kind, "statement": found.sentence, "bytes": len(page)}

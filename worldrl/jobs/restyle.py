@@ -69,7 +69,7 @@ def main(settings: RestyleSettings) -> dict[str, Any]:
         metrics = {
             "episodes": len(recorded),
             "frames": sum(record.length + 1 for record in recorded.records),
-            "looks": dict(Counter(looks)),
+            "visual_styles": dict(Counter(looks)),
         }
         run.write_result(metrics, seed=settings.seed, device="cpu")
         show(metrics, folder)
@@ -120,8 +120,8 @@ def by_image(settings: RestyleSettings, recorded: EpisodeDataset, folder: Path) 
 def show(metrics: dict[str, Any], dataset: Path) -> None:
     """Print the closing table."""
     table = Table(title=f"{metrics['episodes']} episodes, {metrics['frames']} frames in {dataset}")
-    table.add_column("look")
+    table.add_column("visual style")
     table.add_column("episodes", justify="right")
-    for look, count in metrics["looks"].items():
+    for look, count in metrics["visual_styles"].items():
         table.add_row(look, str(count))
     console().print(table)

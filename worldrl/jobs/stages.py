@@ -249,7 +249,7 @@ def calibrate(
     if parts:
         score, actual = (np.concatenate(part) for part in zip(*parts, strict=True))
         head.threshold = calibrate_threshold(
-            score, actual, target_precision=target_precision, default=head.least_threshold
+            score, actual, target_precision=target_precision, default=head.min_threshold
         )
     return SuccessRule(head.threshold, head.debounce)
 

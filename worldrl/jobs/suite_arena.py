@@ -1,6 +1,6 @@
 """LIBERO as the arena of ``worldrl train-vla``: its stored initial states shared out, its workers started when needed.
 
-A suite stores 50 initial states per task. The last ``evaluation.episodes_per_task`` are the evaluation's alone; whatever
+A suite stores 50 initial states per task. The last ``evaluation.episodes`` are the evaluation's alone; whatever
 else begins somewhere begins at the others, in an order of its own (``rollout.suite_ground``).
 """
 
@@ -40,13 +40,13 @@ CAMERAS = ("scene",)
 """What the loop's policies and world models look through."""
 
 
-BY_EXPERT = ("demonstrations", "scratch.expert_episodes", "practice.expert_episodes")
+BY_EXPERT = ("demonstrations", "scratch.expert_episodes", "collection.expert_episodes")
 """Settings whose episodes the suite's scripted expert plays."""
 
 
 def training_states(settings: TrainVlaSettings) -> int:
     """How many of a task's stored states are left to everything but the evaluation."""
-    return facts.STORED_STATES - settings.evaluation.episodes_per_task
+    return facts.STORED_STATES - settings.evaluation.episodes
 
 
 def require_possible(settings: TrainVlaSettings) -> None:
@@ -64,14 +64,14 @@ def require_possible(settings: TrainVlaSettings) -> None:
     states = training_states(settings)
     if states < 1:
         raise SettingError(
-            f"evaluation.episodes_per_task: {settings.suite} stores {facts.STORED_STATES} initial states per task and "
-            f"training needs some of them, received {settings.evaluation.episodes_per_task}"
+            f"evaluation.episodes: {settings.suite} stores {facts.STORED_STATES} initial states per task and "
+            f"training needs some of them, received {settings.evaluation.episodes}"
         )
     for name, count in _asked(settings).items():
         if count > states:
             raise SettingError(
                 f"{name}: {count} episodes of each task, and {settings.suite} has {states} initial states left beside "
-                f"the {settings.evaluation.episodes_per_task} of the evaluation; ask for fewer"
+                f"the {settings.evaluation.episodes} of the evaluation; ask for fewer"
             )
 
 
@@ -88,9 +88,9 @@ def _asked(settings: TrainVlaSettings) -> dict[str, int]:
     later = not scratch or settings.rounds > 1  # only a first round without a world model has the longer practice
     return {
         "demonstrations": 0 if settings.data else settings.demonstrations,
-        "practice.policy_episodes": settings.practice.policy_episodes,
+        "collection.policy_episodes": settings.collection.policy_episodes,
         "scratch.expert_episodes": settings.scratch.expert_episodes if scratch else 0,
-        "practice.expert_episodes": settings.practice.expert_episodes if later else 0,
+        "collection.expert_episodes": settings.collection.expert_episodes if later else 0,
     }
 
 
@@ -110,7 +110,7 @@ class SuiteArena:
         self.ground = SuiteGround(lambda: self._suite.pool, horizon=facts.horizon(settings.suite), states=states)
         self.limits = (
             f"{settings.suite} stores {facts.STORED_STATES} initial states per task. The evaluation begins at the last "
-            f"{settings.evaluation.episodes_per_task}, everything else of this run at the others.",
+            f"{settings.evaluation.episodes}, everything else of this run at the others.",
         )
 
     def __enter__(self) -> SuiteArena:
@@ -150,9 +150,9 @@ class SuiteArena:
         """Of its workers."""
         return self._suite.facts
 
-    def various(self, practice: Practice) -> tuple[str, AnyActor]:
+    def various(self, collection: Practice) -> tuple[str, AnyActor]:
         """The suite's expert with noise on its motion: it has no goals to misplace, and feels what it holds."""
-        return "noisy_expert", ExpertActor(practice.noise)
+        return "noisy_expert", ExpertActor(collection.noise)
 
     def record(self, folder: Path, plans: Sequence[CollectPlan[AnyActor]]) -> list[dict[str, Any]]:
         """Record in the suite's workers."""
@@ -170,7 +170,7 @@ class SuiteArena:
         horizon = self.ground.horizons(self.tasks)
         for actor, group in groupby(missing, key=lambda pair: pair[1]):
             specs = [spec for spec, _ in group]
-            rules = Rules(horizon, CAMERAS, self._settings.practice.hold_steps, range(len(specs)))
+            rules = Rules(horizon, CAMERAS, self._settings.collection.hold_steps, range(len(specs)))
             yield from in_order(play_episodes(self._suite.pool, specs, self._deciding(actor), rules), specs)
 
     def _deciding(self, actor: AnyActor) -> AnyActor:
@@ -184,7 +184,7 @@ class SuiteArena:
             self._settings.suite,
             suite.pool.suite,
             tasks=self.tasks,
-            episodes_per_task=evaluation.episodes_per_task,
+            episodes_per_task=evaluation.episodes,
             first_index=training_states(self._settings),
             seed=evaluation.seed,
             chunk_length=self._settings.policy.chunk_length,

@@ -69,7 +69,7 @@ def main(settings: TrainOfflineSettings) -> dict[str, Any]:
         imagined = open_imagined(settings, opened, rows, folder=run.path / "world", log=log, device=device)
         parts = {"world": imagined.world, "data": rows, "expert": best_rows(settings, data, rows)}
         agent = make_agent(settings, facts, parts).to(device)
-        watch = None if env is None or not settings.watched_episodes else watcher(settings, env, data.info)
+        watch = None if env is None or not settings.video_episodes else watcher(settings, env, data.info)
         report = train(settings, agent, data, rows, imagined, watch, folder=run.path / "checkpoints", log=log)
         agent.save(run.path / NAME, space=space_of(data))
         save_view(opened, run.path)
@@ -144,13 +144,13 @@ def open_environment(settings: TrainOfflineSettings, opened: Opened) -> Arena | 
     Raises:
         SettingError: latents of tasks that the embedded suite has not, or vectors of another size than the environment's.
     """
-    if not settings.episodes and not settings.watched_episodes:
+    if not settings.episodes and not settings.video_episodes:
         return None
     if opened.world is not None:
         if foreign := sorted(set(opened.tasks) - embedded_tasks()):
             raise SettingError(
                 f"world=latent: {settings.data} holds {foreign[0]!r}, which is no task of the embedded suite, so that its agents "
-                "cannot be played; give episodes=0 watched_episodes=0"
+                "cannot be played; give episodes=0 video_episodes=0"
             )
         return LatentArena(opened.world.model, opened.tasks, opened.world.encoder, opened.world.basis)
     env = dataset_environment(opened.data.info)

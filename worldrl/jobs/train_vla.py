@@ -13,6 +13,7 @@ from worldrl.algorithms.trust import READ
 from worldrl.core.device import resolve_device, set_threads
 from worldrl.core.log import MetricLog, console
 from worldrl.core.ranks import refuse_many
+from worldrl.core.renames import RESULTS
 from worldrl.evaluation.compare import compare
 from worldrl.jobs import vla_checks as checks
 from worldrl.jobs import vla_stages as stages
@@ -110,8 +111,8 @@ def run_rounds(loop: Loop, demos: Path, supervised: Path) -> tuple[Path, Path]:
 
 def round_summary(loop: Loop, number: int) -> dict[str, Any]:
     """Collect what a round measured."""
-    names = {"practice": 1, "world-model": 2, "gates": 3, "improve": 4}
-    found = {name: loop.run.stage(f"round-{number}-{k}-{name}").summary for name, k in names.items()}
-    if (sign := loop.settings.improvement.trust.sign) in READ:
+    names = {"practice": 1, "world-model": 2, "gates": 3, "improve": 4}  # of the stage folders
+    found = {RESULTS.get(name, name): loop.run.stage(f"round-{number}-{k}-{name}").summary for name, k in names.items()}
+    if (sign := loop.settings.improvement.trust.confidence_score) in READ:
         found[STAGES[sign]] = loop.run.stage(reader_stage(number, sign)).summary
     return {name.replace("-", "_"): summary for name, summary in found.items()}

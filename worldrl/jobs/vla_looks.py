@@ -36,7 +36,7 @@ def _looks(loop: Loop, name: str, recording: Path) -> list[Path]:
                 workers=loop.settings.workers,
                 envs_per_worker=loop.settings.envs_per_worker,
             )
-        loop.finish(stage, {"looks": len(folders)})
+        loop.finish(stage, {"visual_styles": len(folders)})
     return folders
 
 

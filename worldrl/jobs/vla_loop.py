@@ -99,9 +99,9 @@ def check_held_out(settings: TrainVlaSettings, tasks: Sequence[str]) -> None:
         SettingError: it would.
     """
     scratch = settings.start == SCRATCH
-    expert = settings.scratch.expert_episodes if scratch else settings.practice.expert_episodes
-    dream = 0 if scratch else settings.practice.dream_episodes
-    episodes = len(tasks) * (settings.practice.policy_episodes + expert + dream)
+    expert = settings.scratch.expert_episodes if scratch else settings.collection.expert_episodes
+    dream = 0 if scratch else settings.collection.imagined_episodes
+    episodes = len(tasks) * (settings.collection.policy_episodes + expert + dream)
     if held_out_count(episodes, settings.held_out) < 1:
         raise SettingError(
             f"held_out: {settings.held_out} of {episodes} practice episodes is not one each for calibration and gates; "

@@ -42,23 +42,23 @@ def check_near_goal(settings: TrainVlaSettings, tasks: Sequence[str]) -> None:
     Raises:
         SettingError: the suite is another, or a task is of two arms.
     """
-    if not settings.practice.near_goal_share:
+    if not settings.collection.near_goal_share:
         return
     if settings.suite != EMBEDDED or isinstance(embedded_embodiment(tuple(tasks)), JointEmbodiment):
         raise SettingError(
-            f"practice.near_goal_share={settings.practice.near_goal_share}: how near to its goal an episode came is measured in "
-            "the embedded suite's tasks of one arm only; give practice.near_goal_share=0"
+            f"collection.near_goal_share={settings.collection.near_goal_share}: how near to its goal an episode came is measured in "
+            "the embedded suite's tasks of one arm only; give collection.near_goal_share=0"
         )
 
 
-def near_failures(practice: Practice, episodes: Sequence[Episode]) -> NearGoal:
+def near_failures(collection: Practice, episodes: Sequence[Episode]) -> NearGoal:
     """Find the policy's failures that came nearest to their goal, a share of each task's, rounded up.
 
     Args:
-        practice: settings.
+        collection: settings.
         episodes: what the world model learns from, of all sources.
     """
-    if not practice.near_goal_share:
+    if not collection.near_goal_share:
         return NearGoal([], {})
     failed = [e for e in episodes if e.meta.get("source") in BY_POLICY and not e.success]
     repeats: list[Episode] = []
@@ -66,7 +66,7 @@ def near_failures(practice: Practice, episodes: Sequence[Episode]) -> NearGoal:
     for task in dict.fromkeys(episode.task for episode in failed):
         of_task = [episode for episode in failed if episode.task == task]
         distance = nearest_to_goal(of_task)
-        nearest = np.argsort(distance, kind="stable")[: int(np.ceil(practice.near_goal_share * len(of_task)))]
-        repeats += [of_task[k] for k in nearest.tolist() for _ in range(practice.near_goal_weight - 1)]
+        nearest = np.argsort(distance, kind="stable")[: int(np.ceil(collection.near_goal_share * len(of_task)))]
+        repeats += [of_task[k] for k in nearest.tolist() for _ in range(collection.near_goal_weight - 1)]
         told[task] = {"failures": len(of_task), "near": len(nearest), "within_m": float(distance[nearest].max())}
     return NearGoal(repeats, told)

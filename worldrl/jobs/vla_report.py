@@ -149,7 +149,7 @@ def imagined_beside_real(rounds: Sequence[Mapping[str, Any]], verified: Mapping[
         ImaginedReal(
             f"policy at the start of round {number}",
             imagined=part["improve"]["imagined_before"],
-            real=part["practice"]["success"].get("policy"),  # a round may practise without the policy
+            real=part["collection"]["success"].get("policy"),  # a round may practise without the policy
         )
         for number, part in enumerate(rounds, start=1)
     ]
@@ -262,7 +262,7 @@ def data_budget(loop: Loop, metrics: Mapping[str, Any]) -> list[DataUse]:
     demos = loop.run.stage("01-demonstrations").summary["success"]
     uses = [DataUse("demonstrations", sum(rate["n"] for rate in demos.values()), "supervised policy, world model")]
     for number, part in enumerate(metrics["rounds"], start=1):
-        for source, rate in part["practice"]["success"].items():
+        for source, rate in part["collection"]["success"].items():
             uses.append(DataUse(f"round {number}: {source}", rate["n"], "world model, keyframes, gates"))
     uses.append(DataUse("evaluation", 2 * metrics["before"]["success"]["n"], "before and after, the same states"))
     return uses

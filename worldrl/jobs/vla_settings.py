@@ -32,7 +32,7 @@ class Practice:
         policy_episodes: per task, by the round's policy, sampled.
         expert_episodes: per task, by the scripted expert with noise and misplaced goals that tries each skill once, whatever
             becomes of it: near misses and successes whose actions do not tell the outcome. A foreign suite's has noise only.
-        dream_episodes: per task, what the round's policy did in the dreams of the world model so far, executed in the
+        imagined_episodes: per task, what the round's policy did in the dreams of the world model so far, executed in the
             simulator: where imagination is about to be believed. None in round 1 of ``start=scratch``.
         noise: action noise of that expert, as a fraction of the action range.
         goal_offset: error of its goals, standard deviation (m); of the embedded suite.
@@ -44,7 +44,7 @@ class Practice:
 
     policy_episodes: int = 60
     expert_episodes: int = 40
-    dream_episodes: int = 60
+    imagined_episodes: int = 60
     noise: float = 0.15
     goal_offset: float = 0.015
     hold_steps: int = 8
@@ -54,13 +54,13 @@ class Practice:
     def __post_init__(self) -> None:
         """Check the ranges."""
         if not 0 <= self.near_goal_share <= 1:
-            raise SettingError(f"practice.near_goal_share must lie in [0, 1], got {self.near_goal_share}")
+            raise SettingError(f"collection.near_goal_share must lie in [0, 1], got {self.near_goal_share}")
         if self.near_goal_weight < 2:
             raise SettingError(
-                f"practice.near_goal_weight must be at least 2 (1 repeats nothing), got {self.near_goal_weight}"
+                f"collection.near_goal_weight must be at least 2 (1 repeats nothing), got {self.near_goal_weight}"
             )
-        for name in ("policy_episodes", "expert_episodes", "dream_episodes", "noise", "goal_offset", "hold_steps"):
-            non_negative(f"practice.{name}", getattr(self, name))
+        for name in ("policy_episodes", "expert_episodes", "imagined_episodes", "noise", "goal_offset", "hold_steps"):
+            non_negative(f"collection.{name}", getattr(self, name))
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Scratch:
     """What replaces the bundled weights when ``start=scratch``: more episodes and a longer training in round 1.
 
     Attributes:
-        expert_episodes: per task, instead of ``practice.expert_episodes``.
+        expert_episodes: per task, instead of ``collection.expert_episodes``.
         training: of codec and dynamics.
     """
 
@@ -91,7 +91,7 @@ class Evaluation:
     """The paired measurement of before and after, in the simulator.
 
     Attributes:
-        episodes_per_task: initial states of each task.
+        episodes: initial states of each task.
         seed: of the initial states; training never uses it. 1000 is kept for reported numbers. A foreign suite's are
             stored and are the last of them, which training never uses.
         temperature: null decodes greedily.
@@ -99,7 +99,7 @@ class Evaluation:
         verify: imagined rollouts per task that are replayed in the simulator with the same actions.
     """
 
-    episodes_per_task: int = 100
+    episodes: int = 100
     seed: int = 1000
     temperature: float | None = None
     videos: int = 1
@@ -107,7 +107,7 @@ class Evaluation:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        positive("evaluation.episodes_per_task", self.episodes_per_task)
+        positive("evaluation.episodes", self.episodes)
         non_negative("evaluation.videos", self.videos)
         positive("evaluation.verify", self.verify)
 
@@ -164,7 +164,7 @@ class TrainVlaSettings:
     target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
     policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
     cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=4000, batch_size=96))
-    practice: Practice = field(default_factory=Practice)
+    collection: Practice = field(default_factory=Practice)
     world_model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
     training: WorldModelTraining = field(
         default_factory=lambda: WorldModelTraining(

@@ -23,6 +23,7 @@ from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import Policy
 from worldrl.core.jsonfile import difference
+from worldrl.core.renames import current_results
 from worldrl.core.stats import Rate, wilson
 from worldrl.data.dataset import EpisodeDataset, assumed
 from worldrl.evaluation.trained_on import merged, trained_on
@@ -156,31 +157,35 @@ def practice(loop: Loop, number: int, policy: Path, world: Path | None) -> Path:
     """Record the policy's own rollouts, the varied expert's, and what the policy did in the dreams of ``world``."""
     stage = loop.run.stage(f"round-{number}-1-practice")
     if not stage.finished:
-        settings, exploration = loop.settings.practice, loop.settings.improvement.exploration
+        settings, exploration = loop.settings.collection, loop.settings.improvement.exploration
         expert_episodes = settings.expert_episodes if world is not None else loop.settings.scratch.expert_episodes
         sources: list[tuple[str, AnyActor, int]] = [
-            ("policy", PolicyActor(str(policy), **asdict(exploration)), settings.policy_episodes),
+            (
+                "policy",
+                PolicyActor(str(policy), exploration.temperature, exploration.noise_correlation),
+                settings.policy_episodes,
+            ),
             (*loop.arena.various(settings), expert_episodes),
         ]
         plans = [
             CollectPlan(actor, loop.specs(source, count, loop.seed("practice", number, source)))
             for source, actor, count in sources
         ]
-        if world is not None and settings.dream_episodes:
+        if world is not None and settings.imagined_episodes:
             model, _ = load_world_model(loop, world)
             plan = dream_plan(
                 stage.folder / "dreams.npz",
                 model,
                 load_policy(policy, str(loop.device)),
                 loop.tasks,
-                settings.dream_episodes,
+                settings.imagined_episodes,
                 seed=loop.seed("practice", number, "dream"),
                 image_size=loop.settings.policy.image_size,
                 exploration=exploration,
                 ground=loop.arena.ground,
             )
             plans.append(plan)
-        loop.finish(stage, {"success": loop.collect(stage.folder / DATASET, plans)})
+        loop.finish(stage, {"success": current_results(loop.collect(stage.folder / DATASET, plans))})
     return stage.folder / DATASET
 
 
@@ -197,7 +202,7 @@ def world_model(
         model = starting_world_model(start, config, embodiment, seed=seed, device=loop.device)
         training, calibration, _ = practice_split(loop, practices)
         recorded, looks = [*load(demos), *training], restyled(loop, demos, practices)
-        near = near_failures(settings.practice, training)
+        near = near_failures(settings.collection, training)
         numbers = learn_world_model(
             stage.folder,
             model,

@@ -37,16 +37,16 @@ def round_judge(loop: Loop, number: int, model: AnyVideoModel, demos: Path, prac
         SettingError: the agreement of jurors was asked for, and the world model has fewer than two.
     """
     config = loop.settings.improvement.trust
-    if config.sign == OFF:
+    if config.confidence_score == OFF:
         return None
-    if config.sign == JURORS and model.config.outcome.jury < 2:
+    if config.confidence_score == JURORS and model.config.outcome.ensemble_size < 2:
         raise SettingError(
-            f"improvement.trust.sign={JURORS}: this world model has one juror at most, who agrees with himself; begin with one that was trained "
-            "with outcome.jury=3, or take another sign"
+            f"improvement.trust.confidence_score={JURORS}: this world model has one juror at most, who agrees with himself; begin with one that was trained "
+            "with outcome.ensemble_size=3, or take another sign"
         )
-    if config.sign not in READ:
+    if config.confidence_score not in READ:
         return Judge(config)
-    if config.sign == MOTION:
+    if config.confidence_score == MOTION:
         return Judge(config, motion_check(loop, number, model, practices))
     return Judge(config, grasp_check(loop, number, model, demos, practices))
 

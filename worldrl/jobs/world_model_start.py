@@ -82,15 +82,15 @@ def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelT
     require_kind(start, config)
     held = config_of(start)
     taken = extended_config(held, config)
-    if taken.outcome.jury > held.outcome.jury and not training.outcome_steps:
+    if taken.outcome.ensemble_size > held.outcome.ensemble_size and not training.outcome_steps:
         raise SettingError(
-            f"outcome.jury={taken.outcome.jury} adds jurors to the {held.outcome.jury} of {weights_folder(start)}, which "
+            f"outcome.ensemble_size={taken.outcome.ensemble_size} adds jurors to the {held.outcome.ensemble_size} of {weights_folder(start)}, which "
             "training.outcome_steps=0 leaves untrained; give it steps"
         )
-    if taken.outcome.told != held.outcome.told and not training.outcome_steps:
+    if taken.outcome.conditioning != held.outcome.conditioning and not training.outcome_steps:
         raise SettingError(
-            f"outcome.told={taken.outcome.told}: the outcome head of {weights_folder(start)} has learned from "
-            f"{held.outcome.told}, and training.outcome_steps=0 does not train it again; give it steps"
+            f"outcome.conditioning={taken.outcome.conditioning}: the outcome head of {weights_folder(start)} has learned from "
+            f"{held.outcome.conditioning}, and training.outcome_steps=0 does not train it again; give it steps"
         )
     _tell(start, config.to_json(), held.to_json(), taken.to_json())
 
@@ -197,7 +197,7 @@ def wan_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> WanConfig:
     if refused := [
         f"wan.model.{name}={value} ({old})"
         for name, (old, value) in changes(own, asked).items()
-        if name not in FREE | WAN_FREE or name == "outcome.jury"
+        if name not in FREE | WAN_FREE or name == "outcome.ensemble_size"
     ]:
         raise SettingError(
             f"start: the weights in {folder} are not made for {', '.join(refused)}, in brackets what they are made for; leave "
@@ -207,9 +207,9 @@ def wan_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> WanConfig:
 
 
 def _require_trained_jury(config: WanSettings) -> None:
-    if (jury := config.model.outcome.jury) and not config.training.outcome_steps:
+    if (jury := config.model.outcome.ensemble_size) and not config.training.outcome_steps:
         raise SettingError(
-            f"wan.model.outcome.jury={jury}: its jurors would stay random; give wan.training.outcome_steps above 0, or jury=0"
+            f"wan.model.outcome.ensemble_size={jury}: its jurors would stay random; give wan.training.outcome_steps above 0, or ensemble_size=0"
         )
 
 

@@ -46,21 +46,21 @@ class Exploration:
 
     Attributes:
         temperature: divides the logits.
-        lasting: share of the draws' variance that stays the same over a rollout; 0 draws every token apart.
+        noise_correlation: share of the draws' variance that stays the same over a rollout; 0 draws every token apart.
     """
 
     temperature: float = 1.0
-    lasting: float = 0.3
+    noise_correlation: float = 0.3
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         if not self.temperature > 0:
             raise SettingError(f"exploration.temperature must be above 0, got {self.temperature}")
-        if not 0 <= self.lasting <= 1:
-            raise SettingError(f"exploration.lasting must lie in [0, 1], got {self.lasting}")
+        if not 0 <= self.noise_correlation <= 1:
+            raise SettingError(f"exploration.noise_correlation must lie in [0, 1], got {self.noise_correlation}")
 
     def habit(self, generators: Sequence[torch.Generator], size: int) -> Habit | None:
         """Draw each rollout's lasting part, ``size`` numbers of an action, from its stream; None where nothing lasts."""
-        if self.lasting == 0:
+        if self.noise_correlation == 0:
             return None
-        return Habit(torch.stack([torch.randn(size, generator=g) for g in generators]), self.lasting)
+        return Habit(torch.stack([torch.randn(size, generator=g) for g in generators]), self.noise_correlation)

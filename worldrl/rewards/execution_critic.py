@@ -4,13 +4,13 @@ EVA's executability asks whether a decoded motion is smooth and keeps the robot'
 beside the handle, and no rule tells that from the joints. Executed plans do: a small ensemble reads the targets q_1..q_T that an
 inverse dynamics reads off a video's frames, and the instruction, and is trained on what came of such plans::
 
-    x = (q - mean) / deviation,     p_k = sigmoid(f_k(x, instruction)),     R = mean_k p_k - std_k p_k - far min((d/reach - 1)+, 1)
+    x = (q - mean) / deviation,     p_k = sigmoid(f_k(x, instruction)),     R = mean_k p_k - std_k p_k - distance_penalty min((d/reach - 1)+, 1)
 
 The members learn from resamples of the plans, share the encoder of the sentence and are trained in one step of one optimiser, so
 they disagree by less than members trained apart would, about sentences above all. What they disagree by is taken off. That holds
 alignment back where they differ; far from all that was executed they may agree and be wrong. There the distance speaks: d is
 Mahalanobis's, of x to the executed plans of all sentences, and ``reach`` what 99 % of plans kept to that it was not fitted to. With
-``far`` = 1 a plan at twice the reach earns nothing, whatever the members say, and within the reach nothing changes.
+``distance_penalty`` = 1 a plan at twice the reach earns nothing, whatever the members say, and within the reach nothing changes.
 
 A video shorter than the plans that were executed holds its last targets, as its execution does.
 
@@ -65,7 +65,7 @@ class ExecutionConfig:
         batch: plans per member and step.
         learning_rate: peak, warm-up cosine.
         weight_decay: AdamW.
-        far: what is taken off a plan that lies twice as far from the executed ones as these reach; 0 asks for no distance.
+        distance_penalty: what is taken off a plan that lies twice as far from the executed ones as these reach; 0 asks for no distance.
     """
 
     members: int = 5
@@ -76,7 +76,7 @@ class ExecutionConfig:
     batch: int = 64
     learning_rate: float = 1e-3
     weight_decay: float = 0.01
-    far: float = 0.0
+    distance_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -85,8 +85,8 @@ class ExecutionConfig:
         require_at_least_one(self, ("hidden", "steps", "batch"), of="execution")
         if not 0 <= self.dropout < 1:
             raise SettingError(f"execution.dropout must lie in [0, 1), got {self.dropout}")
-        if not self.far >= 0:
-            raise SettingError(f"execution.far must be 0 or more, got {self.far}")
+        if not self.distance_penalty >= 0:
+            raise SettingError(f"execution.distance_penalty must be 0 or more, got {self.distance_penalty}")
 
 
 def pessimistic(logit: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class ExecutionCritic(nn.Module):
             fan_in_uniform(layer)
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("deviation", torch.ones(width))
-        if config.far:
+        if config.distance_penalty:
             size = frames * width
             self.register_buffer("centre", torch.zeros(size))
             self.register_buffer("whiten", torch.eye(size))
@@ -160,7 +160,7 @@ class ExecutionCritic(nn.Module):
         """Take mean and deviation of each target, and how far such plans reach, from executed plans ``[N, T, D]``."""
         self.get_buffer("mean").copy_(read.mean(dim=(0, 1)))
         self.get_buffer("deviation").copy_(read.std(dim=(0, 1)).clamp_min(LEAST_DEVIATION))
-        if self.config.far:
+        if self.config.distance_penalty:
             path = self.standardised(read)
             self.get_buffer("centre").copy_(path.mean(dim=0))
             self.get_buffer("whiten").copy_(whitening(path))
@@ -177,7 +177,7 @@ class ExecutionCritic(nn.Module):
 
     def beyond(self, read: Tensor) -> Tensor:
         """Return min((d/reach - 1)+, 1) of plans' targets ``[N, T, D]``: how far they lie beyond all executed ones, ``[N]``."""
-        if not self.config.far:
+        if not self.config.distance_penalty:
             return read.new_zeros(len(read))
         away = distance(self.standardised(read), self.get_buffer("centre"), self.get_buffer("whiten"))
         return (away / self.get_buffer("reach") - 1).clamp(0, 1)
@@ -192,7 +192,7 @@ class ExecutionCritic(nn.Module):
         """R of plans' targets ``[N, T, D]``, float32 ``[N]``."""
         rows = self.inputs(read, instruction)
         sure = pessimistic(self(rows.expand(self.config.members, *rows.shape)))
-        return sure - self.config.far * self.beyond(read)
+        return sure - self.config.distance_penalty * self.beyond(read)
 
     def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
         """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""

@@ -57,11 +57,11 @@ class SuccessReward:
         return torch.from_numpy(debounced_score(probability, debounce))[:, None]
 
     def _check(self, videos: ImaginedVideos) -> None:
-        own, needed = self.judge.config.outcome.told, "instruction" if videos.action is None else "actions"
+        own, needed = self.judge.config.outcome.conditioning, "instruction" if videos.action is None else "actions"
         if own != needed:
             raise SettingError(
                 f"folders.success: that world model's outcome head was told {own}, these videos {needed}; train it with "
-                f"worldrl train-world-model start=FOLDER model.outcome.told={needed} training.steps=0 training.outcome_steps=2000"
+                f"worldrl train-world-model start=FOLDER model.outcome.conditioning={needed} training.steps=0 training.outcome_steps=2000"
             )
         apart = self.judge.frame_stride / self.judge.embodiment.control_hz
         if abs(videos.frame_s - apart) > 1e-6:

@@ -15,12 +15,12 @@ from worldrl.rollout.redreams import Opinions
 
 SIGNS: Mapping[str, str] = {
     "score": "the dream's own score: its debounced probability of success",
-    "mean_opinion": "mean score of the dream and its further opinions: same actions, other noise",
-    "least_opinion": "least of those scores",
-    "agreement_of_jurors": "minus the largest standard deviation between the outcome jurors",
-    "agreement_of_latents": "minus the largest spread of the latents between opinions",
-    "agreement_of_motion": "minus the largest surprise of inverse dynamics: do its frames show the commanded motion?",
-    "agreement_of_grasp": "minus the surprise of inverse dynamics at the closing of the hand: does it close where the object was?",
+    "mean_resampled": "mean score of the dream and its further opinions: same actions, other noise",
+    "min_resampled": "least of those scores",
+    "member_agreement": "minus the largest standard deviation between the outcome jurors",
+    "latent_agreement": "minus the largest spread of the latents between opinions",
+    "motion_agreement": "minus the largest surprise of inverse dynamics: do its frames show the commanded motion?",
+    "grasp_agreement": "minus the surprise of inverse dynamics at the closing of the hand: does it close where the object was?",
 }
 
 
@@ -43,11 +43,11 @@ def signs_of_trust(
     score = np.stack([debounced_score(heard, debounce) for heard in (own, *opinions.probability)])
     signs = {
         "score": score[0],
-        "mean_opinion": score.mean(axis=0),
-        "least_opinion": score.min(axis=0),
-        "agreement_of_jurors": -opinions.doubt.max(axis=1),
-        "agreement_of_latents": -opinions.spread.max(axis=1),
-        **({} if surprise is None else {"agreement_of_motion": -surprise.max(axis=1)}),
-        **({} if grasp is None else {"agreement_of_grasp": -grasp}),
+        "mean_resampled": score.mean(axis=0),
+        "min_resampled": score.min(axis=0),
+        "member_agreement": -opinions.doubt.max(axis=1),
+        "latent_agreement": -opinions.spread.max(axis=1),
+        **({} if surprise is None else {"motion_agreement": -surprise.max(axis=1)}),
+        **({} if grasp is None else {"grasp_agreement": -grasp}),
     }
     return {name: np.asarray(sign, np.float64) for name, sign in signs.items()}

@@ -55,7 +55,7 @@ class StagedConfig:
         stages: how often the best is chosen.
         stage_chunks: chunks per stage.
         attempts: how often a stage may be proposed until it is accepted; the best of all is kept if none is.
-        least: reward term to the least value at which a stage is accepted; terms that are not named may be anything. None named
+        min_reward: reward term to the least value at which a stage is accepted; terms that are not named may be anything. None named
             judges nothing: the best proposal is kept, and nobody can say whether it is good enough.
     """
 
@@ -63,14 +63,14 @@ class StagedConfig:
     stages: int = 1
     stage_chunks: int = 4
     attempts: int = 1
-    least: dict[str, float] = field(default_factory=dict[str, float])
+    min_reward: dict[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
         """Check the ranges."""
         require_at_least_one(self, ("proposals", "stages", "stage_chunks", "attempts"), of="staged")
-        if self.attempts > 1 and not self.least:
+        if self.attempts > 1 and not self.min_reward:
             raise SettingError(
-                f"staged.attempts: {self.attempts} attempts need something to fail by; give staged.least.TERM=VALUE, or more "
+                f"staged.attempts: {self.attempts} attempts need something to fail by; give staged.min_reward.TERM=VALUE, or more "
                 "staged.proposals"
             )
 
@@ -84,7 +84,7 @@ class StagedPlans:
         latent: float32 ``[N, T, c, h, w]``.
         state: of the planner after them, ``N`` rows.
         terms: of the finished plans ``[N, P]``.
-        accepted: bool ``[stages, N]``; None where nothing was judged, since ``least`` names no term.
+        accepted: bool ``[stages, N]``; None where nothing was judged, since ``min_reward`` names no term.
         attempts: int64 ``[stages, N]``, how many were needed.
         chunks: chunks that were imagined in all: the cost.
     """
@@ -128,10 +128,12 @@ def staged_rollouts(
         The chosen plans.
 
     Raises:
-        SettingError: ``least`` names a term that the reward does not have, or there is no record.
+        SettingError: ``min_reward`` names a term that the reward does not have, or there is no record.
     """
-    if unknown := sorted(set(config.least) - set(reward.names)):
-        raise SettingError(f"staged.least: the reward has no term {unknown[0]!r}; it has {', '.join(reward.names)}")
+    if unknown := sorted(set(config.min_reward) - set(reward.names)):
+        raise SettingError(
+            f"staged.min_reward: the reward has no term {unknown[0]!r}; it has {', '.join(reward.names)}"
+        )
     if not records:
         raise SettingError("staged rollouts need at least one record, received none")
     return _Stages(planner, reward, mix, records, config, frame_s, seed).run()
@@ -182,7 +184,7 @@ class _Stages:
         assert latent is not None  # there is at least one stage
         if videos is None:
             videos = self._videos(latent, torch.arange(len(self.records)))
-        judged = torch.stack(accepted) if self.config.least else None
+        judged = torch.stack(accepted) if self.config.min_reward else None
         return StagedPlans(videos, latent, state, terms, judged, torch.stack(attempts), chunks)
 
     def _propose_until_accepted(self, state: Any, latent: Tensor | None, stage: int) -> tuple[_Proposals, Tensor]:
@@ -230,7 +232,7 @@ class _Stages:
         return torch.stack(best), torch.tensor(found)
 
     def _good(self, terms: Tensor) -> Tensor:
-        least = [self.config.least.get(name, -torch.inf) for name in self.reward.names]
+        least = [self.config.min_reward.get(name, -torch.inf) for name in self.reward.names]
         return (terms >= torch.tensor(least)).all(dim=1)
 
     def _videos(self, latent: Tensor, plan: Tensor) -> ImaginedVideos:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from worldrl.core.errors import SettingError, nearest
+from worldrl.core.renames import current_config
 from worldrl.world_models.unet_config import UNetConfig
 
 Kind = TypeVar("Kind", bound=StrEnum)
@@ -191,7 +192,7 @@ class GripperHeadConfig:
     loss_weight: float = 0.3
 
 
-TOLD = ("actions", "instruction")
+CONDITIONINGS = ("actions", "instruction")
 """What a video is made from."""
 
 
@@ -200,28 +201,30 @@ class OutcomeHeadConfig:
     """Outcome head, and when its probability counts as success.
 
     Attributes:
-        told: what its training tells of the episodes that it judges: ``actions`` (imagined from them: practice in
+        conditioning: what its training tells of the episodes that it judges: ``actions`` (imagined from them: practice in
             imagination), or ``instruction`` (recorded frames read without actions: a judge of planned videos).
         width: of a juror's belief.
-        jury: heads that judge together; their mean probability counts, their spread is doubt.
+        ensemble_size: heads that judge together; their mean probability counts, their spread is doubt.
         threshold: probability from which a frame counts as success; calibrated on held-out rollouts.
-        least_threshold: calibration never goes below this.
+        min_threshold: calibration never goes below this.
         debounce: consecutive frames over the threshold that make a success.
     """
 
     width: int = 128
-    jury: int = 1
+    ensemble_size: int = 1
     threshold: float = 0.7
-    least_threshold: float = 0.5
+    min_threshold: float = 0.5
     debounce: int = 2
-    told: str = "actions"
+    conditioning: str = "actions"
 
     def __post_init__(self) -> None:
         """Reject a jury of none, and one that is told anything else."""
-        if self.told not in TOLD:
-            raise SettingError(f"outcome.told: unknown value {self.told!r}{nearest(self.told, TOLD)}")
-        if self.jury < 1:
-            raise SettingError(f"outcome.jury must be at least 1, got {self.jury}")
+        if self.conditioning not in CONDITIONINGS:
+            raise SettingError(
+                f"outcome.conditioning: unknown value {self.conditioning!r}{nearest(self.conditioning, CONDITIONINGS)}"
+            )
+        if self.ensemble_size < 1:
+            raise SettingError(f"outcome.ensemble_size must be at least 1, got {self.ensemble_size}")
 
 
 @dataclass
@@ -284,6 +287,7 @@ class VideoWorldModelConfig:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> VideoWorldModelConfig:
         """Rebuild from :meth:`to_json`; unknown keys raise TypeError, and keys younger than the file take their defaults."""
+        data = current_config(data)
         unet = UNetConfig(**data["dynamics"].get("unet", {}))
         return cls(
             codec=CodecConfig(**data["codec"]),

@@ -22,8 +22,8 @@ FREE = frozenset(
         "dynamics.unet.sigma_low", "dynamics.unet.sigma_high", "dynamics.unet.sigma_start", "dynamics.unet.rho",
         "dynamics.unet.sampling_steps", "dynamics.unet.order",
         "success.loss_weight", "success.positive_weight", "success.noise_weight", "gripper.loss_weight",
-        "outcome.jury", "outcome.threshold", "outcome.least_threshold", "outcome.debounce",
-        "outcome.told",
+        "outcome.ensemble_size", "outcome.threshold", "outcome.min_threshold", "outcome.debounce",
+        "outcome.conditioning",
     }
 )  # fmt: skip
 """Settings that fit any weights: of losses, of training, of sampling, of what counts; and what can be added untrained."""
@@ -76,7 +76,7 @@ def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) 
 def _fits(name: str, old: Any, value: Any, held: VideoWorldModelConfig) -> bool:
     if name.startswith(RESTORER):
         return not held.restorer.width
-    return name in FREE and not (name == "outcome.jury" and value < old)
+    return name in FREE and not (name == "outcome.ensemble_size" and value < old)
 
 
 def asked_for(wanted: dict[str, Any], default: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:

@@ -60,12 +60,12 @@ class OutcomeJury(nn.Module):
     Args:
         width: width of one frame's findings.
         hidden: width ``b`` of each belief.
-        jury: heads ``J``.
+        ensemble_size: heads ``J``.
     """
 
-    def __init__(self, width: int, hidden: int, jury: int):
+    def __init__(self, width: int, hidden: int, ensemble_size: int):
         super().__init__()
-        self.jurors = nn.ModuleList([OutcomeHead(width, hidden) for _ in range(jury)])
+        self.jurors = nn.ModuleList([OutcomeHead(width, hidden) for _ in range(ensemble_size)])
 
     @property
     def members(self) -> list[OutcomeHead]:

@@ -4,7 +4,7 @@ Each episode is imagined from its beginning and from somewhere in its middle (``
 twice: with a sentence for its task against what really came, and with one that
 it certainly does not fulfil, against failure throughout.
 
-A judge of planned videos (``outcome.told=instruction``) has no actions to go by, and a plan imagined in an episode's place would
+A judge of planned videos (``outcome.conditioning=instruction``) has no actions to go by, and a plan imagined in an episode's place would
 not lead to that episode's outcome. It learns from the recorded frames themselves, read without their actions (``reading``).
 
 Shapes legend: ``E`` imagined episodes, ``T`` frames, padded to whole chunks of the longest, ``d`` width of the dynamics.
@@ -121,7 +121,9 @@ def fit_outcome(
     """
     jury = model.outcome
     if jury is None:
-        raise SettingError("outcome.jury: this world model has no outcome head to train; give it at least one juror")
+        raise SettingError(
+            "outcome.ensemble_size: this world model has no outcome head to train; give it at least one juror"
+        )
     told = _found(
         folder, lambda: imagine_episodes(model, episodes, config, sentences, seed=seed, series=series, batch=rows)
     )
@@ -194,7 +196,7 @@ def _tell_both_ways(
     # Half of the episodes tell everything about a lie: the others must not become rare.
     versions = [relabel(batch, sentences, share, generator) for share in (0.0, 1.0)]
     drawn = on_device(generator, model.device)
-    if isinstance(model, VideoWorldModel) and model.config.outcome.told == "instruction":
+    if isinstance(model, VideoWorldModel) and model.config.outcome.conditioning == "instruction":
         findings = _findings_read(model, batch, versions, config, drawn)
     else:
         findings = _findings(model, batch, versions, config, drawn)

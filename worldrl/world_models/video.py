@@ -98,7 +98,7 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
         sizes = (self.dynamics.width, self.dynamics.heads, config.dynamics.chunk_frames)
         self.success = SuccessHead(*sizes)
         self.gripper = GripperHead(*sizes, len(embodiment.actions.grippers))
-        self.outcome = OutcomeJury(2 * self.dynamics.width, config.outcome.width, config.outcome.jury)
+        self.outcome = OutcomeJury(2 * self.dynamics.width, config.outcome.width, config.outcome.ensemble_size)
         self.restorer = FrameRestorer(config.restorer) if config.restorer.width else None
 
     @property

@@ -65,7 +65,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
         self.success = WanSuccess(self.dynamics.width, config.success, config.dynamics.chunk_frames)
         add_adapter(self.dynamics.transformer, config.dynamics)
         head = config.outcome
-        self.outcome = OutcomeJury(config.success.width, head.width, head.jury) if head.jury else None
+        self.outcome = OutcomeJury(config.success.width, head.width, head.ensemble_size) if head.ensemble_size else None
         for name, parameter in self.named_parameters():
             parameter.requires_grad_(is_trained(name, config.dynamics))
         self.eval()

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from worldrl.core.errors import SettingError, nearest
+from worldrl.core.renames import current_config
 from worldrl.world_models.config import SuccessHeadConfig
 
 GROUP = 4
@@ -156,23 +157,25 @@ class WanOutcomeConfig:
     """Who judges a whole dream, and when the probability counts as success.
 
     Attributes:
-        jury: outcome heads that judge together, on what the success head finds; with 0, its own probability counts.
+        ensemble_size: outcome heads that judge together, on what the success head finds; with 0, its own probability counts.
         width: of a juror's belief.
         threshold: probability from which a frame counts; calibrated on held-out rollouts.
-        least_threshold: calibration never goes below this.
+        min_threshold: calibration never goes below this.
         debounce: consecutive frames over the threshold that make a success.
     """
 
-    jury: int = 0
+    ensemble_size: int = 0
     width: int = 128
     threshold: float = 0.7
-    least_threshold: float = 0.5
+    min_threshold: float = 0.5
     debounce: int = 2
 
     def __post_init__(self) -> None:
         """Reject a negative jury."""
-        if self.jury < 0:
-            raise SettingError(f"outcome.jury must not be negative, got {self.jury}; 0 is no outcome head")
+        if self.ensemble_size < 0:
+            raise SettingError(
+                f"outcome.ensemble_size must not be negative, got {self.ensemble_size}; 0 is no outcome head"
+            )
 
 
 @dataclass
@@ -187,6 +190,7 @@ class WanConfig:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> WanConfig:
         """Rebuild from :meth:`to_json`; unknown keys raise TypeError."""
+        data = current_config(data)
         return cls(
             codec=WanCodecConfig(**data["codec"]),
             dynamics=WanDynamicsConfig(**data["dynamics"]),

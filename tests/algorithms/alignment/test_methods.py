@@ -205,7 +205,7 @@ def test_the_whole_pool_in_full_is_what_sol_rl_is_held_against(make_task, monkey
         torch.testing.assert_close(getattr(seen[0], name), getattr(seen[1], name), rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(seen[0].around.memory, seen[1].around.memory, rtol=1e-3, atol=1e-4)
     with pytest.raises(SettingError, match="explored in full: give explore_steps=3 and explore_dtype=float32"):
-        SolRlConfig(8, 1, "float32", again=False, nft=nft)
+        SolRlConfig(8, 1, "float32", resample=False, nft=nft)
 
 
 def _shown(task, tree):

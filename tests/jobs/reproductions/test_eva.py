@@ -179,7 +179,7 @@ def test_seconds_on_the_way_are_the_logs_and_rows_the_historys():
 
 def test_the_critics_reward_is_mixed_in_where_there_was_practice():
     """Without it nothing changes; with it, of two plans alike in motion the one that will succeed is worth more."""
-    practised = replace(QUICK, practice=10, critic_weight=2.0)
+    practised = replace(QUICK, executed_plans=10, critic_weight=2.0)
     terms, group = torch.tensor([[5.0, 0.1], [5.0, 0.9], [8.0, 0.5]]), torch.zeros(3, dtype=torch.int64)
     assert torch.equal(mixture(QUICK)(terms[:, :1], group), terms[:, 0])
     value = mixture(practised)(terms, group)
@@ -209,8 +209,8 @@ def test_the_critics_reward_is_mixed_in_where_there_was_practice():
     ):
         with pytest.raises(SettingError, match=message):
             changed(QUICK, wrong)
-    for wrong in ({"practice": -1}, {"critic_weight": 0}):
-        with pytest.raises(SettingError, match="practice"):
+    for wrong in ({"executed_plans": -1}, {"critic_weight": 0}):
+        with pytest.raises(SettingError, match="executed_plans"):
             changed(QUICK, wrong)
 
 
@@ -224,7 +224,7 @@ def test_the_critic_is_made_once_of_all_tasks(make_world_model, tmp_path, monkey
 
     monkeypatch.setattr(eva_critic, "practise", practise)
     two = "BimanualOpenDrawer+BimanualPlaceCubeOnPlate"
-    settings = replace(QUICK, tasks=two, practice=20, kept=0.25, critic_steps=2, domain="randomised")
+    settings = replace(QUICK, tasks=two, executed_plans=20, kept=0.25, critic_steps=2, domain="randomised")
     idm = SimpleNamespace(basis=SimpleNamespace(rewards={"moving_executability": None}))
     parts = Parts(make_world_model(planning=True), idm, [], [], frame_s=0.1)
     found = eva_critic.with_critic(settings, 0, tmp_path / "run/stages/one", parts)
@@ -265,7 +265,7 @@ def test_seconds_before_a_kill_count(tmp_path, monkeypatch):
 
 def test_demonstrations_practice_and_tests_lie_in_one_domain(tmp_path, monkeypatch):
     """``change.domain`` is asked for wherever the simulator is."""
-    settings, seen = replace(SETTINGS["tiny"], domain="randomised", practice=2, limit_plans=3), []
+    settings, seen = replace(SETTINGS["tiny"], domain="randomised", executed_plans=2, limit_plans=3), []
     monkeypatch.setattr(
         eva_parts, "collect_dataset", lambda folder, plans, *, env_options, **over: seen.append(env_options.domain)
     )
@@ -310,11 +310,11 @@ def test_tasks_are_all_or_those_named():
 
 def test_arms_are_all_that_can_be_or_those_named():
     assert changed(QUICK, {"arms": "flow-grpo+none+best-of-n"}).methods == ("none", "best-of-n", "flow-grpo")
-    assert set(changed(QUICK, {"practice": 5}).methods) - set(QUICK.methods) == {"imitate"}
+    assert set(changed(QUICK, {"executed_plans": 5}).methods) - set(QUICK.methods) == {"imitate"}
     for wrong, message in (
         ("none+flow-grpo+bestofn", "did you mean 'best-of-n'"),
         ("flow-grpo", "add none"),
-        ("none+flow-grpo+imitate", r"change\.practice=N"),
+        ("none+flow-grpo+imitate", r"change\.executed_plans=N"),
     ):
         with pytest.raises(SettingError, match=message):
             changed(QUICK, {"arms": wrong})

@@ -21,14 +21,14 @@ from worldrl.rollout.decoded_plans import commanded, execute_targets
 from worldrl.rollout.specs import EpisodeSpec, spec_of
 
 TASK = "BimanualOpenDrawer"
-SMALL = replace(SETTINGS["tiny"], practice=3, image_size=16, hold_steps=2)
+SMALL = replace(SETTINGS["tiny"], executed_plans=3, image_size=16, hold_steps=2)
 SOURCE = stream_seed(0, "practice") % 2**31
 
 
 def test_controls_are_trained_for_what_alignment_costs():
     """2 iterations of 3 starts, 8 videos, 3 chunks, 4 steps: 144 (4 + 9) rows; a step has 10 windows, half with a chunk ahead."""
     sizes = {"iterations": 2, "prompts": 3, "chunks": 3, "denoising": 4, "batch": 10, "bootstrap": 0.5, "unroll": 2}
-    settings = replace(SETTINGS["quick"], practice=5, horizon=48, **sizes)
+    settings = replace(SETTINGS["quick"], executed_plans=5, horizon=48, **sizes)
     assert rows_per_step(settings) == 10 * (3 + 0.5 * 4)
     assert further_steps(settings, "imitate") == round(144 * 13 / 50)
     assert further_steps(settings, "longer") == round((144 * 13 + 5 * 3 * 4) / 50)
@@ -104,7 +104,13 @@ def test_every_kind_of_arm_runs_with_practice(monkeypatch, tmp_path):
 
     monkeypatch.setattr(eva_critic, "practise", practise)
     settings = replace(
-        SETTINGS["tiny"], practice=40, kept=0.5, critic_steps=4, limits_weight=0.5, limits_margin=0.3, limit_plans=3
+        SETTINGS["tiny"],
+        executed_plans=40,
+        kept=0.5,
+        critic_steps=4,
+        limits_weight=0.5,
+        limits_margin=0.3,
+        limit_plans=3,
     )
     arms = ("none", "longer", "imitate", "staged", "flow-grpo", "branch-grpo")
     folders = {arm: tmp_path / "run/stages" / arm for arm in arms}

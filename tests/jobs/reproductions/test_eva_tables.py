@@ -203,7 +203,7 @@ def test_fewer_arms_make_fewer_claims_and_rows():
     assert titles["Success against flow-grpo"] == ["best-of-n"]
     assert titles["Costs, means over seeds"] == ["none", "best-of-n", "flow-grpo"]
     assert findings.curves[2].y_label == "moving_executability"
-    whole = conclude(replace(QUICK, tests=2, practice=5), results())
+    whole = conclude(replace(QUICK, tests=2, executed_plans=5), results())
     assert [curve.y_label for curve in whole.curves[2:]] == [
         "(moving_executability + 40 x execution) / 5",
         "moving_executability",
@@ -216,7 +216,7 @@ def test_fewer_arms_make_fewer_claims_and_rows():
 
 def test_the_page_reads_what_it_says_it_reads():
     """Stages that hold only that are enough, so whoever has it can go on, and no other stage ends in a KeyError."""
-    settings, whole = replace(QUICK, tests=2, practice=5, limit_plans=3), results(foreseen_success=0.5)
+    settings, whole = replace(QUICK, tests=2, executed_plans=5, limit_plans=3), results(foreseen_success=0.5)
     for arm in ("none", *CONTROLS, *ALIGNED):
         whole[arm] = [{**found, "planned_violations": [0.1, 0.0, 0.2]} for found in whole[arm]]
     kept = {arm: [only(found, numbers_read(settings, arm)) for found in each] for arm, each in whole.items()}
@@ -270,7 +270,7 @@ def test_arms_are_compared_test_by_test():
 
 
 def test_practice_training_and_tests_are_all_counted():
-    table = cost_table(replace(QUICK, practice=10), results())
+    table = cost_table(replace(QUICK, executed_plans=10), results())
     rows = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
     assert list(rows) == ["practice and critic", "none", *CONTROLS, "best-of-n", "staged", *ALIGNED]
     first = rows["practice and critic"]

@@ -47,7 +47,7 @@ class SolRlConfig:
         explored: videos per prompt in the first stage.
         explore_steps: denoising steps in the first stage.
         explore_dtype: its number type: ``auto`` (bfloat16 where the device has units for it), ``float32`` or ``bfloat16``.
-        again: imagine the kept keys again in full; without, training is on the explored videos themselves, which is Sol-RL's own
+        resample: imagine the kept keys again in full; without, training is on the explored videos themselves, which is Sol-RL's own
             baseline where these are made in full (as many steps, the same number type).
         normalise_on: over which videos advantages are normalised: ``kept`` or ``explored``.
         nft: DiffusionNFT's settings, with the steps of the second stage.
@@ -56,7 +56,7 @@ class SolRlConfig:
     explored: int = 24
     explore_steps: int = 2
     explore_dtype: str = "auto"
-    again: bool = True
+    resample: bool = True
     normalise_on: str = "kept"
     nft: DiffusionNftConfig = field(default_factory=DiffusionNftConfig)
 
@@ -68,9 +68,9 @@ class SolRlConfig:
             )
         if self.explored < 2 or self.explore_steps < 1:
             raise SettingError("sol_rl needs explored of at least 2 and explore_steps of at least 1")
-        if not self.again and (self.explore_steps != self.nft.denoising.steps or self.explore_dtype != "float32"):
+        if not self.resample and (self.explore_steps != self.nft.denoising.steps or self.explore_dtype != "float32"):
             raise SettingError(
-                f"sol_rl.again=false trains on what was explored, so it must be explored in full: give explore_steps="
+                f"sol_rl.resample=false trains on what was explored, so it must be explored in full: give explore_steps="
                 f"{self.nft.denoising.steps} and explore_dtype=float32"
             )
 
@@ -161,7 +161,7 @@ class SolRl:
         kept = best_and_worst(value, group, task.config.group_size)
         logs.update(reward_logs(task, explored, group))
         logs["cost/explore_evaluations"] = torch.tensor(float(cheap.evaluations))
-        if not config.again:
+        if not config.resample:
             advantage = self._advantage(explored[kept], group[kept], explored, group)
             yield from self.nft.update(kept_chunks(cheap, kept, advantage), iteration, logs)
             return

@@ -81,7 +81,7 @@ SETTINGS: Mapping[str, EvaSettings] = {
     "paper": EvaSettings(),
     # A video model stopped early, so that there is something to align; the practised critic and the penalty are what aligns it.
     "full": replace(
-        QUICK, world_steps=1350, practice=960, iterations=24, prompts=8, look_every=6, tests=140, limits_weight=4.0,
+        QUICK, world_steps=1350, executed_plans=960, iterations=24, prompts=8, look_every=6, tests=140, limits_weight=4.0,
         limits_margin=0.3, limit_plans=4000, arms="none+flow-grpo+branch-grpo",
     ),
     "quick": QUICK,
@@ -96,7 +96,7 @@ SETTINGS: Mapping[str, EvaSettings] = {
 def run(settings: EvaSettings, cell: Cell, folder: Path) -> dict[str, Any]:
     """Make one arm and execute its plans; ``folder`` holds its checkpoints."""
     parts = open_parts(settings, cell.seed, folder)
-    if settings.practice:
+    if settings.executed_plans:
         parts = with_critic(settings, cell.seed, folder, parts)
     train = {**dict.fromkeys(ALIGNED, aligned), **dict.fromkeys(CONTROLS, trained_on)}.get(cell.method)
     trained = {} if train is None else train(settings, cell, parts, folder)
@@ -112,9 +112,9 @@ def numbers_read(settings: EvaSettings, method: str) -> list[str]:
     if method in GIVEN:
         return names
     names += [*MEASURES, MOTIONS, "per_plan.reward", "test_rows"]
-    if settings.practice:
+    if settings.executed_plans:
         names += [FORESEEN, f"per_plan.{FORESEEN}"]
-    if settings.practice and method == "none":
+    if settings.executed_plans and method == "none":
         names += [f"critic.{name}" for name in CRITIC_READ]
     if settings.limit_plans and method in MEASURED:
         names.append(PLANNED)

@@ -87,13 +87,13 @@ def given_actions(settings: EvaSettings, seed: int, parts: Parts, tried: Practic
     tasks, source = task_names_of(settings), states_seed(seed, PRACTICE)
     hit = tried.success.nonzero()[0]
     look = {"memory_frames": 1, "image_size": settings.image_size, "domain": settings.domain}
-    starts = simulator_starts(tasks, settings.practice, seed=source, **look)
+    starts = simulator_starts(tasks, settings.executed_plans, seed=source, **look)
     told = torch.from_numpy(np.stack([record.command for record in starts]))[hit]
     model = parts.model
     path = joint_path(told, tried.read[hit], model.frame_stride, model.embodiment.actions)
     return Dreams(
         task=tuple(starts[row].task for row in hit),
-        index=hit % settings.practice,
+        index=hit % settings.executed_plans,
         seed=np.full(len(hit), source, np.int64),
         action=path,
         probability=np.ones((len(hit), 1), np.float32),

@@ -37,7 +37,10 @@ def with_critic(settings: EvaSettings, seed: int, folder: Path, parts: Parts) ->
     place = shared(folder, f"critic-seed-{seed}", lambda place: timed(place, learn))
     took = [read_json(part / SPENT) for part in (practice, place)]
     spent = {name: took[0][name] + took[1][name] for name in took[0]}
-    rows = {"executed": settings.practice * len(task_names_of(settings)), "imagined_rows": practice_rows(settings)}
+    rows = {
+        "executed": settings.executed_plans * len(task_names_of(settings)),
+        "imagined_rows": practice_rows(settings),
+    }
     worth = {**read_json(place / WORTH), **rows, **spent}
     return replace(parts, critic=ExecutionCritic.load(place / CRITIC), critic_worth=worth)
 
@@ -65,7 +68,7 @@ def keep_practice(settings: EvaSettings, seed: int, parts: Parts, place: Path, m
     """Plan from states of their own and execute the plans; what was executed before a kill is kept."""
     planning = Planning(parts.model, parts.idm, parts.reward, mean_of_terms, seed)
     chunks = {task: chunks_to(settings, task) for task in task_names_of(settings)}
-    tried = practise(planning, chunks, settings.practice, place=place, domain=settings.domain, on_part=mark)
+    tried = practise(planning, chunks, settings.executed_plans, place=place, domain=settings.domain, on_part=mark)
     tried.save(place / TRIED)
 
 

@@ -64,7 +64,7 @@ class EvaSettings:
         idm_width: channels of the inverse dynamics.
         idm_steps: of its training.
         idm_rate: its peak learning rate.
-        practice: plans per task that are executed before any alignment, from states of their own, for a critic (``eva_critic``)
+        executed_plans: plans per task that are executed before any alignment, from states of their own, for a critic (``eva_critic``)
             whose reward is mixed with the executability by GDPO; 0 trains none.
         critic_steps: of the critic's training.
         critic_weight: of its reward beside the executability's 1.
@@ -118,7 +118,7 @@ class EvaSettings:
     idm_width: int = 48
     idm_steps: int = 12000
     idm_rate: float = 2e-3
-    practice: int = 0
+    executed_plans: int = 0
     critic_steps: int = 900
     critic_weight: float = 4.0
     limits_weight: float = 0.0
@@ -146,16 +146,16 @@ class EvaSettings:
         if self.domain not in DOMAINS:
             raise SettingError(f"change.domain must be one of {', '.join(DOMAINS)}, got {self.domain!r}")
         check_limits(self)
-        if self.practice < 0 or self.critic_weight <= 0:
+        if self.executed_plans < 0 or self.critic_weight <= 0:
             raise SettingError(
-                f"change.practice must be 0 or more and change.critic_weight above 0, got {self.practice} and {self.critic_weight}"
+                f"change.executed_plans must be 0 or more and change.critic_weight above 0, got {self.executed_plans} and {self.critic_weight}"
             )
 
     @property
     def methods(self) -> tuple[str, ...]:
         """The arms that are run, in their order."""
         if self.arms == ALL:
-            return tuple(arm for arm in ARMS if arm != "imitate" or self.practice)
+            return tuple(arm for arm in ARMS if arm != "imitate" or self.executed_plans)
         return tuple(arm for arm in ARMS if arm in self.arms.split("+"))
 
     @property
@@ -177,14 +177,14 @@ def check_arms(settings: EvaSettings) -> None:
             raise SettingError(f"change.arms: unknown arm {arm!r}{nearest(arm, ARMS)}")
     if missing := [arm for arm in COMPARED if arm not in named]:
         raise SettingError(f"change.arms: every claim is of {' and '.join(COMPARED)}; add {missing[0]}")
-    if "imitate" in named and not settings.practice:
-        raise SettingError("change.arms: imitate learns from executed plans; give change.practice=N with it")
+    if "imitate" in named and not settings.executed_plans:
+        raise SettingError("change.arms: imitate learns from executed plans; give change.executed_plans=N with it")
 
 
 def term_weights(settings: EvaSettings) -> dict[str, float]:
     """What is optimised: the reward's terms with their weights, in the order of ``Parts.reward``."""
     limits = {limits_term(settings): settings.limits_weight} if settings.limits_weight else {}
-    return {TERM: 1.0, **limits, **({EXECUTION: settings.critic_weight} if settings.practice else {})}
+    return {TERM: 1.0, **limits, **({EXECUTION: settings.critic_weight} if settings.executed_plans else {})}
 
 
 def limits_term(settings: EvaSettings) -> str:
@@ -224,7 +224,7 @@ def alignment_rows(settings: EvaSettings) -> int:
 
 def practice_rows(settings: EvaSettings) -> int:
     """What planning for practice costs."""
-    return settings.practice * plan_rows(settings)
+    return settings.executed_plans * plan_rows(settings)
 
 
 def plan_rows(settings: EvaSettings) -> int:

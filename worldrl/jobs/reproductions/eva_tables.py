@@ -120,7 +120,7 @@ def strata_of(settings: EvaSettings, found: Sequence[Mapping[str, Any]]) -> list
 
 def cost_table(settings: EvaSettings, results: Results) -> Table:
     """What practice and every planned arm cost, in episodes, rows of the network and seconds, and against its baseline."""
-    practice = [practice_row(results)] if settings.practice else []
+    practice = [practice_row(results)] if settings.executed_plans else []
     arms = arms_in(results, ARMS[len(GIVEN) :])
     rows = [*practice, *(arm_row(results, method) for method in arms)]
     heads = (
@@ -224,7 +224,7 @@ def limits_note(settings: EvaSettings) -> str:
 def critic_notes(settings: EvaSettings, results: Results) -> list[str]:
     """What is climbed besides, what it cost, and how well it knows plans that it has not learned from."""
     limits = limits_note(settings)
-    if not settings.practice:
+    if not settings.executed_plans:
         return [f"The reward is EVA's: it knows smoothness alone, so smooth failures have nothing to gain.{limits}"]
     worth = [found["critic"] for found in results["none"]]
     areas, pooled = (

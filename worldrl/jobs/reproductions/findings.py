@@ -79,7 +79,7 @@ class Claim:
     def metrics(self) -> dict[str, Any]:
         """For ``result.json``."""
         lo, hi = self.interval or (None, None)
-        head = {"sentence": self.sentence, "quantity": self.quantity, "verdict": self.verdict}
+        head = {"statement": self.sentence, "quantity": self.quantity, "verdict": self.verdict}
         counts = {"n": len(self.values), "undecided": self.undecided}
         return {**head, **counts, "mean": self.mean, "lo": lo, "hi": hi, "values": list(self.values)}
 

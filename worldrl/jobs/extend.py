@@ -1,4 +1,4 @@
-"""``worldrl prolong``: recorded episodes, continued beyond the time limit, to train world models that carry further."""
+"""``worldrl extend``: recorded episodes, continued beyond the time limit, to train world models that carry further."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ AT_ONCE = 16
 
 
 @dataclass
-class ProlongSettings:
+class ExtendSettings:
     """Which recording, and how far it goes on."""
 
-    data: str = setting("runs/collect/dataset", "dataset folder whose episodes go on")
-    run_dir: str = setting("runs/prolong", "where everything is written; the dataset goes to run_dir/dataset")
+    data: str = setting("runs/collect/dataset", "dataset folder whose episodes are extended")
+    run_dir: str = setting("runs/extend", "where everything is written; the dataset goes to run_dir/dataset")
     seed: int = setting(0, "chooses the episodes and what follows each")
     steps: int = setting(256, "control steps of each episode in the end")
     episodes: int = setting(0, "drawn per task; 0 takes all")
@@ -41,7 +41,7 @@ class ProlongSettings:
         one_of("continuation", self.continuation, CONTINUATIONS)
 
 
-def main(settings: ProlongSettings) -> dict[str, Any]:
+def main(settings: ExtendSettings) -> dict[str, Any]:
     """Execute what is missing, write ``result.json`` and print what came of it.
 
     Args:
@@ -54,17 +54,17 @@ def main(settings: ProlongSettings) -> dict[str, Any]:
         ArtefactError: an episode's initial state is unknown, or the simulator did not repeat it.
     """
     recorded = EpisodeDataset.open(Path(settings.data))
-    with open_run("prolong", settings) as run:
+    with open_run("extend", settings) as run:
         folder = run.path / DATASET
-        count = prolong(recorded, folder, settings)
+        count = extend(recorded, folder, settings)
         metrics = {"episodes": count, "frames": count * (settings.steps + 1)}
         run.write_result(metrics, seed=settings.seed, device="cpu")
         console().print(f"{count} episodes of {settings.steps} control steps in {folder}")
     return metrics
 
 
-def prolong(recorded: EpisodeDataset, folder: Path, settings: ProlongSettings) -> int:
-    """Record the prolonged episodes that ``folder`` does not hold yet; return how many it holds in the end."""
+def extend(recorded: EpisodeDataset, folder: Path, settings: ExtendSettings) -> int:
+    """Record the extended episodes that ``folder`` does not hold yet; return how many it holds in the end."""
     robot = one_arm(recorded.embodiment)
     scripts = [Script.of(recorded[row]) for row in draw(recorded, settings.episodes, seed=settings.seed)]
     actions = continue_all(
@@ -86,7 +86,7 @@ def prolong(recorded: EpisodeDataset, folder: Path, settings: ProlongSettings) -
         written = len(writer.records)
         if written > len(scripts):
             raise ArtefactError(f"{folder}: holds {written} episodes of {len(scripts)}; choose another run_dir")
-        with Progress("prolong", total=len(scripts), start=written, unit="episodes") as progress:
+        with Progress("extend", total=len(scripts), start=written, unit="episodes") as progress:
             for first in range(written, len(scripts), AT_ONCE):
                 rows = slice(first, first + AT_ONCE)
                 for run in true_runs(scripts[rows], actions[rows], image_size=size[0]):

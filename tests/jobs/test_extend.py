@@ -1,4 +1,4 @@
-"""Unit under test: ``worldrl prolong``, on episodes that the real simulator recorded and repeats."""
+"""Unit under test: ``worldrl extend``, on episodes that the real simulator recorded and repeats."""
 
 import os
 from dataclasses import replace
@@ -9,9 +9,9 @@ import pytest
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.jobs import collect, prolong
+from worldrl.jobs import collect, extend
 from worldrl.jobs.collect import CollectSettings
-from worldrl.jobs.prolong import ProlongSettings
+from worldrl.jobs.extend import ExtendSettings
 
 STEPS = 90
 
@@ -31,14 +31,14 @@ def recorded(tmp_path_factory):
     return folder / "dataset"
 
 
-def prolonged(recorded, folder, **over):
-    settings = ProlongSettings(**{"data": str(recorded), "run_dir": str(folder), "steps": STEPS, **over})
-    return prolong.main(settings), EpisodeDataset.open(folder / "dataset")
+def extended(recorded, folder, **over):
+    settings = ExtendSettings(**{"data": str(recorded), "run_dir": str(folder), "steps": STEPS, **over})
+    return extend.main(settings), EpisodeDataset.open(folder / "dataset")
 
 
 @pytest.fixture(scope="module")
 def whole(recorded, tmp_path_factory):
-    return prolonged(recorded, tmp_path_factory.mktemp("whole") / "run")
+    return extended(recorded, tmp_path_factory.mktemp("whole") / "run")
 
 
 def test_episodes_begin_as_recorded_and_go_on(recorded, whole):
@@ -58,7 +58,7 @@ def test_episodes_begin_as_recorded_and_go_on(recorded, whole):
 
 
 def test_a_run_cut_short_goes_on_to_the_same_bits(recorded, whole, tmp_path, monkeypatch):
-    true_runs, calls = prolong.true_runs, []
+    true_runs, calls = extend.true_runs, []
 
     def stops(*args, **kwargs):
         for run in true_runs(*args, **kwargs):
@@ -67,10 +67,10 @@ def test_a_run_cut_short_goes_on_to_the_same_bits(recorded, whole, tmp_path, mon
                 raise KeyboardInterrupt
             yield run
 
-    monkeypatch.setattr(prolong, "true_runs", stops)
+    monkeypatch.setattr(extend, "true_runs", stops)
     with pytest.raises(KeyboardInterrupt):
-        prolonged(recorded, tmp_path / "run")
-    _, found = prolonged(recorded, tmp_path / "run")
+        extended(recorded, tmp_path / "run")
+    _, found = extended(recorded, tmp_path / "run")
     assert len(calls) == 5  # the one that was cut, again
     for a, b in zip(found, whole[1], strict=True):
         np.testing.assert_array_equal(a.frames, b.frames)
@@ -78,7 +78,7 @@ def test_a_run_cut_short_goes_on_to_the_same_bits(recorded, whole, tmp_path, mon
 
 
 def test_some_episodes_are_drawn_of_each_task(recorded, tmp_path):
-    _, found = prolonged(recorded, tmp_path / "run", episodes=1, steps=60, continuation="hold")
+    _, found = extended(recorded, tmp_path / "run", episodes=1, steps=60, continuation="hold")
     assert [e.task for e in found] == ["CloseDrawer", "PickRedCube"]
 
 
@@ -89,11 +89,11 @@ def test_a_recording_that_the_simulator_does_not_repeat_is_refused(recorded, tmp
     ) as writer:
         writer.add_episode(replace(data[0], state=data[0].state + 0.1))
     with pytest.raises(ArtefactError, match="did not repeat"):
-        prolonged(tmp_path / "other", tmp_path / "run")
+        extended(tmp_path / "other", tmp_path / "run")
 
 
 def test_bad_settings_are_refused():
     with pytest.raises(SettingError, match="steps"):
-        ProlongSettings(steps=0)
+        ExtendSettings(steps=0)
     with pytest.raises(SettingError, match="continuation"):
-        ProlongSettings(continuation="magic")
+        ExtendSettings(continuation="magic")
