@@ -87,7 +87,7 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
         "--states", choices=(SAMPLED, STORED), default=SAMPLED, help="initial states of the seed, or stored ones"
     )
     parser.add_argument(
-        "--domains", nargs="+", choices=(CLEAN, RANDOMISED), default=[CLEAN], help="randomised is of two-armed tasks"
+        "--domains", nargs="+", choices=(CLEAN, RANDOMISED), default=[CLEAN], help="randomised is of bimanual tasks"
     )
     parser.add_argument("--episodes", type=int, default=100, help=f"of each task; {N_STORED} states are stored")
     parser.add_argument(
@@ -101,7 +101,7 @@ def parse(given: Sequence[str] | None) -> argparse.Namespace:
     args.tasks = args.tasks or (every if args.kind is None else worldrl_envs.task_names(args.kind))
     two_armed = worldrl_envs.task_names(BIMANUAL)
     if RANDOMISED in args.domains and (one := [task for task in args.tasks if task not in two_armed]):
-        parser.error(f"--domains randomised is of two-armed tasks, and {one[0]} is of one arm; give --kind bimanual")
+        parser.error(f"--domains randomised is of bimanual tasks, and {one[0]} is of one arm; give --kind bimanual")
     if args.states == STORED and args.episodes > N_STORED:
         parser.error(f"--episodes {args.episodes}: {N_STORED} states are stored of each task")
     if args.episodes < 1:

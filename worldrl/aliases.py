@@ -8,6 +8,7 @@ names (lerobot's, other benchmarks') are refused with a hint, because the neares
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 
 from worldrl.core.errors import SettingError
@@ -109,3 +110,28 @@ def current_tokens(command: str, tokens: Sequence[str]) -> tuple[list[str], list
             notes.append(f"value {text!r} of {new!r} is now called {value!r}; the old name still works")
         current.append(f"{new}={value}")
     return current, notes
+
+
+def say(notes: Sequence[str]) -> None:
+    """Write what must be known of old names to stderr, one line each."""
+    for note in notes:
+        sys.stderr.write(f"worldrl: {note}\n")
+
+
+def ungrouped(groups: Sequence[str], tokens: Sequence[str]) -> list[str]:
+    """Write ``--group name=value`` as ``group.name=value``.
+
+    Raises:
+        SettingError: nothing follows the flag.
+    """
+    words = iter(tokens)
+    plain: list[str] = []
+    for word in words:
+        if word.removeprefix("--") in groups and word.startswith("--"):
+            setting = next(words, None)
+            if setting is None:
+                raise SettingError(f"{word}: one of its settings must follow, for example {word} diff=0.05")
+            plain.append(f"{word[2:]}.{setting}")
+        else:
+            plain.append(word)
+    return plain

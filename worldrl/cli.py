@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from worldrl import __version__
-from worldrl.aliases import OLD_COMMANDS, current_command, current_tokens
+from worldrl.aliases import OLD_COMMANDS, current_command, current_tokens, say, ungrouped
 from worldrl.core.errors import GateError, SettingError, WorldrlError, nearest
 from worldrl.core.extras import REINSTALL
 
@@ -69,19 +69,23 @@ COMMANDS = {
         Command("collect", "record episodes in the simulator as a LeRobotDataset v3", ("", "preset=tiny")),
         Command(
             "restyle",
-            "show recorded episodes in other looks, the same motion",
+            "redraw recorded episodes in other visual styles, with the same motion",
             ("data=runs/collect/dataset", "data=runs/collect/dataset by=image"),
         ),
         Command(
             "extend",
-            "continue recorded episodes beyond the time limit, for world models that carry further",
+            "extend recorded episodes beyond their time limit, to train world models for long rollouts",
             ("data=runs/collect/dataset steps=256",),
         ),
-        Command("train-policy", "clone the demonstrations into a language-conditioned policy", ("preset=tiny",)),
-        Command("train-world-model", "learn the video simulator and its success head", ("preset=tiny",)),
+        Command(
+            "train-policy",
+            "train a language-conditioned policy on demonstrations (behaviour cloning)",
+            ("preset=tiny",),
+        ),
+        Command("train-world-model", "train a video world model and its success head", ("preset=tiny",)),
         Command(
             "train-idm",
-            "learn to read poses or actions off pictures: rewards for what a video model generates",
+            "train an inverse dynamics model, which reads poses or actions from images and rewards generated videos",
             (
                 "data=[runs/collect/dataset]",
                 "target=[command] world_model=bundled model.window=3",
@@ -89,15 +93,15 @@ COMMANDS = {
                 "preset=tiny",
             ),
         ),
-        Command("imagine", "watch the world model dream beside the real rollout", ("preset=tiny",)),
+        Command("imagine", "show imagined rollouts beside the real ones", ("preset=tiny",)),
         Command(
             "evaluate",
-            "measure one policy in the physics simulator",
+            "measure one policy in the embedded physics simulator",
             ("policy=runs/train-policy/policy", "policy=runs/train-policy/policy seed=1 run_dir=runs/before"),
         ),
         Command(
             "evaluate-world-model",
-            "measure one world model on episodes it has not seen",
+            "measure one world model on held-out episodes",
             (
                 "data=[runs/collect/dataset]",
                 "world_model=runs/train-world-model/world_model data=[runs/unseen/dataset] episodes=30",
@@ -106,7 +110,7 @@ COMMANDS = {
         ),
         Command(
             "align-world-model",
-            "reinforcement learning of the video model itself, toward what a reward of its videos asks for",
+            "improve a video model by reinforcement learning with rewards of its videos",
             (
                 "start=runs/planner/world_model folders.idm=runs/train-idm/idm",
                 "start=runs/planner/world_model rewards=[idm.moving_executability,success] weights=[1,0.5] "
@@ -116,7 +120,7 @@ COMMANDS = {
         ),
         Command(
             "benchmark",
-            "measure a policy on a suite: embedded, or a foreign one in its own environment",
+            "measure a policy on a suite: the embedded one, or an external one in its own Python environment",
             (
                 "suite=libero_spatial policy=expert",
                 "suite=libero_goal policy=runs/train-policy/policy episodes=50 workers=4",
@@ -127,25 +131,27 @@ COMMANDS = {
         ),
         Command(
             "check-protocol",
-            "replay demonstrations in a suite and say which convention is off",
+            "replay demonstrations in a suite and name the convention that differs",
             ("data=runs/collect/dataset", "data=runs/collect-libero/dataset suite=libero_spatial"),
         ),
         Command(
             "serve-policy",
-            "a two-armed policy for RoboTwin's own evaluation client, over a websocket",
+            "serve a bimanual policy to RoboTwin's evaluation client, over a websocket",
             ("policy=runs/train-policy/policy", "policy=runs/train-policy/policy port=18081 device=cuda"),
             owns_run_dir=False,
         ),
         Command("compare", "compare two evaluations episode by episode", ("a=runs/before b=runs/after",)),
-        Command("train-vla", "the whole loop: clone, imagine, improve, check in physics", ("", "preset=tiny")),
+        Command(
+            "train-vla", "the whole loop: clone demonstrations, imagine, improve, check in physics", ("", "preset=tiny")
+        ),
         Command(
             "make-dataset",
-            "offline datasets of six qualities from one SAC training, for Minari",
+            "make offline datasets of six qualities from one SAC training, in Minari format",
             ("env=HalfCheetah-v5", "env=Hopper-v5 kinds=[random,medium] rows=20000", "preset=tiny"),
         ),
         Command(
             "train-offline",
-            "a policy from a fixed dataset, model-free or in a learned world",
+            "train a policy on a fixed dataset, model-free or in a learned world",
             (
                 "data=runs/make-dataset/datasets/worldrl/hopper/medium-v0",
                 "data=hopper-medium-v2.hdf5 algorithm=iql agent.expectile=0.8",
@@ -154,7 +160,7 @@ COMMANDS = {
         ),
         Command(
             "benchmark-offline",
-            "train-offline of several algorithms, datasets and seeds, and one table of them",
+            "run train-offline for several algorithms, datasets and seeds, and compare them in one table",
             (
                 "data=[runs/hopper.hdf5] algorithms=[bc,td3_bc,ravl] seeds=3",
                 "data=[worldrl/hopper-v5/medium-v0] common=training.steps=20000 own.ravl=agent.critics=5 workers=2",
@@ -163,7 +169,7 @@ COMMANDS = {
         ),
         Command(
             "reproduce",
-            "a paper's central effect at small scale: table, figure and verdict (reproduce NAME; without NAME: a list)",
+            "reproduce a paper's central effect at small scale: table, figure, verdict (reproduce NAME; without NAME: a list)",
             ("", "neubay-bandit", "edge-of-reach-2d scale=full seeds=10"),
             positional="name",
         ),
@@ -179,7 +185,7 @@ COMMANDS = {
             positional="name",
         ),
         Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),
-        Command("doctor", "what works on this machine, and the command that mends what does not", ("",)),
+        Command("doctor", "check this machine, and name the command that repairs each fault", ("",)),
     )
 }
 
@@ -210,12 +216,6 @@ def find_command(name: str) -> Command:
     if name not in COMMANDS:
         raise SettingError(f"unknown command {name!r}{nearest(name, COMMANDS)} (worldrl --help lists all)")
     return COMMANDS[name]
-
-
-def say(notes: Sequence[str]) -> None:
-    """Write what must be known of old names to stderr, one line each."""
-    for note in notes:
-        sys.stderr.write(f"worldrl: {note}\n")
 
 
 def in_present_names(command: Command, tokens: Sequence[str]) -> list[str]:
@@ -257,26 +257,7 @@ def spelt_out(command: Command, tokens: Sequence[str]) -> list[str]:
     """Write a first word without ``=`` as the command's positional setting, and ``--group name=value`` as a dotted one."""
     if command.positional and tokens and "=" not in tokens[0]:
         return [f"{command.positional}={tokens[0]}", *tokens[1:]]
-    return ungrouped(command, tokens)
-
-
-def ungrouped(command: Command, tokens: Sequence[str]) -> list[str]:
-    """Write ``--group name=value`` as ``group.name=value``.
-
-    Raises:
-        SettingError: nothing follows the flag.
-    """
-    words = iter(tokens)
-    plain: list[str] = []
-    for word in words:
-        if word.removeprefix("--") in command.groups and word.startswith("--"):
-            setting = next(words, None)
-            if setting is None:
-                raise SettingError(f"{word}: one of its settings must follow, for example {word} diff=0.05")
-            plain.append(f"{word[2:]}.{setting}")
-        else:
-            plain.append(word)
-    return plain
+    return ungrouped(command.groups, tokens)
 
 
 def show_config(arguments: Sequence[str]) -> int:
@@ -291,7 +272,7 @@ def show_config(arguments: Sequence[str]) -> int:
 
 
 def run_command(command: Command, tokens: Sequence[str]) -> int:
-    """Compose the settings and run the job; an interruption says how to go on."""
+    """Compose the settings and run the job; an interruption says how to resume."""
     job, _ = command.load()
     tokens = in_present_names(command, tokens)
     if "--help" in tokens or "-h" in tokens:

@@ -132,11 +132,11 @@ usage: worldrl COMMAND [preset=tiny|cpu|gpu|wan|libero] [run_dir=FOLDER] [seed=N
 commands:
 {rows}
 
-preset=libero is of LIBERO's stored states; a command in which it would change nothing refuses it, and its --help does not list it.
+preset=libero is of LIBERO's stored states; commands that it would not change refuse it and do not list it.
 
 The same command line continues where it stopped. Without run_dir it writes to runs/COMMAND, followed by -PRESET
-unless the preset is cpu, and by -HASH if other settings were given (HASH is six hex digits of those settings; gates
-is not one of them: a run that a gate has stopped goes on with gates=warn).
+unless the preset is cpu, and by -HASH if other settings were given. HASH is six hex digits of those settings;
+gates is not one of them: a run that a gate has stopped continues with gates=warn.
 Text and paths are taken as typed; lists are written 'key=[a,b]', and nothing at all is null.
 
 exit codes: 0 ok; 1 a bug, with traceback; 2 a wrong setting, file or machine; 3 a gate failed; 130 interrupted

@@ -222,7 +222,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
             OptionError: the state was taken in another task or domain.
         """
         if state["task"] != self.task.name:
-            raise OptionError(f"state['task']: must be {self.task.name!r}, received {state['task']!r}")
+            raise OptionError(f"state['task']: must be {self.task.name!r}, got {state['task']!r}")
         self._prepare(state)
         self._physics.set_state(state)
         self._command = state["command"].copy()
@@ -262,7 +262,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         if render_mode is not None:
             check_name("render_mode", render_mode, self.metadata["render_modes"])
         if not 8 <= image_size <= MAX_SIZE:
-            raise ValueError(f"image_size: must be in 8..{MAX_SIZE} pixels, received {image_size}")
+            raise ValueError(f"image_size: must be in 8..{MAX_SIZE} pixels, got {image_size}")
 
 
 def _check_options(options: dict[str, Any], seed: int | None, n_paraphrases: int) -> dict[str, Any]:
@@ -270,9 +270,9 @@ def _check_options(options: dict[str, Any], seed: int | None, n_paraphrases: int
         check_name("options", key, OPTIONS)
     starts = [key for key in STARTS if key in options]
     if len(starts) > 1:
-        raise OptionError(f"options: at most one of {STARTS} may be given, received {starts}")
+        raise OptionError(f"options: at most one of {STARTS} may be given, got {starts}")
     if "index" in options and seed is None:
         raise OptionError("options['index']: needs a seed too, as in reset(seed=0, options={'index': 3})")
     if not 0 <= options.get("paraphrase", 0) < n_paraphrases:
-        raise OptionError(f"options['paraphrase']: must be in 0..{n_paraphrases - 1}, received {options['paraphrase']}")
+        raise OptionError(f"options['paraphrase']: must be in 0..{n_paraphrases - 1}, got {options['paraphrase']}")
     return options

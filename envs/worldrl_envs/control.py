@@ -149,14 +149,14 @@ def check_numbers(
     """
     array = action if isinstance(action, np.ndarray) else _as_array(action, len(names))
     if array.dtype.kind != "f":
-        raise ActionError(f"action: dtype must be floating, received {array.dtype}; use float32")
+        raise ActionError(f"action: dtype must be floating, got {array.dtype}; use float32")
     if array.shape != low.shape:
-        raise ActionError(f"action: shape must be ({len(names)},), received {array.shape}")
+        raise ActionError(f"action: shape must be ({len(names)},), got {array.shape}")
     number = array.astype(np.float64)
     inside = (number >= low - ACTION_TOLERANCE) & (number <= high + ACTION_TOLERANCE)  # false for NaN
     for index in np.flatnonzero(~inside).tolist():
         rule = f"must be in [{low[index]:g}, {high[index]:g}]" if np.isfinite(number[index]) else "must be finite"
-        raise ActionError(f"action[{index}] ({names[index]}): {rule}, received {array.item(index)}")
+        raise ActionError(f"action[{index}] ({names[index]}): {rule}, got {array.item(index)}")
     return np.clip(number, low, high)
 
 
@@ -164,4 +164,4 @@ def _as_array(action: object, count: int) -> NDArray[np.generic]:
     try:
         return np.asarray(action)
     except ValueError as error:  # ragged nested sequences
-        raise ActionError(f"action: cannot become an array of {count} numbers, received {action!r}") from error
+        raise ActionError(f"action: cannot become an array of {count} numbers, got {action!r}") from error

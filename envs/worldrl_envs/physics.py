@@ -124,7 +124,7 @@ class Physics(ABC):
         """
         expected = mujoco.mj_stateSize(self.model, FULL_STATE)
         if len(state["physics"]) != expected:
-            raise ValueError(f"state['physics']: must hold {expected} numbers, received {len(state['physics'])}")
+            raise ValueError(f"state['physics']: must hold {expected} numbers, got {len(state['physics'])}")
         mujoco.mj_setState(self.model, self.data, state["physics"], FULL_STATE)
         mujoco.mj_forward(self.model, self.data)
         # mj_forward replaced the solver's warm start by its own result; put the stored one back.

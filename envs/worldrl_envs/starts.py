@@ -41,7 +41,7 @@ def load_placement(task: str, init_id: int, sim: Physics) -> Placement:
     stored = load_placements(task)
     count = len(stored["qpos"])
     if not 0 <= init_id < count:
-        raise OptionError(f"options['init_id']: must be in 0..{count - 1}, received {init_id}")
+        raise OptionError(f"options['init_id']: must be in 0..{count - 1}, got {init_id}")
     if stored["qpos"].shape[1] != sim.model.nq:
         raise OptionError(f"options['init_id']: the states stored for {task} do not fit its model; make them again")
     return Placement(*(stored[name][init_id] for name in ("qpos", "mocap_pos", "mocap_quat")))

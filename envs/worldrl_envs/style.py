@@ -71,9 +71,9 @@ class Style:
         """
         check_name("style.texture", self.texture, TEXTURES)
         if not 0 <= self.distractors <= N_PROPS:
-            raise ValueError(f"style.distractors: must be in 0..{N_PROPS}, received {self.distractors}")
+            raise ValueError(f"style.distractors: must be in 0..{N_PROPS}, got {self.distractors}")
         if not self.light > 0:
-            raise ValueError(f"style.light: must be positive, received {self.light}")
+            raise ValueError(f"style.light: must be positive, got {self.light}")
 
 
 STYLES = {

@@ -149,8 +149,8 @@ def test_leftovers_of_a_dead_save_are_removed(tmp_path):
         ({"m": nn.Linear(3, 2)}, OPTIMIZERS["sgd"], r"weight is torch.float32 \[2, 2\] in the checkpoint"),
         ({"m": nn.Linear(2, 2, bias=False)}, OPTIMIZERS["sgd"], "bias is only in the checkpoint"),
         ({"m": nn.Linear(2, 2).double()}, OPTIMIZERS["sgd"], "torch.float32"),
-        ({"other": nn.Linear(2, 2)}, OPTIMIZERS["sgd"], r"holds modules \['m'\], received \['other'\]"),
-        ({"m": nn.Linear(2, 2)}, OPTIMIZERS["adamw"], "optimizer 'o' is SGD, received AdamW"),
+        ({"other": nn.Linear(2, 2)}, OPTIMIZERS["sgd"], r"holds modules \['m'\], got \['other'\]"),
+        ({"m": nn.Linear(2, 2)}, OPTIMIZERS["adamw"], "optimizer 'o' is SGD, got AdamW"),
         ({"m": nn.Linear(2, 2)}, lambda p: torch.optim.SGD(p[:1], momentum=0.9), r"groups of \[2\] parameters"),
     ],
 )

@@ -61,7 +61,7 @@ def test_threads():
     try:
         set_threads(1)
         assert torch.get_num_threads() == 1
-        with pytest.raises(SettingError, match="at least 1, received 0"):
+        with pytest.raises(SettingError, match="at least 1, got 0"):
             set_threads(0)
     finally:
         set_threads(before)

@@ -203,7 +203,7 @@ def test_a_second_training_with_the_same_optimizer_starts_from_the_same_rate():
 
 def test_numbers_out_of_range_are_named():
     for name in ("steps", "every_checkpoint", "every_log"):
-        with pytest.raises(SettingError, match=f"toy: {name} must be at least 1, received 0"):
+        with pytest.raises(SettingError, match=f"toy: {name} must be at least 1, got 0"):
             linear_fit(lambda module, step: (module.weight.sum(), {}), **{name: 0})
 
 
@@ -227,9 +227,9 @@ def test_warmup_cosine_closed_form():
     assert factor(55) == pytest.approx(0.1 + 0.9 * 0.5)
     assert factor(100) == factor(1000) == pytest.approx(0.1)
     assert warmup_cosine(10, 0)(0) == 1
-    with pytest.raises(SettingError, match=r"warmup: must be in \[0, steps=10\), received 10"):
+    with pytest.raises(SettingError, match=r"warmup: must be in \[0, steps=10\), got 10"):
         warmup_cosine(10, 10)
-    with pytest.raises(SettingError, match=r"final: must be in \[0, 1\], received 2"):
+    with pytest.raises(SettingError, match=r"final: must be in \[0, 1\], got 2"):
         warmup_cosine(10, 1, final=2)
 
 
@@ -262,5 +262,5 @@ def test_ema_copies_buffers_stays_in_eval_mode_and_has_no_gradient():
 
 
 def test_ema_refuses_a_decay_that_never_learns():
-    with pytest.raises(SettingError, match=r"ema decay: must be in \[0, 1\), received 1"):
+    with pytest.raises(SettingError, match=r"ema decay: must be in \[0, 1\), got 1"):
         Ema(nn.Linear(1, 1), 1.0)

@@ -51,7 +51,7 @@ def test_wilson_agrees_with_scipy_and_mirrors():
 
 @pytest.mark.parametrize(("k", "n"), [(-1, 5), (6, 5), (0, 0)])
 def test_wilson_refuses(k, n):
-    with pytest.raises(SettingError, match=rf"received k={k}, n={n}"):
+    with pytest.raises(SettingError, match=rf"got k={k}, n={n}"):
         wilson(k, n)
 
 

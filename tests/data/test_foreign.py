@@ -223,7 +223,7 @@ def test_joints_hold_the_target_before_and_need_their_success_said(tmp_path, pub
         ({"success_": "every episode"}, "unknown key 'success_'; did you mean 'success'"),
         (
             {"cameras": {"scene": "observation.images.imag"}},
-            "no picture feature 'observation.images.imag'; did you mean",
+            "no image feature 'observation.images.imag'; did you mean",
         ),
         ({"cameras": {"wrist": WRIST}}, "one of them scene or head"),
         ({"image_size": -3}, "image_size must be a number of pixels"),
@@ -292,7 +292,7 @@ def test_rows_that_the_episode_table_does_not_mean_are_an_error_not_a_wrong_fram
         (first("task_index", 1), "field 'task_index' means"),
         (
             lambda table: replaced(table, SCENE, [{**pictures[0], "bytes": b"x"}, *pictures[1:]]),
-            "row 0 holds no readable picture",
+            "row 0 holds no readable image",
         ),
         (lambda table: replaced(table, "action", [[2.0] * 7, *action[1:]]), r"action leaves \[-1, 1\] at row 0"),
     ):

@@ -83,7 +83,7 @@ def test_head_truncates_where_it_cuts(data: Trajectories) -> None:
     assert cut.seed.tolist() == [0, 1, 2]
     assert not data.truncated[4]
     assert data.head(3).truncated.tolist() == [False, True, False]
-    with pytest.raises(SettingError, match="has 6 rows, received 7"):
+    with pytest.raises(SettingError, match="has 6 rows, got 7"):
         data.head(7)
 
 

@@ -179,7 +179,7 @@ def test_settings_are_checked(episodes, make_episode):
     for setting, message in (
         ({"chunk_length": 7}, "chunk_length 7 is not a multiple of frame_stride 2"),
         ({"memory_frames": 0}, "memory_frames must be at least 1"),
-        ({"static_share": -0.1}, "static_share must lie in"),
+        ({"static_share": -0.1}, "static_share must be in"),
         ({"event_share": 0.95}, "must not exceed 1"),
     ):
         with pytest.raises(SettingError, match=message):

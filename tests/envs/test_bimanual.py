@@ -106,7 +106,7 @@ def test_command_follows_no_faster_than_the_joints_turn():
 @pytest.mark.parametrize(
     ("index", "value", "message"),
     [
-        (9, np.nan, r"action\[9\] \(right_joint3\): must be finite, received nan"),
+        (9, np.nan, r"action\[9\] \(right_joint3\): must be finite, got nan"),
         (0, 2.7, r"action\[0\] \(left_joint1\): must be in \[-2.6, 2.6\]"),
         (13, -0.1, r"action\[13\] \(right_gripper\): must be in \[0, 1\]"),
     ],
@@ -125,7 +125,7 @@ def test_bad_numbers_are_named_and_change_nothing(index, value, message, make):
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (np.zeros(7, np.float32), r"shape must be \(14,\), received \(7,\)"),
+        (np.zeros(7, np.float32), r"shape must be \(14,\), got \(7,\)"),
         (np.zeros(14, int), "dtype"),
         (None, "dtype"),
     ],
@@ -197,7 +197,7 @@ def test_fifty_stored_states(task, make):
     assert info["init_id"] == 49
     assert same(env.reset(options={"init_id": 49})[0], obs)
     assert not same(env.reset(options={"init_id": 0})[0], obs)
-    with pytest.raises(OptionError, match=r"0\.\.49, received 50"):
+    with pytest.raises(OptionError, match=r"0\.\.49, got 50"):
         env.reset(options={"init_id": 50})
 
 

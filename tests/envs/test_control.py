@@ -27,7 +27,7 @@ def test_bad_actions_are_refused(name):
 
 
 def test_the_error_names_index_and_value():
-    with pytest.raises(ActionError, match=r"action\[1\] \(dy\): must be finite, received nan"):
+    with pytest.raises(ActionError, match=r"action\[1\] \(dy\): must be finite, got nan"):
         check_action(BAD["nan"])
 
 

@@ -64,7 +64,7 @@ def test_stored_states_are_fifty_and_unsolved(task, make):
         assert info["init_id"] == init_id
         assert not info["is_success"]
         assert same(env.reset(options={"init_id": init_id})[0], obs)
-    with pytest.raises(OptionError, match=r"0\.\.49, received 50"):
+    with pytest.raises(OptionError, match=r"0\.\.49, got 50"):
         env.reset(options={"init_id": 50})
 
 
@@ -146,7 +146,7 @@ def test_truncation_is_the_time_limit(make):
         ({"init_idx": 3}, UnknownNameError, "nearest is 'init_id'"),
         ({"index": 3}, OptionError, "needs a seed"),
         ({"index": 3, "init_id": 3}, OptionError, "at most one"),
-        ({"paraphrase": 99}, OptionError, "received 99"),
+        ({"paraphrase": 99}, OptionError, "got 99"),
     ],
 )
 def test_wrong_options(options, error, match, make):

@@ -67,11 +67,11 @@ def test_clean_and_randomised_are_two_protocols():
     assert drawn.specs() == clean.specs()  # the same layouts
     with pytest.raises(ProtocolError, match="domain: None against 'randomised'"):
         require_same(clean, drawn)
-    with pytest.raises(SettingError, match=r"style: the randomised domain draws its own looks, received 'dim'"):
+    with pytest.raises(SettingError, match=r"style: the randomised domain draws its own looks, got 'dim'"):
         dataclasses.replace(drawn, style="dim")
     with pytest.raises(SettingError, match="domain: unknown value 'random'; did you mean 'randomised'"):
         dataclasses.replace(drawn, domain="random")
-    with pytest.raises(SettingError, match=r"domain: randomised is of two-armed tasks .* received PickRedCube"):
+    with pytest.raises(SettingError, match=r"domain: randomised is of bimanual tasks .* got PickRedCube"):
         embedded_protocol(["PickRedCube"], episodes_per_task=1, seed=0, chunk_length=8, domain="randomised")
 
 
@@ -109,7 +109,7 @@ def test_an_edited_file_is_refused(protocol, tmp_path):
 
 
 def test_unknown_schema_and_fields_are_refused(protocol):
-    with pytest.raises(ProtocolError, match="schema must be 1, received 2"):
+    with pytest.raises(ProtocolError, match="schema must be 1, got 2"):
         EvalProtocol.from_json({**protocol.to_json(), "schema": 2})
     with pytest.raises(ProtocolError, match="crop"):
         EvalProtocol.from_json({**protocol.to_json(), "crop": 1})
@@ -174,5 +174,5 @@ def test_embedded_protocol_takes_the_suites_own_numbers():
 def test_there_are_fifty_stored_states():
     stored = {"tasks": ["PickRedCube"], "seed": 0, "chunk_length": 4, "initial_states": "stored", "first_index": 30}
     assert len(embedded_protocol(**stored, episodes_per_task=20).specs()) == 20
-    with pytest.raises(SettingError, match=r"received 30 \+ 21"):
+    with pytest.raises(SettingError, match=r"got 30 \+ 21"):
         embedded_protocol(**stored, episodes_per_task=21)

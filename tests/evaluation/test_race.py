@@ -102,7 +102,7 @@ def test_step_refuses_shared_states_other_fields_and_several_tasks():
     refused(ProtocolError, "share 30 initial states.* another first_index", replace(stored, seed=4), stored)
     refused(ProtocolError, "temperature", replace(ONE_TASK, seed=4, temperature=1.0))
     refused(ProtocolError, "episodes_per_task", replace(ONE_TASK, seed=4, episodes_per_task=20))
-    refused(SettingError, r"of one task, received 2; give tasks=\[a\], or budget", replace(PROTOCOL, seed=4), PROTOCOL)
+    refused(SettingError, r"of one task, got 2; give tasks=\[a\], or budget", replace(PROTOCOL, seed=4), PROTOCOL)
 
 
 def test_equal_policies_go_to_the_last_episode():

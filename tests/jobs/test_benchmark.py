@@ -124,7 +124,7 @@ def test_the_expert_in_the_randomised_domain_is_another_protocol(tmp_path, capsy
     protocol = EvalResult.load(tmp_path / "drawn").protocol
     assert protocol.domain == protocol.env_options.domain == "randomised"
     assert main([*told, "suite=libero_goal", f"run_dir={tmp_path}/foreign", "domain=randomised"]) == 2
-    assert "domain: is of the embedded suite's two-armed tasks" in capsys.readouterr().err
+    assert "domain: is of the embedded suite's bimanual tasks" in capsys.readouterr().err
 
 
 def test_restarts_are_allowed_to_the_embedded_suites_workers_too(tmp_path, monkeypatch):

@@ -130,14 +130,14 @@ def test_an_agent_of_another_size_or_range_is_told_both_specs(tmp_path, capsys, 
     assert "policy (31,) | policy (6,)" in told
     told = refused(capsys, save_agent(tmp_path / "far", low=[-2.0] * 7, high=[2.0] * 7), "isaac_lift", tmp_path)
     assert "action (7,) in [-2, 2] | action (7,) in [-1, 1]" in told
-    assert "foreign suites for this policy: none" in told
+    assert "external suites for this policy: none" in told
 
 
 def test_an_agent_finds_no_vector_elsewhere_and_nothing_starts(tmp_path, capsys, nothing_starts):
     agent = save_agent(tmp_path / "agent")
     told = refused(capsys, agent, "libero_goal", tmp_path)
     assert "the agent, of worldrl/Isaac-v0 | the suite shows policy (6,) | policy not shown" in told
-    assert told.endswith("foreign suites for this policy: isaac_reach, isaac_lift, isaac_drawer, isaac_stack")
+    assert told.endswith("external suites for this policy: isaac_reach, isaac_lift, isaac_drawer, isaac_stack")
     assert "policy (6,) | policy not shown" in refused(capsys, agent, "embedded", tmp_path)
 
 
@@ -158,12 +158,12 @@ def test_a_policy_that_does_not_fit_is_told_both_specs_before_any_worker_starts(
     told = refused(capsys, one, "robotwin_clean", tmp_path)
     assert "does not fit the suite robotwin_clean" in told
     assert "command (7,) | command (14,) action (7,) | action (14,)" in told
-    assert "foreign suites for this policy: libero_spatial," in told
+    assert "external suites for this policy: libero_spatial," in told
     assert "isaac_stack" in told
     assert "isaac_lift" not in told
     told = refused(capsys, two, "libero_goal", tmp_path)
     assert "action (14,) | action (7,)" in told
-    assert told.endswith("foreign suites for this policy: robotwin_clean, robotwin_randomised")
+    assert told.endswith("external suites for this policy: robotwin_clean, robotwin_randomised")
     assert "image (16, 16, 3) | image not shown" in refused(capsys, one, "isaac_lift", tmp_path)
 
 

@@ -153,7 +153,7 @@ def test_pictures_and_states_are_told_apart_without_any_replay_of_alternatives(t
     metrics = check(tmp_path, demonstrations, change)
     assert not metrics["fits"]
     assert off(metrics) == {
-        ("picture of scene", "turned by 180 degrees"),
+        ("image of scene", "turned by 180 degrees"),
         ("state rotation", "of the other quaternion sign"),
         ("state fingers", "both positive"),
     }
@@ -243,7 +243,7 @@ def test_liberos_own_files_are_replayed_from_the_states_that_they_hold(tmp_path,
         found[name] = json.loads((tmp_path / name / "run" / "result.json").read_text())["metrics"]
     assert found["fits"]["fits"], found["fits"]["verdict"]
     assert found["fits"]["best"]["position_m"] < 1e-6
-    assert {frame["what"] for frame in found["fits"]["first_frames"]} >= {"picture of scene", "picture of wrist"}
+    assert {frame["what"] for frame in found["fits"]["first_frames"]} >= {"image of scene", "image of wrist"}
     assert not found["half"]["fits"]
     assert [item["family"] for item in found["half"]["off"]] == ["position scale"]
 

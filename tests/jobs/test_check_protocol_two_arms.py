@@ -81,7 +81,7 @@ def test_a_two_armed_demonstration_of_this_suite_fits_exactly(tmp_path, dataset,
     assert metrics["best"]["joint_rad"] < 1e-5
     assert metrics["best"]["opening"] < 1e-5
     found = {frame["what"]: frame["error"] for frame in metrics["first_frames"]}
-    cameras = {f"picture of {name}" for name in ("head", "left_wrist", "right_wrist")}
+    cameras = {f"image of {name}" for name in ("head", "left_wrist", "right_wrist")}
     assert found.keys() == cameras | {"state order", "state unit", "state gripper"}
     assert max(found.values()) < 1e-5
     assert "joints (rad)" in capsys.readouterr().err

@@ -98,8 +98,8 @@ def test_the_randomised_domain_is_recorded_with_its_name(tmp_path):
     ("settings", "message"),
     [
         ({"tasks": [TASK, "PickRedCube"]}, "a dataset is of one robot"),
-        ({"tasks": ["PickRedCube"], "domain": "randomised"}, "domain: randomised is of two-armed tasks"),
-        ({"domain": "randomised", "styles": ["dim"]}, "domain: randomised is of two-armed tasks"),
+        ({"tasks": ["PickRedCube"], "domain": "randomised"}, "domain: randomised is of bimanual tasks"),
+        ({"domain": "randomised", "styles": ["dim"]}, "domain: randomised is of bimanual tasks"),
         ({"tasks": ["BimanualOpenDraw"]}, "BimanualOpenDrawer"),
     ],
 )

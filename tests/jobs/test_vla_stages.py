@@ -110,7 +110,7 @@ def test_one_domain_is_recorded_dreamt_of_and_measured(tmp_path, monkeypatch):
     ):
         with pytest.raises(SettingError, match=words):
             TrainVlaSettings(**over)
-    with pytest.raises(SettingError, match="domain: randomised is of two-armed tasks"):
+    with pytest.raises(SettingError, match="domain: randomised is of bimanual tasks"):
         arena.tasks_of(TrainVlaSettings(domain="randomised"))
 
 

@@ -93,5 +93,5 @@ def test_folder_gives_the_same_encoder_back_frozen(tmp_path: Path) -> None:
 
 
 def test_no_keypoints_at_all_are_refused() -> None:
-    with pytest.raises(SettingError, match="at least 1, received 0"):
+    with pytest.raises(SettingError, match="at least 1, got 0"):
         made(keypoints=0)

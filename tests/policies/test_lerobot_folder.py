@@ -148,7 +148,7 @@ def test_two_arms_fourteen_joints_and_three_cameras_fit_robotwin_as_they_are(tmp
     with pytest.raises(SettingError, match="240 by 320 pixels; here they are square"):
         _ = facts.image_size
     with pytest.raises(
-        SettingError, match=r"left_wrist_image not shown(?s:.)*foreign suites for this policy: robotwin_c"
+        SettingError, match=r"left_wrist_image not shown(?s:.)*external suites for this policy: robotwin_c"
     ):
         require_suite_fits("libero_goal", folder)
 

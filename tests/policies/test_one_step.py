@@ -56,7 +56,7 @@ def test_a_trace_is_the_step_and_the_samples_around_it():
     assert torch.equal(found[0], own)
     assert torch.equal(found[1], before)
     assert torch.equal(found[2], after)
-    with pytest.raises(SettingError, match=r"25 numbers, received \[2, 24\]"):
+    with pytest.raises(SettingError, match=r"25 numbers, got \[2, 24\]"):
         unpack_trace(torch.zeros(2, 24), (3, 4))
 
 

@@ -92,7 +92,7 @@ def test_without_a_margin_nothing_changes_and_a_missing_bound_has_none():
     assert LIMITS.drawn_in(0.5).low == (-0.25, -1.5)
     assert clear_of_limits(q, DT, free, margin=0.5).isfinite().all()
     for margin in (-0.1, 1.0):
-        with pytest.raises(SettingError, match=r"margin must lie in \[0, 1\)"):
+        with pytest.raises(SettingError, match=r"margin must be in \[0, 1\)"):
             clear_of_limits(q, DT, LIMITS, margin=margin)
 
 

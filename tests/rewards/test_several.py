@@ -45,7 +45,7 @@ def test_weights_go_to_the_terms_that_are_named():
         (["a", "a"], [], "named twice"),
         (["a", "a.b"], [], "named twice, by itself or with all of 'a'"),
         (["a.b", "a"], [], "named twice"),
-        (["a", "b"], [1.0], "2 rewards need as many weights, received 1"),
+        (["a", "b"], [1.0], "2 rewards need as many weights, got 1"),
         (["a"], [float("nan")], "zero or more"),
         (["a", "b"], [0.0, 0.0], "one of them above zero"),
     ],

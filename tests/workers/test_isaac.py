@@ -118,5 +118,5 @@ def test_the_drawer_and_the_time_limit():
 def test_bad_input():
     with pytest.raises(SettingError, match="did you mean 'isaac_lift'"):
         isaac_launch("isaac_lft", num_envs=1)
-    with pytest.raises(SettingError, match="isaac_lift has none; with pictures there is isaac_stack"):
+    with pytest.raises(SettingError, match="isaac_lift has none; with images there is isaac_stack"):
         isaac_launch("isaac_lift", num_envs=1, cameras=("scene",))

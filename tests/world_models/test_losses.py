@@ -105,7 +105,7 @@ def test_the_noise_weight_says_how_much_less_noisy_frames_count():
     torch.testing.assert_close(loss(0.0), entropy.mean())
     torch.testing.assert_close(loss(0.4), (0.6 * entropy[0] + entropy[1]) / 1.6)
     torch.testing.assert_close(loss(1.0), entropy[1])
-    with pytest.raises(SettingError, match=r"success\.noise_weight must lie in \[0, 1\], got 2"):
+    with pytest.raises(SettingError, match=r"success\.noise_weight must be in \[0, 1\], got 2"):
         SuccessHeadConfig(noise_weight=2)
     with pytest.raises(SettingError, match=r"success\.noise_weight"):
         WanSuccessConfig(noise_weight=-1)

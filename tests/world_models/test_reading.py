@@ -59,7 +59,7 @@ def test_later_frames_change_nothing_before_and_earlier_ones_are_remembered(judg
         differs = (read_findings(judge, state, other, None, noise) != found).any(dim=-1)
         assert differs[:, changed].all()
         assert not differs[:, : changed.start].any()
-    with pytest.raises(SettingError, match="whole chunks of 2 frames, received 3"):
+    with pytest.raises(SettingError, match="whole chunks of 2 frames, got 3"):
         read_findings(judge, state, latent[:, :3], None, noise[:, :3])
 
 

@@ -75,7 +75,7 @@ def test_frames_that_do_not_fit_are_refused(wan_model, wan_record, make_wan):
     for shape in ((1, 8, 16, 16, 3), (1, 5, 32, 32, 3)):
         with pytest.raises(SettingError, match=r"frames must be \[B, 1 \+ 4k, 16, 16, 3\]"):
             wan_model.codec.encode(torch.zeros(shape, dtype=torch.uint8))
-    with pytest.raises(SettingError, match="4 memory pictures of 16 by 16"):
+    with pytest.raises(SettingError, match="4 memory images of 16 by 16"):
         wan_model.start([wan_record(memory=np.zeros((2, 16, 16, 3), np.uint8))])
     with pytest.raises(SettingError, match=r"memory_action must be \[4, 7\]"):
         wan_model.start([wan_record(memory_action=np.zeros((3, 7), np.float32))])
@@ -376,8 +376,8 @@ def test_new_weights_depend_on_the_seed_alone(wan_base, wan_config, robot):
         ({"chunk_length": 4, "frame_stride": 2}, "multiple of 8"),
         ({"memory_frames": 6}, "memory_frames must be a multiple of 4"),
         ({"memory_frames": 0}, "memory_frames must be a multiple of 4"),
-        ({"memory_noise": 1.0}, "memory_noise must lie in"),
-        ({"pure_noise_share": 2.0}, "pure_noise_share must lie in"),
+        ({"memory_noise": 1.0}, "memory_noise must be in"),
+        ({"pure_noise_share": 2.0}, "pure_noise_share must be in"),
         ({"action_tokens": False, "action_modulation": False}, "both are off"),
         ({"adapter": "lorra"}, "did you mean 'lora'"),
         ({"adapter": "full", "base_dtype": "bfloat16"}, "must be float32 with adapter=full"),

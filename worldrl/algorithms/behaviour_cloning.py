@@ -76,15 +76,15 @@ class BehaviourCloning:
         require_at_least_one(self, ("steps", "batch_size", "checkpoint_every"))
         for name in ("command_dropout", "ema_decay", "held_out_fraction", "jitter"):
             if not 0 <= getattr(self, name) < 1:
-                raise SettingError(f"{name}: must be in [0, 1), received {getattr(self, name)}")
+                raise SettingError(f"{name}: must be in [0, 1), got {getattr(self, name)}")
         for name in ("label_width", "shift_pixels", "warmup_steps", "weight_decay"):
             if getattr(self, name) < 0:
-                raise SettingError(f"{name}: must not be negative, received {getattr(self, name)}")
+                raise SettingError(f"{name}: must not be negative, got {getattr(self, name)}")
         if self.warmup_steps >= self.steps:
-            raise SettingError(f"warmup_steps: must be below steps={self.steps}, received {self.warmup_steps}")
+            raise SettingError(f"warmup_steps: must be below steps={self.steps}, got {self.warmup_steps}")
         weights = self.dimension_weights
         if weights and (min(weights) < 0 or sum(weights) == 0):
-            raise SettingError(f"dimension_weights: numbers >= 0, not all 0, received {weights}")
+            raise SettingError(f"dimension_weights: numbers >= 0, not all 0, got {weights}")
 
     def weights(self, actions: ActionSpec) -> Tensor:
         """Return the weight of each dimension of a robot's actions, ``[A]``.
@@ -94,7 +94,7 @@ class BehaviourCloning:
         """
         given = self.dimension_weights or (1.0,) * actions.size
         if len(given) != actions.size:
-            raise SettingError(f"dimension_weights: one for each of {', '.join(actions.names)}, received {given}")
+            raise SettingError(f"dimension_weights: one for each of {', '.join(actions.names)}, got {given}")
         return torch.tensor(given)
 
 
@@ -285,5 +285,5 @@ class _Batches:
 def _check_paraphrases(paraphrases: Mapping[str, Sequence[str]] | None) -> Mapping[str, Sequence[str]]:
     for task, sentences in (paraphrases or {}).items():
         if isinstance(sentences, str) or not sentences:
-            raise SettingError(f"paraphrases[{task!r}]: must be a list of sentences, received {sentences!r}")
+            raise SettingError(f"paraphrases[{task!r}]: must be a list of instructions, got {sentences!r}")
     return paraphrases or {}

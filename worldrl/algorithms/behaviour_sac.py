@@ -71,7 +71,7 @@ class BehaviourSac:
         require_at_least_one(self, ("steps", "batch_size", "checkpoint_every", "evaluation_episodes"), of="training")
         for name in ("gamma", "tau"):
             if not 0 < getattr(self, name) <= 1:
-                raise SettingError(f"training.{name}: must be above 0 and at most 1, received {getattr(self, name)}")
+                raise SettingError(f"training.{name}: must be above 0 and at most 1, got {getattr(self, name)}")
         if not self.learning_rate > 0 or self.learning_starts < 0 or not self.hidden or min(self.hidden) < 1:
             raise SettingError("training: learning_rate and hidden must be positive, learning_starts not negative")
 

@@ -39,7 +39,7 @@ class GraspTrust:
     def __post_init__(self) -> None:
         """Check the ranges."""
         if not 0 < self.real_share <= 1:
-            raise SettingError(f"improvement.trust.grasp.real_share must lie in (0, 1], got {self.real_share}")
+            raise SettingError(f"improvement.trust.grasp.real_share must be in (0, 1], got {self.real_share}")
         if self.model.steps < 1:
             raise SettingError(f"improvement.trust.grasp.model.steps must be at least 1, got {self.model.steps}")
 

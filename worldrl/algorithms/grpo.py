@@ -76,7 +76,7 @@ class GrpoConfig:
             )
         if not 0 <= self.keep_low < self.keep_high <= 1:
             raise SettingError(
-                f"improvement.grpo.keep_low must lie in [0, keep_high), and keep_high in (keep_low, 1], got {self.keep_low} and {self.keep_high}"
+                f"improvement.grpo.keep_low must be in [0, keep_high), and keep_high in (keep_low, 1], got {self.keep_low} and {self.keep_high}"
             )
 
 

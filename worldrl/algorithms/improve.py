@@ -30,7 +30,7 @@ class Improvement:
     Attributes:
         algorithm: ``self_training`` or ``grpo``.
         p_keyframe: probability that a rollout or a group starts at a keyframe instead of an initial state.
-        keyframe_schedule: ``fixed``, or ``hallucination``: the less a dream from a keyframe is wrong than one from the
+        keyframe_schedule: ``fixed``, or ``hallucination``: the fewer false positives from keyframes than from the
             beginning, the more often, up to ``p_keyframe`` (:func:`keyframe_probability`).
         keyframe_margin: control steps before the keyframe.
         stop_at_success: whether what an imagined rollout does after its first success is masked out (off only for
@@ -65,7 +65,7 @@ class Improvement:
                 f"{nearest(self.keyframe_schedule, SCHEDULES)}"
             )
         if not 0 <= self.p_keyframe <= 1:
-            raise SettingError(f"improvement.p_keyframe must lie in [0, 1], got {self.p_keyframe}")
+            raise SettingError(f"improvement.p_keyframe must be in [0, 1], got {self.p_keyframe}")
         if self.trust.use == TERM and self.trust.confidence_score != OFF and self.algorithm != "grpo":
             raise SettingError(
                 f"improvement.trust.use={TERM} is a reward beside success, and {self.algorithm} knows none; give improvement.algorithm=grpo, "

@@ -57,11 +57,9 @@ class FineTuning:
         """Check the ranges."""
         require_at_least_one(self, ("steps", "batch_size", "checkpoint_every"), of="fine_tuning")
         if not 0 <= self.warmup_steps < self.steps:
-            raise SettingError(
-                f"fine_tuning.warmup_steps: must be in [0, steps={self.steps}), received {self.warmup_steps}"
-            )
+            raise SettingError(f"fine_tuning.warmup_steps: must be in [0, steps={self.steps}), got {self.warmup_steps}")
         if not 0 <= self.held_out_fraction < 1:
-            raise SettingError(f"fine_tuning.held_out_fraction: must be in [0, 1), received {self.held_out_fraction}")
+            raise SettingError(f"fine_tuning.held_out_fraction: must be in [0, 1), got {self.held_out_fraction}")
 
 
 def fine_tune(

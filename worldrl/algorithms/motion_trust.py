@@ -41,7 +41,7 @@ class MotionTrust:
     def __post_init__(self) -> None:
         """Check the range."""
         if not 0 < self.real_share <= 1:
-            raise SettingError(f"improvement.trust.idm.real_share must lie in (0, 1], got {self.real_share}")
+            raise SettingError(f"improvement.trust.idm.real_share must be in (0, 1], got {self.real_share}")
 
 
 @dataclass(frozen=True)
@@ -103,6 +103,6 @@ def real_bound(
         worst.append(float(motion_surprise(idm, shown[None], command[None])[0, 1:].amax()))
     if not worst:
         raise SettingError(
-            f"improvement.trust.idm: no held-out practice episode has {chunk_length} steps; record more practice"
+            f"improvement.trust.idm: no held-out collected episode has {chunk_length} steps; collect longer episodes"
         )
     return float(np.quantile(worst, share))

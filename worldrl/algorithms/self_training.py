@@ -68,7 +68,7 @@ class SelfTraining:
         if self.rows % self.group_size:
             raise SettingError(f"self_training.group_size must divide rows {self.rows}, got {self.group_size}")
         if not 0 < self.imagined_share <= 1:
-            raise SettingError(f"self_training.imagined_share must lie in (0, 1], got {self.imagined_share}")
+            raise SettingError(f"self_training.imagined_share must be in (0, 1], got {self.imagined_share}")
 
     @property
     def batches(self) -> int:

@@ -47,14 +47,14 @@ class Trust:
     """Whether and how imagined rollouts are judged.
 
     Attributes:
-        confidence_score: ``off``, or a sign of trust: ``score``, ``mean_resampled``, ``min_resampled``, ``member_agreement``,
+        confidence_score: ``off``, or ``score``, ``mean_resampled``, ``min_resampled``, ``member_agreement``,
             ``latent_agreement``, ``motion_agreement``, ``grasp_agreement`` (``docs/metrics.md``).
-        use: ``weight`` (an untrustworthy success counts less), ``mask`` (it counts nothing) or ``shorten`` (a rollout ends where
-            its doubt passes the limit), or ``term`` (GRPO: agreement is a reward of its own, beside success).
+        use: ``weight`` (a success of low confidence counts less), ``mask`` (it counts nothing) or ``shorten`` (a rollout ends where
+            its uncertainty passes the limit), or ``term`` (GRPO: agreement is a reward of its own, beside success).
         weight: with ``use=term``, of that reward; that of success is 1.
         limit: p₀ or d₀; null takes the success threshold for scores, and for motion and grasp what real episodes stay below. None
             with ``use=term``.
-        resampled_rollouts: further imaginations of a rollout's actions, for all signs but ``score``, motion and grasp.
+        resampled_rollouts: rollouts imagined again with the same actions and other noise, for all scores but ``score``, motion and grasp.
         idm: the inverse dynamics behind ``motion_agreement``.
         grasp: the one behind ``grasp_agreement``.
     """
@@ -83,7 +83,7 @@ class Trust:
             raise SettingError(f"improvement.trust.limit must be positive, got {self.limit}")
         if self.limit is not None and self.use == TERM:
             raise SettingError(
-                f"improvement.trust.limit has no part in use={TERM}, where the agreement itself is the reward; leave it out"
+                f"improvement.trust.limit has no effect with use={TERM}, where the agreement itself is the reward; leave it out"
             )
         if (
             self.confidence_score in AGREEMENTS
@@ -92,17 +92,17 @@ class Trust:
             and self.use != TERM
         ):
             raise SettingError(
-                f"improvement.trust.confidence_score={self.confidence_score} needs a limit of its doubt: give improvement.trust.limit (evaluate-world-model "
-                "policies.folders=[...] measures what doubts there are)"
+                f"improvement.trust.confidence_score={self.confidence_score} needs a limit: give improvement.trust.limit (evaluate-world-model "
+                "policies.folders=[...] measures the uncertainties)"
             )
         if self.use in (SHORTEN, TERM) and self.confidence_score not in (OFF, *AGREEMENTS):
             raise SettingError(
-                f"improvement.trust.use={self.use} needs a doubt at every chunk, and {self.confidence_score} is one number; give confidence_score="
+                f"improvement.trust.use={self.use} needs an uncertainty at every chunk, and {self.confidence_score} is one number; give confidence_score="
                 f"{', '.join(AGREEMENTS)}"
             )
         if self.use == TERM and self.confidence_score == GRASP:
             raise SettingError(
-                f"improvement.trust.use={TERM} would praise hands that never close, of which {GRASP} has no doubt; give confidence_score={MOTION}"
+                f"improvement.trust.use={TERM} would reward hands that never close, for which {GRASP} measures no uncertainty; give confidence_score={MOTION}"
             )
         if not self.weight > 0:
             raise SettingError(f"improvement.trust.weight must be positive, got {self.weight}")
@@ -141,7 +141,7 @@ class Judge:
         """Check that what is to be judged can be."""
         if self.config.confidence_score == OFF or (self.config.confidence_score in READ and self.reader is None):
             raise SettingError(
-                f"improvement.trust.confidence_score={self.config.confidence_score}: there is nothing to judge with"
+                f"improvement.trust.confidence_score={self.config.confidence_score}: needs an inverse dynamics model, and there is none"
             )
 
     @property

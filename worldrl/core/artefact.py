@@ -259,7 +259,7 @@ def _checked_config(folder: Path, kind: str, config: Mapping[str, Any]) -> dict[
 
 def _checked_parent(folder: Path, entry: Mapping[str, str]) -> dict[str, str]:
     if set(entry) != {"path", "hash"}:
-        raise ArtefactError(f"{folder}: parent must have exactly 'path' and 'hash', received {sorted(entry)}")
+        raise ArtefactError(f"{folder}: parent must have exactly 'path' and 'hash', got {sorted(entry)}")
     return {"path": str(entry["path"]), "hash": str(entry["hash"])}
 
 

@@ -71,7 +71,7 @@ def bootstrap_band(
         SettingError: no episode, or no resample.
     """
     if len(values) < 1 or resamples < 1:
-        raise SettingError(f"bootstrap: needs an episode and a resample, received {len(values)} and {resamples}")
+        raise SettingError(f"bootstrap: needs an episode and a resample, got {len(values)} and {resamples}")
     value = np.asarray(statistic(values), np.float64)
     if len(values) == 1:
         unknown = np.full_like(value, np.nan)
@@ -105,7 +105,7 @@ def jackknife(values: NDArray[np.float32], statistic: Callable[[NDArray[np.float
     """
     count = len(values)
     if count < 1:
-        raise SettingError("jackknife: needs an episode, received none")
+        raise SettingError("jackknife: needs an episode, got none")
     value, half = float(statistic(values)), float("nan")
     if count > 2:
         without = np.array([float(statistic(np.delete(values, row, axis=0))) for row in range(count)])
@@ -137,7 +137,7 @@ def stratified_bootstrap(
         SettingError: not two axes, no run, no task, or no resample.
     """
     if values.ndim != 2 or values.size == 0 or resamples < 1:
-        raise SettingError(f"bootstrap: needs scores [runs, tasks] and a resample, received {list(values.shape)}")
+        raise SettingError(f"bootstrap: needs scores [runs, tasks] and a resample, got {list(values.shape)}")
     runs, tasks = values.shape
     value = float(statistic(values))
     lo = hi = float("nan")
@@ -168,7 +168,7 @@ def suite_score(success: NDArray[np.bool_], *, generator: np.random.Generator, r
         SettingError: not three axes, or nothing in one of them.
     """
     if success.ndim != 3 or success.size == 0 or resamples < 1:
-        raise SettingError(f"suite_score: needs success [seeds, episodes, tasks], received {list(success.shape)}")
+        raise SettingError(f"suite_score: needs success [seeds, episodes, tasks], got {list(success.shape)}")
     seeds, episodes, tasks = success.shape
     smooth = (success.sum(axis=1) + 1 / tasks) / (episodes + 2 / tasks)  # [S, K]
     drawn = generator.integers(seeds, size=(resamples, seeds))

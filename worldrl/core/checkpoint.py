@@ -144,7 +144,7 @@ def _optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
 
 def _check_names(folder: Path, what: str, saved: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     if set(saved) != set(given):
-        raise ArtefactError(f"{folder}: holds {what} {sorted(saved)}, received {sorted(given)}; give the same names")
+        raise ArtefactError(f"{folder}: holds {what} {sorted(saved)}, got {sorted(given)}; give the same names")
 
 
 def _check_module(folder: Path, name: str, saved: Mapping[str, Any], module: Stateful) -> None:
@@ -163,10 +163,10 @@ def _check_module(folder: Path, name: str, saved: Mapping[str, Any], module: Sta
 def _check_optimizer(folder: Path, name: str, saved: Mapping[str, Any], optimizer: Optimizer) -> None:
     own = _optimizer_state(optimizer)
     if saved["class"] != own["class"]:
-        raise ArtefactError(f"{folder}: optimizer {name!r} is {saved['class']}, received {own['class']}; use the same")
+        raise ArtefactError(f"{folder}: optimizer {name!r} is {saved['class']}, got {own['class']}; use the same")
     sizes = [[len(g["params"]) for g in s["state_dict"]["param_groups"]] for s in (saved, own)]
     if sizes[0] != sizes[1]:
-        raise ArtefactError(f"{folder}: optimizer {name!r} has groups of {sizes[0]} parameters, received {sizes[1]}")
+        raise ArtefactError(f"{folder}: optimizer {name!r} has groups of {sizes[0]} parameters, got {sizes[1]}")
 
 
 def _layout(value: Any) -> str:

@@ -153,7 +153,7 @@ def set_threads(count: int) -> None:
     import torch
 
     if count < 1:
-        raise SettingError(f"threads: must be at least 1, received {count}")
+        raise SettingError(f"threads: must be at least 1, got {count}")
     torch.set_num_threads(count)
 
 

@@ -31,7 +31,7 @@ class Ema(nn.Module):
     def __init__(self, source: nn.Module, decay: float) -> None:
         super().__init__()
         if not 0 <= decay < 1:
-            raise SettingError(f"ema decay: must be in [0, 1), received {decay}")
+            raise SettingError(f"ema decay: must be in [0, 1), got {decay}")
         self.decay = decay
         self.updates = 0
         self.module = copy.deepcopy(source).eval().requires_grad_(False)

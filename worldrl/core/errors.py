@@ -68,7 +68,7 @@ def require_at_least_one(settings: object, names: Iterable[str], *, of: str = ""
     for name in names:
         value = getattr(settings, name)
         if value < 1:
-            raise SettingError(f"{of}{'.' if of else ''}{name}: must be at least 1, received {value}")
+            raise SettingError(f"{of}{'.' if of else ''}{name}: must be at least 1, got {value}")
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:

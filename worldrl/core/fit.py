@@ -177,7 +177,7 @@ def fit_module(
 def _check_counts(name: str, **counts: int) -> None:
     for field_name, value in counts.items():
         if value < 1:
-            raise SettingError(f"{name}: {field_name} must be at least 1, received {value}")
+            raise SettingError(f"{name}: {field_name} must be at least 1, got {value}")
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def _train_step(state: _State, loss: Loss, step: int, factor: float, clip_norm: 
 
 
 def _check_finite(state: _State, step: int, loss: float, norm: float) -> None:
-    fix = "lower the learning rate or clip_norm, or look at this step's batch; the last checkpoint is intact"
+    fix = "lower the learning rate or clip_norm, or check this step's batch; the last checkpoint is intact"
     if not math.isfinite(loss):
         raise NonFiniteError(f"{state.name}: loss is {loss} at step {step}; {fix}")
     if not math.isfinite(norm):

@@ -30,9 +30,9 @@ def warmup_cosine(steps: int, warmup: int, *, final: float = 0.0) -> Schedule:
         SettingError: a value out of range.
     """
     if not 0 <= warmup < steps:
-        raise SettingError(f"warmup: must be in [0, steps={steps}), received {warmup}")
+        raise SettingError(f"warmup: must be in [0, steps={steps}), got {warmup}")
     if not 0 <= final <= 1:
-        raise SettingError(f"final: must be in [0, 1], received {final}")
+        raise SettingError(f"final: must be in [0, 1], got {final}")
 
     def factor(step: int) -> float:
         if step < warmup:

@@ -79,7 +79,7 @@ def wilson(k: int, n: int) -> Rate:
         SettingError: k or n out of range.
     """
     if not 0 <= k <= n or n < 1:
-        raise SettingError(f"wilson: need 0 <= k <= n and n >= 1, received k={k}, n={n}")
+        raise SettingError(f"wilson: need 0 <= k <= n and n >= 1, got k={k}, n={n}")
     lo, hi = _wilson_limits(k, n)
     return {"k": int(k), "n": int(n), "rate": k / n, "lo": lo, "hi": hi, "method": "wilson"}
 
@@ -275,14 +275,14 @@ def _cells(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> tuple[int, int, int, i
 def _outcomes(name: str, values: ArrayLike) -> NDArray[np.bool_]:
     array: NDArray[Any] = np.asarray(values)
     if array.ndim != 1 or array.size == 0 or array.dtype != np.bool_:
-        raise SettingError(f"{name}: must be a bool array [n], n >= 1, received {array.dtype} {list(array.shape)}")
+        raise SettingError(f"{name}: must be a bool array [n], n >= 1, got {array.dtype} {list(array.shape)}")
     return array
 
 
 def _numbers(name: str, values: ArrayLike, *, least: int) -> NDArray[np.float64]:
     array: NDArray[np.float64] = np.asarray(values, np.float64)
     if array.ndim != 1 or array.size < least:
-        raise SettingError(f"{name}: needs at least {least} values in one row, received shape {list(array.shape)}")
+        raise SettingError(f"{name}: needs at least {least} values in one row, got shape {list(array.shape)}")
     if not np.isfinite(array).all():
         raise SettingError(f"{name}: value {int(np.flatnonzero(~np.isfinite(array))[0])} is not finite")
     return array

@@ -113,7 +113,7 @@ class EpisodeDataset(Sequence[Episode]):
             ArtefactError: an episode breaks its contract or differs from the first in cameras or size.
         """
         if not episodes:
-            raise SettingError("from_episodes needs at least one episode, received none")
+            raise SettingError("from_episodes needs at least one episode, got none")
         first = episodes[0]
         rows, columns = first.frames.shape[2:4]
         header = DatasetHeader(round(fps), tuple(first.cameras), (rows, columns), embodiment)

@@ -223,7 +223,7 @@ def _frames(foreign: Foreign, episode: ForeignEpisode, table: Any) -> NDArray[np
 
 def _require_size(picture: NDArray[np.uint8], size: Sequence[int], where: str) -> None:
     if picture.shape[:2] != tuple(size):
-        raise ArtefactError(f"{where}: a picture of {list(picture.shape[:2])} pixels, info.json says {list(size)}")
+        raise ArtefactError(f"{where}: an image of {list(picture.shape[:2])} pixels, info.json says {list(size)}")
 
 
 def _in_robots_numbers(action: NDArray[np.float32], meaning: Meaning) -> NDArray[np.float32]:

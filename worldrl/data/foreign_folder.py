@@ -185,12 +185,12 @@ def _feature(where: Path, name: str, entry: Mapping[str, Any]) -> Feature:
         dtype, names = str(entry["dtype"]), entry.get("names")
     except (KeyError, TypeError, ValueError) as reason:
         raise ArtefactError(
-            f"{where}: features.{name} must have dtype and shape, received {entry!r}; write it again"
+            f"{where}: features.{name} must have dtype and shape, got {entry!r}; write it again"
         ) from reason
     labels = _labels(names)
     feature = Feature(name, dtype, shape, labels if shape == (len(labels),) else ())
     if feature.is_picture and (len(shape) != 3 or 3 not in (shape[0], shape[-1])):
-        raise ArtefactError(f"{where}: features.{name} must be a colour picture, its shape is {list(shape)}")
+        raise ArtefactError(f"{where}: features.{name} must be a colour image, its shape is {list(shape)}")
     return feature
 
 
@@ -261,7 +261,7 @@ def _episode(
     told = [told] if isinstance(told, str) else list(told or ())
     if len(told) != 1:
         raise ArtefactError(
-            f"{path / 'meta/episodes'}: episode {number}, field 'tasks' is {told}; one sentence is read"
+            f"{path / 'meta/episodes'}: episode {number}, field 'tasks' is {told}; one instruction is read"
         )
     if int(row["length"]) < 2:
         raise ArtefactError(

@@ -110,7 +110,7 @@ def read_meaning(folder: ForeignFolder) -> Meaning:
         command=read_command(folder, stated, robot),
         cameras=cameras,
         image_size=_image_size(folder, stated, cameras),
-        pictures=choice(folder, stated, "pictures", tuple(TURNS), assumed, "pictures are taken as they are"),
+        pictures=choice(folder, stated, "pictures", tuple(TURNS), assumed, "images are taken as they are"),
         gripper=read_gripper(folder, stated, robot, sample, assumed),
         observed=choice(
             folder, stated, "observed", (BEFORE, AFTER), assumed, "a row shows what its action was decided on"
@@ -124,7 +124,7 @@ def read_meaning(folder: ForeignFolder) -> Meaning:
 def _tasks(folder: ForeignFolder, stated: Mapping[str, Any]) -> dict[str, str]:
     tasks = stated.get("tasks", {})
     if not isinstance(tasks, dict) or not all(isinstance(name, str) for name in tasks.values()):
-        raise wrong(folder, "tasks", "names by sentence", tasks)
+        raise wrong(folder, "tasks", "names by instruction", tasks)
     for sentence in tasks:
         if sentence not in folder.sentences.values():
             raise SettingError(
@@ -140,14 +140,14 @@ def _cameras(folder: ForeignFolder, stated: Mapping[str, Any]) -> dict[str, str]
         found = {str(role): name for name, role in roles.items()}
         if None in roles.values() or len(found) < len(there) or MAIN_CAMERAS[0] not in found:
             line = f'{{"cameras": {{"scene": "{there[0] if there else "observation.images.image"}"}}}}'
-            raise unclear(folder, f"which camera is the main one cannot be told; there are {there}", line)
+            raise unclear(folder, f"which camera is the main one is unknown; there are {there}", line)
         return dict(sorted(found.items()))  # scene before wrist
     cameras = stated["cameras"]
     if not isinstance(cameras, dict) or not set(cameras) & set(MAIN_CAMERAS):
         raise wrong(folder, "cameras", f"features by our names, one of them {' or '.join(MAIN_CAMERAS)}", cameras)
     for name in cameras.values():
         if name not in there:
-            raise SettingError(f"{folder.path / OURS}: cameras: no picture feature {name!r}{nearest(str(name), there)}")
+            raise SettingError(f"{folder.path / OURS}: cameras: no image feature {name!r}{nearest(str(name), there)}")
     return cameras
 
 
@@ -156,14 +156,14 @@ def _image_size(folder: ForeignFolder, stated: Mapping[str, Any], cameras: Mappi
     given = stated.get("image_size")
     if given is None:
         if len(sizes) > 1:
-            raise unclear(folder, f"pictures have several sizes, {sorted(sizes)}", '{"image_size": 256}')
+            raise unclear(folder, f"images have several sizes, {sorted(sizes)}", '{"image_size": 256}')
         return sizes.pop()
     if isinstance(given, int) and not isinstance(given, bool) and given > 0:
         oblong = sorted(size for size in sizes if size[0] != size[1])
         if oblong:
             raise unclear(
                 folder,
-                f"pictures of {oblong[0]} pixels would be distorted to a square",
+                f"images of {oblong[0]} pixels would be distorted to a square",
                 f'{{"image_size": [{given}, {given}]}}',
             )
         return given, given

@@ -43,7 +43,7 @@ def stored_pictures(column: Sequence[Any], where: str) -> Iterator[Picture]:
         content = entry.get("bytes") if isinstance(entry, Mapping) else None
         picture = cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR) if content else None
         if picture is None:
-            raise ArtefactError(f"{where}: row {row} holds no readable picture; {WHOLE}")
+            raise ArtefactError(f"{where}: row {row} holds no readable image; {WHOLE}")
         yield np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), np.uint8)
 
 

@@ -74,7 +74,7 @@ def read_robot(folder: ForeignFolder, stated: Mapping[str, Any], sample: Sample,
     if given is None:
         raise unclear(
             folder,
-            f"whose robot this is cannot be told (robot_type {folder.robot_type!r}, {sample.state.shape[1]} numbers of state, "
+            f"the robot is unknown (robot_type {folder.robot_type!r}, {sample.state.shape[1]} numbers of state, "
             f"{sample.action.shape[1]} of action, not LIBERO's)",
             _joints_line(folder, sample),
         )

@@ -61,7 +61,7 @@ def unclear(folder: ForeignFolder, problem: str, line: str) -> SettingError:
 
 def wrong(folder: ForeignFolder, key: str, rule: str, value: Any) -> SettingError:
     """Make the error of a key with an impossible value."""
-    return SettingError(f"{folder.path / OURS}: {key} must be {rule}, received {value!r}")
+    return SettingError(f"{folder.path / OURS}: {key} must be {rule}, got {value!r}")
 
 
 def choice(

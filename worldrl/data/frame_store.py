@@ -75,7 +75,7 @@ def build_store(episodes: Sequence[Episode], camera: str | None = None) -> Frame
         ArtefactError: an episode lacks the camera, is of another robot, or its frames have another size than the first's.
     """
     if not len(episodes):
-        raise SettingError("windows need at least one episode, received none")
+        raise SettingError("windows need at least one episode, got none")
     length = np.array(_lengths(episodes), dtype=np.int64)
     first = np.concatenate([[0], np.cumsum(length + 1)[:-1]]).astype(np.int64)
     rows, one = int((length + 1).sum()), episodes[0]

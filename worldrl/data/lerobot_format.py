@@ -256,7 +256,7 @@ def check_episode(episode: Episode, header: DatasetHeader, where: str) -> None:
     for name, array, shape, dtype in _rules(episode, header):
         if array.shape != shape or array.dtype != dtype:
             expected = f"{np.dtype(dtype).name} {shape}"
-            raise ArtefactError(f"{where}: {name} must be {expected}, received {array.dtype} {array.shape}")
+            raise ArtefactError(f"{where}: {name} must be {expected}, got {array.dtype} {array.shape}")
         if dtype is np.float32 and not np.isfinite(array).all():
             row = int(np.argwhere(~np.isfinite(array))[0][0])
             raise ArtefactError(f"{where}: {name} is not finite at row {row} ({array[row]}); drop this episode")

@@ -199,7 +199,7 @@ def _clear_leftovers(folder: Path, journal: Journal) -> None:
 
 def _whole_fps(fps: float, embodiment: AnyEmbodiment) -> int:
     if fps != round(fps) or fps <= 0:
-        raise SettingError(f"fps must be a positive whole number (lerobot stores it so), received {fps}")
+        raise SettingError(f"fps must be a positive whole number (lerobot stores it so), got {fps}")
     if fps != embodiment.control_hz:
         raise SettingError(f"fps is {fps}, the embodiment's control_hz {embodiment.control_hz}; every step is a frame")
     return round(fps)

@@ -33,7 +33,7 @@ class Recolouring:
     Attributes:
         segments: clusters of colours per episode.
         colour: standard deviation of a segment's change of lightness and of both colour axes.
-        light: standard deviation of the brightness' slope across the picture, and of its mean.
+        light: standard deviation of the slope of brightness across the image, and of its mean.
         texture: standard deviation of the largest segment's texture, in lightness.
         keep_chroma: segments at least this saturated change with the light only.
     """

@@ -36,7 +36,7 @@ class WindowLayout:
         for field in fields(self):
             value = getattr(self, field.name)
             if value < 1:
-                raise SettingError(f"{field.name} must be at least 1, received {value}")
+                raise SettingError(f"{field.name} must be at least 1, got {value}")
         if self.chunk_length % self.frame_stride:
             raise SettingError(
                 f"chunk_length {self.chunk_length} is not a multiple of frame_stride {self.frame_stride}; "

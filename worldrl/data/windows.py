@@ -139,10 +139,10 @@ def _check_shares(shares: dict[str, float]) -> NDArray[np.float64]:
     """Return the upper bounds of the kinds on [0, 1), in the order of the keys."""
     for name, share in shares.items():
         if not 0 <= share <= 1:
-            raise SettingError(f"{name} must lie in [0, 1], received {share}")
+            raise SettingError(f"{name} must be in [0, 1], got {share}")
     bounds = np.cumsum(list(shares.values()))
     if bounds[-1] > 1 + 1e-9:
-        raise SettingError(f"{' + '.join(shares)} must not exceed 1, received {bounds[-1]:g}; lower one of them")
+        raise SettingError(f"{' + '.join(shares)} must not exceed 1, got {bounds[-1]:g}; lower one of them")
     return bounds
 
 

@@ -89,7 +89,7 @@ class RatioRule:
         if self.reduce not in REDUCTIONS:
             raise SettingError(f"ratio.reduce: unknown value {self.reduce!r}{nearest(self.reduce, REDUCTIONS)}")
         if not 0 < self.range < 1:
-            raise SettingError(f"ratio.clip must lie in (0, 1), got {self.clip}")
+            raise SettingError(f"ratio.clip must be in (0, 1), got {self.clip}")
         if self.reduce == "sum" and self.range < LEAST_OF_SUMS:
             raise SettingError(
                 f"ratio.clip={self.clip} is a range of means; with ratio.reduce=sum nearly every step would leave it: give at "

@@ -298,7 +298,7 @@ def verdict(found: Search, matches: Sequence[Match]) -> str:
         lines.append(f"With that, {succeed}{100 * best.error_m:.2g} cm off.")
     elif not fit.good:
         lines.append(
-            f"No convention that was tried explains it (tracking error {100 * fit.error_m:.2g} cm as recorded): look at "
+            f"No convention that was tried explains it (tracking error {100 * fit.error_m:.2g} cm as recorded): check "
             "the initial states, the control rate, and the physics' versions."
         )
     for found_match in matches:

@@ -38,7 +38,7 @@ class GateThresholds:
     Attributes:
         psnr: closed-loop PSNR (dB) after 32 control steps.
         action_swap_ratio: error with another episode's actions over the error with the true ones.
-        static_psnr: PSNR (dB) between the first frame and the picture after 32 steps of holding still.
+        static_psnr: PSNR (dB) between the first frame and the image after 32 steps of holding still.
         recall: share of really successful episodes whose true actions are imagined to succeed. Modest, because a strict
             threshold only costs rollouts, while a lax one teaches what is false.
         precision: share of imagined successes that were real.
@@ -54,7 +54,7 @@ class GateThresholds:
         """Reject rates that no model can reach."""
         for name in ("recall", "precision"):
             if not 0 <= getattr(self, name) <= 1:
-                raise SettingError(f"thresholds.{name} must lie in [0, 1], got {getattr(self, name)}")
+                raise SettingError(f"thresholds.{name} must be in [0, 1], got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ class Gate:
 
 
 MEANING = {
-    "psnr": "closed-loop picture error after 32 control steps (dB), held-out episodes",
+    "psnr": "closed-loop image error after 32 control steps (dB), held-out episodes",
     "action_swap_ratio": "error with another episode's actions over the error with the true ones",
     "static_psnr": "similarity (dB) to the first frame after 32 steps of holding still",
     "recall": "really successful episodes whose true actions the model imagines to succeed",
     "precision": "imagined successes that were real, true actions replayed",
-    "confirmed": "imagined successes of this policy that came true with the same actions in the simulator",
+    "confirmed": "imagined successes of this policy that the simulator confirmed with the same actions",
 }
 ADVICE = {
     "psnr": "train longer (training.steps) or on more rollouts",
@@ -179,7 +179,7 @@ def require(gates: Sequence[Gate]) -> None:
     if failed:
         lines = [f"{g.name} is {g}, needs {g.threshold:.3g} ({g.meaning}): {g.advice}" for g in failed]
         raise GateError(
-            "the world model is not good enough to practise in:\n  "
+            "the world model is not good enough to improve a policy in:\n  "
             + "\n  ".join(lines)
-            + f"\n  or go on with gates=warn\n  ({ELSEWHERE})"
+            + f"\n  or continue with gates=warn\n  ({ELSEWHERE})"
         )

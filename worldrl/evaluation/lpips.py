@@ -82,7 +82,7 @@ class Lpips:
         """
         if a.shape != b.shape or min(a.shape[1:3]) < LEAST_SIDE:
             raise SettingError(
-                f"lpips: needs two pictures of one size from {LEAST_SIDE} pixels on, got {a.shape} and {b.shape}"
+                f"lpips: needs two images of one size from {LEAST_SIDE} pixels on, got {a.shape} and {b.shape}"
             )
         total = torch.zeros(len(a), dtype=torch.float64)
         pairs = zip(self.activations(a), self.activations(b), strict=True)

@@ -117,7 +117,7 @@ def evaluate_offline(
     """
     index = list(range(episodes)) if isinstance(episodes, int) else list(episodes)
     if not index:
-        raise SettingError("episodes: an evaluation needs at least one, received none")
+        raise SettingError("episodes: an evaluation needs at least one, got none")
     played = [_play(policy, env, info, seed, number, deterministic, value, device) for number in index]
     rewards = [reward for reward, _, _ in played]
     promised = [promise for _, _, promise in played if promise is not None]
@@ -214,5 +214,5 @@ def score_over_seeds(runs: ArrayLike, *, generator: np.random.Generator) -> Boot
     """
     table = np.asarray(runs, np.float64)
     if not np.isfinite(table).all():
-        raise SettingError("runs: a score is not finite; leave the run out and say so, or look at why it failed")
+        raise SettingError("runs: a score is not finite; leave the run out and report that, or find out why it failed")
     return stratified_bootstrap(table[:, None] if table.ndim == 1 else table, interquartile_mean, generator=generator)

@@ -58,9 +58,9 @@ class ProbeSettings:
         batch: frames per step.
         learning_rate: peak, warm-up cosine.
         weight_decay: AdamW.
-        shift: largest shift of its training pictures, as a fraction of their width.
+        shift: largest shift of its training images, as a fraction of their width.
         jitter: strength of the colour jitter, since imagined colours are a little off.
-        blur: largest share of a 3×3 mean in its training pictures, since imagined ones are blurred.
+        blur: largest share of a 3×3 mean in its training images, since imagined ones are blurred.
         width: channels of the image encoder.
         blocks: residual blocks.
         keypoints: places it looks for beside the points.
@@ -92,9 +92,9 @@ class ProbeSettings:
             if getattr(self, name) < 0:
                 raise SettingError(f"probe.{name} must be 0 or more, got {getattr(self, name)}")
         if not 0 <= self.shift < 0.5:
-            raise SettingError(f"probe.shift must lie in [0, 0.5), got {self.shift}")
+            raise SettingError(f"probe.shift must be in [0, 0.5), got {self.shift}")
         if not 0 <= self.blur <= 1:
-            raise SettingError(f"probe.blur must lie in [0, 1], got {self.blur}")
+            raise SettingError(f"probe.blur must be in [0, 1], got {self.blur}")
 
 
 class Reader(Protocol):

@@ -100,18 +100,18 @@ class EvalProtocol:
         lowest = {"episodes_per_task": 1, "first_index": 0, "chunk_length": 1, "replan": 1, "hold_steps": 0}
         for name, low in lowest.items():
             if getattr(self, name) < low:
-                raise SettingError(f"{name}: must be >= {low}, received {getattr(self, name)}")
+                raise SettingError(f"{name}: must be >= {low}, got {getattr(self, name)}")
         check_timing(self.replan, self.latency, self.chunk_length)
         if self.domain != CLEAN and self.style != "default":
             raise SettingError(
-                f"style: the {self.domain} domain draws its own looks, received {self.style!r}; leave it out"
+                f"style: the {self.domain} domain draws its own visual styles, got {self.style!r}; leave it out"
             )
         if self.temperature is not None and self.temperature <= 0:
-            raise SettingError(f"temperature: must be > 0, or None for greedy decoding, received {self.temperature}")
+            raise SettingError(f"temperature: must be > 0, or None for greedy decoding, got {self.temperature}")
         if not self.tasks or len(set(self.tasks)) != len(self.tasks):
-            raise SettingError(f"tasks: must name at least one task, each once, received {self.tasks}")
+            raise SettingError(f"tasks: must name at least one task, each once, got {self.tasks}")
         if set(self.horizon) != set(self.tasks):
-            raise SettingError(f"horizon: must name exactly the tasks {self.tasks}, received {sorted(self.horizon)}")
+            raise SettingError(f"horizon: must name exactly the tasks {self.tasks}, got {sorted(self.horizon)}")
 
     @property
     def hash(self) -> str:
@@ -140,7 +140,7 @@ class EvalProtocol:
             ProtocolError: another schema, or unknown or missing fields.
         """
         if data.get("schema") != SCHEMA:
-            raise ProtocolError(f"protocol: schema must be {SCHEMA}, received {data.get('schema')}; evaluate again")
+            raise ProtocolError(f"protocol: schema must be {SCHEMA}, got {data.get('schema')}; evaluate again")
         values = {name: value for name, value in data.items() if name != "schema"}
         known = {item.name for item in fields(cls)}
         if {*values, *_MAY_BE_SILENT} != known:
@@ -307,13 +307,11 @@ def embedded_protocol(
         }
     )
     if protocol.domain != CLEAN and not isinstance(robot, JointEmbodiment):
-        raise SettingError(
-            f"domain: {protocol.domain} is of two-armed tasks (kind=bimanual), received {', '.join(tasks)}"
-        )
+        raise SettingError(f"domain: {protocol.domain} is of bimanual tasks (kind=bimanual), got {', '.join(tasks)}")
     last = protocol.first_index + episodes_per_task
     if protocol.initial_states == "stored" and last > N_STORED:
         raise SettingError(
             f"episodes_per_task: first_index + episodes_per_task must be at most the {N_STORED} stored states, "
-            f"received {protocol.first_index} + {episodes_per_task}; use initial_states=sampled for more"
+            f"got {protocol.first_index} + {episodes_per_task}; use initial_states=sampled for more"
         )
     return protocol

@@ -123,6 +123,6 @@ def _order(protocol: EvalProtocol) -> tuple[EpisodeSpec, ...]:
 def _require_one_task(protocol: EvalProtocol) -> None:
     if len(protocol.tasks) > 1:
         raise SettingError(
-            f"stopping: {StepRule.name} compares episodes of one success rate, so of one task, received "
+            f"stopping: {StepRule.name} compares episodes of one success rate, so of one task, got "
             f"{len(protocol.tasks)}; give tasks=[{protocol.tasks[0]}], or {BudgetRule.name} and the same initial states"
         )

@@ -206,9 +206,7 @@ def read_header(folder: Path) -> dict[str, Any]:
     """
     header = read_json(folder / HEADER, error=ArtefactError)
     if header.get("schema") != SCHEMA:
-        raise ArtefactError(
-            f"{folder / HEADER}: schema must be {SCHEMA}, received {header.get('schema')}; evaluate again"
-        )
+        raise ArtefactError(f"{folder / HEADER}: schema must be {SCHEMA}, got {header.get('schema')}; evaluate again")
     return header
 
 

@@ -59,7 +59,7 @@ def ssim(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> NDArray[np.float64]:
         SettingError: different shapes, or pictures smaller than the window.
     """
     if a.shape != b.shape or min(a.shape[-3:-1]) < WINDOW:
-        raise SettingError(f"ssim: needs two pictures of one size from {WINDOW} pixels on, got {a.shape} and {b.shape}")
+        raise SettingError(f"ssim: needs two images of one size from {WINDOW} pixels on, got {a.shape} and {b.shape}")
     x, y = (np.moveaxis(picture, -1, -3).astype(np.float64) for picture in (a, b))
     mean_x, mean_y = local_mean(x), local_mean(y)
     var_x = local_mean(x * x) - mean_x**2

@@ -49,9 +49,9 @@ def encode_mp4(frames: NDArray[np.uint8], fps: float, *, least: int = 256) -> by
         MissingExtraError: PyAV was built without x264.
     """
     if frames.ndim != 4 or frames.shape[-1] != 3 or frames.dtype != np.uint8 or not len(frames):
-        raise SettingError(f"frames: must be uint8 [T, Y, X, 3] with T >= 1, received {frames.dtype} {frames.shape}")
+        raise SettingError(f"frames: must be uint8 [T, Y, X, 3] with T >= 1, got {frames.dtype} {frames.shape}")
     if not fps > 0:
-        raise SettingError(f"fps: must be > 0, received {fps}")
+        raise SettingError(f"fps: must be > 0, got {fps}")
     import av
 
     try:

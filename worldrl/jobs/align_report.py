@@ -20,7 +20,7 @@ LIMITS = (
     "Every number on this page is imagined: it says how the reward likes the model's videos, not what a robot achieves with "
     "what is decoded from them.",
     "Before and after begin at the same unseen first frames with the same noise; intervals are bootstrapped over these starts.",
-    "A reward that loves smooth motion may like a still picture best: the motion says whether the videos still move.",
+    "A reward of smooth motion may be highest for a still image: the row of motion shows whether the videos still move.",
     "Curves are of the training starts, with the noise that the method adds; the table is of the sampler as it is used.",
 )
 
@@ -110,9 +110,9 @@ def practice_tables(practice: Mapping[str, Any] | None) -> list[Table]:
     pooled = practice["terms_pooled"]
     rows += [(name, _area(area), _area(pooled[name]), "all executed plans") for name, area in practice["terms"].items()]
     note = (
-        "Area under the ROC curve: does the reward rank plans that succeeded above those that failed? 0.5 knows nothing, 1 everything. "
-        "Within tasks: only plans of the same task are compared, all such pairs alike. All tasks together, a reward that knows no more "
-        "than which task is easy looks skilled."
+        "Area under the ROC curve: does the reward rank plans that succeeded above those that failed? 0.5 is chance, 1 is perfect. "
+        "Within tasks: only plans of the same task are compared. All tasks together: a reward that only separates easy tasks from "
+        "hard ones is above 0.5, too."
     )
     heads = ("reward", "area within tasks", "all tasks together", "measured on")
     return [Table("What rewards know of executed plans", heads, rows, note)]

@@ -67,7 +67,7 @@ class AlignWorldModelSettings:
         "world-model folder to begin with; train one with model.dynamics.planning=true training.action_dropout=0.5",
     )
     conditioning: str = setting(
-        "instruction", "what the model is told: instruction (it plans), or the recorded actions"
+        "instruction", "what the model is conditioned on: instruction (it plans), or actions (the recorded ones)"
     )
     rewards: list[str] = setting(
         ["idm.moving_executability"],
@@ -80,8 +80,8 @@ class AlignWorldModelSettings:
     folders: dict[str, str] = setting(
         {},
         "folders.NAME=FOLDER: a reward's own artefact; idm, similarity: an inverse dynamics; foresight: train-idm's run "
-        "directory; success: the world model that judges, a frozen copy (the start, for example); execution: train-idm's run "
-        "directory with practice above 0, else a run's execution folder",
+        "directory; success: a world model that is not trained (that of start, for example); execution: train-idm's run "
+        "directory with executed_plans above 0, else a run's execution folder",
     )
     executed_plans: int = setting(
         0,
@@ -212,7 +212,7 @@ def practised(
         given = settings.folders.get(EXECUTION)
         if not given:
             raise SettingError(
-                "folders.execution: with practice it names the run directory of train-idm target=[command]"
+                "folders.execution: with executed_plans it names the run directory of train-idm target=[command]"
             )
         folder, domain = Path(given) / IDM_FOLDER, only_domain(datasets)
         reader, model = idm_reward(str(folder), [], device), _model(settings, datasets[0], device)
@@ -229,7 +229,7 @@ def practised(
         learn_critic(tried, settings.execution, PRACTICE_KEPT, place, seed=settings.seed, **made_from)
     if "terms_pooled" not in read_json(place / WORTH):  # said before the alignment, not after it
         raise ArtefactError(
-            f"{place}: an earlier version judged this critic over all tasks together; give a new run_dir"
+            f"{place}: an earlier version measured this critic over all tasks together; give a new run_dir"
         )
     return str(place)
 

@@ -158,7 +158,7 @@ def open_arena(settings: TrainVlaSettings, tasks: Sequence[str], device: torch.d
 def require_domain(domain: str, tasks: Sequence[str]) -> None:
     """Refuse a domain that tasks do not have; SettingError."""
     if domain != CLEAN and not isinstance(embedded_embodiment(tasks), JointEmbodiment):
-        raise SettingError(f"domain: {domain} is of two-armed tasks, received {', '.join(tasks)}; give kind=bimanual")
+        raise SettingError(f"domain: {domain} is of bimanual tasks, got {', '.join(tasks)}; give kind=bimanual")
 
 
 def tasks_of(settings: TrainVlaSettings) -> tuple[str, ...]:

@@ -65,21 +65,21 @@ class BenchmarkSettings:
     workers: int = setting(2, "simulator processes; 0 runs the embedded suite in this process")
     envs: int = setting(4, "environments in all, and the largest batch of a decision")
     replan: int | None = setting(None, "actions executed of each chunk; null for all")
-    latency: int = setting(0, "control steps that a decision takes, in which the robot goes on with the chunk before")
+    latency: int = setting(0, "control steps that a decision takes, during which the robot executes the previous chunk")
     hold_steps: int = setting(0, HOLD_STEPS)
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
     domain: str = setting("clean", f"embedded suite, {DOMAIN}")
     shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
-    image_size: int = setting(256, "foreign suites: pixels of the expert's videos; a policy brings its own")
-    assets: str = setting("", "LIBERO: folder of its assets; empty takes what setup was told")
-    assets_note: str = setting("", "LIBERO: what the result must say about its assets besides what setup was told")
+    image_size: int = setting(256, "external suites: pixels of the expert's videos; a policy brings its own")
+    assets: str = setting("", "LIBERO: folder of its assets; empty takes the folder given to setup")
+    assets_note: str = setting("", "LIBERO: note on its assets for the result, added to the note given to setup")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
     recycle_after: int | None = setting(
-        None, "episodes after which a worker is replaced; null for 50 of a foreign suite, 250 of the embedded one"
+        None, "episodes after which a worker is replaced; null for 50 of an external suite, 250 of the embedded one"
     )
     restarts: int = setting(2, "how often one episode may lose its worker")
     videos: int = setting(0, "episodes per task filmed, in recordings/ and on the page")
-    failures: int = setting(3, "failed episodes that are run again for the report's pictures")
+    failures: int = setting(3, "failed episodes that are run again for the report's images")
     against: str = setting("", "finished benchmark to compare with: ends as soon as the comparison is decided")
     stopping: str = setting(
         Boundary.name, f"when a comparison with against= ends: {' or '.join(RULES)} (other initial states)"
@@ -92,7 +92,7 @@ class BenchmarkSettings:
         one_of("suite", self.suite, SUITES)
         one_of("domain", self.domain, DOMAINS)
         if self.domain != "clean" and self.suite != EMBEDDED:
-            raise SettingError(f"domain: is of the embedded suite's two-armed tasks; leave it out with {self.suite}")
+            raise SettingError(f"domain: is of the embedded suite's bimanual tasks; leave it out with {self.suite}")
         one_of("stopping", self.stopping, tuple(RULES))
         for name in ("first_index", "workers", "restarts", "videos", "failures", "latency", "hold_steps"):
             non_negative(name, getattr(self, name))

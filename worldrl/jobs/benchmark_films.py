@@ -110,7 +110,7 @@ def film_failures(settings: BenchmarkSettings, result: EvalResult, device: str) 
                 filmed.append(item)
     except WorldrlError as error:
         why = str(error).splitlines()[0]
-        return Films(filmed, f"Pictures of {len(filmed)} of {len(specs)} failed episodes could be drawn: {why}")
+        return Films(filmed, f"Images of {len(filmed)} of {len(specs)} failed episodes could be drawn: {why}")
     return Films(filmed)
 
 

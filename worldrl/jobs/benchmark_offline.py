@@ -61,7 +61,7 @@ class BenchmarkOfflineSettings:
     own: dict[str, str] = setting({}, "settings of one algorithm's runs: own.ravl='agent.critics=5'; they win")
     runs: list[str] = setting([], "finished train-offline runs, or folders of them, to sum up too (or alone)")
     clone: str = setting("bc", "every algorithm is held against this one")
-    candidates: list[str] = setting(["ravl", "neubay"], "held against the best of the rivals as well")
+    candidates: list[str] = setting(["ravl", "neubay"], "algorithms that are also compared with the best of the rivals")
     rivals: list[str] = setting(["td3_bc", "iql", "mopo"], "of which the best is taken, on each dataset")
     workers: int = setting(1, "runs at once, one thread each; 0 computes in this process")
 
@@ -77,7 +77,7 @@ class BenchmarkOfflineSettings:
             )
         for name in ("data", "algorithms"):
             if len(set(getattr(self, name))) < len(getattr(self, name)):
-                raise SettingError(f"{name}: each may be named once, received {getattr(self, name)}")
+                raise SettingError(f"{name}: each may be named once, got {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

@@ -156,8 +156,8 @@ def stages(spent: Spent, wall_s: float) -> list[Stage]:
     """Where the time went; a run that was continued knows only its last part."""
     deciding = [Stage("policy: decisions", spent.decide_s)] if spent.decide_s else []
     rest = max(0.0, wall_s - spent.decide_s - spent.simulate_s)
-    simulating = Stage("simulators: resets, steps, pictures", spent.simulate_s)
-    return [*deciding, simulating, Stage("starting, probing, pictures of failures", rest)]
+    simulating = Stage("simulators: resets, steps, images", spent.simulate_s)
+    return [*deciding, simulating, Stage("starting, probing, images of failures", rest)]
 
 
 def lasting(result: EvalResult) -> str:
@@ -201,7 +201,7 @@ def always_table(found: Measured) -> list[Table]:
         return []
     results = [found.result, *found.others]
     rows = [(task, _numbers(always_failing(results, task))) for task in found.result.protocol.tasks]
-    note = f"Looked at {len(results)} results under the same protocol: {', '.join(r.policy for r in results)}."
+    note = f"Checked {len(results)} results under the same protocol: {', '.join(r.policy for r in results)}."
     return [Table("Initial states that always fail", ("Task", "States"), rows, note)]
 
 
@@ -240,7 +240,7 @@ def strip(episode: Episode) -> Filmstrip:
     """A failed episode in a row of pictures, each camera its own row."""
     at = np.unique(np.linspace(0, len(episode), FRAMES).round().astype(int))
     rows = {camera: np.ascontiguousarray(episode.frames[at, v]) for v, camera in enumerate(episode.cameras)}
-    again = " Run again for these pictures it was solved: the policy or the simulator does not repeat itself."
+    again = " Run again for these images it was solved: the policy or the simulator does not repeat itself."
     caption = f"“{episode.instruction}”, {len(episode)} steps.{again if episode.success else ''}"
     state = f"{episode.task}, initial state {episode.meta['index']}"
     return Filmstrip(state, caption, rows, [f"step {step}" for step in at.tolist()])

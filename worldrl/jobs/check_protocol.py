@@ -65,9 +65,9 @@ class CheckProtocolSettings:
     run_dir: str = setting("runs/check-protocol", "where the result is written")
     seed: int = setting(0, "of the random actions that are played beside")
     episodes: int = setting(4, "demonstrations, taken evenly from the dataset; each is replayed about twenty times")
-    workers: int = setting(1, "foreign suites: simulator processes")
-    shadows: bool = setting(True, "LIBERO: the vendor's shadows, as the pictures were recorded")
-    assets: str = setting("", "LIBERO: folder of its assets; empty takes what setup was told")
+    workers: int = setting(1, "external suites: simulator processes")
+    shadows: bool = setting(True, "LIBERO: the vendor's shadows, as the images were recorded")
+    assets: str = setting("", "LIBERO: folder of its assets; empty takes the folder given to setup")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
 
     def __post_init__(self) -> None:
@@ -161,7 +161,7 @@ def suite_names(dataset: EpisodeDataset, suite: str) -> list[str | None]:
     if not any(names):
         told = dataset.records[0].instruction
         raise SettingError(
-            f"data: no episode is about a task of {suite}; the first is told {told!r}{nearest(told, sentences)}"
+            f"data: no episode is about a task of {suite}; the first has the instruction {told!r}{nearest(told, sentences)}"
         )
     return names
 
@@ -197,7 +197,7 @@ def open_replayer(
     """Open the suite with the recordings' cameras and picture size, to begin where they began."""
     cameras, (height, width) = demonstrations[0].cameras, demonstrations[0].frames.shape[2:4]
     if height != width:
-        raise SettingError(f"data: its pictures are {width} by {height}; suites draw square ones")
+        raise SettingError(f"data: its images are {width} by {height}; suites draw square ones")
     if settings.suite == EMBEDDED:
         robot = embedded_embodiment({spec.task for spec in specs})
         if demonstrations[0].actions.names != robot.actions.names:
@@ -278,7 +278,7 @@ def idle_words(idle: Mapping[str, Fit]) -> list[str]:
     """What it means that a task is fulfilled without the demonstrations' actions."""
     told = {"no_op": "Doing nothing fulfils", "random": "Random actions fulfil"}
     return [
-        f"{told[name]} {fit.successes} of {fit.episodes}: there a success says nothing about actions, so look at initial states and goals."
+        f"{told[name]} {fit.successes} of {fit.episodes}: there a success says nothing about actions, so check initial states and goals."
         for name, fit in idle.items()
         if fit.successes
     ]
@@ -291,7 +291,7 @@ def first_frames(robot: AnyConventions, demonstrations: Sequence[Episode], openi
     for place, camera in enumerate(demonstrations[0].cameras):
         theirs = np.stack([episode.frames[0, place] for episode in demonstrations])
         mine = np.stack([opening.frames[place] for opening in openings])
-        found.append(match(f"picture of {camera}", theirs, mine, picture_alternatives()))
+        found.append(match(f"image of {camera}", theirs, mine, picture_alternatives()))
     return found
 
 

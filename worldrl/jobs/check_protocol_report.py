@@ -91,7 +91,7 @@ def first_pictures(demonstrations: Sequence[Episode], openings: Sequence[Opening
     labels = [f"demonstration {number}" for number in range(1, len(openings) + 1)]
     return [
         Filmstrip(
-            f"First pictures of {camera}",
+            f"First images of {camera}",
             "Upside down, mirrored or of other colours is seen at a glance.",
             {
                 "recorded": np.stack([episode.frames[0, place] for episode in demonstrations]),

@@ -58,15 +58,15 @@ class CollectSettings:
     noisy_episodes: int = setting(0, "per task, by the expert with noise and goal_offset: varied and failed data")
     blind_episodes: int = setting(
         0,
-        "per task, by the noisy expert that tries each skill once and goes on whatever became of it: honest near misses",
+        "per task, by the noisy expert that tries each skill once and never repeats a failed one: near misses",
     )
     wander_episodes: int = setting(0, "per task, by a random explorer")
     policy_episodes: int = setting(0, "per task, by the policy in folder policy")
     imagined_episodes: int = setting(
-        0, "per task, what the policy did in dreams of world_model, executed in the simulator"
+        0, "per task, actions of the policy in imagined rollouts of world_model, executed in the simulator"
     )
-    policy: str | None = setting(None, "folder of the policy that records policy_episodes and dreams")
-    world_model: str | None = setting(None, "the policy's dreams are imagined by it: a world-model folder, or bundled")
+    policy: str | None = setting(None, "folder of the policy for policy_episodes and imagined_episodes")
+    world_model: str | None = setting(None, "world model of imagined_episodes: a folder, or bundled")
     temperature: float | None = setting(None, "the policy's sampling temperature; null is greedy")
     noise_correlation: float = setting(0.0, "share of the policy's randomness that stays the same over an episode")
     noise: float = setting(0.3, "action noise of the noisy expert, as a fraction of the action range")
@@ -74,9 +74,11 @@ class CollectSettings:
     hold_steps: int = setting(8, "steps recorded after the first success")
     image_size: int = setting(64, "pixels per side")
     wrist: bool = setting(False, "also record the wrist cameras")
-    domain: str = setting("clean", "two-armed tasks: clean, or randomised in look and table height; then no styles")
-    styles: list[str] = setting(["default"], "looks of the scene; each episode gets one of them")
-    instruction_mode: str = setting("canonical", "canonical, paraphrase or held_out sentences")
+    domain: str = setting(
+        "clean", "bimanual tasks: clean, or randomised in visual style and table height; then no styles"
+    )
+    styles: list[str] = setting(["default"], "visual styles of the scene; each episode gets one of them")
+    instruction_mode: str = setting("canonical", "kind of instructions: canonical, paraphrase or held_out")
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -160,7 +162,9 @@ def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:
     robot = embedded_embodiment(tasks)
     two_armed = isinstance(robot, JointEmbodiment)
     if settings.domain != "clean" and (not two_armed or settings.styles != ["default"]):
-        raise SettingError("domain: randomised is of two-armed tasks and draws its own looks; leave styles as it is")
+        raise SettingError(
+            "domain: randomised is of bimanual tasks and draws its own visual styles; leave styles as it is"
+        )
     if settings.policy is not None:
         own = stored_actions(read_config(Path(settings.policy), kind="policy"))
         if own != robot.actions:

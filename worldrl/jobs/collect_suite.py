@@ -46,7 +46,7 @@ def check_settings(settings: CollectSettings) -> None:
     if settings.kind is not None or settings.styles != ["default"] or settings.domain != "clean":
         raise SettingError(f"kind, styles and domain are of the embedded suite; leave them out with {settings.suite}")
     if settings.instruction_mode != "canonical":
-        raise SettingError(f"instruction_mode: {settings.suite} has its own sentences only; leave it canonical")
+        raise SettingError(f"instruction_mode: {settings.suite} has its own instructions only; leave it canonical")
 
 
 def record_suite(
@@ -108,7 +108,7 @@ def choose_suite_tasks(tasks: Sequence[str], names: Sequence[str]) -> list[str]:
         if task not in names:
             raise SettingError(f"tasks: unknown task {task!r}{nearest(task, names)}")
     if len(set(tasks)) < len(tasks):
-        raise SettingError(f"tasks: each may be named once, received {list(tasks)}")
+        raise SettingError(f"tasks: each may be named once, got {list(tasks)}")
     return list(tasks or names)
 
 
@@ -191,6 +191,6 @@ def of_size(episode: Episode, image_size: int) -> Episode:
     found = episode.frames.shape[2]
     if found != image_size:
         raise SettingError(
-            f"image_size: the pictures of {episode.meta['file']} are {found} pixels, not {image_size}; give image_size={found}"
+            f"image_size: the images of {episode.meta['file']} are {found} pixels, not {image_size}; give image_size={found}"
         )
     return episode

@@ -21,8 +21,10 @@ from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.policy_folder import policy_facts
 from worldrl.settings import non_negative, one_of, positive, required, setting
 
-DOMAIN = "two-armed tasks: clean, or randomised in look, clutter and table height, on the same layouts"
-HOLD_STEPS = "steps after the first success, at whose end it is looked at again; 0 ends there and does not measure that"
+DOMAIN = "bimanual tasks: clean, or randomised in visual style, clutter and table height, on the same layouts"
+HOLD_STEPS = (
+    "steps after the first success, after which success is measured again; 0 ends the episode at the first success"
+)
 
 
 @dataclass
@@ -43,10 +45,10 @@ class EvaluateSettings:
     initial_states: str = setting("sampled", "sampled from (task, index, seed), or stored with the suite")
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
     replan: int | None = setting(None, "actions executed of each chunk; null for all")
-    latency: int = setting(0, "control steps that a decision takes, in which the robot goes on with the chunk before")
+    latency: int = setting(0, "control steps that a decision takes, during which the robot executes the previous chunk")
     hold_steps: int = setting(0, HOLD_STEPS)
-    instruction_mode: str = setting("canonical", "canonical, paraphrase or held_out sentences")
-    style: str = setting("default", "look of the scene")
+    instruction_mode: str = setting("canonical", "kind of instructions: canonical, paraphrase or held_out")
+    style: str = setting("default", "visual style of the scene")
     domain: str = setting("clean", DOMAIN)
     videos: int = setting(1, "episodes per task recorded as mp4")
 

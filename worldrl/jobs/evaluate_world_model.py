@@ -75,7 +75,7 @@ class EvaluateWorldModelSettings:
     probe: ProbeSettings = field(default_factory=ProbeSettings)
     probe_from: str | None = setting(
         None,
-        "folder of a trained probe that reads the pictures (run_dir/stages/01-probe/probe of another run); null trains one",
+        "folder of a trained probe that reads the images (run_dir/stages/01-probe/probe of another run); null trains one",
     )
     policies: PolicyDreams = field(default_factory=PolicyDreams)
     speed_rows: list[int] = setting([1, 16, 64], "batches of rows whose imagined frames per second are timed")
@@ -83,15 +83,15 @@ class EvaluateWorldModelSettings:
     filmstrips: int = setting(3, "filmstrips each of the worst episodes, the best ones and false successes")
     idm: str | None = setting(
         None,
-        "folder of an inverse dynamics (train-idm target=[command]): how far the policies' dreams show what was commanded",
+        "folder of an inverse dynamics (train-idm target=[command]): whether imagined rollouts show the commanded motion",
     )
     grasp: str | None = setting(
         None,
-        "folder of an inverse dynamics of the grasp (train-idm grasp.steps=1500): whether dreams close the hand where the object was",
+        "folder of an inverse dynamics of the grasp (train-idm grasp.steps=1500): whether the hand closes at the object in imagined rollouts",
     )
     grasp_rule: str | None = setting(
         None,
-        "outcomes told by score and grasp together: file of a rule, or fit, which fits one on these episodes to run_dir/grasp_rule.json",
+        "outcomes predicted by score and grasp together: file of a rule, or fit, which fits one on these episodes to run_dir/grasp_rule.json",
     )
     lpips: str | None = setting(None, "safetensors file with the weights of LPIPS (AlexNet); null: not computed")
     fvd: str | None = setting(
@@ -115,11 +115,11 @@ class EvaluateWorldModelSettings:
         if self.world_model == SCRATCH:
             raise SettingError("world_model=scratch has learned nothing to measure; give bundled or a folder")
         if self.idm is not None and not self.policies.folders:
-            raise SettingError(f"idm={self.idm} reads the dreams of policies; give policies.folders=[...], too")
+            raise SettingError(f"idm={self.idm} reads imagined rollouts of policies; give policies.folders=[...], too")
         check_choice(self.grasp_rule, self.grasp)
         if self.grasp is not None and not self.policies.folders and self.grasp_rule is None:
             raise SettingError(
-                f"grasp={self.grasp} judges the dreams of policies, or outcomes; give policies.folders=[...] or grasp_rule, too"
+                f"grasp={self.grasp} reads imagined rollouts of policies, or outcomes; give policies.folders=[...] or grasp_rule, too"
             )
         if self.probe_from is not None and not self.probe.steps:
             raise SettingError(
@@ -217,7 +217,7 @@ def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, devic
     size = model.config.codec.image_size
     if data.image_size != (size, size):
         raise SettingError(
-            f"data: its pictures have {data.image_size} pixels, the world model's {size}; record with image_size={size}"
+            f"data: its images have {data.image_size} pixels, the world model's {size}; record with image_size={size}"
         )
     check_horizons(settings.horizons, model.frame_stride)
     model.compute_dtype = resolve_dtype(settings.dtype, device)

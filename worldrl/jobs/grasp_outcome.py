@@ -28,7 +28,7 @@ def check_choice(choice: str | None, grasp: str | None) -> None:
         SettingError: nothing does.
     """
     if choice is not None and grasp is None:
-        raise SettingError(f"grasp_rule={choice}: needs what judges the grasp; give grasp=FOLDER, too")
+        raise SettingError(f"grasp_rule={choice}: needs an inverse dynamics model of the grasp; give grasp=FOLDER, too")
 
 
 def made_for(inputs: dict[str, Any], model: AnyVideoModel) -> dict[str, Any]:

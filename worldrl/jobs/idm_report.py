@@ -68,7 +68,7 @@ def sentence(findings: IdmFindings) -> str:
     """What was found, in one sentence made of numbers alone."""
     metrics = findings.metrics
     parts = [f"{with_interval(found['median'])} {unit}" for unit, found in metrics["by_unit"]["recorded"].items()]
-    errors = " and ".join(parts) or "told column by column below"
+    errors = " and ".join(parts) or "listed column by column below"
     executed = metrics["executed"]
     again = f" Executed decodes succeed in {with_rate(executed['decoded'])}." if executed else ""
     return f"Median error on {count(metrics['episodes']['held_out'], 'held-out episode')}: {errors}.{again}"
@@ -106,14 +106,14 @@ def tables(findings: IdmFindings) -> list[Table]:
     return found
 
 
-GRASP_NOTE = "Where the hand closes, read off the first frames of held-out successes, beside where it was told to."
+GRASP_NOTE = "Where the hand closes, read from the first frames of held-out successes, beside the commanded place."
 
 
 def foresight_table(metrics: Mapping[str, Mapping[str, float]]) -> Table:
     """MIND-V's reward with its guard against stillness, and as published."""
     guarded, published = metrics["moving_foresight"], metrics["physical_foresight"]
     rows = [(name, f"{guarded[name]:.3f}", f"{published[name]:.3f}") for name in guarded]
-    note = "Medians over held-out clips. How well either knows the success of executed plans is not measured here: align-world-model practice=N."
+    note = "Medians over held-out clips. How well either knows the success of executed plans is not measured here: align-world-model executed_plans=N."
     return Table("Physical foresight", ("Videos", "Times motion", "As published"), rows, note)
 
 

@@ -49,8 +49,8 @@ class ImagineSettings:
     dtype: str = setting("float32", "number type of imagination: float32, bfloat16 or auto")
     world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
     data: str = setting("runs/collect/dataset", "dataset whose first frames and actions are given to the model")
-    episodes: int = setting(8, "episodes to dream, successes and failures in turn")
-    steps: int = setting(0, "control steps to dream; 0 takes the longest episode")
+    episodes: int = setting(8, "episodes to imagine, successes and failures in turn")
+    steps: int = setting(0, "control steps to imagine; 0 takes the longest episode")
     plan: bool = setting(
         False,
         "plan what each episode's instruction asks for instead, staged.stages times staged.stage_chunks chunks long",
@@ -75,7 +75,7 @@ class ImagineSettings:
         if self.plan and self.steps:
             raise SettingError("steps: a plan is staged.stages times staged.stage_chunks chunks long; leave steps out")
         if self.world_model == SCRATCH:
-            raise SettingError("world_model=scratch has learned nothing to dream of; give bundled or a folder")
+            raise SettingError("world_model=scratch is untrained, and cannot imagine; give bundled or a folder")
 
 
 def main(settings: ImagineSettings) -> dict[str, Any]:

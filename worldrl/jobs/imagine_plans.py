@@ -91,7 +91,7 @@ def told(found: StagedPlans, n: int, episode: Episode, terms: Sequence[str]) -> 
 def judgement(plans: Sequence[dict[str, Any]]) -> str:
     """Say how many stages of some plans were good enough; without a least value none was judged."""
     if any(plan["accepted"] is None for plan in plans):
-        return "not judged (staged.min_reward names no term)"
+        return "not filtered (staged.min_reward names no term)"
     good = [stage for plan in plans for stage in plan["accepted"]]
     return f"{sum(good)} of {len(good)} stages accepted"
 

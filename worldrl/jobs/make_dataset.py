@@ -74,7 +74,7 @@ class MakeDatasetSettings:
         for kind in self.kinds:
             one_of("kinds", kind, KINDS)
         if not self.kinds or len(set(self.kinds)) < len(self.kinds):
-            raise SettingError(f"kinds: name at least one, each once, received {self.kinds}")
+            raise SettingError(f"kinds: name at least one, each once, got {self.kinds}")
         if self.rows < 2:
             raise SettingError(f"rows must be at least 2, got {self.rows}; medium-expert has two halves")
         if ID.fullmatch(dataset_id(self, "random")) is None:

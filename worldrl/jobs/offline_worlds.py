@@ -289,7 +289,7 @@ def _diffusion(
     plan: DiffusionSettings = settings.diffusion
     if settings.imagining.horizon != plan.model.length:
         raise SettingError(
-            f"imagining.horizon must be diffusion.model.length={plan.model.length}, the steps of a trajectory, received "
+            f"imagining.horizon must be diffusion.model.length={plan.model.length}, the steps of a trajectory, got "
             f"{settings.imagining.horizon}"
         )
     model, report = fit_trajectories(

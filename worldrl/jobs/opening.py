@@ -48,14 +48,14 @@ def choose_tasks(tasks: Sequence[str], kind: str | None) -> list[str]:
 
     kinds, known = (*KINDS, BIMANUAL), (*task_names(), *task_names(BIMANUAL))
     if tasks and kind is not None:
-        raise SettingError(f"tasks and kind: give one of them, received tasks={list(tasks)} and kind={kind}")
+        raise SettingError(f"tasks and kind: give one of them, got tasks={list(tasks)} and kind={kind}")
     if kind is not None and kind not in kinds:
         raise SettingError(f"kind: unknown value {kind!r}{nearest(kind, kinds)}")
     for name in tasks:
         if name not in known:
             raise SettingError(f"tasks: unknown task {name!r}{nearest(name, known)}")
     if len(set(tasks)) < len(tasks):
-        raise SettingError(f"tasks: each may be named once, received {list(tasks)}")
+        raise SettingError(f"tasks: each may be named once, got {list(tasks)}")
     return list(tasks) or list(task_names(kind))
 
 

@@ -285,6 +285,6 @@ def only_domain(datasets: Sequence[EpisodeDataset]) -> str:
     found = domains_of(record.meta for dataset in datasets for record in dataset.records)
     if len(found) > 1:
         raise SettingError(
-            f"practice: plans are executed in the data's domain, and this data has {' and '.join(found)}; give one"
+            f"executed_plans: plans are executed in the data's domain, and this data has {' and '.join(found)}; give one"
         )
     return found[0]

@@ -47,9 +47,9 @@ LEAST_POLICIES = 5
 
 
 SCORE, GRASP, SCORE_AND_GRASP = "score", "grasp_agreement", "score_and_grasp"
-TOGETHER = "sum of the ranks of own score and agreement of the grasp among these dreams"
+TOGETHER = "sum of the ranks of own score and grasp agreement among these rollouts"
 """What ``score_and_grasp`` is, for people; practice cannot go by it, since one rollout has no rank."""
-ALIKE = "the same for all of these dreams, as jurors are who are one"
+ALIKE = "the same for all of these rollouts, as the agreement of a single member is"
 UNASKED = {
     "motion_agreement": "give idm=FOLDER",
     GRASP: "give grasp=FOLDER",
@@ -65,14 +65,15 @@ class PolicyDreams:
     Attributes:
         folders: policies; none leaves this part out.
         imagined_rollouts: per task and policy.
-        resampled_rollouts: further imaginations of each dream's actions, at least 2.
+        resampled_rollouts: rollouts imagined again with the same actions and other noise, at least 2.
         workers: simulator processes of the policies' free rollouts; 0 runs in this process.
         envs_per_worker: environments per process.
         exploration: how the policies' actions are drawn, in dreams and in the simulator.
     """
 
     folders: list[str] = setting(
-        [], "policies, worldrl's or lerobot's, whose dreams are executed and compared with their real success"
+        [],
+        "policies, worldrl's or lerobot's; their imagined rollouts are executed and compared with their real success",
     )
     imagined_rollouts: int = 30
     resampled_rollouts: int = 2
@@ -164,7 +165,7 @@ def check_policies(folders: Sequence[str], model: AnyVideoModel) -> None:
         facts = policy_facts(Path(folder))
         if facts.not_imagined:
             raise SettingError(
-                f"policies.folders: the policy in {folder} ({facts.kind}) looks at {' and '.join(facts.not_imagined)}, which "
+                f"policies.folders: the policy in {folder} ({facts.kind}) needs {' and '.join(facts.not_imagined)}, which "
                 "imagination does not show; leave it out"
             )
         if differing := [name for name, value in fitting.items() if getattr(facts, name) != value]:

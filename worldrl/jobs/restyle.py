@@ -30,13 +30,14 @@ class RestyleSettings:
 
     data: str = setting("runs/collect/dataset", "dataset folder to show again")
     run_dir: str = setting("runs/restyle", "where everything is written; the dataset goes to run_dir/dataset")
-    seed: int = setting(0, "chooses the looks; another seed makes another copy")
+    seed: int = setting(0, "chooses the visual styles; another seed makes another copy")
     by: str = setting(
         SIMULATOR,
         "simulator (recorded actions replayed, structure exact) or image (segments recoloured; needs no simulator)",
     )
     styles: list[str] = setting(
-        [SAMPLED], "by simulator: looks to draw from, one per episode; sampled draws light, colours, camera and props"
+        [SAMPLED],
+        "by simulator: visual styles to draw from, one per episode; sampled draws light, colours, camera and props",
     )
     image: Recolouring = field(default_factory=Recolouring)
     workers: int = setting(2, "simulator processes; 0 runs in this process")

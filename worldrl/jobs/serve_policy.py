@@ -39,7 +39,7 @@ class ServePolicySettings:
     def __post_init__(self) -> None:
         """Check the range, and that nobody opens it to others unasked."""
         if not 0 <= self.port < 65536:
-            raise SettingError(f"port: must be in 0..65535, received {self.port}")
+            raise SettingError(f"port: must be in 0..65535, got {self.port}")
         if not self.exposed and not is_loopback(self.host):
             raise SettingError(
                 f"host: other machines may reach {self.host!r}, and there is no password: whoever does is served by this policy and may keep "
@@ -96,13 +96,13 @@ def facts_for_client(folder: Path) -> PolicyFacts:
     facts, spec = policy_facts(folder), suite_spec(next(iter(CONFIGS)))
     if facts.actions.size != SIZE:
         raise SettingError(
-            f"policy: {folder} gives {facts.actions.size} numbers, RoboTwin takes {SIZE} joint targets; train one on two-armed "
+            f"policy: {folder} gives {facts.actions.size} numbers, RoboTwin takes {SIZE} joint targets; train one on bimanual "
             "demonstrations: worldrl collect kind=bimanual"
         )
     require_policy_fits(folder, spec.actions, "RoboTwin's client", cameras=spec.cameras, picture=spec.picture)
     if facts.n_obs_steps > 1:
         raise SettingError(
-            f"policy: {folder} looks at {facts.n_obs_steps} observations, one per control step, and RoboTwin's client shows one "
+            f"policy: {folder} needs {facts.n_obs_steps} observations, one per control step, and RoboTwin's client shows one "
             "per chunk; give one of n_obs_steps 1, or measure this one: worldrl benchmark suite=robotwin_clean"
         )
     return facts

@@ -65,7 +65,7 @@ def require_possible(settings: TrainVlaSettings) -> None:
     if states < 1:
         raise SettingError(
             f"evaluation.episodes: {settings.suite} stores {facts.STORED_STATES} initial states per task and "
-            f"training needs some of them, received {settings.evaluation.episodes}"
+            f"training needs some of them, got {settings.evaluation.episodes}"
         )
     for name, count in _asked(settings).items():
         if count > states:

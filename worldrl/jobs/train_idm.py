@@ -63,7 +63,7 @@ class TrainIdmSettings:
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
     threads: int = setting(2, "torch threads")
     data: list[str] = setting(["runs/collect/dataset"], "dataset folders; episodes of all are pooled")
-    camera: str = setting("scene", "which recorded camera it looks through")
+    camera: str = setting("scene", "recorded camera whose images it reads")
     target: list[str] = setting(
         ["state"], "recorded columns it predicts: state, command or action, whole or by part (state.x, state.0:14)"
     )
@@ -80,7 +80,7 @@ class TrainIdmSettings:
     )
     clip_frames: int = setting(
         16,
-        "frames of the held-out clips that noise floor and acceptance probe are measured on: as many as the videos that will be judged",
+        "frames of the held-out clips that noise floor and acceptance probe are measured on: as many as the videos that it will reward",
     )
     temperature: float = setting(0.25, "of the action-similarity reward in the acceptance probe")
     executed: int = setting(

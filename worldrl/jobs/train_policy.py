@@ -92,7 +92,7 @@ def require_size(settings: TrainPolicySettings, datasets: Sequence[EpisodeDatase
         if dataset.image_size != (size, size):
             rows, columns = dataset.image_size
             raise SettingError(
-                f"data: the pictures in {folder} are {columns} by {rows} pixels, model.image_size is {size}; give "
+                f"data: the images in {folder} are {columns} by {rows} pixels, model.image_size is {size}; give "
                 f'model.image_size={rows}, or, of a dataset that others made, write {{"image_size": {size}}} to its worldrl.json'
             )
 

@@ -23,6 +23,6 @@ def refuse_test_looks(data: Mapping[str, EpisodeDataset]) -> None:
         shown = {record.meta.get("style") for record in dataset.records}
         if kept := [name for name in TEST_STYLES if name in shown]:
             raise SettingError(
-                f"data: {folder} has episodes in the looks {', '.join(kept)}, which are kept for tests; train on the "
+                f"data: {folder} has episodes in the visual styles {', '.join(kept)}, which are kept for tests; train on the "
                 "recording itself, or on worldrl restyle styles=[sampled]"
             )

@@ -54,7 +54,7 @@ def refuse_seen(folder: str, dataset: EpisodeDataset, learned: Learned, world_mo
     if known:
         raise SettingError(
             f"{who} was trained on {len(known)} of the {len(dataset)} episodes of {folder}, such as its episode "
-            f"{known[0].index}, maybe in another look; record episodes with another seed"
+            f"{known[0].index}, maybe in another visual style; record episodes with another seed"
         )
 
 
@@ -67,7 +67,7 @@ def one_arm(robot: AnyEmbodiment) -> Embodiment:
     if not isinstance(robot, Embodiment):
         raise SettingError(
             f"data: episodes are continued along the path of one tool, and this robot takes "
-            f"{', '.join(robot.actions.names)}; give a dataset of one-armed tasks"
+            f"{', '.join(robot.actions.names)}; give a dataset of tasks of one arm"
         )
     return robot
 

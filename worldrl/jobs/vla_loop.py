@@ -104,8 +104,8 @@ def check_held_out(settings: TrainVlaSettings, tasks: Sequence[str]) -> None:
     episodes = len(tasks) * (settings.collection.policy_episodes + expert + dream)
     if held_out_count(episodes, settings.held_out) < 1:
         raise SettingError(
-            f"held_out: {settings.held_out} of {episodes} practice episodes is not one each for calibration and gates; "
-            "raise held_out or the episodes of practice"
+            f"held_out: {settings.held_out} of {episodes} collected episodes is not one each for calibration and gates; "
+            "raise held_out or the episodes of collection"
         )
 
 
@@ -135,8 +135,8 @@ def require_imaginable(folder: Path) -> None:
     """Refuse a policy that looks at what imagination does not show."""
     if lacking := policy_facts(folder).not_imagined:
         raise SettingError(
-            f"supervised: the policy in {folder} looks at {' and '.join(lacking)}; imagination shows it the main camera, the "
-            "command and the sentence, once per chunk. It can be measured (benchmark, evaluate), not improved here"
+            f"supervised: the policy in {folder} needs {' and '.join(lacking)}; imagination shows it the main camera, the "
+            "command and the instruction only. It can be measured (benchmark, evaluate), but not improved here"
         )
 
 

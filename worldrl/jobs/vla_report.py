@@ -34,9 +34,9 @@ from worldrl.jobs.vla_loop import Loop
 from worldrl.jobs.world_model_start import WORLD_MODEL
 
 LIMITS = (
-    "The scripted expert that demonstrates and varies the practice episodes reads the simulator's state; the policy sees "
+    "The scripted expert that records demonstrations and varied episodes reads the simulator's state; the policy sees "
     "the scene image, the commanded pose and the instruction.",
-    "Practice episodes are real rollouts in the simulator, counted below; only the improvement itself is imagined.",
+    "Collected episodes are real rollouts in the simulator, counted below; only the improvement itself is imagined.",
 )
 
 
@@ -140,7 +140,7 @@ def keyframe_numbers(config: Improvement, rounds: Sequence[Mapping[str, Any]]) -
 def _measured_hallucination(gates: Mapping[str, Any]) -> str:
     initial, keyframe = gates["policy"]["precision"], gates["keyframes"] and gates["keyframes"]["precision"]
     wrong = [f"{100 * hallucination(rate):.0f} %" if rate else "unknown, as if all" for rate in (initial, keyframe)]
-    return f"imagined successes that did not come true: from initial states {wrong[0]}, from keyframes {wrong[1]}"
+    return f"imagined successes that failed when executed: from initial states {wrong[0]}, from keyframes {wrong[1]}"
 
 
 def imagined_beside_real(rounds: Sequence[Mapping[str, Any]], verified: Mapping[str, Any]) -> list[ImaginedReal]:

@@ -31,9 +31,9 @@ class Practice:
     Attributes:
         policy_episodes: per task, by the round's policy, sampled.
         expert_episodes: per task, by the scripted expert with noise and misplaced goals that tries each skill once, whatever
-            becomes of it: near misses and successes whose actions do not tell the outcome. A foreign suite's has noise only.
-        imagined_episodes: per task, what the round's policy did in the dreams of the world model so far, executed in the
-            simulator: where imagination is about to be believed. None in round 1 of ``start=scratch``.
+            becomes of it: near misses and successes whose actions do not tell the outcome. An external suite's has noise only.
+        imagined_episodes: per task, actions of the round's policy in imagined rollouts of the newest world model, executed in the
+            simulator. None in round 1 of ``start=scratch``.
         noise: action noise of that expert, as a fraction of the action range.
         goal_offset: error of its goals, standard deviation (m); of the embedded suite.
         hold_steps: steps recorded after the first success.
@@ -54,7 +54,7 @@ class Practice:
     def __post_init__(self) -> None:
         """Check the ranges."""
         if not 0 <= self.near_goal_share <= 1:
-            raise SettingError(f"collection.near_goal_share must lie in [0, 1], got {self.near_goal_share}")
+            raise SettingError(f"collection.near_goal_share must be in [0, 1], got {self.near_goal_share}")
         if self.near_goal_weight < 2:
             raise SettingError(
                 f"collection.near_goal_weight must be at least 2 (1 repeats nothing), got {self.near_goal_weight}"
@@ -92,7 +92,7 @@ class Evaluation:
 
     Attributes:
         episodes: initial states of each task.
-        seed: of the initial states; training never uses it. 1000 is kept for reported numbers. A foreign suite's are
+        seed: of the initial states; training never uses it. 1000 is kept for reported numbers. An external suite's are
             stored and are the last of them, which training never uses.
         temperature: null decodes greedily.
         videos: filmed episodes per task.
@@ -126,14 +126,14 @@ class TrainVlaSettings:
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s); loading a policy counts")
     suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
     shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
-    tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind, or all of a foreign suite")
+    tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind, or all of an external suite")
     kind: str | None = setting(
         KIND, "object, spatial, goal or long; bimanual for two arms; null with empty tasks for all kinds"
     )
     domain: str = setting(
         CLEAN,
-        "two-armed tasks: clean, or randomised in look, clutter and table height; of demonstrations, practice, dreams' initial states, "
-        "their check in the simulator and both evaluations",
+        "bimanual tasks: clean, or randomised in visual style, clutter and table height; of all recorded episodes, all initial states, "
+        "the check in the simulator and both evaluations",
     )
     backbone: str = setting(
         VIDEO, "what learns to imagine: video (worldrl's own transformer) or wan (published Wan weights)"
@@ -147,7 +147,7 @@ class TrainVlaSettings:
         None, "folder of a policy to improve, of the sizes in policy.*; null clones the demonstrations"
     )
     gates: str = setting("stop", "what a failed gate does: stop or warn")
-    rounds: int = setting(2, "rounds of practice, world model and improvement (co-evolution)")
+    rounds: int = setting(2, "rounds of collection, world model and improvement")
     improve_from: str = setting(
         "latest",
         "policy that each round's improvement begins with: latest, or supervised (safer against inherited exploits)",
@@ -158,9 +158,9 @@ class TrainVlaSettings:
     )
     styles: int = setting(
         0,
-        "other looks in which the world model sees each episode that it learns from (embedded suite): sampled, replayed",
+        "other visual styles in which the world model sees each of its training episodes (embedded suite): sampled, replayed",
     )
-    held_out: float = setting(0.2, "share of the practice episodes kept apart for calibration and gates")
+    held_out: float = setting(0.2, "share of the collected episodes kept apart for calibration and gates")
     target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
     policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
     cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=4000, batch_size=96))
@@ -176,7 +176,7 @@ class TrainVlaSettings:
     thresholds: GateThresholds = field(default_factory=GateThresholds)
     confirmed: float = setting(
         0.75,
-        "gate: share of imagined successes that come true with the same actions in the simulator; fails when its whole "
+        "gate: share of imagined successes that the simulator confirms with the same actions; fails when its whole "
         "95 % interval lies below",
     )
     improvement: Improvement = field(default_factory=Improvement)
@@ -196,12 +196,12 @@ class TrainVlaSettings:
         non_negative("styles", self.styles)
         if self.styles and self.suite != EMBEDDED:
             raise SettingError(
-                f"styles={self.styles}: looks are the embedded suite's, suite={self.suite} has one; give styles=0"
+                f"styles={self.styles}: visual styles are the embedded suite's, suite={self.suite} has one; give styles=0"
             )
         one_of("domain", self.domain, DOMAINS)
         if self.domain != CLEAN and (self.suite != EMBEDDED or self.styles):
             raise SettingError(
-                f"domain={self.domain}: is of the embedded suite's two-armed tasks and draws its own looks; give suite={EMBEDDED} "
+                f"domain={self.domain}: is of the embedded suite's bimanual tasks and draws its own visual styles; give suite={EMBEDDED} "
                 "and styles=0"
             )
         if self.start == SCRATCH and self.backbone == VIDEO:

@@ -95,7 +95,7 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
     if dataset.embodiment != loop.arena.embodiment:
         raise SettingError(f"data: {folder} is of another robot than {loop.settings.suite}'s; collect it there")
     if dataset.header.image_size != (size, size):
-        raise SettingError(f"data: its pictures are {dataset.header.image_size[0]} pixels, policy.image_size is {size}")
+        raise SettingError(f"data: its images are {dataset.header.image_size[0]} pixels, policy.image_size is {size}")
     if set(dataset.tasks()) != set(loop.tasks):
         raise SettingError(
             f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(loop.tasks)}; give tasks=, or, of a dataset "

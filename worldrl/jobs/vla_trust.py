@@ -41,8 +41,8 @@ def round_judge(loop: Loop, number: int, model: AnyVideoModel, demos: Path, prac
         return None
     if config.confidence_score == JURORS and model.config.outcome.ensemble_size < 2:
         raise SettingError(
-            f"improvement.trust.confidence_score={JURORS}: this world model has one juror at most, who agrees with himself; begin with one that was trained "
-            "with outcome.ensemble_size=3, or take another sign"
+            f"improvement.trust.confidence_score={JURORS}: the outcome ensemble of this world model has 1 member, and agreement needs at least 2; start from one trained "
+            "with outcome.ensemble_size=3, or give another confidence_score"
         )
     if config.confidence_score not in READ:
         return Judge(config)

@@ -34,8 +34,8 @@ CONTINUATIONS = {
 LIMITS = (
     "Every frame called real is rendered by the simulator, which executes the same actions from the same initial state.",
     "Intervals of numbers that are not rates are bootstrapped over episodes: with few episodes they are too narrow.",
-    "The probe errs too: read position errors beside its errors on real frames. Blurred pictures may mislead it further. "
-    "Along the line of sight one picture tells little, which is why the error across it stands beside the whole.",
+    "The probe errs too: read position errors beside its errors on real frames. Blurred images may mislead it further. "
+    "Along the line of sight one image tells little, which is why the error across it stands beside the whole.",
 )
 
 
@@ -83,8 +83,8 @@ def sentence(findings: Findings) -> str:
         f" and positions in them {read['value']:.2g} cm off ({own['value']:.2g} in real ones)" if read and own else ""
     )
     return (
-        f"Outcome told right in {percent(outcome['rate'])} of {count(outcome['n'], episode)} (95 % interval "
-        f"{interval(outcome)}); after {steps} control steps imagined pictures are at "
+        f"Outcome predicted correctly in {percent(outcome['rate'])} of {count(outcome['n'], episode)} (95 % interval "
+        f"{interval(outcome)}); after {steps} control steps imagined images are at "
         f"{metrics[f'closed_loop.psnr@{steps}']['value']:.1f} dB{positions}."
     )
 
@@ -200,7 +200,7 @@ def notes(findings: Findings) -> list[str]:
 def unseen(seen: Mapping[str, Any]) -> str:
     """Say how well it is known that the evaluated episodes are unseen."""
     if seen["known"]:
-        return f"None of these episodes, in any look, is among the {seen['episodes']} that the world model or its earlier weights learned from."
+        return f"None of these episodes, in any visual style, is among the {seen['episodes']} that the world model or its earlier weights learned from."
     return (
         f"Whether all of these episodes are unseen is unknown: the world model, or weights that it began with, does not say "
         f"all that it learned from. They are not in what it does say ({count(seen['datasets'], 'parent')}, "

@@ -58,7 +58,7 @@ def require_trained_codec(config: VideoWorldModelConfig, training: WorldModelTra
     """
     if config.codec_kind is CodecKind.patch and training.steps and not training.codec_steps:
         raise SettingError(
-            f"start=scratch: the frame codec would stay random, and no picture could be decoded; give {wanted}"
+            f"start=scratch: the frame codec would stay untrained, and no image could be decoded; give {wanted}"
         )
 
 
@@ -84,7 +84,7 @@ def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelT
     taken = extended_config(held, config)
     if taken.outcome.ensemble_size > held.outcome.ensemble_size and not training.outcome_steps:
         raise SettingError(
-            f"outcome.ensemble_size={taken.outcome.ensemble_size} adds jurors to the {held.outcome.ensemble_size} of {weights_folder(start)}, which "
+            f"outcome.ensemble_size={taken.outcome.ensemble_size} adds members to the {held.outcome.ensemble_size} of {weights_folder(start)}, which "
             "training.outcome_steps=0 leaves untrained; give it steps"
         )
     if taken.outcome.conditioning != held.outcome.conditioning and not training.outcome_steps:
@@ -209,7 +209,7 @@ def wan_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> WanConfig:
 def _require_trained_jury(config: WanSettings) -> None:
     if (jury := config.model.outcome.ensemble_size) and not config.training.outcome_steps:
         raise SettingError(
-            f"wan.model.outcome.ensemble_size={jury}: its jurors would stay random; give wan.training.outcome_steps above 0, or ensemble_size=0"
+            f"wan.model.outcome.ensemble_size={jury}: its members would stay untrained; give wan.training.outcome_steps above 0, or ensemble_size=0"
         )
 
 

@@ -80,7 +80,7 @@ def drift_table(findings: Findings) -> Table:
         for h in findings.horizons
     ]
     note = (
-        "The model sees the first frame and the actions, and goes on from its own frames. 95 % intervals over episodes. "
+        "The model sees the first frame and the actions, and continues from its own frames. 95 % intervals over episodes. "
         "Position errors are read by a probe, whose own error is that in real frames."
     )
     headers = ("After", *(_named(*QUANTITY[name]) for name in findings.drift), "Episodes still recorded")
@@ -91,7 +91,7 @@ def test_table(metrics: Mapping[str, Any]) -> Table:
     """The tests of the whole model."""
     rows = [
         ("Action-swap ratio", with_interval(metrics["action_swap_ratio"]), "error under another episode's actions over the error under the true ones; 1 ignores them"),
-        ("Static test (dB)", with_interval(metrics["static_psnr"]), "first frame against the picture after holding still"),
+        ("Static test (dB)", with_interval(metrics["static_psnr"]), "first frame against the image after holding still"),
         ("Replays as recorded", with_rate(metrics["repeated"]), "episodes that the simulator repeated as they were recorded"),
     ]  # fmt: skip
     if "fvd" in metrics:
@@ -116,9 +116,11 @@ def outcome_table(metrics: Mapping[str, Any]) -> Table:
     rows = [_outcome_row(task, group) for task, group in {**metrics["tasks"], "all": metrics}.items()]
     note = f"Recorded actions and {HOLD_STEPS} steps of holding still, in the model and in the simulator."
     if f"confusion{WITH_GRASP}" in metrics:
-        rows.append(_outcome_row("all, told by score and grasp", metrics, WITH_GRASP))
+        rows.append(_outcome_row("all, predicted by score and grasp", metrics, WITH_GRASP))
         note += " Score and grasp together: by a threshold that was fitted on other episodes."
-    return Table("Outcomes", (*headers, "Told right", "Precision", "Recall", "F1", "False successes"), rows, note)
+    return Table(
+        "Outcomes", (*headers, "Predicted correctly", "Precision", "Recall", "F1", "False successes"), rows, note
+    )
 
 
 def _outcome_row(name: str, found: Mapping[str, Any], ending: str = "") -> tuple[str, ...]:
@@ -158,7 +160,7 @@ def policy_table(metrics: Mapping[str, Any]) -> Table:
         if r
         else f"not computed: fewer than {LEAST_POLICIES}, or all alike."
     )
-    headers = ("Policy", "Imagined success", "Real success", "Imagined successes that came true", "Outcome told right")
+    headers = ("Policy", "Imagined success", "Real success", "Confirmed successes", "Outcome predicted correctly")
     return Table("Policies", headers, rows, note)
 
 
@@ -178,12 +180,14 @@ def trust_table(trust: Mapping[str, Any]) -> Table:
     ]
     rows += [(words[name], "not measured", "", why) for name, why in trust["not_measured"].items()]
     note = (
-        f"Area under the ROC curve among dreams that were imagined to succeed, of which {with_rate(trust['imagined_successes'])} "
-        "came true with the same actions; 0.5 knows nothing. 95 % intervals over dreams. Among all of them a sign that tells easy tasks "
-        "or good policies from others has a worth as well; the next column holds pairs of one policy and task alone. A sign predicts better than the own score "
-        "where the whole interval of their difference, over the same dreams, lies above 0."
+        f"Area under the ROC curve among imagined successes, of which {with_rate(trust['imagined_successes'])} were confirmed by the "
+        "same actions in the simulator; 0.5 is chance. 95 % intervals over rollouts. A score that only separates easy tasks or good "
+        "policies from others is above 0.5, too; the next column compares pairs of one policy and task. A score is better than the own "
+        "score where the whole interval of their difference is above 0."
     )
-    return Table("Trust", ("Sign", "Worth", "Within policy and task", "More than the own score"), rows, note)
+    return Table(
+        "Trust", ("Confidence score", "AUROC", "Within policy and task", "More than the own score"), rows, note
+    )
 
 
 def within_words(found: Mapping[str, Any]) -> str:

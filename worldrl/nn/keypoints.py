@@ -48,7 +48,7 @@ class KeypointEncoder(nn.Module):
     def __init__(self, latent_shape: tuple[int, int, int], keypoints: int, width: int = 64) -> None:
         super().__init__()
         if keypoints < 1 or width < 1:
-            raise SettingError(f"keypoints and width must be at least 1, received {keypoints} and {width}")
+            raise SettingError(f"keypoints and width must be at least 1, got {keypoints} and {width}")
         channels, height, cells_across = self.latent_shape = tuple(latent_shape)
         self.sizes = {"latent_shape": list(latent_shape), "keypoints": keypoints, "width": width}
         self.points_size = 3 * keypoints

@@ -67,9 +67,9 @@ def sentence_pieces(instruction: str, buckets: int) -> tuple[tuple[int, ...], ..
     """
     found = words(instruction)
     if not found:
-        raise SettingError(f"instruction: must hold at least one word, received {instruction!r}; say what to do")
+        raise SettingError(f"instruction: must hold at least one word, got {instruction!r}; say what to do")
     if len(found) > MAX_WORDS:
-        raise SettingError(f"instruction: at most {MAX_WORDS} words, received {len(found)}; shorten it")
+        raise SettingError(f"instruction: at most {MAX_WORDS} words, got {len(found)}; shorten it")
     rows = [word_pieces(word, buckets) for word in found]
     rows += [[]] * (MAX_WORDS - len(rows))
     return tuple(tuple(row + [PADDING] * (MAX_PIECES - len(row))) for row in rows)
@@ -103,7 +103,7 @@ class InstructionEncoder(nn.Module):
     def __init__(self, width: int = 64, *, buckets: int = 4096, heads: int = 4) -> None:
         super().__init__()
         if width % heads or buckets < 2:
-            raise SettingError(f"width: must be a multiple of heads={heads}, received {width}; buckets >= 2: {buckets}")
+            raise SettingError(f"width: must be a multiple of heads={heads}, got {width}; buckets >= 2: {buckets}")
         self.width, self.buckets, self.heads = width, buckets, heads
         self.embedding = nn.Embedding(buckets, width, padding_idx=PADDING)
         # Small, so that a bucket that training never touched says almost nothing.

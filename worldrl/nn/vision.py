@@ -155,7 +155,7 @@ class ImageEncoder(nn.Module):
             SettingError: a side is not a multiple of 8.
         """
         if image.shape[1] % 8 or image.shape[2] % 8:
-            raise SettingError(f"image: sides must be multiples of 8, received {tuple(image.shape[1:3])}; resize it")
+            raise SettingError(f"image: sides must be multiples of 8, got {tuple(image.shape[1:3])}; resize it")
         cells, place = self.features(image, text)
         query = self.query(text).unflatten(1, (self.keypoints, -1))  # [B, K, C]
         return read_points(cells, place, query, self.value)

@@ -57,7 +57,7 @@ class Exploration:
         if not self.temperature > 0:
             raise SettingError(f"exploration.temperature must be above 0, got {self.temperature}")
         if not 0 <= self.noise_correlation <= 1:
-            raise SettingError(f"exploration.noise_correlation must lie in [0, 1], got {self.noise_correlation}")
+            raise SettingError(f"exploration.noise_correlation must be in [0, 1], got {self.noise_correlation}")
 
     def habit(self, generators: Sequence[torch.Generator], size: int) -> Habit | None:
         """Draw each rollout's lasting part, ``size`` numbers of an action, from its stream; None where nothing lasts."""

@@ -181,7 +181,7 @@ def _times(folder: Path, config: Mapping[str, Any]) -> tuple[int, int, int]:
     n_obs_steps = int(config.get("n_obs_steps", 2 if windowed else 1))  # lerobot's defaults
     if n_obs_steps != 1 and not windowed:
         raise SettingError(
-            f"{folder / CONFIG}: n_obs_steps is {n_obs_steps}; a network of type {config['type']} looks at one "
+            f"{folder / CONFIG}: n_obs_steps is {n_obs_steps}; a network of type {config['type']} takes one "
             "observation, so it must be 1"
         )
     if n_obs_steps < 1 or not 1 <= chunk_length <= chunk_size - n_obs_steps + 1:

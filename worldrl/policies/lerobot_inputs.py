@@ -131,7 +131,7 @@ def nearest_adapter(folder: LerobotFolder, shown: Shapes) -> str:
         ]
         if not same:
             return (
-                f"none: nothing of {name}'s kind and shape is shown; train the policy without it, or on pictures of "
+                f"none: nothing of {name}'s kind and shape is shown; train the policy without it, or on images of "
                 "this suite's size"
             )
         chosen[name] = same[0]

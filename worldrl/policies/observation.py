@@ -27,31 +27,31 @@ def check_obs(obs: PolicyObs, image_size: int, command_size: int) -> None:
     rows = obs.image.shape[0]
     _check_command(obs.command, rows, command_size)
     if isinstance(obs.instruction, str) or len(obs.instruction) != rows:
-        received = "one string" if isinstance(obs.instruction, str) else f"{len(obs.instruction)} sentences"
-        raise ObservationError(f"instruction: must be {rows} sentences, one per row, received {received}")
+        received = "one string" if isinstance(obs.instruction, str) else f"{len(obs.instruction)} instructions"
+        raise ObservationError(f"instruction: must be {rows} instructions, one per row, got {received}")
     for row, sentence in enumerate(obs.instruction):
         if not isinstance(sentence, str) or not sentence.strip():
-            raise ObservationError(f"instruction[{row}]: must say what to do, received {sentence!r}")
+            raise ObservationError(f"instruction[{row}]: must say what to do, got {sentence!r}")
 
 
 def _check_image(image: torch.Tensor, size: int) -> None:
     if image.dtype != torch.uint8:
-        raise ObservationError(f"image: dtype must be uint8 (0…255), received {image.dtype}; do not normalise it")
+        raise ObservationError(f"image: dtype must be uint8 (0…255), got {image.dtype}; do not normalise it")
     if image.ndim != 4 or tuple(image.shape[1:]) != (size, size, 3):
         raise ObservationError(
-            f"image: shape must be [B, {size}, {size}, 3], received {list(image.shape)}; "
+            f"image: shape must be [B, {size}, {size}, 3], got {list(image.shape)}; "
             f"render at {size} pixels, channels last, with a leading axis of rows"
         )
     if image.shape[0] == 0:
-        raise ObservationError("image: must hold at least one row, received 0 rows")
+        raise ObservationError("image: must hold at least one row, got 0 rows")
 
 
 def _check_command(command: torch.Tensor, rows: int, size: int) -> None:
     if not command.is_floating_point():
-        raise ObservationError(f"command: dtype must be floating, received {command.dtype}; use float32")
+        raise ObservationError(f"command: dtype must be floating, got {command.dtype}; use float32")
     if tuple(command.shape) != (rows, size):
-        raise ObservationError(f"command: shape must be [{rows}, {size}], received {list(command.shape)}")
+        raise ObservationError(f"command: shape must be [{rows}, {size}], got {list(command.shape)}")
     bad = ~torch.isfinite(command).all(dim=1)
     if bad.any():
         row = int(bad.nonzero()[0])
-        raise ObservationError(f"command[{row}]: must be finite, received {command[row].tolist()}")
+        raise ObservationError(f"command[{row}]: must be finite, got {command[row].tolist()}")

@@ -73,7 +73,7 @@ def unpack_trace(trace: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor,
     """
     size = shape[0] * shape[1]
     if trace.ndim != 2 or trace.shape[1] != 1 + 2 * size:
-        raise SettingError(f"token: a chunk's trace has {1 + 2 * size} numbers, received {list(trace.shape)}")
+        raise SettingError(f"token: a chunk's trace has {1 + 2 * size} numbers, got {list(trace.shape)}")
     before, after = (part.unflatten(1, shape) for part in trace[:, 1:].split(size, dim=1))
     return trace[:, 0].round().long(), before, after
 

@@ -94,7 +94,7 @@ def make_samples(episodes: Sequence[Episode], chunk_length: int) -> Samples:
     """
     used = [episode for episode in episodes if len(episode)]
     if not used:
-        raise SettingError(f"episodes: need at least one action, received {len(episodes)} episodes without any")
+        raise SettingError(f"episodes: need at least one action, got {len(episodes)} episodes without any")
     one_robot(used)
     return Samples(
         image=torch.from_numpy(np.concatenate([e.main_view[: len(e)] for e in used])),

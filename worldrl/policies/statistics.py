@@ -63,7 +63,7 @@ class PolicyStatistics:
         for name in _TENSORS:
             tensor = getattr(self, name)
             if tuple(tensor.shape) != (size,) or not torch.isfinite(tensor).all():
-                raise SettingError(f"statistics.{name}: must be {size} finite numbers, received {tensor.tolist()}")
+                raise SettingError(f"statistics.{name}: must be {size} finite numbers, got {tensor.tolist()}")
         if (self.action_low > self.action_high).any() or (self.command_std <= 0).any():
             raise SettingError("statistics: action_low must not exceed action_high, and command_std must be positive")
 
@@ -79,7 +79,7 @@ class PolicyStatistics:
             ArtefactError: an episode is of another robot.
         """
         if not any(len(episode) for episode in episodes):
-            raise SettingError(f"episodes: need at least one action, received {len(episodes)} episodes without any")
+            raise SettingError(f"episodes: need at least one action, got {len(episodes)} episodes without any")
         actions = one_robot(episodes)
         low, high = action_range(np.concatenate([episode.action for episode in episodes]))
         command = np.concatenate([episode.command for episode in episodes])

@@ -66,9 +66,9 @@ class TokenPolicyConfig:
         """Check the ranges."""
         for name, least in (("chunk_length", 1), ("bins", 2), ("width", 1), ("keypoints", 1), ("hidden", 1)):
             if getattr(self, name) < least:
-                raise SettingError(f"policy.{name}: must be at least {least}, received {getattr(self, name)}")
+                raise SettingError(f"policy.{name}: must be at least {least}, got {getattr(self, name)}")
         if self.image_size < 8 or self.image_size % 8:
-            raise SettingError(f"policy.image_size: must be a multiple of 8, received {self.image_size}")
+            raise SettingError(f"policy.image_size: must be a multiple of 8, got {self.image_size}")
 
 
 ACTIONS = "actions"
@@ -126,7 +126,7 @@ class TokenPolicy(nn.Module):
         super().__init__()
         if not isinstance(statistics, PolicyStatistics):
             raise SettingError(
-                f"statistics: must be PolicyStatistics, received {statistics!r}; "
+                f"statistics: must be PolicyStatistics, got {statistics!r}; "
                 "compute them with PolicyStatistics.from_episodes(demonstrations)"
             )
         self.config, self.chunk_length, self.actions = config, config.chunk_length, statistics.actions
@@ -280,7 +280,7 @@ class TokenPolicy(nn.Module):
 
     def _tempered(self, obs: PolicyObs, temperature: float, command_seen: Tensor | None) -> Tensor:
         if not temperature > 0:
-            raise SettingError(f"temperature: must be above 0, received {temperature}; for greedy pass generators=None")
+            raise SettingError(f"temperature: must be above 0, got {temperature}; for greedy pass generators=None")
         return self.logits(obs, command_seen=command_seen) / temperature
 
     def _command_features(self, command: Tensor, seen: Tensor | None) -> Tensor:
@@ -292,13 +292,13 @@ class TokenPolicy(nn.Module):
     def _sample(self, logp: Tensor, generators: Sequence[torch.Generator], habit: Habit | None) -> Tensor:
         rows, length, size, _ = logp.shape
         if len(generators) != rows:
-            raise SettingError(f"generators: one per row, so {rows}, received {len(generators)}")
+            raise SettingError(f"generators: one per row, so {rows}, got {len(generators)}")
         uniform = uniform_draws(generators, length, size, habit)
         return inverse_cdf(logp.double().exp(), uniform.to(logp.device))
 
     def _check_token(self, token: Tensor, rows: int) -> None:
         shape = (rows, self.chunk_length, self.actions.size)
         if token.dtype != torch.int64 or tuple(token.shape) != shape:
-            raise SettingError(f"token: must be int64 {list(shape)}, received {token.dtype} {list(token.shape)}")
+            raise SettingError(f"token: must be int64 {list(shape)}, got {token.dtype} {list(token.shape)}")
         if int(token.min()) < 0 or int(token.max()) >= self.config.bins:
-            raise SettingError(f"token: must be in [0, {self.config.bins}), received {token.min()} … {token.max()}")
+            raise SettingError(f"token: must be in [0, {self.config.bins}), got {token.min()} … {token.max()}")

@@ -67,7 +67,7 @@ def acceptance(score: Score, frames: Tensor, commanded: Tensor, *, generator: to
         SettingError: fewer than two videos.
     """
     if len(frames) < 2:
-        raise SettingError(f"acceptance needs at least two videos, received {len(frames)}: commands are swapped")
+        raise SettingError(f"acceptance needs at least two videos, got {len(frames)}: commands are swapped")
     found = {name: score(*pair) for name, pair in spoilt(frames, commanded, generator=generator).items()}
     mean = {name: float(values.mean()) for name, values in found.items()}
     difference = found["exact"] - found["wrong_action"]

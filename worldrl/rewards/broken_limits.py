@@ -50,7 +50,7 @@ def clear_of_limits(q: Tensor, dt: float, limits: JointLimits, *, margin: float)
         SettingError: the margin lies elsewhere, or the limits are of another number of coordinates.
     """
     if not 0 <= margin < 1:
-        raise SettingError(f"clear_of_limits: margin must lie in [0, 1), received {margin}")
+        raise SettingError(f"clear_of_limits: margin must be in [0, 1), got {margin}")
     if q.shape[1] < LEAST_FRAMES:
         return q.new_zeros(len(q))
     velocity, acceleration, _ = derivatives(q, dt)

@@ -68,7 +68,7 @@ def idm_reward(folder: str, terms: Sequence[str], device: torch.device) -> Decod
     idm = InverseDynamics.load(Path(folder), device)
     if idm.basis is None:
         raise SettingError(
-            f"folders.idm: {folder} reads no positions, so it cannot judge motion; train it on positions"
+            f"folders.idm: {folder} reads no positions, so it cannot measure motion; train it on positions"
         )
     fitted = idm.basis.rewards
     known = {**fitted, PUBLISHED_EXECUTABILITY: published_executability}

@@ -95,7 +95,7 @@ def penalty_terms(q: Tensor, dt: float, limits: JointLimits, constants: Constant
         SettingError: limits of another size, or too few frames.
     """
     if q.shape[1] < LEAST_FRAMES:
-        raise SettingError(f"penalty_terms needs at least {LEAST_FRAMES} frames, received {q.shape[1]}")
+        raise SettingError(f"penalty_terms needs at least {LEAST_FRAMES} frames, got {q.shape[1]}")
     velocity, acceleration, jerk = derivatives(q, dt)
     v_max, a_max = limits.tensor("velocity", q), limits.tensor("acceleration", q)
     terms = {

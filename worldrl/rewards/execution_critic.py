@@ -84,7 +84,7 @@ class ExecutionConfig:
             raise SettingError(f"execution.members must be at least 2, to disagree; got {self.members}")
         require_at_least_one(self, ("hidden", "steps", "batch"), of="execution")
         if not 0 <= self.dropout < 1:
-            raise SettingError(f"execution.dropout must lie in [0, 1), got {self.dropout}")
+            raise SettingError(f"execution.dropout must be in [0, 1), got {self.dropout}")
         if not self.distance_penalty >= 0:
             raise SettingError(f"execution.distance_penalty must be 0 or more, got {self.distance_penalty}")
 
@@ -125,8 +125,8 @@ def held_to(read: Tensor, frames: int) -> Tensor:
     missing = frames - read.shape[1]
     if missing < 0:
         raise SettingError(
-            f"execution: this critic learned from plans of {frames} frames, and a video has {read.shape[1]}; execute plans as "
-            "long as those that are judged"
+            f"execution: this critic learned from plans of {frames} frames, and a video has {read.shape[1]}; execute "
+            "plans of that length"
         )
     return torch.cat([read, read[:, -1:].expand(-1, missing, -1)], dim=1)
 
@@ -315,7 +315,7 @@ def execution_reward(folder: str, terms: Sequence[str], device: torch.device) ->
     if not folder:
         raise SettingError(
             "folders.execution: this reward needs the folder of an inverse dynamics (idm) and its critic (critic); give "
-            "practice=800 and the run directory of train-idm, or the execution folder of a run that practised"
+            "executed_plans=800 and the run directory of train-idm, or the execution folder of a run that executed plans"
         )
     check_terms(terms, (TERM,))
     return ExecutionReward(

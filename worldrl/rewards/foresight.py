@@ -122,7 +122,7 @@ class FeaturePredictor(nn.Module):
             SettingError: videos shorter than a window.
         """
         if features.shape[1] < self.span:
-            raise SettingError(f"foresight needs {self.span} frames, received {features.shape[1]}; give longer videos")
+            raise SettingError(f"foresight needs {self.span} frames, got {features.shape[1]}; give longer videos")
         window = self.standardised(features).unfold(1, self.span, 1).movedim(-1, 2)  # [N, W, span, F]
         foreseen = self(window[:, :, : self.config.context].flatten(0, 1)).unflatten(0, window.shape[:2])
         return F.cosine_similarity(foreseen, window[:, :, -1], dim=-1)
@@ -160,7 +160,7 @@ class FeaturePredictor(nn.Module):
         if not pace > tremble:
             raise SettingError(
                 f"foresight: real videos move by {pace:.3g} deviations of a feature and still ones by {tremble:.3g}, so motion cannot be "
-                "told from the codec's tremble; lower latent_noise, or raise foresight.ahead"
+                "separated from the codec's noise; lower latent_noise, or raise foresight.ahead"
             )
         self.get_buffer("pace").copy_(pace)
         self.get_buffer("tremble").copy_(tremble)

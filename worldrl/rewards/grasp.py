@@ -71,7 +71,7 @@ class GraspConfig:
         weight_decay: AdamW.
         jitter: strength of the colour jitter.
         first_share: share of the frames that are their episode's first; the others are any before the closing.
-        ema_decay: of the averaged weights that it ends with: closings are told with noise, which the last steps would learn by heart.
+        ema_decay: of the averaged weights that it ends with: recorded closings are noisy, and the last steps would overfit them.
         checkpoint_every: steps between checkpoints.
     """
 
@@ -96,9 +96,9 @@ class GraspConfig:
         if self.steps < 0:
             raise SettingError(f"grasp.steps must be 0 or more, got {self.steps}")
         if not 0 <= self.first_share <= 1:
-            raise SettingError(f"grasp.first_share must lie in [0, 1], got {self.first_share}")
+            raise SettingError(f"grasp.first_share must be in [0, 1], got {self.first_share}")
         if not 0 <= self.ema_decay < 1:
-            raise SettingError(f"grasp.ema_decay must lie in [0, 1), got {self.ema_decay}")
+            raise SettingError(f"grasp.ema_decay must be in [0, 1), got {self.ema_decay}")
 
 
 @dataclass(frozen=True)

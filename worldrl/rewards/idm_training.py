@@ -81,7 +81,7 @@ class IdmTraining:
         require_at_least_one(self, ("steps", "batch"), of="training")
         for name in ("beta", "codec_share"):
             if not 0 <= getattr(self, name) <= 1:
-                raise SettingError(f"training.{name} must lie in [0, 1], got {getattr(self, name)}")
+                raise SettingError(f"training.{name} must be in [0, 1], got {getattr(self, name)}")
         if self.jitter < 0:
             raise SettingError(f"training.jitter must be 0 or more, got {self.jitter}")
 

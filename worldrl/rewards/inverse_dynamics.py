@@ -182,7 +182,7 @@ class InverseDynamics(nn.Module):
             SettingError: frames of another layout.
         """
         if frames.ndim != 5 or frames.shape[-1] != 3 or frames.dtype != torch.uint8:
-            raise SettingError(f"decode: frames must be uint8 [N, T, Y, X, 3], received {frames.dtype} {frames.shape}")
+            raise SettingError(f"decode: frames must be uint8 [N, T, Y, X, 3], got {frames.dtype} {frames.shape}")
         features, steps = self.encode(frames, batch=batch), torch.arange(frames.shape[1], device=self.device)
         windows = [features[:, (steps + offset).clamp(0, len(steps) - 1)] for offset in self.offsets]
         mean, log_std = self.read(torch.stack(windows, dim=2).flatten(0, 1))

@@ -44,7 +44,7 @@ class JointLimits:
         """Refuse bounds of different lengths, and bounds that nothing could keep."""
         sizes = {name: len(getattr(self, name)) for name in (field.name for field in fields(self))}
         if len(set(sizes.values())) != 1:
-            raise SettingError(f"joint limits: every bound needs one number per coordinate, received {sizes}")
+            raise SettingError(f"joint limits: every bound needs one number per coordinate, got {sizes}")
         if min(*self.velocity, *self.acceleration, *self.weight) <= 0:
             raise SettingError("joint limits: velocity, acceleration and weight must be positive")
         if any(low > high for low, high in zip(self.low, self.high, strict=True)):

@@ -35,9 +35,9 @@ def mix(rewards: Tensor, group: Tensor, *, weights: Sequence[float] | None = Non
         SettingError: shapes that do not fit.
     """
     if rewards.ndim != 2 or group.shape != rewards.shape[:1]:
-        raise SettingError(f"mix: needs rewards [N, K] and group [N], received {rewards.shape} and {group.shape}")
+        raise SettingError(f"mix: needs rewards [N, K] and group [N], got {rewards.shape} and {group.shape}")
     if weights is not None and len(weights) != rewards.shape[1]:
-        raise SettingError(f"mix: {rewards.shape[1]} rewards need as many weights, received {len(weights)}")
+        raise SettingError(f"mix: {rewards.shape[1]} rewards need as many weights, got {len(weights)}")
     normal = group_normalised(rewards, group)
     mixed = normal.sum(dim=1) if weights is None else normal @ normal.new_tensor(list(weights))
     return (mixed - mixed.mean()) / (_deviation(mixed) + EPS)

@@ -39,7 +39,7 @@ def block_speed(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
         SettingError: fewer than two frames.
     """
     if q.shape[1] < 2:
-        raise SettingError(f"motion needs at least two frames, received {q.shape[1]}")
+        raise SettingError(f"motion needs at least two frames, got {q.shape[1]}")
     size = block_frames(q.shape[1], dt)
     block = q[:, : q.shape[1] // size * size].unflatten(1, (-1, size)).mean(dim=2)  # [N, K, D]
     speed = block.diff(dim=1).abs() / (size * dt) / limits.tensor("velocity", q)

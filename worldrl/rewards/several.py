@@ -61,9 +61,9 @@ def chosen_terms(rewards: Sequence[str], weights: Sequence[float]) -> dict[str, 
     if not rewards:
         raise SettingError("rewards: name at least one, for example rewards=[idm.moving_executability]")
     if weights and len(weights) != len(rewards):
-        raise SettingError(f"weights: {len(rewards)} rewards need as many weights, received {len(weights)}")
+        raise SettingError(f"weights: {len(rewards)} rewards need as many weights, got {len(weights)}")
     if not all(0 <= weight < float("inf") for weight in weights) or (weights and not any(weights)):
-        raise SettingError(f"weights: must be zero or more, and one of them above zero, received {list(weights)}")
+        raise SettingError(f"weights: must be zero or more, and one of them above zero, got {list(weights)}")
     found: dict[str, dict[str, float]] = {}
     for entry, weight in zip(rewards, weights or [1.0] * len(rewards), strict=True):
         name, _, term = entry.partition(".")

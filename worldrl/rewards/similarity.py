@@ -86,7 +86,7 @@ class SimilarityReward:
         """
         if videos.command is None:
             raise SettingError(
-                f"reward: {TERM} compares videos with commands, and these were planned; give told=actions"
+                f"reward: {TERM} compares videos with commands, and these were planned; give conditioning=actions"
             )
         check_frame_time(self.decoder.basis, videos.frame_s)
         own, theirs = commanded_columns(self.decoder)

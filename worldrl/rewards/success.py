@@ -34,7 +34,7 @@ class SuccessRule:
     def __post_init__(self) -> None:
         """Reject a rule that would accept everything or nothing."""
         if not 0 < self.threshold < 1:
-            raise SettingError(f"outcome.threshold must lie in (0, 1), got {self.threshold}")
+            raise SettingError(f"outcome.threshold must be in (0, 1), got {self.threshold}")
         if self.debounce < 1:
             raise SettingError(f"outcome.debounce must be at least 1, got {self.debounce}")
 

@@ -49,7 +49,7 @@ class ExpertActor:
     def __post_init__(self) -> None:
         if self.noise < 0 or self.goal_offset < 0:
             raise SettingError(
-                f"ExpertActor: noise and goal_offset must be >= 0, received {self.noise} and {self.goal_offset}"
+                f"ExpertActor: noise and goal_offset must be >= 0, got {self.noise} and {self.goal_offset}"
             )
 
     def build(self) -> Actor:
@@ -92,13 +92,13 @@ class PolicyActor:
 
     def __post_init__(self) -> None:
         if self.latency < 0:
-            raise SettingError(f"PolicyActor.latency: must be >= 0, received {self.latency}")
+            raise SettingError(f"PolicyActor.latency: must be >= 0, got {self.latency}")
         if self.temperature is not None:
             Exploration(self.temperature, self.lasting)
         elif self.lasting:
-            raise SettingError("PolicyActor.lasting: greedy actions explore nothing; give a temperature with it")
+            raise SettingError("noise_correlation: greedy actions have no noise; give a temperature with it")
         if self.replan is not None and self.replan < 1:
-            raise SettingError(f"PolicyActor.replan: must be >= 1, or None for the whole chunk, received {self.replan}")
+            raise SettingError(f"PolicyActor.replan: must be >= 1, or None for the whole chunk, got {self.replan}")
 
     def build(self) -> Actor:
         """Load the policy, inside the worker."""

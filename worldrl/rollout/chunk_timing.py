@@ -36,7 +36,7 @@ def check_timing(replan: int | None, latency: int, chunk_length: int) -> int:
     if not latency <= steps or steps < 1 or steps + latency > chunk_length:
         raise SettingError(
             f"replan: must be at least latency {latency} and 1, and at most the policy's chunk length {chunk_length} less "
-            f"latency, {chunk_length - latency}; received {steps}"
+            f"latency, {chunk_length - latency}; got {steps}"
         )
     return steps
 

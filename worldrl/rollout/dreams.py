@@ -108,7 +108,7 @@ class Dreams:
                     else TOOL_ACTIONS,
                 )
         except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            raise ArtefactError(f"{file}: cannot be read as dreams: {error}") from error
+            raise ArtefactError(f"{file}: cannot be read as imagined rollouts: {error}") from error
 
 
 def dream(
@@ -176,7 +176,7 @@ def dream_on(
     stride, length = model.frame_stride, max(horizon.values())
     at = [step - step % stride for _, step in starts]
     records = [
-        record_at(e, step, memory_frames=model.memory_frames, frame_stride=stride, source="dreamt on")
+        record_at(e, step, memory_frames=model.memory_frames, frame_stride=stride, source="imagined with")
         for (e, _), step in zip(starts, at, strict=True)
     ]
     steps = -(-(length - min(at)) // model.chunk_length) * model.chunk_length
@@ -193,7 +193,7 @@ def dream_on(
 
 
 def _joined(episode: Episode, step: int, action: NDArray[np.float32], horizon: int, length: int) -> NDArray[np.float32]:
-    """Put the recorded actions before the dreamt ones; stand still from the horizon to ``length``."""
+    """Put the recorded actions before the imagined withes; stand still from the horizon to ``length``."""
     whole = np.concatenate([episode.action[:step], action])[:horizon]
     return np.concatenate([whole, np.repeat(episode.actions.hold(whole[-1:]), length - horizon, axis=0)])
 

@@ -49,7 +49,7 @@ def isaac_launch(
             raise SettingError(f"cameras: unknown camera {camera!r}{nearest(camera, facts.CAMERAS)}")
     if cameras and not facts.SUITES[suite].pictures:
         seen = ", ".join(name for name, task in facts.SUITES.items() if task.pictures)
-        raise SettingError(f"cameras: {suite} has none; with pictures there is {seen}")
+        raise SettingError(f"cameras: {suite} has none; with images there is {seen}")
     options = {
         "suite": suite,
         "num_envs": num_envs,

@@ -60,7 +60,7 @@ class SuccessReward:
         own, needed = self.judge.config.outcome.conditioning, "instruction" if videos.action is None else "actions"
         if own != needed:
             raise SettingError(
-                f"folders.success: that world model's outcome head was told {own}, these videos {needed}; train it with "
+                f"folders.success: that world model's outcome head is conditioned on {own}, these videos on {needed}; train it with "
                 f"worldrl train-world-model start=FOLDER model.outcome.conditioning={needed} training.steps=0 training.outcome_steps=2000"
             )
         apart = self.judge.frame_stride / self.judge.embodiment.control_hz
@@ -85,8 +85,8 @@ def success_reward(folder: str, terms: Sequence[str], device: torch.device) -> S
     """
     if not folder:
         raise SettingError(
-            "folders.success: this reward needs a world model that judges, a copy apart from the one that is trained; the "
-            "folder given as start, for example"
+            "folders.success: this reward needs the folder of a world model that is not trained; "
+            "give the folder of start, for example"
         )
     check_terms(terms, (TERM,))
     return SuccessReward(VideoWorldModel.load(Path(folder), device).requires_grad_(False))

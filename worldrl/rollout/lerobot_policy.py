@@ -112,7 +112,7 @@ class LerobotPolicy(nn.Module):
                 f"generators: {self.folder.kind} starts from noise, one stream per row: {rows}, got {count}"
             )
         if not temperature >= 0:
-            raise SettingError(f"temperature: must be 0 or more, received {temperature}")
+            raise SettingError(f"temperature: must be 0 or more, got {temperature}")
         noise = row_noise(generators, (2, *self._shape))
         own = torch.stack([self._noisy[torch.randint(len(self._noisy), (), generator=g)] for g in generators])
         fresh = noise[:, 1] if habit is None else self._lasting(noise[:, 1], habit)
@@ -161,7 +161,7 @@ class LerobotPolicy(nn.Module):
     def _features(self, obs: PolicyObs) -> Arrays:
         if len(obs.past) != self.n_obs_steps - 1:
             raise SettingError(
-                f"{self.folder.path}: looks at {self.n_obs_steps} observations, one per control step (n_obs_steps), and is "
+                f"{self.folder.path}: needs {self.n_obs_steps} observations, one per control step (n_obs_steps), and is "
                 f"shown {1 + len(obs.past)}; imagination keeps one per chunk"
             )
         steps = [self._shown(step) for step in (*obs.past, obs)]

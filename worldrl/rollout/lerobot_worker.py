@@ -84,7 +84,7 @@ class LerobotWorker:
             return self._process.answer()
         except Lost as news:
             self.close()
-            raise WorkerError(f"{self.launch.name}: its worker {news}; start the command again, it goes on") from news
+            raise WorkerError(f"{self.launch.name}: its worker {news}; start the command again, it resumes") from news
 
     def close(self) -> None:
         """End the process."""

@@ -120,9 +120,9 @@ def _contents(file: Path, suite: str, tasks: Sequence[str]) -> tuple[str, list[i
         told = "attribute bddl_file_name" if given else "its name"
         raise ArtefactError(f"{file}: {told} says task {task!r}, which {suite} does not have{nearest(task, tasks)}")
     if picture != "opengl":
-        raise fault(file, "all", "macros_image_convention", f"is {picture!r}; only 'opengl' pictures are known here")
+        raise fault(file, "all", "macros_image_convention", f"is {picture!r}; only 'opengl' images are known here")
     if not names or not all(name.startswith("demo_") and name[5:].isdigit() for name in names):
-        raise fault(file, "all", "data", f"must hold demo_0, demo_1, ..., received {names[:3]}")
+        raise fault(file, "all", "data", f"must hold demo_0, demo_1, ..., got {names[:3]}")
     return task, sorted(int(name[5:]) for name in names)
 
 
@@ -247,9 +247,7 @@ def _checked(raw: dict[str, NDArray[Any]], number: int, where: str) -> dict[str,
     for name in set(raw) & set(PICTURES.values()):
         shape = raw[name].shape
         if raw[name].dtype != np.uint8 or len(shape) != 4 or shape[0] != rows or shape[1] != shape[2] or shape[3] != 3:
-            raise fault(
-                where, number, name, f"must be uint8 [{rows}, Y, Y, 3], received {raw[name].dtype} {list(shape)}"
-            )
+            raise fault(where, number, name, f"must be uint8 [{rows}, Y, Y, 3], got {raw[name].dtype} {list(shape)}")
     beyond = np.abs(raw["actions"]).max(axis=1)
     if beyond.max() > 1 + ACTION_TOLERANCE:
         raise fault(where, number, "actions", f"leaves [-1, 1] at step {int(beyond.argmax())} ({beyond.max():.3f})")

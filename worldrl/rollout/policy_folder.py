@@ -71,7 +71,7 @@ class PolicyFacts:
         """Pixels of square pictures; SettingError where they are not square."""
         rows, columns = self.picture
         if rows != columns:
-            raise SettingError(f"the policy's pictures are {rows} by {columns} pixels; here they are square")
+            raise SettingError(f"the policy's images are {rows} by {columns} pixels; here they are square")
         return rows
 
 

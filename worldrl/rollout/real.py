@@ -103,11 +103,11 @@ def _check(
     """Raise where an argument of :func:`rollout_episodes` cannot be used."""
     for name, value in counts.items():
         if value < (low := LEAST[name]):
-            raise SettingError(f"{name}: must be >= {low}, received {value}")
+            raise SettingError(f"{name}: must be >= {low}, got {value}")
     if isinstance(actor, Sequence) and len(actor) != len(specs):
-        raise SettingError(f"actor: needs one for each of the {len(specs)} specs, received {len(actor)}")
+        raise SettingError(f"actor: needs one for each of the {len(specs)} specs, got {len(actor)}")
     if timeout_s <= 0:
-        raise SettingError(f"timeout_s: must be > 0, received {timeout_s}")
+        raise SettingError(f"timeout_s: must be > 0, got {timeout_s}")
     for key, times in Counter(spec.key for spec in specs).items():
         if times > 1:
             raise ProtocolError(f"specs: (task, index, init_id, seed) = {key} appears {times} times; each counts once")

@@ -169,5 +169,7 @@ def start_of(spec: EpisodeSpec) -> Start:
         SettingError: the episode did not begin at a stored initial state.
     """
     if spec.init_id is None:
-        raise SettingError(f"{spec.describe()}: a foreign suite begins at stored initial states; its number is missing")
+        raise SettingError(
+            f"{spec.describe()}: an external suite begins at stored initial states; its number is missing"
+        )
     return Start(spec.task, spec.init_id, spec.seed)

@@ -78,7 +78,7 @@ def restyle_dataset(
     """
     recorded = EpisodeDataset.open(source)
     if any("domain" in record.meta for record in recorded.records):
-        raise ArtefactError(f"{source}: was recorded in the randomised domain, which draws its own looks")
+        raise ArtefactError(f"{source}: was recorded in the randomised domain, which draws its own visual styles")
     specs = restyled_specs(recorded, styles, seed=seed)
     collect_dataset(
         folder,
@@ -106,7 +106,7 @@ def check_structure(recorded: EpisodeDataset, restyled: EpisodeDataset) -> None:
         different = [name for name in STRUCTURE if not np.array_equal(getattr(before, name), getattr(after, name))]
         if different:
             raise ArtefactError(
-                f"{spec_of(before.meta).describe()}: replayed under another look its {', '.join(different)} differ from "
+                f"{spec_of(before.meta).describe()}: replayed in another visual style its {', '.join(different)} differ from "
                 f"the recording{_first_difference(before, after)}; was it recorded by another version of the simulator?"
             )
 

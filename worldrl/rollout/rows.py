@@ -79,7 +79,7 @@ def stack_obs(rows: Sequence[Row], device: str, more: Sequence[str] = ()) -> Pol
     """
     for name in more:
         if name not in rows[0].obs:
-            raise SettingError(f"{name}: the policy looks at it, the simulator shows {', '.join(sorted(rows[0].obs))}")
+            raise SettingError(f"{name}: the policy needs it, the simulator shows {', '.join(sorted(rows[0].obs))}")
     instruction = [row.instruction for row in rows]
     *past, newest = (
         _batched(shown, instruction, device, more)

@@ -14,13 +14,13 @@ from worldrl.rewards.success import debounced_score
 from worldrl.rollout.redreams import Opinions
 
 SIGNS: Mapping[str, str] = {
-    "score": "the dream's own score: its debounced probability of success",
-    "mean_resampled": "mean score of the dream and its further opinions: same actions, other noise",
-    "min_resampled": "least of those scores",
-    "member_agreement": "minus the largest standard deviation between the outcome jurors",
-    "latent_agreement": "minus the largest spread of the latents between opinions",
-    "motion_agreement": "minus the largest surprise of inverse dynamics: do its frames show the commanded motion?",
-    "grasp_agreement": "minus the surprise of inverse dynamics at the closing of the hand: does it close where the object was?",
+    "score": "the rollout's own score: its debounced probability of success",
+    "mean_resampled": "mean score of the rollout and its resampled rollouts: same actions, other noise",
+    "min_resampled": "smallest of those scores",
+    "member_agreement": "minus the largest standard deviation between the members of the outcome ensemble",
+    "latent_agreement": "minus the largest spread of the latents between resampled rollouts",
+    "motion_agreement": "minus the largest normalised error of inverse dynamics: do its frames show the commanded motion?",
+    "grasp_agreement": "minus the normalised error of inverse dynamics where the hand closes: does it close at the object?",
 }
 
 

@@ -102,9 +102,9 @@ class SimulatorPool:
         }
         for name, value in given.items():
             if value < 1:
-                raise SettingError(f"{name}: must be >= 1, received {value}")
+                raise SettingError(f"{name}: must be >= 1, got {value}")
         if timeout_s <= 0 or restarts < 0:
-            raise SettingError(f"timeout_s must be > 0 and restarts >= 0, received {timeout_s} and {restarts}")
+            raise SettingError(f"timeout_s must be > 0 and restarts >= 0, got {timeout_s} and {restarts}")
         self.launch, self.workers = launch, min(workers, self.slots)
         self._timeout_s, self._restarts, self._recycle_after = timeout_s, restarts, recycle_after
         self._processes: dict[int, SimulatorProcess] = {}
@@ -191,7 +191,7 @@ class SimulatorPool:
             if not np.isfinite(given).all():
                 start = self._journals[slot].start
                 bad = given[~np.isfinite(given).all(axis=-1)][0]
-                raise ActionError(f"{start.describe()}: action {bad} is not finite; look at the policy's statistics")
+                raise ActionError(f"{start.describe()}: action {bad} is not finite; check the policy's statistics")
         requests: dict[int, Request] = {}
         for number, mine in self._by_owner(actions).items():
             drawn = [render is None or slot in render for slot in mine]

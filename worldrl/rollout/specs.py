@@ -46,7 +46,7 @@ class EpisodeSpec:
 
     def __post_init__(self) -> None:
         if self.index < 0 or (self.init_id is not None and self.init_id < 0):
-            raise SettingError(f"EpisodeSpec: index and init_id must be >= 0, received {self.index} and {self.init_id}")
+            raise SettingError(f"EpisodeSpec: index and init_id must be >= 0, got {self.index} and {self.init_id}")
 
     @property
     def key(self) -> tuple[str, int, int, int]:
@@ -147,11 +147,11 @@ class EnvOptions:
     def __post_init__(self) -> None:
         if not self.cameras or self.image_size < 1:
             raise SettingError(
-                f"EnvOptions: needs at least one camera and image_size >= 1, received {self.cameras}, {self.image_size}"
+                f"EnvOptions: needs at least one camera and image_size >= 1, got {self.cameras}, {self.image_size}"
             )
         for task, steps in self.max_steps.items():
             if steps < 1:
-                raise SettingError(f"EnvOptions.max_steps[{task}]: must be >= 1, received {steps}")
+                raise SettingError(f"EnvOptions.max_steps[{task}]: must be >= 1, got {steps}")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -55,8 +55,8 @@ class StagedConfig:
         stages: how often the best is chosen.
         stage_chunks: chunks per stage.
         attempts: how often a stage may be proposed until it is accepted; the best of all is kept if none is.
-        min_reward: reward term to the least value at which a stage is accepted; terms that are not named may be anything. None named
-            judges nothing: the best proposal is kept, and nobody can say whether it is good enough.
+        min_reward: smallest value of each named reward term at which a stage is accepted. With none named, the best proposal is
+            kept, whatever its reward.
     """
 
     proposals: int = 4
@@ -135,7 +135,7 @@ def staged_rollouts(
             f"staged.min_reward: the reward has no term {unknown[0]!r}; it has {', '.join(reward.names)}"
         )
     if not records:
-        raise SettingError("staged rollouts need at least one record, received none")
+        raise SettingError("staged rollouts need at least one record, got none")
     return _Stages(planner, reward, mix, records, config, frame_s, seed).run()
 
 

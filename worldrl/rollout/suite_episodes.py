@@ -101,7 +101,7 @@ def _decider(actor: AnyActor | VectorActor, pool: SimulatorPool) -> _Decider:
     if isinstance(actor, ExpertActor) and not actor.blind and not actor.goal_offset:
         return _Expert(pool, actor.noise)
     raise SettingError(
-        f"actor: {actor} cannot act in {pool.launch.name}; give a policy, dreams, or its expert, whose only variation is noise"
+        f"actor: {actor} cannot act in {pool.launch.name}; give a policy, imagined rollouts, or its expert, whose only variation is noise"
     )
 
 
@@ -147,7 +147,7 @@ def play_episodes(
     """
     decider = _decider(actor, pool)
     if (decider.looks or rules.record) and not rules.cameras:
-        raise SettingError(f"cameras: {pool.launch.name} was started without, but pictures are needed")
+        raise SettingError(f"cameras: {pool.launch.name} was started without, but images are needed")
     sentence = {task["name"]: task["instruction"] for task in pool.suite["tasks"]}
     waiting = deque(enumerate(specs))
     running: dict[int, _Run] = {}

@@ -118,7 +118,7 @@ def require_suite_fits(suite: str, policy: Path) -> None:
     problem = _misfit(suite, policy)
     if problem is not None:
         others = [name for name in suite_names() if _misfit(name, policy) is None]
-        raise SettingError(f"{problem}\nforeign suites for this policy: {', '.join(others) or 'none'}") from problem
+        raise SettingError(f"{problem}\nexternal suites for this policy: {', '.join(others) or 'none'}") from problem
 
 
 def _misfit(suite: str, policy: Path) -> SettingError | None:
@@ -141,7 +141,7 @@ def drawn_size(suite: str, picture: tuple[int, int]) -> int:
     if rows == columns:
         return rows
     if picture != suite_spec(suite).picture:
-        raise SettingError(f"{suite} draws square pictures; the policy's are {rows} by {columns} pixels")
+        raise SettingError(f"{suite} draws square images; the policy's are {rows} by {columns} pixels")
     return 0
 
 

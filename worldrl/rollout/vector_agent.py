@@ -80,7 +80,7 @@ def require_vector_fits(folder: Path, actions: ActionSpec, where: str, *, shown:
     facts = vector_facts(folder)
     fits = shown in (UNTOLD, facts.size) and facts.low == actions.low and facts.high == actions.high
     if not fits:
-        have = {None: "not shown", UNTOLD: "shown, its size told by the worker"}.get(shown, f"({shown},)")
+        have = {None: "not shown", UNTOLD: "shown, its size given by the worker"}.get(shown, f"({shown},)")
         rows = [
             (f"the agent, of {facts.trained_on}", "the suite shows"),
             (f"{VECTOR} ({facts.size},)", f"{VECTOR} {have}"),
@@ -90,7 +90,7 @@ def require_vector_fits(folder: Path, actions: ActionSpec, where: str, *, shown:
         table = "\n".join(f"  {left:<{width}} | {right}" for left, right in rows)
         raise SettingError(
             f"{folder} does not fit {where}\n{table}\n"
-            "nearest adapter: none: train the agent on what this suite shows and takes, or give a policy of pictures"
+            "nearest adapter: none: train the agent on what this suite shows and takes, or give a policy of images"
         )
 
 

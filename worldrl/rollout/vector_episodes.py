@@ -262,7 +262,5 @@ def _check_vectors(env: gymnasium.Env[Any, Any], env_id: str) -> None:
 def _checked(action: Tensor, size: int, step: int) -> NDArray[np.float32]:
     value = action.detach().cpu().numpy()
     if value.shape != (size,) or not np.isfinite(value).all():
-        raise ActionError(
-            f"step {step}: the policy's action {value} must be {size} finite numbers; look at its weights"
-        )
+        raise ActionError(f"step {step}: the policy's action {value} must be {size} finite numbers; check its weights")
     return np.clip(value.astype(np.float32), -1, 1)

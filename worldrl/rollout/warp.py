@@ -127,7 +127,7 @@ class WarpVecEnv(VectorEnv):
             raise SettingError(f"unknown reset options {sorted(options)}; valid: init_id, reset_mask")
         rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
         if stored is not None and len(stored) != len(rows):
-            raise SettingError(f"init_id: needs one per reset row, {len(rows)}, received {len(stored)}")
+            raise SettingError(f"init_id: needs one per reset row, {len(rows)}, got {len(stored)}")
         if seed is not None:
             self._seed, self._count[:] = int(seed), -1
         self._begin(rows, stored)

@@ -89,7 +89,7 @@ class WarpPhysics:
             self.device = str(self._warp.get_device(device or None))
         except (ValueError, RuntimeError) as error:
             known = ", ".join(map(str, self._warp.get_devices()))
-            raise SettingError(f"device: warp knows {known}; received {device!r} ({error})") from error
+            raise SettingError(f"device: warp knows {known}; got {device!r} ({error})") from error
         self.copies, self._room = copies, f"contacts={contacts} and constraints={constraints} per copy"
         with self._here():
             try:

@@ -79,7 +79,7 @@ def decode(message: bytes | memoryview) -> tuple[dict[str, Any], Arrays]:
     for name, dtype, shape in listing:
         _require_numbers(name, dtype)
         if not all(isinstance(size, int) and size >= 0 for size in shape):
-            raise WireError(f"array {name!r}: shape must hold whole numbers >= 0, received {shape}")
+            raise WireError(f"array {name!r}: shape must hold whole numbers >= 0, got {shape}")
         count = math.prod(shape)
         if offset + count * dtype.itemsize > len(message):
             raise WireError(f"array {name!r}: the message ends inside it")

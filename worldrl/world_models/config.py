@@ -96,8 +96,8 @@ class DynamicsConfig:
         refinement_share: share of training rows at those levels, if there are any.
         action_modulation: whether actions modulate the blocks (off only for ablations).
         action_tokens: whether actions are attended to as tokens (off only for ablations).
-        pose_map: whether tokens are told where each future gripper pose is in the picture.
-        planning: whether the model also runs without actions, told the instruction instead (``imagine(state, None)``);
+        pose_map: whether tokens see where each future gripper pose is in the image.
+        planning: whether the model also runs without actions, conditioned on the instruction instead (``imagine(state, None)``);
             ``training.action_dropout`` teaches it.
         unet: sizes and levels of the U-Net.
     """
@@ -143,9 +143,9 @@ class DynamicsConfig:
         if self.refinement_steps < 0:
             raise SettingError(f"dynamics.refinement_steps must be zero or more, got {self.refinement_steps}")
         if not 0 < self.refinement_sigma < 1:
-            raise SettingError(f"dynamics.refinement_sigma must lie in (0, 1), got {self.refinement_sigma}")
+            raise SettingError(f"dynamics.refinement_sigma must be in (0, 1), got {self.refinement_sigma}")
         if not 0 <= self.refinement_share <= 1:
-            raise SettingError(f"dynamics.refinement_share must lie in [0, 1], got {self.refinement_share}")
+            raise SettingError(f"dynamics.refinement_share must be in [0, 1], got {self.refinement_share}")
 
     def _refuse_flow_switches(self) -> None:
         off = [name for name in ("action_modulation", "action_tokens", "pose_map") if not getattr(self, name)]
@@ -178,7 +178,7 @@ class SuccessHeadConfig:
     def __post_init__(self) -> None:
         """Reject weights that would turn the loss around."""
         if not 0 <= self.noise_weight <= 1:
-            raise SettingError(f"success.noise_weight must lie in [0, 1], got {self.noise_weight}")
+            raise SettingError(f"success.noise_weight must be in [0, 1], got {self.noise_weight}")
 
 
 @dataclass
@@ -201,10 +201,10 @@ class OutcomeHeadConfig:
     """Outcome head, and when its probability counts as success.
 
     Attributes:
-        conditioning: what its training tells of the episodes that it judges: ``actions`` (imagined from them: practice in
-            imagination), or ``instruction`` (recorded frames read without actions: a judge of planned videos).
-        width: of a juror's belief.
-        ensemble_size: heads that judge together; their mean probability counts, their spread is doubt.
+        conditioning: what it is conditioned on: ``actions`` (to improve a policy in imagination), or ``instruction`` (to rate planned videos,
+            which have no actions).
+        width: of a member's recurrent state.
+        ensemble_size: members of the outcome ensemble; their mean probability counts, their spread is the uncertainty.
         threshold: probability from which a frame counts as success; calibrated on held-out rollouts.
         min_threshold: calibration never goes below this.
         debounce: consecutive frames over the threshold that make a success.

@@ -122,7 +122,7 @@ def fit_outcome(
     jury = model.outcome
     if jury is None:
         raise SettingError(
-            "outcome.ensemble_size: this world model has no outcome head to train; give it at least one juror"
+            "outcome.ensemble_size: this world model has no outcome head to train; give it at least one member"
         )
     told = _found(
         folder, lambda: imagine_episodes(model, episodes, config, sentences, seed=seed, series=series, batch=rows)

@@ -47,7 +47,7 @@ def read_findings(
     if not isinstance(dynamics, FlowTransformer):
         raise SettingError("reading videos needs a world model with dynamics.kind=flow_transformer")
     if latent.shape[1] % frames:
-        raise SettingError(f"reading videos needs whole chunks of {frames} frames, received {latent.shape[1]} frames")
+        raise SettingError(f"reading videos needs whole chunks of {frames} frames, got {latent.shape[1]} frames")
     found = []
     for number, (clean, fresh) in enumerate(zip(latent.split(frames, 1), noise.split(frames, 1), strict=True)):
         told = None if action is None else action[:, number * steps : (number + 1) * steps]

@@ -30,7 +30,7 @@ class WorldModelTraining:
         static_share: share of static clips.
         event_share: share of windows around gripper changes and contacts.
         negative_share: share of windows whose instruction is swapped for one they certainly do not fulfil.
-        action_dropout: share of windows that are told the instruction instead of their actions, for a model that plans
+        action_dropout: share of windows conditioned on the instruction instead of their actions, for a model that plans
             (``dynamics.planning``); static clips and episodes that failed keep theirs.
         outcome_steps: steps of the outcome head, after the dynamics; 0 leaves it as it is.
         outcome_batch: episodes per step of those.
@@ -85,12 +85,12 @@ class WorldModelTraining:
         """Check the ranges that the rooms below do not check."""
         for name in ("bootstrap", "negative_share", "action_dropout"):
             if not 0 <= getattr(self, name) <= 1:
-                raise SettingError(f"training.{name} must lie in [0, 1], got {getattr(self, name)}")
+                raise SettingError(f"training.{name} must be in [0, 1], got {getattr(self, name)}")
         for name in ("distill_teacher_steps", "distill_sampling_steps"):
             if getattr(self, name) < 1:
                 raise SettingError(f"training.{name} must be at least 1, got {getattr(self, name)}")
         if not 0 <= self.outcome_dropout < 1:
-            raise SettingError(f"training.outcome_dropout must lie in [0, 1), got {self.outcome_dropout}")
+            raise SettingError(f"training.outcome_dropout must be in [0, 1), got {self.outcome_dropout}")
         if self.bootstrap_rows < 0:
             raise SettingError(f"training.bootstrap_rows must not be negative, got {self.bootstrap_rows}")
         if self.bootstrap > 0 and self.unroll < 2 and not self.bootstrap_rows:

@@ -44,7 +44,7 @@ class WanDynamicsConfig:
         chunk_length: control steps ``L`` per chunk, the policy's chunk.
         frame_stride: control steps per predicted frame.
         memory_frames: newest frames ``K`` the model sees, besides the episode's first one; a multiple of 4.
-        memory_noise: noise level of the memory latents in training, which the model is not told; WoVR's is the base
+        memory_noise: noise level of the memory latents in training, which the model does not see; WoVR's is the base
             level 0.05 after its shift of 5.
         reference: whether the episode's first frame begins the clip; off (only for ablations), the oldest frame of the memory
             stands in its place.
@@ -87,9 +87,9 @@ class WanDynamicsConfig:
         if self.memory_frames < GROUP or self.memory_frames % GROUP:
             raise SettingError(f"dynamics.memory_frames must be a multiple of {GROUP}, got {self.memory_frames}")
         if not 0 <= self.memory_noise < 1:
-            raise SettingError(f"dynamics.memory_noise must lie in [0, 1), got {self.memory_noise}")
+            raise SettingError(f"dynamics.memory_noise must be in [0, 1), got {self.memory_noise}")
         if not 0 <= self.pure_noise_share <= 1:
-            raise SettingError(f"dynamics.pure_noise_share must lie in [0, 1], got {self.pure_noise_share}")
+            raise SettingError(f"dynamics.pure_noise_share must be in [0, 1], got {self.pure_noise_share}")
         if not (self.action_modulation or self.action_tokens):
             raise SettingError("dynamics needs action_modulation or action_tokens; both are off")
         _one_of("dynamics.adapter", self.adapter, ADAPTERS)
@@ -157,8 +157,8 @@ class WanOutcomeConfig:
     """Who judges a whole dream, and when the probability counts as success.
 
     Attributes:
-        ensemble_size: outcome heads that judge together, on what the success head finds; with 0, its own probability counts.
-        width: of a juror's belief.
+        ensemble_size: outcome heads in the ensemble, which reads the features of the success head; with 0, its own probability counts.
+        width: of a member's recurrent state.
         threshold: probability from which a frame counts; calibrated on held-out rollouts.
         min_threshold: calibration never goes below this.
         debounce: consecutive frames over the threshold that make a success.

@@ -195,7 +195,7 @@ class WanFit:
         if not math.isfinite(float(norm)):
             raise NonFiniteError(
                 f"wan: gradient norm is {float(norm)} at step {step}; lower wan.training.learning_rate and "
-                "new_learning_rate, or look at this step's clips; the last checkpoint is intact"
+                "new_learning_rate, or check this step's clips; the last checkpoint is intact"
             )
         return norm
 

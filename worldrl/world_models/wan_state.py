@@ -90,7 +90,7 @@ def _memory(record: ResetRecord, config: WanConfig) -> NDArray[np.uint8]:
     size, frames = config.codec.image_size, config.dynamics.memory_frames
     if record.memory.shape != (frames, size, size, 3) or record.reference.shape != (size, size, 3):
         raise SettingError(
-            f"{record.source}: needs a reference and {frames} memory pictures of {size} by {size}, got "
+            f"{record.source}: needs a reference and {frames} memory images of {size} by {size}, got "
             f"{list(record.reference.shape)} and {list(record.memory.shape)}; record them at the model's image_size"
         )
     return record.memory

@@ -39,12 +39,12 @@ class WanTraining:
         weight_decay: AdamW.
         clip_norm: largest gradient norm.
         bootstrap: probability that a pass continues rollouts on the model's own frames (``bootstrapping``).
-        bootstrap_rows: how many such rollouts are kept, each as the newest pictures; both or neither of the two are 0.
+        bootstrap_rows: how many such rollouts are kept, each as the newest images; both or neither of the two are 0.
         first_chunk_share: share of clips that start an episode.
         static_share: share of static clips.
         event_share: share of clips around gripper changes and contacts.
         negative_share: share of clips whose instruction is swapped for one they certainly do not fulfil.
-        outcome_steps: steps of the outcome jury, after the rest, where the model has one; 0 leaves it as it is.
+        outcome_steps: steps of the outcome ensemble, after the rest, where the model has one; 0 leaves it as it is.
         outcome_episodes: recorded episodes, drawn at random, that are imagined for it, twice each, ``batch`` at a time.
         outcome_batch: imagined episodes per step of those.
         outcome_learning_rate: peak, warm-up cosine.
@@ -89,7 +89,7 @@ class WanTraining:
                 raise SettingError(f"wan.training.{name} must be at least 1, got {getattr(self, name)}")
         for name in ("bootstrap", "negative_share"):
             if not 0 <= getattr(self, name) <= 1:
-                raise SettingError(f"wan.training.{name} must lie in [0, 1], got {getattr(self, name)}")
+                raise SettingError(f"wan.training.{name} must be in [0, 1], got {getattr(self, name)}")
         if self.bootstrap_rows < 0:
             raise SettingError(f"wan.training.bootstrap_rows must not be negative, got {self.bootstrap_rows}")
         if bool(self.bootstrap) != bool(self.bootstrap_rows):
@@ -98,7 +98,7 @@ class WanTraining:
                 "are kept, and rollouts are kept for passes; give both, such as 0.5 and 64, or neither"
             )
         if not 0 <= self.outcome_dropout < 1:
-            raise SettingError(f"wan.training.outcome_dropout must lie in [0, 1), got {self.outcome_dropout}")
+            raise SettingError(f"wan.training.outcome_dropout must be in [0, 1), got {self.outcome_dropout}")
 
 
 class ClipSource:

@@ -161,7 +161,7 @@ class BimanualEnv(TaskEnv):
 
     def _prepare(self, state: dict[str, Any]) -> None:
         if state["domain"] != self.domain:
-            raise OptionError(f"state['domain']: must be {self.domain!r}, received {state['domain']!r}")
+            raise OptionError(f"state['domain']: must be {self.domain!r}, got {state['domain']!r}")
         self._domain_seed = state["domain_seed"]
         self.sim.set_table(-self._dress())
 

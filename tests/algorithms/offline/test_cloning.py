@@ -231,9 +231,9 @@ def test_actor_rate_is_the_heads_and_its_encoder_keeps_its_distance(facts: Facts
 @pytest.mark.parametrize(
     ("over", "message"),
     [
-        ({"floor": 1.0, "ceiling": 1.0}, r"agent\.ceiling must be above agent\.floor=1\.0, received 1\.0"),
-        ({"clone_steps": -1}, r"agent\.clone_steps must be zero or more, received -1"),
-        ({"clone_rate": 0.0}, r"agent\.clone_rate must be positive, received 0\.0"),
+        ({"floor": 1.0, "ceiling": 1.0}, r"agent\.ceiling must be above agent\.floor=1\.0, got 1\.0"),
+        ({"clone_steps": -1}, r"agent\.clone_steps must be zero or more, got -1"),
+        ({"clone_rate": 0.0}, r"agent\.clone_rate must be positive, got 0\.0"),
     ],
 )
 def test_beginning_out_of_range_is_refused(config_class: Any, over: dict[str, Any], message: str) -> None:
@@ -244,12 +244,12 @@ def test_beginning_out_of_range_is_refused(config_class: Any, over: dict[str, An
 @pytest.mark.parametrize("agent_class", [Sac, Mobile, Neubay])
 def test_training_that_would_only_clone_is_refused(agent_class: Any, facts: Facts) -> None:
     config = agent_class.config_class(clone_steps=100)
-    message = r"agent\.clone_steps must be below training\.steps=100, .* received 100"
+    message = r"agent\.clone_steps must be below training\.steps=100, .* got 100"
     with pytest.raises(SettingError, match=message):
         agent_class.check(config, facts)
     agent_class.check(replace(config, clone_steps=99), facts)
 
 
 def test_actor_rate_of_none_or_more_is_refused() -> None:
-    with pytest.raises(SettingError, match=r"agent\.actor_rate must be positive, received 0\.0"):
+    with pytest.raises(SettingError, match=r"agent\.actor_rate must be positive, got 0\.0"):
         NeubayConfig(actor_rate=0.0)

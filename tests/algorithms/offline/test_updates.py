@@ -96,7 +96,7 @@ def test_recorded_updates_read_rows_noise_and_rates_from_fixed_places(
     assert all(isinstance(rate, torch.Tensor) for rate in rates)
     if agent_class is Sac:
         assert float(graphed.optimizers["actor"].param_groups[0]["lr"]) < config.actor_rate  # along its cosine
-    with pytest.raises(SettingError, match=r"training.batch_size must be the same in every update, received 7"):
+    with pytest.raises(SettingError, match=r"training.batch_size must be the same in every update, got 7"):
         update(make_rows(7), generator=stream(1, 0))
 
 
@@ -110,7 +110,7 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda")
         (COMPILED, "cql", None, CPU, "cql's update is not made for it, those of sac, sac_n"),
         (GRAPHED, "neubay", None, GPU, "neubay's update is not made for it"),
         (COMPILED, "ravl", RavlConfig(layer_norm=True), CPU, "ravl with agent.layer_norm differentiates twice"),
-        ("fast", "sac", SacConfig(), CPU, "training.updates must be one of eager, compiled, graphed, received 'fast'"),
+        ("fast", "sac", SacConfig(), CPU, "training.updates must be one of eager, compiled, graphed, got 'fast'"),
     ],
 )
 def test_updates_that_do_not_exist_are_refused(

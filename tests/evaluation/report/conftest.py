@@ -112,7 +112,7 @@ def example() -> ReportData:
             ),
         ],
         gates=[
-            Gate("psnr", 24.7, 22.0, True, "Closed-loop picture error after 32 control steps (dB), held-out episodes.", "Train longer."),
+            Gate("psnr", 24.7, 22.0, True, "Closed-loop image error after 32 control steps (dB), held-out episodes.", "Train longer."),
             Gate("action_swap_ratio", 2.31, 1.5, True, "Error with another episode's actions over the error with the true ones.", "The model ignores its actions."),
             Gate("precision", 0.861, 0.9, False, "Share of imagined successes that were real.", "Collect more near misses or raise outcome.threshold."),
             Gate("recall", None, 0.8, None, "Share of successes that the model imagines too.", "Collect more successes."),

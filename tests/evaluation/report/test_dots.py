@@ -47,7 +47,7 @@ def test_several_series_are_apart_and_have_a_legend() -> None:
 
 
 def test_point_at_no_place_is_refused() -> None:
-    with pytest.raises(ArtefactError, match=r"x must be 1 to 2, the places, received \[3"):
+    with pytest.raises(ArtefactError, match=r"x must be 1 to 2, the places, got \[3"):
         Curve("t", "", "y", {"a": [(3.0, 1.0)]}, places=ARMS)
 
 

@@ -202,7 +202,7 @@ def test_the_critics_reward_is_mixed_in_where_there_was_practice():
     torch.testing.assert_close(mixture(alone)(every[:, :2], group), mix(every[:, :2], group, weights=[1.0, 0.5]))
     for wrong, message in (
         ({"limits_weight": -1}, "limits_weight"),
-        ({"limits_weight": 1, "limits_margin": 1}, r"limits_margin must lie in \[0, 1\)"),
+        ({"limits_weight": 1, "limits_margin": 1}, r"limits_margin must be in \[0, 1\)"),
         ({"limits_margin": 0.2}, r"limits_margin: .* change\.limits_weight above 0"),
         ({"limit_plans": -1}, "limit_plans"),
         ({"domain": "dark"}, "domain must be one of clean, randomised"),

@@ -129,7 +129,7 @@ def test_dynamics_error_is_zero_on_true_steps_and_the_squared_error_elsewhere() 
 
 def test_wrong_shapes_and_environments_are_named() -> None:
     data = record("Hopper-v5", 3)
-    with pytest.raises(SettingError, match=r"qvel must be \(3, 6\), received \(2, 6\)"):
+    with pytest.raises(SettingError, match=r"qvel must be \(3, 6\), got \(2, 6\)"):
         TrueDynamics("Hopper-v5", data.obs, data.qpos, data.qvel[:2])
     with pytest.raises(SettingError, match="not one of Gymnasium's MuJoCo"):
         Simulator("Pendulum-v1")

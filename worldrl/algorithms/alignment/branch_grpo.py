@@ -85,7 +85,7 @@ class BranchGrpoConfig:
         if self.children < 2 or self.prune_interval < 1 or self.prune_depth < 0 or self.fusion < 0:
             raise SettingError("branch_grpo needs children >= 2, prune_interval >= 1, prune_depth >= 0, fusion >= 0")
         if not 0 < self.extremes_share <= 1:
-            raise SettingError(f"branch_grpo.extremes_share must lie in (0, 1], got {self.extremes_share}")
+            raise SettingError(f"branch_grpo.extremes_share must be in (0, 1], got {self.extremes_share}")
 
 
 def fused_values(tree: VideoTree, value: Tensor, alpha: float) -> list[Tensor]:

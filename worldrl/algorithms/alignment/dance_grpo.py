@@ -42,7 +42,7 @@ class DanceGrpoConfig:
     def __post_init__(self) -> None:
         """Check the range."""
         if not 0 < self.trained_share <= 1:
-            raise SettingError(f"dance_grpo.trained_share must lie in (0, 1], got {self.trained_share}")
+            raise SettingError(f"dance_grpo.trained_share must be in (0, 1], got {self.trained_share}")
 
 
 def random_steps(layers: Sequence[Layer], schedule: Schedule, share: float, generator: torch.Generator) -> list[Tensor]:

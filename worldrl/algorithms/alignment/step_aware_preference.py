@@ -62,7 +62,7 @@ class StepAwarePreferenceConfig:
         if self.candidates < 2:
             raise SettingError(f"step_aware_preference.candidates must be at least 2, got {self.candidates}")
         if not 0 <= self.gap < 1:
-            raise SettingError(f"step_aware_preference.gap must lie in [0, 1), got {self.gap}")
+            raise SettingError(f"step_aware_preference.gap must be in [0, 1), got {self.gap}")
 
 
 def candidate_values(mix: RewardMix, terms: Tensor, group: Tensor, count: int) -> Tensor:

@@ -114,7 +114,7 @@ class AlignmentTask:
         if not isinstance(self.model.dynamics, FlowTransformer) or self.model.config.dynamics.refinement_steps:
             raise SettingError("alignment needs a flow transformer without refinement (dynamics.refinement_steps=0)")
         if not len(self.starts):
-            raise SettingError("alignment needs at least one start, received none")
+            raise SettingError("alignment needs at least one start, got none")
 
     @property
     def dynamics(self) -> FlowTransformer:

@@ -39,7 +39,7 @@ def require(ok: bool, name: str, rule: str, value: object) -> None:
         SettingError: ``ok`` is false; the message names setting, rule and value.
     """
     if not ok:
-        raise SettingError(f"{name} must be {rule}, received {value!r}; give {name}=... in that range")
+        raise SettingError(f"{name} must be {rule}, got {value!r}; give {name}=... in that range")
 
 
 @dataclass(frozen=True)

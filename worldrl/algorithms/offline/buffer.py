@@ -52,7 +52,7 @@ class TransitionBuffer:
             kept = getattr(ring, field.name)
             if column.shape[1:] != kept.shape[1:]:
                 raise SettingError(
-                    f"buffer: {field.name} has {list(kept.shape[1:])} numbers per row, received {list(column.shape[1:])}; "
+                    f"buffer: {field.name} has {list(kept.shape[1:])} numbers per row, got {list(column.shape[1:])}; "
                     "give each world a buffer of its own"
                 )
             kept[place] = column.to(self.device)

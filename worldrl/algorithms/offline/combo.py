@@ -62,9 +62,7 @@ class Combo(Cql):
             SettingError: no recorded row to lift.
         """
         if real is not None and not 0 < real <= len(batch):
-            raise SettingError(
-                f"combo lifts recorded rows: give imagining.real_ratio > 0, received {real} of {len(batch)}"
-            )
+            raise SettingError(f"combo lifts recorded rows: give imagining.real_ratio > 0, got {real} of {len(batch)}")
         return super().update(batch, generator=generator, real=real)
 
     def critic_loss(self, batch: Transitions, target: Tensor, draws: torch.Generator) -> tuple[Tensor, Logs]:

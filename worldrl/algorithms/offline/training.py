@@ -229,7 +229,7 @@ class _Run:
         wrong = [key for key, value in self.logs.items() if not math.isfinite(value)]
         if wrong:
             raise NonFiniteError(
-                f"{self.name}: {wrong[0]} is {self.logs[wrong[0]]} at step {step}; lower the learning rates, or look at "
+                f"{self.name}: {wrong[0]} is {self.logs[wrong[0]]} at step {step}; lower the learning rates, or check "
                 "critic/q in the log: it grows without bound where values are bootstrapped from states never trained on"
             )
         if self.log is not None:

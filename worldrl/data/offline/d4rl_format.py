@@ -109,7 +109,7 @@ def _ends(
     elif max_episode_steps is not None:
         ends = _count_out(terminated, max_episode_steps)
     else:
-        raise fault(file, "all", "timeouts", "is missing, so resets cannot be told; give max_episode_steps")
+        raise fault(file, "all", "timeouts", "is missing, so resets are unknown; give max_episode_steps")
     ends[-1] = True
     return ends, terminated
 

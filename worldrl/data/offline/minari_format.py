@@ -102,7 +102,7 @@ def read_minari(folder: Path) -> Trajectories:
 
 def _info(metadata: Mapping[str, Any], data: Path, action_space: spaces.Space[Any]) -> DatasetInfo:
     if not isinstance(action_space, spaces.Box) or len(action_space.shape) != 1:
-        raise fault(data, "all", "actions", f"lie in {action_space}; only vectors of numbers are read")
+        raise fault(data, "all", "actions", f"are in {action_space}; only vectors of numbers are read")
     spec = _env_spec(metadata, data)
     return DatasetInfo(
         source=str(data),
@@ -187,7 +187,7 @@ def _vectors(
             [_vectors(part, x, rows, source=source, episode=episode, name=at) for part, x, at in pieces], axis=1
         )
     if not isinstance(space, spaces.Box) or len(space.shape) > 1:
-        raise fault(source, episode, name, f"lies in {space}; only vectors of numbers are read")
+        raise fault(source, episode, name, f"is in {space}; only vectors of numbers are read")
     array = np.asarray(value)
     if len(array) == rows - 1 and name.startswith("observations"):
         raise fault(

@@ -60,7 +60,7 @@ def normalised_score(value: float, reference: Reference) -> float:
         SettingError: the reference is not finite, or its maximum is not above its minimum.
     """
     if not (math.isfinite(reference.min) and math.isfinite(reference.max) and reference.max > reference.min):
-        raise SettingError(f"reference: needs finite min < max, received {reference.min} and {reference.max}")
+        raise SettingError(f"reference: needs finite min < max, got {reference.min} and {reference.max}")
     return 100 * (value - reference.min) / (reference.max - reference.min)
 
 

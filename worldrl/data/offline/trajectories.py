@@ -163,9 +163,7 @@ class Trajectories:
             SettingError: fewer than one row, or more than there are.
         """
         if not 1 <= rows <= len(self):
-            raise SettingError(
-                f"rows: {self.info.source} has {len(self)} rows, received {rows}; ask for 1 to {len(self)}"
-            )
+            raise SettingError(f"rows: {self.info.source} has {len(self)} rows, got {rows}; ask for 1 to {len(self)}")
         columns = {name: getattr(self, name)[:rows] for name in ROW_FIELDS if getattr(self, name) is not None}
         truncated = columns.pop("truncated").copy()
         truncated[-1] |= not self.terminated[rows - 1]

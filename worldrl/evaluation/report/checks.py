@@ -38,7 +38,7 @@ def check_rate(owner: str, rate: Rate) -> None:
     """
     _check_keys(owner, rate, RATE_KEYS)
     if not (0 <= rate["k"] <= rate["n"] and rate["n"] > 0 and abs(rate["rate"] - rate["k"] / rate["n"]) < TOLERANCE):
-        raise ArtefactError(f"{owner}: rate must be k / n with 0 <= k <= n and n > 0, received {dict(rate)}")
+        raise ArtefactError(f"{owner}: rate must be k / n with 0 <= k <= n and n > 0, got {dict(rate)}")
     _check_interval(owner, rate["rate"], rate, low=0.0)
 
 
@@ -58,14 +58,14 @@ def check_paired(owner: str, paired: Paired, before: Rate | None, after: Rate | 
     n, gain = paired["n"], paired["only_b"] - paired["only_a"]
     if n <= 0 or abs(paired["diff"] - gain / n) > TOLERANCE:
         raise ArtefactError(
-            f"{owner}: diff must be (only_b - only_a) / n with a = before and b = after, received {dict(paired)}"
+            f"{owner}: diff must be (only_b - only_a) / n with a = before and b = after, got {dict(paired)}"
         )
     _check_interval(owner, paired["diff"], paired, low=-1.0)
     for name, rate, only in (("before", before, "only_a"), ("after", after, "only_b")):
         if rate is not None and (rate["n"], rate["k"]) != (n, paired["both"] + paired[only]):
             raise ArtefactError(
                 f"{owner}: {name} must count the paired episodes, k = both + {only} = {paired['both'] + paired[only]} "
-                f"of n = {n}, received k = {rate['k']} of n = {rate['n']}"
+                f"of n = {n}, got k = {rate['k']} of n = {rate['n']}"
             )
 
 
@@ -82,4 +82,4 @@ def _check_keys(owner: str, given: Mapping[str, Any], keys: Sequence[str]) -> No
 def _check_interval(owner: str, value: float, given: Mapping[str, Any], low: float) -> None:
     lo, hi = given["lo"], given["hi"]
     if not (low - TOLERANCE <= lo <= value + TOLERANCE and value - TOLERANCE <= hi <= 1 + TOLERANCE):
-        raise ArtefactError(f"{owner}: the interval must hold the value {value}, received lo = {lo}, hi = {hi}")
+        raise ArtefactError(f"{owner}: the interval must hold the value {value}, got lo = {lo}, hi = {hi}")

@@ -63,7 +63,7 @@ def encode_png(image: NDArray[np.uint8]) -> bytes:
     order = cv2.COLOR_RGBA2BGRA if image.shape[-1] == 4 else cv2.COLOR_RGB2BGR
     encoded, data = cv2.imencode(".png", cv2.cvtColor(image, order), [cv2.IMWRITE_PNG_COMPRESSION, COMPRESSION])
     if not encoded:
-        raise ArtefactError(f"png: the image could not be encoded, received {image.dtype} {list(image.shape)}")
+        raise ArtefactError(f"png: the image could not be encoded, got {image.dtype} {list(image.shape)}")
     return data.tobytes()
 
 

@@ -119,10 +119,10 @@ class Curve:
         """Refuse bands and labels for series that do not exist, and points at places that do not."""
         unknown = sorted((set(self.bands) | set(self.imagined)) - set(self.series))
         if unknown:
-            raise ArtefactError(f"curve {self.title!r}: bands and imagined must name series, received {unknown}")
+            raise ArtefactError(f"curve {self.title!r}: bands and imagined must name series, got {unknown}")
         known = set(range(1, len(self.places) + 1))
         if self.places and (lost := sorted({x for points in self.series.values() for x, _ in points} - known)):
-            raise ArtefactError(f"curve {self.title!r}: x must be 1 to {len(self.places)}, the places, received {lost}")
+            raise ArtefactError(f"curve {self.title!r}: x must be 1 to {len(self.places)}, the places, got {lost}")
 
 
 @dataclass(frozen=True)
@@ -154,9 +154,7 @@ class Gate:
     def __post_init__(self) -> None:
         """Refuse an unknown direction."""
         if self.direction not in DIRECTIONS:
-            raise ArtefactError(
-                f"gate {self.name!r}: direction must be one of {DIRECTIONS}, received {self.direction!r}"
-            )
+            raise ArtefactError(f"gate {self.name!r}: direction must be one of {DIRECTIONS}, got {self.direction!r}")
 
 
 @dataclass(frozen=True)
@@ -203,7 +201,7 @@ class Filmstrip:
             if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[-1] != 3:
                 raise ArtefactError(
                     f"filmstrip {self.title!r}, row {name!r}: frames must be uint8 [T, Y, X, 3], "
-                    f"received {frames.dtype} {list(frames.shape)}"
+                    f"got {frames.dtype} {list(frames.shape)}"
                 )
         if len({frames.shape[1:3] for frames in self.rows.values()}) != 1:
             raise ArtefactError(f"filmstrip {self.title!r}: needs at least one row, all of one image size")

@@ -236,7 +236,7 @@ def imagined_real(data: ReportData) -> Html:
         return missing("imagined success was not put beside real success")
     note = (
         "What the policy achieves inside the world model, beside what the same policy achieves in the simulator. "
-        "Above the dotted line, imagination flatters."
+        "Above the dotted line, imagined success is higher than real success."
     )
     headers: list[Child] = ["Policy", "Imagined", "Real", "Imagined minus real, points"]
     rows = [_imagined_cells(index, row) for index, row in enumerate(data.imagined_real, 1)]

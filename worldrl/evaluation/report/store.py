@@ -148,8 +148,8 @@ def from_run_dir(run_dir: Path) -> ReportData:
         raise ArtefactError(f"run_dir: {run_dir} is not a directory; give the run directory of a finished command")
     if not (run_dir / FILE).is_file():
         raise ArtefactError(
-            f"run_dir: {run_dir} holds no {FILE}: its command has not come to its end, or writes no page. These do: "
-            f"{', '.join(WITH_PAGE)}; the same command line goes on where it stopped"
+            f"run_dir: {run_dir} holds no {FILE}: its command has not finished, or writes no page. These do: "
+            f"{', '.join(WITH_PAGE)}; the same command line resumes the run"
         )
     return load_report_data(run_dir)
 
@@ -168,9 +168,7 @@ def _content(path: Path) -> dict[str, Any]:
     raw = read_json(path, error=ArtefactError)
     found = {key: raw.get(key) for key in ("kind", "schema")}
     if found != {"kind": "report", "schema": SCHEMA} or not isinstance(raw.get("data"), dict):
-        raise ArtefactError(
-            f"{path}: needs kind 'report', schema {SCHEMA} and data, received {found}; run the job again"
-        )
+        raise ArtefactError(f"{path}: needs kind 'report', schema {SCHEMA} and data, got {found}; run the job again")
     for name in raw["data"]:
         if name not in FIELDS:
             raise ArtefactError(f"{path}: unknown field {name!r}{nearest(name, FIELDS)}")

@@ -292,7 +292,7 @@ def notes(settings: EdgeSettings) -> list[str]:
     return [
         "In true dynamics the uncertainty is exactly 0, so a method that subtracts it is base, number for number.",
         f"The largest possible value is 1 / (1 - γ) = {settings.largest_q:g}; its logarithm is {math.log10(settings.largest_q):g}.",
-        "The environment is a stand-in: the paper's own is published as a picture only.",
+        "The environment is a stand-in: the paper's own is published as an image only.",
         f"Beside their place agents see {settings.novelties} numbers that are 0 on the ledge. RAVL: {settings.critics} critics, "
         f"η = {settings.diversity:g}.",
     ]

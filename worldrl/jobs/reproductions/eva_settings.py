@@ -140,7 +140,7 @@ class EvaSettings:
         """Check the ranges that the rooms below do not check."""
         for name in ("noisy_share", "kept"):
             if not 0 <= getattr(self, name) <= 1:
-                raise SettingError(f"change.{name}: must lie in [0, 1], got {getattr(self, name)}")
+                raise SettingError(f"change.{name}: must be in [0, 1], got {getattr(self, name)}")
         task_names_of(self)
         check_arms(self)
         if self.domain not in DOMAINS:
@@ -198,7 +198,7 @@ def check_limits(settings: EvaSettings) -> None:
         if getattr(settings, name) < 0:
             raise SettingError(f"change.{name} must be 0 or more, got {getattr(settings, name)}")
     if not 0 <= settings.limits_margin < 1:
-        raise SettingError(f"change.limits_margin must lie in [0, 1), got {settings.limits_margin}")
+        raise SettingError(f"change.limits_margin must be in [0, 1), got {settings.limits_margin}")
     if settings.limits_margin and not settings.limits_weight:
         raise SettingError(
             "change.limits_margin: is of the penalty on limits; give change.limits_weight above 0 with it"

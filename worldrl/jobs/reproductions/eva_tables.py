@@ -100,9 +100,9 @@ def knowledge_table(settings: EvaSettings, results: Results) -> Table:
             rows.append((method, REWARDS[name], area, *counted))
     heads = ("Arm", "Reward", "Area under the ROC curve", "Means of", "Successes", "Failures")
     note = (
-        "Of a plan's reward for the success of its execution, within each seed and task, then averaged over those with both "
-        "outcomes, each weighed by its pairs of a success and a failure: the sentence alone tells tasks apart, and each seed has a "
-        "critic of its own. 0.5 is chance. EVA's reward knows smoothness alone."
+        "Does the reward rank plans that succeed above plans that fail? Areas within each seed and task, averaged with the number "
+        "of pairs of a success and a failure as weight. Seeds and tasks are separate, since each seed has its own critic, and the "
+        "instruction alone identifies the task. 0.5 is chance. EVA's reward measures smoothness only."
     )
     return Table("What the rewards know of success", heads, rows, note)
 
@@ -147,7 +147,7 @@ def practice_row(results: Results) -> list[str]:
     told = ("executed", "imagined_rows", "cpu_seconds", "seconds")
     mean = {name: f"{np.mean([one[name] for one in worth]):.0f}" for name in told}
     rows = (mean["executed"], mean["imagined_rows"], "0", mean["imagined_rows"])
-    return ["practice and critic", *rows, mean["cpu_seconds"], "", mean["seconds"], "", "", "", "", ""]
+    return ["executed plans and critic", *rows, mean["cpu_seconds"], "", mean["seconds"], "", "", "", "", ""]
 
 
 def arm_row(results: Results, method: str) -> list[str]:

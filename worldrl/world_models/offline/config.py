@@ -121,7 +121,7 @@ class EnsembleTraining:
             if getattr(self, name) < 1:
                 raise SettingError(f"ensemble_training.{name} must be at least 1, got {getattr(self, name)}")
         if not 0 < self.holdout_share < 1:
-            raise SettingError(f"ensemble_training.holdout_share must lie in (0, 1), got {self.holdout_share}")
+            raise SettingError(f"ensemble_training.holdout_share must be in (0, 1), got {self.holdout_share}")
         if self.min_epochs < 0 or 0 < self.max_epochs < self.min_epochs:
             raise SettingError(
                 f"ensemble_training.min_epochs must lie between 0 and max_epochs={self.max_epochs}, got {self.min_epochs}"

@@ -287,7 +287,7 @@ def check_rows(obs: Tensor, action: Tensor, obs_size: int, action_size: int) -> 
     """
     if obs.ndim != 2 or obs.shape[1] != obs_size or tuple(action.shape) != (len(obs), action_size):
         raise ActionError(
-            f"a world of {obs_size} observations and {action_size} actions received obs {tuple(obs.shape)} and "
+            f"a world of {obs_size} observations and {action_size} actions got obs {tuple(obs.shape)} and "
             f"action {tuple(action.shape)}; give [B, {obs_size}] and [B, {action_size}]"
         )
     if not bool(action.isfinite().all()):

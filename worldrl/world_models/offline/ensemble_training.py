@@ -241,7 +241,7 @@ def train_epoch(ensemble: Ensemble, optimizer: Optimizer, data: MemberRows, epoc
     loss = float(torch.stack(losses).mean())
     if not math.isfinite(loss):
         raise NonFiniteError(
-            f"{data.name}: loss is {loss} in epoch {epoch}; lower the learning rate or look for outliers in the data; "
+            f"{data.name}: loss is {loss} in epoch {epoch}; lower the learning rate or search for outliers in the data; "
             "the last checkpoint is intact"
         )
     return loss

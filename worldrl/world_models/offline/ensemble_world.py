@@ -33,19 +33,19 @@ class EnsembleWorldConfig:
     Attributes:
         member_choice: a new elite at each step, or one per rollout.
         uncertainty: measured at each step; ``none`` saves the members that do not move the row.
-        judges: who is asked for the uncertainty: ``members`` (MOPO) or ``elites`` (NEUBAY).
+        asked: who is asked for the uncertainty: ``members`` (MOPO) or ``elites`` (NEUBAY).
     """
 
     member_choice: MemberChoice = MemberChoice.step
     uncertainty: Uncertainty = Uncertainty.none
-    judges: str = "members"
+    asked: str = "members"
 
     def __post_init__(self) -> None:
         """Turn names into what they stand for."""
         self.member_choice = choice("member_choice", MemberChoice, self.member_choice)
         self.uncertainty = choice("uncertainty", Uncertainty, self.uncertainty)
-        if self.judges not in ("members", "elites"):
-            raise SettingError(f"judges must be 'members' or 'elites', got {self.judges!r}")
+        if self.asked not in ("members", "elites"):
+            raise SettingError(f"asked must be 'members' or 'elites', got {self.asked!r}")
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,11 @@ class EnsembleWorld:
 
     def _judge(self, inputs: Tensor, member: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         elites = self.ensemble.elites
-        judges = None if self.config.judges == "members" else elites
-        count = self.ensemble.config.members if judges is None else len(elites)
-        mean, logvar = self.ensemble(inputs.expand(count, -1, -1), judges)
+        asked = None if self.config.asked == "members" else elites
+        count = self.ensemble.config.members if asked is None else len(elites)
+        mean, logvar = self.ensemble(inputs.expand(count, -1, -1), asked)
         uncertainty = measure(self.config.uncertainty, mean, logvar, generator=generator)
-        mover = elites[member] if judges is None else member
+        mover = elites[member] if asked is None else member
         row = torch.arange(len(inputs), device=inputs.device)
         return mean[mover, row], logvar[mover, row], uncertainty
 
@@ -194,7 +194,7 @@ def uncertainty_threshold(uncertainty: Tensor, quantile: float) -> float:
     ``torch.quantile`` refuses more than 16 million numbers, hence the sort; linear between neighbours, as numpy's.
     """
     if not 0 <= quantile <= 1:
-        raise SettingError(f"quantile must lie in [0, 1], got {quantile}")
+        raise SettingError(f"quantile must be in [0, 1], got {quantile}")
     ordered = uncertainty.sort().values
     place = quantile * (len(ordered) - 1)
     below = int(place)

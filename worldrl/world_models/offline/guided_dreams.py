@@ -39,7 +39,7 @@ class DreamConfig:
         """Reject numbers out of range."""
         for name in ("trajectories", "batch"):
             if getattr(self, name) < 1:
-                raise SettingError(f"dreams.{name} must be at least 1, got {getattr(self, name)}")
+                raise SettingError(f"diffusion.{name} must be at least 1, got {getattr(self, name)}")
 
 
 class GuidedDreams:

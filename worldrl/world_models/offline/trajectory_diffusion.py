@@ -68,7 +68,7 @@ class TrajectoryDiffusionConfig:
         if self.length < max(2, 2 ** (self.levels - 1)):
             raise SettingError(f"trajectory.length must be at least 2^(levels - 1) and 2, got {self.length}")
         if not 0 < self.sigma_low < self.sigma_high:
-            raise SettingError(f"trajectory.sigma_low must lie in (0, sigma_high), got {self.sigma_low}")
+            raise SettingError(f"trajectory.sigma_low must be in (0, sigma_high), got {self.sigma_low}")
 
 
 @dataclass

@@ -161,9 +161,7 @@ class TrueDynamics:
         for name, shape in expected.items():
             if tuple(getattr(self, name).shape) != shape:
                 received = tuple(getattr(self, name).shape)
-                raise SettingError(
-                    f"{env_id}: {name} must be {shape}, received {received}; record qpos and qvel per row"
-                )
+                raise SettingError(f"{env_id}: {name} must be {shape}, got {received}; record qpos and qvel per row")
 
     @property
     def obs_size(self) -> int:
