@@ -137,7 +137,7 @@ preset=libero is of LIBERO's stored states; commands that it would not change re
 The same command line continues where it stopped. Without run_dir it writes to runs/COMMAND, followed by -PRESET
 unless the preset is cpu, and by -HASH if other settings were given. HASH is six hex digits of those settings;
 gates is not one of them: a run that a gate has stopped continues with gates=warn.
-Text and paths are taken as typed; lists are written 'key=[a,b]', and nothing at all is null.
+Text and paths are taken as typed; lists are written 'key=[a,b]', and 'null' is no value.
 
 exit codes: 0 ok; 1 a bug, with traceback; 2 a wrong setting, file or machine; 3 a gate failed; 130 interrupted
 """
@@ -157,7 +157,7 @@ def command_help(
         presets: that the command has.
     """
     cells = [(row.key, row.type_text, _show(value_at(defaults, row.key)), row.meaning) for row in describe(schema)]
-    cells.insert(0, ("preset", "|".join(presets), "cpu", "size of the run, or what it is about"))
+    cells.insert(0, ("preset", "|".join(presets), "cpu", "size or kind of the run"))
     cells = [row for index, row in enumerate(cells) if index == 0 or row[0] != "preset"]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     lines = [

@@ -144,8 +144,8 @@ def test_a_term_is_asked_for_where_there_is_one():
         Trust(confidence_score="latent_agreement", use="term").limit is None
     )  # whose doubt is in no unit that a bound is known of
     for over, words in (
-        ({"confidence_score": "motion_agreement", "limit": 1.0}, "has no part in use=term"),
-        ({"confidence_score": "score"}, "needs a doubt at every chunk"),
+        ({"confidence_score": "motion_agreement", "limit": 1.0}, "has no effect with use=term"),
+        ({"confidence_score": "score"}, "needs an uncertainty at every chunk"),
         ({"confidence_score": "grasp_agreement"}, "hands that never close"),
         ({"confidence_score": "motion_agreement", "weight": 0.0}, "weight must be positive"),
     ):
@@ -168,7 +168,7 @@ def test_real_episodes_set_the_bound(push_episode):
     bound = real_bound(Offset(), episodes, chunk_length=4, share=1.0)
     assert bound == pytest.approx(4, rel=0.2)
     assert real_bound(Offset(), episodes, chunk_length=4, share=0.01) == pytest.approx(1, rel=0.2)
-    with pytest.raises(SettingError, match="no held-out practice episode has 40 steps"):
+    with pytest.raises(SettingError, match="no held-out collected episode has 40 steps"):
         real_bound(Seer(), episodes, chunk_length=40, share=0.9)
 
 
@@ -284,7 +284,7 @@ def test_real_closings_set_the_bound_of_the_grasp():
         GraspTrust(real_share=0)
     with pytest.raises(SettingError, match=r"grasp\.model\.steps"):
         GraspTrust(model=GraspConfig(steps=0))
-    with pytest.raises(SettingError, match="there is nothing to judge with"):
+    with pytest.raises(SettingError, match="needs an inverse dynamics model"):
         Judge(Trust(confidence_score="grasp_agreement"))
 
 
@@ -404,7 +404,7 @@ def test_further_opinions_count_in_both(practise, tiny_policy, algorithm):
         assert all(torch.equal(*pair) for pair in zip(nobody.parameters(), tiny_policy().parameters(), strict=True))
     else:
         assert all(values["self_training/weight"] == 0 < values["self_training/samples"] for values in logs)
-    with pytest.raises(SettingError, match="nothing to judge with"):
+    with pytest.raises(SettingError, match="needs an inverse dynamics model"):
         Judge(Trust(confidence_score="motion_agreement"))
 
 
@@ -455,13 +455,13 @@ def test_what_cannot_be_is_refused(four):
     for over, message in (
         ({"use": "masks"}, r"trust\.use: unknown 'masks'; did you mean 'mask'"),
         (
-            {"confidence_score": "mean_opinions"},
-            r"trust\.confidence_score: unknown 'mean_opinions'; did you mean 'mean_resampled'",
+            {"confidence_score": "mean_resample"},
+            r"trust\.confidence_score: unknown 'mean_resample'; did you mean 'mean_resampled'",
         ),
         ({"resampled_rollouts": 1}, "one has no spread"),
         ({"limit": 0.0}, r"trust\.limit must be positive"),
-        ({"confidence_score": "latent_agreement"}, "needs a limit of its doubt"),
-        ({"confidence_score": "mean_resampled", "use": "shorten"}, "needs a doubt at every chunk"),
+        ({"confidence_score": "latent_agreement"}, "needs a limit"),
+        ({"confidence_score": "mean_resampled", "use": "shorten"}, "needs an uncertainty at every chunk"),
     ):
         with pytest.raises(SettingError, match=message):
             Trust(**over)

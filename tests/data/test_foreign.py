@@ -201,7 +201,7 @@ def test_joints_hold_the_target_before_and_need_their_success_said(tmp_path, pub
         "observation.images.head": demo[SCENE],
     }
     folder = publish_lerobot(tmp_path / "joints", [columns], fps=30)
-    with pytest.raises(SettingError, match=r"whose robot this is cannot be told .*\"kind\": \"joints\""):
+    with pytest.raises(SettingError, match=r"the robot is unknown .*\"kind\": \"joints\""):
         EpisodeDataset.open(folder)
     robot = JointEmbodiment(("a", "b", "left_gripper"), (0,) * size, (2,) * size, (3,) * size, 30).to_json()
     with pytest.raises(SettingError, match="nothing says which episodes succeeded"):
@@ -327,7 +327,7 @@ def test_a_video_that_ends_early_or_starts_elsewhere_is_named(tmp_path, demos, p
 def test_cameras_that_cannot_be_told_apart_are_asked_for(tmp_path, demos, publish_lerobot):
     named = [{k.replace("images.image", "images.cam"): v for k, v in demo.items()} for demo in demos]
     folder = publish_lerobot(tmp_path / "cams", named)
-    with pytest.raises(SettingError, match=r"which camera is the main one cannot be told; there are .*cam2"):
+    with pytest.raises(SettingError, match=r"which camera is the main one is unknown; there are .*cam2"):
         EpisodeDataset.open(folder)
     data = say(folder, cameras={"scene": "observation.images.cam2"})
     np.testing.assert_array_equal(data[0].main_view, demos[0][WRIST])

@@ -67,7 +67,7 @@ def test_clean_and_randomised_are_two_protocols():
     assert drawn.specs() == clean.specs()  # the same layouts
     with pytest.raises(ProtocolError, match="domain: None against 'randomised'"):
         require_same(clean, drawn)
-    with pytest.raises(SettingError, match=r"style: the randomised domain draws its own looks, got 'dim'"):
+    with pytest.raises(SettingError, match=r"style: the randomised domain draws its own visual styles, got 'dim'"):
         dataclasses.replace(drawn, style="dim")
     with pytest.raises(SettingError, match="domain: unknown value 'random'; did you mean 'randomised'"):
         dataclasses.replace(drawn, domain="random")

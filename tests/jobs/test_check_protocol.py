@@ -298,7 +298,7 @@ def test_demonstrations_of_no_task_of_the_suite_are_refused(tmp_path, demonstrat
     data = as_foreign_folder(publish_lerobot, tmp_path / "theirs", others, **stated)
     assert main(["check-protocol", f"data={data}", f"run_dir={tmp_path / 'run'}"]) == 2
     assert (
-        "no episode is about a task of embedded; the first is told 'pick up the red cub'; did you mean"
+        "no episode is about a task of embedded; the first has the instruction 'pick up the red cub'; did you mean"
         in capsys.readouterr().err
     )
 

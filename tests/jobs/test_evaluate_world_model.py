@@ -149,7 +149,7 @@ def test_the_page_shows_drift_tables_and_filmstrips_and_can_be_rebuilt(whole, tm
     run, _ = whole
     page = (run / "report.html").read_text()
     shown = (
-        "Outcome told right",
+        "Outcome predicted correctly",
         "Horizon continuation",
         "False success",
         "Not computed: fvd",
@@ -295,7 +295,7 @@ def test_weights_that_do_not_say_what_they_saw_are_called_unknown(whole, make_se
     )
     assert evaluate_world_model.main(settings)["seen"] == {"known": True, "datasets": 0, "episodes": 1}
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "None of these episodes, in any look, is among the 1" in page
+    assert "None of these episodes, in any visual style, is among the 1" in page
 
 
 def test_another_model_in_the_same_folder_does_not_continue_the_run(make_settings, make_world_model, tmp_path):
@@ -376,7 +376,7 @@ def test_a_rule_of_score_and_grasp_is_fitted_on_some_episodes_and_judges_others(
     assert found["grasp_rule"]["path"] == str(file)
     assert "outcome_alignment.with_grasp" not in found["not_computed"]
     page = (tmp_path / "judged" / "report.html").read_text()
-    assert [text for text in ("all, told by score and grasp", ">F1<") if text not in page] == []
+    assert [text for text in ("all, predicted by score and grasp", ">F1<") if text not in page] == []
 
     make_world_model(size=32, seed=1).save(tmp_path / "other_model")
     small["world_model"] = str(tmp_path / "other_model")
@@ -523,7 +523,7 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(
             tmp_path / "idm"
         )
     over = {
-        "policies": PolicyDreams([str(f) for f in folders], dreams=2, workers=0, envs_per_worker=2),
+        "policies": PolicyDreams([str(f) for f in folders], imagined_rollouts=2, workers=0, envs_per_worker=2),
         "idm": str(tmp_path / "idm"),
         "grasp": str(grasp_folder),
     }
@@ -535,7 +535,7 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(
         assert one["same_actions"]["outcome_alignment"]["n"] == 4
     assert metrics["imagined_real_pearson"] is None  # of two policies
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "Imagined successes that came true" in page
+    assert "Confirmed successes" in page
     assert page.count('aria-label="Imagined against real success. ') == 1
     assert load_report_data(tmp_path / "run").imagined_real[1].real == metrics["policies"][1]["real"]
     if metrics["trust"]["imagined_successes"]:
@@ -556,7 +556,7 @@ def test_policies_of_lerobot_dream_as_well(make_settings, tmp_path, monkeypatch)
     folder = fake.publish(tmp_path / "smolvla", size=32)
     worker = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(folder)})
     monkeypatch.setattr("worldrl.rollout.lerobot_policy.lerobot_launch", lambda folder, device: worker)
-    dreams = PolicyDreams([str(folder)], dreams=1, workers=0, envs_per_worker=2)
+    dreams = PolicyDreams([str(folder)], imagined_rollouts=1, workers=0, envs_per_worker=2)
     small = {"probe": ProbeSettings(steps=0), "horizons": [8], "speed_rows": [1], "episodes": 1}
     metrics = evaluate_world_model.main(make_settings(policies=dreams, **small))
     (found,) = metrics["policies"]
@@ -569,7 +569,7 @@ def test_policies_of_lerobot_dream_as_well(make_settings, tmp_path, monkeypatch)
     [
         (
             {"type": "diffusion", "n_obs_steps": 2},
-            r"\(diffusion\) looks at 2 observations \(n_obs_steps\), which imagination",
+            r"\(diffusion\) needs 2 observations \(n_obs_steps\), which imagination",
         ),
         ({"size": 16}, "has another image_size than the world model"),
         ({"n_action_steps": 3}, "has another chunk_length than the world model"),

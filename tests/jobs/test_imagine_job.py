@@ -95,7 +95,7 @@ def test_a_user_plans_in_stages(planning, tmp_path, capsys):
     assert plain["chunks"] == 2 * 2 * 3
     assert [plan["attempts"] for plan in plain["plans"]] == [[1, 1], [1, 1]]
     assert all(plan["accepted"] is None for plan in plain["plans"])
-    assert "2 plans, not judged (staged.min_reward names no term), 12 chunks" in said()
+    assert "2 plans, not filtered (staged.min_reward names no term), 12 chunks" in said()
     bright = [plan["terms"]["bright"] for plan in plain["plans"]]
     hard = imagine.main(planning("hard", staged__attempts=3, **{"staged.min_reward.bright": 256}))
     assert "0 of 4 stages accepted" in said()

@@ -431,7 +431,7 @@ def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
         (["termination=hoper"], "did you mean 'hopper'?"),
         (["rows=1000"], "has 90 rows"),
         (["termination=learned"], "0 of 90 rows are terminals"),
-        (["algorithm=neubay", "imagining.horizon=3"], "imagining.horizon: neubay imagines whole episodes"),
+        (["algorithm=neubay", "imagining.horizon=3"], "imagining.horizon: recurrent.* are settings of neubay"),
         (["algorithm=neubay", "tuned=hopper-medum"], "did you mean 'hopper-medium'?"),
         (["tuned=video-latent"], "ravl has settings of video-latents alone; did you mean 'video-latents'?"),
         (["tuned=video-latents", "world=ensemble"], "tuned=video-latents: what learns in latents; give world=latent"),

@@ -60,7 +60,7 @@ def test_the_whole_loop_from_another_directory(run_python, tmp_path):
     """A gate stops it, as it must with an untrained model; told to go on, the same run does."""
     stopped = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", "gates=stop", *SMALL, cwd=tmp_path)
     assert stopped.returncode == 3, stopped.stderr
-    assert "go on with gates=warn" in stopped.stderr
+    assert "continue with gates=warn" in stopped.stderr
     ended = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", *SMALL, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert [folder.name for folder in tmp_path.iterdir()] == ["runs"]
@@ -75,7 +75,7 @@ def test_the_whole_loop_from_another_directory(run_python, tmp_path):
     practised = [part["collection"]["success"].keys() for part in metrics["rounds"]]
     assert [sorted(sources) for sources in practised] == [
         ["blind_expert", "policy"],
-        ["blind_expert", "dream", "policy"],
+        ["blind_expert", "imagined", "policy"],
     ]
     for folder in ("01-demonstrations", "round-1-1-practice", "round-2-1-practice"):
         with pytest.raises(SettingError, match="was trained on"):
@@ -198,7 +198,7 @@ def test_killed_everywhere_the_loop_ends_with_the_same_bits(run_python, tmp_path
 def test_impossible_settings_are_refused(over):
     with pytest.raises(SettingError, match=next(iter(over))):
         TrainVlaSettings(**over)
-    with pytest.raises(SettingError, match=r"practice\.noise"):
+    with pytest.raises(SettingError, match=r"collection\.noise"):
         Practice(noise=-1)
     with pytest.raises(SettingError, match=r"evaluation\.verify"):
         Evaluation(verify=0)
@@ -207,7 +207,7 @@ def test_impossible_settings_are_refused(over):
 def test_a_codec_that_nothing_trains_is_refused():
     """Policies would practise on pictures that nobody can decode."""
     given = {"start": "scratch", "scratch.training.codec_steps": "0"}
-    with pytest.raises(SettingError, match=r"codec would stay random.* give scratch\.training\.codec_steps above 0"):
+    with pytest.raises(SettingError, match=r"codec would stay untrained.* give scratch\.training\.codec_steps above 0"):
         compose("train-vla", TrainVlaSettings, given)
     pixels = {"world_model.dynamics.kind": "edm_unet"}  # no codec stands between it and the picture
     for more in (pixels, {"start": "bundled"}, {"backbone": "wan"}):
@@ -223,7 +223,7 @@ def test_a_cloning_out_of_range_is_told_by_the_settings_own_name():
 
 def test_a_practice_of_which_nothing_is_held_out_is_refused_before_anything_is_recorded(tmp_path):
     settings = TrainVlaSettings(run_dir=str(tmp_path / "run"), collection=Practice(1, 1, 0), held_out=0.2)
-    with pytest.raises(SettingError, match=r"held_out: 0\.2 of 6 practice episodes is not one each"):
+    with pytest.raises(SettingError, match=r"held_out: 0\.2 of 6 collected episodes is not one each"):
         main(settings)
     assert not (tmp_path / "run").exists()
 

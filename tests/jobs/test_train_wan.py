@@ -107,7 +107,7 @@ def test_a_jury_is_trained_saved_and_heard(make_settings, wan_base, wan_config, 
     _, imagined = model.imagine(model.start([wan_record()]), torch.zeros(1, 4, 7), generators=row_streams(0, ("x",), 1))
     assert imagined.doubt.max() > 0
     untrained = WanSettings(str(wan_base), wan_config(ensemble_size=1), WanTraining(**(small | {"outcome_steps": 0})))
-    with pytest.raises(SettingError, match="jurors would stay random"):
+    with pytest.raises(SettingError, match="members would stay untrained"):
         train_world_model.main(make_settings(wan=untrained, run_dir=str(tmp_path / "other")))
 
 

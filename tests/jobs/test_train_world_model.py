@@ -124,7 +124,7 @@ def test_what_the_weights_are_told_otherwise_is_said_or_refused(world_model, mak
     told = " ".join(capsys.readouterr().err.split())
     assert told.endswith("taken over: dynamics.memory_noise 0.15 -> 0.5, outcome.ensemble_size 1 -> 2")
     with pytest.raises(
-        SettingError, match=r"outcome\.ensemble_size=2 adds jurors .* training\.outcome_steps=0 leaves untrained"
+        SettingError, match=r"outcome\.ensemble_size=2 adds members .* training\.outcome_steps=0 leaves untrained"
     ):
         check_start(start, asked, replace(training, outcome_steps=0))
     asked.dynamics.width = 24
@@ -166,7 +166,7 @@ def test_looks_that_are_kept_for_tests_are_not_trained_on(make_settings, push_ep
     with LeRobotWriter(tmp_path / "looks", fps=20, cameras=("scene",), image_size=(16, 16), embodiment=robot) as writer:
         for episode, style in zip(push_episodes, ("sampled-3", "dim", "image", "default"), strict=False):
             writer.add_episode(replace(episode, meta={**episode.meta, "style": style}))
-    with pytest.raises(SettingError, match=r"looks has episodes in the looks dim, which are kept for tests"):
+    with pytest.raises(SettingError, match=r"looks has episodes in the visual styles dim, which are kept for tests"):
         train_world_model.main(make_settings(data=[str(tmp_path / "looks")]))
     assert not (tmp_path / "run").exists()
 
@@ -198,7 +198,7 @@ def test_the_codec_of_another_model_is_taken_as_it_is(make_settings, world_model
 def test_a_codec_that_nothing_trains_is_refused(make_settings):
     """Its latents would mean nothing, and no picture could be decoded."""
     untrained = WorldModelTraining(**{**SMALL, "codec_steps": 0})
-    with pytest.raises(SettingError, match=r"start=scratch: the frame codec would stay random.*codec_steps above 0"):
+    with pytest.raises(SettingError, match=r"start=scratch: the frame codec would stay untrained.*codec_steps above 0"):
         make_settings(training=untrained)
     make_settings(training=untrained, codec="bundled")
     make_settings(training=untrained, start="bundled")

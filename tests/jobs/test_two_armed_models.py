@@ -145,7 +145,7 @@ def test_two_armed_episodes_are_refused_where_they_cannot_be_continued(policy, w
         "policies.folders": f"['{policy}']",
     }  # fmt: skip
     settings = compose("evaluate-world-model", evaluate_world_model.EvaluateWorldModelSettings, given)
-    with pytest.raises(SettingError, match=r"path of one tool, .* left_joint1, .* give a dataset of one-armed tasks"):
+    with pytest.raises(SettingError, match=r"path of one tool, .* left_joint1, .* give a dataset of tasks of one arm"):
         evaluate_world_model.main(settings)
     assert not (folder / "refused").exists()
 
@@ -193,7 +193,7 @@ def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
         "moving_executability",
     }
     page = (folder / "aligned/report.html").read_text()
-    for words in ("What rewards know of executed plans", "area within tasks", "all tasks together"):
+    for words in ("How rewards rank executed plans", "area within tasks", "all tasks together"):
         assert words in page
     assert metrics["executed_plans"]["terms_pooled"].keys() == metrics["executed_plans"]["terms"].keys()
     manifest, learned = (read(Path(folder) / "aligned/world_model") for read in (read_manifest, Learned.read))
@@ -202,7 +202,7 @@ def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
     states = practised_states(["BimanualOpenDrawer"], 2, settings.seed)
     assert states.episodes <= learned.episodes
     assert Learned.read(reader / "idm").datasets <= learned.datasets
-    assert kept.critic.config.far == 1
+    assert kept.critic.config.distance_penalty == 1
     again = {
         **given,
         "run_dir": f"{folder}/again",

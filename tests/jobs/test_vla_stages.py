@@ -61,8 +61,8 @@ def take(run_dir: Path, folder: Path, **sizes):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"type": "diffusion", "n_obs_steps": 2}, r"looks at 2 observations \(n_obs_steps\); imagination shows"),
-        ({"wrist": True}, "looks at wrist_image; imagination shows"),
+        ({"type": "diffusion", "n_obs_steps": 2}, r"needs 2 observations \(n_obs_steps\); imagination shows"),
+        ({"wrist": True}, "needs wrist_image; imagination shows"),
     ],
 )
 def test_a_policy_that_imagination_cannot_serve_is_refused_before_anything_is_recorded(tmp_path, changes, words):
@@ -292,7 +292,7 @@ def test_the_world_model_learns_from_near_failures_more_often_and_says_which(
 
 
 def test_looks_are_the_embedded_suites(tmp_path):
-    with pytest.raises(SettingError, match="styles=1: looks are the embedded suite's"):
+    with pytest.raises(SettingError, match="styles=1: visual styles are the embedded suite's"):
         TrainVlaSettings(suite="libero_object", styles=1)
     with pytest.raises(SettingError, match="styles"):
         TrainVlaSettings(styles=-1)

@@ -62,7 +62,7 @@ def test_one_juror_cannot_disagree(push_dataset, world_model, tmp_path):
     settings = settings_in(tmp_path, confidence_score="member_agreement", limit=0.1)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
-        with pytest.raises(SettingError, match="has one juror"):
+        with pytest.raises(SettingError, match="has 1 member"):
             round_judge(loop, 1, world_model, push_dataset, [push_dataset])
 
 

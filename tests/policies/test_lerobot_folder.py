@@ -100,7 +100,7 @@ def test_statistics_of_one_input_that_are_missing_are_an_error(folder):
     ("changes", "words"),
     [
         ({"type": "smolvla2"}, r"type 'smolvla2' is not supported; did you mean 'smolvla'\?"),
-        ({"n_obs_steps": 2}, "n_obs_steps is 2; a network of type smolvla looks at one observation"),
+        ({"n_obs_steps": 2}, "n_obs_steps is 2; a network of type smolvla takes one observation"),
         ({"type": "diffusion", "n_obs_steps": 4}, "got n_obs_steps 4, n_action_steps 4, a chunk of 6"),
         ({"temporal_ensemble_coeff": 0.01}, "set it to null"),
         ({"adapt_to_pi_aloha": True}, "set it to false"),

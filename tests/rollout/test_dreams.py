@@ -98,7 +98,7 @@ def test_saved_dreams_come_back_and_anything_else_is_an_error(tmp_path):
     (tmp_path / "text.npz").write_text("no dreams")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     for name in ("cut", "text", "other", "missing"):
-        with pytest.raises(ArtefactError, match=rf"{name}\.npz: cannot be read as dreams"):
+        with pytest.raises(ArtefactError, match=rf"{name}\.npz: cannot be read as imagined rollouts"):
             Dreams.load(tmp_path / f"{name}.npz")
 
 

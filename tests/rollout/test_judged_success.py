@@ -50,7 +50,7 @@ def test_a_saved_world_model_judges(judge, videos, tmp_path):
 
 
 def test_a_judge_of_another_kind_is_refused(judge, videos, tmp_path):
-    with pytest.raises(SettingError, match="a copy apart from the one that is trained"):
+    with pytest.raises(SettingError, match="a world model that is not trained"):
         success_reward("", [], CPU)
     judge.save(tmp_path / "judge")
     with pytest.raises(SettingError, match="unknown term 'successes'"):
@@ -59,10 +59,10 @@ def test_a_judge_of_another_kind_is_refused(judge, videos, tmp_path):
         SuccessReward(judge).score(replace(videos, frame_s=9.0))
     acted = replace(videos, command=torch.zeros(3, 5, 7), action=torch.zeros(3, 8, 7))
     with pytest.raises(
-        SettingError, match=r"was told instruction, these videos actions; .*model\.outcome\.conditioning=actions"
+        SettingError, match=r"is conditioned on instruction, these videos on actions; .*model\.outcome\.conditioning=actions"
     ):
         SuccessReward(judge).score(acted)
     judge.config.outcome.conditioning = "actions"
     assert SuccessReward(judge).score(acted).shape == (3, 1)
-    with pytest.raises(SettingError, match="was told actions, these videos instruction"):
+    with pytest.raises(SettingError, match="is conditioned on actions, these videos on instruction"):
         SuccessReward(judge).score(videos)

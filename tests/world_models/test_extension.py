@@ -79,7 +79,7 @@ def test_a_restorer_is_added_but_never_changed(make_world_model):
 
 def test_a_jury_grows_by_fresh_jurors(make_world_model, make_record):
     model = make_world_model()
-    larger = extended(model, asking(model.config, outcome__jury=3), seed=5)
+    larger = extended(model, asking(model.config, outcome__ensemble_size=3), seed=5)
     assert larger.config.outcome.ensemble_size == 3
     first, second, third = ([p.detach() for p in juror.parameters()] for juror in larger.outcome.members)
     own = list(model.outcome.members[0].parameters())
@@ -93,7 +93,7 @@ def test_a_jury_grows_by_fresh_jurors(make_world_model, make_record):
     assert torch.equal(before.latent, after.latent)  # jurors judge, they do not dream
     assert before.doubt.abs().max() == 0 < after.doubt.min()
     with pytest.raises(SettingError, match=r"outcome\.ensemble_size=2 \(3\)"):
-        extended_config(larger.config, asking(larger.config, outcome__jury=2))
+        extended_config(larger.config, asking(larger.config, outcome__ensemble_size=2))
 
 
 def test_every_free_setting_is_one():

@@ -29,7 +29,7 @@ class GraspTrust:
     """Inverse dynamics of the grasp that judges imagined rollouts.
 
     Attributes:
-        real_share: share of real successes kept apart that must pass.
+        real_share: share of held-out real successes that must pass.
         model: its sizes and training, in a stage of each round, on the practice episodes.
     """
 

@@ -47,7 +47,7 @@ class SelfTraining:
     """Settings of :func:`self_train`.
 
     Attributes:
-        cycles: how often to grow and improve; what earlier cycles grew is kept.
+        cycles: repetitions of imagining and cloning; rollouts of earlier cycles are kept.
         rollouts: imagined in each cycle.
         rows: of those at once.
         group_size: rollouts from each start.

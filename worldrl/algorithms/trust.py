@@ -37,7 +37,7 @@ OFF, SCORE, JURORS = "off", "score", "member_agreement"
 MOTION, GRASP = "motion_agreement", "grasp_agreement"
 READ = (MOTION, GRASP)
 """Signs of inverse dynamics: they need no further imagination, and real episodes set their limit."""
-AGREEMENTS = tuple(name for name in SIGNS if name.startswith("agreement_"))
+AGREEMENTS = tuple(name for name in SIGNS if name.endswith("_agreement"))
 WEIGHT, MASK, SHORTEN, TERM = "weight", "mask", "shorten", "term"
 USES = (WEIGHT, MASK, SHORTEN, TERM)
 

@@ -43,7 +43,9 @@ def resolve_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if count else "cpu")
     if name.startswith("cuda") and not count:
-        raise SettingError(f"device: {name!r} was asked for, but {_why_no_cuda()}; use device=cpu or mend the install")
+        raise SettingError(
+            f"device: {name!r} was asked for, but {_why_no_cuda()}; use device=cpu or repair the installation"
+        )
     device = torch.device(name)
     if ":" in name and device.index >= count:
         raise SettingError(

@@ -152,7 +152,7 @@ def read_gripper(
     if measured is None:
         raise unclear(
             folder,
-            "the fingers do not tell which gripper command closes (nothing is gripped, or they do not follow)",
+            "the fingers do not show which gripper command closes (nothing is gripped, or they do not follow)",
             '{"gripper": {"open": -1, "closed": 1}}',
         )
     assumed.append(f"gripper {measured[0]:g} opens and {measured[1]:g} closes, as the fingers show")

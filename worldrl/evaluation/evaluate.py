@@ -52,7 +52,7 @@ def evaluate_policy(
         envs_per_worker: environments per process, and the largest batch of a decision.
         device: torch device of the policy, in every worker.
         timeout_s: longest silence of a worker (s).
-        restarts: how often one episode may lose its worker.
+        restarts: restarts of a worker per episode.
         recycle_after: episodes after which a worker is replaced by a fresh one; None never.
         out: where outcomes are written as they come, and found again after an interruption; None keeps nothing.
         record_videos: episodes per task that are recorded with frames.
@@ -140,7 +140,7 @@ def evaluate_actor(
         workers: as in :func:`evaluate_policy`, and so are the others.
         envs_per_worker: environments per process.
         timeout_s: longest silence of a worker (s).
-        restarts: how often one episode may lose its worker.
+        restarts: restarts of a worker per episode.
         recycle_after: episodes after which a worker is replaced by a fresh one; None never.
         out: where outcomes are written.
         record_videos: episodes per task recorded with frames.

@@ -39,8 +39,8 @@ class GateThresholds:
         psnr: closed-loop PSNR (dB) after 32 control steps.
         action_swap_ratio: error with another episode's actions over the error with the true ones.
         static_psnr: PSNR (dB) between the first frame and the image after 32 steps of holding still.
-        recall: share of really successful episodes whose true actions are imagined to succeed. Modest, because a strict
-            threshold only costs rollouts, while a lax one teaches what is false.
+        recall: share of really successful episodes whose true actions are imagined to succeed. Low, because a strict
+            threshold costs only rollouts, while a lax one teaches false successes.
         precision: share of imagined successes that were real.
     """
 
@@ -105,7 +105,7 @@ ADVICE = {
     "longer (training.steps)",
     "precision": "record more near misses (train-vla: collection.policy_episodes), raise target_precision, or the frames that "
     "make a success (model.outcome.debounce; train-vla: world_model.outcome.debounce)",
-    "confirmed": "record more near misses whose actions do not tell the outcome (train-vla: collection.expert_episodes, "
+    "confirmed": "record more near misses whose actions do not show the outcome (train-vla: collection.expert_episodes, "
     "collection.policy_episodes), train longer (training.steps)",
 }
 ELSEWHERE = (

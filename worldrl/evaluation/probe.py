@@ -53,18 +53,18 @@ class ProbeSettings:
         episodes: other episodes per task at most that are executed again to train it.
         horizon: control steps of each, continued like the evaluated ones.
         every: control steps between the frames that it learns from.
-        scattered: scenes drawn at random per task, of which it learns, too.
+        scattered: random scenes per task, which are training data, too.
         steps: of its training; 0 trains none, and no position error is computed.
         batch: frames per step.
         learning_rate: peak, warm-up cosine.
         weight_decay: AdamW.
         shift: largest shift of its training images, as a fraction of their width.
-        jitter: strength of the colour jitter, since imagined colours are a little off.
+        jitter: strength of the colour jitter, since imagined colours are inexact.
         blur: largest share of a 3×3 mean in its training images, since imagined ones are blurred.
         width: channels of the image encoder.
         blocks: residual blocks.
-        keypoints: places it looks for beside the points.
-        hidden: width of the layer that turns them all into heights and last corrections.
+        keypoints: further keypoints beside the points.
+        hidden: width of the last layer, which predicts heights and corrections.
         checkpoint_every: steps between checkpoints.
     """
 

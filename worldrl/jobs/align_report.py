@@ -17,8 +17,8 @@ from worldrl.evaluation.report.words import count
 PAGE = ("measurements", "curves", "filmstrips", "notes", "configuration")
 STRIP_FRAMES = 9
 LIMITS = (
-    "Every number on this page is imagined: it says how the reward likes the model's videos, not what a robot achieves with "
-    "what is decoded from them.",
+    "Every number on this page is imagined: it is the reward of the model's videos, not the success of a robot "
+    "that executes what is decoded from them.",
     "Before and after begin at the same unseen first frames with the same noise; intervals are bootstrapped over these starts.",
     "A reward of smooth motion may be highest for a still image: the row of motion shows whether the videos still move.",
     "Curves are of the training starts, with the noise that the method adds; the table is of the sampler as it is used.",
@@ -115,7 +115,7 @@ def practice_tables(practice: Mapping[str, Any] | None) -> list[Table]:
         "hard ones is above 0.5, too."
     )
     heads = ("reward", "area within tasks", "all tasks together", "measured on")
-    return [Table("What rewards know of executed plans", heads, rows, note)]
+    return [Table("How rewards rank executed plans", heads, rows, note)]
 
 
 def _area(area: float | None) -> str:

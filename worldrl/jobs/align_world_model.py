@@ -64,7 +64,7 @@ class AlignWorldModelSettings:
     data: list[str] = setting(["runs/collect/dataset"], "dataset folders; videos begin at their episodes' first frames")
     start: str = setting(
         "runs/planner/world_model",
-        "world-model folder to begin with; train one with model.dynamics.planning=true training.action_dropout=0.5",
+        "world-model folder to start from; train one with model.dynamics.planning=true training.action_dropout=0.5",
     )
     conditioning: str = setting(
         "instruction", "what the model is conditioned on: instruction (it plans), or actions (the recorded ones)"

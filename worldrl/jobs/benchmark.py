@@ -60,7 +60,7 @@ class BenchmarkSettings:
     device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")
     episodes: int = setting(10, "initial states of each task; LIBERO stores 50")
     first_index: int = setting(0, "number of the first initial state")
-    refuse_training_states: bool = setting(False, "make it an error to begin where the policy was trained")
+    refuse_training_states: bool = setting(False, "refuse initial states that the policy was trained on")
     tasks: list[str] = setting([], "names of tasks; empty takes all of the suite")
     workers: int = setting(2, "simulator processes; 0 runs the embedded suite in this process")
     envs: int = setting(4, "environments in all, and the largest batch of a decision")
@@ -69,7 +69,9 @@ class BenchmarkSettings:
     hold_steps: int = setting(0, HOLD_STEPS)
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
     domain: str = setting("clean", f"embedded suite, {DOMAIN}")
-    shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
+    shadows: bool = setting(
+        True, "LIBERO: the vendor's shadows; false renders eight times faster on a CPU, but other images"
+    )
     image_size: int = setting(256, "external suites: pixels of the expert's videos; a policy brings its own")
     assets: str = setting("", "LIBERO: folder of its assets; empty takes the folder given to setup")
     assets_note: str = setting("", "LIBERO: note on its assets for the result, added to the note given to setup")
@@ -77,9 +79,9 @@ class BenchmarkSettings:
     recycle_after: int | None = setting(
         None, "episodes after which a worker is replaced; null for 50 of an external suite, 250 of the embedded one"
     )
-    restarts: int = setting(2, "how often one episode may lose its worker")
+    restarts: int = setting(2, "restarts of a worker per episode")
     videos: int = setting(0, "episodes per task filmed, in recordings/ and on the page")
-    failures: int = setting(3, "failed episodes that are run again for the report's images")
+    failures: int = setting(3, "failed episodes that are repeated for the report's images")
     against: str = setting("", "finished benchmark to compare with: ends as soon as the comparison is decided")
     stopping: str = setting(
         Boundary.name, f"when a comparison with against= ends: {' or '.join(RULES)} (other initial states)"

@@ -58,11 +58,13 @@ class BenchmarkOfflineSettings:
     common: str = setting(
         "", "settings of every run that has them, as train-offline takes them: 'training.steps=20000 episodes=10'"
     )
-    own: dict[str, str] = setting({}, "settings of one algorithm's runs: own.ravl='agent.critics=5'; they win")
-    runs: list[str] = setting([], "finished train-offline runs, or folders of them, to sum up too (or alone)")
-    clone: str = setting("bc", "every algorithm is held against this one")
+    own: dict[str, str] = setting(
+        {}, "settings of one algorithm's runs: own.ravl='agent.critics=5'; they take precedence"
+    )
+    runs: list[str] = setting([], "finished train-offline runs, or folders of them, to add to the table")
+    clone: str = setting("bc", "algorithm that every other is compared with")
     candidates: list[str] = setting(["ravl", "neubay"], "algorithms that are also compared with the best of the rivals")
-    rivals: list[str] = setting(["td3_bc", "iql", "mopo"], "of which the best is taken, on each dataset")
+    rivals: list[str] = setting(["td3_bc", "iql", "mopo"], "algorithms whose best is taken on each dataset")
     workers: int = setting(1, "runs at once, one thread each; 0 computes in this process")
 
     def __post_init__(self) -> None:
@@ -163,8 +165,8 @@ def main(settings: BenchmarkOfflineSettings) -> dict[str, Any]:
     if errors:
         first, *others = errors.items()
         raise WorkerError(
-            f"{first[0]}: {first[1]}{f' (and {len(others)} more)' if others else ''}; the same command tries again what "
-            "stopped, and skips what has finished"
+            f"{first[0]}: {first[1]}{f' (and {len(others)} more)' if others else ''}; the same command repeats what "
+            "stopped and skips what has finished"
         )
     return metrics
 
@@ -183,7 +185,7 @@ def grid(settings: BenchmarkOfflineSettings) -> list[Training]:
     names = [short_name(data) for data in settings.data]
     if len(set(names)) < len(names):
         raise SettingError(
-            f"data: {settings.data} end in the same two parts, so a table could not tell them apart; move one"
+            f"data: {settings.data} end in the same two parts, so a table could not distinguish them; move one"
         )
     seeds = range(settings.seed, settings.seed + settings.seeds)
     cells = [

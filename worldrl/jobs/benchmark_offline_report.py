@@ -46,7 +46,7 @@ NOTES = (
     "zero: then nothing was shown; and open with a single common seed. Verdicts are not corrected for how many there are.",
     "Scores are 0 for a random policy and 100 for an expert: with D4RL's constants, which were measured in other versions of the "
     "environments, and with the dataset's own.",
-    "Promised − earned is the critic's value of the first states minus the discounted return that came.",
+    "Promised − earned is the critic's value of the first states minus the discounted return that followed.",
     "The best rival is chosen by its own result, which favours it a little.",
     "Episodes and steps are those of the real environment that all runs of a row used for evaluation.",
 )

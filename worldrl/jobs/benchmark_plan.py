@@ -32,10 +32,10 @@ class BenchmarkPlan:
     """What a comparison shall show; ``diff`` alone asks for advice instead of a measurement."""
 
     diff: float | None = setting(
-        None, "difference of two success rates to be shown, 0.05 for five points; null measures"
+        None, "difference of two success rates to detect, 0.05 for five points; null runs the benchmark"
     )
     rate: float | None = setting(None, "expected rate of the weaker policy; null shows several")
-    power: float = setting(0.8, "probability of showing the difference where it is there")
+    power: float = setting(0.8, "probability of detecting the difference where there is one")
     alpha: float = setting(0.05, "probability of claiming one where there is none (two-sided)")
     discordant: float | None = setting(
         None, "share of episodes that one policy alone solves; null: as if they succeeded independently, the worst case"

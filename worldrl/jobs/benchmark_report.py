@@ -225,7 +225,7 @@ def _copies(found: Measured, workers: int) -> list[str]:
 def _clipped(result: EvalResult) -> list[str]:
     share = result.clipped_share
     if share is None:
-        return ["Nobody counted the policy's numbers outside the robot's range."]
+        return ["Actions outside the robot's range were not counted."]
     return [f"{clipping(share)}."] if share else []
 
 

@@ -63,7 +63,7 @@ class CheckProtocolSettings:
     )
     suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
     run_dir: str = setting("runs/check-protocol", "where the result is written")
-    seed: int = setting(0, "of the random actions that are played beside")
+    seed: int = setting(0, "of the random actions that are played for comparison")
     episodes: int = setting(4, "demonstrations, taken evenly from the dataset; each is replayed about twenty times")
     workers: int = setting(1, "external suites: simulator processes")
     shadows: bool = setting(True, "LIBERO: the vendor's shadows, as the images were recorded")

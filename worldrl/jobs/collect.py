@@ -49,9 +49,11 @@ class CollectSettings:
     first_index: int = setting(0, "LIBERO: first stored state; leave those out that a benchmark will measure")
     demonstrations: str | None = setting(
         None,
-        "LIBERO: folder of its own HDF5 demonstrations, all of which are read; expert_episodes=0 records no others",
+        "LIBERO: folder with its own HDF5 demonstrations; all are read; with expert_episodes=0 nothing else is recorded",
     )
-    shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
+    shadows: bool = setting(
+        True, "LIBERO: the vendor's shadows; false renders eight times faster on a CPU, but other images"
+    )
     tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind")
     kind: str | None = setting(None, "object, spatial, goal or long; bimanual for two arms; null for all of one arm")
     expert_episodes: int = setting(20, "per task, by the scripted expert")

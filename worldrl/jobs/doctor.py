@@ -56,8 +56,8 @@ class DoctorSettings:
     run_dir: str = setting("runs/doctor", "folder that receives result.json")
     seed: int = setting(0, "recorded only: no check draws random numbers")
     render_timeout_s: float = setting(60.0, "seconds one rendering back end may take")
-    min_disk_gb: float = setting(5.0, "free disk space the cpu preset wants, in GB")
-    min_memory_gb: float = setting(3.0, "available memory the cpu preset wants, in GB")
+    min_disk_gb: float = setting(5.0, "free disk space that the cpu preset needs, in GB")
+    min_memory_gb: float = setting(3.0, "available memory that the cpu preset needs, in GB")
 
     def __post_init__(self) -> None:
         """Check the ranges."""

@@ -64,7 +64,7 @@ class EvaluateWorldModelSettings:
     world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
     data: list[str] = setting(["runs/collect/dataset"], "dataset folders, with episodes that it was not trained on")
     episodes: int = setting(
-        20, "episodes evaluated per task at most, drawn by the seed; of the others the probe learns"
+        20, "largest number of evaluated episodes per task, drawn by the seed; the probe is trained on the others"
     )
     horizons: list[int] = setting(list(HORIZONS), "control steps at which closed-loop numbers are reported")
     continuation: str = setting(

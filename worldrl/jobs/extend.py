@@ -27,9 +27,9 @@ class ExtendSettings:
 
     data: str = setting("runs/collect/dataset", "dataset folder whose episodes are extended")
     run_dir: str = setting("runs/extend", "where everything is written; the dataset goes to run_dir/dataset")
-    seed: int = setting(0, "chooses the episodes and what follows each")
-    steps: int = setting(256, "control steps of each episode in the end")
-    episodes: int = setting(0, "drawn per task; 0 takes all")
+    seed: int = setting(0, "chooses the episodes and their continuations")
+    steps: int = setting(256, "control steps of each extended episode")
+    episodes: int = setting(0, "episodes drawn per task; 0 takes all")
     continuation: str = setting(
         "retrace", "what follows the recorded actions: retrace (back, then another episode's) or hold (still)"
     )

@@ -27,7 +27,7 @@ CURVES = 8
 LIMITS = (
     "Errors are of episodes that it has not learned from, of the same robot, camera and kind of motion; intervals are "
     "bootstrapped over episodes.",
-    "An error in one column may matter more than in another: what decoded motion is worth is decided by executing it.",
+    "Errors of some columns matter more than of others: only execution shows how good decoded motion is.",
 )
 
 
@@ -209,5 +209,5 @@ def _named(scores: Mapping[str, float]) -> str:
 
 
 def _verdict(found: Mapping[str, Any]) -> str:
-    verdict = "fit to be climbed" if found["accepted"] else "not fit to be climbed"
+    verdict = "fit to be climbed" if found["accepted"] else "not suited for optimisation"
     return f"The action-similarity reward on real pairs of video and command and on spoilt ones: {verdict}."

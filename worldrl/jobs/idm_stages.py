@@ -56,7 +56,7 @@ def through_codec(model: VideoWorldModel, *, noise: float = 0.0, seed: int = 0, 
 
     Args:
         model: whose codec.
-        noise: standard deviation of what is added to the latents, since imagined ones are never quite right; each frame has
+        noise: standard deviation of what is added to the latents, since imagined latents are inexact; each frame has
             its own, so that a still life trembles as an imagined one does.
         seed: of that noise, which is the same in every call.
         batch: frames at once.

@@ -57,7 +57,7 @@ class ImagineSettings:
     )
     staged: StagedConfig = field(default_factory=StagedConfig)
     rewards: list[str] = setting(
-        ["idm.moving_executability"], "with plan: what plans are chosen by, as of align-world-model"
+        ["idm.moving_executability"], "with plan: rewards that choose among plans, as in align-world-model"
     )
     weights: list[float] = setting([], "with plan: one for each of rewards; none weighs all alike")
     folders: dict[str, str] = setting({}, "with plan: folders.NAME=FOLDER, each reward's own artefact")

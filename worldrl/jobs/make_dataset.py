@@ -57,12 +57,12 @@ class MakeDatasetSettings:
     seed: int = setting(0, "root of every random stream")
     env: str = setting("Hopper-v5", "registered Gymnasium environment with vector observations and actions")
     kinds: list[str] = setting(list(KINDS), f"which sets: {', '.join(KINDS)}")
-    rows: int = setting(100_000, "steps per set; the replays have as many as the learner had taken")
+    rows: int = setting(100_000, "steps per set; replay sets have as many as the training had taken")
     reference_episodes: int = setting(100, "episodes over which the returns of score 0 and of score 100 are averaged")
     namespace: str = setting("worldrl", "first part of the datasets' ids: namespace/env/kind-vN")
     version: int = setting(0, "N of the datasets' ids")
     store: str | None = setting(None, "Minari store to write to; null is run_dir/datasets")
-    gates: str = setting("stop", "what an expert that is no better than random does: stop or warn")
+    gates: str = setting("stop", "what happens if the expert is no better than random: stop or warn")
     training: BehaviourSac = field(default_factory=BehaviourSac)
 
     def __post_init__(self) -> None:

@@ -30,12 +30,12 @@ from worldrl.settings import PUBLISHED, non_negative, one_of, required, setting
 from worldrl.world_models.offline.config import EnsembleConfig, EnsembleTraining, Uncertainty, ravl_ensemble
 
 DEFAULT = "ravl"
-WORLD_MEANING = "what is imagined in: none, ensemble, true, diffusion or latent"
+WORLD_MEANING = "world model: none, ensemble, true, diffusion or latent"
 UNCERTAINTY_MEANING = (
     "what imagining.penalty multiplies and the planner counts; with a planner and no penalty, sample_std"
 )
 TUNED_MEANING = (
-    "video-latents: what learns with world=latent; with neubay also the paper's κ and α of a dataset, hopper-medium say, and "
+    "video-latents: what learns with world=latent; with neubay also the paper's κ and α of a dataset, for example hopper-medium, and "
     "with preset=gpu its encoder rate too"
 )
 
@@ -59,7 +59,7 @@ class TrainOfflineSettings:
     )
     stride: int = setting(0, "with world=latent, control steps between trajectories of an episode; 0 takes a chunk's")
     tuned: str | None = setting(None, TUNED_MEANING)
-    rows: int = setting(0, "learn from the first so many rows; 0 takes all")
+    rows: int = setting(0, "number of first rows to train on; 0 takes all")
     env: str | None = setting(None, "environment to evaluate in; null takes the dataset's own")
     max_episode_steps: int | None = setting(None, "its time limit; null takes the dataset's or the registered one")
     termination: str = setting(
@@ -109,7 +109,9 @@ class TrainOfflineSettings:
         if asks and self.world != "ensemble":
             raise SettingError(f"world: {self.algorithm} asks the members of an ensemble; give world=ensemble")
         if agent_class is Neubay and self.device != "cpu":
-            raise SettingError(f"device={self.device}: neubay's tapes and rollouts live on the CPU; give device=cpu")
+            raise SettingError(
+                f"device={self.device}: neubay's sequences and rollouts are kept on the CPU; give device=cpu"
+            )
 
 
 def offline_agent(name: str) -> type[Agent]:

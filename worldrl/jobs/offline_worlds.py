@@ -255,8 +255,8 @@ def _ensemble(
         )
     if report.stopped == "max_epochs":
         console().print(
-            f"world: cut at ensemble_training.max_epochs={report.epochs}, before patience ended its learning; an agent lives off "
-            "the errors of a world that is not done (docs/offline.md)"
+            f"world: cut at ensemble_training.max_epochs={report.epochs}, before patience ended its learning; an agent exploits "
+            "the errors of an unfinished world model (docs/offline.md)"
         )
     return EnsembleWorld(ensemble, rows.obs, rule, world_config(settings)), report.to_json()
 

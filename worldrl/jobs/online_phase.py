@@ -71,7 +71,7 @@ class PlannerConfig(UpMpcConfig):
     """Settings of COPlanner.
 
     Attributes:
-        use: where plans replace the policy's own actions: none, rollouts (shunning uncertainty), exploration (seeking it,
+        use: where plans replace the policy's own actions: none, rollouts (avoiding uncertainty), exploration (seeking it,
             in the online phase) or both.
     """
 
@@ -108,7 +108,7 @@ def check_online(settings: Any, agent_class: type[Agent]) -> None:
     if planner.use != "none" and issubclass(agent_class, Bc | Td3Bc):
         raise SettingError(
             f"planner.use={planner.use}: {agent_class.name} proposes one action, so there is nothing to choose from; "
-            "choose an agent that samples, sac or iql say"
+            "choose an agent that samples, for example sac or iql"
         )
     if not online.steps:
         return

@@ -105,7 +105,7 @@ def neubay_defaults(given: Mapping[str, str]) -> dict[str, Any]:
     """
     useless = [key for key in given if unread_by_neubay(key)]
     if useless:
-        raise SettingError(f"{useless[0]}: neubay imagines whole episodes and learns from tapes; recurrent.* is its")
+        raise SettingError(f"{useless[0]}: recurrent.* are settings of neubay, which learns from packed sequences")
     published, (ensemble, learning) = given.get("preset") in PUBLISHED, neubay_ensemble()
     agent, latents = NeubayConfig() if published else LAPTOP_AGENT, given.get("tuned") == video_latents.NAME
     if given.get("tuned") and not latents:

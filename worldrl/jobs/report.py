@@ -21,7 +21,7 @@ class ReportSettings:
     """Settings of ``worldrl report``."""
 
     run_dir: str = setting("runs/train-vla", "the finished run to report on")
-    seed: int = setting(0, "accepted like everywhere: a page draws no random numbers")
+    seed: int = setting(0, "accepted as in all commands; a page draws no random numbers")
     output: str = setting("", "where the page goes; empty: report.html in run_dir")
 
 

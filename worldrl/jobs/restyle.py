@@ -28,7 +28,7 @@ SIMULATOR, IMAGE = "simulator", "image"
 class RestyleSettings:
     """Which recording, and how its other looks are made."""
 
-    data: str = setting("runs/collect/dataset", "dataset folder to show again")
+    data: str = setting("runs/collect/dataset", "dataset folder to redraw")
     run_dir: str = setting("runs/restyle", "where everything is written; the dataset goes to run_dir/dataset")
     seed: int = setting(0, "chooses the visual styles; another seed makes another copy")
     by: str = setting(

@@ -17,12 +17,12 @@ class Sampler:
 
     Attributes:
         steps: of the sampler for each chunk (each frame with the U-Net).
-        refinement_steps: times that a finished sample is made a little noisy and cleaned again (flow transformer).
+        refinement_steps: refinement steps: a finished sample is made slightly noisy and denoised again (flow transformer).
     """
 
     steps: int | None = setting(None, "steps of the dynamics' sampler; null: those the model was saved with")
     refinement_steps: int | None = setting(
-        None, "times that a finished sample is noised a little and cleaned again; null: as saved"
+        None, "refinement steps, each with slight noise and denoising; null: as saved"
     )
 
     def __post_init__(self) -> None:

@@ -31,7 +31,7 @@ class ServePolicySettings:
     policy: str = required("folder of a policy of two arms (14 joint targets)")
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(18080, "port; 0 takes a free one")
-    exposed: bool = setting(False, "listen where other machines reach it, though there is no password")
+    exposed: bool = setting(False, "accept connections from other machines, without any password")
     device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")
     temperature: float | None = setting(None, "sampling temperature; null is greedy")
     replan: int | None = setting(None, "actions given of each chunk; null for all")
@@ -42,8 +42,8 @@ class ServePolicySettings:
             raise SettingError(f"port: must be in 0..65535, got {self.port}")
         if not self.exposed and not is_loopback(self.host):
             raise SettingError(
-                f"host: other machines may reach {self.host!r}, and there is no password: whoever does is served by this policy and may keep "
-                "it busy; keep host=127.0.0.1 and tunnel the port (ssh -L), or say exposed=true"
+                f"host: other machines may reach {self.host!r}, and there is no password, so anyone can use this policy; "
+                "keep host=127.0.0.1 and tunnel the port (ssh -L), or give exposed=true"
             )
 
 

@@ -53,13 +53,13 @@ class SetupSettings:
 
     name: str = setting("", f"which environment: {', '.join(NAMES)}")
     run_dir: str = setting("runs/setup", "folder that receives result.json")
-    seed: int = setting(0, "recorded only: setup draws nothing")
+    seed: int = setting(0, "recorded only: setup draws no random numbers")
     python: str = setting(
         "", "interpreter: to build with, Python 3.11, lerobot also 3.12; robotwin, isaac: that of their own environment"
     )
     checkout: str = setting("", "robotwin: folder of a RoboTwin 2.0 checkout")
-    assets: str = setting("", "folder of LIBERO's assets (meshes, textures), remembered; empty keeps what it knows")
-    assets_note: str = setting("", "what every result made with them must say, for example 'stand-in bowl'")
+    assets: str = setting("", "folder of LIBERO's assets (meshes, textures), remembered; empty keeps the known one")
+    assets_note: str = setting("", "note for every result made with them, for example 'stand-in bowl'")
     timeout_s: float = setting(600.0, "longest silence of the check at the end (s)")
 
     def __post_init__(self) -> None:

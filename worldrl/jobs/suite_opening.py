@@ -14,7 +14,7 @@ from worldrl.rollout.suites import assets_note as known_note
 from worldrl.rollout.suites import crew_of
 
 RESTARTS, RECYCLE_AFTER = 2, 50
-"""Where nobody sets them: how often one episode may lose its worker, and after how many episodes a worker is replaced."""
+"""Where nobody sets them: restarts of a worker per episode, and after how many episodes a worker is replaced."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def open_suite(
         workers: processes.
         slots: environments in all.
         timeout_s: longest silence of a worker (s).
-        restarts: how often one episode may lose its worker.
+        restarts: restarts of a worker per episode.
         recycle_after: episodes after which a worker is replaced; None never.
 
     Raises:

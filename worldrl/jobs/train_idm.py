@@ -69,10 +69,10 @@ class TrainIdmSettings:
     )
     frame_stride: int = setting(1, "control steps between the frames of the videos it will read")
     world_model: str | None = setting(
-        None, "bundled or a world-model folder: learn and calibrate on frames that went through its codec, too"
+        None, "bundled or a world-model folder: train and calibrate on frames decoded by its codec, too"
     )
     latent_noise: float = setting(
-        0.1, "with world_model: noise on the codec's latents, since imagined ones are never quite right"
+        0.1, "with world_model: noise on the codec's latents, since imagined latents are inexact"
     )
     held_out: float = setting(0.3, "share of the episodes kept apart: half scales the deviations, half is reported")
     limits: str = setting(

@@ -32,9 +32,9 @@ class TrainPolicySettings:
     seed: int = setting(0, "root of every random stream")
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
     data: list[str] = setting(
-        ["runs/collect/dataset"], "dataset folders, also LeRobotDatasets v3 of others; successful episodes are cloned"
+        ["runs/collect/dataset"], "dataset folders, also external LeRobotDatasets v3; only successful episodes are used"
     )
-    start: str = setting("", "folder of a lerobot policy to fine-tune; empty trains worldrl's own from nothing")
+    start: str = setting("", "folder of a lerobot policy to fine-tune; empty trains a new policy of worldrl")
     model: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
     training: BehaviourCloning = field(default_factory=BehaviourCloning)
     fine_tuning: FineTuning = field(default_factory=FineTuning)

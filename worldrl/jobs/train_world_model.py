@@ -56,10 +56,10 @@ class TrainWorldModelSettings:
     seed: int = setting(0, "root of every random stream")
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
     data: list[str] = setting(["runs/collect/dataset"], "dataset folders; episodes of all are pooled")
-    backbone: str = setting(VIDEO, "what learns: video (worldrl's own transformer) or wan (published Wan weights)")
+    backbone: str = setting(VIDEO, "world model: video (worldrl's own transformer) or wan (published Wan weights)")
     start: str = setting(
         BUNDLED,
-        "weights to begin with: bundled (of video), scratch (of wan: the published ones in wan.folder), or a world-model "
+        "weights to start from: bundled (of video), scratch (of wan: the published ones in wan.folder), or a world-model "
         "folder",
     )
     codec: str | None = setting(

@@ -30,8 +30,8 @@ class Practice:
 
     Attributes:
         policy_episodes: per task, by the round's policy, sampled.
-        expert_episodes: per task, by the scripted expert with noise and misplaced goals that tries each skill once, whatever
-            becomes of it: near misses and successes whose actions do not tell the outcome. An external suite's has noise only.
+        expert_episodes: per task, by the scripted expert with noise and misplaced goals that tries each skill once, also after
+            a failure: near misses, and successes whose actions do not show the outcome. An external suite's has noise only.
         imagined_episodes: per task, actions of the round's policy in imagined rollouts of the newest world model, executed in the
             simulator. None in round 1 of ``start=scratch``.
         noise: action noise of that expert, as a fraction of the action range.
@@ -118,14 +118,16 @@ class TrainVlaSettings:
 
     run_dir: str = setting("runs/train-vla", "where everything is written")
     seed: int = setting(0, "root of every random stream")
-    device: str = setting("cpu", "where the networks live: cpu, cuda, cuda:N or auto")
+    device: str = setting("cpu", "where the networks run: cpu, cuda, cuda:N or auto")
     dtype: str = setting("auto", "number type of imagination: float32, bfloat16, or auto for the faster one")
     threads: int = setting(2, "torch threads of the main process")
     workers: int = setting(2, "simulator processes")
     envs_per_worker: int = setting(8, "environments per process, stepped in lock-step")
     timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s); loading a policy counts")
     suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
-    shadows: bool = setting(True, "LIBERO: the vendor's shadows; false draws eight times faster on a CPU, otherwise")
+    shadows: bool = setting(
+        True, "LIBERO: the vendor's shadows; false renders eight times faster on a CPU, but other images"
+    )
     tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind, or all of an external suite")
     kind: str | None = setting(
         KIND, "object, spatial, goal or long; bimanual for two arms; null with empty tasks for all kinds"
@@ -135,12 +137,10 @@ class TrainVlaSettings:
         "bimanual tasks: clean, or randomised in visual style, clutter and table height; of all recorded episodes, all initial states, "
         "the check in the simulator and both evaluations",
     )
-    backbone: str = setting(
-        VIDEO, "what learns to imagine: video (worldrl's own transformer) or wan (published Wan weights)"
-    )
+    backbone: str = setting(VIDEO, "world model: video (worldrl's own transformer) or wan (published Wan weights)")
     start: str = setting(
         "bundled",
-        "world model to begin with: bundled (of video), scratch (of wan: the published weights in wan.folder), or a "
+        "world model to start from: bundled (of video), scratch (of wan: the published weights in wan.folder), or a "
         "world-model folder",
     )
     supervised: str | None = setting(
@@ -150,7 +150,7 @@ class TrainVlaSettings:
     rounds: int = setting(2, "rounds of collection, world model and improvement")
     improve_from: str = setting(
         "latest",
-        "policy that each round's improvement begins with: latest, or supervised (safer against inherited exploits)",
+        "policy that each round's improvement starts from: latest, or supervised (inherits no exploits)",
     )
     demonstrations: int = setting(20, "expert demonstrations per task")
     data: str | None = setting(

@@ -35,7 +35,7 @@ LIMITS = (
     "Every frame called real is rendered by the simulator, which executes the same actions from the same initial state.",
     "Intervals of numbers that are not rates are bootstrapped over episodes: with few episodes they are too narrow.",
     "The probe errs too: read position errors beside its errors on real frames. Blurred images may mislead it further. "
-    "Along the line of sight one image tells little, which is why the error across it stands beside the whole.",
+    "One image shows little along the line of sight; the error across it is therefore given as well.",
 )
 
 

@@ -48,7 +48,7 @@ class TokenPolicyConfig:
         bins: values per action dimension.
         width: channels of the image encoder.
         blocks: residual blocks of the image encoder.
-        keypoints: points the image encoder looks for.
+        keypoints: keypoints of the image encoder.
         text_width: size of the instruction vector.
         hidden: width of the decoder.
     """

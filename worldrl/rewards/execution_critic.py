@@ -65,7 +65,7 @@ class ExecutionConfig:
         batch: plans per member and step.
         learning_rate: peak, warm-up cosine.
         weight_decay: AdamW.
-        distance_penalty: what is taken off a plan that lies twice as far from the executed ones as these reach; 0 asks for no distance.
+        distance_penalty: penalty of a plan that is twice as far from the executed plans as they reach; 0 disables it.
     """
 
     members: int = 5

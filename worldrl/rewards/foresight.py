@@ -56,7 +56,7 @@ class ForesightConfig:
 
     Attributes:
         context: frames it looks at, ``K``.
-        ahead: frames from the last of them to the one it foresees.
+        ahead: frames from the last of them to the predicted one.
         hidden: width of its hidden layer.
         steps: of its training; 0 trains none.
         batch: windows per step.

@@ -62,7 +62,7 @@ class GraspConfig:
     Attributes:
         width: channels of the image encoder.
         blocks: its residual blocks.
-        keypoints: points it looks for.
+        keypoints: keypoints of the image encoder.
         text_width: size of the instruction vector.
         hidden: width of the head's hidden layer.
         steps: of its training; 0 trains none in ``train-idm``.

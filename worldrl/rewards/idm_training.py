@@ -56,8 +56,8 @@ class IdmTraining:
         learning_rate: peak, warm-up cosine.
         weight_decay: AdamW.
         beta: of the β-NLL, in [0, 1].
-        jitter: strength of the colour jitter, since imagined colours are a little off.
-        codec_share: share of the windows shown as the codec of ``world_model`` gives them back; needs one.
+        jitter: strength of the colour jitter, since imagined colours are inexact.
+        codec_share: share of the windows decoded by the codec of ``world_model``; needs one.
         checkpoint_every: steps between checkpoints.
         backbone_weights: ``.safetensors`` file of timm's that ``model.backbone`` begins with; empty begins at random. Nothing is ever
             downloaded.

@@ -51,7 +51,7 @@ class IdmConfig:
         window: frames that the head sees: 1, 2 (this and the next) or 3 (one on either side).
         width: channels of the image encoder.
         blocks: its residual blocks.
-        keypoints: points it looks for.
+        keypoints: keypoints of the image encoder.
         value_width: features read at each point.
         hidden: width of the head's hidden layer.
         backbone: a convolutional model of timm (extra ``timm``) that sees the frames, for example ``resnet50``; empty takes

@@ -81,5 +81,5 @@ def weights_of(reward: VideoReward, terms: Mapping[str, float]) -> list[float]:
         SettingError: it has a term that was not asked for.
     """
     if ALL not in terms and (unasked := sorted(set(reward.names) - set(terms))):
-        raise SettingError(f"rewards: asked for {', '.join(terms)}, a reward answers with {unasked[0]!r} too; mend it")
+        raise SettingError(f"rewards: asked for {', '.join(terms)}, a reward returned {unasked[0]!r} too; repair it")
     return [terms.get(name, terms.get(ALL, 0.0)) for name in reward.names]

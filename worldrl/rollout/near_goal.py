@@ -44,7 +44,7 @@ def _nearest(slot: EnvSlot, episode: Episode) -> float:
         distance.append(goal_distance(sim, task))
     if np.abs(sim.tcp - episode.state[-1, :3]).max() > AGREEMENT:
         raise ArtefactError(
-            f"{spec.describe()}: the simulator does not repeat this recording, so nobody knows how near to its goal it came; "
+            f"{spec.describe()}: the simulator does not repeat this recording, so its distance to the goal is unknown; "
             "record it again with this version"
         )
     return min(distance)

@@ -217,7 +217,7 @@ def make_handler(actor: Actor, picture: tuple[int, int]) -> Callable[[Any], None
             try:
                 reply = conversation.answer(message)
             except FrameError as error:
-                logger.warning("a frame that is none: %s", error)
+                logger.warning("not a frame: %s", error)
                 return
             if reply is None:
                 return

@@ -153,7 +153,7 @@ class Crew:
         launch: of each.
         workers: processes.
         slots: environments in all.
-        restarts: how often one episode may lose its worker.
+        restarts: restarts of a worker per episode.
         recycle_after: episodes after which a worker is replaced; None never.
     """
 
@@ -195,7 +195,7 @@ def crew_of(
         assets: LIBERO's.
         workers: processes.
         slots: environments in all.
-        restarts: how often one episode may lose its worker.
+        restarts: restarts of a worker per episode.
         recycle_after: episodes after which a worker is replaced.
 
     Raises:

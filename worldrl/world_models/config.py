@@ -46,9 +46,9 @@ class CodecConfig:
         width: token width.
         depth: blocks in the encoder and in the decoder.
         heads: attention heads.
-        latent_noise: noise added to latents in training, so that decoding forgives small errors.
-        salience: extra weight on pixels that differ from the batch's mean frame: a 9-pixel object must not drown
-            in table.
+        latent_noise: noise added to latents in training, so that decoding tolerates small errors.
+        salience: extra weight on pixels that differ from the batch's mean frame: so that small
+            objects are not lost.
     """
 
     kind: CodecKind = CodecKind.auto
@@ -91,7 +91,7 @@ class DynamicsConfig:
         pure_noise_share: share of training rows at σ = 1.
         shift: schedule shift.
         sampling_steps: Euler steps of the sampler.
-        refinement_steps: times that a finished sample is made a little noisy and cleaned again.
+        refinement_steps: refinement steps: a finished sample is made slightly noisy and denoised again.
         refinement_sigma: level of the last of them; the k-th of K has this to the power of k/K.
         refinement_share: share of training rows at those levels, if there are any.
         action_modulation: whether actions modulate the blocks (off only for ablations).

@@ -29,7 +29,7 @@ class WorldModelTraining:
         first_chunk_share: share of windows that start an episode.
         static_share: share of static clips.
         event_share: share of windows around gripper changes and contacts.
-        negative_share: share of windows whose instruction is swapped for one they certainly do not fulfil.
+        negative_share: share of windows whose instruction is replaced by one that they do not fulfil.
         action_dropout: share of windows conditioned on the instruction instead of their actions, for a model that plans
             (``dynamics.planning``); static clips and episodes that failed keep theirs.
         outcome_steps: steps of the outcome head, after the dynamics; 0 leaves it as it is.

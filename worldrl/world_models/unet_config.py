@@ -24,7 +24,7 @@ class UNetConfig:
         sigma_low: lowest level, in training and of the sampler.
         sigma_high: highest level in training.
         sigma_start: level at which sampling starts.
-        rho: how much the sampler's levels crowd at the lower end.
+        rho: how densely the sampler's levels lie at the lower end.
         sampling_steps: steps of the sampler for each frame.
         order: 1 for Euler's steps, 2 for Heun's: one evaluation more for every step but the last.
     """

@@ -43,7 +43,7 @@ class WanTraining:
         first_chunk_share: share of clips that start an episode.
         static_share: share of static clips.
         event_share: share of clips around gripper changes and contacts.
-        negative_share: share of clips whose instruction is swapped for one they certainly do not fulfil.
+        negative_share: share of clips whose instruction is replaced by one that they do not fulfil.
         outcome_steps: steps of the outcome ensemble, after the rest, where the model has one; 0 leaves it as it is.
         outcome_episodes: recorded episodes, drawn at random, that are imagined for it, twice each, ``batch`` at a time.
         outcome_batch: imagined episodes per step of those.

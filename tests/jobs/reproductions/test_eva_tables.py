@@ -272,12 +272,12 @@ def test_arms_are_compared_test_by_test():
 def test_practice_training_and_tests_are_all_counted():
     table = cost_table(replace(QUICK, executed_plans=10), results())
     rows = {row[0]: dict(zip(table.headers, row, strict=True)) for row in table.rows}
-    assert list(rows) == ["practice and critic", "none", *CONTROLS, "best-of-n", "staged", *ALIGNED]
-    first = rows["practice and critic"]
+    assert list(rows) == ["executed plans and critic", "none", *CONTROLS, "best-of-n", "staged", *ALIGNED]
+    first = rows["executed plans and critic"]
     assert [first[head] for head in ("Episodes executed", "Cost", "Processor seconds")] == ["10", "120", "20"]
     assert (rows["none"]["Cost"], rows["longer"]["Cost"], rows["none"]["Rows of the tests"]) == ("0", "700", "24")
     plain, tree = rows["flow-grpo"], rows["branch-grpo"]
     spent = (plain["Processor seconds"], plain["Seconds on the wall"], plain["Times less seconds"])
     assert spent == ("240", "2400", "")
     assert tree["Times less seconds"] == "3.43"
-    assert "practice and critic" not in [row[0] for row in cost_table(QUICK, results()).rows]
+    assert "executed plans and critic" not in [row[0] for row in cost_table(QUICK, results()).rows]

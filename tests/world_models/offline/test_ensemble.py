@@ -295,9 +295,9 @@ def test_a_rollout_keeps_its_member_also_after_selection() -> None:
 
 
 @pytest.mark.parametrize("variant", list(Variant))
-@pytest.mark.parametrize("asked", ["members", "elites"])
+@pytest.mark.parametrize("voters", ["members", "elites"])
 def test_asking_for_uncertainty_does_not_change_the_step(
-    variant: Variant, asked: str, monkeypatch: pytest.MonkeyPatch
+    variant: Variant, voters: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ensemble_world, "JUDGED_AT_ONCE", 4)
     ensemble = make(variant)
@@ -306,7 +306,7 @@ def test_asking_for_uncertainty_does_not_change_the_step(
     starts, action = rows(10).obs, rows(10).action
 
     def step(uncertainty: Uncertainty):
-        config = EnsembleWorldConfig(uncertainty=uncertainty, asked=asked)
+        config = EnsembleWorldConfig(uncertainty=uncertainty, uncertainty_from=voters)
         world, generator = EnsembleWorld(ensemble, starts, never, config), stream(0, "world")
         state, _ = world.start(torch.arange(10), generator=generator)
         return world.step(state, action, generator=generator)[1]
@@ -315,7 +315,7 @@ def test_asking_for_uncertainty_does_not_change_the_step(
     torch.testing.assert_close(plain.obs, asked.obs)
     torch.testing.assert_close(plain.reward, asked.reward)
     assert (plain.uncertainty == 0).all()
-    chosen = None if asked == "members" else ensemble.elites
+    chosen = None if voters == "members" else ensemble.elites
     count = 4 if chosen is None else 3
     expected = max_sigma(*ensemble(ensemble.inputs(starts, action).expand(count, -1, -1), chosen))
     torch.testing.assert_close(asked.uncertainty, expected)
@@ -351,7 +351,7 @@ def test_bad_actions_and_broken_members_are_named() -> None:
     ensemble = make()
     world, generator = EnsembleWorld(ensemble, torch.zeros(2, S), never), stream(0, "world")
     state, _ = world.start(torch.tensor([0, 1]), generator=generator)
-    with pytest.raises(ActionError, match="2 actions received"):
+    with pytest.raises(ActionError, match="2 actions got"):
         world.step(state, torch.zeros(2, A + 1), generator=generator)
     with pytest.raises(ActionError, match=r"action\[1\] is not finite"):
         world.step(state, torch.tensor([[0.0, 0.0], [0.0, math.nan]]), generator=generator)

@@ -55,7 +55,7 @@ class BranchGrpoConfig:
         splits: noisy denoising steps at which every row splits, counted through all chunks; by default the first of each of
             three chunks.
         children: of each row at a split; the group has ``children`` to the power of the number of splits.
-        fusion: α, how much likelier leaves count more in their ancestors' values.
+        fusion: α, how much more the likelier leaves count in their ancestors' values.
         prune_width: ``none``, ``parent_best`` or ``extremes``.
         extremes_share: of a prompt's leaves that ``extremes`` keeps, best and worst together.
         prune_depth: layers in the sliding window of layers without gradient; 0 keeps all.

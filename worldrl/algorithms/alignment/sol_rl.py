@@ -47,7 +47,7 @@ class SolRlConfig:
         explored: videos per prompt in the first stage.
         explore_steps: denoising steps in the first stage.
         explore_dtype: its number type: ``auto`` (bfloat16 where the device has units for it), ``float32`` or ``bfloat16``.
-        resample: imagine the kept keys again in full; without, training is on the explored videos themselves, which is Sol-RL's own
+        resample: imagine the kept videos again in full; false trains on the explored videos, which is Sol-RL's own
             baseline where these are made in full (as many steps, the same number type).
         normalise_on: over which videos advantages are normalised: ``kept`` or ``explored``.
         nft: DiffusionNFT's settings, with the steps of the second stage.

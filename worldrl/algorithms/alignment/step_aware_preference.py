@@ -45,7 +45,7 @@ class StepAwarePreferenceConfig:
         denoising: steps and noise.
         ratio: reduction of the log-probability and the range that goes with it.
         candidates: ``k`` per row and noisy step.
-        gap: least difference between the best and the worst candidate's share in a softmax over the ``k`` rewards.
+        gap: smallest difference between the best and the worst candidate's share in a softmax over the ``k`` rewards.
         beta: β.
         first_step: noisy steps before this one (within a chunk) draw no candidates.
     """

@@ -45,7 +45,7 @@ class RamboConfig(SacConfig):
         world_decay: weight decay of every layer of the world (OfflineRL-Kit: 2.5e-5 to 1e-4, growing with depth).
         bound_weight: of Σ(max − min) of the ensemble's log-variance bounds.
         clone_steps: first updates, which only clone the data into the actor; its critics wait, as published.
-        clone_rate: learning rate of the actor meanwhile.
+        clone_rate: learning rate of the actor in these updates.
     """
 
     adversary: float = 3e-4

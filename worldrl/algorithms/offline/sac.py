@@ -71,7 +71,7 @@ class SacConfig:
         floor: smallest target; null for none.
         ceiling: largest target; null for none.
         clone_steps: first updates, in which the actor clones the recorded rows of a batch.
-        clone_rate: learning rate of the actor meanwhile.
+        clone_rate: learning rate of the actor in these updates.
     """
 
     hidden: tuple[int, ...] = (256, 256)

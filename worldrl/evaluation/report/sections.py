@@ -122,7 +122,7 @@ def success(data: ReportData) -> Html:
     totals = [data.overall] if data.overall else []
     note = (
         "Hollow grey is before, filled blue is after; bars are 95\u00a0% Wilson intervals. Gain is after minus before on "
-        "the same episodes. Intervals of single tasks are not corrected for looking at several: the verdict rests "
+        "the same episodes. Intervals of single tasks are not corrected for testing several: the verdict rests "
         "on the last row alone."
     )
     parts = [
@@ -207,10 +207,10 @@ def _curve_card(curve: Curve) -> Html:
 def gates(data: ReportData) -> Html:
     """Each gate's number, threshold, outcome and meaning; advice where it failed."""
     if not data.gates:
-        return missing("no validation gates were run, so nothing vouches for the world model")
+        return missing("no validation gates were run, so the quality of the world model is unknown")
     headers = ("Gate", "Outcome", "Measured", "Needs", "What it says")
     rows = [_gate_cells(gate) for gate in data.gates]
-    rule = "A share fails where all of its 95 % interval misses what is needed: a few episodes tell a good model from a fair one badly."
+    rule = "A share fails where all of its 95 % interval misses what is needed: few episodes do not separate a good model from a fair one."
     note = element("p", rule, class_="note") if any(gate.lo is not None for gate in data.gates) else None
     return element(
         "div", note, table(headers, rows, cell_classes=(None, "nowrap", "nowrap", "nowrap", "wide")), class_="card"

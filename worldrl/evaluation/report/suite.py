@@ -10,7 +10,7 @@ from worldrl.evaluation.report.words import interval, percent
 
 NOTE = (
     "Dots are success rates, bars their 95\u00a0% Wilson intervals. The initial states are fixed, so an interval speaks "
-    "of another draw of such states, not of other scenes, and it is not corrected for looking at several tasks."
+    "of another draw of such states, not of other scenes, and it is not corrected for testing several tasks."
 )
 
 

@@ -76,7 +76,7 @@ def alignment_method(settings: EvaSettings, arm: str) -> tuple[str, MethodConfig
     rule, splits = RatioRule(clip=settings.ratio_clip), [steps * chunk for chunk in range(settings.chunks)]
     nft = DiffusionNftConfig(denoising=plain)
     cheap = SolRlConfig(settings.explored, max(1, steps // 4), nft=nft)
-    in_full = replace(cheap, explore_steps=steps, explore_dtype="float32", again=False)
+    in_full = replace(cheap, explore_steps=steps, explore_dtype="float32", resample=False)
     return "sol_rl" if arm == "full-pool" else arm.replace("-", "_"), MethodConfigs(
         # A reference's evaluations would be no part of the comparison.
         flow_grpo=FlowGrpoConfig(denoising=noisy, ratio=rule, kl=0.0),

@@ -104,7 +104,7 @@ def knowledge_table(settings: EvaSettings, results: Results) -> Table:
         "of pairs of a success and a failure as weight. Seeds and tasks are separate, since each seed has its own critic, and the "
         "instruction alone identifies the task. 0.5 is chance. EVA's reward measures smoothness only."
     )
-    return Table("What the rewards know of success", heads, rows, note)
+    return Table("How the rewards rank success", heads, rows, note)
 
 
 def strata_of(settings: EvaSettings, found: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
@@ -202,8 +202,8 @@ def notes(settings: EvaSettings, results: Results) -> list[str]:
 def regime_notes(settings: EvaSettings, results: Results) -> list[str]:
     """Say that the planner's training was chosen, and what more of it gives where that was measured."""
     told = [
-        f"The planner is trained for {settings.world_steps} steps; how many is chosen, since one that is trained out leaves alignment "
-        "nothing to gain."
+        f"The planner is trained for {settings.world_steps} steps; this number is chosen, since a fully trained planner leaves "
+        "alignment nothing to gain."
     ]
     for method, what in (("longer", "of the same training"), ("imitate", "on its executed plans that succeeded, too")):
         if method in results:
@@ -225,7 +225,7 @@ def critic_notes(settings: EvaSettings, results: Results) -> list[str]:
     """What is climbed besides, what it cost, and how well it knows plans that it has not learned from."""
     limits = limits_note(settings)
     if not settings.executed_plans:
-        return [f"The reward is EVA's: it knows smoothness alone, so smooth failures have nothing to gain.{limits}"]
+        return [f"The reward is EVA's: it measures smoothness only, so smooth failures have nothing to gain.{limits}"]
     worth = [found["critic"] for found in results["none"]]
     areas, pooled = (
         ", ".join("unknown" if one[name] is None else f"{one[name]:.2f}" for one in worth)

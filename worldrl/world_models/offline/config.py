@@ -46,7 +46,7 @@ class EnsembleConfig:
     """Sizes of the ensemble.
 
     Attributes:
-        variant: what a member is made of.
+        variant: architecture of a member.
         members: networks ``M``; up to 128 in NEUBAY.
         elites: the members of lowest hold-out error, which move the rows (NEUBAY: 100 of 128).
         width: of the hidden layers.
@@ -96,7 +96,7 @@ class EnsembleTraining:
         min_epochs: patience does not end it before (RAVL: 350); the first time that it would, the learning rate falls to 0.3
             of itself instead.
         max_epochs: training ends here in any case (MOBILE: 30; NEUBAY: 600 to 2400); 0 for no limit. 100,000 rows of HalfCheetah
-            take about a hundred, and an agent lives off the errors of a world that was cut at fifteen (docs/offline.md).
+            take about a hundred, and an agent exploits the errors of a world trained for fifteen (docs/offline.md).
         checkpoint_epochs: epochs between checkpoints.
     """
 

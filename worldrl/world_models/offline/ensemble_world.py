@@ -33,19 +33,19 @@ class EnsembleWorldConfig:
     Attributes:
         member_choice: a new elite at each step, or one per rollout.
         uncertainty: measured at each step; ``none`` saves the members that do not move the row.
-        asked: who is asked for the uncertainty: ``members`` (MOPO) or ``elites`` (NEUBAY).
+        uncertainty_from: who is asked for the uncertainty: ``members`` (MOPO) or ``elites`` (NEUBAY).
     """
 
     member_choice: MemberChoice = MemberChoice.step
     uncertainty: Uncertainty = Uncertainty.none
-    asked: str = "members"
+    uncertainty_from: str = "members"
 
     def __post_init__(self) -> None:
         """Turn names into what they stand for."""
         self.member_choice = choice("member_choice", MemberChoice, self.member_choice)
         self.uncertainty = choice("uncertainty", Uncertainty, self.uncertainty)
-        if self.asked not in ("members", "elites"):
-            raise SettingError(f"asked must be 'members' or 'elites', got {self.asked!r}")
+        if self.uncertainty_from not in ("members", "elites"):
+            raise SettingError(f"uncertainty_from must be 'members' or 'elites', got {self.uncertainty_from!r}")
 
 
 @dataclass(frozen=True)
@@ -160,11 +160,11 @@ class EnsembleWorld:
 
     def _judge(self, inputs: Tensor, member: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         elites = self.ensemble.elites
-        asked = None if self.config.asked == "members" else elites
-        count = self.ensemble.config.members if asked is None else len(elites)
-        mean, logvar = self.ensemble(inputs.expand(count, -1, -1), asked)
+        chosen = None if self.config.uncertainty_from == "members" else elites
+        count = self.ensemble.config.members if chosen is None else len(elites)
+        mean, logvar = self.ensemble(inputs.expand(count, -1, -1), chosen)
         uncertainty = measure(self.config.uncertainty, mean, logvar, generator=generator)
-        mover = elites[member] if asked is None else member
+        mover = elites[member] if chosen is None else member
         row = torch.arange(len(inputs), device=inputs.device)
         return mean[mover, row], logvar[mover, row], uncertainty
 

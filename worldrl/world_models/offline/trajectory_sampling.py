@@ -38,7 +38,7 @@ class SamplerConfig:
 
     Attributes:
         steps: of the sampler, two evaluations each but for the last; the published number is 256 with ``churn=80``.
-        rho: how much the levels crowd at the lower end.
+        rho: how densely the levels lie at the lower end.
         churn: S_churn, noise added over all steps; churn/steps is what each step adds, 0.3125 at both sizes.
         churn_low: S_tmin, below which none is added.
         churn_high: S_tmax, above which none is added.
@@ -73,9 +73,9 @@ class GuidanceConfig:
 
     Attributes:
         coefficient: c, 0 for no guidance.
-        cosine: c_cos, more pull in the middle of the way.
+        cosine: c_cos, more guidance at middle noise levels.
         normalise: give each trajectory's gradient unit length, so that only its direction counts.
-        at_denoised: take the gradient at the clean estimate, at the price of one more evaluation per step.
+        at_denoised: take the gradient at the clean estimate, with one more evaluation per step.
     """
 
     coefficient: float = 0.0
