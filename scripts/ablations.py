@@ -219,7 +219,7 @@ def versus(difference: dict[str, Any] | None) -> str:
 
 HEADINGS = (
     "row", "gain, points", "paired difference after practice, points", *(f"PSNR@{h}" for h in SHOWN), f"dB lost@{SHOWN[-1]}", "action swap", "confirmed %", "outcomes told right %",
-    "false successes %", "told right in other looks %", "CPU minutes",
+    "false successes %", "predicted correctly in other visual styles %", "CPU minutes",
 )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def test_similarity_compares_imagined_frames_with_commands(tmp_path):
     off = math.exp(-1 / 0.25)
     torch.testing.assert_close(found, torch.tensor([[1.0], [(2 + 3 * off) / 5]]))
     assert reward.names == ("action_similarity",)
-    with pytest.raises(SettingError, match="give told=actions"):
+    with pytest.raises(SettingError, match="give conditioning=actions"):
         reward.score(VIDEOS)
     with pytest.raises(SettingError, match="unknown term"):
         similarity_reward(str(tmp_path / "idm"), ["motion"], torch.device("cpu"))

@@ -64,7 +64,7 @@ def test_a_still_video_does_not_score_best():
     half = (1 + predictor.reward(real)) / 2
     torch.testing.assert_close(scores["real"], half)  # all of the motion there is: the pace is 0.9 of the median
     assert (scores["lazy"] < (1 + predictor.reward(lazy)) / 4).all()
-    with pytest.raises(SettingError, match="cannot be told from the codec's tremble"):
+    with pytest.raises(SettingError, match="cannot be separated from the codec's noise"):
         predictor.measure_pace(still, tremble)
 
 

@@ -34,7 +34,7 @@ def test_weights_go_to_the_terms_that_are_named():
     assert weights_of(Fixed(b=0.0, a=0.0), found["idm"]) == [1, 0]
     assert weights_of(Fixed(one=0.0, two=0.0), found["success"]) == [0.5, 0.5]
     assert chosen_terms(["idm"], []) == {"idm": {"": 1.0}}
-    with pytest.raises(SettingError, match="answers with 'c' too"):
+    with pytest.raises(SettingError, match="a reward returned 'c' too"):
         weights_of(Fixed(b=0.0, c=0.0), found["idm"])
 
 

@@ -59,7 +59,8 @@ def test_a_judge_of_another_kind_is_refused(judge, videos, tmp_path):
         SuccessReward(judge).score(replace(videos, frame_s=9.0))
     acted = replace(videos, command=torch.zeros(3, 5, 7), action=torch.zeros(3, 8, 7))
     with pytest.raises(
-        SettingError, match=r"is conditioned on instruction, these videos on actions; .*model\.outcome\.conditioning=actions"
+        SettingError,
+        match=r"is conditioned on instruction, these videos on actions; .*model\.outcome\.conditioning=actions",
     ):
         SuccessReward(judge).score(acted)
     judge.config.outcome.conditioning = "actions"

@@ -206,7 +206,7 @@ def test_a_policy_of_lerobots_is_served(publish):
     actions = np.array([np.concatenate(list(action.values())) for action in served["payload"]["actions"]])
     assert actions.shape == (fake.EXECUTED, 14)
     assert np.ptp(actions) > 0
-    assert "left_wrist_image: the policy looks at it" in lacking["payload"]["message"]
+    assert "left_wrist_image: the policy needs it" in lacking["payload"]["message"]
 
 
 def test_other_machines_reach_a_server_only_where_that_was_said():
@@ -220,7 +220,7 @@ def test_other_machines_reach_a_server_only_where_that_was_said():
 
 
 def test_policies_that_the_client_cannot_feed_are_refused_before_they_are_loaded(publish, tmp_path):
-    with pytest.raises(SettingError, match="looks at 2 observations, one per control step"):
+    with pytest.raises(SettingError, match="needs 2 observations, one per control step"):
         open_server(publish(type="diffusion", n_obs_steps=2))
     one_arm = fake.publish(tmp_path / "one")
     with pytest.raises(SettingError, match=r"gives 7 numbers, RoboTwin takes 14(?s:.)*kind=bimanual"):

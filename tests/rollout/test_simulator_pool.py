@@ -283,7 +283,10 @@ def test_numbers_out_of_range(settings):
 
 
 def test_an_actor_that_cannot_act_here_is_refused():
-    with SimulatorPool(launch()) as pool, pytest.raises(SettingError, match="give a policy, dreams, or its expert"):
+    with (
+        SimulatorPool(launch()) as pool,
+        pytest.raises(SettingError, match="give a policy, imagined rollouts, or its expert"),
+    ):
         next(play_episodes(pool, SPECS, WanderActor(), Rules(HORIZON)))
 
 

@@ -55,7 +55,7 @@ class ForesightConfig:
     """The feature predictor and its training.
 
     Attributes:
-        context: frames it looks at, ``K``.
+        context: frames that it reads, ``K``.
         ahead: frames from the last of them to the predicted one.
         hidden: width of its hidden layer.
         steps: of its training; 0 trains none.

@@ -129,7 +129,7 @@ def test_no_path_is_read_from_the_file(data, tmp_path):
 def test_run_directories_without_a_report_say_what_to_do(tmp_path):
     with pytest.raises(ArtefactError, match="not a directory"):
         from_run_dir(tmp_path / "nowhere")
-    with pytest.raises(ArtefactError, match="the same command line goes on where it stopped"):
+    with pytest.raises(ArtefactError, match="the same command line resumes the run"):
         from_run_dir(tmp_path)
 
 

@@ -65,7 +65,12 @@ def test_every_method_has_the_same_leaves_steps_and_ranges():
     assert configs.flow_grpo.ratio == configs.branch_grpo.ratio
     cheap, in_full = (parts[arm][1].sol_rl for arm in ("sol-rl", "full-pool"))
     assert (cheap.explored, cheap.nft) == (in_full.explored, in_full.nft)
-    assert (cheap.resample, in_full.again, cheap.explore_steps, in_full.explore_steps) == (True, False, 1, QUICK.denoising)
+    assert (cheap.resample, in_full.resample, cheap.explore_steps, in_full.explore_steps) == (
+        True,
+        False,
+        1,
+        QUICK.denoising,
+    )
     steps = {configs.flow_grpo.denoising.steps, configs.branch_grpo.denoising.steps, cheap.nft.denoising.steps}
     assert steps == {QUICK.denoising}
 
