@@ -256,7 +256,7 @@ def _ensemble(
     if report.stopped == "max_epochs":
         console().print(
             f"world: cut at ensemble_training.max_epochs={report.epochs}, before patience ended its learning; an agent lives off "
-            "the errors of a world that is not done (docs/offline.md)"
+            "the errors of a world that is not done (docs/reference/offline-worlds.md)"
         )
     return EnsembleWorld(ensemble, rows.obs, rule, world_config(settings)), report.to_json()
 
