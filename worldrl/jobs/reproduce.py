@@ -44,7 +44,7 @@ class ReproduceSettings:
     workers: int = setting(2, "processes at once, one thread each; 0 computes in this process")
     change: dict[str, int | float | str] = setting(
         {},
-        "other numbers or names of the effect, as change.NAME=value (docs/guide/reproductions.md, docs/guide/alignment.md)",
+        "other numbers or names of the effect, as change.NAME=value (docs/guide/reproductions.md, docs/reference/eva.md)",
     )
 
     def __post_init__(self) -> None:
