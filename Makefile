@@ -1,17 +1,41 @@
-# The checks of a change. `.ci/run` runs the same commands in a fresh environment.
-.PHONY: check lint types spell test
+# make demo: set up, train a policy in imagination, check it in physics.   make test: set up, run the tests.
+# Both make .venv from constraints.txt first. PYTHON=... names another interpreter, VENV=... another folder.
+PYTHON ?= $(firstword $(foreach name,python3.11 python3.12 python3.13 python3,\
+            $(if $(shell $(name) -c '' 2>/dev/null && echo yes),$(name))))
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+export MUJOCO_GL ?= egl
+export PIP_DISABLE_PIP_VERSION_CHECK ?= 1
 
-check: lint types spell test
+.PHONY: demo test setup check lint types spell language
 
-lint:
-	ruff check .
-	ruff format --check .
+demo: setup
+	$(BIN)/worldrl train-vla
+	@echo "report: $(CURDIR)/runs/train-vla/report.html"
 
-types:
-	pyright
+test: setup
+	$(BIN)/python -m pytest -q -n 2
 
-spell:
-	codespell
+setup: $(INSTALLED)
 
-test:
-	python -m pytest -q -n 2
+$(INSTALLED): constraints.txt pyproject.toml scripts/check_system.py
+	$(PYTHON) scripts/check_system.py
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
+	@touch $@
+
+check: lint types spell language test
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/pyright
+
+spell: setup
+	$(BIN)/codespell
+
+language: setup
+	$(BIN)/python scripts/check_language.py README.md CONTRIBUTING.md SECURITY.md docs

@@ -156,7 +156,7 @@ class Optimiser:
 class CollectSettings:
     """Settings of a made-up job."""
 
-    episodes: int = required("how many")
+    episodes: int = required("how many", made_by="worldrl collect")
     rl: Optimiser = setting(Optimiser(steps=20), "")
     rate: float = setting(0.5, "a fraction")
     where: Path = setting(Path("here"), "a folder")

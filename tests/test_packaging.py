@@ -1,7 +1,9 @@
 """What is declared about the package agrees with what is in it: dependencies, pins, versions, paths, CI commands."""
 
 import ast
+import importlib.util
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -145,21 +147,61 @@ def test_incomplete_installation_says_what_to_do(tmp_path: Path, monkeypatch: py
         paths.config_dir()
 
 
-CHECKS = ("ruff check .", "ruff format --check .", "pyright", "codespell", "python -m pytest -q -n 2")
+def dry_run(*targets: str) -> list[str]:
+    """The commands that make would run in a checkout without an environment."""
+    told = subprocess.run(
+        ["make", "-n", "VENV=none", "PYTHON=python3", *targets], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return told.stdout.splitlines()
 
 
-@pytest.mark.parametrize("command", CHECKS)
-def test_make_and_ci_run_the_same_commands(command: str) -> None:
-    assert f"\t{command}\n" in (ROOT / "Makefile").read_text()
-    assert f"\n{command}\n" in (ROOT / ".ci" / "run").read_text()
+@pytest.mark.parametrize(
+    ("target", "command"),
+    [
+        ("demo", "none/bin/worldrl train-vla"),
+        ("test", "none/bin/python -m pytest -q -n 2"),
+        ("lint", "none/bin/ruff check ."),
+        ("types", "none/bin/pyright"),
+        ("spell", "none/bin/codespell"),
+        ("language", "none/bin/python scripts/check_language.py README.md CONTRIBUTING.md SECURITY.md docs"),
+    ],
+)
+def test_every_target_makes_the_environment_first(target: str, command: str) -> None:
+    commands = dry_run(target)
+    assert commands[:3] == [
+        "python3 scripts/check_system.py",
+        "python3 -m venv none",
+        "none/bin/pip install -q -c constraints.txt -e '.[dev]'",
+    ]
+    assert commands[4] == command
 
 
-def test_readme_and_contributing_name_the_commands_that_ci_runs() -> None:
-    assert "python -m pytest -q -n 2" in (ROOT / "README.md").read_text()
-    install = "pip install -c constraints.txt -e '.[dev]'"
-    for name in ("README.md", "CONTRIBUTING.md"):
-        assert install in (ROOT / name).read_text()
-    assert install.removeprefix("pip install ") in (ROOT / ".ci" / "run").read_text()
+def test_ci_and_the_readme_use_the_same_commands() -> None:
+    script, readme = (ROOT / ".ci" / "run").read_text(), (ROOT / "README.md").read_text()
+    assert "\nmake test\n" in script
+    assert "\nmake lint types spell language PYTHON=" in script
+    for command in ("make demo", "make test", "pip install -c constraints.txt -e '.[dev]'"):
+        assert command in readme
+
+
+def test_missing_libraries_are_named_with_the_command_that_installs_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = importlib.util.spec_from_file_location("check_system", ROOT / "scripts" / "check_system.py")
+    assert spec is not None
+    assert spec.loader is not None
+    check = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check)
+    monkeypatch.setenv("MUJOCO_GL", "egl")
+    monkeypatch.setattr(check, "LIBRARIES", ("libNowhere.so.1",))
+    assert check.main() == 1
+    assert re.search(r"libNowhere.so.1 is missing.*apt-get install -y libegl1", capsys.readouterr().err)
+    monkeypatch.setattr(check, "OLDEST", (99, 0))
+    assert check.main() == 1
+    assert "is too old" in capsys.readouterr().err
+    monkeypatch.setenv("MUJOCO_GL", "osmesa")
+    monkeypatch.setattr(check, "OLDEST", (3, 11))
+    assert check.main() == 0
 
 
 def test_hooks_run_the_tools_of_the_environment() -> None:
@@ -171,8 +213,6 @@ def test_hooks_run_the_tools_of_the_environment() -> None:
 
 
 def test_ci_script_is_executable_and_parses() -> None:
-    import subprocess
-
     script = ROOT / ".ci" / "run"
     assert script.stat().st_mode & 0o111
     assert "set -euo pipefail" in script.read_text()

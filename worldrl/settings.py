@@ -69,9 +69,14 @@ def setting(default: T, meaning: str) -> T:
     return field(default_factory=lambda: copy.deepcopy(default), metadata={"meaning": meaning})
 
 
-def required(meaning: str) -> Any:
-    """Declare a field that the user must give; such fields come first in the class."""
-    return field(metadata={"meaning": meaning})
+def required(meaning: str, *, made_by: str) -> Any:
+    """Declare a field that the user must give; such fields come first in the class.
+
+    Args:
+        meaning: as of :func:`setting`.
+        made_by: the command that makes what is asked for, for whoever has none yet.
+    """
+    return field(metadata={"meaning": meaning, "made_by": made_by})
 
 
 # --- checking ------------------------------------------------------------------------------------------------------
@@ -142,7 +147,10 @@ def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
     plain = compose_plain(command, schema, given)
     missing = [row.key for row in describe(schema) if value_at(plain, row.key) == REQUIRED]
     if missing:
-        raise SettingError(f"{command} needs {missing[0]}; give {missing[0]}=... (see worldrl {command} --help)")
+        made_by = next(item.metadata["made_by"] for item in fields(cast("Any", schema)) if item.name == missing[0])
+        raise SettingError(
+            f"{command} needs {missing[0]}; give {missing[0]}=..., which `{made_by}` makes (see worldrl {command} --help)"
+        )
     return cast("T", _build(schema, plain))
 
 

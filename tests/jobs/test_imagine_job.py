@@ -18,13 +18,32 @@ def test_dreams_are_filmed_and_measured(push_dataset, world_model, tmp_path):
     )
     metrics = imagine.main(settings)
     assert len(list((tmp_path / "run" / "videos").glob("*.mp4"))) == 3
-    assert len(list((tmp_path / "run" / "filmstrips").glob("*.png"))) == 3
+    assert len(list((tmp_path / "run" / "filmstrips").glob("??.png"))) == 3
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["schema"], result["command"]) == (1, "imagine")
     assert result["metrics"]["episodes"] == 3
     assert metrics["action_swap_ratio"] > 0
     assert metrics.keys() >= {"closed_loop.psnr@8", "precision", "recall", "outcome_alignment"}
     assert imagine.main(settings) == metrics
+
+
+def test_without_a_dataset_it_records_episodes_itself(tmp_path):
+    """A new user types the bare command; the bundled weights imagine what it records."""
+    settings = ImagineSettings(run_dir=str(tmp_path / "run"), episodes=3, steps=16, tasks=["PickRedCube"])
+    metrics = imagine.main(settings)
+    dataset = EpisodeDataset.open(tmp_path / "run" / "stages" / "01-episodes" / "dataset")
+    assert [record.source for record in dataset.records] == ["expert", "expert", "blind_expert"]
+    assert metrics["episodes"] == 3
+    assert metrics["closed_loop.psnr@8"] > 24  # the bundled model knows this task: 30.8 dB in the default run
+    assert imagine.main(settings) == metrics
+
+
+def test_a_dataset_of_another_robot_or_tasks_beside_data_are_refused(tmp_path, world_model, push_dataset):
+    with pytest.raises(SettingError, match="tasks: has no effect with data"):
+        ImagineSettings(data=str(push_dataset), tasks=["PickRedCube"])
+    with pytest.raises(SettingError, match="have another robot"):
+        imagine.main(ImagineSettings(run_dir=str(tmp_path / "run"), tasks=["BimanualHandoverBlock"]))
 
 
 def test_successes_and_failures_take_turns(push_dataset):

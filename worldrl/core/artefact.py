@@ -27,6 +27,15 @@ from worldrl.core.tensorfile import load_tensors, save_tensors, tensor_bytes
 
 SCHEMA = 1
 CONFIG, MODEL, MANIFEST = "config.json", "model.safetensors", "manifest.json"
+MAKERS = {
+    "policy": "`worldrl train-policy`",
+    "video-world-model": "`worldrl train-world-model`",
+    "wan-world-model": "`worldrl train-world-model backbone=wan`",
+    "idm": "`worldrl train-idm`",
+    "grasp-dynamics": "`worldrl train-idm grasp.steps=1500`",
+    "offline-agent": "`worldrl train-offline`",
+}
+"""Kind of artefact to the command that makes one, for whoever has none yet."""
 PICKLES = frozenset({".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".joblib", ".distcp"})
 """Suffixes whose usual content is a pickle, which runs code when it is loaded."""
 CODE_KEYS = frozenset({"_target_", "_partial_", "_args_", "_recursive_", "_convert_"})
@@ -162,12 +171,13 @@ def read_config(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
     return _config(folder, manifest["kind"])
 
 
-def read_manifest(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
+def read_manifest(folder: Path, *, kind: str | None = None, wanted: str = "") -> dict[str, Any]:
     """Read and check a manifest without reading the files it lists.
 
     Args:
         folder: the artefact.
         kind: what it must be; None accepts any kind.
+        wanted: the usual kind where several are accepted; a missing folder's error says how to make one.
 
     Returns:
         The manifest.
@@ -176,7 +186,7 @@ def read_manifest(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
         ArtefactError: as :func:`read_artefact`, as far as the manifest and the folder's listing tell.
     """
     folder = Path(folder)
-    _check_folder(folder)
+    _check_folder(folder, kind or wanted)
     manifest = read_json(folder / MANIFEST, error=ArtefactError)
     found = manifest.get("schema")
     if found != SCHEMA:
@@ -322,9 +332,10 @@ def _inside(folder: Path, name: str) -> Path:
     return path
 
 
-def _check_folder(folder: Path) -> None:
+def _check_folder(folder: Path, kind: str) -> None:
     if not folder.exists():
-        raise ArtefactError(f"{folder}: no such folder; check the path, or make the artefact first")
+        maker = MAKERS.get(kind, "the command that writes it")
+        raise ArtefactError(f"{folder}: no such folder; check the path, or make it with {maker}")
     if folder.suffix.lower() in PICKLES and folder.is_file():
         raise ArtefactError(
             f"{folder}: a {folder.suffix} file may run code when loaded; convert it to an artefact folder"

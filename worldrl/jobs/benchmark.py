@@ -120,7 +120,9 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
     if settings.plan.diff is not None:
         return advise(settings)
     if not settings.policy:
-        raise SettingError("benchmark needs policy; give policy=FOLDER, policy=expert, or plan.diff=0.05 for advice")
+        raise SettingError(
+            "benchmark needs policy; give policy=FOLDER, which `worldrl train-policy` makes, policy=expert, or plan.diff=0.05 for advice"
+        )
     device = str(resolve_device(settings.device))
     with open_run("benchmark", settings) as run:
         measure = embedded if settings.suite == EMBEDDED else foreign

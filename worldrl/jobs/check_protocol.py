@@ -59,7 +59,8 @@ class CheckProtocolSettings:
     """Which demonstrations, in which suite."""
 
     data: str = required(
-        "dataset folder, also of others, or one of LIBERO's own HDF5 files; successful episodes are replayed"
+        "dataset folder, also of others, or one of LIBERO's own HDF5 files; successful episodes are replayed",
+        made_by="worldrl collect",
     )
     suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
     run_dir: str = setting("runs/check-protocol", "where the result is written")

@@ -20,8 +20,8 @@ from worldrl.settings import required, setting
 class CompareSettings:
     """Which two evaluations; the result is about ``b`` relative to ``a``."""
 
-    a: str = required("run directory (or its result.json) of the evaluation before")
-    b: str = required("run directory (or its result.json) of the evaluation after")
+    a: str = required("run directory (or its result.json) of the evaluation before", made_by="worldrl evaluate")
+    b: str = required("run directory (or its result.json) of the evaluation after", made_by="worldrl evaluate")
     run_dir: str = setting("runs/compare", "where the result is written")
     at_end: bool = setting(False, "compare success at the end of the episode instead of at some frame")
 

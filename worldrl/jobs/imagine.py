@@ -1,14 +1,13 @@
-"""``worldrl imagine``: watch the world model dream, beside what the simulator does with the same actions, or plan by itself."""
+"""``worldrl imagine``: imagined rollouts beside real ones with the same actions, or plans of the world model itself."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import SettingError
@@ -18,7 +17,6 @@ from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.world_model import (
-    Replay,
     action_swap_ratio,
     closed_loop_psnr,
     outcome_report,
@@ -28,27 +26,31 @@ from worldrl.evaluation.world_model import (
     whole_chunks,
 )
 from worldrl.jobs.align_world_model import MIXES
-from worldrl.jobs.films import write_pair
 from worldrl.jobs.imagine_plans import imagine_plans, judgement
+from worldrl.jobs.imagine_report import sentence, write_page
 from worldrl.jobs.opening import open_run
-from worldrl.jobs.world_model_start import BUNDLED, SCRATCH, starting_world_model
+from worldrl.jobs.sample_episodes import check_samples, record_samples
+from worldrl.jobs.world_model_start import BUNDLED, SCRATCH, weights_folder
 from worldrl.rewards.several import chosen_terms
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.staged_rollouts import StagedConfig
 from worldrl.settings import non_negative, one_of, positive, setting
-from worldrl.world_models.loading import AnyVideoModel
+from worldrl.world_models.loading import AnyVideoModel, open_world_model
 
 
 @dataclass
 class ImagineSettings:
-    """Which world model dreams, and from which episodes."""
+    """Which world model imagines, and from which episodes."""
 
     run_dir: str = setting("runs/imagine", "where videos, filmstrips and result.json are written")
     seed: int = setting(0, "root of every random stream; also chooses the episodes")
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
     dtype: str = setting("float32", "number type of imagination: float32, bfloat16 or auto")
     world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
-    data: str = setting("runs/collect/dataset", "dataset whose first frames and actions are given to the model")
+    data: str = setting(
+        "", "dataset whose first frames and actions the model gets; empty records new episodes in the simulator"
+    )
+    tasks: list[str] = setting([], "with empty data: names of tasks to record; empty takes the three Pick tasks")
     episodes: int = setting(8, "episodes to imagine, successes and failures in turn")
     steps: int = setting(0, "control steps to imagine; 0 takes the longest episode")
     plan: bool = setting(
@@ -67,6 +69,8 @@ class ImagineSettings:
         """Check the ranges."""
         positive("episodes", self.episodes)
         non_negative("steps", self.steps)
+        if self.data and self.tasks:
+            raise SettingError("tasks: has no effect with data, whose episodes are drawn; give one of the two")
         one_of("dtype", self.dtype, ("float32", "bfloat16", "auto"))
         one_of("mixing", self.mixing, tuple(MIXES))
         named = chosen_terms(self.rewards, self.weights)
@@ -79,22 +83,23 @@ class ImagineSettings:
 
 
 def main(settings: ImagineSettings) -> dict[str, Any]:
-    """Dream, write videos and filmstrips, measure.
+    """Imagine, write films, filmstrips and a page, measure.
 
     Args:
-        settings: what to dream.
+        settings: what to imagine.
 
     Returns:
-        The metrics: closed-loop PSNR, action-swap ratio, and imagined against real outcomes; of plans their rewards, which stages were
-        accepted (where ``staged.min_reward`` asks for something), and after how many attempts.
+        The metrics: closed-loop PSNR, action-swap ratio, and imagined against real outcomes; of plans their rewards, which
+        stages were accepted (where ``staged.min_reward`` asks for something), and after how many attempts.
     """
     device = resolve_device(settings.device)
-    dataset = EpisodeDataset.open(settings.data)
+    dataset = EpisodeDataset.open(settings.data) if settings.data else None
     with open_run("imagine", settings) as run:
-        model = starting_world_model(
-            settings.world_model, None, dataset.embodiment, seed=settings.seed, device=device
-        ).eval()
+        model = open_world_model(weights_folder(settings.world_model), device).eval()
+        if dataset and dataset.embodiment != model.embodiment:
+            raise SettingError(f"data: {settings.data} is of another robot than the world model {settings.world_model}")
         model.compute_dtype = resolve_dtype(settings.dtype, device)
+        dataset = dataset or own_episodes(run, settings, model)
         episodes = choose_episodes(dataset, settings.episodes, seed=settings.seed)
         if settings.plan:
             return finish_plans(run, settings, model, episodes, dataset.fps, str(device))
@@ -103,16 +108,34 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
         result = replay(model, episodes, actions, seed=settings.seed)
         rule = SuccessRule(model.config.outcome.threshold, model.config.outcome.debounce)
         imagined = outcomes(result, rule)
-        write_pictures(run.path, episodes, result, imagined, fps=dataset.fps / model.frame_stride)
+        swapped = action_swap_ratio(model, episodes, steps, seed=settings.seed, true=result)
         metrics = {
             "episodes": len(episodes),
             **closed_loop_psnr(result),
-            "action_swap_ratio": action_swap_ratio(model, episodes, steps, seed=settings.seed, true=result),
+            "action_swap_ratio": swapped if math.isfinite(swapped) else None,
             **outcome_report(imagined, np.array([succeeds_within(episode, steps) for episode in episodes])),
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
-        console().print(f"videos and filmstrips of {len(episodes)} episodes in {run.path}; {metrics}")
+        page = write_page(
+            run, metrics, episodes, result, imagined, fps=dataset.fps / model.frame_stride, seed=settings.seed
+        )
+        console().print(f"{sentence(metrics)}\nfilms: {run.path / 'videos'}\nreport: {page}", markup=False)
     return metrics
+
+
+def own_episodes(run: RunDirectory, settings: ImagineSettings, model: AnyVideoModel) -> EpisodeDataset:
+    """Record the episodes that no dataset gives, in a stage of the run.
+
+    Raises:
+        SettingError: the embedded suite does not have the world model's robot.
+    """
+    tasks = check_samples(settings.tasks, model.embodiment)
+    stage = run.stage("01-episodes")
+    size = model.config.codec.image_size
+    dataset = record_samples(stage.folder / "dataset", tasks, settings.episodes, seed=settings.seed, image_size=size)
+    if not stage.finished:
+        stage.finish({"episodes": len(dataset)})
+    return dataset
 
 
 def finish_plans(
@@ -132,7 +155,7 @@ def finish_plans(
 
 
 def succeeds_within(episode: Episode, steps: int) -> bool:
-    """Whether the real episode succeeds in the time that was dreamed."""
+    """Whether the real episode succeeds in the time that was imagined."""
     return episode.first_success is not None and episode.first_success <= steps
 
 
@@ -143,15 +166,3 @@ def choose_episodes(dataset: EpisodeDataset, count: int, *, seed: int) -> list[E
     failure = [int(i) for i in order if not dataset.records[i].success]
     turns = [i for k in range(len(dataset)) for group in (success, failure) for i in group[k : k + 1]]
     return [dataset[i] for i in turns[:count]]
-
-
-def write_pictures(
-    folder: Path, episodes: Sequence[Episode], result: Replay, imagined: NDArray[np.bool_], *, fps: float
-) -> None:
-    """Write one side-by-side video and one filmstrip per episode."""
-    words = {True: "success", False: "failure"}
-    for number, episode in enumerate(episodes):
-        title = f"{episode.task}: really {words[episode.success]}, imagined {words[bool(imagined[number])]}"
-        name = f"{number:02d}-{episode.task}-{words[episode.success]}"
-        pair, stride = (result.real[number], result.imagined[number]), result.frame_stride
-        write_pair(folder, name, title, *pair, stride=stride, fps=fps, first=stride)

@@ -44,7 +44,10 @@ TUNED_MEANING = (
 class TrainOfflineSettings:
     """Which data, which algorithm, in which world."""
 
-    data: str = required("Minari id or folder, D4RL .hdf5 file, or with world=latent a LeRobotDataset folder")
+    data: str = required(
+        "Minari id or folder, D4RL .hdf5 file, or with world=latent a LeRobotDataset folder",
+        made_by="worldrl make-dataset",
+    )
     run_dir: str = setting("runs/train-offline", "where everything is written; the agent goes to run_dir/agent")
     seed: int = setting(0, "root of every random stream")
     device: str = setting("cpu", "cpu, cuda, cuda:N or auto")

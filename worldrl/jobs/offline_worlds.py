@@ -256,7 +256,7 @@ def _ensemble(
     if report.stopped == "max_epochs":
         console().print(
             f"world: cut at ensemble_training.max_epochs={report.epochs}, before patience ended its learning; an agent exploits "
-            "the errors of an unfinished world model (docs/offline.md)"
+            "the errors of an unfinished world model (docs/reference/offline-worlds.md)"
         )
     return EnsembleWorld(ensemble, rows.obs, rule, world_config(settings)), report.to_json()
 

@@ -2,7 +2,8 @@
 
 The world is an ensemble of the layer-norm kind, one member per rollout; rollouts end where its uncertainty exceeds a
 quantile of what it is on the data. In the latents of a video world model there are no members, and only time cuts.
-Defaults are a laptop's, measured on own Hopper and HalfCheetah sets (``docs/offline.md``); ``preset=gpu`` takes the published.
+Defaults are a laptop's, measured on own Hopper and HalfCheetah sets (``docs/log/offline-grids.md``);
+``preset=gpu`` takes the published.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ LAPTOP_AGENT = NeubayConfig(
 )
 """NEUBAY for a core and 25 minutes: faster rates and targets, since it takes 15,000 updates and not two million."""
 LAPTOP_TAPES = RecurrentConfig(rows=1024, kept=400_000, rollouts=200, updates_per_step=0.01, horizon=150, history=50)
-"""Short rollouts, so that an update sees several: of whole episodes 1,024 rows hold one or two (docs/offline.md)."""
+"""Short rollouts, so that an update sees several: of whole episodes 1,024 rows hold one or two (docs/reference/neubay.md)."""
 LATENT_TAPES = RecurrentConfig(rows=256, kept=11_520, rollouts=64, updates_per_step=250 / 512)
 """In video latents, where an episode is eight chunks: twenty generations are kept, one is made every 250 updates."""
 LAPTOP_ENSEMBLE = (6, 5, 60)

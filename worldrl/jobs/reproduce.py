@@ -43,7 +43,8 @@ class ReproduceSettings:
     seeds: int | None = setting(None, "how many seeds; null takes the scale's own number")
     workers: int = setting(2, "processes at once, one thread each; 0 computes in this process")
     change: dict[str, int | float | str] = setting(
-        {}, "other numbers or names of the effect, as change.NAME=value (docs/offline.md, docs/two-arms.md)"
+        {},
+        "other numbers or names of the effect, as change.NAME=value (docs/guide/reproductions.md, docs/reference/eva.md)",
     )
 
     def __post_init__(self) -> None:

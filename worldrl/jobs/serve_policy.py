@@ -28,7 +28,7 @@ from worldrl.workers.robotwin_facts import CONFIGS, SIZE
 class ServePolicySettings:
     """Which policy, and where it listens."""
 
-    policy: str = required("folder of a policy of two arms (14 joint targets)")
+    policy: str = required("folder of a policy of two arms (14 joint targets)", made_by="worldrl train-policy")
     host: str = setting("127.0.0.1", "address to listen on")
     port: int = setting(18080, "port; 0 takes a free one")
     exposed: bool = setting(False, "accept connections from other machines, without any password")

@@ -92,7 +92,7 @@ def grasp_check(loop: Loop, number: int, model: AnyVideoModel, demos: Path, prac
     """Learn where the hand must close, or find it learned.
 
     It learns from the round's practice and the demonstrations: with clumsy hands alone, what it knows least is how exact a hand can
-    be (``docs/two-arms.md``). The calibration episodes of the practice measure its error and bound.
+    be (``docs/guide/inverse-dynamics.md``). The calibration episodes of the practice measure its error and bound.
     """
     config = loop.settings.improvement.trust.grasp
     stage, camera = loop.run.stage(reader_stage(number, GRASP)), main_camera(model.embodiment)

@@ -13,6 +13,6 @@ from worldrl.world_models.wan_training import WanTraining
 class WanSettings:
     """Which published weights, how a clip is laid out, and how it is learned."""
 
-    folder: str = setting("", "published Wan weights in diffusers' layout, downloaded beforehand (docs/wan.md)")
+    folder: str = setting("", "published Wan weights in diffusers' layout, downloaded beforehand (docs/guide/wan.md)")
     model: WanConfig = field(default_factory=WanConfig)
     training: WanTraining = field(default_factory=WanTraining)

@@ -77,7 +77,7 @@ class PolicyFacts:
 
 def is_agent(folder: Path) -> bool:
     """Whether a folder holds an agent on vectors; ArtefactError where it holds nothing of worldrl's."""
-    return not is_lerobot_folder(folder) and read_manifest(folder)["kind"] == AGENT
+    return not is_lerobot_folder(folder) and read_manifest(folder, wanted="policy")["kind"] == AGENT
 
 
 def policy_facts(folder: Path) -> PolicyFacts:

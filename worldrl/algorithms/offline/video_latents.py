@@ -2,7 +2,7 @@
 
 A step is a chunk, an episode some ten of them, and success pays 1 and ends it. So returns lie in [0, 1], the entropy of a
 chunk must weigh little beside them, and actors begin as clones: a random one never succeeds, not even in imagination. What
-each of these is worth is in ``docs/offline.md``.
+each of these is worth is in ``docs/log/offline-reproductions-3.md``.
 """
 
 from __future__ import annotations

@@ -105,7 +105,8 @@ QUICK = SimulatorSettings(
 )  # fmt: skip
 SETTINGS: Mapping[str, SimulatorSettings] = {
     "paper": SimulatorSettings(),
-    # Returns differ so much between seeds that these are what the full setting spends its time on (docs/offline.md).
+    # Returns differ so much between seeds that these are what the full setting spends its time on
+    # (docs/log/offline-reproductions-2.md).
     "full": replace(QUICK, seeds=10, episodes=10, asked=2000),
     "quick": QUICK,
     "tiny": SimulatorSettings(

@@ -117,7 +117,8 @@ QUICK = HorizonSettings(
 SETTINGS: Mapping[str, HorizonSettings] = {
     "paper": HorizonSettings(),
     # Where data are plenty, or targets follow a few times only, rollouts of one step promise no more than they earn. How much they
-    # over-estimate differs so much between seeds that these are what the full setting spends its time on (docs/offline.md).
+    # over-estimate differs so much between seeds that these are what the full setting spends its time on
+    # (docs/log/offline-reproductions-2.md).
     "full": replace(QUICK, seeds=10, tests=200),
     "quick": QUICK,
     "tiny": HorizonSettings(

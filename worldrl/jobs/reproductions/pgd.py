@@ -64,7 +64,8 @@ class GuidedSettings:
         episodes: recorded, of 200 steps.
         length: L.
         features: of the diffusion model's first level.
-        model_steps: of its training. A few thousand leave its steps worse than the ensemble's (docs/offline.md).
+        model_steps: of its training. A few thousand leave its steps worse than the ensemble's
+            (docs/log/offline-reproductions-2.md).
         sampler_steps: Heun steps of a draw.
         guidance: coefficient c of the agents' trajectories.
         trajectories: per generation.
@@ -104,7 +105,8 @@ class GuidedSettings:
 
 SETTINGS: Mapping[str, GuidedSettings] = {
     "paper": GuidedSettings(),
-    # After so few updates advantages are mostly the critics' errors, and β = 3 lets IQL fall below the data (docs/offline.md).
+    # After so few updates advantages are mostly the critics' errors, and β = 3 lets IQL fall below the data
+    # (docs/log/offline-grids.md).
     "full": GuidedSettings(
         seeds=10, episodes=30, features=48, model_steps=40_000, trajectories=1024, refresh=5000, model_width=100, updates=40_000, hidden=128,
         temperature=0.5,

@@ -96,7 +96,7 @@ class EnsembleTraining:
         min_epochs: patience does not end it before (RAVL: 350); the first time that it would, the learning rate falls to 0.3
             of itself instead.
         max_epochs: training ends here in any case (MOBILE: 30; NEUBAY: 600 to 2400); 0 for no limit. 100,000 rows of HalfCheetah
-            take about a hundred, and an agent exploits the errors of a world trained for fifteen (docs/offline.md).
+            take about a hundred, and an agent exploits the errors of a world trained for fifteen (docs/log/offline-grids.md).
         checkpoint_epochs: epochs between checkpoints.
     """
 

@@ -9,7 +9,7 @@ exactly where it was, whatever other rows were stepped in between. A start is th
 warm start of the recording is not known, so there the solver starts cold and agrees with the recorded successor to its
 tolerance.
 
-Stepping is a plain loop: two threads would give at most half as much again (``docs/offline.md``, Speed).
+Stepping is a plain loop: two threads would give at most half as much again (``docs/log/offline-speed.md``).
 
 Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` rows of the dataset, ``n`` numbers of a physics state.
 """
