@@ -82,8 +82,9 @@ def test_the_preset_for_libero_changes_something_or_is_refused(
         compose(command, schema, fill(schema, "libero"))
 
 
-def test_the_readme_names_the_commands_of_the_preset_for_libero() -> None:
-    (sentence,) = re.findall(r"`preset=libero` acts in ([^;.]+)", (config_dir().parent / "README.md").read_text())
+def test_the_guide_names_the_commands_of_the_preset_for_libero() -> None:
+    page = (config_dir().parent / "docs" / "guide" / "libero.md").read_text()
+    (sentence,) = re.findall(r"`preset=libero` acts in ([^;.]+)", page)
     assert set(re.findall(r"`([\w-]+)`", sentence)) == {name for name in COMMANDS if "libero" in presets_of(name)}
 
 
@@ -146,8 +147,8 @@ class Optimiser:
     sizes: tuple[int, ...] = (4, 8)
 
     def __post_init__(self) -> None:
-        if self.steps < 0:
-            raise SettingError("steps: must not be negative")
+        if self.steps == 13:
+            raise SettingError("steps: must not be thirteen")
         if not self.sizes:
             raise SettingError("rl.sizes must not be empty")
 
@@ -243,14 +244,18 @@ def test_instances_share_no_default() -> None:
         (["tasks=lift"], r"^tasks must be list of str, got 'lift'; a list is written 'tasks=\[lift\]'$"),
         (["weight.lift=heavy"], "^weight.lift must be str to float, got 'heavy'$"),
         (["preset=big"], "preset: unknown value 'big'; valid names: cpu, gpu, libero, tiny, wan"),
-        (["rl.steps=-1"], "^rl.steps: must not be negative$"),  # a record that does not know where it stands
+        (["rl.steps=-1"], "^rl.steps must be at least 0, got -1; give rl.steps=... in that range$"),
+        (["rl.steps=13"], "^rl.steps: must not be thirteen$"),  # a record that does not know where it stands
         (["rl.sizes=[]"], "^rl.sizes must not be empty$"),  # and one that does
-        (["rate=2"], "rate must be between 0 and 1, got 2.0"),
-        (["rate=nan"], "rate must be between 0 and 1, got nan"),
+        (["rate=2"], r"rate must be in \[0, 1\], got 2.0"),
+        (["rate=nan"], r"rate must be in \[0, 1\], got nan"),
         (["rate=1", "rate=0"], "rate is given twice: '1' and '0'"),
         (["+rate=1"], r"cannot read '\+rate=1'; settings are written key=value"),
         (["~rate"], "cannot read '~rate'"),
         (["rate"], "cannot read 'rate'"),
+        (["rate=${now:%Y}"], r"rate: '\$\{now:%Y\}' is an interpolation; give the value itself"),
+        (["tasks=[a,,b]"], r"tasks: cannot read the list '\[a,,b\]'"),
+        (["tasks=['a]"], "close quotes"),
         (["preset=gpu"], "configs/collect: .*stepz"),
     ],
 )

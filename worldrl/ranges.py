@@ -8,7 +8,7 @@ settings. ``tests/test_ranges.py`` holds that no numeric setting of any command 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -96,16 +96,56 @@ _NAMES: tuple[tuple[Range, str], ...] = (
             "trained_share validation_share discount gamma reward_discount uncertainty_discount cosine power rate"),
     (BELOW_ONE, "action_dropout dropout outcome_dropout ema_decay"),
     (POSITIVE_SHARE, "polyak tau diff"),
-    (POSITIVE, "advantage_clip advantage_max churn_noise clip clip_low clip_high clip_norm dual_clip input_clip largest_temperature "
+    (POSITIVE, "advantage_clip advantage_max churn_noise clip clip_low clip_high clip_norm dual_clip  largest_temperature "
                "log_sigma_std lora_alpha rho sigma_data sigma_high sigma_low sigma_start temperature min_disk_gb "
                "min_memory_gb positive_weight"),
     (NON_NEGATIVE, "action_swap_ratio beta bound_weight churn churn_high churn_low coefficient colour conservative "
                    "dimension_weights distance_penalty diversity eta eta_low fusion gap goal_offset jitter keep_chroma kl "
                    "label_width latent_noise light limit loss_weight memory_noise motion_weight noise noise_weight "
                    "offset_noise outcome_weight_decay penalty psnr refinement_sigma salience shift static_psnr texture "
-                   "warmup weight weight_decay optimistic"),
-    (FINITE, "ceiling floor log_sigma_mean min_reward target_entropy weights"),
+                   "warmup weight weight_decay optimistic input_clip"),
+    (COUNT, "actions actor_every draws kept layers samples states world_batch world_every world_horizon world_steps"),
+    (FROM_ZERO, "history random_actions"),
+    (RATE, "encoder_rate head_rate world_rate"),
+    (SHARE, "expectile expert_fraction mixing quantile radius_max radius_min"),
+    (POSITIVE, "divergence_scale initial_temperature largest_weight softmax_temperature"),
+    (NON_NEGATIVE, "adversary asymmetry conservatism exploration_noise inconsistency kappa least_spread noise_clip noise_policy "
+                   "noise_q noise_spread policy_noise spread spread_decay weight_policy weight_q weight_spread world_decay"),
+    (FINITE, "entropy_per_action ceiling floor log_sigma_mean min_reward target_entropy weights"),
 )  # fmt: skip
 RANGES: dict[str, Range] = {name: range_ for range_, names in _NAMES for name in names.split()}
 """Last word of a setting's name, or its last words with dots, to its range."""
-RANGES |= {"lora.alpha": POSITIVE, "agent.alpha": NON_NEGATIVE}
+RANGES |= {"lora.alpha": POSITIVE, "agent.alpha": NON_NEGATIVE, "recurrent.updates_per_step": POSITIVE}
+
+
+def range_of(key: str) -> Range | None:
+    """Look up the range of a setting; None where the table does not know it.
+
+    Args:
+        key: dotted name, for example ``"training.clip_norm"``; the longest ending that is known decides.
+    """
+    words = key.split(".")
+    return next((RANGES[end] for n in range(len(words)) if (end := ".".join(words[n:])) in RANGES), None)
+
+
+def check_range(key: str, value: Any) -> None:
+    """Require a setting's number, or each of its numbers, to be in its range; other values pass.
+
+    Raises:
+        SettingError: the number is outside.
+    """
+    if isinstance(value, list | tuple):
+        for item in cast("Sequence[Any]", value):
+            check_range(key, item)
+    elif isinstance(value, dict):
+        for item in cast("dict[str, Any]", value).values():
+            check_range(key, item)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        allowed = range_of(key)
+        if allowed is not None and value not in allowed:
+            raise SettingError(f"{key} must be {_rule(allowed, value)}, got {value}; give {key}=... in that range")
+
+
+def _rule(allowed: Range, value: float) -> str:
+    """The range in words; with its guard against absurd requests where that was broken."""
+    return f"{allowed}, and at most {allowed.high:g}" if value > allowed.high >= LARGE else str(allowed)

@@ -30,9 +30,12 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 from worldrl.aliases import hint as other_name
 from worldrl.core.errors import SettingError, nearest
 from worldrl.paths import config_dir
+from worldrl.ranges import check_range
 from worldrl.usage import REQUIRED, bare_hint, describe, type_text, value_at
 
 T = TypeVar("T")
+_ITEM = r"""(?:'[^']*'|"[^"]*"|[^,'"\s](?:[^,]*[^,\s])?)"""
+"""An item of a list of text: quoted, or as typed up to the next comma."""
 COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())
 """What was typed after ``worldrl``; empty when a job is called from Python."""
 
@@ -151,6 +154,10 @@ def compose(command: str, schema: type[T], given: Mapping[str, str]) -> T:
         raise SettingError(
             f"{command} needs {missing[0]}; give {missing[0]}=..., which `{made_by}` makes (see worldrl {command} --help)"
         )
+    if plain.get("run_dir") == "":
+        raise SettingError(f"run_dir must name a folder, got ''; leave it out for runs/{command}")
+    for row in describe(schema):
+        check_range(row.key, value_at(plain, row.key))
     return cast("T", _build(schema, plain))
 
 
@@ -227,10 +234,10 @@ def _check_preset(command: str, preset: str) -> None:
 
 def _check_overrides(
     command: str, schema: type[Any], node: Any, given: Mapping[str, str]
-) -> tuple[dict[str, str | None], list[str]]:
+) -> tuple[dict[str, str | list[str] | None], list[str]]:
     """Check each override on its own; return literal texts by key, and the rest in Hydra's grammar."""
     hints = {row.key: row.hint for row in describe(schema)}
-    literal: dict[str, str | None] = {}
+    literal: dict[str, str | list[str] | None] = {}
     grammar: list[str] = []
     for key, text in given.items():
         if key == "preset":
@@ -241,7 +248,11 @@ def _check_overrides(
         if not owner:
             hint = other_name(command, key) or nearest(key, [*hints, "preset"])
             raise SettingError(f"{command} has no setting {key!r}{hint} (worldrl {command} --help lists all)")
-        if _text_hint(hints[owner], named=key != owner) in (str, Path):
+        if "${" in text and not _takes_text(hints[owner], named=key != owner):
+            raise SettingError(f"{key}: {text!r} is an interpolation; give the value itself")
+        if _is_text_list(hints[owner]) and key == owner:
+            literal[key] = text_items(key, text)
+        elif _text_hint(hints[owner], named=key != owner) in (str, Path):
             # Text is taken as typed: no quoting rules, so paths may hold =, commas, brackets and spaces.
             name, _, rest = key.removeprefix(f"{owner}.").partition(".") if key != owner else (owner, "", "")
             if rest:
@@ -251,6 +262,31 @@ def _check_overrides(
             grammar.append(f"++{key}={text}")
             _check_type(node, key, text, hints[owner])
     return literal, grammar
+
+
+def text_items(key: str, text: str) -> list[str]:
+    """Split ``[a,b]`` into its items as typed; an item with a comma or a bracket at its end stands in quotes.
+
+    Raises:
+        SettingError: no list, an empty item, or a quote that is not closed.
+    """
+    if not (text.startswith("[") and text.endswith("]")):
+        raise SettingError(f"{key} must be list of str, got {text!r}; a list is written '{key}=[{text or 'a'}]'")
+    inner = text[1:-1].strip()
+    if inner and re.fullmatch(rf"{_ITEM}(?:\s*,\s*{_ITEM})*", inner) is None:
+        raise SettingError(
+            f"{key}: cannot read the list {text!r}; separate items by commas, leave none empty, and close quotes"
+        )
+    return [item[1:-1] if item[0] in "'\"" else item for item in re.findall(_ITEM, inner)]
+
+
+def _is_text_list(hint: Any) -> bool:
+    hint = bare_hint(hint)
+    return get_origin(hint) in (list, tuple) and get_args(hint)[0] in (str, Path)
+
+
+def _takes_text(hint: Any, *, named: bool) -> bool:
+    return _is_text_list(hint) or _text_hint(hint, named=named) in (str, Path)
 
 
 def _text_hint(hint: Any, *, named: bool) -> Any:

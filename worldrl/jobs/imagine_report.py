@@ -24,7 +24,7 @@ NAMES = {True: "success", False: "failure"}
 NOTES = (
     "The real rollout is the simulator's. The world model gets its first frame and its actions, and generates the rest.",
     "Imagined outcomes come from the world model's outcome head; real ones from the simulator.",
-    "A handful of episodes shows what imagination looks like. `worldrl evaluate-world-model` measures it.",
+    "A handful of episodes is an illustration. `worldrl evaluate-world-model` measures a world model.",
 )
 
 
