@@ -277,7 +277,16 @@ def test_every_relative_link_leads_somewhere() -> None:
 
 ROW = "| [three rounds](results/train-vla-three-rounds-seed-1.json) | 1 | {} |\n"
 HEAD = "| run | seed | {} |\n|---|---|---|\n"
-TRUE = ["48 % [44, 53]", "48.4 %", "+23.5 [18.4, 28.5]", "+23.5 [+18.4, +28.5]", "80 % [63, 90]", "247/510", "66", "5942"]
+TRUE = [
+    "48 % [44, 53]",
+    "48.4 %",
+    "+23.5 [18.4, 28.5]",
+    "+23.5 [+18.4, +28.5]",
+    "80 % [63, 90]",
+    "247/510",
+    "66",
+    "5942",
+]
 PLANTED = [
     "49 % [44, 53]",  # a digit of the value
     "48 % [45, 53]",  # a digit of the interval
@@ -318,3 +327,15 @@ def test_free_columns_and_code_are_not_figures() -> None:
 def test_a_dead_link_is_caught() -> None:
     text = "[there](results/ablations-loop.json), [not there](results/none.json), `[code](none.md)`\n\n[a]: gone.md\n"
     assert broken_links(text, ROOT / "docs") == ["results/none.json", "gone.md"]
+
+
+def test_every_method_is_in_a_file_that_exists() -> None:
+    named = [
+        path
+        for header, cells in rows((ROOT / "docs" / "methods.md").read_text())
+        for name, cell in zip(header, cells, strict=True)
+        if name == "file"
+        for path in re.findall(r"`([^`]+\.py)`", cell)
+    ]
+    assert named
+    assert [path for path in named if not (ROOT / "worldrl" / path).is_file()] == []
