@@ -67,7 +67,7 @@ def _check_step(where: str, entry: Any, *, overridden: bool) -> None:
     if not isinstance(entry, dict):
         raise ArtefactError(f"{where} must be an object, got {entry!r}; save the policy's processors again")
     step = cast("dict[str, Any]", entry)
-    name, unknown = step.get("registry_name"), sorted(set(map(str, step)) - ENTRY_KEYS)
+    name, unknown = str(step.get("registry_name")), sorted(set(map(str, step)) - ENTRY_KEYS)
     if unknown or name not in STEPS:
         shown = f"key {unknown[0]!r}" if unknown else f"registry_name {name!r}"
         raise ArtefactError(
