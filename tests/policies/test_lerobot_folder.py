@@ -317,6 +317,11 @@ PAYLOAD = {"class": "subprocess.Popen", "config": {"args": ["touch", "ran"]}}
         ({"registry_name": "device_processor", "config": ["x"]}, "config must be an object"),
         ({"registry_name": "tokenizer_processor", "config": {"tokenizer_name": "./model"}}, "must be a hub id"),
         ({"registry_name": "tokenizer_processor", "config": {"tokenizer_name": "../a/b"}}, "must be a hub id"),
+        ({"registry_name": "device_processor", "config": {"trust_remote_code": True}}, "names code"),
+        (
+            {"registry_name": "device_processor", "config": {"x": {"_attn_implementation_internal": "a/b"}}},
+            "names code",
+        ),
         ("subprocess.Popen", "must be an object"),
     ],
 )

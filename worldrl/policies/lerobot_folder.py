@@ -141,8 +141,7 @@ def read_lerobot_folder(folder: Path) -> LerobotFolder:
             raise SettingError(f"{folder / CONFIG}: {name}: {why}")
     _present(folder, WEIGHTS, "the checkpoint")
     check_language_model(folder)
-    if not (folder / VLM).is_dir():
-        check_hub_names(str(folder / CONFIG), config)
+    check_hub_names(str(folder / CONFIG), config, replaced=(folder / VLM).is_dir())
     inputs, outputs = (_features(config[name]) for name in ("input_features", "output_features"))
     _check_processors(folder, config, {**inputs, **outputs})
     _refuse_relative_actions(folder)

@@ -39,6 +39,9 @@ STATE_FILE = re.compile(r"[\w-][\w.-]*\.safetensors")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_NAMES = ("vlm_model_name", "tokenizer_name")
 """Keys of the config and of a step's config that name a model on the hub."""
+CODE_KEYS = frozenset({"auto_map", "custom_pipelines", "custom_generate", "trust_remote_code"})
+ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
+"""Attention that transformers itself contains."""
 LANGUAGE_FILES = frozenset({".json", ".txt", ".model", ".jinja", ".safetensors", ".md"})
 
 
@@ -81,21 +84,23 @@ def _check_step(where: str, entry: Any, *, overridden: bool) -> None:
         raise ArtefactError(
             f"{where}: state_file must be a .safetensors file beside it, got {state!r}; save the processors again"
         )
-    if not overridden:
-        check_hub_names(where, cast("dict[str, Any]", config))
+    check_hub_names(where, cast("dict[str, Any]", config), replaced=overridden)
 
 
-def check_hub_names(where: str, config: Mapping[str, Any]) -> None:
-    """Refuse names of language models that are paths: transformers would read code from there.
+def check_hub_names(where: str, config: Mapping[str, Any], *, replaced: bool) -> None:
+    """Refuse names of code, and names of language models that are paths: transformers would read code from there.
 
     Args:
         where: for messages.
         config: of the policy or of a step.
+        replaced: the folder's own language model takes the place of the one that is named.
 
     Raises:
         ArtefactError: a name that is no hub id.
     """
-    for key in HUB_NAMES:
+    if key := _code_key(config):
+        raise ArtefactError(f"{where}: key {key!r} names code, which is not run; use a policy without it")
+    for key in () if replaced else HUB_NAMES:
         name = config.get(key)
         if name is not None and (not isinstance(name, str) or HUB_ID.fullmatch(name) is None):
             raise ArtefactError(
@@ -127,9 +132,14 @@ def _files(folder: Path) -> Sequence[Path]:
 
 
 def _code_key(value: Any) -> str:
-    """Find a key by which transformers loads classes from files; empty where there is none."""
+    """Find a key by which transformers loads code from files or from the hub; empty where there is none."""
     if isinstance(value, dict):
         held = cast("dict[str, Any]", value)
-        named = next((key for key in ("auto_map", "custom_pipelines", "custom_generate") if held.get(key)), "")
+        named = next((key for key, part in held.items() if part and _names_code(key, part)), "")
         return named or next((found for part in held.values() if (found := _code_key(part))), "")
     return ""
+
+
+def _names_code(key: str, value: Any) -> bool:
+    # CVE-2026-4372: transformers before 5.3 fetches attention code from the repository that such a key names.
+    return key in CODE_KEYS or ("attn_implementation" in key and value not in ATTENTION)
