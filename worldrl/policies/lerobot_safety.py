@@ -142,6 +142,4 @@ def _code_key(value: Any) -> str:
 
 def _names_code(key: str, value: Any) -> bool:
     # CVE-2026-4372: transformers before 5.3 fetches attention code from the repository that such a key names.
-    return key in CODE_KEYS or (
-        "attn_implementation" in key and isinstance(value, str) and value not in ATTENTION
-    )
+    return key in CODE_KEYS or ("attn_implementation" in key and isinstance(value, str) and value not in ATTENTION)

@@ -23,10 +23,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError
 from worldrl.core.optimizer import adamw
+from worldrl.core.typed import from_plain
 from worldrl.core.types import Chunk, Habit, Likelihood, PolicyObs
+from worldrl.core.weights import fitting, load_weights
 from worldrl.nn.text import InstructionEncoder
 from worldrl.nn.vision import ImageEncoder
 from worldrl.policies.exploration import uniform_draws
@@ -271,10 +273,10 @@ class TokenPolicy(nn.Module):
         """
         artefact = read_artefact(folder, kind="policy")
         sizes = {name: value for name, value in artefact.config.items() if name not in (ACTIONS, TRAINED_ON)}
-        with fitting(folder):
+        with fitting(artefact):
             statistics = PolicyStatistics.from_tensors(artefact.tensors, stored_actions(artefact.config), folder)
-            policy = cls(TokenPolicyConfig(**sizes), statistics)
-            policy.load_state_dict(artefact.tensors)
+            policy = cls(from_plain(TokenPolicyConfig, sizes, where="config"), statistics)
+            load_weights(policy, artefact)
             policy.trained_on = artefact.config.get(TRAINED_ON)
         return policy.to(device).eval()
 
