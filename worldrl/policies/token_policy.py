@@ -66,7 +66,15 @@ class TokenPolicyConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name, least in (("chunk_length", 1), ("bins", 2), ("width", 1), ("keypoints", 1), ("hidden", 1)):
+        for name, least in (
+            ("chunk_length", 1),
+            ("bins", 2),
+            ("width", 1),
+            ("keypoints", 1),
+            ("hidden", 1),
+            ("blocks", 0),
+            ("text_width", 1),
+        ):
             if getattr(self, name) < least:
                 raise SettingError(f"policy.{name}: must be at least {least}, received {getattr(self, name)}")
         if self.image_size < 8 or self.image_size % 8:
