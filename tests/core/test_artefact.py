@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from worldrl.core.artefact import (
+    Artefact,
     artefact_hash,
-    fitting,
     parent,
     read_artefact,
     read_config,
@@ -19,6 +19,7 @@ from worldrl.core.artefact import (
 from worldrl.core.errors import ArtefactError
 from worldrl.core.jsonfile import digest
 from worldrl.core.rng import stream
+from worldrl.core.weights import fitting
 
 CONFIG = {"width": 64, "lr": 1e-5, "names": ["a", "ü"], "nested": {"flag": True, "none": None}}
 
@@ -257,11 +258,14 @@ def edit_manifest(folder: Path, files: dict[str, bytes] | None = None, **changes
 def test_what_does_not_fit_this_version_names_its_folder(error):
     with (
         pytest.raises(ArtefactError, match=r"some/policy: .* do not fit this version: .*width"),
-        fitting(Path("some/policy")),
+        fitting(Artefact(Path("some/policy"), "policy", {}, {}, {})),
     ):
         raise error
 
 
 def test_an_error_that_is_already_told_is_not_told_twice():
-    with pytest.raises(ArtefactError, match=r"^statistics are missing$"), fitting(Path("some/policy")):
+    with (
+        pytest.raises(ArtefactError, match=r"^statistics are missing$"),
+        fitting(Artefact(Path("some/policy"), "policy", {}, {}, {})),
+    ):
         raise ArtefactError("statistics are missing")

@@ -262,3 +262,60 @@ def test_observation_bounds_are_the_environments(tmp_path: Path) -> None:
     folder = write_minari(tmp_path, make(), observation_space=box, **BY)
     stored = minari.MinariDataset(folder / "data").observation_space
     assert stored == box
+
+
+def respecify(written: Path, **changes: Any) -> None:
+    """Change the environment that a dataset names."""
+    file = written / "data" / "metadata.json"
+    body = json.loads(file.read_text())
+    spec = json.loads(body["env_spec"]) | changes
+    file.write_text(json.dumps(body | {"env_spec": json.dumps(spec)}))
+
+
+def test_a_module_in_an_id_is_never_imported(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``gymnasium.make("module:Env-v0")`` imports the module."""
+    (tmp_path / "planted.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    respecify(written, id="planted:Pendulum-v1")
+    with pytest.raises(ArtefactError, match="'planted:Pendulum-v1' would import code"):
+        open_trajectories(str(written))
+    assert open_trajectories(str(written), env_id="Pendulum-v1").info.env_id == "Pendulum-v1"
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "allowed"),
+    [
+        ({"g": 9.5}, True),
+        ({"reward_type": "sparse", "maze_map": [[1, "r"], [0, 1]]}, True),
+        ({"tasks_to_complete": ["slide cabinet", "kettle"]}, True),
+        ({"xml_file": "/etc/passwd"}, False),
+        ({"reward_type": "/etc/passwd"}, False),
+        ({"render_mode": "human"}, False),
+        ({"reward_type": {"a": 1}}, False),
+        (["g"], False),
+    ],
+)
+def test_arguments_from_data_are_of_an_allow_list(written: Path, kwargs: Any, allowed: bool) -> None:
+    respecify(written, kwargs=kwargs)
+    if allowed:
+        assert open_trajectories(str(written)).info.env_kwargs == kwargs
+        assert open_trajectories(str(written), env_id="Pendulum-v1").info.env_kwargs == kwargs
+        return
+    with pytest.raises(ArtefactError, match=r"is not allowed from data; give env=Pendulum-v1"):
+        open_trajectories(str(written))
+    assert open_trajectories(str(written), env_id="Pendulum-v1").info.env_kwargs == {}  # the advice works
+
+
+@pytest.mark.parametrize("limit", [0, -1, 1.5, "50", True])
+def test_a_stored_time_limit_is_a_positive_number(written: Path, limit: Any) -> None:
+    respecify(written, max_episode_steps=limit)
+    with pytest.raises(ArtefactError, match="max_episode_steps of its env_spec must be a positive number"):
+        open_trajectories(str(written))
+
+
+def test_naming_the_environment_replaces_its_wrappers(written: Path) -> None:
+    """An environment that Stable-Baselines3's Monitor wrapped can be made as registered."""
+    respecify(written, additional_wrappers=[{"name": "Monitor", "entry_point": "sb3:Monitor", "kwargs": {}}])
+    assert open_trajectories(str(written)).info.env_wrappers == ("Monitor",)
+    assert open_trajectories(str(written), env_id="Pendulum-v1").info.env_wrappers == ()

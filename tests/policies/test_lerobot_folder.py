@@ -292,3 +292,68 @@ def test_actions_counted_from_the_measured_state_are_refused(folder, enabled):
         SettingError, match=r"postprocessor.json: step 'absolute_actions_processor' counts actions from"
     ):
         read_lerobot_folder(folder)
+
+
+def edit(folder, file, change):
+    """Change a JSON file of the folder in place."""
+    body = json.loads((folder / file).read_text())
+    change(body)
+    (folder / file).write_text(json.dumps(body))
+
+
+PAYLOAD = {"class": "subprocess.Popen", "config": {"args": ["touch", "ran"]}}
+
+
+@pytest.mark.parametrize("file", ["policy_preprocessor.json", "policy_postprocessor.json"])
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (PAYLOAD, "key 'class' is refused"),
+        ({**PAYLOAD, "registry_name": "normalizer_processor"}, "key 'class' is refused"),
+        ({"registry_name": "gym_hil_adapter_processor"}, "registry_name 'gym_hil_adapter_processor' is refused"),
+        ({"registry_name": ["normalizer_processor"]}, "is refused"),
+        ({"registry_name": "device_processor", "state_file": "../secret.safetensors"}, "state_file must be"),
+        ({"registry_name": "device_processor", "state_file": "/etc/passwd"}, "state_file must be"),
+        ({"registry_name": "device_processor", "config": ["x"]}, "config must be an object"),
+        ({"registry_name": "tokenizer_processor", "config": {"tokenizer_name": "./model"}}, "must be a hub id"),
+        ({"registry_name": "tokenizer_processor", "config": {"tokenizer_name": "../a/b"}}, "must be a hub id"),
+        ({"registry_name": "device_processor", "config": {"trust_remote_code": True}}, "names code"),
+        (
+            {"registry_name": "device_processor", "config": {"x": {"_attn_implementation_internal": "a/b"}}},
+            "names code",
+        ),
+        ("subprocess.Popen", "must be an object"),
+    ],
+)
+def test_a_step_that_could_run_code_is_refused_before_lerobot_sees_it(folder, file, step, words):
+    """huggingface/lerobot 4219: lerobot calls a step's class before it checks it."""
+    edit(folder, file, lambda body: body["steps"].append(step))
+    with pytest.raises(ArtefactError, match=rf"{file}: step 1.*{words}"):
+        read_lerobot_folder(folder)
+    edit(folder, file, lambda body: body.update(steps={"0": step}))
+    with pytest.raises(ArtefactError, match="'steps' must be a list"):
+        read_lerobot_folder(folder)
+
+
+def test_the_command_line_refuses_it_too(folder, tmp_path, capsys):
+    edit(folder, "policy_preprocessor.json", lambda body: body["steps"].insert(0, PAYLOAD))
+    assert main(["benchmark", f"policy={folder}", "suite=libero_spatial", f"run_dir={tmp_path / 'run'}"]) == 2
+    assert "key 'class' is refused" in " ".join(capsys.readouterr().err.split())
+
+
+def test_language_models_are_hub_ids_or_data_beside_the_policy(folder):
+    edit(folder, "config.json", lambda body: body.update(vlm_model_name="/tmp/model"))
+    with pytest.raises(ArtefactError, match="vlm_model_name must be a hub id"):
+        read_lerobot_folder(folder)
+    (folder / "vlm").mkdir()
+    (folder / "vlm" / "config.json").write_text('{"model_type": "smolvlm", "vision_config": {}}')
+    assert read_lerobot_folder(folder).kind == "smolvla"  # the folder replaces the name
+    (folder / "vlm" / "config.json").write_text('{"vision_config": {"auto_map": {"AutoModel": "code.Model"}}}')
+    with pytest.raises(ArtefactError, match="key 'auto_map' names code"):
+        read_lerobot_folder(folder)
+    (folder / "vlm" / "config.json").unlink()
+    for name in ("modeling.py", "weights.bin"):
+        (folder / "vlm" / name).write_text("raise SystemExit")
+        with pytest.raises(ArtefactError, match=f"{name}: is refused"):
+            read_lerobot_folder(folder)
+        (folder / "vlm" / name).unlink()

@@ -12,6 +12,7 @@ Shapes legend: ``A`` numbers of an action, and of a command; ``G`` grippers, ``S
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
+from worldrl.core.typed import from_plain
 
 LEFT_FINGER, RIGHT_FINGER = 6, 7
 """Where LIBERO's state has the two finger positions (m); the right one counts negative."""
@@ -58,6 +60,10 @@ class ActionSpec:
                 raise SettingError(
                     f"actions.{name}: needs one value for each of {self.names}, got {getattr(self, name)}"
                 )
+        if not all(
+            map(math.isfinite, (*self.low, *self.high, self.gripper_open, self.gripper_closed, self.opening_unit))
+        ):
+            raise SettingError(f"actions: bounds and gripper values must be finite, got {self.low} and {self.high}")
         if any(low >= high for low, high in zip(self.low, self.high, strict=True)):
             raise SettingError(f"actions.low must lie below actions.high, got {self.low} and {self.high}")
         if any(not 0 <= place < len(self.names) for place in self.grippers):
@@ -65,12 +71,8 @@ class ActionSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ActionSpec:
-        """Rebuild from :meth:`to_json`."""
-        low, high = (tuple(float(number) for number in data[name]) for name in ("low", "high"))
-        names, targets = tuple(str(name) for name in data["names"]), tuple(bool(flag) for flag in data["targets"])
-        grippers = tuple(int(place) for place in data["grippers"])
-        opened, closed, unit = (float(data[name]) for name in ("gripper_open", "gripper_closed", "opening_unit"))
-        return cls(names, low, high, targets, grippers, opened, closed, unit)
+        """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong range."""
+        return from_plain(cls, dict(data), where="actions")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

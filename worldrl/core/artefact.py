@@ -8,8 +8,7 @@ written, and a config that names an import path or an interpolation is refused.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +23,7 @@ from worldrl.core.errors import ArtefactError
 from worldrl.core.jsonfile import digest, json_bytes, plain, read_json
 from worldrl.core.renames import current_config
 from worldrl.core.tensorfile import load_tensors, save_tensors, tensor_bytes
+from worldrl.core.typed import from_plain
 
 SCHEMA = 1
 CONFIG, MODEL, MANIFEST = "config.json", "model.safetensors", "manifest.json"
@@ -38,8 +38,31 @@ MAKERS = {
 """Kind of artefact to the command that makes one, for whoever has none yet."""
 PICKLES = frozenset({".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".joblib", ".distcp"})
 """Suffixes whose usual content is a pickle, which runs code when it is loaded."""
+MAX_NAME = 1024
 CODE_KEYS = frozenset({"_target_", "_partial_", "_args_", "_recursive_", "_convert_"})
 """Keys by which Hydra turns a config into calls."""
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file of an artefact, as its manifest lists it."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What ``manifest.json`` holds; releases differ in what they add, so unknown keys of a valid digest are not refused."""
+
+    schema: int
+    kind: str
+    files: dict[str, _File]
+    parents: list[dict[str, str]]
+    restore_float32: list[str]
+    worldrl: str = ""
+    created: str = ""
+    store_dtype: str | None = None
 
 
 @dataclass(frozen=True)
@@ -141,15 +164,6 @@ def read_artefact(folder: Path, *, kind: str) -> Artefact:
     return Artefact(folder, kind, config, tensors, manifest)
 
 
-@contextmanager
-def fitting(folder: Path) -> Generator[None]:
-    """Name the folder where its config and weights make no module of this version: what goes wrong within becomes an ArtefactError."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise ArtefactError(f"{folder}: config and weights do not fit this version: {error}") from error
-
-
 def read_config(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
     """Read an artefact's config without its tensors; of its files, only the config is verified.
 
@@ -199,6 +213,8 @@ def read_manifest(folder: Path, *, kind: str | None = None, wanted: str = "") ->
         raise ArtefactError(
             f"{folder / MANIFEST}: its digest does not match its content; it was altered: make it again"
         )
+    known = {name: value for name, value in body.items() if name in _Manifest.__dataclass_fields__}
+    from_plain(_Manifest, known, where=str(folder / MANIFEST), error=ArtefactError)
     if kind is not None and manifest["kind"] != kind:
         raise ArtefactError(
             f"{folder}: holds a {manifest['kind']!r}, expected a {kind!r}; give the folder of a {kind!r}"
@@ -321,8 +337,13 @@ def _verify_file(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
 
 def _inside(folder: Path, name: str) -> Path:
     """Resolve a name from a manifest, links included, and make sure that it stays in the folder."""
+    if "\0" in name or len(name) > MAX_NAME:
+        raise ArtefactError(f"{folder}: file name {name[:40]!r} holds a NUL or is too long; make the artefact again")
     root = folder.resolve()
-    path = (root / name).resolve()
+    try:
+        path = (root / name).resolve()
+    except (OSError, RuntimeError) as reason:  # a link to itself
+        raise ArtefactError(f"{folder}: file {name!r} cannot be read ({reason}); copy the folder again") from reason
     if not name or not path.is_relative_to(root) or path == root or path == root / MANIFEST:
         raise ArtefactError(
             f"{folder}: file name {name!r} must lie inside the folder; use a relative name without '..'"

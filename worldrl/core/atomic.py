@@ -16,10 +16,12 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from worldrl.core.errors import ArtefactError, RunDirectoryError, WorldrlError
 
@@ -41,7 +43,7 @@ DISK_ERRORS = frozenset(
         errno.ELOOP,
     }
 )
-IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR})
+IN_THE_WAY = frozenset({errno.EEXIST, errno.ENOTDIR, errno.ELOOP})
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
@@ -70,6 +72,31 @@ def write_file(path: Path, data: bytes, *, error: type[WorldrlError] = RunDirect
         finally:
             os.close(descriptor)
         _sync(path.parent)
+
+
+def open_regular(path: Path, flags: int) -> int:
+    """Open a file to write into it, and never what a link, a pipe or a device leads to.
+
+    Args:
+        path: the file.
+        flags: of ``os.open``, for example ``os.O_WRONLY | os.O_CREAT``.
+
+    Returns:
+        The descriptor.
+
+    Raises:
+        OSError: as ``os.open``; ELOOP for a link, EEXIST for what is no regular file.
+    """
+    descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EEXIST, "is no regular file", str(path))
+    return descriptor
+
+
+def open_to_append(path: Path) -> IO[bytes]:
+    """Open a file to append to it, as :func:`open_regular` does; made if missing."""
+    return os.fdopen(open_regular(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "ab")
 
 
 @contextmanager

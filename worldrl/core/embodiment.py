@@ -13,6 +13,7 @@ Shapes legend: ``A`` numbers of an action and of a command.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,6 +22,8 @@ import torch
 from torch import Tensor
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec, joint_targets
+from worldrl.core.errors import SettingError
+from worldrl.core.typed import from_plain
 
 STATE_NAMES = ("x", "y", "z", "rx", "ry", "rz", "finger_left", "finger_right")
 COMMAND_NAMES = ("x", "y", "z", "rx", "ry", "rz", "gripper")
@@ -47,13 +50,16 @@ class Embodiment:
     max_rotation: float
     control_hz: float
 
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("position_scale", "rotation_scale", "max_rotation", "control_hz"):
+            _require_positive(name, getattr(self, name))
+        _require_ordered("workspace", self.workspace_low, self.workspace_high)
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Embodiment:
-        """Rebuild from :meth:`to_json`."""
-        x, y, z = (float(v) for v in data["workspace_low"])
-        a, b, c = (float(v) for v in data["workspace_high"])
-        rest: dict[str, Any] = {k: float(v) for k, v in data.items() if not k.startswith("workspace_")}
-        return cls(workspace_low=(x, y, z), workspace_high=(a, b, c), **rest)
+        """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong range."""
+        return from_plain(cls, dict(data), where="embodiment")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
@@ -101,11 +107,19 @@ class JointEmbodiment:
     max_speed: tuple[float, ...]
     control_hz: float
 
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not self.names or not len(self.names) == len(self.low) == len(self.high) == len(self.max_speed):
+            raise SettingError(f"embodiment: needs low, high and max_speed for each of {self.names}")
+        for speed in (*self.max_speed, self.control_hz):
+            _require_positive("max_speed and control_hz", speed)
+        _require_ordered("joints", self.low, self.high)
+
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> JointEmbodiment:
-        """Rebuild from :meth:`to_json`."""
-        low, high, speed = (tuple(float(v) for v in data[name]) for name in ("low", "high", "max_speed"))
-        return cls(tuple(str(name) for name in data["names"]), low, high, speed, float(data["control_hz"]))
+        """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong range."""
+        own = {name: value for name, value in data.items() if name != "kind"}
+        return from_plain(cls, own, where="embodiment")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values; ``kind`` tells them from an :class:`Embodiment`'s."""
@@ -133,6 +147,16 @@ class JointEmbodiment:
 
 
 AnyEmbodiment = Embodiment | JointEmbodiment
+
+
+def _require_positive(name: str, value: float) -> None:
+    if not (math.isfinite(value) and value > 0):
+        raise SettingError(f"embodiment.{name}: must be positive, got {value}; write the robot's own")
+
+
+def _require_ordered(name: str, low: tuple[float, ...], high: tuple[float, ...]) -> None:
+    if not all(math.isfinite(a) and math.isfinite(b) and a < b for a, b in zip(low, high, strict=True)):
+        raise SettingError(f"embodiment.{name}: low must lie below high in each number, got {low} and {high}")
 
 
 def embodiment_from_json(data: Mapping[str, Any]) -> AnyEmbodiment:

@@ -12,7 +12,7 @@ import socket
 from datetime import UTC, datetime
 from pathlib import Path
 
-from worldrl.core.atomic import disk_errors
+from worldrl.core.atomic import disk_errors, open_regular
 from worldrl.core.errors import RunDirectoryError
 
 
@@ -30,7 +30,7 @@ def take_lock(file: Path, command: str) -> int:
         RunDirectoryError: another process has it (the message names it), or the file system has no locks.
     """
     with disk_errors(file, needed=0, error=RunDirectoryError):
-        lock = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+        lock = open_regular(file, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         owner = {

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import multiprocessing
@@ -23,7 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, T
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from worldrl.core.atomic import disk_errors, write_file
+from worldrl.core.atomic import disk_errors, open_to_append, write_file
 from worldrl.core.errors import RunDirectoryError
 from worldrl.core.jsonfile import parse_json
 
@@ -115,7 +116,7 @@ class MetricLog:
 
     def _open(self) -> Any:
         with disk_errors(self.path, needed=0, error=RunDirectoryError):
-            return self.path.open("a", buffering=1, encoding="utf-8")
+            return io.TextIOWrapper(open_to_append(self.path), encoding="utf-8", line_buffering=True)
 
     def _drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
         """Rewrite the file without the unwanted lines and without a last line that was cut short."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from worldrl.core.atomic import open_regular, open_to_append
 from worldrl.core.errors import ArtefactError
 
 PARTIAL_SUFFIX = ".partial"
@@ -38,7 +39,7 @@ def write_durably(path: Path, content: bytes) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
-    with partial.open("wb") as file:
+    with os.fdopen(open_regular(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
@@ -58,7 +59,7 @@ def append_durably(path: Path, content: bytes) -> None:
     """
     length = path.stat().st_size
     try:
-        with path.open("ab") as file:
+        with open_to_append(path) as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
@@ -79,7 +80,7 @@ def writer_lock(path: Path, purpose: str) -> Iterator[None]:
         ArtefactError: another process (or another writer in this one) holds the lock.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
+    with open_to_append(path) as file:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

@@ -27,12 +27,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
+from worldrl.core.weights import fitting, load_weights
 from worldrl.evaluation.probe_frames import CENTIMETRES, ProbeFrames, shifted, softened
 from worldrl.nn.blocks import Mlp
 from worldrl.nn.vision import ImageEncoder, colour_jitter
@@ -183,11 +184,11 @@ class PositionProbe(nn.Module):
     def load(cls, folder: Path, device: torch.device | str) -> PositionProbe:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        with fitting(folder):
+        with fitting(artefact):
             config = artefact.config
             learned = {(task, index, state, seed) for task, index, state, seed in config["learned"]}
             probe = cls(ProbeSettings(**config["sizes"]), config["tasks"], config["names"], learned)
-            probe.load_state_dict(artefact.tensors)
+            load_weights(probe, artefact)
         return probe.to(device).eval()
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from worldrl.core.atomic import write_file
+from worldrl.core.atomic import open_to_append, write_file
 from worldrl.core.bootstrap import Bootstrap, suite_score
 from worldrl.core.errors import ArtefactError, ProtocolError
 from worldrl.core.jsonfile import parse_json, read_json, write_json
@@ -254,7 +254,7 @@ class EvalLog:
         """Keep an outcome; when this returns, it survives a crash."""
         self.outcomes.append(outcome)
         if self._path is not None:
-            with self._path.open("ab") as file:
+            with open_to_append(self._path) as file:
                 file.write(_line(outcome))
                 file.flush()
                 os.fsync(file.fileno())

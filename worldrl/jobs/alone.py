@@ -8,7 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from worldrl.core.atomic import disk_errors
+from worldrl.core.atomic import disk_errors, open_regular
 from worldrl.core.errors import RunDirectoryError
 
 LOCK = "lock"
@@ -31,7 +31,7 @@ def alone_in(folder: Path) -> Generator[Path]:
     """
     with disk_errors(folder, needed=0, error=RunDirectoryError):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        lock = open_regular(folder / LOCK, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield folder

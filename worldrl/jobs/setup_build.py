@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from worldrl.core.atomic import open_to_append
 from worldrl.core.errors import WorkerEnvironmentError
 from worldrl.core.log import console
 from worldrl.rollout.environments import LOCKS, RECORD, Lock, built_folder, interpreter, noted_lock, used_lock
@@ -122,7 +123,7 @@ def run_step(title: str, command: Sequence[str], log: Path) -> None:
     """
     say(title)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
-    with log.open("ab") as file:
+    with open_to_append(log) as file:
         file.write(f"\n== {title}: {' '.join(command)}\n".encode())
         file.flush()
         code = subprocess.run(

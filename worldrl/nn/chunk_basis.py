@@ -16,8 +16,9 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError
+from worldrl.core.weights import fitting, load_weights
 
 KIND = "chunk-basis"
 REACH_SHARE = 0.995
@@ -95,7 +96,7 @@ class ChunkBasis(nn.Module):
     def load(cls, folder: Path) -> Self:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        with fitting(folder):
+        with fitting(artefact):
             basis = cls(**artefact.config)
-            basis.load_state_dict(artefact.tensors)
+            load_weights(basis, artefact)
         return basis

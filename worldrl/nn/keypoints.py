@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError
+from worldrl.core.weights import fitting, load_weights
 from worldrl.nn.convolution import convolution
 from worldrl.nn.vision import cell_coordinates, read_points
 
@@ -109,7 +110,7 @@ class KeypointEncoder(nn.Module):
     def load(cls, folder: Path) -> Self:
         """Read :meth:`save`'s folder, frozen; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        with fitting(folder):
+        with fitting(artefact):
             encoder = cls(**artefact.config)
-            encoder.load_state_dict(artefact.tensors)
+            load_weights(encoder, artefact)
         return encoder.frozen()

@@ -27,10 +27,17 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec, suite_actions
 from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.jsonfile import digest, read_json, write_json
 from worldrl.core.tensorfile import load_tensors
+from worldrl.policies.lerobot_safety import (
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    VLM,
+    check_hub_names,
+    check_language_model,
+    processor_steps,
+)
 from worldrl.workers import robotwin_facts
 
 CONFIG, WEIGHTS, OURS, HEAD = "config.json", "model.safetensors", "worldrl.json", "worldrl_head.safetensors"
-PREPROCESSOR, POSTPROCESSOR = "policy_preprocessor.json", "policy_postprocessor.json"
 TYPES = ("act", "diffusion", "pi0", "smolvla")
 WINDOWED = "diffusion"
 """The kind that looks at several observations."""
@@ -133,6 +140,8 @@ def read_lerobot_folder(folder: Path) -> LerobotFolder:
         if config.get(name):
             raise SettingError(f"{folder / CONFIG}: {name}: {why}")
     _present(folder, WEIGHTS, "the checkpoint")
+    check_language_model(folder)
+    check_hub_names(str(folder / CONFIG), config, replaced=(folder / VLM).is_dir())
     inputs, outputs = (_features(config[name]) for name in ("input_features", "output_features"))
     _check_processors(folder, config, {**inputs, **outputs})
     _refuse_relative_actions(folder)
@@ -235,8 +244,8 @@ def _check_processors(folder: Path, config: Mapping[str, Any], features: Mapping
 def _refuse_relative_actions(folder: Path) -> None:
     """From 0.5 on lerobot may save chunks counted from the measured state: its two processors must then be coupled."""
     for file in (PREPROCESSOR, POSTPROCESSOR):
-        for entry in read_json(folder / file, error=ArtefactError)["steps"]:
-            name = str(entry.get("registry_name"))
+        for entry in processor_steps(folder, file):
+            name = entry["registry_name"]
             if name in _RELATIVE and entry.get("config", {}).get("enabled", False):
                 raise SettingError(
                     f"{folder / file}: step {name!r} counts actions from the measured state, which is not done here; "
@@ -255,8 +264,9 @@ def _statistics(folder: Path, mode: str) -> tuple[str, ...]:
 def _held_statistics(folder: Path, file: str, step: str) -> set[str]:
     """Names of the statistics that a processor's (un)normalising steps have."""
     held: set[str] = set()
-    for entry in read_json(_present(folder, file, "the saved processor"), error=ArtefactError)["steps"]:
-        if entry.get("registry_name") == step and "state_file" in entry:
+    _present(folder, file, "the saved processor")
+    for entry in processor_steps(folder, file):
+        if entry["registry_name"] == step and "state_file" in entry:
             held |= load_tensors(_present(folder, entry["state_file"], "the processor's statistics")).keys()
     return held
 

@@ -27,13 +27,12 @@ from worldrl.policies.lerobot_folder import (
     CONFIG,
     HEAD,
     OURS,
-    POSTPROCESSOR,
-    PREPROCESSOR,
     WEIGHTS,
     LerobotFolder,
     read_lerobot_folder,
 )
 from worldrl.policies.lerobot_release import Release, installed_release, served_config
+from worldrl.policies.lerobot_safety import POSTPROCESSOR, PREPROCESSOR, VLM, processor_steps
 from worldrl.policies.lerobot_samplers import (
     LOG_STD,
     DiffusionSampler,
@@ -45,8 +44,6 @@ from worldrl.policies.lerobot_samplers import (
 from worldrl.policies.one_step import StepSampler
 
 PACKAGES = ("lerobot", "torch", "transformers", "diffusers")
-VLM = "vlm"
-"""Folder inside a policy's folder that may hold the language model's config and tokenizer: nothing is then looked up by name."""
 LANGUAGE_MODELS = {"smolvla": "HuggingFaceTB/SmolVLM2-500M-Video-Instruct", "pi0": "google/paligemma-3b-pt-224"}
 """Which one a kind names unless its config says otherwise."""
 _OPERATORS: list[Any] = []  # keeps the declared operators alive
@@ -167,8 +164,7 @@ class LerobotNetwork:
         return before, after
 
     def _has_step(self, name: str) -> bool:
-        steps = read_json(self.folder.path / PREPROCESSOR, error=ArtefactError)["steps"]
-        return any(step.get("registry_name") == name for step in steps)
+        return any(step["registry_name"] == name for step in processor_steps(self.folder.path, PREPROCESSOR))
 
     def _make_sampler(self) -> StepSampler:
         kind, config = self.folder.kind, self.policy.config

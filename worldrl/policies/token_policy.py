@@ -23,10 +23,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError
 from worldrl.core.optimizer import adamw
+from worldrl.core.typed import from_plain
 from worldrl.core.types import Chunk, Habit, Likelihood, PolicyObs
+from worldrl.core.weights import fitting, load_weights
 from worldrl.nn.text import InstructionEncoder
 from worldrl.nn.vision import ImageEncoder
 from worldrl.policies.exploration import uniform_draws
@@ -64,7 +66,15 @@ class TokenPolicyConfig:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name, least in (("chunk_length", 1), ("bins", 2), ("width", 1), ("keypoints", 1), ("hidden", 1)):
+        for name, least in (
+            ("chunk_length", 1),
+            ("bins", 2),
+            ("width", 1),
+            ("keypoints", 1),
+            ("hidden", 1),
+            ("blocks", 0),
+            ("text_width", 1),
+        ):
             if getattr(self, name) < least:
                 raise SettingError(f"policy.{name}: must be at least {least}, got {getattr(self, name)}")
         if self.image_size < 8 or self.image_size % 8:
@@ -271,10 +281,10 @@ class TokenPolicy(nn.Module):
         """
         artefact = read_artefact(folder, kind="policy")
         sizes = {name: value for name, value in artefact.config.items() if name not in (ACTIONS, TRAINED_ON)}
-        with fitting(folder):
+        with fitting(artefact):
             statistics = PolicyStatistics.from_tensors(artefact.tensors, stored_actions(artefact.config), folder)
-            policy = cls(TokenPolicyConfig(**sizes), statistics)
-            policy.load_state_dict(artefact.tensors)
+            policy = cls(from_plain(TokenPolicyConfig, sizes, where="config"), statistics)
+            load_weights(policy, artefact)
             policy.trained_on = artefact.config.get(TRAINED_ON)
         return policy.to(device).eval()
 

@@ -28,14 +28,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
+from worldrl.core.typed import from_plain
 from worldrl.core.types import ImaginedVideos
+from worldrl.core.weights import fitting, load_weights
 from worldrl.nn.stacked import StackedLinear, fan_in_uniform
 from worldrl.nn.text import InstructionEncoder
 from worldrl.rewards.basis import check_frame_time, check_terms
@@ -204,10 +206,10 @@ class ExecutionCritic(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> ExecutionCritic:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        with fitting(folder):
-            sizes = ExecutionConfig(**artefact.config["sizes"])
+        with fitting(artefact):
+            sizes = from_plain(ExecutionConfig, artefact.config["sizes"], where="sizes")
             critic = cls(sizes, artefact.config["frames"], artefact.config["width"])
-            critic.load_state_dict(artefact.tensors)
+            load_weights(critic, artefact)
         return critic.to(device).eval()
 
 

@@ -30,14 +30,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
+from worldrl.core.typed import from_plain
 from worldrl.core.types import ImaginedVideos
+from worldrl.core.weights import fitting, load_weights
 from worldrl.nn.blocks import Mlp
 from worldrl.rewards.basis import REAL_SHARE, check_frame_time, check_terms
 from worldrl.rewards.inverse_dynamics import IDM_FOLDER, InverseDynamics
@@ -175,9 +177,11 @@ class FeaturePredictor(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> FeaturePredictor:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        with fitting(folder):
-            predictor = cls(ForesightConfig(**artefact.config["sizes"]), artefact.config["width"])
-            predictor.load_state_dict(artefact.tensors)
+        with fitting(artefact):
+            predictor = cls(
+                from_plain(ForesightConfig, artefact.config["sizes"], where="sizes"), artefact.config["width"]
+            )
+            load_weights(predictor, artefact)
         return predictor.to(device).eval()
 
 

@@ -31,14 +31,16 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
 from worldrl.core.actions import ActionSpec
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.fit import FitReport, fit_module
 from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
+from worldrl.core.typed import from_plain
 from worldrl.core.types import Episode
+from worldrl.core.weights import fitting, load_weights
 from worldrl.nn.blocks import Mlp
 from worldrl.nn.text import InstructionEncoder
 from worldrl.nn.vision import ImageEncoder, colour_jitter
@@ -249,10 +251,13 @@ class GraspDynamics(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> GraspDynamics:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        with fitting(folder):
-            sizes, actions = GraspConfig(**artefact.config["sizes"]), ActionSpec.from_json(artefact.config["actions"])
+        with fitting(artefact):
+            sizes, actions = (
+                from_plain(GraspConfig, artefact.config["sizes"], where="sizes"),
+                ActionSpec.from_json(artefact.config["actions"]),
+            )
             grasp = cls(sizes, actions, artefact.config.get("closes", ()))  # older folders do not say
-            grasp.load_state_dict(artefact.tensors)
+            load_weights(grasp, artefact)
         return grasp.to(device).eval()
 
 

@@ -22,10 +22,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.learned import Learned
+from worldrl.core.typed import from_plain
 from worldrl.core.types import ImaginedVideos
+from worldrl.core.weights import fitting, load_weights
 from worldrl.nn.backbone import BackboneEncoder
 from worldrl.nn.blocks import Mlp
 from worldrl.nn.vision import ImageEncoder
@@ -209,10 +211,10 @@ class InverseDynamics(nn.Module):
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         config = artefact.config
-        with fitting(folder):
+        with fitting(artefact):
             columns = [Column(**column) for column in config["columns"]]
-            idm = cls(IdmConfig(**config["sizes"]), columns, config["frame_stride"])
-            idm.load_state_dict(artefact.tensors)
+            idm = cls(from_plain(IdmConfig, config["sizes"], where="sizes"), columns, config["frame_stride"])
+            load_weights(idm, artefact)
             idm.basis = None if config["basis"] is None else MotionBasis.from_json(config["basis"])
             idm.begun = config.get("begun")  # folders older than backbones do not say
         return idm.to(device).eval()

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.renames import current_config
+from worldrl.core.typed import from_plain
 from worldrl.world_models.unet_config import UNetConfig
 
 Kind = TypeVar("Kind", bound=StrEnum)
@@ -286,17 +287,13 @@ class VideoWorldModelConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> VideoWorldModelConfig:
-        """Rebuild from :meth:`to_json`; unknown keys raise TypeError, and keys younger than the file take their defaults."""
-        data = current_config(data)
-        unet = UNetConfig(**data["dynamics"].get("unet", {}))
-        return cls(
-            codec=CodecConfig(**data["codec"]),
-            dynamics=DynamicsConfig(**{**data["dynamics"], "unet": unet}),
-            success=SuccessHeadConfig(**data["success"]),
-            gripper=GripperHeadConfig(**data["gripper"]),
-            outcome=OutcomeHeadConfig(**data["outcome"]),
-            restorer=RestorerConfig(**data.get("restorer", {})),
-        )
+        """Rebuild from :meth:`to_json`; keys younger than the file take their defaults.
+
+        Raises:
+            SettingError: an unknown key, a value of another type or out of its range.
+        """
+        own = {name: part for name, part in current_config(data).items() if name != "embodiment"}
+        return from_plain(cls, own, where="config")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -19,13 +19,14 @@ import torch
 from torch import Tensor, nn
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.device import autocast
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
 from worldrl.core.errors import ActionError
 from worldrl.core.learned import Learned
 from worldrl.core.rng import row_noise
 from worldrl.core.types import Imagined, ResetRecord
+from worldrl.core.weights import fitting, load_weights
 from worldrl.data.window_batch import WindowBatch
 from worldrl.world_models.checks import check_chunk, check_imagined
 from worldrl.world_models.chunks import Chunked
@@ -284,10 +285,10 @@ class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> VideoWorldModel:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        with fitting(folder):
+        with fitting(artefact):
             config = VideoWorldModelConfig.from_json(artefact.config)
             model = cls(config, embodiment_from_json(artefact.config["embodiment"]))
-            model.load_state_dict(named_as_jury(artefact.tensors))
+            load_weights(model, artefact, named_as_jury(artefact.tensors))
         return model.to(device).eval()
 
 

@@ -316,7 +316,7 @@ class WanWorldModel(Chunked[WanConfig], nn.Module):
             stored = artefact.config["base"]
             config = WanConfig.from_json(artefact.config)
             embodiment = embodiment_from_json(artefact.config["embodiment"])
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ArtefactError(f"{folder}: its config does not fit this version: {error}") from error
         where = _find_base(folder, stored["path"] if base is None else base)
         model = cls.from_base(where, config, embodiment, seed=0)

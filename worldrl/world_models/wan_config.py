@@ -7,6 +7,7 @@ from typing import Any
 
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.renames import current_config
+from worldrl.core.typed import from_plain
 from worldrl.world_models.config import SuccessHeadConfig
 
 GROUP = 4
@@ -189,14 +190,13 @@ class WanConfig:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> WanConfig:
-        """Rebuild from :meth:`to_json`; unknown keys raise TypeError."""
-        data = current_config(data)
-        return cls(
-            codec=WanCodecConfig(**data["codec"]),
-            dynamics=WanDynamicsConfig(**data["dynamics"]),
-            success=WanSuccessConfig(**data["success"]),
-            outcome=WanOutcomeConfig(**data["outcome"]),
-        )
+        """Rebuild from :meth:`to_json`; keys younger than the file take their defaults.
+
+        Raises:
+            SettingError: an unknown key, a value of another type or out of its range.
+        """
+        own = {name: part for name, part in current_config(data).items() if name not in ("embodiment", "base")}
+        return from_plain(cls, own, where="config")
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -19,11 +19,13 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from worldrl.core.artefact import read_artefact, read_config, write_artefact
+from worldrl.core.artefact import Artefact, read_artefact, read_config, write_artefact
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import on_device
 from worldrl.core.transitions import Transitions
+from worldrl.core.typed import from_plain
+from worldrl.core.weights import fitting, load_weights
 from worldrl.rollout.vector_agent import KIND
 
 STD_FLOOR = 1e-3
@@ -301,22 +303,12 @@ class Agent:
         config |= {} if space is None else {"space": dict(space)}
         return write_artefact(folder, kind=KIND, config=config, tensors=tensors, parents=list(parents))
 
-    def load_modules(self, tensors: dict[str, Tensor]) -> None:
+    def load_modules(self, artefact: Artefact) -> None:
         """Load the modules that :meth:`save` wrote; the optimizers start anew."""
         for name, module in self.modules.items():
             prefix = f"{name}."
-            module.load_state_dict({k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)})
-
-
-def config_from_json(hint: type[Any], plain: dict[str, Any]) -> Any:
-    """Rebuild a configuration from ``dataclasses.asdict`` that went through JSON."""
-    values: dict[str, Any] = {}
-    for item in fields(hint):
-        value, default = plain[item.name], getattr(hint(), item.name)
-        if is_dataclass(default) and isinstance(value, dict):
-            value = config_from_json(type(default), value)
-        values[item.name] = tuple(value) if isinstance(value, list) else value
-    return hint(**values)
+            own = {k.removeprefix(prefix): v for k, v in artefact.tensors.items() if k.startswith(prefix)}
+            load_weights(module, artefact, own)
 
 
 def load_agent(folder: Path, agent_class: type[Agent], **parts: Any) -> Agent:
@@ -333,10 +325,11 @@ def load_agent(folder: Path, agent_class: type[Agent], **parts: Any) -> Agent:
     artefact = read_artefact(folder, kind=KIND)
     if artefact.config["algorithm"] != agent_class.name:
         raise ArtefactError(f"{folder}: holds {artefact.config['algorithm']!r}, not {agent_class.name!r}")
-    config = config_from_json(agent_class.config_class, artefact.config["config"])
-    made: Any = agent_class
-    agent: Agent = made(config, Facts.from_json(artefact.config["facts"]), **parts)
-    agent.load_modules(artefact.tensors)
+    with fitting(artefact):
+        config = from_plain(agent_class.config_class, artefact.config["config"], where="config")
+        made: Any = agent_class
+        agent: Agent = made(config, Facts.from_json(artefact.config["facts"]), **parts)
+        agent.load_modules(artefact)
     return agent
 
 

@@ -38,11 +38,9 @@ def open_trajectories(
         raise SettingError(
             f"dataset {name!r}: nothing of that name here, and none in the store {root}{_hint(name, root)}"
         )
-    data = read_minari(folder)
-    info = data.info
-    if env_id is not None and env_id != info.env_id:
-        info = replace(info, env_id=env_id, env_kwargs={}, env_wrappers=(), max_episode_steps=None)
-    return replace(data, info=replace(info, max_episode_steps=max_episode_steps or info.max_episode_steps))
+    data = read_minari(folder, env_id=env_id)
+    limit = max_episode_steps or data.info.max_episode_steps
+    return replace(data, info=replace(data.info, max_episode_steps=limit))
 
 
 def _hint(name: str, root: Path) -> str:

@@ -4,15 +4,13 @@ Layout: ``<store>/<namespace>/<env>/<name>-v<N>/data/`` with ``metadata.json`` a
 observations ``[T+1]``, so that every true next observation is there, actions, rewards, terminations and truncations
 ``[T]``, and the simulator's ``infos/qpos`` and ``infos/qvel`` before each step where they were recorded.
 
-A dataset's environment specification names Python entry points. They are never imported: only the registered id and
-its keyword arguments are taken. Reference scores lie in the metadata as ``ref_min_score`` and ``ref_max_score``; what
+A dataset's environment specification names Python entry points. They are never imported (:mod:`env_spec`). Reference scores lie in the metadata as ``ref_min_score`` and ``ref_max_score``; what
 worldrl knows of the making lies under ``worldrl``.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -29,6 +27,7 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.extras import require
 from worldrl.core.jsonfile import plain, read_json
 from worldrl.data.offline.columns import column, fault
+from worldrl.data.offline.env_spec import stored_environment
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
 
 METADATA = "metadata.json"
@@ -66,11 +65,12 @@ def data_folder(folder: Path) -> Path | None:
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
-def read_minari(folder: Path) -> Trajectories:
+def read_minari(folder: Path, *, env_id: str | None = None) -> Trajectories:
     """Read a Minari dataset.
 
     Args:
         folder: the dataset's folder, or the ``data`` folder in it.
+        env_id: environment to evaluate in, instead of the stored one.
 
     Raises:
         ArtefactError: no dataset, a damaged or shortened file, spaces that are not vectors or do not match the
@@ -92,7 +92,7 @@ def read_minari(folder: Path) -> Trajectories:
         storage = storage_class.read(data)
     except (*READ_ERRORS, ImportError) as reason:
         raise ArtefactError(f"{data}: cannot be opened as a Minari dataset ({reason}); copy it again") from reason
-    info = _info(metadata, data, storage.action_space)
+    info = _info(metadata, data, storage.action_space, env_id)
     episodes = list(_episodes(storage, int(metadata["total_episodes"]), data))
     steps = sum(map(len, episodes))
     if steps != metadata["total_steps"]:
@@ -100,37 +100,19 @@ def read_minari(folder: Path) -> Trajectories:
     return from_episodes(info, episodes)
 
 
-def _info(metadata: Mapping[str, Any], data: Path, action_space: spaces.Space[Any]) -> DatasetInfo:
+def _info(metadata: Mapping[str, Any], data: Path, action_space: spaces.Space[Any], env_id: str | None) -> DatasetInfo:
     if not isinstance(action_space, spaces.Box) or len(action_space.shape) != 1:
         raise fault(data, "all", "actions", f"are in {action_space}; only vectors of numbers are read")
-    spec = _env_spec(metadata, data)
     return DatasetInfo(
         source=str(data),
         action_low=tuple(float(x) for x in action_space.low),
         action_high=tuple(float(x) for x in action_space.high),
         dataset_id=metadata.get("dataset_id"),
-        env_id=spec.get("id"),
-        env_kwargs=spec.get("kwargs") or {},
-        max_episode_steps=spec.get("max_episode_steps"),
-        env_wrappers=tuple(str(wrapper.get("name")) for wrapper in spec.get("additional_wrappers") or ()),
+        **stored_environment(metadata, data / METADATA, env_id),
         ref_min=metadata.get("ref_min_score"),
         ref_max=metadata.get("ref_max_score"),
         provenance=metadata.get(OWN) or {name: metadata[name] for name in FOREIGN_PROVENANCE if name in metadata},
     )
-
-
-def _env_spec(metadata: Mapping[str, Any], data: Path) -> dict[str, Any]:
-    """Return the environment to evaluate in, as data: the dataset's evaluation environment before its own."""
-    text = metadata.get("eval_env_spec") or metadata.get("env_spec")
-    if text is None:
-        return {}
-    try:
-        spec: Any = json.loads(text)
-    except (TypeError, ValueError) as reason:
-        raise ArtefactError(f"{data / METADATA}: field 'env_spec' is not JSON ({reason}); copy it again") from reason
-    if not isinstance(spec, dict):
-        raise ArtefactError(f"{data / METADATA}: field 'env_spec' is not an object; copy it again")
-    return spec
 
 
 def _episodes(storage: Any, total: int, data: Path) -> Iterator[VectorEpisode]:

@@ -20,9 +20,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import ActionError
 from worldrl.core.transitions import Transitions
+from worldrl.core.typed import from_plain
+from worldrl.core.weights import fitting, load_weights
 from worldrl.nn.stacked import StackedLayerNorm, StackedLinear, fan_in_uniform, truncated_normal
 from worldrl.world_models.offline.config import EnsembleConfig, Uncertainty, Variant
 
@@ -268,10 +270,10 @@ class Ensemble(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> Ensemble:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        with fitting(folder):
-            config = EnsembleConfig(**artefact.config["ensemble"])
+        with fitting(artefact):
+            config = from_plain(EnsembleConfig, artefact.config["ensemble"], where="ensemble")
             ensemble = cls(config, artefact.config["obs_size"], artefact.config["action_size"])
-            ensemble.load_state_dict(artefact.tensors)
+            load_weights(ensemble, artefact)
         return ensemble.to(device).eval()
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError
 from worldrl.core.fit import fit
 from worldrl.core.interfaces import Logs
@@ -24,6 +24,7 @@ from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import adamw, warmup_cosine
 from worldrl.core.rng import initial_weights, stream
 from worldrl.core.transitions import Transitions
+from worldrl.core.weights import fitting, load_weights
 from worldrl.nn.blocks import Mlp
 
 KIND = "termination-head"
@@ -86,9 +87,9 @@ class TerminationHead(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> TerminationHead:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        with fitting(folder):
+        with fitting(artefact):
             head = cls(**artefact.config)
-            head.load_state_dict(artefact.tensors)
+            load_weights(head, artefact)
         return head.to(device).eval()
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from worldrl.core.artefact import fitting, read_artefact, write_artefact
+from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.ema import Ema
 from worldrl.core.errors import SettingError
 from worldrl.core.fit import FitReport, Loss, fit
@@ -25,6 +25,8 @@ from worldrl.core.log import MetricLog
 from worldrl.core.optimizer import warmup_cosine
 from worldrl.core.rng import initial_weights, on_device, stream
 from worldrl.core.transitions import Transitions
+from worldrl.core.typed import from_plain
+from worldrl.core.weights import fitting, load_weights
 from worldrl.diffusion.edm import denoised, draw_sigma, loss_weight, precondition
 from worldrl.diffusion.flow import expand_sigma
 from worldrl.nn.trajectory_unet import TrajectoryUNet
@@ -195,10 +197,10 @@ class TrajectoryDiffusion(nn.Module):
     def load(cls, folder: Path, device: torch.device | str = "cpu") -> TrajectoryDiffusion:
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
-        with fitting(folder):
-            config = TrajectoryDiffusionConfig(**artefact.config["trajectory"])
+        with fitting(artefact):
+            config = from_plain(TrajectoryDiffusionConfig, artefact.config["trajectory"], where="trajectory")
             model = cls(config, artefact.config["obs_size"], artefact.config["action_size"])
-            model.load_state_dict(artefact.tensors)
+            load_weights(model, artefact)
         return model.to(device).eval()
 
 

@@ -1,0 +1,62 @@
+"""Typed values from JSON that somebody else may have written: pydantic checks types, the dataclasses their own ranges."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from worldrl.core.errors import SettingError, WorldrlError, nearest
+
+T = TypeVar("T")
+
+
+def from_plain(hint: type[T], value: Any, *, where: str, error: type[WorldrlError] = SettingError) -> T:
+    """Make a dataclass, or another typed value, from plain JSON values; nothing is converted but lists to tuples.
+
+    Args:
+        hint: the type; fields that are missing take their defaults.
+        value: plain JSON.
+        where: file or field, for the message.
+        error: class of the error raised.
+
+    Raises:
+        WorldrlError: an unknown field, a missing one, a value of another type, or a check of the dataclass failed.
+    """
+    from pydantic import ValidationError  # a tenth of a second, only where a file is read
+
+    _refuse_unknown(hint, value, where, error)
+    try:
+        return cast("T", _adapter(hint).validate_json(json.dumps(value), strict=True))
+    except ValidationError as reason:
+        first = reason.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        rule = first["msg"].removeprefix("Value error, ")
+        raise error(f"{where}: {f'{name}: ' if name else ''}{rule}, got {_short(first['input'])}") from reason
+
+
+@cache
+def _adapter(hint: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(hint)
+
+
+def _refuse_unknown(hint: Any, value: Any, where: str, error: type[WorldrlError]) -> None:
+    """Fields that no dataclass knows: pydantic would drop them, and with them what they ask for."""
+    if not (is_dataclass(hint) and isinstance(hint, type) and isinstance(value, dict)):
+        return
+    hints, given = get_type_hints(hint), cast("dict[str, Any]", value)
+    known = [item.name for item in fields(hint) if item.init]
+    for name, part in given.items():
+        if name not in known:
+            raise error(f"{where}: unknown field {name!r}{nearest(name, known)}")
+        optional = get_args(hints[name]) if get_origin(hints[name]) in (Union, UnionType) else (hints[name],)
+        _refuse_unknown(next(iter(optional), None), part, f"{where}: {name}", error)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

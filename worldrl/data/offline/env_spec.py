@@ -1,0 +1,114 @@
+"""The environment that an offline dataset names: data, and never code.
+
+``gymnasium.make`` imports the module before a colon in an id, and hands every keyword argument to a constructor, which
+may open files. So an id from data is a registered one without a module, and keyword arguments are numbers under known names.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from worldrl.core.errors import ArtefactError
+
+ID = re.compile(r"(?:[-\w]+/)*[-\w.]+")
+"""An id of Gymnasium's registry, with or without namespace and version; a colon would name a module."""
+WORD = re.compile(r"[A-Za-z][\w -]{0,40}")
+"""Texts that may stand in an argument: kinds of reward, names of subtasks, cells of mazes; never a path."""
+KEYWORDS = frozenset(
+    {
+        "agents_obsk", "bounce_reward", "contact_cost_range", "contact_cost_weight", "contact_force_range", "continuing_task",
+        "continuous", "contact_force_weight", "control_cost_weight", "ctrl_cost_weight", "discretize", "distance_threshold",
+        "domain_randomize", "enable_wind", "exclude_current_positions_from_observation", "forward_reward_weight", "frame_skip",
+        "g", "goal_velocity", "gravity", "healthy_angle_range", "healthy_reward", "healthy_state_range", "healthy_z_range",
+        "impact_cost_range", "impact_cost_weight", "include_cfrc_ext_in_observation", "include_cinert_in_observation",
+        "include_cvel_in_observation", "include_qfrc_actuator_in_observation", "ik_controller", "hardcore", "main_body",
+        "max_episode_steps", "maze_map", "object_noise_ratio", "obs_type", "position_noise_range", "remove_task_when_completed",
+        "reset_noise_scale", "reset_target", "reward_control_weight", "reward_dist_weight", "reward_near_weight", "reward_type",
+        "robot_noise_ratio", "sutton_barto_reward", "tasks_to_complete", "terminate_on_tasks_completed",
+        "terminate_when_unhealthy", "turbulence_power", "uph_cost_weight", "use_contact_forces", "wind_power",
+    }
+)  # fmt: skip
+"""Arguments of Gymnasium's and Gymnasium-Robotics' environments that change numbers only."""
+
+
+def stored_environment(metadata: Mapping[str, Any], where: Path, env_id: str | None) -> dict[str, Any]:
+    """Return the environment's fields of ``DatasetInfo`` from a Minari dataset's metadata.
+
+    Args:
+        metadata: of the dataset.
+        where: its file, for messages.
+        env_id: what the user named instead: it is made as registered, with the stored arguments where the stored
+            id is the same one and they are allowed.
+
+    Returns:
+        ``env_id``, ``env_kwargs``, ``max_episode_steps`` and ``env_wrappers``.
+
+    Raises:
+        ArtefactError: the specification is no object, its id names a module, or an argument is not allowed.
+    """
+    spec = _specification(metadata, where)
+    if env_id is not None:
+        same = env_id == spec.get("id") and not _refused(spec.get("kwargs") or {})
+        kwargs = spec.get("kwargs") or {} if same else {}
+        limit = spec.get("max_episode_steps") if same else None
+        return {"env_id": env_id, "env_kwargs": kwargs, "max_episode_steps": limit, "env_wrappers": ()}
+    name, kwargs = spec.get("id"), spec.get("kwargs") or {}
+    if name is not None and (not isinstance(name, str) or ID.fullmatch(name) is None):
+        raise ArtefactError(
+            f"{where}: the environment {name!r} would import code; it is never imported. Give env=MODULE:ID if you trust it, "
+            "or episodes=0 to play no episodes"
+        )
+    if (fault := _refused(kwargs)) is not None:
+        raise ArtefactError(
+            f"{where}: argument {fault} of environment {name!r} is not allowed from data; give env={name} to make the "
+            "environment as it is registered"
+        )
+    limit = spec.get("max_episode_steps")
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+        raise ArtefactError(f"{where}: max_episode_steps of its env_spec must be a positive number, got {limit!r}")
+    wrappers = spec.get("additional_wrappers") or ()
+    return {
+        "env_id": name,
+        "env_kwargs": kwargs,
+        "max_episode_steps": limit,
+        "env_wrappers": tuple(str(item.get("name")) if isinstance(item, dict) else str(item) for item in wrappers),
+    }
+
+
+def _specification(metadata: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """The dataset's evaluation environment before its own."""
+    text = metadata.get("eval_env_spec") or metadata.get("env_spec")
+    if text is None:
+        return {}
+    try:
+        spec: Any = json.loads(text)
+    except (TypeError, ValueError, RecursionError) as reason:
+        raise ArtefactError(f"{where}: field 'env_spec' is not JSON ({reason}); copy it again") from reason
+    if not isinstance(spec, dict):
+        raise ArtefactError(f"{where}: field 'env_spec' is not an object; copy it again")
+    return cast("dict[str, Any]", spec)
+
+
+def _refused(kwargs: Any) -> str | None:
+    """Name the first argument that is not allowed; None where all are."""
+    if not isinstance(kwargs, dict):
+        return repr(kwargs)
+    held = cast("dict[str, Any]", kwargs)
+    return next(
+        (f"{key}={value!r}" for key, value in held.items() if key not in KEYWORDS or not _harmless(value)), None
+    )
+
+
+def _harmless(value: Any) -> bool:
+    """Whether a value is a number, a known word, or a list of such."""
+    if isinstance(value, list):
+        return all(map(_harmless, cast("list[Any]", value)))
+    return (
+        value is None
+        or isinstance(value, bool | int | float)
+        or (isinstance(value, str) and WORD.fullmatch(value) is not None)
+    )
