@@ -16,7 +16,7 @@ from worldrl.core.renames import COMMANDS, SETTINGS, VALUES, current_key, curren
 
 _SMOLVLA = (
     "a lerobot policy such as SmolVLA is a local folder; `hf download <user>/<policy> --local-dir FOLDER` gets it, and worldrl "
-    "downloads none itself (docs/lerobot.md)"
+    "downloads none itself (docs/guide/lerobot.md)"
 )
 _IMPROVED = (
     f"{_SMOLVLA}; imagination shows the main camera, the command and the instruction only; a policy that needs a second camera or "

@@ -48,7 +48,7 @@ class Trust:
 
     Attributes:
         confidence_score: ``off``, or ``score``, ``mean_resampled``, ``min_resampled``, ``member_agreement``,
-            ``latent_agreement``, ``motion_agreement``, ``grasp_agreement`` (``docs/metrics.md``).
+            ``latent_agreement``, ``motion_agreement``, ``grasp_agreement`` (``docs/reference/metrics.md``).
         use: ``weight`` (a success of low confidence counts less), ``mask`` (it counts nothing) or ``shorten`` (a rollout ends where
             its uncertainty passes the limit), or ``term`` (GRPO: agreement is a reward of its own, beside success).
         weight: with ``use=term``, of that reward; that of success is 1.

@@ -1,6 +1,6 @@
 """The evaluation battery of a world model: from raw measures to named numbers with intervals.
 
-Every number is defined in ``docs/metrics.md``. Rates carry Wilson intervals, the Fréchet video
+Every number is defined in ``docs/reference/metrics.md``. Rates carry Wilson intervals, the Fréchet video
 distance a jackknife over episodes, everything else a bootstrap over them.
 Where nothing could be computed, a reason stands in ``not_computed`` instead of a number.
 

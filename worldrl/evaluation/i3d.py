@@ -175,7 +175,7 @@ def _check(file: Path, expected: Mapping[str, tuple[int, ...]], tensors: Mapping
     found = [f"{what}: {_some(names)}" for what, names in faults.items() if names]
     if found:
         raise ArtefactError(
-            f"{file}: not the state dict of I3D with {CLASSES} classes ({'; '.join(found)}); docs/metrics.md says which "
+            f"{file}: not the state dict of I3D with {CLASSES} classes ({'; '.join(found)}); docs/reference/video-metrics.md says which "
             "weights are meant and how to write the file"
         )
 

@@ -124,6 +124,6 @@ def _checked(weights: dict[str, Tensor], name: str, shape: tuple[int, ...]) -> T
         found = tuple(weights[name].shape) if name in weights else "none"
         raise ArtefactError(
             f"lpips: tensor {name} must have shape {shape}, found {found}; give a safetensors file of the state dict of "
-            'lpips.LPIPS(net="alex") (docs/metrics.md says how to write one)'
+            'lpips.LPIPS(net="alex") (docs/reference/video-metrics.md says how to write one)'
         )
     return weights[name].float()

@@ -47,8 +47,8 @@ from worldrl.rollout.true_runs import CONTINUATIONS, HOLD_STEPS, Script, true_ru
 from worldrl.settings import non_negative, one_of, positive, setting
 from worldrl.world_models.loading import AnyVideoModel
 
-NO_LPIPS = "no weights given; lpips=FILE computes it (docs/metrics.md says which file)"
-NO_FVD = "no weights given; fvd=FILE computes it (docs/metrics.md says which file)"
+NO_LPIPS = "no weights given; lpips=FILE computes it (docs/reference/video-metrics.md says which file)"
+NO_FVD = "no weights given; fvd=FILE computes it (docs/reference/video-metrics.md says which file)"
 NO_PROBE = "probe.steps=0 trains no probe"
 
 
@@ -134,7 +134,7 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
         settings: which world model, on which episodes.
 
     Returns:
-        The metrics, see ``docs/metrics.md``.
+        The metrics, see ``docs/reference/metrics.md``.
     """
     device = resolve_device(settings.device)
     set_threads(settings.threads)

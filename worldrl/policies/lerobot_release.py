@@ -1,7 +1,7 @@
 """Which releases of lerobot are served, and where their networks are called differently: this is the one place that tells.
 
 A release line is one :class:`Release`: what in it is called by its own way is a function of its own here, and whoever calls a
-network takes them from :func:`installed_release`. What else the lines differ in is told in ``docs/lerobot.md``.
+network takes them from :func:`installed_release`. What else the lines differ in is told in ``docs/guide/lerobot.md``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Copies of one scene, stepped together by MuJoCo Warp in float32: on a GPU, or slowly on warp's CPU device.
 
 C MuJoCo and MuJoCo Warp solve the same equations, one in float64 and the other in float32, so copies that start alike part
-slowly, and where contacts decide, sooner (``tests/rollout/test_warp.py`` bounds it, ``docs/simulators.md`` has numbers).
+slowly, and where contacts decide, sooner (``tests/rollout/test_warp.py`` bounds it, ``docs/guide/simulators.md`` has numbers).
 
 Shapes legend: ``N`` copies, ``nq``, ``nv``, ``nu`` as in MuJoCo.
 """
