@@ -1,4 +1,4 @@
-"""What went wrong for users of other tools, and must not here: the table of docs/benchmarks.md and its missing tests."""
+"""What went wrong for users of other tools, and must not here: the table of docs/reference/pitfalls.md and its missing tests."""
 
 import ast
 import re
@@ -46,7 +46,7 @@ def launch(**options):
 
 def table_rows() -> list[tuple[str, str, bool]]:
     """File, test and whether it is marked ``libero``, of every row of the table; a row that names none fails."""
-    section = (ROOT / "docs" / "benchmarks.md").read_text().partition("## Mistakes of others")[2]
+    section = (ROOT / "docs" / "reference" / "pitfalls.md").read_text().partition("## Mistakes of others")[2]
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
     found = [LINE.match(row) for row in rows]
     assert None not in found, [row for row, named in zip(rows, found, strict=True) if named is None]

@@ -173,7 +173,7 @@ def test_a_physics_that_fails_its_probe_plays_no_episode(tmp_path, fake_libero, 
 def test_workers_are_replaced_after_as_many_episodes_as_the_page_says(suite, episodes):
     assert recycle_after_of(BenchmarkSettings(policy="expert", suite=suite)) == episodes
     assert recycle_after_of(BenchmarkSettings(policy="expert", suite=suite, recycle_after=7)) == 7
-    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guide" / "benchmarks.md").read_text()
     assert re.search(rf"\b{episodes} of", " ".join(page[page.index("`recycle_after`") :].split())[:160])
 
 
