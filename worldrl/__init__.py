@@ -4,4 +4,4 @@ Importing this package stays light: no torch, no mujoco. The rooms and what each
 listed in ``docs/architecture.md``; ``tests/test_architecture.py`` keeps the direction.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
