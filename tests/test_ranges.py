@@ -10,7 +10,8 @@ from worldrl.cli import COMMANDS, main
 from worldrl.core.errors import SettingError
 from worldrl.ranges import LARGE, RANGES, Range, check_range, range_of
 from worldrl.registry import ALGORITHMS
-from worldrl.settings import compose, compose_plain, presets_of, text_items
+from worldrl.settings import compose, compose_plain, presets_of
+from worldrl.text_items import text_items
 from worldrl.usage import REQUIRED, SettingRow, bare_hint, describe, value_at
 
 VARIANTS: list[tuple[str, dict[str, str]]] = [

@@ -52,6 +52,7 @@ class Range:
 LARGE = 10**4
 """From here on an upper end is a guard against absurd requests, not worth a word in ``--help``."""
 SHARE, BELOW_ONE, POSITIVE_SHARE = Range(0, 1), Range(0, 1, below=True), Range(0, 1, above=True)
+OPEN_SHARE = Range(0, 1, above=True, below=True)
 COUNT, FROM_ZERO, AT_LEAST_TWO = Range(1, MOST), Range(0, MOST), Range(2, MOST)
 SIZE, SIZE_OR_NONE = Range(1, 65_536), Range(0, 65_536)
 MODULES, MODULES_OR_NONE = Range(1, 10_000), Range(0, 10_000)
@@ -61,59 +62,60 @@ SECONDS = Range(0, 1e7, above=True)
 PROCESSES = Range(0, 10_000)
 
 _NAMES: tuple[tuple[Range, str], ...] = (
-    (COUNT, "accumulate ahead attempts backbone_stride batch batch_size block capacity checkpoint_epochs checkpoint_every "
-            "checkpoint_steps children chunk_length chunks clip_frames clusters codec_batch context cycles "
-            "distill_sampling_steps distill_teacher_steps envs envs_per_worker evaluate_every every explore_steps explored "
-            "frame_stride generations group_size groups horizon horizons iterations keyframe_margin length log_every max_epochs "
-            "max_episode_steps members minibatch near_goal_weight outcome_batch patch patience proposals prune_interval "
-            "recycle_after reference_episodes refit_every refresh_every replan restorer_batch rollouts rounds segments "
-            "snapshot_steps speed_chunks speed_rows stage_chunks stages starts_per_task truncate_after unroll "
-            "updates_per_step window elites holdout_most"),
+    (COUNT, "accumulate|ahead|attempts|backbone_stride|batch|batch_size|block|capacity|checkpoint_epochs|checkpoint_every|"
+            "checkpoint_steps|children|chunk_length|chunks|clip_frames|clusters|codec_batch|context|cycles|"
+            "distill_sampling_steps|distill_teacher_steps|envs|envs_per_worker|evaluate_every|every|explore_steps|explored|"
+            "frame_stride|generations|group_size|groups|horizon|horizons|iterations|keyframe_margin|length|log_every|max_epochs|"
+            "max_episode_steps|members|minibatch|near_goal_weight|outcome_batch|patch|patience|proposals|prune_interval|"
+            "recycle_after|reference_episodes|refit_every|refresh_every|replan|restorer_batch|rollouts|rounds|segments|"
+            "snapshot_steps|speed_chunks|speed_rows|stage_chunks|stages|starts_per_task|truncate_after|unroll|"
+            "updates_per_step|window|elites|holdout_most"),
     (AT_LEAST_TWO, "bins"),
-    (FROM_ZERO, "blind_episodes bootstrap_rows candidates clone_steps codec_steps debounce demonstrations distill_steps "
-                "episodes epochs evaluation_episodes executed executed_plans expert_episodes failures filmstrips first_index "
-                "first_step hold_steps imagined_episodes imagined_rollouts latency learning_starts memory_frames min_epochs "
-                "noisy_episodes noisy_from noisy_steps outcome_episodes outcome_steps policy_episodes prompts prune_depth "
-                "prune_stop rank refinement_steps resampled_rollouts restarts restorer_steps rows sampling_steps scattered seeds "
-                "shift_pixels splits steps stride styles target_critics verify version video_episodes videos wander_episodes "
-                "warmup_steps critics components"),
-    (SIZE, "channels condition features heads hidden image_size text_width value_width"),
-    (SIZE_OR_NONE, "width keypoints lora_rank"),
-    (MODULES, "levels order"),
-    (MODULES_OR_NONE, "blocks depth ensemble_size"),
+    (FROM_ZERO, "blind_episodes|bootstrap_rows|candidates|clone_steps|codec_steps|debounce|demonstrations|distill_steps|"
+                "episodes|epochs|evaluation_episodes|executed|executed_plans|expert_episodes|failures|filmstrips|first_index|"
+                "first_step|hold_steps|imagined_episodes|imagined_rollouts|latency|learning_starts|memory_frames|min_epochs|"
+                "noisy_episodes|noisy_from|noisy_steps|outcome_episodes|outcome_steps|policy_episodes|prompts|prune_depth|"
+                "prune_stop|rank|refinement_steps|resampled_rollouts|restarts|restorer_steps|rows|sampling_steps|scattered|seeds|"
+                "shift_pixels|splits|steps|stride|styles|target_critics|verify|version|video_episodes|videos|wander_episodes|"
+                "warmup_steps|critics|components"),
+    (SIZE, "channels|condition|features|heads|hidden|image_size|text_width|value_width"),
+    (SIZE_OR_NONE, "width|keypoints|lora_rank"),
+    (MODULES, "levels|order"),
+    (MODULES_OR_NONE, "blocks|depth|ensemble_size"),
     (Range(1, 4096), "threads"),
     (PROCESSES, "workers"),
     (Range(0, 2**63 - 1), "seed"),
     (Range(0, 65_535), "port"),
-    (SECONDS, "timeout_s render_timeout_s"),
-    (RATE, "actor_rate codec_learning_rate critic_rate learning_rate new_learning_rate outcome_learning_rate "
-           "restorer_learning_rate temperature_rate"),
-    (NON_NEGATIVE, "clone_rate"),
-    (SHARE, "alpha blur bootstrap codec_share command_dropout confirmed discordant distance event_share extremes_share "
-            "final_rate first_chunk_share first_share held_out held_out_fraction holdout_share imagined_share improvement "
-            "keep_high keep_low min_threshold near_goal_share negative_share noise_correlation p_keyframe precision "
-            "pure_noise_share real_ratio real_share recall refinement_share static_share target_precision threshold "
-            "trained_share validation_share discount gamma reward_discount uncertainty_discount cosine power rate"),
-    (BELOW_ONE, "action_dropout dropout outcome_dropout ema_decay"),
-    (POSITIVE_SHARE, "polyak tau diff"),
-    (POSITIVE, "advantage_clip advantage_max churn_noise clip clip_low clip_high clip_norm dual_clip  largest_temperature "
-               "log_sigma_std lora_alpha rho sigma_data sigma_high sigma_low sigma_start temperature min_disk_gb "
-               "min_memory_gb positive_weight"),
-    (NON_NEGATIVE, "action_swap_ratio beta bound_weight churn churn_high churn_low coefficient colour conservative "
-                   "dimension_weights distance_penalty diversity eta eta_low fusion gap goal_offset jitter keep_chroma kl "
-                   "label_width latent_noise light limit loss_weight memory_noise motion_weight noise noise_weight "
-                   "offset_noise outcome_weight_decay penalty psnr refinement_sigma salience shift static_psnr texture "
-                   "warmup weight weight_decay optimistic input_clip"),
-    (COUNT, "actions actor_every draws kept layers samples states world_batch world_every world_horizon world_steps"),
-    (FROM_ZERO, "history random_actions"),
-    (RATE, "encoder_rate head_rate world_rate"),
-    (SHARE, "expectile expert_fraction mixing quantile radius_max radius_min"),
-    (POSITIVE, "divergence_scale initial_temperature largest_weight softmax_temperature"),
-    (NON_NEGATIVE, "adversary asymmetry conservatism exploration_noise inconsistency kappa least_spread noise_clip noise_policy "
-                   "noise_q noise_spread policy_noise spread spread_decay weight_policy weight_q weight_spread world_decay"),
-    (FINITE, "entropy_per_action ceiling floor log_sigma_mean min_reward target_entropy weights"),
+    (SECONDS, "timeout_s|render_timeout_s"),
+    (RATE, "actor_rate|codec_learning_rate|critic_rate|learning_rate|new_learning_rate|outcome_learning_rate|"
+           "restorer_learning_rate"),
+    (NON_NEGATIVE, "clone_rate|temperature_rate"),
+    (SHARE, "alpha|blur|bootstrap|codec_share|command_dropout|confirmed|discordant|distance|event_share|extremes_share|"
+            "final_rate|first_chunk_share|first_share|held_out|held_out_fraction|holdout_share|imagined_share|improvement|"
+            "keep_high|keep_low|min_threshold|near_goal_share|negative_share|noise_correlation|p_keyframe|precision|"
+            "pure_noise_share|real_ratio|real_share|recall|refinement_share|static_share|target_precision|threshold|"
+            "trained_share|validation_share|discount|gamma|reward_discount|uncertainty_discount|cosine|power|rate"),
+    (BELOW_ONE, "action_dropout|dropout|outcome_dropout|ema_decay"),
+    (POSITIVE_SHARE, "polyak|tau|diff"),
+    (POSITIVE, "advantage_clip|advantage_max|churn_noise|clip|clip_low|clip_high|clip_norm|dual_clip|largest_temperature|"
+               "log_sigma_std|lora_alpha|rho|sigma_data|sigma_high|sigma_low|sigma_start|temperature|min_disk_gb|"
+               "min_memory_gb|positive_weight"),
+    (NON_NEGATIVE, "action_swap_ratio|beta|bound_weight|churn|churn_high|churn_low|coefficient|colour|conservative|"
+                   "dimension_weights|distance_penalty|diversity|eta|eta_low|fusion|gap|goal_offset|jitter|keep_chroma|kl|"
+                   "label_width|latent_noise|light|limit|loss_weight|memory_noise|motion_weight|noise|noise_weight|"
+                   "offset_noise|outcome_weight_decay|penalty|psnr|refinement_sigma|salience|shift|static_psnr|texture|"
+                   "warmup|weight|weight_decay|optimistic|input_clip"),
+    (COUNT, "actions|actor_every|draws|kept|layers|samples|states|world_batch|world_every|world_horizon|world_steps"),
+    (FROM_ZERO, "history|random_actions"),
+    (RATE, "encoder_rate|head_rate|world_rate"),
+    (OPEN_SHARE, "expectile"),
+    (SHARE, "expert_fraction|mixing|quantile|radius_max|radius_min"),
+    (POSITIVE, "divergence_scale|initial_temperature|largest_weight|softmax_temperature"),
+    (NON_NEGATIVE, "adversary|asymmetry|conservatism|exploration_noise|inconsistency|kappa|least_spread|noise_clip|noise_policy|"
+                   "noise_q|noise_spread|policy_noise|spread|spread_decay|weight_policy|weight_q|weight_spread|world_decay"),
+    (FINITE, "entropy_per_action|ceiling|floor|log_sigma_mean|min_reward|target_entropy|weights"),
 )  # fmt: skip
-RANGES: dict[str, Range] = {name: range_ for range_, names in _NAMES for name in names.split()}
+RANGES: dict[str, Range] = {name: range_ for range_, names in _NAMES for name in names.split("|")}
 """Last word of a setting's name, or its last words with dots, to its range."""
 RANGES |= {"lora.alpha": POSITIVE, "agent.alpha": NON_NEGATIVE, "recurrent.updates_per_step": POSITIVE}
 

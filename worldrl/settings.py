@@ -31,11 +31,10 @@ from worldrl.aliases import hint as other_name
 from worldrl.core.errors import SettingError, nearest
 from worldrl.paths import config_dir
 from worldrl.ranges import check_range
+from worldrl.text_items import is_text_list, takes_text, text_hint, text_items
 from worldrl.usage import REQUIRED, bare_hint, describe, type_text, value_at
 
 T = TypeVar("T")
-_ITEM = r"""(?:'[^']*'|"[^"]*"|[^,'"\s](?:[^,]*[^,\s])?)"""
-"""An item of a list of text: quoted, or as typed up to the next comma."""
 COMMAND_LINE: ContextVar[tuple[str, ...]] = ContextVar("COMMAND_LINE", default=())
 """What was typed after ``worldrl``; empty when a job is called from Python."""
 
@@ -248,11 +247,11 @@ def _check_overrides(
         if not owner:
             hint = other_name(command, key) or nearest(key, [*hints, "preset"])
             raise SettingError(f"{command} has no setting {key!r}{hint} (worldrl {command} --help lists all)")
-        if "${" in text and not _takes_text(hints[owner], named=key != owner):
+        if "${" in text and not takes_text(hints[owner], named=key != owner):
             raise SettingError(f"{key}: {text!r} is an interpolation; give the value itself")
-        if _is_text_list(hints[owner]) and key == owner:
+        if is_text_list(hints[owner]) and key == owner:
             literal[key] = text_items(key, text)
-        elif _text_hint(hints[owner], named=key != owner) in (str, Path):
+        elif text_hint(hints[owner], named=key != owner) in (str, Path):
             # Text is taken as typed: no quoting rules, so paths may hold =, commas, brackets and spaces.
             name, _, rest = key.removeprefix(f"{owner}.").partition(".") if key != owner else (owner, "", "")
             if rest:
@@ -262,36 +261,6 @@ def _check_overrides(
             grammar.append(f"++{key}={text}")
             _check_type(node, key, text, hints[owner])
     return literal, grammar
-
-
-def text_items(key: str, text: str) -> list[str]:
-    """Split ``[a,b]`` into its items as typed; an item with a comma or a bracket at its end stands in quotes.
-
-    Raises:
-        SettingError: no list, an empty item, or a quote that is not closed.
-    """
-    if not (text.startswith("[") and text.endswith("]")):
-        raise SettingError(f"{key} must be list of str, got {text!r}; a list is written '{key}=[{text or 'a'}]'")
-    inner = text[1:-1].strip()
-    if inner and re.fullmatch(rf"{_ITEM}(?:\s*,\s*{_ITEM})*", inner) is None:
-        raise SettingError(
-            f"{key}: cannot read the list {text!r}; separate items by commas, leave none empty, and close quotes"
-        )
-    return [item[1:-1] if item[0] in "'\"" else item for item in re.findall(_ITEM, inner)]
-
-
-def _is_text_list(hint: Any) -> bool:
-    hint = bare_hint(hint)
-    return get_origin(hint) in (list, tuple) and get_args(hint)[0] in (str, Path)
-
-
-def _takes_text(hint: Any, *, named: bool) -> bool:
-    return _is_text_list(hint) or _text_hint(hint, named=named) in (str, Path)
-
-
-def _text_hint(hint: Any, *, named: bool) -> Any:
-    """Return the type of a value: of a mapping's, where one of its keys is named."""
-    return bare_hint(get_args(bare_hint(hint))[1] if named else hint)
 
 
 def _check_type(node: Any, key: str, text: str, hint: Any) -> None:

@@ -415,7 +415,7 @@ def test_run_without_evaluation_has_no_score(run: Any, tmp_path: Path) -> None:
         (["agent.expectile=0.8"], "train-offline has no setting 'agent.expectile'"),
         (["algorithm=iql", "agent.expectil=0.8"], "did you mean 'agent.expectile'?"),
         (["algorithm=iql", "agent.expectile=high"], "agent.expectile must be float, got 'high'"),
-        (["algorithm=iql", "agent.expectile=2"], "agent.expectile must be in (0, 1)"),
+        (["algorithm=iql", "agent.expectile=2"], "agent.expectile must be in (0, 1), got 2.0"),
         (["algorithm=mobile", "world=none"], "world: mobile asks the members of an ensemble"),
         (["algorithm=mobile"], "agent.floor=0 lies above every recorded return"),
         (["world=ensembl"], "did you mean 'ensemble'?"),

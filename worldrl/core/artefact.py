@@ -19,6 +19,7 @@ from torch import Tensor
 
 from worldrl import __version__
 from worldrl.core.atomic import atomic_folder
+from worldrl.core.data_only import refuse_code
 from worldrl.core.errors import ArtefactError
 from worldrl.core.jsonfile import digest, json_bytes, plain, read_json
 from worldrl.core.renames import current_config
@@ -39,8 +40,6 @@ MAKERS = {
 PICKLES = frozenset({".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".joblib", ".distcp"})
 """Suffixes whose usual content is a pickle, which runs code when it is loaded."""
 MAX_NAME = 1024
-CODE_KEYS = frozenset({"_target_", "_partial_", "_args_", "_recursive_", "_convert_"})
-"""Keys by which Hydra turns a config into calls."""
 
 
 @dataclass(frozen=True)
@@ -241,29 +240,6 @@ def artefact_hash(folder: Path) -> str:
 def parent(folder: Path) -> dict[str, str]:
     """Describe an artefact as a parent of another: its path and hash."""
     return {"path": str(folder), "hash": artefact_hash(folder)}
-
-
-def refuse_code(config: Any, *, where: str) -> None:
-    """Refuse a config that could call or read something when it is composed: it is data only.
-
-    Args:
-        config: plain JSON.
-        where: its name in the message.
-
-    Raises:
-        ArtefactError: a Hydra call key such as ``_target_``, or an interpolation ``${...}``.
-    """
-    if isinstance(config, dict):
-        for key, value in config.items():  # pyright: ignore[reportUnknownVariableType]
-            if key in CODE_KEYS:
-                raise ArtefactError(f"{where}: key {key!r} names code to run; an artefact's config is data, remove it")
-            refuse_code(key, where=where)
-            refuse_code(value, where=f"{where}.{key}")
-    elif isinstance(config, list):
-        for index, value in enumerate(config):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-            refuse_code(value, where=f"{where}[{index}]")
-    elif isinstance(config, str) and "${" in config:
-        raise ArtefactError(f"{where}: {config!r} is an interpolation; store the resolved value instead")
 
 
 def _config(folder: Path, kind: str) -> dict[str, Any]:

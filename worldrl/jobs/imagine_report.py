@@ -83,7 +83,8 @@ def sentence(metrics: Mapping[str, Any]) -> str:
 def headline(metrics: Mapping[str, Any]) -> list[Number]:
     """Image error after the longest horizon that was measured, and the action-swap ratio."""
     steps = [name for name in metrics if name.startswith("closed_loop.psnr@")]
-    tiles = [Number("Action-swap ratio", round(metrics["action_swap_ratio"], 2), imagined=True)]
+    swapped = metrics["action_swap_ratio"]  # None of a single episode
+    tiles = [] if swapped is None else [Number("Action-swap ratio", round(swapped, 2), imagined=True)]
     if steps and metrics[steps[-1]] is not None:
         name = f"PSNR after {steps[-1].partition('@')[2]} steps"
         tiles.insert(0, Number(name, round(metrics[steps[-1]], 1), "dB", imagined=True))
