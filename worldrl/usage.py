@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from worldrl import __version__
+from worldrl.ranges import range_of
 
 REQUIRED = "???"
 """OmegaConf's mark for a setting without default."""
@@ -156,14 +157,14 @@ def command_help(
         defaults: the composed plain values under preset=cpu, nested as ``schema`` is.
         presets: that the command has.
     """
-    cells = [(row.key, row.type_text, _show(value_at(defaults, row.key)), row.meaning) for row in describe(schema)]
+    cells = [(row.key, _type_and_range(row), _show(value_at(defaults, row.key)), row.meaning) for row in describe(schema)]
     cells.insert(0, ("preset", "|".join(presets), "cpu", "size or kind of the run"))
     cells = [row for index, row in enumerate(cells) if index == 0 or row[0] != "preset"]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
     lines = [
         f"worldrl {command}: {summary}",
         "",
-        "settings (key=value), their type, default under preset=cpu, and meaning:",
+        "settings (key=value), their type and range, default under preset=cpu, and meaning:",
     ]
     lines += [
         "  " + "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]]).rstrip() for row in cells
@@ -171,6 +172,12 @@ def command_help(
     lines += ["", "examples:", *(f"  worldrl {command} {example}".rstrip() for example in examples)]
     lines += [f"  worldrl config show {command} preset=gpu", "", "Without run_dir: see worldrl --help."]
     return "\n".join(lines) + "\n"
+
+
+def _type_and_range(row: SettingRow) -> str:
+    """A setting's type, and for numbers their range: ``float in [0, 1]``."""
+    allowed = str(range_of(row.key) or "") if re.search(r"\b(?:int|float)\b", row.type_text) else ""
+    return f"{row.type_text} {allowed}" if allowed not in ("", "any number") else row.type_text
 
 
 def value_at(plain: Any, key: str) -> Any:
