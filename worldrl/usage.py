@@ -157,7 +157,9 @@ def command_help(
         defaults: the composed plain values under preset=cpu, nested as ``schema`` is.
         presets: that the command has.
     """
-    cells = [(row.key, _type_and_range(row), _show(value_at(defaults, row.key)), row.meaning) for row in describe(schema)]
+    cells = [
+        (row.key, _type_and_range(row), _show(value_at(defaults, row.key)), row.meaning) for row in describe(schema)
+    ]
     cells.insert(0, ("preset", "|".join(presets), "cpu", "size or kind of the run"))
     cells = [row for index, row in enumerate(cells) if index == 0 or row[0] != "preset"]
     widths = [max(len(row[column]) for row in cells) for column in range(3)]
