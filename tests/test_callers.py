@@ -136,7 +136,7 @@ def _sources() -> dict[str, str]:
 
 
 def _roots(code: Code) -> Iterator[Unit]:
-    yield "worldrl.cli", "main"
+    yield "worldrl", "main"
     for name, module in code.modules.items():
         if name.startswith("worldrl.workers."):
             yield name, "main"  # boot.py runs any of them
@@ -165,7 +165,7 @@ def test_no_function_is_long() -> None:
 
 
 PLANTED = {
-    "worldrl.cli": "import importlib\n\ndef main(): return importlib.import_module('worldrl.jobs.' + 'tidy-up').main",
+    "worldrl": "import importlib\n\ndef main(): return importlib.import_module('worldrl.jobs.' + 'tidy-up').main",
     "worldrl.jobs.tidy_up": (
         "from worldrl.core import tools\nfrom worldrl.core.tools import used as needed\n"
         "class TidyUpSettings: ...\ndef main(): needed(), tools.also_used(), 'tools:registered'\ndef left(): main()"

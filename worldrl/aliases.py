@@ -112,7 +112,7 @@ def current_tokens(command: str, tokens: Sequence[str]) -> tuple[list[str], list
     return current, notes
 
 
-def say(notes: Sequence[str]) -> None:
+def announce(notes: Sequence[str]) -> None:
     """Write what must be known of old names to stderr, one line each."""
     for note in notes:
         sys.stderr.write(f"worldrl: {note}\n")

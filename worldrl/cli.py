@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from worldrl import __version__
-from worldrl.aliases import OLD_COMMANDS, current_command, current_tokens, say, ungrouped
+from worldrl.aliases import OLD_COMMANDS, announce, current_command, current_tokens, ungrouped
 from worldrl.core.errors import GateError, SettingError, WorldrlError, nearest
 from worldrl.core.extras import REINSTALL
+from worldrl.streams import flush_streams, machine_fault, open_streams, say
 
 OK, USER_ERROR, GATE_FAILED, INTERRUPTED = 0, 2, 3, 130
 """Exit codes; 1 is Python's own for an uncaught exception, which is a bug and shows its traceback."""
@@ -212,7 +213,7 @@ def find_command(name: str) -> Command:
         SettingError: no such command; the message names the nearest.
     """
     name, notes = current_command(name)
-    say(notes)
+    announce(notes)
     if name not in COMMANDS:
         raise SettingError(f"unknown command {name!r}{nearest(name, COMMANDS)} (worldrl --help lists all)")
     return COMMANDS[name]
@@ -224,7 +225,7 @@ def in_present_names(command: Command, tokens: Sequence[str]) -> list[str]:
     Without ``run_dir``, the directory that the same line had in an earlier version is used where it exists.
     """
     current, notes = current_tokens(command.name, tokens)
-    say(notes)
+    announce(notes)
     if notes and command.owns_run_dir and all("=" in token for token in tokens):
         earlier = {key: text for key, _, text in (token.partition("=") for token in tokens)}
         own = earlier_run_dir(command.name, earlier)
@@ -315,25 +316,31 @@ def dispatch(arguments: Sequence[str]) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; a deliberate error or a missing package becomes one line on stderr."""
+    open_streams()
+    code = run(sys.argv[1:] if arguments is None else arguments)
+    return code if flush_streams() else code or USER_ERROR
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Dispatch, and turn errors into exit codes."""
     try:
-        return dispatch(sys.argv[1:] if arguments is None else arguments)
+        return dispatch(arguments)
     except GateError as error:
-        sys.stderr.write(f"worldrl: gate failed: {error}\n")
+        say(f"worldrl: gate failed: {error}")
         return GATE_FAILED
     except WorldrlError as error:
-        sys.stderr.write(f"worldrl: {error}\n")
+        say(f"worldrl: {error}")
+        return USER_ERROR
+    except (MemoryError, OSError) as error:
+        if (fault := machine_fault(error)) is None:
+            raise  # a bug
+        say(f"worldrl: {fault}")
         return USER_ERROR
     except ModuleNotFoundError as error:
         if error.name is None or "." in error.name:
             raise  # a module of worldrl's own, or of a package that is there and incomplete: a bug
-        sys.stderr.write(
-            f"worldrl: {error.name} is not installed for {sys.executable}; worldrl's own needs come with: {REINSTALL}\n"
-        )
+        say(f"worldrl: {error.name} is not installed for {sys.executable}; worldrl's own needs come with: {REINSTALL}")
         return USER_ERROR
     except KeyboardInterrupt:
-        sys.stderr.write("\nworldrl: interrupted before anything was written\n")
+        say("\nworldrl: interrupted before anything was written")
         return INTERRUPTED
-
-
-if __name__ == "__main__":
-    sys.exit(main())

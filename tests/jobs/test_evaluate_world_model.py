@@ -439,7 +439,7 @@ def test_continuations_depend_on_the_episode_and_the_seed_alone(unseen, robot):
 def test_the_tiny_preset_runs_as_typed(tmp_path):
     """From nothing, as a user would: collect, then measure the bundled model."""
     for command in ("collect", "evaluate-world-model"):
-        line = [sys.executable, "-m", "worldrl.cli", command, "preset=tiny"]
+        line = [sys.executable, "-m", "worldrl", command, "preset=tiny"]
         run = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert run.returncode == 0, run.stderr
     assert (tmp_path / "runs" / "evaluate-world-model-tiny" / "report.html").is_file()

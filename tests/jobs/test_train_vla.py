@@ -58,10 +58,10 @@ def check_run(run: Path) -> dict:
 
 def test_the_whole_loop_from_another_directory(run_python, tmp_path):
     """A gate stops it, as it must with an untrained model; told to go on, the same run does."""
-    stopped = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", "gates=stop", *SMALL, cwd=tmp_path)
+    stopped = run_python("-m", "worldrl", "train-vla", "preset=tiny", "gates=stop", *SMALL, cwd=tmp_path)
     assert stopped.returncode == 3, stopped.stderr
     assert "continue with gates=warn" in stopped.stderr
-    ended = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", *SMALL, cwd=tmp_path)
+    ended = run_python("-m", "worldrl", "train-vla", "preset=tiny", *SMALL, cwd=tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert [folder.name for folder in tmp_path.iterdir()] == ["runs"]
     (run,) = (tmp_path / "runs").iterdir()
@@ -82,7 +82,7 @@ def test_the_whole_loop_from_another_directory(run_python, tmp_path):
             open_unseen([str(run / "stages" / folder / "dataset")], run / metrics["world_model"])
     assert "report.html" in ended.stderr.splitlines()[-1]
     before = {path: path.read_bytes() for path in (run / "stages").rglob("*") if path.is_file()}
-    again = run_python("-m", "worldrl.cli", "train-vla", "preset=tiny", *SMALL, cwd=tmp_path)
+    again = run_python("-m", "worldrl", "train-vla", "preset=tiny", *SMALL, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     assert {path: path.read_bytes() for path in (run / "stages").rglob("*") if path.is_file()} == before
     assert check_run(run) == metrics
@@ -261,16 +261,12 @@ def test_a_policy_that_does_not_fit_the_world_model_is_refused_before_anything_i
 def test_the_whole_loop_with_two_arms(run_python, tmp_path):
     """Fourteen joint targets and their own inverse dynamics, through every stage; resumed, nothing changes."""
     small = [part for part in SMALL if not part.startswith("tasks=")] + ["tasks=[BimanualOpenDrawer]"]
-    ended = run_python(
-        "-m", "worldrl.cli", "train-vla", "preset=tiny", "run_dir=run", *small, cwd=tmp_path, timeout=1200
-    )
+    ended = run_python("-m", "worldrl", "train-vla", "preset=tiny", "run_dir=run", *small, cwd=tmp_path, timeout=1200)
     assert ended.returncode == 0, ended.stderr
     metrics = check_run(tmp_path / "run")
     assert [row["column"] for row in metrics["rounds"][0]["idm"]["errors"]] == [f"command.{name}" for name in NAMES]
     assert TokenPolicy.load(tmp_path / "run" / metrics["policy"], "cpu").actions.names == NAMES
     assert len(VideoWorldModel.load(tmp_path / "run" / metrics["world_model"]).embodiment.actions.grippers) == 2
-    again = run_python(
-        "-m", "worldrl.cli", "train-vla", "preset=tiny", "run_dir=run", *small, cwd=tmp_path, timeout=1200
-    )
+    again = run_python("-m", "worldrl", "train-vla", "preset=tiny", "run_dir=run", *small, cwd=tmp_path, timeout=1200)
     assert again.returncode == 0, again.stderr
     assert check_run(tmp_path / "run") == metrics

@@ -245,7 +245,7 @@ def test_commands_fine_tune_and_evaluate_smolvla(published, tmp_path, push_episo
     with LeRobotWriter(data, fps=20, cameras=("scene",), image_size=(16, 16), embodiment=robot) as writer:
         for episode in [episode for episode in push_episodes if episode.success][:4]:
             writer.add_episode(episode)
-    run = [sys.executable, "-m", "worldrl.cli"]
+    run = [sys.executable, "-m", "worldrl"]
 
     def worldrl(*arguments):
         done = subprocess.run([*run, *map(str, arguments)], capture_output=True, text=True, cwd=tmp_path, check=False)

@@ -25,11 +25,12 @@ import yaml
 
 from worldrl.core.atomic import disk_errors, recover, write_file
 from worldrl.core.device import hardware, peak_rss_mb
-from worldrl.core.errors import RunDirectoryError, WorldrlError
+from worldrl.core.errors import RunDirectoryError
 from worldrl.core.jsonfile import difference, digest, plain, read_json, write_json
 from worldrl.core.lock import take_lock
 from worldrl.core.provenance import code_version, package_versions
 from worldrl.core.renames import COMMANDS, current_config, current_results
+from worldrl.core.typed import from_plain
 
 SCHEMA = 1
 TICK_EVERY_S = 10.0
@@ -66,7 +67,10 @@ class Stage:
         """
         if not self.finished:
             raise RunDirectoryError(f"stage {self.name!r} in {self.folder} is not finished; run it first")
-        return current_results(read_json(self.folder / "stage.json")["summary"])
+        summary = read_json(self.folder / "stage.json").get("summary")
+        if not isinstance(summary, dict):
+            raise RunDirectoryError(f"{self.folder / 'stage.json'}: holds no summary; delete it to run the stage again")
+        return current_results(summary)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the stage as finished; call it after everything in the folder is on the disk.
@@ -117,8 +121,8 @@ class RunDirectory:
         self._lock: int | None = lock
         self._begun = begun
         self._clock, self._began = clock, clock()
-        earlier = read_json(path / "run_clock.json") if (path / "run_clock.json").exists() else {}
-        self._earlier, self._peak_mb = earlier.get("wall_s", 0.0), earlier.get("peak_rss_mb", 0.0)
+        earlier = _clock(path)
+        self._earlier, self._peak_mb = earlier.wall_s, earlier.peak_rss_mb
         self._ticked = self._began
 
     @classmethod
@@ -262,8 +266,8 @@ class RunDirectory:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close it; begun here and refused before anything was made, it is free for the mended settings."""
-        if self._begun and self._lock is not None and isinstance(error, WorldrlError) and not _holds_work(self.path):
+        """Close it; begun here and failed before anything was made, it is free for the corrected settings."""
+        if self._begun and self._lock is not None and isinstance(error, Exception) and not _holds_work(self.path):
             for name in CLAIM:
                 (self.path / name).unlink(missing_ok=True)
             os.close(self._lock)
@@ -294,19 +298,44 @@ def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collec
         text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
         write_file(file, text.encode())
         return True
-    try:
-        earlier: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as reason:
-        raise RunDirectoryError(f"{file}: damaged; restore it, or choose a new run_dir") from reason
-    if isinstance(earlier, Mapping):
-        earlier = current_config(cast("Mapping[str, Any]", earlier), command)
+    begun = _clock(path).command or command
+    if COMMANDS.get(begun, begun) != command:
+        raise RunDirectoryError(f"{path}: was begun by {begun!r}, not {command!r}; choose a new run_dir")
+    earlier = current_config(_stored_config(file), command)
     if changed := difference(_bound(earlier, free), _bound(config, free)):
         raise RunDirectoryError(
             f"{path}: was begun with another config: {changed}; choose a new run_dir, or delete {path} to start again"
         )
-    clock = path / "run_clock.json"
-    begun = read_json(clock).get("command") if clock.exists() else command
-    begun = COMMANDS.get(str(begun), begun)
-    if begun != command:
-        raise RunDirectoryError(f"{path}: was begun by {begun!r}, not {command!r}; choose a new run_dir")
     return False
+
+
+def _stored_config(file: Path) -> dict[str, Any]:
+    """Read ``config.yaml``; RunDirectoryError where it is unreadable or no mapping."""
+    try:
+        stored: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as reason:
+        raise RunDirectoryError(f"{file}: damaged; restore it, or choose a new run_dir") from reason
+    except OSError as reason:
+        raise RunDirectoryError(f"{file}: cannot be read ({reason.strerror}); check its permissions") from reason
+    if not isinstance(stored, dict):
+        raise RunDirectoryError(f"{file}: holds no settings; restore it, or choose a new run_dir")
+    return cast("dict[str, Any]", stored)
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """What ``run_clock.json`` holds."""
+
+    schema: int = SCHEMA
+    command: str = ""
+    resume: str = ""
+    wall_s: float = 0.0
+    peak_rss_mb: float = 0.0
+
+
+def _clock(path: Path) -> _Clock:
+    """Read a run's clock; an empty one where there is none yet."""
+    file = path / "run_clock.json"
+    if not file.exists():
+        return _Clock()
+    return from_plain(_Clock, read_json(file), where=f"{file}: damaged; delete it", error=RunDirectoryError)

@@ -44,7 +44,7 @@ def test_the_command_works_without_torch_or_simulator(data, tmp_path):
 
 def test_the_command_line_reaches_the_job(data, tmp_path):
     save_report_data(data, tmp_path)
-    command = [sys.executable, "-m", "worldrl.cli", "report", f"run_dir={tmp_path}", "preset=tiny", "seed=1"]
+    command = [sys.executable, "-m", "worldrl", "report", f"run_dir={tmp_path}", "preset=tiny", "seed=1"]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert (tmp_path / "report.html").is_file()

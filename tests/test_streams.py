@@ -1,0 +1,110 @@
+"""Streams that are closed, full or without UTF-8, and what the machine refuses: one line, never a traceback."""
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from worldrl import cli
+from worldrl.cli import COMMANDS
+from worldrl.core.errors import RunDirectoryError
+from worldrl.core.run import RunDirectory
+from worldrl.streams import MACHINE, machine_fault
+
+ROOT = Path(__file__).parents[1]
+ENV = {"PATH": os.environ["PATH"], "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'envs'}", "HOME": "/nowhere"}
+
+
+def shell(line: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    """Run ``worldrl`` with redirections, as only a shell makes them."""
+    line = line.replace("worldrl", f"{sys.executable} -m worldrl")
+    return subprocess.run(["bash", "-c", line], capture_output=True, text=True, env={**ENV, **env}, timeout=120)
+
+
+@pytest.mark.parametrize("command", ["train-vla", "align-world-model", "train-offline"])
+def test_help_on_a_terminal_without_utf8(command: str) -> None:
+    found = shell(f"worldrl {command} --help", LC_ALL="C", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "\\xb1" in found.stdout or "\\u03b" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("worldrl --help >&-", 0),
+        ("worldrl --help 2>&-", 0),
+        ("worldrl nonsense 2>&-", 2),
+        ("worldrl nonsense 2>/dev/full", 2),
+        ("worldrl --help >/dev/full", 2),
+        ("worldrl train-vla --help | head -c 10; exit ${PIPESTATUS[0]}", 0),
+    ],
+)
+def test_closed_and_full_streams(line: str, code: int) -> None:
+    found = shell(line)
+    assert "Traceback" not in found.stderr
+    assert "Exception ignored" not in found.stderr
+    assert found.returncode in (code, 2)
+
+
+@pytest.mark.parametrize("number", sorted(MACHINE))
+def test_what_the_machine_refuses_is_one_line(number: int, monkeypatch, capsys) -> None:
+    def refuse(settings: object) -> None:
+        raise OSError(number, os.strerror(number), "some/file")
+
+    monkeypatch.setattr(cli.Command, "load", lambda self: (refuse, COMMANDS["doctor"].__class__))
+    monkeypatch.setattr(cli, "compose_command", lambda command, tokens: None)
+    assert cli.main(["doctor"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("worldrl: some/file: ")
+    assert said.count("\n") == 1
+
+
+def test_bugs_keep_their_traceback() -> None:
+    assert machine_fault(OSError(errno.EBADF, "x")) is None
+    assert machine_fault(ValueError("x")) is None
+    assert "too little memory" in str(machine_fault(MemoryError()))
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), OSError(errno.ENOSPC, "full"), RunDirectoryError("refused")])
+def test_a_command_that_failed_frees_its_run_directory(tmp_path: Path, error: Exception) -> None:
+    def begin(config: dict[str, int]) -> RunDirectory:
+        return RunDirectory.open(tmp_path / "run", command="collect", config=config, resume_command="x")
+
+    with pytest.raises(type(error)), begin({"a": 1}):
+        raise error
+    with begin({"a": 2}) as run:
+        (run.path / "work").write_text("something")
+    with pytest.raises(RunDirectoryError, match="another config: a: 2 -> 3"):
+        begin({"a": 3})
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "words"),
+    [
+        ("config.yaml", "", "holds no settings"),
+        ("config.yaml", "- 1\n- 2\n", "holds no settings"),
+        ("config.yaml", "a: [", "damaged"),
+        ("run_clock.json", '{"wall_s": "long"}', "run_clock.json: damaged; delete it: wall_s"),
+        ("run_clock.json", '{"command": 5}', "run_clock.json: damaged; delete it: command"),
+        ("run_clock.json", "[]", "expected a JSON object"),
+        ("run_clock.json", '{"schema": 1, "command": "train-vla"}', "was begun by 'train-vla'"),
+    ],
+)
+def test_damaged_run_directories_are_named(tmp_path: Path, file: str, content: str, words: str) -> None:
+    with RunDirectory.open(tmp_path, command="collect", config={"a": 1}, resume_command="x") as run:
+        run.stage("01-data").finish({})
+    (tmp_path / file).write_text(content)
+    with pytest.raises(RunDirectoryError, match=words):
+        RunDirectory.open(tmp_path, command="collect", config={"b": 2}, resume_command="x")
+
+
+def test_a_stage_without_a_summary_is_named(tmp_path: Path) -> None:
+    with RunDirectory.open(tmp_path, command="collect", config={}, resume_command="x") as run:
+        stage = run.stage("01-data")
+        stage.finish({"n": 1})
+        (stage.folder / "stage.json").write_text('{"schema": 1}')
+        with pytest.raises(RunDirectoryError, match=r"stage\.json: holds no summary"):
+            stage.summary  # noqa: B018
