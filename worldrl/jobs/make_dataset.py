@@ -31,7 +31,8 @@ from worldrl.core.log import MetricLog, Progress, console
 from worldrl.core.provenance import code_version, package_versions
 from worldrl.core.rng import stream, stream_seed
 from worldrl.core.run import RunDirectory
-from worldrl.data.offline.minari_format import ID, METADATA, OWN, data_folder, write_minari
+from worldrl.data.offline.minari_format import ID, data_folder, write_minari
+from worldrl.data.offline.minari_metadata import METADATA, OWN
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes, join
 from worldrl.jobs.opening import open_run
 from worldrl.rollout.vector_episodes import (
