@@ -35,6 +35,7 @@ from worldrl.rollout.vector_episodes import dataset_environment
 from worldrl.settings import compose
 from worldrl.usage import describe
 from worldrl.world_models.loading import open_world_model
+from worldrl.world_models.offline.terminations import RULES
 
 OFFLINE = [name for name in ALGORITHMS.names() if name not in ("behaviour_cloning", "grpo")]
 
@@ -508,7 +509,7 @@ def test_help_shows_the_chosen_algorithms_settings(capsys: pytest.CaptureFixture
 
 def test_a_d4rl_file_names_the_rule_of_its_environment() -> None:
     info = DatasetInfo("hopper-medium-v2.hdf5", (-1.0,), (1.0,), dataset_id="hopper-medium-v2")
-    assert offline_worlds.rule_of("auto", info) is offline_worlds.RULES["hopper"]
+    assert offline_worlds.rule_of("auto", info) is RULES["hopper"]
     with pytest.raises(SettingError, match="give env=ID"):
         offline_worlds.rule_of("auto", replace(info, dataset_id="my-recording"))
 

@@ -18,8 +18,9 @@ from worldrl.core.errors import ArtefactError
 from worldrl.data.offline.actions import ActionRange
 from worldrl.data.offline.columns import column, fault
 from worldrl.data.offline.hdf5 import Hdf5
+from worldrl.data.offline.jumps import find_jumps
 from worldrl.data.offline.reference_scores import d4rl_reference
-from worldrl.data.offline.resets import check_limit, find_jumps, time_limit
+from worldrl.data.offline.resets import check_limit, time_limit
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
 
 SUFFIXES = (".hdf5", ".h5")
@@ -78,7 +79,7 @@ def read_d4rl(
     )
     check_limit(np.bincount(episode), time_limit(info), str(file))
     provenance["jumps"] = find_jumps(
-        columns["obs"], columns["next_obs"], bootstraps=kept & ~terminated, ends=ends, episode=episode
+        columns["obs"], columns["next_obs"], learned=kept, terminated=terminated, ends=ends, episode=episode
     )
     return _cut(columns, terminated, episode, kept, info)
 

@@ -28,10 +28,11 @@ from worldrl.core.jsonfile import plain
 from worldrl.data.offline.actions import ActionRange
 from worldrl.data.offline.columns import column, fault
 from worldrl.data.offline.env_spec import registered_spec, stored_environment
+from worldrl.data.offline.jumps import jumps_of
 from worldrl.data.offline.layout import layout_of, to_json, words
 from worldrl.data.offline.minari_files import episodes
 from worldrl.data.offline.minari_metadata import METADATA, OWN, PARTS, read_metadata, stored_parts
-from worldrl.data.offline.resets import check_limit, jumps_of, time_limit
+from worldrl.data.offline.resets import check_limit, time_limit
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
 
 ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v\d+")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from worldrl.data.offline.resets import WHERE
+from worldrl.data.offline.jumps import WHERE
 from worldrl.data.offline.trajectories import Trajectories
 
 CHECKS = ("jumps", "early_timeouts", "actions_clipped")
