@@ -38,6 +38,7 @@ from worldrl.jobs.world_model_start import weights_folder
 from worldrl.nn.chunk_basis import ChunkBasis
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.latent_world import LatentWorld, RecordedLatents, recorded_latents
+from worldrl.rollout.registered_env import registered_id
 from worldrl.world_models.loading import open_world_model
 from worldrl.world_models.offline.config import MemberChoice, Uncertainty
 from worldrl.world_models.offline.ensemble_training import fit_ensemble
@@ -215,7 +216,7 @@ def true_world(data: Trajectories, rows: Transitions) -> TrueDynamics:
             f"world=true: {data.info.source} holds no simulator states (qpos, qvel) or names no environment; "
             "make one with worldrl make-dataset, or choose world=ensemble"
         )
-    return TrueDynamics(data.info.env_id, rows.obs, data.qpos, data.qvel, data.info.env_kwargs)
+    return TrueDynamics(registered_id(data.info.env_id), rows.obs, data.qpos, data.qvel, data.info.env_kwargs)
 
 
 def rule_of(name: str, info: DatasetInfo) -> Termination:

@@ -28,9 +28,7 @@ def make_registered(env_id: str, kwargs: Mapping[str, Any], max_episode_steps: i
         SettingError: the module cannot be imported, the id is not registered, or the environment's class refuses.
         MissingExtraError: a package that it needs is not installed.
     """
-    module, _, name = env_id.rpartition(":")
-    if module:
-        _import(module, env_id)
+    module, name = env_id.rpartition(":")[0], registered_id(env_id)
     given = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
     try:
         return gymnasium.make(name, disable_env_checker=True, **given, **kwargs)
@@ -44,6 +42,18 @@ def make_registered(env_id: str, kwargs: Mapping[str, Any], max_episode_steps: i
     except Exception as reason:  # a class may raise what it likes
         text = " ".join(str(reason).split())[:300]
         raise SettingError(f"env: {env_id!r} cannot be made: {type(reason).__name__}: {text}") from reason
+
+
+def registered_id(env_id: str) -> str:
+    """Return the id without its module, which is imported so that the id is registered.
+
+    Raises:
+        SettingError: the module cannot be imported.
+    """
+    module, _, name = env_id.rpartition(":")
+    if module:
+        _import(module, env_id)
+    return name
 
 
 def _import(module: str, env_id: str) -> None:
@@ -164,7 +174,7 @@ def parts_of(env: gymnasium.Env[Any, Any]) -> Layout | None:
 def _layout(space: spaces.Space[Any], env_id: str) -> Layout | None:
     try:
         return layout_of(space)
-    except (ValueError, NotImplementedError) as reason:
+    except Exception as reason:  # Gymnasium raises one of several of a part without a fixed size
         raise SettingError(
             f"env: {env_id!r} has observations in {space}; only vectors of numbers are supported"
         ) from reason

@@ -66,15 +66,15 @@ def stored_environment(metadata: Mapping[str, Any], where: Path, env_id: str | N
         if wrong is not None:
             raise ArtefactError(
                 f"{where}: argument {wrong} of environment {name!r} is not allowed from data; give env={name} to make the "
-                "environment as it is registered"
+                f"environment as it is registered (env=MODULE:{name} where a module registers it)"
             )
-    elif wrong is not None or env_id.rpartition(":")[2] != name:
+    elif env_id.rpartition(":")[2] != name:
         return {"env_id": env_id, "env_kwargs": {}, "max_episode_steps": None, "env_wrappers": ()}
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise ArtefactError(f"{where}: max_episode_steps of its env_spec must be a positive number, got {limit!r}")
     return {
         "env_id": env_id or name,
-        "env_kwargs": kwargs,
+        "env_kwargs": kwargs if wrong is None else {},
         "max_episode_steps": limit,
         "env_wrappers": () if env_id else _wrappers(spec, where),
     }

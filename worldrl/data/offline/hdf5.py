@@ -20,6 +20,8 @@ from worldrl.data.offline.columns import fault
 
 EXPANDS, SPARE = 1100, 64 * 2**20
 """How many times its own size a file can hold (deflate packs at most 1,032 to 1), and bytes that any file may hold."""
+PIECES = 4096
+"""Chunks of an array above which its stored bytes are counted: a damaged length asks for millions that are not there."""
 
 
 class Hdf5:
@@ -56,9 +58,16 @@ class Hdf5:
         """Close it."""
         self.content.close()
 
-    def has(self, at: Any, name: str) -> bool:
-        """Whether a group has a member of that name; a link is one, and is not followed."""
-        return bool(at.id.links.exists(name.encode()))
+    def names(self, at: Any, episode: int | str) -> list[str]:
+        """Return the names of a group's members, links among them, sorted.
+
+        Raises:
+            ArtefactError: damage.
+        """
+        try:
+            return sorted(at.keys())
+        except Exception as reason:  # as above
+            raise self._damaged(episode, "file", reason) from reason
 
     def group(self, at: Any, name: str, episode: int | str) -> Any:
         """Return a group below ``at``.
@@ -89,10 +98,14 @@ class Hdf5:
         called = field or path
         try:
             for key in groups:
-                if not self.has(at, key):
+                if not at.id.links.exists(key.encode()):  # does not follow links
                     return None
                 at = self._group(at, key, episode)
-            return self._read(self._member(at, last, episode), episode, called) if self.has(at, last) else None
+            return (
+                self._read(self._member(at, last, episode), episode, called)
+                if at.id.links.exists(last.encode())
+                else None
+            )
         except WorldrlError:
             raise
         except Exception as reason:  # as above
@@ -123,9 +136,17 @@ class Hdf5:
         dtype, shape = dataset.dtype, dataset.shape
         if dtype.kind not in "fiub":
             raise fault(self.source, episode, name, f"holds {dtype}, not numbers; convert it")
-        if (needed := math.prod(shape) * dtype.itemsize) > EXPANDS * self.size + SPARE:
+        chunk = plan.get_chunk() if plan.get_layout() == h5d.CHUNKED else ()
+        needed = max(math.prod(shape), math.prod(chunk)) * dtype.itemsize  # a chunk is read whole
+        if needed > EXPANDS * self.size + SPARE:
             raise fault(
                 self.source, episode, name, f"claims {needed} bytes in a file of {self.size}; copy the dataset again"
+            )
+        pieces = math.prod(-(-rows // part) for rows, part in zip(shape, chunk, strict=True)) if chunk else 1
+        held = dataset.get_storage_size() * (EXPANDS if plan.get_nfilters() else 1) if pieces > PIECES else needed
+        if held < math.prod(shape) * dtype.itemsize:
+            raise fault(
+                self.source, episode, name, f"claims {needed} bytes and stores {held} at most; copy the dataset again"
             )
         result = np.empty(shape, dtype)
         if result.size:

@@ -50,8 +50,6 @@ def episodes(data: Path, metadata: Mapping[str, Any], spaces_of: Mapping[str, An
 
 def _hdf5_episode(file: Hdf5, number: int, spaces_of: Mapping[str, Any]) -> dict[str, Any]:
     name = f"episode_{number}"
-    if not file.has(file.content, name):
-        raise fault(file.source, number, name, "cannot be read (it is missing); the file is damaged or cut short")
     group = file.group(file.content, name, number)
     result = {field: _parts(file, group, space, field, number) for field, space in spaces_of.items()}
     result |= {field: _needed(file, group, field, number) for field in FLAT}
@@ -65,15 +63,15 @@ def _parts(file: Hdf5, group: Any, space: spaces.Space[Any], path: str, number: 
     """Return an array, or the arrays of a Dict or Tuple space by its own keys."""
     name = path.rpartition("/")[2]
     if isinstance(space, spaces.Dict):
-        keys = {key: str(key) for key in space.spaces}
+        keys: dict[Any, str] = {key: str(key) for key in space.spaces}
     elif isinstance(space, spaces.Tuple):
         keys = {index: f"_index_{index}" for index in range(len(space.spaces))}
     else:
         return _needed(file, group, name, number, path)
     group = file.group(group, name, number)
-    if (found := sorted(group.keys())) != (wanted := sorted(keys.values())):
+    if (found := file.names(group, number)) != (wanted := sorted(keys.values())):
         raise fault(file.source, number, path, f"has the parts {found}, its space {wanted}; write the dataset again")
-    return {key: _parts(file, group, space[key], f"{path}/{part}", number) for key, part in keys.items()}
+    return {key: _parts(file, group, space.spaces[key], f"{path}/{part}", number) for key, part in keys.items()}
 
 
 def _needed(file: Hdf5, group: Any, name: str, number: int, path: str | None = None) -> NDArray[Any]:
@@ -117,11 +115,10 @@ def _arrow_episode(data: Path, number: int, form: str, most: int, spaces_of: Map
         for name in (*spaces_of, *FLAT):
             column = _whole(table, name)
             result[name] = _decoded(spaces_of.get(name), column if name == "observations" else column[:-1], name)
-        infos = _whole(table, "infos") if "infos" in table.column_names else None
-        known = [] if infos is None else [field.name for field in infos.type]
-        for name in STATES:
-            if name in known:
-                result[name] = _decoded(None, infos.field(name), name)
+        if "infos" in table.column_names:
+            infos = _whole(table, "infos")
+            known = [field.name for field in infos.type]
+            result |= {name: _decoded(None, infos.field(name), name) for name in STATES if name in known}
     except WorldrlError:
         raise
     except Exception as reason:  # pyarrow raises what it likes on damaged files

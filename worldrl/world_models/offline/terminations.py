@@ -144,7 +144,7 @@ def termination_rule(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -
         SettingError: no rule is known for it, or a range is none.
     """
     task = task_of(env_id)
-    if task not in RULES:
+    if task is None or task not in RULES:
         raise SettingError(
             f"termination=auto: no termination rule is known for environment {env_id!r}. Give termination=never, "
             "termination=learned (a head fitted to the dataset's terminals) or a registered rule, such as termination=hopper. "
