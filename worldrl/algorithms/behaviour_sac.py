@@ -177,7 +177,7 @@ class _Learner:
     """Stable-Baselines3's learner between two stretches."""
 
     def __init__(
-        self, folder: Path, env_id: str, config: BehaviourSac, seed: int, max_episode_steps: int | None
+        self, folder: Path, env_id: str, config: BehaviourSac, seed: int, max_episode_steps: int | None = None
     ) -> None:
         sb3 = require("stable_baselines3", extra="sb3")
         logger = require("stable_baselines3.common.logger", extra="sb3").Logger
