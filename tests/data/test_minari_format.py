@@ -202,7 +202,9 @@ def test_missing_episode_and_shortened_file(written: Path) -> None:
     with pytest.raises(ArtefactError, match=r"field 'episode_2' cannot be read|field 'seed' cannot be read"):
         read_minari(written)
     file.write_bytes(file.read_bytes()[:-3000])
-    with pytest.raises(ArtefactError, match=r"test-v3/data: episode all, field 'seed' cannot be read .*truncated"):
+    with pytest.raises(
+        ArtefactError, match=r"test-v3/data: episode all, field 'main_data.hdf5' cannot be read .*truncated"
+    ):
         read_minari(written)
 
 
@@ -319,3 +321,39 @@ def test_naming_the_environment_replaces_its_wrappers(written: Path) -> None:
     respecify(written, additional_wrappers=[{"name": "Monitor", "entry_point": "sb3:Monitor", "kwargs": {}}])
     assert open_trajectories(str(written)).info.env_wrappers == ("Monitor",)
     assert open_trajectories(str(written), env_id="Pendulum-v1").info.env_wrappers == ()
+
+
+def test_parts_of_flat_rows_are_written_and_read(tmp_path: Path) -> None:
+    data, parts = make(), ((("position",), 2), (("goal",), 1))
+    folder = write_minari(tmp_path, replace(data, info=replace(data.info, obs_parts=parts)), **BY)
+    assert read_minari(folder).info.obs_parts == parts
+    with pytest.raises(SettingError, match=r"names its parts itself: position \(2\), goal \(1\); leave obs_keys out"):
+        open_trajectories(str(folder), obs_keys=["goal", "position"])
+
+
+def test_the_stored_limit_stays_where_arguments_are_left_out(written: Path) -> None:
+    respecify(written, kwargs={"xml_file": "x"})
+    info = open_trajectories(str(written), env_id="module:Pendulum-v1").info
+    assert (info.env_kwargs, info.max_episode_steps) == ({}, 50)
+    respecify(written, kwargs={}, additional_wrappers=5)
+    with pytest.raises(ArtefactError, match="additional_wrappers of its env_spec must be a list"):
+        open_trajectories(str(written))
+
+
+def test_an_episode_beyond_the_limit_is_refused(written: Path) -> None:
+    respecify(written, max_episode_steps=3)
+    with pytest.raises(ArtefactError, match=r"episode 0 has 4 steps, more than the limit of 3.*max_episode_steps=4"):
+        open_trajectories(str(written))
+    assert open_trajectories(str(written), max_episode_steps=4).info.max_episode_steps == 4
+
+
+def test_arguments_that_the_registry_has_anyway_are_allowed(written: Path) -> None:
+    gymnasium.register("WorldrlTestKind-v0", entry_point="nowhere:X", kwargs={"kind": "/a/b"}, max_episode_steps=9)
+    try:
+        respecify(written, id="WorldrlTestKind-v0", kwargs={"kind": "/a/b"})
+        assert open_trajectories(str(written)).info.env_kwargs == {"kind": "/a/b"}
+        respecify(written, kwargs={"kind": "/a/c"})
+        with pytest.raises(ArtefactError, match="is not allowed from data"):
+            open_trajectories(str(written))
+    finally:
+        del gymnasium.registry["WorldrlTestKind-v0"]

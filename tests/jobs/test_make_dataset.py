@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -179,3 +180,35 @@ def test_settings_out_of_range_are_refused(tmp_path: Path, over: dict[str, Any],
 def test_an_unknown_environment_lists_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="did you mean 'Hopper-v"):
         main(settings(tmp_path / "run", env="Hoper-v5"))
+
+
+def test_own_environments_by_module_without_a_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control.pendulum import PendulumEnv\n"
+        "gymnasium.register('own/Swing.Up-v0', entry_point=PendulumEnv)\n"
+    )
+    (tmp_path / "worldrl_test_swing.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    own = {"env": "worldrl_test_swing:own/Swing.Up-v0", "kinds": ["random"]}
+    with pytest.raises(SettingError, match=r"has no time limit.*give max_episode_steps"):
+        main(settings(tmp_path / "none", **own))
+    try:
+        metrics = main(settings(tmp_path / "run", max_episode_steps=20, **own))
+        entry = metrics["sets"]["random"]
+        assert entry["id"] == "worldrl/own-swing-up-v0/random-v0"
+        info = open_trajectories(entry["folder"], env_id=own["env"]).info
+        assert info.max_episode_steps == 20
+    finally:
+        gymnasium.registry.pop("own/Swing.Up-v0", None)
+        sys.modules.pop("worldrl_test_swing", None)
+
+
+def test_no_scale_is_printed_where_none_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    metrics = {"env": "x", "random": -1035.0, "expert": -1151.0, "sets": {}}
+    make_dataset.show(metrics)
+    told = capsys.readouterr().err
+    assert "no reference scores: random actions return -1035, the best actor -1151" in " ".join(told.split())
+    assert "score 0 is" not in told

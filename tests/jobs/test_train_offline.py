@@ -35,6 +35,7 @@ from worldrl.rollout.vector_episodes import dataset_environment
 from worldrl.settings import compose
 from worldrl.usage import describe
 from worldrl.world_models.loading import open_world_model
+from worldrl.world_models.offline.terminations import RULES
 
 OFFLINE = [name for name in ALGORITHMS.names() if name not in ("behaviour_cloning", "grpo")]
 
@@ -508,7 +509,7 @@ def test_help_shows_the_chosen_algorithms_settings(capsys: pytest.CaptureFixture
 
 def test_a_d4rl_file_names_the_rule_of_its_environment() -> None:
     info = DatasetInfo("hopper-medium-v2.hdf5", (-1.0,), (1.0,), dataset_id="hopper-medium-v2")
-    assert offline_worlds.rule_of("auto", info) is offline_worlds.RULES["hopper"]
+    assert offline_worlds.rule_of("auto", info) is RULES["hopper"]
     with pytest.raises(SettingError, match="give env=ID"):
         offline_worlds.rule_of("auto", replace(info, dataset_id="my-recording"))
 
@@ -531,3 +532,62 @@ def test_score_without_references_is_raw() -> None:
 def test_plain_function_is_no_offline_agent() -> None:
     with pytest.raises(SettingError, match="behaviour_cloning"):
         offline_agent("behaviour_cloning")
+
+
+@pytest.fixture
+def swings(tmp_path: Path) -> Path:
+    """A D4RL file of Pendulum, whose actions lie in [-2, 2]."""
+    h5py = pytest.importorskip("h5py")
+    draw = np.random.default_rng(0)
+    columns = {
+        "observations": draw.uniform(-1, 1, (90, 3)),
+        "actions": np.linspace(-1.9, 1.9, 90)[:, None],
+        "rewards": np.ones(90),
+        "terminals": np.zeros(90, bool),
+        "timeouts": np.arange(90) % 30 == 29,
+    }
+    with h5py.File(tmp_path / "swings.hdf5", "w") as file:
+        for name, value in columns.items():
+            file[name] = value
+    return tmp_path / "swings.hdf5"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "code", "said"),
+    [
+        ([], 2, "clip_actions=true"),
+        (["clip_actions=true"], 0, "lay beyond their bounds and were clipped"),
+        (["action_low=[-2]", "action_high=[2]"], 0, "all 87 rewards are 1"),
+        (["env=Pendulum-v1"], 0, "all 87 rewards are 1"),
+        (["env=Nowhere-v0"], 2, "clip_actions=true"),
+        (["env=Pendulum-v1", "max_episode_steps=20"], 2, "episode 0 has 30 steps, more than the limit of 20"),
+        (
+            ["env=Pendulum-v1", "algorithm=mopo", "termination=hopper"],
+            2,
+            "the rule calls 83 others terminal and misses 0",
+        ),
+        (["world=latent", "clip_actions=true"], 2, "leave clip_actions out"),
+    ],
+)
+def test_what_the_settings_say_of_a_d4rl_file(
+    swings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], tokens: list[str], code: int, said: str
+) -> None:
+    chosen = [] if "algorithm=mopo" in tokens else ["algorithm=bc"]
+    common = ["train-offline", f"data={swings}", "preset=tiny", f"run_dir={tmp_path / 'run'}", "episodes=0"]
+    assert cli.main([*common, "watched_episodes=0", *chosen, *tokens]) == code
+    assert said in " ".join(capsys.readouterr().err.split())
+    if code == 0:
+        checks = result(tmp_path)["metrics"]["data"]["checks"]
+        assert checks["equal_rewards"] == 1
+        assert ("actions_clipped" in checks) == ("clip_actions=true" in tokens)
+
+
+def test_the_rule_of_the_environment_is_held_against_the_data(
+    pendulum: Trajectories, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pendulum.transitions()
+    told = replace(rows, terminated=rows.truncated, truncated=rows.terminated)
+    with pytest.raises(SettingError, match=r"rule 'Pendulum-v1 \(auto\)' contradicts .* misses 3"):
+        offline_worlds.held_rule("auto", pendulum, told)
+    assert not offline_worlds.held_rule("never", pendulum, told)(rows.obs, rows.action, rows.next_obs).any()
+    assert "termination=never: 3 of 90 rows are recorded as terminal" in capsys.readouterr().err

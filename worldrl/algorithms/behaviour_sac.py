@@ -85,7 +85,13 @@ class Evaluated:
 
 
 def train_behaviour(
-    folder: Path, env_id: str, config: BehaviourSac, *, seed: int, log: MetricLog | None = None
+    folder: Path,
+    env_id: str,
+    config: BehaviourSac,
+    *,
+    seed: int,
+    max_episode_steps: int | None = None,
+    log: MetricLog | None = None,
 ) -> list[Evaluated]:
     """Train SAC, or go on where an earlier start stopped.
 
@@ -94,6 +100,7 @@ def train_behaviour(
         env_id: registered Gymnasium id.
         config: settings.
         seed: root of every random stream.
+        max_episode_steps: time limit; None takes the registered one.
         log: receives the return of each kept actor.
 
     Returns:
@@ -104,7 +111,7 @@ def train_behaviour(
         ArtefactError: what is there is damaged or was trained with other settings.
         MissingExtraError: Stable-Baselines3 is not installed.
     """
-    learner = _Learner(folder, env_id, config, seed)
+    learner = _Learner(folder, env_id, config, seed, max_episode_steps)
     kept = learner.resume()
     if log is not None:
         log.truncate(SERIES, learner.step + 1)
@@ -169,16 +176,18 @@ def _episode(columns: Mapping[str, Tensor], seed: int | None) -> VectorEpisode:
 class _Learner:
     """Stable-Baselines3's learner between two stretches."""
 
-    def __init__(self, folder: Path, env_id: str, config: BehaviourSac, seed: int) -> None:
+    def __init__(
+        self, folder: Path, env_id: str, config: BehaviourSac, seed: int, max_episode_steps: int | None = None
+    ) -> None:
         sb3 = require("stable_baselines3", extra="sb3")
         logger = require("stable_baselines3.common.logger", extra="sb3").Logger
         self.folder, self.env_id, self.config, self.seed = folder, env_id, config, seed
-        self.env = make_environment(env_id)
+        self.env = make_environment(env_id, max_episode_steps=max_episode_steps)
         self.info = environment_info(self.env, env_id)
         with lent_to_torch(seed, "behaviour-sac", "weights"):
             self.sac: Any = sb3.SAC(
                 "MlpPolicy",
-                StateInfo(make_environment(env_id)),
+                StateInfo(make_environment(env_id, max_episode_steps=max_episode_steps)),
                 learning_rate=config.learning_rate,
                 buffer_size=config.steps,
                 learning_starts=config.learning_starts,

@@ -11,6 +11,7 @@ and half the other.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -31,7 +32,9 @@ from worldrl.core.log import MetricLog, Progress, console
 from worldrl.core.provenance import code_version, package_versions
 from worldrl.core.rng import stream, stream_seed
 from worldrl.core.run import RunDirectory
-from worldrl.data.offline.minari_format import ID, METADATA, OWN, data_folder, write_minari
+from worldrl.data.offline.env_spec import registered_spec
+from worldrl.data.offline.minari_format import ID, data_folder, write_minari
+from worldrl.data.offline.minari_metadata import METADATA, OWN
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes, join
 from worldrl.jobs.opening import open_run
 from worldrl.rollout.vector_episodes import (
@@ -55,7 +58,8 @@ class MakeDatasetSettings:
 
     run_dir: str = setting("runs/make-dataset", "where everything is written")
     seed: int = setting(0, "root of every random stream")
-    env: str = setting("Hopper-v5", "registered Gymnasium environment with vector observations and actions")
+    env: str = setting("Hopper-v5", "Gymnasium environment with vector observations and actions: ID, or MODULE:ID")
+    max_episode_steps: int | None = setting(None, "its time limit; null takes the registered one")
     kinds: list[str] = setting(list(KINDS), f"which sets: {', '.join(KINDS)}")
     rows: int = setting(100_000, "steps per set; replay sets have as many as the training had taken")
     reference_episodes: int = setting(100, "episodes over which the returns of score 0 and of score 100 are averaged")
@@ -69,6 +73,8 @@ class MakeDatasetSettings:
         """Check the ranges."""
         for name in ("rows", "reference_episodes"):
             positive(name, getattr(self, name))
+        if self.max_episode_steps is not None:
+            positive("max_episode_steps", self.max_episode_steps)
         non_negative("version", self.version)
         one_of("gates", self.gates, ("stop", "warn"))
         for kind in self.kinds:
@@ -139,8 +145,9 @@ class _Maker:
 
     def __init__(self, run: RunDirectory, settings: MakeDatasetSettings) -> None:
         self.run, self.settings = run, settings
-        self.env: gymnasium.Env[Any, Any] = make_environment(settings.env)
+        self.env: gymnasium.Env[Any, Any] = make_environment(settings.env, max_episode_steps=settings.max_episode_steps)
         self.info = environment_info(self.env, settings.env)
+        registered_spec(self.info)  # what cannot be written is refused before hours of training
         self.training = run.path / "stages" / TRAINING
 
     def stage(self, name: str, work: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
@@ -155,7 +162,14 @@ class _Maker:
         return {"return": self._mean_return(policy, "random reference", sampled=True)}
 
     def train(self, folder: Path, log: MetricLog) -> dict[str, Any]:
-        kept = train_behaviour(folder, self.settings.env, self.settings.training, seed=self.settings.seed, log=log)
+        kept = train_behaviour(
+            folder,
+            self.settings.env,
+            self.settings.training,
+            seed=self.settings.seed,
+            max_episode_steps=self.settings.max_episode_steps,
+            log=log,
+        )
         return {"kept": [[one.step, one.value] for one in kept]}
 
     def choose(self, low: float, kept: Sequence[Sequence[float]]) -> dict[str, Any]:
@@ -260,8 +274,9 @@ class _Maker:
 
 
 def dataset_id(settings: MakeDatasetSettings, kind: str) -> str:
-    """Return the Minari id of a set, for example ``worldrl/hopper-v5/medium-v0``."""
-    return f"{settings.namespace}/{settings.env.lower().replace('/', '-')}/{kind}-v{settings.version}"
+    """Return the Minari id of a set, for example ``worldrl/hopper-v5/medium-v0``; a module before the id is left out."""
+    name = re.sub(r"[^-\w]", "-", settings.env.rpartition(":")[2].lower())
+    return f"{settings.namespace}/{name}/{kind}-v{settings.version}"
 
 
 def first_medium(actors: Sequence[Evaluated], low: float, high: float) -> Evaluated:
@@ -291,7 +306,10 @@ def summarise(data: Trajectories) -> dict[str, Any]:
 
 def show(metrics: Mapping[str, Any]) -> None:
     """Print the closing table."""
-    about = f"score 0 is {metrics['random']:.4g} (random), 100 is {metrics['expert']:.4g} (expert)"
+    low, high = metrics["random"], metrics["expert"]
+    about = f"score 0 is {low:.4g} (random), 100 is {high:.4g} (expert)"
+    if not high > low:
+        about = f"no reference scores: random actions return {low:.4g}, the best actor {high:.4g}"
     table = Table(title=f"datasets of {metrics['env']}", caption=about)
     for heading in ("id", "rows", "episodes", "mean return", "folder"):
         table.add_column(heading, justify="left" if heading in ("id", "folder") else "right", overflow="fold")

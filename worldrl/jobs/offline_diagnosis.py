@@ -15,11 +15,13 @@ import torch
 from worldrl.algorithms.offline.branches import Branches
 from worldrl.algorithms.offline.ravl import Ravl
 from worldrl.algorithms.offline.reach import reach_report
+from worldrl.core.errors import MissingExtraError, SettingError
 from worldrl.core.interfaces import ActionDensity
 from worldrl.core.rng import on_device, stream
 from worldrl.data.offline.trajectories import Trajectories
 from worldrl.jobs.offline_worlds import FirstUnguided
 from worldrl.jobs.online_phase import PlannedBranches
+from worldrl.rollout.registered_env import registered_id
 from worldrl.world_models.offline.guided_dreams import GuidedDreams, dream_quality
 from worldrl.world_models.offline.true_dynamics import Simulator
 
@@ -38,18 +40,24 @@ def diagnose(settings: Any, agent: Any, data: Trajectories, imagination: Any, de
         draws = on_device(stream(settings.seed, "diagnosis", "reach"), device)
         found["reach"] = reach_report(agent, imagination, rollouts=ASKED, generator=draws)
     few = _few(imagination)
-    if few is not None and settings.world in ("ensemble", "diffusion") and _judgeable(agent, data):
+    judged = few is not None and settings.world in ("ensemble", "diffusion") and isinstance(agent, ActionDensity)
+    simulator = _simulator(data) if judged else None
+    if few is not None and simulator is not None:
         draws = on_device(stream(settings.seed, "diagnosis", "dreams"), device)
         rows, _ = few.generate(agent, generator=draws)
-        simulator = Simulator(str(data.info.env_id), data.info.env_kwargs)
         with torch.no_grad():
             found["imagined_rollouts"] = dream_quality(simulator, agent, rows)
     return found
 
 
-def _judgeable(agent: Any, data: Trajectories) -> bool:
-    """Whether the data come from a MuJoCo environment with recorded states, and the agent has a density."""
-    return data.qpos is not None and data.info.env_id is not None and isinstance(agent, ActionDensity)
+def _simulator(data: Trajectories) -> Simulator | None:
+    """Return the data's simulator; None where no states were recorded or it cannot be made here: the agent is trained by now."""
+    if data.qpos is None or data.info.env_id is None:
+        return None
+    try:
+        return Simulator(registered_id(data.info.env_id), data.info.env_kwargs)
+    except (SettingError, MissingExtraError):
+        return None
 
 
 def _few(imagination: Any) -> Branches | GuidedDreams | None:

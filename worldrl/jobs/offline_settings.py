@@ -14,6 +14,7 @@ from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
 from worldrl.algorithms.offline.snapshot_resets import SnapshotConfig
 from worldrl.algorithms.offline.training import OfflineTraining
 from worldrl.core.errors import SettingError, nearest
+from worldrl.jobs.offline_data import READING
 from worldrl.jobs.offline_worlds import (
     AUTO,
     GUIDED,
@@ -65,8 +66,20 @@ class TrainOfflineSettings:
     rows: int = setting(0, "number of first rows to train on; 0 takes all")
     env: str | None = setting(None, "environment to evaluate in; null takes the dataset's own")
     max_episode_steps: int | None = setting(None, "its time limit; null takes the dataset's or the registered one")
+    action_low: list[float] = setting(
+        [], "lower bounds of the data's actions, one or one each; [] takes its own, for a D4RL file those of env or -1"
+    )
+    action_high: list[float] = setting([], "upper bounds, likewise")
+    clip_actions: bool = setting(
+        False, "move actions beyond their bounds to them and count the rows, instead of refusing"
+    )
+    obs_keys: list[str] = setting(
+        [],
+        "keys of the environment's parts of an observation in the order of the data's columns, where the data name none",
+    )
     termination: str = setting(
-        AUTO, "when the ensemble's steps end the task: auto (the environment's own rule), learned, or a registered rule"
+        AUTO,
+        "when the ensemble's steps end the task: auto (the environment's own rule), never, learned, or a registered rule",
     )
     uncertainty: str = setting("max_sigma", UNCERTAINTY_MEANING)
     worlds: str | None = setting(
@@ -99,6 +112,9 @@ class TrainOfflineSettings:
                 raise SettingError(
                     f"{name}={getattr(self, name)}: vectors have no latents; give world=latent, or {name}=0"
                 )
+        for name in READING:
+            if getattr(self, name) and self.world == "latent":
+                raise SettingError(f"{name}: world=latent reads recorded episodes, not vectors; leave {name} out")
         if self.worlds is not None and self.world != "ensemble":
             raise SettingError(f"worlds={self.worlds}: world={self.world} has no ensemble to share; leave it out")
         if self.imagining.penalty and self.world not in ("ensemble", "true"):

@@ -27,22 +27,25 @@ from worldrl.core.interfaces import Imagination, Logs
 from worldrl.core.log import MetricLog, console
 from worldrl.core.transitions import Transitions
 from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.offline.known_tasks import task_of
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
 from worldrl.jobs.alone import alone_in
 from worldrl.jobs.latent_actor import embedded_tasks, limit_in_chunks
+from worldrl.jobs.offline_data import print_remarks, reading
 from worldrl.jobs.online_phase import rollouts_in
 from worldrl.jobs.world_model_start import weights_folder
 from worldrl.nn.chunk_basis import ChunkBasis
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.latent_world import LatentWorld, RecordedLatents, recorded_latents
+from worldrl.rollout.registered_env import registered_id
 from worldrl.world_models.loading import open_world_model
 from worldrl.world_models.offline.config import MemberChoice, Uncertainty
 from worldrl.world_models.offline.ensemble_training import fit_ensemble
 from worldrl.world_models.offline.ensemble_world import EnsembleWorld, EnsembleWorldConfig
 from worldrl.world_models.offline.guided_dreams import DreamConfig, GuidedDreams
 from worldrl.world_models.offline.termination_head import fit_termination
-from worldrl.world_models.offline.terminations import RULES, Termination, termination_rule
+from worldrl.world_models.offline.terminations import Termination, check_rule, termination_rule
 from worldrl.world_models.offline.trajectory_diffusion import (
     TrajectoryDiffusionConfig,
     TrajectoryTraining,
@@ -59,6 +62,7 @@ KEYPOINTS, COMPONENTS = "keypoints", "components"
 """Settings of ``world=latent``, and folders of the encoder that an agent sees through and of the basis that it acts in."""
 LATENT = (KEYPOINTS, COMPONENTS, "stride")
 """Settings of that world alone."""
+NEVER = "never"
 AUTO, LEARNED = "auto", "learned"
 """Termination rules that no registry holds: the environment's own, and one fitted to the dataset's terminals."""
 GUIDED = Imagining(horizon=32, real_ratio=1 / 16, rollouts=8192, refresh_every=10_000, generations=1)
@@ -123,7 +127,8 @@ def open_data(settings: Any, device: torch.device) -> Opened:
         SettingError: no such dataset; or a world model without the latents that are asked for.
     """
     if settings.world != "latent":
-        data = open_trajectories(settings.data, env_id=settings.env, max_episode_steps=settings.max_episode_steps)
+        data = open_trajectories(settings.data, **reading(settings))
+        print_remarks(data)
         return Opened(data.head(settings.rows) if settings.rows else data)
     model = open_world_model(weights_folder(settings.world_model), device)
     if not isinstance(model, VideoWorldModel):
@@ -211,7 +216,7 @@ def true_world(data: Trajectories, rows: Transitions) -> TrueDynamics:
             f"world=true: {data.info.source} holds no simulator states (qpos, qvel) or names no environment; "
             "make one with worldrl make-dataset, or choose world=ensemble"
         )
-    return TrueDynamics(data.info.env_id, rows.obs, data.qpos, data.qvel, data.info.env_kwargs)
+    return TrueDynamics(registered_id(data.info.env_id), rows.obs, data.qpos, data.qvel, data.info.env_kwargs)
 
 
 def rule_of(name: str, info: DatasetInfo) -> Termination:
@@ -224,13 +229,33 @@ def rule_of(name: str, info: DatasetInfo) -> Termination:
     """
     if name != AUTO:
         return registry.TERMINATIONS.get(name)
-    named = (info.dataset_id or "").partition("-")[0].lower() in RULES
-    env_id = info.dataset_id if info.env_id is None and named else info.env_id
+    env_id = info.env_id or (info.dataset_id if task_of(info.dataset_id) else None)
     if env_id is None:
         raise SettingError(
-            "termination=auto needs the data's environment; give env=ID, or termination=never or another"
+            "termination=auto needs the data's environment; give env=ID, termination=never, termination=learned or a registered rule"
         )
     return termination_rule(env_id, info.env_kwargs)
+
+
+def held_rule(name: str, data: Trajectories, rows: Transitions) -> Termination:
+    """Return the rule called ``name``, held against the terminals that the data recorded.
+
+    ``never`` is what a user gives against the data, too, so that its contradictions are printed instead of refused.
+
+    Raises:
+        SettingError: as :func:`rule_of`, or the rule contradicts the data.
+    """
+    rule = rule_of(name, data.info)
+    if name == NEVER:
+        if ended := int(rows.terminated.sum()):
+            console().print(
+                f"termination=never: {ended} of {len(data)} rows are recorded as terminal, no imagined rollout will end",
+                soft_wrap=True,
+            )
+        return rule
+    about = name if name != AUTO else f"{data.info.env_id or data.info.dataset_id} (auto)"
+    check_rule(rule, rows, name=about, source=data.info.source)
+    return rule
 
 
 def _ensemble(
@@ -241,7 +266,7 @@ def _ensemble(
             "termination", rows, seed=settings.seed, folder=folder.with_name("termination"), log=log
         )
     else:
-        rule = rule_of(settings.termination, data.info)
+        rule = held_rule(settings.termination, data, rows)
     with _place_of_ensemble(settings, rows, folder, device) as place:
         ensemble, report = fit_ensemble(
             "world",

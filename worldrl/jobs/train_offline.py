@@ -24,6 +24,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, console
 from worldrl.core.rng import initial_weights
 from worldrl.core.transitions import Transitions
+from worldrl.data.offline.remarks import checks_of
 from worldrl.data.offline.trajectories import Trajectories
 from worldrl.jobs.latent_actor import LatentArena, embedded_tasks
 from worldrl.jobs.offline_diagnosis import diagnose
@@ -189,6 +190,7 @@ def summary(
             "rows": len(data),
             "episodes": data.episodes,
             "mean_return": float(data.returns().mean()),
+            "checks": checks_of(data),
         },
         "steps": report.steps,
         "evaluations": report.evaluations,

@@ -19,8 +19,11 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 from torch import Tensor
 
-from worldrl.core.errors import ActionError, MissingExtraError, SettingError, nearest
+from worldrl.core.errors import ActionError, SettingError
+from worldrl.data.offline.resets import check_limit
+from worldrl.data.offline.resets import time_limit as time_limit
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, env_action
+from worldrl.rollout.registered_env import check_vectors, flattened, make_registered, parts_of
 
 Decide = Callable[[Tensor, float, torch.Generator | None], Tensor]
 """Maps obs float32 ``[S]`` on the policy's device, the reward that came with it (0 at the start) and the noise's generator, None for the most
@@ -88,77 +91,70 @@ def uniform_policy(size: int) -> EpisodePolicy:
 
 
 def make_environment(
-    env_id: str, *, kwargs: Mapping[str, Any] | None = None, max_episode_steps: int | None = None
+    env_id: str,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    max_episode_steps: int | None = None,
+    like: DatasetInfo | None = None,
 ) -> gymnasium.Env[Any, Any]:
-    """Make a registered environment whose observations and actions are vectors; dictionaries are flattened.
+    """Make a registered environment whose observations and actions are vectors; dictionaries and tuples are flattened.
 
     Args:
-        env_id: Gymnasium id, for example ``Hopper-v5``.
+        env_id: Gymnasium id, for example ``Hopper-v5``; ``module:ID`` imports the module that registers it.
         kwargs: of the environment.
         max_episode_steps: time limit; None takes the registered one.
+        like: a dataset in whose order the parts of observations are laid; None keeps the environment's.
 
     Raises:
-        SettingError: not registered (the message names the nearest), no time limit, or spaces that are not vectors.
+        SettingError: not registered (the message names the nearest), no time limit, spaces that are not vectors, or
+            parts that are not the dataset's.
         MissingExtraError: a package that it needs is not installed.
     """
-    given = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
-    try:
-        env = gymnasium.make(env_id, disable_env_checker=True, **given, **(kwargs or {}))
-    except gymnasium.error.UnregisteredEnv as reason:
-        raise SettingError(f"env: {env_id!r} is not registered{nearest(env_id, gymnasium.registry)}") from reason
-    except (ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as reason:
-        fix = "the extra 'offline' brings what Gymnasium's MuJoCo environments need"
-        raise MissingExtraError(f"env: {env_id!r} cannot be made: {reason}; {fix}") from reason
-    except (gymnasium.error.Error, TypeError) as reason:
-        raise SettingError(f"env: {env_id!r} cannot be made: {reason}") from reason
-    if isinstance(env.observation_space, spaces.Dict | spaces.Tuple):
-        env = gymnasium.wrappers.FlattenObservation(env)
-    _check_vectors(env, env_id)
+    env = flattened(make_registered(env_id, kwargs or {}, max_episode_steps), env_id, like)
+    check_vectors(env, env_id)
     return env
 
 
 def dataset_environment(info: DatasetInfo) -> gymnasium.Env[Any, Any]:
-    """Make the environment that a dataset names, with the dataset's own keyword arguments and time limit.
+    """Make the environment that a dataset names, with the dataset's own keyword arguments, time limit and order of parts.
 
     Raises:
         SettingError: it names none, or one with wrappers, which cannot be made from their names; or as
             :func:`make_environment`.
     """
     if info.env_id is None:
-        raise SettingError(f"env: {info.source} names no environment; give env=ID of a registered one")
+        raise SettingError(
+            f"env: {info.source} names no environment; give env=ID of a registered one, or env=MODULE:ID"
+        )
     if info.env_wrappers:
         raise SettingError(
-            f"env: {info.source} was wrapped in {', '.join(info.env_wrappers)}; give env=ID of a registered one"
+            f"env: {info.source} was wrapped in {', '.join(info.env_wrappers)}; give env={info.env_id} to make it without them"
         )
-    return make_environment(info.env_id, kwargs=info.env_kwargs, max_episode_steps=info.max_episode_steps)
-
-
-def time_limit(info: DatasetInfo) -> int | None:
-    """Return the steps after which a dataset's episodes are cut: its own limit, else the environment's registered one, else None."""
-    if info.max_episode_steps is not None or info.env_id is None:
-        return info.max_episode_steps
-    spec = gymnasium.registry.get(info.env_id)
-    return None if spec is None else spec.max_episode_steps
+    return make_environment(info.env_id, kwargs=info.env_kwargs, max_episode_steps=info.max_episode_steps, like=info)
 
 
 def check_spaces(env: gymnasium.Env[Any, Any], data: Trajectories) -> None:
-    """Require that a dataset's vectors are those of an environment.
+    """Require that a dataset's vectors and episodes are those of an environment.
 
     Raises:
         SettingError: observations or actions differ in size, or actions in bounds.
+        ArtefactError: an episode is longer than the environment's time limit.
     """
     source, box = data.info.source, env.action_space
     sizes = {"obs": (data.obs.shape[1], env.observation_space), "action": (data.action.shape[1], box)}
     for name, (size, space) in sizes.items():
         if (size,) != space.shape:
             raise SettingError(
-                f"{source}: field {name!r} has {size} numbers, the environment's space is {space}; use its own"
+                f"{source}: field {name!r} has {size} numbers, the environment's space is {space}; give the "
+                "environment that it was recorded in"
             )
     for name, bound in (("low", data.info.action_low), ("high", data.info.action_high)):
         if not np.allclose(bound, getattr(box, name), rtol=1e-5):
             raise SettingError(
-                f"{source}: action {name} is {bound}, the environment's is {getattr(box, name)}; use its own"
+                f"{source}: action {name} is {bound}, the environment's is {getattr(box, name)}; give the environment that it "
+                "was recorded in, or the environment's bounds as action_low and action_high"
             )
+    check_limit(np.diff(data.bounds()), None if env.spec is None else env.spec.max_episode_steps, source)
 
 
 def environment_info(env: gymnasium.Env[Any, Any], source: str) -> DatasetInfo:
@@ -173,6 +169,7 @@ def environment_info(env: gymnasium.Env[Any, Any], source: str) -> DatasetInfo:
         env_id=spec.id,
         env_kwargs=dict(spec.kwargs),
         max_episode_steps=spec.max_episode_steps,
+        obs_parts=parts_of(env),
     )
 
 
@@ -246,17 +243,6 @@ class StateInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
         if state is not None:
             info |= {"qpos": state[0], "qvel": state[1]}
         return obs, reward, terminated, truncated, info
-
-
-def _check_vectors(env: gymnasium.Env[Any, Any], env_id: str) -> None:
-    for name, space in (("observation", env.observation_space), ("action", env.action_space)):
-        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-            raise SettingError(f"env: {env_id!r} has {name}s in {space}; only vectors of numbers are supported")
-    box = env.action_space
-    if not (isinstance(box, spaces.Box) and np.isfinite(box.low).all() and np.isfinite(box.high).all()):
-        raise SettingError(f"env: {env_id!r} has unbounded actions {box}; bounds are needed to scale them")
-    if env.spec is None or env.spec.max_episode_steps is None:
-        raise SettingError(f"env: {env_id!r} has no time limit, so an episode may never end; give max_episode_steps")
 
 
 def _checked(action: Tensor, size: int, step: int) -> NDArray[np.float32]:

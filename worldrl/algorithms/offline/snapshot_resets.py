@@ -113,6 +113,10 @@ class SnapshotResets(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise SettingError(
                 f"snapshots: the state of {env} cannot be set; use one of Gymnasium's MuJoCo environments"
             )
+        if len(getattr(env.unwrapped.observation_space, "shape", None) or ()) != 1:
+            raise SettingError(
+                f"snapshots: observations of {env} have parts; give online.resets=own, or an environment of one vector"
+            )
         self.config, self.seed = config, seed
         self.qpos, self.qvel = teacher.qpos, teacher.qvel
         scaled = (teacher.obs - teacher.obs.mean(axis=0)) / (teacher.obs.std(axis=0) + 1e-6)

@@ -56,8 +56,9 @@ def check_finite(array: NDArray[Any], source: object, episode: int | NDArray[np.
     Raises:
         ArtefactError: naming the first value that is not.
     """
-    wrong = ~np.isfinite(array).all(axis=tuple(range(1, array.ndim)))
-    if wrong.any():
+    finite = np.isfinite(array)
+    if not finite.all():
+        wrong = ~finite.all(axis=tuple(range(1, array.ndim)))
         row = int(np.flatnonzero(wrong)[0])
         number = int(episode[row]) if isinstance(episode, np.ndarray) else episode
         step = row - int(np.searchsorted(episode, number)) if isinstance(episode, np.ndarray) else row

@@ -15,12 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError
-from worldrl.core.extras import require
+from worldrl.data.offline.actions import ActionRange
 from worldrl.data.offline.columns import column, fault
+from worldrl.data.offline.hdf5 import Hdf5
+from worldrl.data.offline.jumps import find_jumps
 from worldrl.data.offline.reference_scores import d4rl_reference
+from worldrl.data.offline.resets import check_limit, time_limit
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
 
 SUFFIXES = (".hdf5", ".h5")
+BOUND = 1.0
+"""Actions lie in [-1, 1] in all of D4RL's tasks."""
+NAMES = ("observations", "actions", "rewards", "terminals", "timeouts", "next_observations", "infos/qpos", "infos/qvel")
 
 
 def read_d4rl(
@@ -28,74 +34,79 @@ def read_d4rl(
     *,
     env_id: str | None = None,
     max_episode_steps: int | None = None,
-    action_bound: float = 1.0,
+    actions: ActionRange | None = None,
+    obs_keys: tuple[str, ...] = (),
 ) -> Trajectories:
     """Read a D4RL file.
 
     Args:
-        file: the HDF5 file, for example ``hopper-medium-v2.hdf5``; its name tells D4RL's reference scores.
+        file: the HDF5 file, for example ``hopper-medium-v2.hdf5``; its whole name tells D4RL's reference scores.
         env_id: registered Gymnasium id to evaluate in; the file names none that still exists.
-        max_episode_steps: episodes' length in files without ``timeouts``.
-        action_bound: actions lie in [-action_bound, action_bound]; 1 in all of D4RL's tasks.
+        max_episode_steps: episodes' length in files without ``timeouts``; in others, ``timeouts`` are held against it.
+        actions: bounds and treatment of actions; None takes [-1, 1], as in all of D4RL's tasks.
+        obs_keys: keys of the environment's parts in the order of the columns.
 
     Raises:
-        ArtefactError: not an HDF5 file or cut short, a missing field, a wrong shape, a value that is not finite.
+        ArtefactError: not an HDF5 file or cut short, a missing field, a wrong shape, a value that is not finite, an
+            episode beyond the limit.
         MissingExtraError: h5py is not installed.
     """
     raw = _read(file)
-    ends, terminated = _ends(raw, file, max_episode_steps)
+    ends, terminated, early = _ends(raw, file, max_episode_steps)
     episode = np.concatenate([[0], np.cumsum(ends[:-1])]).astype(np.int64)
     columns = _columns(raw, file, episode)
-    width = columns["action"].shape[1]
     reference = d4rl_reference(file.stem)
     kept, dropped, repeated = _kept(ends, terminated, stored="next_observations" in raw)
+    low, high, columns["action"], clipped = _ranged(columns["action"], actions or ActionRange())
+    provenance: dict[str, Any] = {
+        "format": "d4rl",
+        "rows_without_successor": dropped,
+        "terminal_successors_repeated": repeated,
+        "early_timeouts": early,
+        "actions_clipped": clipped,
+    }
     info = DatasetInfo(
         source=str(file),
-        action_low=(-action_bound,) * width,
-        action_high=(action_bound,) * width,
+        action_low=low,
+        action_high=high,
         dataset_id=file.stem,
         env_id=env_id,
         max_episode_steps=max_episode_steps,
         ref_min=reference.min if reference else None,
         ref_max=reference.max if reference else None,
-        provenance={"format": "d4rl", "rows_without_successor": dropped, "terminal_successors_repeated": repeated},
+        provenance=provenance,
+        obs_keys=obs_keys,
+    )
+    check_limit(np.bincount(episode), time_limit(info), str(file))
+    provenance["jumps"] = find_jumps(
+        columns["obs"], columns["next_obs"], learned=kept, terminated=terminated, ends=ends, episode=episode
     )
     return _cut(columns, terminated, episode, kept, info)
 
 
 def _read(file: Path) -> dict[str, NDArray[Any]]:
     """Return the file's columns by D4RL's names."""
-    h5py = require("h5py", extra="offline")
-    names = (
-        "observations",
-        "actions",
-        "rewards",
-        "terminals",
-        "timeouts",
-        "next_observations",
-        "infos/qpos",
-        "infos/qvel",
-    )
-    raw: dict[str, NDArray[Any]] = {}
-    name = "observations"
-    try:
-        with h5py.File(file, "r") as content:
-            for name in names:
-                if name in content:
-                    raw[name] = content[name][()]
-    except (OSError, RuntimeError, KeyError, TypeError) as reason:
-        raise fault(
-            file, "all", name, f"cannot be read ({reason}); the file is damaged or cut short: copy it again"
-        ) from reason
-    if missing := [name for name in names[:4] if name not in raw]:
-        raise fault(file, "all", missing[0], f"is missing; a D4RL file has {', '.join(names[:4])}")
+    with Hdf5(file, field=NAMES[0]) as content:
+        found = {name: content.numbers(content.content, name, "all") for name in NAMES}
+    raw = {name: array for name, array in found.items() if array is not None}
+    if missing := [name for name in NAMES[:4] if name not in raw]:
+        raise fault(file, "all", missing[0], f"is missing; a D4RL file has {', '.join(NAMES[:4])}")
     return raw
+
+
+def _ranged(
+    action: NDArray[np.float32], given: ActionRange
+) -> tuple[tuple[float, ...], tuple[float, ...], NDArray[np.float32], int]:
+    """Return the bounds, and the actions within them with the number of rows that were clipped."""
+    size = action.shape[1]
+    low, high = given.bounds(size, (-BOUND,) * size, (BOUND,) * size)
+    return low, high, *given.applied(action, low, high)
 
 
 def _ends(
     raw: dict[str, NDArray[Any]], file: Path, max_episode_steps: int | None
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return which rows end an episode, and which of them terminated; both ``[N]``."""
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_], dict[str, int] | None]:
+    """Return which rows end an episode and which of them terminated, both ``[N]``, and time-outs before the limit."""
     rows = raw["rewards"].size
     flags = {}
     for name in ("terminals", "timeouts"):
@@ -103,15 +114,26 @@ def _ends(
             flags[name] = column(raw[name].reshape(-1), rows=rows, width=None, source=file, episode=0, name=name) > 0
     if rows == 0:
         raise ArtefactError(f"{file}: holds no transitions; copy it again")
-    terminated = flags["terminals"]
+    terminated, early = flags["terminals"], None
     if "timeouts" in flags:
         ends = terminated | flags["timeouts"]
+        early = _early(ends, flags["timeouts"] & ~terminated, max_episode_steps)
     elif max_episode_steps is not None:
         ends = _count_out(terminated, max_episode_steps)
     else:
         raise fault(file, "all", "timeouts", "is missing, so resets are unknown; give max_episode_steps")
     ends[-1] = True
-    return ends, terminated
+    return ends, terminated, early
+
+
+def _early(ends: NDArray[np.bool_], timed_out: NDArray[np.bool_], limit: int | None) -> dict[str, int] | None:
+    """Count the time-outs that come before the limit that the user gives; the file's last row may be cut anywhere."""
+    last = np.flatnonzero(ends)
+    lengths = np.diff(last, prepend=-1)[timed_out[last] & (last < len(ends) - 1)]
+    if limit is None or not (lengths < limit).any():
+        return None
+    rows = int((lengths < limit).sum())
+    return {"rows": rows, "of": len(lengths), "limit": limit, "shortest": int(lengths.min())}
 
 
 def _count_out(terminated: NDArray[np.bool_], limit: int) -> NDArray[np.bool_]:
@@ -171,10 +193,11 @@ def _cut(
         raise fault(
             info.source, "all", "next_observations", "is missing, and no row has a successor in its own episode"
         )
-    columns = {name: array[kept] for name, array in columns.items()}
-    terminated = terminated[kept]
+    if not kept.all():
+        columns = {name: array[kept] for name, array in columns.items()}
+        terminated, episode = terminated[kept], episode[kept]
     if info.provenance["terminal_successors_repeated"]:
         columns["next_obs"][terminated] = columns["obs"][terminated]
-    number = np.unique(episode[kept], return_inverse=True)[1].astype(np.int64)
+    number = np.unique(episode, return_inverse=True)[1].astype(np.int64)
     last = np.append(np.diff(number) == 1, True)
     return Trajectories(**columns, terminated=terminated, truncated=last & ~terminated, episode=number, info=info)

@@ -6,13 +6,17 @@ may open files. So an id from data is a registered one without a module, and key
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from worldrl.core.errors import ArtefactError
+import gymnasium
+
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.data.offline.trajectories import DatasetInfo
 
 ID = re.compile(r"(?:[-\w]+/)*[-\w.]+")
 """An id of Gymnasium's registry, with or without namespace and version; a colon would name a module."""
@@ -51,32 +55,69 @@ def stored_environment(metadata: Mapping[str, Any], where: Path, env_id: str | N
         ArtefactError: the specification is no object, its id names a module, or an argument is not allowed.
     """
     spec = _specification(metadata, where)
-    if env_id is not None:
-        same = env_id == spec.get("id") and not _refused(spec.get("kwargs") or {})
-        kwargs = spec.get("kwargs") or {} if same else {}
-        limit = spec.get("max_episode_steps") if same else None
-        return {"env_id": env_id, "env_kwargs": kwargs, "max_episode_steps": limit, "env_wrappers": ()}
-    name, kwargs = spec.get("id"), spec.get("kwargs") or {}
-    if name is not None and (not isinstance(name, str) or ID.fullmatch(name) is None):
-        raise ArtefactError(
-            f"{where}: the environment {name!r} would import code; it is never imported. Give env=MODULE:ID if you trust it, "
-            "or episodes=0 to play no episodes"
-        )
-    if (fault := _refused(kwargs)) is not None:
-        raise ArtefactError(
-            f"{where}: argument {fault} of environment {name!r} is not allowed from data; give env={name} to make the "
-            "environment as it is registered"
-        )
-    limit = spec.get("max_episode_steps")
+    name, kwargs, limit = spec.get("id"), spec.get("kwargs") or {}, spec.get("max_episode_steps")
+    wrong = _refused(kwargs, name)
+    if env_id is None:
+        if name is not None and (not isinstance(name, str) or ID.fullmatch(name) is None):
+            raise ArtefactError(
+                f"{where}: the environment {name!r} would import code; it is never imported. Give env=MODULE:ID if you trust "
+                "it, or episodes=0 to play no episodes"
+            )
+        if wrong is not None:
+            raise ArtefactError(
+                f"{where}: argument {wrong} of environment {name!r} is not allowed from data; give env={name} to make the "
+                f"environment as it is registered (env=MODULE:{name} where a module registers it)"
+            )
+    elif env_id.rpartition(":")[2] != name:
+        return {"env_id": env_id, "env_kwargs": {}, "max_episode_steps": None, "env_wrappers": ()}
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
         raise ArtefactError(f"{where}: max_episode_steps of its env_spec must be a positive number, got {limit!r}")
-    wrappers = spec.get("additional_wrappers") or ()
     return {
-        "env_id": name,
-        "env_kwargs": kwargs,
+        "env_id": env_id or name,
+        "env_kwargs": kwargs if wrong is None else {},
         "max_episode_steps": limit,
-        "env_wrappers": tuple(str(item.get("name")) if isinstance(item, dict) else str(item) for item in wrappers),
+        "env_wrappers": () if env_id else _wrappers(spec, where),
     }
+
+
+def registered_spec(info: DatasetInfo) -> Any:
+    """Return the specification to write beside recordings: the registered one, with the arguments and limit of ``info``.
+
+    A class that was registered as an object is written as ``module:name``; nothing here ever imports it from there.
+
+    Raises:
+        SettingError: the environment is not registered, or an argument is no JSON value.
+    """
+    if info.env_id is None:
+        return None
+    try:
+        spec = copy.deepcopy(gymnasium.spec(info.env_id))
+    except gymnasium.error.Error as reason:
+        raise SettingError(
+            f"env_id: {info.env_id!r} is not registered ({reason}); import what registers it"
+        ) from reason
+    spec.kwargs.update(info.env_kwargs)
+    if info.max_episode_steps is not None:
+        spec.max_episode_steps = info.max_episode_steps
+    if callable(spec.entry_point):
+        spec.entry_point = f"{spec.entry_point.__module__}:{getattr(spec.entry_point, '__qualname__', 'object')}"
+    try:
+        spec.to_json()
+    except (TypeError, ValueError) as reason:
+        raise SettingError(
+            f"env_id: {info.env_id!r} cannot be written as JSON ({reason}); register it with arguments of numbers and text"
+        ) from reason
+    return spec
+
+
+def _wrappers(spec: Mapping[str, Any], where: Path) -> tuple[str, ...]:
+    """Return the names of the wrappers."""
+    found = spec.get("additional_wrappers") or ()
+    if not isinstance(found, list | tuple):
+        raise ArtefactError(
+            f"{where}: additional_wrappers of its env_spec must be a list, got {found!r}; copy it again"
+        )
+    return tuple(str(item.get("name")) if isinstance(item, dict) else str(item) for item in cast("list[Any]", found))
 
 
 def _specification(metadata: Mapping[str, Any], where: Path) -> dict[str, Any]:
@@ -93,14 +134,16 @@ def _specification(metadata: Mapping[str, Any], where: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", spec)
 
 
-def _refused(kwargs: Any) -> str | None:
-    """Name the first argument that is not allowed; None where all are."""
+def _refused(kwargs: Any, name: object) -> str | None:
+    """Name the first argument that is not allowed; None where all are. What is registered for the id anyway is allowed."""
     if not isinstance(kwargs, dict):
         return repr(kwargs)
-    held = cast("dict[str, Any]", kwargs)
-    return next(
-        (f"{key}={value!r}" for key, value in held.items() if key not in KEYWORDS or not _harmless(value)), None
-    )
+    spec = gymnasium.registry.get(name) if isinstance(name, str) else None
+    registered = {} if spec is None else spec.kwargs
+    for key, value in cast("dict[str, Any]", kwargs).items():
+        if not ((key in KEYWORDS and _harmless(value)) or (key in registered and registered[key] == value)):
+            return f"{key}={value!r}"
+    return None
 
 
 def _harmless(value: Any) -> bool:

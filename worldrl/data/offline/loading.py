@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from worldrl.core.errors import ArtefactError, SettingError, nearest
+from worldrl.data.offline.actions import ActionRange
 from worldrl.data.offline.d4rl_format import SUFFIXES, read_d4rl
 from worldrl.data.offline.minari_format import data_folder, local_datasets, minari_store, read_minari
 from worldrl.data.offline.trajectories import Trajectories
 
 
 def open_trajectories(
-    name: str, *, env_id: str | None = None, max_episode_steps: int | None = None, store: Path | None = None
+    name: str,
+    *,
+    env_id: str | None = None,
+    max_episode_steps: int | None = None,
+    action_low: Sequence[float] = (),
+    action_high: Sequence[float] = (),
+    clip_actions: bool = False,
+    obs_keys: Sequence[str] = (),
+    store: Path | None = None,
 ) -> Trajectories:
     """Read a dataset.
 
@@ -20,6 +30,10 @@ def open_trajectories(
         name: path of a D4RL ``.hdf5`` file, folder of a Minari dataset, or a Minari id in the store.
         env_id: registered environment to evaluate in, where the dataset names none or another is wanted.
         max_episode_steps: its time limit, likewise; also the length of episodes in D4RL files without ``timeouts``.
+        action_low: lower bounds of actions, one for all numbers or one each; none takes the dataset's, of D4RL files -1.
+        action_high: upper bounds, likewise.
+        clip_actions: move actions beyond their bounds to them, and count the rows in the provenance.
+        obs_keys: keys of the environment's parts in the order of the columns, where the dataset names none.
         store: root of the Minari store; None takes the user's own.
 
     Raises:
@@ -27,20 +41,24 @@ def open_trajectories(
         SettingError: no such dataset; the message names the nearest.
     """
     path, root = Path(name), store or minari_store()
+    given: dict[str, Any] = {
+        "env_id": env_id,
+        "max_episode_steps": max_episode_steps,
+        "actions": ActionRange(tuple(action_low), tuple(action_high), clip_actions),
+        "obs_keys": tuple(obs_keys),
+    }
     if path.is_file():
         if path.suffix not in SUFFIXES:
             raise ArtefactError(
                 f"{path}: a dataset file ends in {' or '.join(SUFFIXES)}; give a Minari dataset by its folder"
             )
-        return read_d4rl(path, env_id=env_id, max_episode_steps=max_episode_steps)
+        return read_d4rl(path, **given)
     folder = next((place for place in (path, root / name) if data_folder(place) is not None), path)
     if not folder.is_dir():
         raise SettingError(
             f"dataset {name!r}: nothing of that name here, and none in the store {root}{_hint(name, root)}"
         )
-    data = read_minari(folder, env_id=env_id)
-    limit = max_episode_steps or data.info.max_episode_steps
-    return replace(data, info=replace(data.info, max_episode_steps=limit))
+    return read_minari(folder, **given)
 
 
 def _hint(name: str, root: Path) -> str:

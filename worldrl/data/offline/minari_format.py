@@ -10,14 +10,13 @@ worldrl knows of the making lies under ``worldrl``.
 
 from __future__ import annotations
 
-import copy
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
@@ -25,14 +24,17 @@ from numpy.typing import NDArray
 from worldrl.core.atomic import atomic_folder
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.extras import require
-from worldrl.core.jsonfile import plain, read_json
+from worldrl.core.jsonfile import plain
+from worldrl.data.offline.actions import ActionRange
 from worldrl.data.offline.columns import column, fault
-from worldrl.data.offline.env_spec import stored_environment
+from worldrl.data.offline.env_spec import registered_spec, stored_environment
+from worldrl.data.offline.jumps import jumps_of
+from worldrl.data.offline.layout import layout_of, to_json, words
+from worldrl.data.offline.minari_files import episodes
+from worldrl.data.offline.minari_metadata import METADATA, OWN, PARTS, read_metadata, stored_parts
+from worldrl.data.offline.resets import check_limit, time_limit
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
 
-METADATA = "metadata.json"
-OWN = "worldrl"
-"""Key of the metadata under which provenance of our own lies."""
 ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v\d+")
 FOREIGN_PROVENANCE = (
     "algorithm_name",
@@ -42,8 +44,6 @@ FOREIGN_PROVENANCE = (
     "minari_version",
     "combined_datasets",
 )
-READ_ERRORS = (OSError, KeyError, IndexError, ValueError, TypeError, AssertionError, RuntimeError)
-"""What h5py, pyarrow and Minari raise on files that are cut short or not what the metadata says."""
 
 
 def minari_store() -> Path:
@@ -65,112 +65,110 @@ def data_folder(folder: Path) -> Path | None:
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
-def read_minari(folder: Path, *, env_id: str | None = None) -> Trajectories:
+def read_minari(
+    folder: Path,
+    *,
+    env_id: str | None = None,
+    max_episode_steps: int | None = None,
+    actions: ActionRange | None = None,
+    obs_keys: tuple[str, ...] = (),
+) -> Trajectories:
     """Read a Minari dataset.
 
     Args:
         folder: the dataset's folder, or the ``data`` folder in it.
         env_id: environment to evaluate in, instead of the stored one.
+        max_episode_steps: its time limit, instead of the stored one.
+        actions: bounds and treatment of actions; None takes those of the stored space.
+        obs_keys: keys of the environment's parts in the order of the columns, where the dataset names none.
 
     Raises:
         ArtefactError: no dataset, a damaged or shortened file, spaces that are not vectors or do not match the
-            arrays, a value that is not finite, missing next observations; the message names file, episode and field.
+            arrays, a value that is not finite, missing next observations, an episode beyond the limit; the message
+            names file, episode and field.
+        SettingError: ``obs_keys`` for a dataset that names its parts itself.
         MissingExtraError: Minari is not installed.
     """
     data = data_folder(folder)
     if data is None:
         raise ArtefactError(f"{folder}: no data/{METADATA}; give the folder of a Minari dataset")
-    storage_class = require("minari.dataset.minari_storage", extra="offline").MinariStorage
-    metadata = read_json(data / METADATA, error=ArtefactError)
-    for name in ("observation_space", "action_space", "data_format", "total_episodes", "total_steps"):
-        # Without its spaces Minari would make the environment, and so import what the file names.
-        if name not in metadata:
-            raise ArtefactError(
-                f"{data / METADATA}: field {name!r} is missing; write the dataset with Minari 0.4 or newer"
-            )
-    try:
-        storage = storage_class.read(data)
-    except (*READ_ERRORS, ImportError) as reason:
-        raise ArtefactError(f"{data}: cannot be opened as a Minari dataset ({reason}); copy it again") from reason
-    info = _info(metadata, data, storage.action_space, env_id)
-    episodes = list(_episodes(storage, int(metadata["total_episodes"]), data))
-    steps = sum(map(len, episodes))
+    metadata, known = read_metadata(data)
+    given = actions or ActionRange()
+    info = _info(metadata, data, known, env_id, given)
+    if max_episode_steps is not None:
+        info = replace(info, max_episode_steps=max_episode_steps)
+    if obs_keys and info.obs_parts is not None:
+        raise SettingError(f"obs_keys: {data} names its parts itself: {words(info.obs_parts)}; leave obs_keys out")
+    info, notes = replace(info, obs_keys=obs_keys, provenance=dict(info.provenance)), dict[str, Any]()
+    found: list[VectorEpisode] = []
+    for number, raw in enumerate(episodes(data, metadata, known)):
+        episode = _episode(raw, known, number, data)
+        action, clipped = given.applied(episode.action, info.action_low, info.action_high)
+        notes["actions_clipped"] = notes.get("actions_clipped", 0) + clipped
+        found.append(replace(episode, action=action) if clipped else episode)
+    steps = sum(map(len, found))
     if steps != metadata["total_steps"]:
         raise ArtefactError(f"{data}: holds {steps} steps, its metadata says {metadata['total_steps']}; copy it again")
-    return from_episodes(info, episodes)
+    check_limit(np.array([len(one) for one in found], np.int64), time_limit(info), str(data))
+    result = from_episodes(info, found)
+    notes["jumps"] = jumps_of(result)
+    info.provenance.update({name: note for name, note in notes.items() if note})  # pyright: ignore[reportAttributeAccessIssue]
+    return result
 
 
-def _info(metadata: Mapping[str, Any], data: Path, action_space: spaces.Space[Any], env_id: str | None) -> DatasetInfo:
-    if not isinstance(action_space, spaces.Box) or len(action_space.shape) != 1:
-        raise fault(data, "all", "actions", f"are in {action_space}; only vectors of numbers are read")
+def _info(
+    metadata: Mapping[str, Any],
+    data: Path,
+    known: Mapping[str, spaces.Space[Any]],
+    env_id: str | None,
+    given: ActionRange,
+) -> DatasetInfo:
+    box, obs = known["actions"], known["observations"]
+    size = spaces.flatdim(box)
+    low, high = given.bounds(size, box.low.tolist(), box.high.tolist())  # pyright: ignore[reportAttributeAccessIssue]
     return DatasetInfo(
         source=str(data),
-        action_low=tuple(float(x) for x in action_space.low),
-        action_high=tuple(float(x) for x in action_space.high),
+        action_low=low,
+        action_high=high,
         dataset_id=metadata.get("dataset_id"),
         **stored_environment(metadata, data / METADATA, env_id),
         ref_min=metadata.get("ref_min_score"),
         ref_max=metadata.get("ref_max_score"),
         provenance=metadata.get(OWN) or {name: metadata[name] for name in FOREIGN_PROVENANCE if name in metadata},
+        obs_parts=layout_of(obs) or stored_parts(metadata, data / METADATA, spaces.flatdim(obs)),
     )
 
 
-def _episodes(storage: Any, total: int, data: Path) -> Iterator[VectorEpisode]:
-    seeds = _seeds(storage, total, data)
-    stream = iter(storage.get_episodes(range(total)))
-    for number in range(total):
-        try:
-            raw = next(stream)
-        except StopIteration:
-            raise fault(data, number, "observations", f"is missing; the metadata says {total} episodes") from None
-        except READ_ERRORS as reason:
-            missing = re.search(r"object '(\w+)' doesn't exist", str(reason))
-            name = missing[1] if missing else "observations"
-            raise fault(data, number, name, f"cannot be read ({reason}); the file is damaged or cut short") from reason
-        yield _episode(raw, storage, number, data, seeds[number])
-
-
-def _seeds(storage: Any, total: int, data: Path) -> list[int | None]:
-    try:
-        attributes = list(storage.get_episode_metadata(range(total)))
-    except READ_ERRORS as reason:
-        raise fault(data, "all", "seed", f"cannot be read ({reason}); the file is damaged or cut short") from reason
-    return [None if entry.get("seed") is None else int(entry["seed"]) for entry in attributes]
-
-
-def _episode(raw: Mapping[str, Any], storage: Any, number: int, data: Path, seed: int | None) -> VectorEpisode:
+def _episode(raw: Mapping[str, Any], known: Mapping[str, Any], number: int, data: Path) -> VectorEpisode:
     steps = int(np.size(raw["rewards"]))
     where: dict[str, Any] = {"source": data, "episode": number}
     flags = {name: _flag(raw[name], steps, name=name, **where) for name in ("terminations", "truncations")}
-    infos = raw.get("infos") or {}
     return VectorEpisode(
-        obs=_vectors(storage.observation_space, raw["observations"], steps + 1, name="observations", **where),
-        action=_vectors(storage.action_space, raw["actions"], steps, name="actions", **where),
+        obs=_vectors(known["observations"], raw["observations"], steps + 1, name="observations", **where),
+        action=_vectors(known["actions"], raw["actions"], steps, name="actions", **where),
         reward=column(raw["rewards"], rows=steps, width=None, name="rewards", **where),
         terminated=flags["terminations"],
         truncated=flags["truncations"],
-        qpos=_state(infos, "qpos", steps, **where),
-        qvel=_state(infos, "qvel", steps, **where),
-        seed=seed,
+        qpos=_state(raw, "qpos", steps, **where),
+        qvel=_state(raw, "qvel", steps, **where),
+        seed=raw["seed"],
     )
 
 
 def _vectors(
     space: spaces.Space[Any], value: Any, rows: int, *, source: Path, episode: int, name: str
 ) -> NDArray[np.float32]:
-    """Return ``[rows, S]``: a dictionary's or tuple's parts side by side, as ``gymnasium.spaces.flatten`` lays them."""
+    """Return ``[rows, S]``: a dictionary's or tuple's parts side by side, in the order of ``layout_of``."""
     if isinstance(space, spaces.Dict | spaces.Tuple):
         parts = space.spaces.items() if isinstance(space, spaces.Dict) else enumerate(space.spaces)
-        try:
-            pieces = [(part, value[key], f"{name}/{key}") for key, part in parts]
-        except (KeyError, IndexError, TypeError) as reason:
-            raise fault(source, episode, name, f"lacks {reason} of its space {space}") from reason
-        return np.concatenate(
-            [_vectors(part, x, rows, source=source, episode=episode, name=at) for part, x, at in pieces], axis=1
-        )
-    if not isinstance(space, spaces.Box) or len(space.shape) > 1:
-        raise fault(source, episode, name, f"is in {space}; only vectors of numbers are read")
+        pieces = [
+            _vectors(part, value[key], rows, source=source, episode=episode, name=f"{name}/{key}")
+            for key, part in parts
+        ]
+        return np.concatenate(pieces, axis=1)
     array = np.asarray(value)
+    if array.ndim == 0 or array.ndim > 2:
+        raise fault(source, episode, name, f"has shape {list(array.shape)}, expected rows of vectors; write it again")
     if len(array) == rows - 1 and name.startswith("observations"):
         raise fault(
             source, episode, name, f"has {rows - 1} rows for {rows - 1} steps: the last next observation is missing"
@@ -178,7 +176,7 @@ def _vectors(
     return column(
         array.reshape(len(array), int(np.prod(array.shape[1:]))),
         rows=rows,
-        width=int(np.prod(space.shape)),
+        width=int(np.prod(space.shape or ())),
         source=source,
         episode=episode,
         name=name,
@@ -194,13 +192,11 @@ def _flag(value: Any, steps: int, *, source: Path, episode: int, name: str) -> b
     return bool(flags[-1:].any())
 
 
-def _state(
-    infos: Mapping[str, Any], name: str, steps: int, *, source: Path, episode: int
-) -> NDArray[np.float64] | None:
+def _state(raw: Mapping[str, Any], name: str, steps: int, *, source: Path, episode: int) -> NDArray[np.float64] | None:
     """Return the simulator states before each step; the one after the last, where it was stored, is left out."""
-    if name not in infos:
+    if name not in raw:
         return None
-    array = np.asarray(infos[name])
+    array = np.asarray(raw[name])
     at: dict[str, Any] = {"source": source, "episode": episode, "name": f"infos/{name}"}
     column(array, rows=steps + (len(array) == steps + 1), width=0, **at)
     return array[:steps].astype(np.float64)
@@ -252,7 +248,7 @@ def write_minari(
             (folder / "data").resolve(),  # Minari 0.5 looks for its files below a relative path twice
             observation_space=spaces.Box(box.low.astype(np.float32), box.high.astype(np.float32), dtype=np.float32),
             action_space=spaces.Box(low, high, dtype=np.float32),
-            env_spec=_registered_spec(info),
+            env_spec=registered_spec(info),
             data_format="hdf5",
         )
         storage.update_metadata(metadata)
@@ -271,31 +267,12 @@ def _metadata(
         "description": description,
         OWN: plain(info.provenance, where="provenance", nonfinite="null", error=ArtefactError),
     }
+    if info.obs_parts is not None:
+        result[PARTS] = to_json(info.obs_parts)
     if info.ref_min is not None and info.ref_max is not None:
         result |= {"ref_min_score": info.ref_min, "ref_max_score": info.ref_max}
         result |= {} if score_episodes is None else {"num_episodes_average_score": score_episodes}
     return result
-
-
-def _registered_spec(info: DatasetInfo) -> Any:
-    if info.env_id is None:
-        return None
-    try:
-        spec = copy.deepcopy(gymnasium.spec(info.env_id))
-    except gymnasium.error.Error as reason:
-        raise SettingError(
-            f"env_id: {info.env_id!r} is not registered ({reason}); import what registers it"
-        ) from reason
-    spec.kwargs.update(info.env_kwargs)
-    if info.max_episode_steps is not None:
-        spec.max_episode_steps = info.max_episode_steps
-    try:
-        spec.to_json()
-    except (TypeError, ValueError) as reason:
-        raise SettingError(
-            f"env_id: {info.env_id!r} cannot be written as JSON ({reason}); register it by name"
-        ) from reason
-    return spec
 
 
 def _buffer(buffer_class: Any, episode: VectorEpisode) -> Any:

@@ -10,11 +10,11 @@ dataset carries its own pair, and both scales are reported. A return without a r
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypedDict
 
 from worldrl.core.errors import SettingError
+from worldrl.data.offline.known_tasks import task_of
 
 Scale = Literal["raw", "d4rl", "dataset"]
 
@@ -44,13 +44,12 @@ D4RL: Mapping[str, Reference] = {
 
 
 def d4rl_reference(name: str | None) -> Reference | None:
-    """Return D4RL's constants for an environment or dataset, such as ``Hopper-v5`` or ``mujoco/hopper/medium-v0``.
+    """Return D4RL's constants for the whole id of an environment or dataset, such as ``Hopper-v5`` or ``hopper-medium-v2``.
 
     Returns:
         None where D4RL has none for it.
     """
-    words = re.split(r"[-/_:.]", (name or "").lower())
-    return next((D4RL[word] for word in words if word in D4RL), None)
+    return D4RL.get(task_of(name) or "")
 
 
 def normalised_score(value: float, reference: Reference) -> float:

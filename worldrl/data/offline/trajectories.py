@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.transitions import Transitions
+from worldrl.data.offline.actions import check_actions
 from worldrl.data.offline.columns import check_finite, fault
+from worldrl.data.offline.layout import Layout
 
-BOUND_SLACK = 1e-4
-"""How far an action may lie beyond its bounds, as a fraction of their half distance: rounding, not another unit."""
 UNKNOWN_SEED = -1
 
 
@@ -50,7 +50,9 @@ class DatasetInfo:
         env_wrappers: names of wrappers it had, which cannot be made again from their names.
         ref_min: return that scores 0, by the dataset's own account.
         ref_max: return that scores 100.
-        provenance: JSON-ready: how it was made, as far as the file says.
+        provenance: JSON-ready: how it was made, as far as the file says, and what reading it found (:mod:`remarks`).
+        obs_parts: keys and sizes of the parts of an observation, in the order of its columns; None where no key is known.
+        obs_keys: keys of the environment's parts in the order of the columns, by the user's account.
     """
 
     source: str
@@ -64,6 +66,8 @@ class DatasetInfo:
     ref_min: float | None = None
     ref_max: float | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    obs_parts: Layout | None = None
+    obs_keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -268,7 +272,8 @@ def check(data: Trajectories) -> None:
     for name in ("obs", "action", "reward", "next_obs", "qpos", "qvel"):
         if (array := getattr(data, name)) is not None:
             check_finite(array, source, data.episode, name)
-    _check_actions(data)
+    info = data.info
+    check_actions(data.action, info.action_low, info.action_high, source=source, episode=data.episode)
 
 
 def _check_layout(data: Trajectories) -> None:
@@ -308,23 +313,6 @@ def _check_episodes(data: Trajectories) -> None:
         )
     if data.seed is not None and data.seed.shape != (data.episodes,):
         raise fault(source, "all", "seed", f"has shape {list(data.seed.shape)}, expected one per episode")
-
-
-def _check_actions(data: Trajectories) -> None:
-    low, high = (np.array(bound, np.float32) for bound in (data.info.action_low, data.info.action_high))
-    if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
-        raise fault(data.info.source, "all", "action", f"needs finite bounds, low below high, has {low} and {high}")
-    slack = BOUND_SLACK * (high - low) / 2
-    wrong = np.argwhere((data.action < low - slack) | (data.action > high + slack))
-    if len(wrong):
-        row, number = wrong[0]
-        raise fault(
-            data.info.source,
-            int(data.episode[row]),
-            "action",
-            f"is {data.action[row, number]:.6g} at number {number}, outside the action space's "
-            f"[{low[number]:.6g}, {high[number]:.6g}]; it was recorded in other units, or the spaces do not match",
-        )
 
 
 def _centre_half(info: DatasetInfo) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

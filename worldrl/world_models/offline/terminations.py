@@ -13,19 +13,23 @@ Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import signature
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from worldrl.core.errors import SettingError, nearest
+from worldrl.core.errors import SettingError
+from worldrl.core.transitions import Transitions
+from worldrl.data.offline.known_tasks import task_of
 
 Termination = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Observation ``[B, S]``, action ``[B, A]`` and next observation ``[B, S]`` to bool ``[B]``: the task ended here."""
 Range = tuple[float, float]
+CHUNK = 65_536
+"""Rows that a rule is held against at once."""
 
 
 def within(x: Tensor, bounds: Range) -> Tensor:
@@ -121,30 +125,79 @@ RULES: Mapping[str, Callable[..., Tensor]] = {
     "swimmer": never,
     "walker2d": walker2d,
 }
-"""Rule of each environment, by the first word of its id in small letters."""
+"""Rule of each task of :mod:`~worldrl.data.offline.known_tasks`."""
+REFUSED_SHARE = 0.02
+"""Rows that a rule may tell otherwise than the data recorded, of those that either calls terminal: rounding at a border."""
 
 
 def termination_rule(env_id: str, env_kwargs: Mapping[str, Any] | None = None) -> Termination:
     """Find the rule of an environment.
 
     Args:
-        env_id: Gymnasium's (``"Hopper-v5"``) or D4RL's (``"hopper-medium-v2"``).
+        env_id: whole id of Gymnasium's (``"Hopper-v5"``), D4RL's (``"hopper-medium-v2"``) or Minari's datasets.
         env_kwargs: what the environment was made with; ranges change the rule, other keywords do not concern it.
 
     Returns:
         The rule, with the environment's ranges.
 
     Raises:
-        SettingError: no rule is known for it.
+        SettingError: no rule is known for it, or a range is none.
     """
-    name = env_id.rpartition("/")[2].partition("-")[0].lower()
-    if name not in RULES:
+    task = task_of(env_id)
+    if task is None or task not in RULES:
         raise SettingError(
-            f"no termination rule for environment {env_id!r}{nearest(name, RULES)}. Pass your own rule, a function of "
-            "(obs, action, next_obs) that returns bool [B]: register it under a name in the entry-point group "
-            "'worldrl.terminations' (or with worldrl.registry.TERMINATIONS.register) and give that name as "
-            "'termination'; or fit a head to the dataset's terminals (termination_head.fit_termination)"
+            f"termination=auto: no termination rule is known for environment {env_id!r}. Give termination=never, "
+            "termination=learned (a head fitted to the dataset's terminals) or a registered rule, such as termination=hopper. "
+            "A function of (obs, action, next_obs) that returns bool [B] is registered in the entry-point group 'worldrl.terminations'"
         )
-    known = signature(RULES[name]).parameters
-    chosen = {key: value for key, value in (env_kwargs or {}).items() if key in known}
-    return partial(RULES[name], **chosen) if chosen else RULES[name]
+    known = signature(RULES[task]).parameters
+    chosen = {key: _argument(key, value) for key, value in (env_kwargs or {}).items() if key in known}
+    return partial(RULES[task], **chosen) if chosen else RULES[task]
+
+
+def _argument(key: str, value: Any) -> Any:
+    """Return a range or switch that an environment was made with."""
+    if not key.endswith("_range"):
+        if isinstance(value, bool):
+            return value
+    elif isinstance(value, list | tuple):
+        bounds = cast("Sequence[Any]", value)
+        if len(bounds) == 2 and all(isinstance(x, int | float) for x in bounds):
+            return float(bounds[0]), float(bounds[1])
+    kind = "two numbers" if key.endswith("_range") else "true or false"
+    raise SettingError(f"env: argument {key}={value!r} must be {kind}; give termination=learned or a registered rule")
+
+
+def check_rule(rule: Termination, rows: Transitions, *, name: str, source: str) -> None:
+    """Hold a rule against the terminals of the data, before anything is imagined.
+
+    A terminated row whose successor was not recorded (it is the row's own observation) says nothing of the rule.
+
+    Args:
+        rule: what tells terminal steps.
+        rows: of the dataset.
+        name: of the rule, for messages.
+        source: of the rows, likewise.
+
+    Raises:
+        SettingError: the rule does not fit the observations, or contradicts more rows than rounding can; with counts.
+    """
+    try:
+        told = torch.cat([
+            rule(rows.obs[part], rows.action[part], rows.next_obs[part])
+            for part in (slice(i, i + CHUNK) for i in range(0, len(rows.obs), CHUNK))
+        ])  # fmt: skip
+    except (IndexError, RuntimeError) as reason:
+        raise SettingError(
+            f"termination: the rule {name!r} does not fit observations of {rows.obs.shape[1]} numbers ({reason}); give "
+            "termination=never, termination=learned or another rule"
+        ) from reason
+    known = ~(rows.terminated & (rows.obs == rows.next_obs).all(dim=1))
+    ended = rows.terminated & known
+    false, missed, either = (int(x.sum()) for x in (told & ~rows.terminated, ended & ~told, (told & known) | ended))
+    if false + missed > REFUSED_SHARE * either:
+        raise SettingError(
+            f"termination: the rule {name!r} contradicts {source}: of {len(rows.obs)} rows {int(rows.terminated.sum())} are "
+            f"recorded as terminal; the rule calls {false} others terminal and misses {missed}. Give termination=never, "
+            "termination=learned or another rule"
+        )

@@ -61,6 +61,10 @@ class Simulator:
             raise SettingError(
                 f"{env_id!r} is not one of Gymnasium's MuJoCo environments; true dynamics need one whose state can be set"
             )
+        if len(getattr(self.env.observation_space, "shape", None) or ()) != 1:
+            raise SettingError(
+                f"{env_id!r} has observations in {self.env.observation_space}; true dynamics need one vector"
+            )
         self.env.reset(seed=0)
         self._centre = ((box.high + box.low) / 2).astype(np.float32)  # pyright: ignore[reportOptionalMemberAccess]
         self._half = ((box.high - box.low) / 2).astype(np.float32)  # pyright: ignore[reportOptionalMemberAccess]
