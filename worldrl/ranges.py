@@ -113,7 +113,7 @@ _NAMES: tuple[tuple[Range, str], ...] = (
     (POSITIVE, "divergence_scale|initial_temperature|largest_weight|softmax_temperature"),
     (NON_NEGATIVE, "adversary|asymmetry|conservatism|exploration_noise|inconsistency|kappa|least_spread|noise_clip|noise_policy|"
                    "noise_q|noise_spread|policy_noise|spread|spread_decay|weight_policy|weight_q|weight_spread|world_decay"),
-    (FINITE, "entropy_per_action|ceiling|floor|log_sigma_mean|min_reward|target_entropy|weights"),
+    (FINITE, "action_high|action_low|entropy_per_action|ceiling|floor|log_sigma_mean|min_reward|target_entropy|weights"),
 )  # fmt: skip
 RANGES: dict[str, Range] = {name: range_ for range_, names in _NAMES for name in names.split("|")}
 """Last word of a setting's name, or its last words with dots, to its range."""
