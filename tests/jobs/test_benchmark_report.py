@@ -95,7 +95,7 @@ def test_the_page_says_rates_states_failures_cost_and_whose_assets(measured, tmp
         "5 of 6",  # task 1
         "0, 2, 3",
         "Initial states that always fail",
-        "Looked at 2 results",
+        "Checked 2 results",
         "worker-hours",
         "policy: decisions",
         "95\u00a0% Wilson",

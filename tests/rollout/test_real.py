@@ -223,8 +223,8 @@ def test_refusals(specs, options):
     ("over", "name"),
     [
         ({"temperature": 0.0}, "temperature"),
-        ({"lasting": 0.3}, "lasting"),
-        ({"temperature": 1.0, "lasting": 2.0}, "lasting"),
+        ({"lasting": 0.3}, "noise_correlation"),
+        ({"temperature": 1.0, "lasting": 2.0}, "noise_correlation"),
     ],
 )
 def test_a_policy_that_could_not_be_sampled_so_is_refused(over, name):
