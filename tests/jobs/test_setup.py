@@ -131,7 +131,7 @@ def test_bad_input(cache, capsys):
         setup.main(SetupSettings("libero", run_dir=str(cache / "run"), assets=str(cache)))
     with pytest.raises(WorkerEnvironmentError, match=r"needs Python 3\.11.*give\s+python="):
         setup_build.find_python("/no/such/python", LOCKS["libero"])
-    with pytest.raises(WorkerEnvironmentError, match=r"needs Python 3\.11 or 3\.12, found /no/such/python"):
+    with pytest.raises(WorkerEnvironmentError, match=r"needs Python 3\.11 or 3\.12, tried /no/such/python"):
         setup_build.find_python("/no/such/python", LOCKS["lerobot"])
     if sys.version_info[:2] == (3, 11):
         assert Path(setup_build.find_python("", LOCKS["libero"])[0]).exists()
@@ -176,7 +176,7 @@ def test_the_interpreter_decides_which_lerobot_is_built_and_the_last_setup_which
         assert [f"lerobot=={package}," in line for line in said] == ([True] if package else [])
         said.clear()
     assert lerobot("")["folder"] == str(built_folder(NEW))  # without an interpreter: the one in use is checked
-    with pytest.raises(WorkerEnvironmentError, match=r"needs Python 3\.11 or 3\.12, found .*python3\.10"):
+    with pytest.raises(WorkerEnvironmentError, match=r"needs Python 3\.11 or 3\.12, tried .*python3\.10"):
         lerobot("3.10")
 
 

@@ -110,7 +110,7 @@ def find_python(given: str, locks: Sequence[Lock]) -> tuple[str, Lock]:
                     return candidate, lock
     wanted = " or ".join(lock.python for lock in locks)
     raise WorkerEnvironmentError(
-        f"setup needs Python {wanted}, found {', '.join(filter(None, candidates))}; install it and give "
+        f"setup needs Python {wanted}, tried {', '.join(filter(None, candidates))}; install it and give "
         f"python=/path/to/python{locks[0].python}"
     )
 
