@@ -44,8 +44,6 @@ class InstructionSpace(Text):
             return f"must be text, got {type(text).__name__}"
         if not self.min_length <= len(text) <= self.max_length:
             return f"must have {self.min_length} to {self.max_length} characters, got {len(text)}"
-        if not text.strip():
-            return "must hold a word, got spaces"
         for place, character in enumerate(text):
             if character not in self.character_set:
                 return f"must be printable ASCII text, got {character!r} at character {place}"

@@ -67,7 +67,7 @@ class TabletopEnv(TaskEnv):
 
     Raises:
         UnknownNameError: an unknown name among the arguments; names the nearest.
-        ValueError: the image size is not in 8..512.
+        OptionError: the image size is no integer in 8..512.
     """
 
     PICTURES: ClassVar[dict[str, str]] = {"scene": "image", "wrist": "wrist_image"}
