@@ -333,6 +333,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         sys.stderr.write("\nworldrl: interrupted before anything was written\n")
         return INTERRUPTED
+    except Exception as error:
+        if not _is_of_the_environments(error):
+            raise
+        sys.stderr.write(f"worldrl: {error}\n")
+        return USER_ERROR
+
+
+def _is_of_the_environments(error: Exception) -> bool:
+    """Whether the embedded suite raised it on purpose; that package is not imported for it, and knows no ``WorldrlError``."""
+    errors = sys.modules.get("worldrl_envs.errors")
+    return errors is not None and isinstance(error, errors.EnvsError)
 
 
 if __name__ == "__main__":
