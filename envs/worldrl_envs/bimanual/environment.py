@@ -47,7 +47,7 @@ class BimanualEnv(TaskEnv):
     the camera's place and the height of the table (up to 3 cm lower). The layout on the table is that of the clean
     domain.
 
-    ## info, reset options
+    ## info, reset options, learners
     As of `TabletopEnv`.
 
     ## Version history
