@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from worldrl.core.embodiment import Embodiment, next_command
+from worldrl.core.embodiment import Embodiment, integrate_commands, next_command
 from worldrl.core.rng import initial_weights, numpy_stream, row_noise
 from worldrl.core.types import Episode, Imagined, ResetRecord
 
@@ -253,7 +253,7 @@ class ScriptedWorld:
     def imagine(self, state: ScriptedState, action: torch.Tensor, *, generators: list[torch.Generator]) -> Any:
         self.rows_simulated.append(state.rows)
         value = state.value + 10 * row_noise(generators, ()) + action[:, :, 1].sum(dim=1)
-        command = state.command[:, None] + 0.01 * action.cumsum(dim=1)
+        command = integrate_commands(self.embodiment, state.command, action)
         probability = action[:, 1::2, 0].clamp_min(0)
         after = ScriptedState(command[:, -1], value)
         return after, Imagined(value[:, None, None, None, None], (2, 4), command, probability)

@@ -331,11 +331,6 @@ def run(arguments: Sequence[str]) -> int:
     except WorldrlError as error:
         say(f"worldrl: {error}")
         return USER_ERROR
-    except (MemoryError, OSError) as error:
-        if (fault := machine_fault(error)) is None:
-            raise  # a bug
-        say(f"worldrl: {fault}")
-        return USER_ERROR
     except ModuleNotFoundError as error:
         if error.name is None or "." in error.name:
             raise  # a module of worldrl's own, or of a package that is there and incomplete: a bug
@@ -344,3 +339,8 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         say("\nworldrl: interrupted before anything was written")
         return INTERRUPTED
+    except Exception as error:
+        if (fault := machine_fault(error)) is None:
+            raise  # a bug
+        say(f"worldrl: {fault}")
+        return USER_ERROR

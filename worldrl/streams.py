@@ -41,7 +41,7 @@ def flush_streams() -> bool:
 
 
 def machine_fault(error: BaseException) -> str | None:
-    """Say in one line what the machine refused; None for an error that is a bug."""
+    """Say in one line what the machine or the embedded suite refused; None for an error that is a bug."""
     if isinstance(error, BrokenPipeError):
         silence(sys.stdout)
         return "the reader of the output has closed it; the same command continues the run"
@@ -49,7 +49,8 @@ def machine_fault(error: BaseException) -> str | None:
         return "the machine has too little memory for these settings; give smaller sizes or batches"
     if isinstance(error, OSError) and error.errno in MACHINE:
         return f"{error.filename or 'this machine'}: {error.strerror}; check path, permissions and free space"
-    return None
+    errors = sys.modules.get("worldrl_envs.errors")  # that package is not imported for it, and knows no WorldrlError
+    return str(error) if errors is not None and isinstance(error, errors.EnvsError) else None
 
 
 def say(text: str) -> None:

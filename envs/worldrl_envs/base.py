@@ -13,18 +13,17 @@ from gymnasium.utils import EzPickle
 from numpy.typing import NDArray
 
 from worldrl_envs.control import PANDA
-from worldrl_envs.errors import OptionError, check_name
+from worldrl_envs.errors import check_name
 from worldrl_envs.layouts import sample_layout
+from worldrl_envs.options import check_options, check_seed, check_state, whole_number
 from worldrl_envs.physics import Physics
-from worldrl_envs.rendering import MAX_SIZE, Camera
+from worldrl_envs.rendering import MAX_SIZE, MIN_SIZE, Camera
 from worldrl_envs.starts import load_placement, start_generator
 from worldrl_envs.style import Look, Style, get_style
 from worldrl_envs.task_spec import TaskSpec
 
 OBS = ("pixels", "state")
 INSTRUCTIONS = ("canonical", "paraphrase", "held_out")
-OPTIONS = ("init_id", "index", "state", "instruction", "paraphrase")
-STARTS = ("init_id", "index", "state")  # at most one of them
 NOT_STORED = -1  # info["init_id"] of an episode that did not start from a stored state
 RENDER_SIZE = 384  # pixels, of `render()`
 
@@ -46,7 +45,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
 
     Raises:
         UnknownNameError: an unknown name among the arguments; names the nearest.
-        ValueError: the image size is not in 8..512.
+        OptionError: the image size is no integer in 8..512.
     """
 
     metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -131,12 +130,15 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
 
         Raises:
             UnknownNameError: an unknown option; names the nearest.
-            OptionError: an option's value cannot be used.
+            OptionError: a seed's or an option's value cannot be used; nothing has changed.
         """
-        options = _check_options(options or {}, seed, len(self.task.paraphrases))
+        seed = check_seed(seed)
+        options = check_options(options, seed, self.task)
+        if "state" in options:
+            options["state"] = check_state(options["state"], self.get_state(), self.task)
         super().reset(seed=seed)
         if "state" in options:
-            self.set_state(options["state"])
+            self._restore(options["state"])
         else:
             self._start(options, seed)
         self._started = True
@@ -147,7 +149,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
             generator = start_generator(self.task.name, options["index"], seed)
         else:
             generator = self.np_random
-        self._init_id = int(options.get("init_id", NOT_STORED))
+        self._init_id = options.get("init_id", NOT_STORED)
         if "init_id" in options:
             self._physics.restore(load_placement(self.task.name, self._init_id, self._physics))
         else:
@@ -219,10 +221,12 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         """Restore `get_state()`.
 
         Raises:
-            OptionError: the state was taken in another task or domain.
+            OptionError: the state was taken in another task or domain, or a part of it cannot be used; nothing has
+                changed.
         """
-        if state["task"] != self.task.name:
-            raise OptionError(f"state['task']: must be {self.task.name!r}, got {state['task']!r}")
+        self._restore(check_state(state, self.get_state(), self.task))
+
+    def _restore(self, state: dict[str, Any]) -> None:
         self._prepare(state)
         self._physics.set_state(state)
         self._command = state["command"].copy()
@@ -261,18 +265,4 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
             check_name("cameras", camera, self.PICTURES)
         if render_mode is not None:
             check_name("render_mode", render_mode, self.metadata["render_modes"])
-        if not 8 <= image_size <= MAX_SIZE:
-            raise ValueError(f"image_size: must be in 8..{MAX_SIZE} pixels, got {image_size}")
-
-
-def _check_options(options: dict[str, Any], seed: int | None, n_paraphrases: int) -> dict[str, Any]:
-    for key in options:
-        check_name("options", key, OPTIONS)
-    starts = [key for key in STARTS if key in options]
-    if len(starts) > 1:
-        raise OptionError(f"options: at most one of {STARTS} may be given, got {starts}")
-    if "index" in options and seed is None:
-        raise OptionError("options['index']: needs a seed too, as in reset(seed=0, options={'index': 3})")
-    if not 0 <= options.get("paraphrase", 0) < n_paraphrases:
-        raise OptionError(f"options['paraphrase']: must be in 0..{n_paraphrases - 1}, got {options['paraphrase']}")
-    return options
+        whole_number("image_size", image_size, MIN_SIZE, MAX_SIZE)

@@ -4,16 +4,24 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-class ActionError(ValueError):
+class EnvsError(Exception):
+    """Base of every deliberate error of this package."""
+
+
+class ActionError(EnvsError, ValueError):
     """An action whose dtype, shape or numbers are not those of the action space."""
 
 
-class UnknownNameError(ValueError):
+class UnknownNameError(EnvsError, ValueError):
     """A name (task, kind, style, camera, option) that does not exist."""
 
 
-class OptionError(ValueError):
-    """A `reset` option whose value cannot be used."""
+class OptionError(EnvsError, ValueError):
+    """A `reset` option, a state or an argument whose value cannot be used."""
+
+
+class RenderingError(EnvsError, RuntimeError):
+    """Nothing can be drawn here; the message says what to install or how to start the process."""
 
 
 def unknown_name(field: str, received: object, valid: Iterable[str]) -> UnknownNameError:

@@ -10,11 +10,11 @@ the far edge (x near 0.66 m, tilt near 0.5 rad) are out of the arm's reach: ther
 behind the command by centimetres and catches up when the command comes back.
 """
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from worldrl_envs.control import GRIPPER_DOWN, quat_multiply, quat_to_rotvec, rotvec_to_quat
+from worldrl_envs.engine import mujoco
 from worldrl_envs.paths import mjcf
 
 ARM_JOINTS = 7

@@ -1,6 +1,5 @@
 """Observation spaces and the vectors in them."""
 
-import string
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,9 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from worldrl_envs.control import GRIPPER_DOWN, PANDA, quat_multiply
+from worldrl_envs.instruction_space import InstructionSpace
 from worldrl_envs.simulation import Simulation
 
-CHARSET = string.ascii_letters + string.digits + string.punctuation + " "
-MAX_INSTRUCTION = 256  # characters
 PROPRIO_SIZE = 8
 BOUND = 10.0  # metres and radians; far beyond the table, so that every space is finite
 
@@ -34,7 +32,7 @@ def pixels_space(image_size: int, cameras: tuple[str, ...]) -> spaces.Dict:
         | {
             "state": spaces.Box(-BOUND, BOUND, (PROPRIO_SIZE,), np.float32),
             "command": command_space(),
-            "instruction": spaces.Text(MAX_INSTRUCTION, min_length=1, charset=CHARSET),
+            "instruction": InstructionSpace(),
         }
     )
 

@@ -8,10 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl_envs.engine import mujoco
 from worldrl_envs.layouts import Layout
 from worldrl_envs.scene import ObjectSpec
 

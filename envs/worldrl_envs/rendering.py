@@ -1,18 +1,27 @@
 """Camera pictures without multisampling: drawn at twice the size, then area-averaged.
 
 The OpenGL context is made at the first picture and belongs to the thread that made it, so
-an environment must be built and drawn in the same worker, and workers must be spawned.
+an environment must be built and drawn in the same worker, and workers must be spawned: a process that was forked after
+the first picture would wait in OpenGL for ever, so it gets an error instead.
 """
 
 import os
+import sys
 
 import cv2
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from worldrl_envs.engine import mujoco, rendering_error
+from worldrl_envs.errors import RenderingError
+
 SUPERSAMPLE = 2
+MIN_SIZE = 8  # pixels
 MAX_SIZE = 512  # pixels; the model's off-screen buffer is 1024 wide and twice this is drawn
+FORKED = (
+    "rendering: this process was forked from one that had drawn with OpenGL, where drawing would hang. Start it by spawn: "
+    "gymnasium.make_vec(..., vector_kwargs={'context': 'spawn'}), or multiprocessing.get_context('spawn')"
+)
 
 
 class Camera:
@@ -31,8 +40,10 @@ class Camera:
         """Picture from the named camera, uint8[size, size, 3].
 
         Raises:
-            RuntimeError: no OpenGL context can be made; says what to set.
+            RenderingError: no OpenGL context can be made, or this process was forked from one that had drawn.
         """
+        if _past.forked_after_drawing:
+            raise RenderingError(FORKED)
         if self._renderer is None:
             self._renderer = _open_renderer(self._model, SUPERSAMPLE * self._size)
         self._renderer.update_scene(data, camera)
@@ -48,10 +59,26 @@ class Camera:
 
 def _open_renderer(model: mujoco.MjModel, side: int) -> mujoco.Renderer:
     try:
-        return mujoco.Renderer(model, side, side)
-    except mujoco.FatalError as error:
-        backend = os.environ.get("MUJOCO_GL", "unset")
-        raise RuntimeError(
-            f"rendering: no OpenGL context could be made (MUJOCO_GL is {backend}). Without a display set "
-            "MUJOCO_GL=egl or osmesa, or import worldrl_envs, before mujoco is first imported"
-        ) from error
+        renderer = mujoco.Renderer(model, side, side)
+    except Exception as error:  # MuJoCo, PyOpenGL and drivers raise whatever they met
+        raise rendering_error(error) from error
+    _past.drawn = True
+    return renderer
+
+
+class _Past:
+    """What happened before this process was forked, if it was."""
+
+    drawn = False
+    """Whether this process, or one that it was forked from, opened a renderer of this package."""
+    forked_after_drawing = False
+
+    def fork(self) -> None:
+        """Called in a forked child. EGL's display counts too: other MuJoCo renderers opened it."""
+        display = getattr(sys.modules.get("mujoco.egl"), "EGL_DISPLAY", None)
+        self.forked_after_drawing |= self.drawn or display is not None
+
+
+_past = _Past()
+if hasattr(os, "register_at_fork"):  # not on Windows, which has no fork
+    os.register_at_fork(after_in_child=_past.fork)

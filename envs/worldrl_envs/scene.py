@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import mujoco
-
+from worldrl_envs.engine import mujoco
 from worldrl_envs.paths import mjcf
 
 ROBOT_BITS = (2, 4)  # contype of an arm's geoms; 4 is the second arm of two

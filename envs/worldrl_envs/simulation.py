@@ -6,12 +6,12 @@ steps, and the servos get the target's velocity fed forward. Without that a serv
 kv/kp = 40 ms, which is 16 mm at full speed.
 """
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from worldrl_envs.arrangements import Arrangement
 from worldrl_envs.control import GRIPPER_DOWN, GRIPPER_INDEX, PANDA, home_command, quat_multiply
+from worldrl_envs.engine import mujoco
 from worldrl_envs.kinematics import ARM_JOINTS, HOME_QPOS, ArmKinematics
 from worldrl_envs.physics import SEGMENTS, Physics
 from worldrl_envs.scene import OBJECTS, build_model

@@ -32,16 +32,21 @@ def load_placements(task: str) -> dict[str, np.ndarray]:
         return dict(stored)
 
 
+def check_stored(task: str, init_id: int) -> None:
+    """Raise OptionError unless this state of the task is stored."""
+    count = len(load_placements(task)["qpos"])
+    if not 0 <= init_id < count:
+        raise OptionError(f"options['init_id']: must be in 0..{count - 1}, got {init_id}")
+
+
 def load_placement(task: str, init_id: int, sim: Physics) -> Placement:
     """One stored initial state.
 
     Raises:
         OptionError: `init_id` is not in 0..49, or the file was made for another model.
     """
+    check_stored(task, init_id)
     stored = load_placements(task)
-    count = len(stored["qpos"])
-    if not 0 <= init_id < count:
-        raise OptionError(f"options['init_id']: must be in 0..{count - 1}, got {init_id}")
     if stored["qpos"].shape[1] != sim.model.nq:
         raise OptionError(f"options['init_id']: the states stored for {task} do not fit its model; make them again")
     return Placement(*(stored[name][init_id] for name in ("qpos", "mocap_pos", "mocap_quat")))

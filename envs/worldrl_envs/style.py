@@ -7,9 +7,9 @@ physics under every style (a test asserts it).
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-import mujoco
 import numpy as np
 
+from worldrl_envs.engine import mujoco
 from worldrl_envs.errors import check_name
 from worldrl_envs.scene import N_PROPS, ROBOT_BITS
 

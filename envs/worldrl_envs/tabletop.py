@@ -50,7 +50,14 @@ class TabletopEnv(TaskEnv):
     ## reset options
     At most one of `init_id` (a stored state, 0 to 49), `index` (with `seed`: the start depends on
     (task, index, seed) alone) and `state` (from `get_state`). `instruction` sets the sentence,
-    `paraphrase` picks it by index from the task's paraphrases.
+    `paraphrase` picks it by index from the task's paraphrases. Other types, values out of range and unknown options
+    raise `OptionError` or `UnknownNameError`, and change nothing.
+
+    ## Learners
+    Stable-Baselines3 knows no text: give it `obs="state"`, or leave the instruction out of the pictures' Dict by
+    `gymnasium.wrappers.FilterObservation(env, ["image", "state", "command"])` and take `MultiInputPolicy`.
+    `gymnasium.make_vec(..., vectorization_mode="async")` shows each row's instruction. Once this process has drawn, it needs
+    `vector_kwargs={"context": "spawn"}`.
 
     ## Version history
     v0: first release.
@@ -67,7 +74,7 @@ class TabletopEnv(TaskEnv):
 
     Raises:
         UnknownNameError: an unknown name among the arguments; names the nearest.
-        ValueError: the image size is not in 8..512.
+        OptionError: the image size is no integer in 8..512.
     """
 
     PICTURES: ClassVar[dict[str, str]] = {"scene": "image", "wrist": "wrist_image"}

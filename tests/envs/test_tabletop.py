@@ -162,7 +162,7 @@ def test_wrong_options(options, error, match, make):
         ({"cameras": ("scenes",)}, "nearest is 'scene'"),
         ({"style": "checkers"}, "nearest is 'checker'"),
         ({"instruction": "heldout"}, "nearest is 'held_out'"),
-        ({"image_size": 4}, r"image_size: must be in 8\.\.512"),
+        ({"image_size": 4}, r"image_size: must be an integer in 8\.\.512"),
     ],
 )
 def test_wrong_arguments(kwargs, match):

@@ -1,6 +1,9 @@
+import re
 import subprocess
 import sys
+import unicodedata
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -106,3 +109,48 @@ def test_hash_is_the_same_in_another_process():
 def test_empty_and_overlong_sentences_are_errors(text):
     with pytest.raises(SettingError, match="instruction"):
         InstructionEncoder(32)([text])
+
+
+# -- other writings ------------------------------------------------------------------------------------------
+
+APART = [
+    ("दाल", "दिल"),
+    ("की", "का"),
+    ("మీ", "మా"),
+    ("ไม่", "ไม้"),
+    ("กิน", "กัน"),
+    ("கொ", "கெ"),
+    ("é", "e"),
+    ("ঘর", "ঘরে"),
+    ("ကို", "ကာ"),
+]
+
+
+@pytest.mark.parametrize(("first", "second"), APART)
+def test_vowel_signs_and_tones_tell_words_apart(first, second):
+    assert words(f"{first} उठाओ") == [unicodedata.normalize("NFC", first), "उठाओ"]
+    assert sentence_pieces(first, 4096) != sentence_pieces(second, 4096)
+
+
+@pytest.mark.parametrize(
+    "text", ["Café élevé", "Ångström Öl", "Nguyễn nâng khối", "ガラスを", "한국어 로봇", "Įdėk kubą"]
+)
+def test_composed_and_decomposed_text_has_the_same_words(text):
+    composed, decomposed = (unicodedata.normalize(form, text) for form in ("NFC", "NFD"))
+    assert words(decomposed) == words(composed)
+    assert len(words(text)) == len(text.split())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_composed_latin_text_keeps_the_tokens_that_it_had(seed):
+    draws = np.random.default_rng(seed)
+    letters = [chr(c) for c in range(32, 0x24F) if chr(c) != "İ" and not unicodedata.category(chr(c)).startswith("M")]
+    for _ in range(200):
+        text = unicodedata.normalize("NFC", "".join(draws.choice(letters, 40)))
+        assert words(text) == re.findall(r"\w+", text.lower())
+
+
+def test_marks_without_a_letter_and_joiners_make_no_words():
+    assert words("\u0301 , \u093f cube") == ["cube"]
+    assert words("क्\u200dष घन") == words("क्ष घन")
+    assert words("lift ✋\ufe0f it") == ["lift", "it"]

@@ -121,7 +121,7 @@ def test_own_records_and_their_number(make_env, make_record):
         ({"reset_mask": np.ones(2, bool)}, None, "reset_mask must be bool"),
         ({"reset_mask": np.array([1, 0, 2])}, None, "reset_mask must be bool"),
         ({"reset_mask": np.array([True, False, False])}, 3, "seed is one number"),
-        ({}, [1, 2, 3], "seed is one number"),
+        ({}, [1, 2, 3], "seed: must be an integer"),
         ({"start": []}, None, "unknown reset options"),
     ],
 )

@@ -6,9 +6,13 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode
 
+from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout import registration
 from worldrl.rollout.imagine import WorldModelVecEnv
+from worldrl.rollout.reset_store import ResetStore
 
 ENV = "worldrl.rollout.registration:worldrl/Imagined-v0"
 
@@ -81,3 +85,58 @@ def test_what_does_not_fit_is_refused(folders, tmp_path):
         make_vec({**folders, "world_model": tmp_path / "nothing"})
     with pytest.raises(SettingError, match="must hold episodes of 16 by 16 pixels"):
         make_vec({**folders, "data": folders["data"].parent / "large"})
+
+
+@pytest.mark.parametrize(
+    ("over", "text"),
+    [
+        ({"autoreset_mode": "SameStep"}, "must be NextStep or Disabled, got 'SameStep'"),
+        ({"autoreset_mode": "sometimes"}, "must be NextStep or Disabled"),
+        ({"p_keyframe": float("nan")}, "p_keyframe: must be a number from 0 to 1"),
+        ({"keyframe_margin": -1}, "keyframe_margin: must be an integer of at least 0"),
+        ({"horizon": 0}, "horizon: must be an integer of at least 1"),
+        ({"device": "cuda:99"}, "device: 'cuda:99' was asked for"),
+    ],
+)
+def test_settings_out_of_range_are_refused(folders, over, text):
+    with pytest.raises(SettingError, match=text):
+        make_vec(folders, **over)
+
+
+def test_a_refused_reset_does_not_move_the_single_environments_own_draws(folders):
+    env = gymnasium.make(ENV, **folders).unwrapped
+    env.reset(seed=1)
+    before = env.np_random.bit_generator.state
+    with pytest.raises(SettingError, match="did you mean 'records'"):
+        env.reset(seed=2, options={"record": []})
+    assert env.np_random.bit_generator.state == before
+    env.close()
+
+
+def test_asynchronous_copies_show_their_instructions(folders, push_episodes):
+    envs = gymnasium.make_vec(
+        ENV, num_envs=2, vectorization_mode="async", vector_kwargs={"context": "spawn"}, **folders
+    )
+    obs, _ = envs.reset(seed=0)
+    assert set(obs["instruction"]) <= {episode.instruction for episode in push_episodes}
+    envs.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*symmetric and normalized")
+def test_gymnasiums_checker_passes_with_joints_in_degrees(monkeypatch, scripted_world, make_record):
+    arm = JointEmbodiment(("pan.pos", "gripper.pos"), (-100.0, 0.0), (100.0, 60.0), (300.0, 300.0), 30.0)
+    scripted_world.embodiment = arm
+    store = ResetStore([make_record(command=np.array([99, 50], np.float32))])
+    rule = SuccessRule(0.6, 2)
+    monkeypatch.setattr(
+        registration,
+        "make_vec",
+        lambda **settings: WorldModelVecEnv(scripted_world, store, rule, horizon=12, **settings),
+    )
+    env = registration.ImaginedEnv(render_mode="rgb_array")
+    check_env(env, skip_render_check=True)
+    obs, _ = env.reset(seed=0)
+    for _ in range(12):
+        obs, *_ = env.step(np.array([-100, 60], np.float32))
+    assert obs in env.observation_space
+    assert obs["command"].tolist() == [-21.0, 60.0]

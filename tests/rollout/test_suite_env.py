@@ -76,6 +76,36 @@ def test_named_episodes_waiting_rows_and_bad_input():
         env.close()
 
 
+@pytest.mark.parametrize(
+    ("seed", "options"),
+    [
+        (None, {"episodes": [EPISODES[0], {"task": "reach_up", "init_id": 999}]}),
+        (None, {"episodes": [EPISODES[0], {"task": "reach_up", "init_id": 1.5}]}),
+        (None, {"episodes": [EPISODES[0], {"task": "reach_up"}]}),
+        (None, {"episodes": [EPISODES[0], "reach_up"]}),
+        (None, {"episodes": [EPISODES[0], {**EPISODES[1], "seed": -1}]}),
+        (None, {"episodes": [EPISODES[0], {**EPISODES[1], "sed": 1}]}),
+        (None, {"episodes": "ab"}),
+        (-1, {}),
+        (0, {"reset_mask": [1, 1]}),
+        (0, {"episode": EPISODES}),
+    ],
+)
+def test_a_refused_reset_counts_no_episode(seed, options):
+    played = []
+    for refused in (True, False):
+        env = make()
+        try:
+            env.reset(seed=3)
+            if refused:
+                with pytest.raises(SettingError, match=r"episode|seed|init_id|reset_mask"):
+                    env.reset(seed=seed, options=options)
+            played.append(env.reset()[1]["init_id"].tolist())
+        finally:
+            env.close()
+    assert played[0] == played[1]
+
+
 def test_unknown_task_is_named_and_nobody_is_left():
     with pytest.raises(SettingError, match="did you mean 'reach_up'"):
         make(tasks=["reach_upp"])

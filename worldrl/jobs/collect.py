@@ -27,7 +27,7 @@ from worldrl.policies.exploration import Exploration
 from worldrl.policies.token_policy import TokenPolicy, stored_actions
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_embodiment, main_camera
-from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+from worldrl.rollout.specs import IMAGE_SIZES, EnvOptions, EpisodeSpec, require_styles
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.workers import libero_facts
 from worldrl.world_models.loading import open_world_model
@@ -113,8 +113,12 @@ class CollectSettings:
             check_settings(self)
         elif self.demonstrations is not None:
             raise SettingError("demonstrations: LIBERO's files are read for one of its suites; give suite=libero_...")
-        if not self.styles:
-            raise SettingError("styles: must name at least one style, got []; give styles=[default]")
+        require_styles(self.styles, field="styles")
+        low, high = IMAGE_SIZES
+        if self.suite == EMBEDDED and not low <= self.image_size <= high:
+            raise SettingError(
+                f"image_size: must be in {low}..{high} pixels, got {self.image_size}; give image_size=64"
+            )
 
 
 def main(settings: CollectSettings) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from worldrl.evaluation.video import write_mp4
 from worldrl.jobs.opening import choose_tasks, open_run, rate_interval
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.policy_folder import policy_facts
+from worldrl.rollout.specs import require_styles
 from worldrl.settings import non_negative, one_of, positive, required, setting
 
 DOMAIN = "bimanual tasks: clean, or randomised in visual style, clutter and table height, on the same layouts"
@@ -61,6 +62,7 @@ class EvaluateSettings:
         one_of("initial_states", self.initial_states, ("sampled", "stored"))
         one_of("instruction_mode", self.instruction_mode, ("canonical", "paraphrase", "held_out"))
         one_of("domain", self.domain, DOMAINS)
+        require_styles([self.style], field="style")
 
 
 def main(settings: EvaluateSettings) -> dict[str, Any]:

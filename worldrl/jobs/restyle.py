@@ -18,7 +18,7 @@ from worldrl.data.recolour import Recolouring, recolour_episode
 from worldrl.jobs.collect import DATASET
 from worldrl.jobs.opening import open_run
 from worldrl.rollout.restyle import SAMPLED, restyle_dataset
-from worldrl.rollout.specs import COPY_OF
+from worldrl.rollout.specs import COPY_OF, require_styles
 from worldrl.settings import one_of, positive, setting
 
 SIMULATOR, IMAGE = "simulator", "image"
@@ -47,6 +47,8 @@ class RestyleSettings:
     def __post_init__(self) -> None:
         """Check the ranges."""
         one_of("by", self.by, (SIMULATOR, IMAGE))
+        if self.by == SIMULATOR and (not self.styles or set(self.styles) - {SAMPLED}):
+            require_styles([style for style in self.styles if style != SAMPLED], field="styles")
         for name in ("envs_per_worker", "timeout_s"):
             positive(name, getattr(self, name))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -29,10 +30,27 @@ MAX_PIECES = 16
 
 PADDING = 0
 
+_MARKS = ("Mn", "Mc", "Me")
+_JOINERS = dict.fromkeys(map(ord, "\u200c\u200d\u2060\ufe0e\ufe0f"))
+
 
 def words(instruction: str) -> list[str]:
-    """Split a sentence into lower-case words; punctuation separates and is dropped."""
-    return re.findall(r"\w+", instruction.lower())
+    """Split an instruction into lower-case words; punctuation separates and is dropped.
+
+    Combining marks belong to the letter before them: vowel signs of Indic and Thai writing tell words apart. Text is composed
+    first (Unicode NFC), so that an accented letter is the same in one character and in two. Joiners, which only choose shapes
+    of letters, are left out.
+    """
+    lower = instruction.lower()
+    if lower.isascii():
+        return re.findall(r"\w+", lower)
+    spaced, inside = [], False
+    for character in unicodedata.normalize("NFC", lower.translate(_JOINERS)):
+        # The first half is what the regular expression counts as a letter.
+        letter = character.isalnum() or character == "_"
+        inside = letter or (inside and unicodedata.category(character) in _MARKS)
+        spaced.append(character if inside else " ")
+    return [word for word in "".join(spaced).split(" ") if word]
 
 
 def word_pieces(word: str, buckets: int) -> list[int]:

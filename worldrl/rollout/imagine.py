@@ -28,12 +28,28 @@ from worldrl.core.interfaces import WorldModel, WorldState
 from worldrl.core.rng import stream
 from worldrl.core.types import ResetRecord
 from worldrl.rewards.success import SuccessRule, first_success
+from worldrl.rollout.imagined_checks import (
+    check_counters,
+    check_records,
+    check_state,
+    check_world,
+    horizons,
+    share,
+    stored_records,
+)
 from worldrl.rollout.reset_store import ResetStore
-from worldrl.rollout.spaces import check_action, give_spaces, told_spaces
+from worldrl.rollout.spaces import (
+    check_action,
+    checked_mode,
+    checked_options,
+    checked_rows,
+    checked_seed,
+    command_bounds,
+    give_spaces,
+    told_spaces,
+    whole,
+)
 from worldrl.rollout.state_rows import merge_rows
-
-BOUND = 10.0
-"""Metres and radians; far beyond the table, so that every space is finite."""
 
 
 class WorldModelVecEnv(VectorEnv):
@@ -56,6 +72,10 @@ class WorldModelVecEnv(VectorEnv):
         seed: root of all draws, until ``reset(seed=...)`` gives another.
         stop_at_success: whether a row's first success ends it (off only for ablations).
         autoreset_mode: ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows wait for ``reset``).
+
+    Raises:
+        SettingError: a number outside its range, a task without horizon, another autoreset mode, or a start state whose
+            command is not finite.
     """
 
     metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -73,16 +93,15 @@ class WorldModelVecEnv(VectorEnv):
         p_keyframe: float = 0.0,
         seed: int = 0,
         stop_at_success: bool = True,
-        autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     ):
-        if group_size < 1 or num_envs % group_size:
+        if whole("num_envs", num_envs, 1) % whole("group_size", group_size, 1):
             raise SettingError(f"group_size must divide num_envs {num_envs}, got {group_size}")
-        if isinstance(horizon, dict) and (missing := sorted(set(store.tasks) - set(horizon))):
-            raise SettingError(f"horizon has no entry for {', '.join(missing)}; give one per task of the store")
         self.world_model, self.store, self.rule = world_model, store, rule
-        self.num_envs, self.horizon, self.group_size, self.p_keyframe = num_envs, horizon, group_size, p_keyframe
-        self.metadata = {**self.metadata, "autoreset_mode": AutoresetMode(autoreset_mode)}
-        self._seed, self._stop_at_success = seed, stop_at_success
+        self.num_envs, self.group_size = int(num_envs), int(group_size)
+        self.horizon, self.p_keyframe = horizons(horizon, store.tasks), share("p_keyframe", p_keyframe)
+        self.metadata = {**self.metadata, "autoreset_mode": checked_mode(autoreset_mode)}
+        self._seed, self._stop_at_success = whole("seed", seed, 0), stop_at_success
         self._state: WorldState | None = None
         self._image = np.zeros((num_envs, 1, 1, 3), np.uint8)
         self._reset_counters()
@@ -95,8 +114,13 @@ class WorldModelVecEnv(VectorEnv):
 
     def _make_spaces(self, store: ResetStore) -> None:
         image = store.sample(1, 0.0, generator=stream(0, "spaces"))[0].reference
-        spaces = {"image": gymnasium.spaces.Box(0, 255, image.shape, np.uint8), **told_spaces(self.actions, BOUND)}
-        give_spaces(self, spaces, self.actions)
+        commands = np.stack([record.command for record in store.records])
+        if not np.isfinite(commands).all():
+            raise SettingError("start states: a command is not finite; leave out the episodes that hold it")
+        low, high = command_bounds(self.world_model.embodiment, commands)
+        told = told_spaces(low, high, {record.instruction for record in store.records})
+        self._row_space = gymnasium.spaces.Dict({"image": gymnasium.spaces.Box(0, 255, image.shape, np.uint8), **told})
+        give_spaces(self, self._row_space.spaces, self.actions)
 
     def _reset_counters(self) -> None:
         rows, length = self.num_envs, self.world_model.chunk_length
@@ -125,43 +149,43 @@ class WorldModelVecEnv(VectorEnv):
             Observation and info of all rows.
 
         Raises:
-            SettingError: an unknown option, a mask or seed that does not fit, or another number of records.
+            SettingError: an unknown option, a mask, seed or record that does not fit, or another number of records;
+                nothing was changed.
         """
-        options = dict(options or {})
-        records, mask = options.pop("records", None), options.pop("reset_mask", None)
-        if options:
-            raise SettingError(f"unknown reset options {sorted(options)}; valid: records, reset_mask")
-        rows = np.arange(self.num_envs) if mask is None else self._masked_rows(mask)
-        if seed is not None and (len(rows) != self.num_envs or not isinstance(seed, int | np.integer)):
+        options = checked_options(options, ("records", "reset_mask"))
+        records = options.get("records")
+        rows = checked_rows(options.get("reset_mask"), self.num_envs, first=self._state is None)
+        root = checked_seed(seed)
+        if root is not None and len(rows) != self.num_envs:
             raise SettingError(f"seed is one number, the root of every row's draws; got {seed!r}, {len(rows)} rows")
-        if records is not None and len(records) != len(rows):
-            raise SettingError(f"reset needs one record per reset row: {len(rows)}, got {len(records)}")
-        if seed is not None:
-            self._seed, self.episode[:] = int(seed), 0
+        given = None if records is None else self._check_records(records, len(rows))
+        episode = self.episode.copy()
+        if root is not None:
+            episode[:] = 0
         elif self._state is not None:
-            self.episode[rows] += 1
-        self._start(rows, self._draw_records(rows) if records is None else list(records))
+            episode[rows] += 1
+        self._start(rows, given, self._seed if root is None else root, episode)
         return self._observe(), self._info()
 
-    def _masked_rows(self, mask: NDArray[np.bool_]) -> NDArray[np.int64]:
-        mask = np.asarray(mask)
-        if mask.shape != (self.num_envs,) or mask.dtype != np.bool_ or not mask.any():
-            raise SettingError(f"reset_mask must be bool of shape ({self.num_envs},) with a true entry, got {mask!r}")
-        if self._state is None and not mask.all():
-            raise SettingError("the first reset must reset every row; reset_mask leaves some out")
-        return np.flatnonzero(mask)
+    def _check_records(self, records: object, count: int) -> list[ResetRecord]:
+        tasks = self.horizon if isinstance(self.horizon, dict) else None
+        return check_records(records, count, world_model=self.world_model, space=self._row_space, tasks=tasks)
 
-    def _draw_records(self, rows: NDArray[np.int64]) -> list[ResetRecord]:
+    def _draw_records(self, rows: NDArray[np.int64], seed: int, episode: NDArray[np.int64]) -> list[ResetRecord]:
         # A row's start depends on its group and on that row's episode number alone, so group mates agree.
         draws = {}
         for row in rows:
-            key = (int(row) // self.group_size, int(self.episode[row]))
+            key = (int(row) // self.group_size, int(episode[row]))
             if key not in draws:
-                generator = stream(self._seed, "start", *key)
+                generator = stream(seed, "start", *key)
                 draws[key] = self.store.sample(1, self.p_keyframe, generator=generator)[0]
-        return [draws[int(row) // self.group_size, int(self.episode[row])] for row in rows]
+        return [draws[int(row) // self.group_size, int(episode[row])] for row in rows]
 
-    def _start(self, rows: NDArray[np.int64], records: list[ResetRecord]) -> None:
+    def _start(
+        self, rows: NDArray[np.int64], given: list[ResetRecord] | None, seed: int, episode: NDArray[np.int64]
+    ) -> None:
+        """Begin rows at given records, or at drawn ones; whatever can fail comes before the first change."""
+        records = self._draw_records(rows, seed, episode) if given is None else given
         fresh = self.world_model.start(records)
         images = np.stack([record.memory[-1] for record in records])
         if len(rows) == self.num_envs:
@@ -171,6 +195,7 @@ class WorldModelVecEnv(VectorEnv):
             self._image[rows] = images
             for row, record in zip(rows, records, strict=True):
                 self.records[row] = record
+        self._seed, self.episode = seed, episode
         for counter in (self.elapsed, self.phase, self.streak, self.succeeded, self.over):
             counter[rows] = 0
 
@@ -188,8 +213,9 @@ class WorldModelVecEnv(VectorEnv):
         over = self.over.copy()
         if over.any() and self.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP:
             rows = np.flatnonzero(over)
-            self.episode[rows] += 1
-            self._start(rows, self._draw_records(rows))
+            episode = self.episode.copy()
+            episode[rows] += 1
+            self._start(rows, None, self._seed, episode)
         live = np.flatnonzero(~over)
         self.buffer[live, self.phase[live]] = actions[live]
         self.phase[live] += 1
@@ -289,9 +315,19 @@ class WorldModelVecEnv(VectorEnv):
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore :meth:`get_state`'s value."""
-        self._state = self.world_model.restore({name: value.clone() for name, value in state["world"].items()})
-        self._seed = state["seed"]
-        self.records = [ResetRecord(**record) for record in state["records"]]
-        for name, value in state["counters"].items():
-            setattr(self, name, value.copy())
+        """Restore :meth:`get_state`'s value.
+
+        Raises:
+            SettingError: a part is missing, unknown, not finite, or of another environment's rows; nothing was changed.
+        """
+        parts = check_state(state)
+        seed = whole("state['seed']", parts["seed"], 0)
+        records = self._check_records(stored_records(parts["records"]), self.num_envs)
+        own = {name: getattr(self, name) for name in self._COUNTERS}
+        own["_image"] = np.zeros(self.observation_space["image"].shape, np.uint8)  # pyright: ignore[reportIndexIssue]
+        counters = check_counters(parts["counters"], own, self.world_model.chunk_length)
+        fresh = self.world_model.start(records).state_dict()
+        world = self.world_model.restore(check_world(parts["world"], fresh))
+        self._state, self._seed, self.records = world, seed, records
+        for name, value in counters.items():
+            setattr(self, name, value)

@@ -149,7 +149,7 @@ def make_vec(
         seed=seed,
         timeout_s=timeout_s,
         recycle_after=recycle_after,
-        autoreset_mode=AutoresetMode(autoreset_mode),
+        autoreset_mode=autoreset_mode,
     )
 
 

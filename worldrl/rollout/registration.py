@@ -19,11 +19,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagine import WorldModelVecEnv
 from worldrl.rollout.reset_store import ResetStore, keyframe_records, record_at
+from worldrl.rollout.spaces import whole
 from worldrl.world_models.loading import AnyVideoModel, open_world_model
 
 ENV_ID = "worldrl/Imagined-v0"
@@ -89,8 +91,9 @@ def make_vec(
         ArtefactError: a folder is missing or damaged.
         SettingError: a value out of range, or a dataset that does not fit the model.
     """
-    model = open_world_model(Path(world_model), device)
-    store, lengths = dataset_store(data, model, margin=keyframe_margin)
+    margin = whole("keyframe_margin", keyframe_margin, 0)
+    model = open_world_model(Path(world_model), str(resolve_device(device)))
+    store, lengths = dataset_store(data, model, margin=margin)
     return WorldModelVecEnv(
         model,
         store,
@@ -100,7 +103,7 @@ def make_vec(
         group_size=group_size,
         p_keyframe=p_keyframe,
         seed=seed,
-        autoreset_mode=AutoresetMode(autoreset_mode),
+        autoreset_mode=autoreset_mode,
     )
 
 
@@ -130,12 +133,12 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start an episode; ``options`` may hold ``records``, one :class:`~worldrl.core.types.ResetRecord`."""
-        super().reset(seed=seed)
         obs, info = self.rows.reset(seed=seed, options=options)
+        super().reset(seed=seed)
         return _row(obs), _row(info)
 
     def step(self, action: NDArray[np.float32]) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """Take one action; ActionError when it is not finite or outside [-1, 1]."""
+        """Take one action; ActionError when it is not finite or outside the action space."""
         obs, reward, terminated, truncated, info = self.rows.step(np.asarray(action)[None])
         return _row(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), _row(info)
 

@@ -116,7 +116,12 @@ class ResetStore:
 
     def __len__(self) -> int:
         """Return how many records there are."""
-        return sum(map(len, self._initial.values())) + sum(map(len, self._keyframe.values()))
+        return len(self.records)
+
+    @property
+    def records(self) -> list[ResetRecord]:
+        """All start states: initial ones, then keyframes."""
+        return [record for kind in (self._initial, self._keyframe) for task in self.tasks for record in kind[task]]
 
     def sample(self, n_groups: int, p_keyframe: float, *, generator: torch.Generator) -> list[ResetRecord]:
         """Draw one start state per group.

@@ -2,26 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
-from worldrl.core.errors import ActionError
+from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment
+from worldrl.core.errors import ActionError, SettingError, nearest
 
 _CHARACTERS = "".join(chr(code) for code in range(32, 127))
+_LONGEST = 256
+_ROUNDING = 1 + 1e-5
+"""Float32 rotations of the greatest angle are longer by a few roundings."""
+
+Bounds = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
-def told_spaces(actions: ActionSpec, bound: float) -> dict[str, gymnasium.Space[Any]]:
-    """What a robot is told: the command it holds, each number within ``bound``, and a sentence of up to 256 characters."""
+def command_bounds(robot: AnyEmbodiment, starts: NDArray[np.float32]) -> Bounds:
+    """Least and greatest command, float32 ``[A]`` each: the robot's, wide enough for commands ``[N, A]`` to start from."""
+    if isinstance(robot, JointEmbodiment):
+        low, high = robot.low, robot.high
+    else:
+        turn = [robot.max_rotation * _ROUNDING] * 3
+        low, high = (*robot.workspace_low, *(-t for t in turn), -1.0), (*robot.workspace_high, *turn, 1.0)
+    return (
+        np.minimum(np.array(low, np.float32), starts.min(axis=0)),
+        np.maximum(np.array(high, np.float32), starts.max(axis=0)),
+    )
+
+
+def told_spaces(low: Any, high: Any, instructions: Iterable[str]) -> dict[str, gymnasium.Space[Any]]:
+    """What a robot is given: the command it holds, and an instruction.
+
+    Args:
+        low: least command, float32 ``[A]``.
+        high: greatest command.
+        instructions: those that occur; the space holds printable ASCII text of up to 256 characters, and these.
+    """
+    from worldrl_envs.instruction_space import InstructionSpace
+
+    occurring = list(instructions)
+    others = sorted(set("".join(occurring)) - set(_CHARACTERS))
+    longest = max(map(len, occurring), default=0)
     return {
-        "command": gymnasium.spaces.Box(-bound, bound, (actions.size,), np.float32),
-        "instruction": gymnasium.spaces.Text(256, charset=_CHARACTERS),
+        "command": gymnasium.spaces.Box(low, high, dtype=np.float32),
+        "instruction": InstructionSpace(max(_LONGEST, longest), charset=_CHARACTERS + "".join(others)),
     }
 
 
@@ -31,6 +62,61 @@ def give_spaces(env: VectorEnv, observation: Mapping[str, gymnasium.Space[Any]],
     env.single_action_space = gymnasium.spaces.Box(*actions.bounds, dtype=np.float32)
     env.observation_space = batch_space(env.single_observation_space, env.num_envs)
     env.action_space = batch_space(env.single_action_space, env.num_envs)
+
+
+def whole(name: str, value: object, low: int) -> int:
+    """Return ``value`` if it is an integer of at least ``low``; else raise SettingError."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, Integral) or value < low:
+        raise SettingError(f"{name}: must be an integer of at least {low}, got {value!r}; give {name}={low}")
+    return int(value)
+
+
+def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
+    """Return the autoreset mode if vector environments here have it; SettingError for ``SameStep`` and unknown names."""
+    valid = {known.value: known for known in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)}
+    name = mode.value if isinstance(mode, AutoresetMode) else str(mode)
+    if name not in valid:
+        raise SettingError(f"autoreset_mode must be NextStep or Disabled, got {name!r}; give autoreset_mode='NextStep'")
+    return valid[name]
+
+
+def checked_options(options: object, names: Sequence[str]) -> dict[str, Any]:
+    """Return a reset's options if each has one of these names; else raise SettingError."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping):
+        raise SettingError(f"reset options: must be a dictionary or None, got {type(options).__name__}")
+    if unknown := [key for key in options if key not in names]:
+        raise SettingError(
+            f"unknown reset options {unknown}; valid: {', '.join(names)}{nearest(str(unknown[0]), names)}"
+        )
+    return dict(options)
+
+
+def checked_rows(mask: object, rows: int, *, first: bool) -> NDArray[np.int64]:
+    """Return the rows that a reset is for.
+
+    Args:
+        mask: bool ``[B]``, or None for all.
+        rows: ``B``.
+        first: whether nothing was reset before, so that all rows must be.
+
+    Raises:
+        SettingError: another shape or dtype, no row, or a first reset that leaves rows out.
+    """
+    if mask is None:
+        return np.arange(rows)
+    array = np.asarray(mask)
+    if array.shape != (rows,) or array.dtype != np.bool_ or not array.any():
+        raise SettingError(f"reset_mask must be bool of shape ({rows},) with a true entry, got {mask!r}")
+    if first and not array.all():
+        raise SettingError("the first reset must reset every row; reset_mask leaves some out")
+    return np.flatnonzero(array)
+
+
+def checked_seed(seed: object) -> int | None:
+    """Return a reset's seed, an integer of at least 0 or None; else raise SettingError."""
+    return None if seed is None else whole("seed", seed, 0)
 
 
 def check_action(

@@ -13,13 +13,41 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.rng import Name
 from worldrl.core.types import Episode
 from worldrl.data.lerobot_format import EpisodeRecord, episode_digest
 
 COPY_OF = "copy_of"
 """Key of an episode's meta: digest of the recording of which it is a copy in another look."""
+
+
+IMAGE_SIZES = (8, 512)
+"""Fewest and most pixels per side that the embedded suite renders."""
+
+
+def require_styles(names: Iterable[str], *, field: str) -> None:
+    """Check names of the embedded suite's visual styles before anything is made.
+
+    Args:
+        names: what the user gave.
+        field: the setting's name.
+
+    Raises:
+        SettingError: none is given, or one is unknown; names the nearest.
+    """
+    given = list(names)
+    if not given:
+        raise SettingError(f"{field}: must name at least one style, got []; give {field}=[default]")
+    if set(given) == {"default"}:
+        return  # the suite is not imported for it
+    from worldrl_envs.style import STYLES, get_style
+
+    for name in given:
+        try:
+            get_style(name)
+        except ValueError as error:
+            raise SettingError(f"{field}: unknown style {name!r}{nearest(name, STYLES)}") from error
 
 
 @dataclass(frozen=True)
@@ -145,9 +173,12 @@ class EnvOptions:
     env_id: str = "worldrl_envs:worldrl/{task}-v0"
 
     def __post_init__(self) -> None:
-        if not self.cameras or self.image_size < 1:
+        low, high = IMAGE_SIZES
+        if not self.cameras:
+            raise SettingError("EnvOptions: needs at least one camera, got none")
+        if not low <= self.image_size <= high:
             raise SettingError(
-                f"EnvOptions: needs at least one camera and image_size >= 1, got {self.cameras}, {self.image_size}"
+                f"image_size: must be in {low}..{high} pixels, which the embedded suite renders, got {self.image_size}"
             )
         for task, steps in self.max_steps.items():
             if steps < 1:

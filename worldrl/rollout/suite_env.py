@@ -6,7 +6,7 @@ how many workers there are, how early other rows end, or how often a worker was 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -21,7 +21,16 @@ from worldrl.core.rng import numpy_stream
 from worldrl.core.types import MAIN_CAMERAS
 from worldrl.rollout.simulator import Launch
 from worldrl.rollout.simulator_pool import Row, SimulatorPool, Start
-from worldrl.rollout.spaces import check_action, give_spaces, told_spaces
+from worldrl.rollout.spaces import (
+    check_action,
+    checked_mode,
+    checked_options,
+    checked_rows,
+    checked_seed,
+    give_spaces,
+    told_spaces,
+    whole,
+)
 
 BOUND = 1e3
 Step = tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
@@ -74,12 +83,10 @@ class SuiteVecEnv(VectorEnv):
         timeout_s: float = 300.0,
         recycle_after: int | None = 50,
         restarts: int = 2,
-        autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     ) -> None:
-        if autoreset_mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
-            raise SettingError(f"autoreset_mode must be NEXT_STEP or DISABLED, got {autoreset_mode}")
+        self.metadata = {**self.metadata, "autoreset_mode": checked_mode(autoreset_mode)}
         self.num_envs, self.horizon, self._seed = num_envs, horizon, seed
-        self.metadata = {**self.metadata, "autoreset_mode": autoreset_mode}
         self._cameras, self._image_size = cameras, image_size
         self.pool = SimulatorPool(
             launch,
@@ -110,10 +117,11 @@ class SuiteVecEnv(VectorEnv):
     def _make_spaces(self) -> None:
         box, suite = gymnasium.spaces.Box, self.pool.suite
         self.actions = suite_actions(suite)
+        bound = np.full(self.actions.size, BOUND, np.float32)
         height, width = suite.get("picture") or (self._image_size, self._image_size)
         spaces: dict[str, Any] = {
             "state": box(-BOUND, BOUND, (suite.get("state_size", len(STATE_NAMES)),), np.float32),
-            **told_spaces(self.actions, BOUND),
+            **told_spaces(-bound, bound, self.instruction.values()),
         }
         if "policy_size" in suite:
             spaces["policy"] = box(-np.inf, np.inf, (suite["policy_size"],), np.float32)
@@ -132,27 +140,32 @@ class SuiteVecEnv(VectorEnv):
             options: ``episodes``, one ``{"task", "init_id", "seed"}`` per reset row; ``reset_mask`` bool ``[B]``.
 
         Raises:
-            SettingError: an unknown option, task or stored state, or another number of episodes than rows.
+            SettingError: an unknown option, task or stored state, another number of episodes than rows, or a mask or seed
+                that does not fit; nothing was changed.
         """
-        options = dict(options or {})
-        episodes, mask = options.pop("episodes", None), options.pop("reset_mask", None)
-        if options:
-            raise SettingError(f"unknown reset options {sorted(options)}; valid: episodes, reset_mask")
-        rows = range(self.num_envs) if mask is None else [int(row) for row in np.flatnonzero(mask)]
-        if not self._rows and len(rows) < self.num_envs:
-            raise SettingError("the first reset must reset every row; reset_mask leaves some out")
-        if seed is not None:
-            self._seed, self._count[:] = int(seed), -1
-        self._begin(rows, episodes)
+        options = checked_options(options, ("episodes", "reset_mask"))
+        rows = checked_rows(options.get("reset_mask"), self.num_envs, first=not self._rows).tolist()
+        root = checked_seed(seed)
+        named = self._all_named(options.get("episodes"), len(rows), self._seed if root is None else root)
+        if root is not None:
+            self._seed, self._count[:] = root, -1
+        self._begin(rows, named)
         return self._observe(), self._info()
 
-    def _begin(self, rows: Sequence[int], episodes: Sequence[dict[str, Any]] | None = None) -> None:
-        if episodes is not None and len(episodes) != len(rows):
-            raise SettingError(f"reset needs one episode per reset row: {len(rows)}, got {len(episodes)}")
+    def _all_named(self, episodes: object, count: int, seed: int) -> list[Start] | None:
+        """What the caller named, one per reset row; None where nothing was."""
+        if episodes is None:
+            return None
+        if not isinstance(episodes, list | tuple) or len(episodes) != count:
+            got = len(episodes) if isinstance(episodes, list | tuple) else type(episodes).__name__
+            raise SettingError(f"reset needs one episode per reset row: {count}, got {got}")
+        return [self._named(episode, seed) for episode in episodes]
+
+    def _begin(self, rows: Sequence[int], named: Sequence[Start] | None = None) -> None:
         starts: dict[int, Start] = {}
         for place, row in enumerate(rows):
             self._count[row] += 1
-            starts[row] = self._draw(row) if episodes is None else self._named(episodes[place])
+            starts[row] = self._draw(row) if named is None else named[place]
         fresh = self.pool.reset(starts, render=bool(self._cameras))
         self._rows |= fresh
         self._starts |= starts
@@ -165,15 +178,16 @@ class SuiteVecEnv(VectorEnv):
         task = self.tasks[int(draw.integers(len(self.tasks)))]
         return Start(task, int(draw.integers(self.pool.suite["stored_states"])), self._seed)
 
-    def _named(self, episode: dict[str, Any]) -> Start:
-        start = Start(episode["task"], int(episode["init_id"]), int(episode.get("seed", self._seed)))
-        if start.task not in self.instruction:
-            raise SettingError(f"episodes: unknown task {start.task!r}{nearest(start.task, self.instruction)}")
-        if not 0 <= start.init_id < self.pool.suite["stored_states"]:
-            raise SettingError(
-                f"episodes: init_id must be below {self.pool.suite['stored_states']}, got {start.init_id}"
-            )
-        return start
+    def _named(self, episode: object, seed: int) -> Start:
+        if not isinstance(episode, Mapping) or not {"task", "init_id"} <= set(episode) <= {"task", "init_id", "seed"}:
+            raise SettingError(f"episodes: each needs task and init_id, and may have seed; got {episode!r}")
+        task, stored = episode["task"], self.pool.suite["stored_states"]
+        if task not in self.instruction:
+            raise SettingError(f"episodes: unknown task {task!r}{nearest(str(task), self.instruction)}")
+        init_id = whole("episodes: init_id", episode["init_id"], 0)
+        if init_id >= stored:
+            raise SettingError(f"episodes: init_id must be below {stored}, got {init_id}")
+        return Start(task, init_id, whole("episodes: seed", episode.get("seed", seed), 0))
 
     def step(self, actions: NDArray[np.float32]) -> Step:
         """Take one action per row that is not over.

@@ -29,7 +29,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
 from worldrl.rollout.batched_arm import BatchedArm
 from worldrl.rollout.collect import embedded_embodiment
-from worldrl.rollout.imagine import check_action
+from worldrl.rollout.spaces import check_action, checked_mode, checked_options, checked_rows, checked_seed, whole
 from worldrl.rollout.suite_env import register_vector
 from worldrl.rollout.warp_physics import Readings, WarpPhysics
 
@@ -74,20 +74,19 @@ class WarpVecEnv(VectorEnv):
         seed: int = 0,
         contacts: int = CONTACTS,
         constraints: int = CONSTRAINTS,
-        autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
     ) -> None:
         from worldrl_envs.control import home_command
         from worldrl_envs.observations import state_space
         from worldrl_envs.simulation import Simulation
         from worldrl_envs.tasks import BIMANUAL, get_task, task_names
 
-        if autoreset_mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
-            raise SettingError(f"autoreset_mode must be NEXT_STEP or DISABLED, got {autoreset_mode}")
+        mode = checked_mode(autoreset_mode)
         self.task = get_task(task)
         if self.task.name in task_names(BIMANUAL):
             raise SettingError(f"task: {self.task.name} is of two arms; {ENV_ID} plays tasks of one")
         self.num_envs, self._seed = num_envs, seed
-        self.metadata = {**self.metadata, "autoreset_mode": autoreset_mode}
+        self.metadata = {**self.metadata, "autoreset_mode": mode}
         # One scene in C MuJoCo places things and is what predicates read; its data is swapped for a copy's.
         self._scene = Simulation(self.task.objects, self.task.fixtures)
         self._real: Any = self._scene.data
@@ -121,18 +120,27 @@ class WarpVecEnv(VectorEnv):
             SettingError: an unknown option, or another number of stored states than rows.
             OptionError: no such stored state.
         """
-        options = dict(options or {})
-        stored, mask = options.pop("init_id", None), options.pop("reset_mask", None)
-        if options:
-            raise SettingError(f"unknown reset options {sorted(options)}; valid: init_id, reset_mask")
-        rows = np.arange(self.num_envs) if mask is None else np.flatnonzero(mask)
-        if stored is not None and len(stored) != len(rows):
-            raise SettingError(f"init_id: needs one per reset row, {len(rows)}, got {len(stored)}")
-        if seed is not None:
-            self._seed, self._count[:] = int(seed), -1
+        options = checked_options(options, ("init_id", "reset_mask"))
+        rows = checked_rows(options.get("reset_mask"), self.num_envs, first=bool((self._count < 0).all()))
+        root, stored = checked_seed(seed), self._check_stored(options.get("init_id"), len(rows))
+        if root is not None:
+            self._seed, self._count[:] = root, -1
         self._begin(rows, stored)
         readings = self.physics.read()
         return self._observe(readings), self._info(readings, np.zeros(self.num_envs, bool))
+
+    def _check_stored(self, stored: Any, count: int) -> list[int] | None:
+        """Numbers of stored states, one per reset row; None where none are given."""
+        from worldrl_envs.starts import load_placement
+
+        if stored is None:
+            return None
+        if np.shape(stored) != (count,):
+            raise SettingError(f"init_id: needs one per reset row, {count}, got {stored!r}")
+        numbers = [whole("init_id", number, 0) for number in stored]
+        for number in numbers:
+            load_placement(self.task.name, number, self._scene)  # raises for a number beyond the last
+        return numbers
 
     def step(
         self, actions: NDArray[np.float32]
@@ -200,7 +208,7 @@ class WarpVecEnv(VectorEnv):
                 draw = numpy_stream(self._seed, "warp episode", self.task.name, int(row), int(self._count[row]))
                 scene.place(sample_layout(self.task.layout, generator=draw))
             else:
-                scene.restore(load_placement(self.task.name, int(stored[place]), scene))
+                scene.restore(load_placement(self.task.name, stored[place], scene))
             names = ("qpos", "mocap_pos", "mocap_quat", "ctrl")
             starts.append({name: getattr(self._real, name).copy() for name in names})
         states = {name: np.stack([start[name] for start in starts]) for name in starts[0]}
@@ -248,7 +256,7 @@ def make_vec(
         autoreset_mode: ``NEXT_STEP`` or ``DISABLED``.
         **settings: any other of :class:`WarpVecEnv`.
     """
-    return WarpVecEnv(task, num_envs=num_envs, autoreset_mode=AutoresetMode(autoreset_mode), **settings)
+    return WarpVecEnv(task, num_envs=num_envs, autoreset_mode=autoreset_mode, **settings)
 
 
 register_vector(ENV_ID, "worldrl.rollout.warp:make_vec")

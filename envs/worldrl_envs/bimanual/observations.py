@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from worldrl_envs.bimanual.control import ACTION_SIZE, ARMS, SIXAXIS_PAIR, home_command
 from worldrl_envs.bimanual.simulation import BimanualSimulation
-from worldrl_envs.observations import BOUND, CHARSET, MAX_INSTRUCTION
+from worldrl_envs.instruction_space import InstructionSpace
+from worldrl_envs.observations import BOUND
 
 
 def pixels_space(image_size: int, pictures: tuple[str, ...]) -> spaces.Dict:
@@ -22,7 +23,7 @@ def pixels_space(image_size: int, pictures: tuple[str, ...]) -> spaces.Dict:
         | {
             "state": spaces.Box(-BOUND, BOUND, (ACTION_SIZE,), np.float32),
             "command": spaces.Box(low, high, dtype=np.float32),
-            "instruction": spaces.Text(MAX_INSTRUCTION, min_length=1, charset=CHARSET),
+            "instruction": InstructionSpace(),
         }
     )
 

@@ -5,10 +5,10 @@ Contact bits: the left arm has contype 2, conaffinity 5, the right one contype 4
 objects, fixtures and each other, but never themselves.
 """
 
-import mujoco
 import numpy as np
 
 from worldrl_envs.bimanual.control import ARMS
+from worldrl_envs.engine import mujoco
 from worldrl_envs.paths import mjcf
 from worldrl_envs.scene import ObjectSpec, Part, add_objects
 

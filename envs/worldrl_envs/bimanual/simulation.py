@@ -6,12 +6,12 @@ the next one, and the servos get the target's velocity fed forward.
 
 from functools import cached_property
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from worldrl_envs.bimanual.control import ACTION_SIZE, ARM_JOINTS, ARMS, SIXAXIS_PAIR, home_command
 from worldrl_envs.bimanual.scene import OBJECTS, build_model
+from worldrl_envs.engine import mujoco
 from worldrl_envs.layouts import Layout
 from worldrl_envs.physics import SEGMENTS, Physics, Placement
 
