@@ -31,7 +31,7 @@ def _bounds(settings: Any) -> dict[str, list[float]]:
     try:
         env = make_environment(settings.env, max_episode_steps=settings.max_episode_steps)
     except (SettingError, MissingExtraError):
-        if settings.episodes or settings.watched_episodes:
+        if settings.episodes or settings.video_episodes:
             raise
         return {}
     box: Any = env.action_space

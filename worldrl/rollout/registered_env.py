@@ -18,7 +18,7 @@ from worldrl.data.offline.trajectories import DatasetInfo
 
 MUJOCO = "gymnasium.envs.mujoco"
 """Environments for which the extra 'offline' brings what they need."""
-NEITHER = "or episodes=0 watched_episodes=0 to play no episodes"
+NEITHER = "or episodes=0 video_episodes=0 to play no episodes"
 
 
 def make_registered(env_id: str, kwargs: Mapping[str, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
