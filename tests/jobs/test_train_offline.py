@@ -574,7 +574,7 @@ def test_what_the_settings_say_of_a_d4rl_file(
 ) -> None:
     chosen = [] if "algorithm=mopo" in tokens else ["algorithm=bc"]
     common = ["train-offline", f"data={swings}", "preset=tiny", f"run_dir={tmp_path / 'run'}", "episodes=0"]
-    assert cli.main([*common, "watched_episodes=0", *chosen, *tokens]) == code
+    assert cli.main([*common, "video_episodes=0", *chosen, *tokens]) == code
     assert said in " ".join(capsys.readouterr().err.split())
     if code == 0:
         checks = result(tmp_path)["metrics"]["data"]["checks"]
