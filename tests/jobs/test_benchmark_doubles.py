@@ -20,7 +20,7 @@ from worldrl.evaluation.report.store import load_report_data
 from worldrl.evaluation.result import EvalResult
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
-from worldrl.rollout.collect import embedded_embodiment
+from worldrl.rollout.embedded import embedded_embodiment
 from worldrl.rollout.robotwin import TARGET
 from worldrl.rollout.simulator import Launch
 from worldrl.workers import robotwin_facts

@@ -14,8 +14,8 @@ from worldrl.rewards.columns import Column
 from worldrl.rewards.inverse_dynamics import Decoded
 from worldrl.rollout import starts
 from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.collect import embedded_options
 from worldrl.rollout.decoded_plans import check_targets, commanded, decoded, execute_recorded, joint_path
+from worldrl.rollout.embedded import embedded_options
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EpisodeSpec
 

@@ -7,8 +7,8 @@ import torch
 
 from worldrl.rewards.columns import choose_columns, recorded_names
 from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.collect import embedded_embodiment, embedded_options
 from worldrl.rollout.decoded_plans import joint_path
+from worldrl.rollout.embedded import embedded_embodiment, embedded_options
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.rollout.starts import simulator

@@ -19,7 +19,7 @@ from worldrl.core.errors import ProtocolError, SettingError, nearest
 from worldrl.core.jsonfile import digest, read_json, write_json
 from worldrl.core.rng import stream_seed
 from worldrl.rollout.chunk_timing import check_timing
-from worldrl.rollout.collect import EMBEDDED_SUITE, embedded_embodiment, main_camera
+from worldrl.rollout.embedded import EMBEDDED_SUITE, embedded_embodiment, main_camera
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
 
 SCHEMA = 1

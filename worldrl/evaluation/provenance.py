@@ -8,10 +8,13 @@ another provenance the same rate is expected, not the same episodes; another pro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from worldrl.core.device import driver, hardware
 from worldrl.core.provenance import code_version, package_versions
-from worldrl.rollout.simulator_pool import SimulatorPool
+
+if TYPE_CHECKING:
+    from worldrl.rollout.simulator_pool import SimulatorPool
 
 Provenance = Mapping[str, str]
 """Field to value; a field that is missing was not recorded."""

@@ -15,7 +15,7 @@ from worldrl.core.embodiment import Embodiment, JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.protocol import EvalProtocol
-from worldrl.rollout.collect import EMBEDDED_SUITE, embedded_embodiment
+from worldrl.rollout.embedded import EMBEDDED_SUITE, embedded_embodiment
 from worldrl.rollout.specs import EpisodeSpec, spec_of
 from worldrl.workers import isaac_facts, libero_facts, maniskill_facts, robotwin_facts
 

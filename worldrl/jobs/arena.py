@@ -25,7 +25,8 @@ from worldrl.jobs.suite_arena import SuiteArena, require_players, require_possib
 from worldrl.jobs.suite_opening import choose_suite_tasks
 from worldrl.jobs.vla_settings import EMBEDDED, KIND, Practice, TrainVlaSettings
 from worldrl.rollout.actors import AnyActor, ExpertActor
-from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_embodiment, embedded_options
+from worldrl.rollout.collect import CollectPlan, collect_dataset
+from worldrl.rollout.embedded import embedded_embodiment, embedded_options
 from worldrl.rollout.libero import libero_tasks
 from worldrl.rollout.starts import EmbeddedGround, Ground
 

@@ -34,7 +34,7 @@ from worldrl.evaluation.tool_conventions import ToolConventions
 from worldrl.jobs.check_protocol_report import first_pictures, write_report
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.suite_opening import open_suite
-from worldrl.rollout.collect import embedded_embodiment
+from worldrl.rollout.embedded import embedded_embodiment
 from worldrl.rollout.libero import libero_tasks
 from worldrl.rollout.libero_files import PICTURES, START, SUFFIX, find_demonstrations, read_demonstration
 from worldrl.rollout.replays import EmbeddedReplayer, Opening, Replayer, SuiteReplayer

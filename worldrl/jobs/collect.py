@@ -26,7 +26,8 @@ from worldrl.jobs.world_model_start import weights_folder
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.token_policy import TokenPolicy, stored_actions
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
-from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_embodiment, main_camera
+from worldrl.rollout.collect import CollectPlan, collect_dataset
+from worldrl.rollout.embedded import embedded_embodiment, main_camera
 from worldrl.rollout.specs import IMAGE_SIZES, EnvOptions, EpisodeSpec, require_styles
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.workers import libero_facts

@@ -31,8 +31,9 @@ from worldrl.rewards.grasp import GraspDynamics
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.actors import PolicyActor
-from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_options
+from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.dreams import Dreams, came_true, dream, execute
+from worldrl.rollout.embedded import embedded_options
 from worldrl.rollout.policy_folder import load_policy, policy_facts
 from worldrl.rollout.redreams import Opinions, further_opinions
 from worldrl.rollout.shown_grasp import check_robot, grasp_surprise

@@ -12,7 +12,8 @@ from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.protocol import instruction_of
 from worldrl.jobs.opening import choose_tasks
 from worldrl.rollout.actors import AnyActor, ExpertActor
-from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_embodiment, embedded_options
+from worldrl.rollout.collect import CollectPlan, collect_dataset
+from worldrl.rollout.embedded import embedded_embodiment, embedded_options
 from worldrl.rollout.specs import EpisodeSpec
 
 KIND = "object"

@@ -16,7 +16,7 @@ from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
 from worldrl.jobs.vla_settings import EMBEDDED, Practice, TrainVlaSettings
-from worldrl.rollout.collect import embedded_embodiment
+from worldrl.rollout.embedded import embedded_embodiment
 from worldrl.rollout.near_goal import nearest_to_goal
 
 BY_POLICY = ("policy", "dream")

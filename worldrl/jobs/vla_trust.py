@@ -17,7 +17,7 @@ from worldrl.rewards.columns import choose_columns, recorded_names
 from worldrl.rewards.grasp import GRASP_FOLDER, Closings, GraspDynamics
 from worldrl.rewards.inverse_dynamics import InverseDynamics
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.collect import main_camera
+from worldrl.rollout.embedded import main_camera
 from worldrl.world_models.loading import AnyVideoModel
 from worldrl.world_models.video import VideoWorldModel
 

@@ -6,23 +6,22 @@ written in the order of the plan, so an interrupted and continued dataset equals
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from worldrl.core.embodiment import AnyEmbodiment, Embodiment, JointEmbodiment
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.errors import ArtefactError
 from worldrl.core.log import Progress
 from worldrl.core.types import Episode
 from worldrl.data.lerobot_format import EpisodeRecord
 from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.rollout.actors import AnyActor
+from worldrl.rollout.embedded import EMBEDDED_SUITE, embedded_embodiment
 from worldrl.rollout.real import rollout_episodes
 from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_of
 
-EMBEDDED_SUITE = "worldrl"
-"""Name of the embedded suite in protocols and datasets."""
 Who = TypeVar("Who")
 """Who acts: an actor, or files of what somebody did."""
 Who_co = TypeVar("Who_co", covariant=True)
@@ -41,44 +40,6 @@ class CollectPlan(Generic[Who_co]):
 
     actor: Who_co
     specs: Sequence[EpisodeSpec]
-
-
-def embedded_embodiment(tasks: Collection[str]) -> AnyEmbodiment:
-    """Constants of the embedded robot that does these tasks, as worldrl's own record.
-
-    Raises:
-        SettingError: one- and two-armed tasks together; a dataset is of one robot.
-    """
-    from worldrl_envs.bimanual.control import SIXAXIS_PAIR
-    from worldrl_envs.control import PANDA
-    from worldrl_envs.tasks import BIMANUAL, task_names
-
-    two_armed = set(tasks) & set(task_names(BIMANUAL))
-    if not two_armed:
-        return Embodiment.from_json(asdict(PANDA))
-    if two_armed < set(tasks):
-        raise SettingError(
-            f"tasks: {sorted(two_armed)[0]} is of two arms, {sorted(set(tasks) - two_armed)[0]} of one, and a dataset "
-            "is of one robot; collect them into two"
-        )
-    return JointEmbodiment.from_json(asdict(SIXAXIS_PAIR))
-
-
-def main_camera(robot: AnyEmbodiment) -> str:
-    """Name the camera that the embedded suite looks at this robot with."""
-    return "head" if isinstance(robot, JointEmbodiment) else "scene"
-
-
-def embedded_options(tasks: Collection[str], image_size: int, domain: str = "clean") -> EnvOptions:
-    """Say how environments of these tasks are made for their main camera; errors as :func:`embedded_embodiment`.
-
-    Args:
-        tasks: names.
-        image_size: pixels per side.
-        domain: ``clean``, or ``randomised`` of two-armed tasks.
-    """
-    robot = embedded_embodiment(tasks)
-    return EnvOptions(image_size=image_size, cameras=(main_camera(robot),), actions=robot.actions, domain=domain)
 
 
 def collect_dataset(

@@ -28,7 +28,7 @@ from worldrl.core.embodiment import next_command, quaternion_product
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
 from worldrl.rollout.batched_arm import BatchedArm
-from worldrl.rollout.collect import embedded_embodiment
+from worldrl.rollout.embedded import embedded_embodiment
 from worldrl.rollout.spaces import check_action, checked_mode, checked_options, checked_rows, checked_seed, whole
 from worldrl.rollout.suite_env import register_vector
 from worldrl.rollout.warp_physics import Readings, WarpPhysics

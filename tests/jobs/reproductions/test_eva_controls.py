@@ -16,8 +16,9 @@ from worldrl.jobs.reproductions.eva import SETTINGS
 from worldrl.jobs.reproductions.eva_controls import executed_successes, further_steps, rows_per_step, trained_on
 from worldrl.jobs.reproductions.eva_parts import Parts
 from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_embodiment, embedded_options
+from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.decoded_plans import commanded, execute_targets
+from worldrl.rollout.embedded import embedded_embodiment, embedded_options
 from worldrl.rollout.specs import EpisodeSpec, spec_of
 
 TASK = "BimanualOpenDrawer"

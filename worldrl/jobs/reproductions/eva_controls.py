@@ -27,9 +27,10 @@ from worldrl.jobs.reproductions.eva_settings import TRAINED, EvaSettings, alignm
 from worldrl.jobs.reproductions.shared import shared
 from worldrl.jobs.stages import learn_world_model
 from worldrl.rollout.actors import DreamActor
-from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_options
+from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.decoded_plans import joint_path
 from worldrl.rollout.dreams import Dreams
+from worldrl.rollout.embedded import embedded_options
 from worldrl.rollout.starts import simulator_starts
 
 RECORDED, ACTIONS = "dataset", "plans.npz"

@@ -34,8 +34,9 @@ from worldrl.rewards.idm_training import IdmTraining, Restore
 from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rewards.several import SeveralRewards
 from worldrl.rollout.actors import AnyActor, ExpertActor
-from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_options
+from worldrl.rollout.collect import CollectPlan, collect_dataset
 from worldrl.rollout.decoded_plans import check_targets
+from worldrl.rollout.embedded import embedded_options
 from worldrl.rollout.specs import EpisodeSpec
 from worldrl.world_models.config import CodecConfig, DynamicsConfig, VideoWorldModelConfig
 from worldrl.world_models.training_config import WorldModelTraining
