@@ -138,7 +138,7 @@ def read(settings: CheckProtocolSettings) -> list[Episode]:
         episodes = [read_demonstration(item, cameras=tuple(PICTURES), seed=settings.seed) for item in chosen]
         good = [episode for episode in episodes if episode.success]
     else:
-        dataset = EpisodeDataset.open(data)
+        dataset = EpisodeDataset.open(data).filled()
         names = suite_names(dataset, settings.suite)
         numbers = [n for n, record in enumerate(dataset.records) if record.success and names[n] is not None]
         chosen = [numbers[place] for place in evenly(len(numbers), settings.episodes)]

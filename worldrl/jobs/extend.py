@@ -53,7 +53,7 @@ def main(settings: ExtendSettings) -> dict[str, Any]:
     Raises:
         ArtefactError: an episode's initial state is unknown, or the simulator did not repeat it.
     """
-    recorded = EpisodeDataset.open(Path(settings.data))
+    recorded = EpisodeDataset.open(settings.data).filled()
     with open_run("extend", settings) as run:
         folder = run.path / DATASET
         count = extend(recorded, folder, settings)

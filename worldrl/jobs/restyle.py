@@ -63,7 +63,7 @@ def main(settings: RestyleSettings) -> dict[str, Any]:
         The metrics: episodes, frames and episodes per look.
     """
     source = Path(settings.data)
-    recorded = EpisodeDataset.open(source)
+    recorded = EpisodeDataset.open(source).filled()
     with open_run("restyle", settings) as run:
         folder = run.path / DATASET
         looks = (
