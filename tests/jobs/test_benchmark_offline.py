@@ -13,7 +13,7 @@ import pytest
 from worldrl import cli
 from worldrl.data.offline.minari_format import write_minari
 from worldrl.data.offline.trajectories import DatasetInfo, VectorEpisode, from_episodes
-from worldrl.jobs import benchmark_offline, train_offline
+from worldrl.jobs import benchmark_offline, offline_training
 
 pytest.importorskip("minari")
 pytest.importorskip("h5py")
@@ -95,7 +95,7 @@ def test_grid_ends_in_one_table_in_four_forms(run: Any, store: Path, tmp_path: P
 
 
 def test_stopped_grid_goes_on_with_what_is_missing(run: Any, store: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    trained, main = [], train_offline.main
+    trained, main = [], offline_training.run_offline_training
 
     def stopping(settings: Any) -> Any:
         trained.append((settings.algorithm, settings.seed))
@@ -103,7 +103,7 @@ def test_stopped_grid_goes_on_with_what_is_missing(run: Any, store: Path, tmp_pa
             raise KeyboardInterrupt
         return main(settings)
 
-    monkeypatch.setattr(train_offline, "main", stopping)
+    monkeypatch.setattr(offline_training, "run_offline_training", stopping)
     tokens = [f"data=[{store}/random-v0]", "algorithms=[bc,td3_bc]", "seeds=2", SMALL]
     assert run(*tokens) == cli.INTERRUPTED
     assert "| td3_bc | 1 |" in (tmp_path / "grid" / "results.md").read_text()  # what had finished can be read

@@ -20,9 +20,9 @@ from worldrl.core.types import Episode
 from worldrl.evaluation.evaluate import evaluate_policy
 from worldrl.evaluation.protocol import CLEAN, EvalProtocol, embedded_protocol
 from worldrl.evaluation.result import EvalResult
-from worldrl.jobs.collect_suite import choose_suite_tasks
 from worldrl.jobs.opening import choose_tasks
 from worldrl.jobs.suite_arena import SuiteArena, require_players, require_possible
+from worldrl.jobs.suite_opening import choose_suite_tasks
 from worldrl.jobs.vla_settings import EMBEDDED, KIND, Practice, TrainVlaSettings
 from worldrl.rollout.actors import AnyActor, ExpertActor
 from worldrl.rollout.collect import CollectPlan, collect_dataset, embedded_embodiment, embedded_options

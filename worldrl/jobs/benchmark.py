@@ -35,7 +35,7 @@ from worldrl.jobs.benchmark_films import (
 from worldrl.jobs.benchmark_plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
 from worldrl.jobs.benchmark_report import EMBEDDED, EXPERT, RECORDINGS, Measured, write_report
 from worldrl.jobs.benchmark_tables import protocol_line, write_tables
-from worldrl.jobs.evaluate import DOMAIN, HOLD_STEPS, show, video_writer
+from worldrl.jobs.evaluation_output import DOMAIN, HOLD_STEPS, show, video_writer
 from worldrl.jobs.opening import choose_tasks, open_run
 from worldrl.jobs.suite_opening import say_assets
 from worldrl.rollout.actors import ExpertActor

@@ -29,7 +29,7 @@ from worldrl.evaluation.offline_table import (
     short_name,
     summarise,
 )
-from worldrl.jobs import offline_settings, train_offline
+from worldrl.jobs import offline_settings, offline_training
 from worldrl.jobs.benchmark_offline_report import show, write_report, write_tables
 from worldrl.jobs.offline_settings import TrainOfflineSettings, offline_agent
 from worldrl.jobs.opening import open_run
@@ -128,7 +128,7 @@ class Training:
         where = self.where(folder)
         COMMAND_LINE.set(("train-offline", *(f"{k}={v}" for k, v in (where | dict(self.given)).items())))
         try:
-            train_offline.main(self.settings(where))
+            offline_training.run_offline_training(self.settings(where))
         except WorldrlError as error:
             return {"error": str(error)}
         return {"error": ""}

@@ -20,7 +20,7 @@ from worldrl.evaluation.report.store import save_report_data
 from worldrl.evaluation.report.words import count, interval, percent
 from worldrl.evaluation.result import UNMEASURED, EvalResult
 from worldrl.jobs.benchmark_tables import protocol_rows
-from worldrl.jobs.evaluate import clipping, video_name
+from worldrl.jobs.evaluation_output import clipping, video_name
 from worldrl.rollout.suite_episodes import Spent
 
 EMBEDDED, EXPERT = "embedded", "expert"

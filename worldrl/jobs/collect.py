@@ -18,8 +18,8 @@ from worldrl.core.rng import stream_seed
 from worldrl.core.run import RunDirectory
 from worldrl.core.stats import wilson
 from worldrl.evaluation.protocol import DOMAINS, instruction_of
-from worldrl.jobs.collect_suite import DATASET, check_settings, record_suite
-from worldrl.jobs.opening import choose_tasks, open_run, rate_interval
+from worldrl.jobs.collect_suite import check_settings, record_suite
+from worldrl.jobs.opening import DATASET, choose_tasks, open_run, rate_interval
 from worldrl.jobs.stages import dream_plan
 from worldrl.jobs.suite_opening import say_assets
 from worldrl.jobs.world_model_start import weights_folder

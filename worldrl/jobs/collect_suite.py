@@ -12,11 +12,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from worldrl.core.errors import SettingError, nearest
+from worldrl.core.errors import SettingError
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.libero_robot import libero_embodiment
-from worldrl.jobs.suite_opening import OpenSuite, open_suite
+from worldrl.jobs.opening import DATASET
+from worldrl.jobs.suite_opening import OpenSuite, choose_suite_tasks, open_suite
 from worldrl.rollout.actors import AnyActor, ExpertActor, PolicyActor
 from worldrl.rollout.collect import CollectPlan, record_missing
 from worldrl.rollout.libero import libero_tasks
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 NOT_HERE = ("noisy_episodes", "blind_episodes", "wander_episodes", "imagined_episodes")
 """Sources that only the embedded suite has."""
-DATASET = "dataset"
 
 
 def check_settings(settings: CollectSettings) -> None:
@@ -92,24 +92,6 @@ def record_suite(
     ) as suite:
         rows = record_missing(run.path / DATASET, plans, _player(suite, settings, cameras), **fields)
     return rows, {"suite": settings.suite, **suite.facts}
-
-
-def choose_suite_tasks(tasks: Sequence[str], names: Sequence[str]) -> list[str]:
-    """Return the named tasks, or all of a suite.
-
-    Args:
-        tasks: names; empty takes all.
-        names: of the suite's tasks.
-
-    Raises:
-        SettingError: an unknown task, or one named twice.
-    """
-    for task in tasks:
-        if task not in names:
-            raise SettingError(f"tasks: unknown task {task!r}{nearest(task, names)}")
-    if len(set(tasks)) < len(tasks):
-        raise SettingError(f"tasks: each may be named once, got {list(tasks)}")
-    return list(tasks or names)
 
 
 def read_plans(

@@ -11,8 +11,7 @@ from worldrl.core.log import Progress, console
 from worldrl.core.rng import numpy_stream
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.jobs.collect import DATASET
-from worldrl.jobs.opening import open_run
+from worldrl.jobs.opening import DATASET, open_run
 from worldrl.jobs.unseen_episodes import continue_all, one_arm
 from worldrl.rollout.true_runs import CONTINUATIONS, Script, TrueRun, true_runs
 from worldrl.settings import non_negative, one_of, positive, setting

@@ -12,6 +12,9 @@ from worldrl.core.heartbeat import Heartbeat
 from worldrl.core.run import RunDirectory
 from worldrl.settings import MAY_CHANGE, WHERE, as_plain, resume_command
 
+DATASET = "dataset"
+"""Folder of the recorded episodes in a run directory."""
+
 
 @contextmanager
 def open_run(command: str, settings: Any) -> Generator[RunDirectory]:

@@ -15,8 +15,7 @@ from worldrl.core.rng import numpy_stream
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.data.recolour import Recolouring, recolour_episode
-from worldrl.jobs.collect import DATASET
-from worldrl.jobs.opening import open_run
+from worldrl.jobs.opening import DATASET, open_run
 from worldrl.rollout.restyle import SAMPLED, restyle_dataset
 from worldrl.rollout.specs import COPY_OF, require_styles
 from worldrl.settings import one_of, positive, setting

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from worldrl.core.errors import SettingError, nearest
 from worldrl.core.log import console
 from worldrl.evaluation.provenance import render_of
 from worldrl.rollout.simulator_pool import SimulatorPool
@@ -98,3 +99,21 @@ def open_suite(
         settled = pool.probe()
         note = known_note(suite, pool.suite, assets=assets, given=assets_note)
         yield OpenSuite(pool, note, settled["distance_mm"], render_of(pool) if cameras else "")
+
+
+def choose_suite_tasks(tasks: Sequence[str], names: Sequence[str]) -> list[str]:
+    """Return the named tasks, or all of a suite.
+
+    Args:
+        tasks: names; empty takes all.
+        names: of the suite's tasks.
+
+    Raises:
+        SettingError: an unknown task, or one named twice.
+    """
+    for task in tasks:
+        if task not in names:
+            raise SettingError(f"tasks: unknown task {task!r}{nearest(task, names)}")
+    if len(set(tasks)) < len(tasks):
+        raise SettingError(f"tasks: each may be named once, got {list(tasks)}")
+    return list(tasks or names)

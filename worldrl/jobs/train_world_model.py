@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.table import Table
 
 from worldrl.core.artefact import artefact_hash
 from worldrl.core.device import resolve_device, resolve_dtype
 from worldrl.core.errors import SettingError
 from worldrl.core.jsonfile import difference
-from worldrl.core.log import MetricLog, console
+from worldrl.core.log import MetricLog
 from worldrl.core.ranks import keep_silent, rank, rank_device, refuse_many
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset, assumed
 from worldrl.evaluation.gates import Gate, GateThresholds, measure_gates, require
+from worldrl.jobs.gates_output import show_gates
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.sampler import Sampler
 from worldrl.jobs.stages import calibrate, learn_world_model, split_held_out, whole_wan
@@ -254,14 +254,3 @@ def _finish(
     if settings.gates == "stop":
         require(gates)
     return metrics
-
-
-def show_gates(gates: list[Gate], title: str) -> None:
-    """Print the gates as a table."""
-    table = Table(title=title)
-    for heading in ("gate", "value", "needs", "", "meaning"):
-        table.add_column(heading)
-    for gate in gates:
-        verdict = "passed" if gate.passed else "[bold]failed[/bold]"
-        table.add_row(gate.name, str(gate), f"{gate.threshold:.3g}", verdict, gate.meaning)
-    console().print(table)

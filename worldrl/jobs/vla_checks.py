@@ -16,9 +16,9 @@ from worldrl.core.types import Episode
 from worldrl.evaluation.gates import confirmed_gate, measure_gates, require
 from worldrl.evaluation.result import EvalResult
 from worldrl.evaluation.world_model import outcome_report, padded_actions, replay, whole_chunks
-from worldrl.jobs.evaluate import video_writer
+from worldrl.jobs.evaluation_output import video_writer
+from worldrl.jobs.gates_output import show_gates
 from worldrl.jobs.opening import rate_interval
-from worldrl.jobs.train_world_model import show_gates
 from worldrl.jobs.vla_loop import Loop, fresh_dreams, keyframe_dreams, load_world_model, practice_split
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.dreams import Dreams, came_true, execute

@@ -18,29 +18,18 @@ from typing import Any
 
 from worldrl.core.errors import WorkerError
 from worldrl.core.types import Episode
+from worldrl.rollout.process_end import JOIN_S, STARTUP_S, describe_exit
 from worldrl.rollout.share import Assignment, Share
 from worldrl.rollout.specs import EpisodeOutcome
 from worldrl.rollout.worker import decode_result, worker_main
 from worldrl.workers.wire import decode
 
 Result = tuple[int, Episode | EpisodeOutcome]
-JOIN_S = 5.0
-"""How long a worker may take to end after it was asked to (s), before it is killed."""
 
 NOBODY = -1
 """In place of an episode's position: a worker that is lost before it begins one."""
 
-STARTUP_S = 120.0
-"""Least patience until a worker's first message (s): it imports torch and the simulator, on a busy machine slowly."""
-
 logger = logging.getLogger(__name__)
-
-
-def describe_exit(code: int | None) -> str:
-    """Say how a process ended: a signal's name or an exit code."""
-    if code is None:
-        return "is still running"
-    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended early with exit code {code}"
 
 
 @contextmanager

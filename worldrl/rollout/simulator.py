@@ -22,7 +22,7 @@ from typing import Any
 
 from worldrl.core.errors import WorkerError
 from worldrl.rollout.drawing import given_backend
-from worldrl.rollout.pool import JOIN_S, STARTUP_S, describe_exit
+from worldrl.rollout.process_end import JOIN_S, STARTUP_S, describe_exit
 from worldrl.workers import boot
 from worldrl.workers.channel import Channel
 from worldrl.workers.wire import PROTOCOL, Arrays, WireError
