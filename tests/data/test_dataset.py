@@ -117,8 +117,6 @@ def test_empty_dataset(tmp_path, open_writer):
     assert len(dataset) == 0
     assert dataset.summary()["episodes"] == 0
     assert dataset.load().tasks() == ()
-    with pytest.raises(SettingError, match=f"{tmp_path / 'd'} holds no episode; record some"):
-        dataset.filled()
 
 
 def test_from_episodes_checks(make_episode, embodiment):

@@ -28,7 +28,7 @@ from worldrl.data.lerobot_journal import REPAIR, promised_episodes, read_journal
 from worldrl.data.lerobot_reader import read_episode
 from worldrl.data.lerobot_rows import new_record
 
-__all__ = ["EpisodeDataset", "Finding", "assumed", "check_dataset", "repair_dataset"]
+__all__ = ["EpisodeDataset", "Finding", "assumed", "check_dataset", "open_recorded", "repair_dataset"]
 
 
 @dataclass(frozen=True)
@@ -203,18 +203,6 @@ class EpisodeDataset(Sequence[Episode]):
         with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
             return type(self)(self.header, pool.map(_Entry.loaded, self._entries), self.source)
 
-    def filled(self) -> Self:
-        """Return the dataset itself.
-
-        Raises:
-            SettingError: it holds no episode.
-        """
-        if not self._entries:
-            raise SettingError(
-                f"data: {self.source} holds no episode; record some with worldrl collect, or leave it out"
-            )
-        return self
-
     def subset(self, choice: Callable[[EpisodeRecord], bool] | Iterable[int]) -> Self:
         """Keep some episodes.
 
@@ -271,6 +259,18 @@ def require_alike(datasets: Sequence[EpisodeDataset], *names: str) -> None:
             raise ArtefactError(
                 f"data: {first.source} and {other.source} cannot be used together, they differ in {shown}; {mend}"
             )
+
+
+def open_recorded(folder: Path | str) -> EpisodeDataset:
+    """Open a dataset as :meth:`EpisodeDataset.open` does, which must hold an episode.
+
+    Raises:
+        ArtefactError: it holds none, or cannot be opened.
+    """
+    dataset = EpisodeDataset.open(folder)
+    if not len(dataset):
+        raise ArtefactError(f"{folder}: holds no episode; record some with `worldrl collect`, or give another dataset")
+    return dataset
 
 
 def assumed(episodes: Iterable[Episode | EpisodeRecord]) -> tuple[str, ...]:

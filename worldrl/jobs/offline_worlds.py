@@ -26,7 +26,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Imagination, Logs
 from worldrl.core.log import MetricLog, console
 from worldrl.core.transitions import Transitions
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import open_recorded
 from worldrl.data.offline.known_tasks import task_of
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
@@ -136,7 +136,7 @@ def open_data(settings: Any, device: torch.device) -> Opened:
         raise SettingError(
             f"world_model: {settings.world_model} is a Wan model; world=latent needs a video world model"
         )
-    dataset = EpisodeDataset.open(settings.data).filled()
+    dataset = open_recorded(settings.data)
     require_image_size(dataset, model.config.codec.image_size, f"the size of world_model={settings.world_model}")
     episodes = dataset.load()
     tasks = tuple(sorted({episode.task for episode in episodes}))

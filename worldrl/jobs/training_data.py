@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset, require_alike
+from worldrl.data.dataset import EpisodeDataset, open_recorded, require_alike
 from worldrl.data.keyframes import keyframes
 
 Offer = Callable[[int], str | None]
@@ -17,10 +17,9 @@ def open_datasets(folders: Sequence[str]) -> list[EpisodeDataset]:
     """Open datasets to be used together; nothing is decoded.
 
     Raises:
-        ArtefactError: one is missing or damaged, or two are of different robots, rates or image sizes.
-        SettingError: one holds no episode.
+        ArtefactError: one is missing, damaged or empty, or two are of different robots, rates or image sizes.
     """
-    datasets = [EpisodeDataset.open(folder).filled() for folder in folders]
+    datasets = [open_recorded(folder) for folder in folders]
     require_alike(datasets, "embodiment", "fps", "image_size")
     return datasets
 

@@ -27,8 +27,8 @@ def open_unseen(folders: Sequence[str], world_model: Path) -> EpisodeDataset:
 
     Raises:
         SettingError: one is of another robot than one arm, the world model, or weights that it began with, learned from one of them
-            or from one of their episodes, there is no episode, or a task is not the embedded suite's.
-        ArtefactError: a dataset is missing or damaged, or two do not fit together.
+            or from one of their episodes, or a task is not the embedded suite's.
+        ArtefactError: a dataset is missing, damaged or empty, or two do not fit together.
     """
     from worldrl_envs.tasks import task_names
 
