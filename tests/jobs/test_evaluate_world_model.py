@@ -327,7 +327,7 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, push_data
         evaluate_world_model.main(make_settings(horizons=[7]))
     make_world_model(size=16).save(tmp_path / "small")
     with pytest.raises(
-        SettingError, match="32 by 32 pixels, the size of world_model=.* is 16; record them again with image_size=16"
+        SettingError, match=r"32 by 32 pixels, the size of world_model=.* is 16; record them again with image_size=16"
     ):
         evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "b"), world_model=str(tmp_path / "small")))
     with pytest.raises(SettingError, match="leaves none to train the probe"):
