@@ -139,16 +139,15 @@ def test_without_gripper_changes_training_is_refused_before_it_begins(still_grip
     ],
 )
 def test_the_loop_names_every_place_where_the_share_stands(over, named, still_gripper, push_dataset):
-    loop = SimpleNamespace(settings=TrainVlaSettings(**over))
-    check_events(loop, push_dataset)
+    moved, still = EpisodeDataset.open(push_dataset), EpisodeDataset.open(still_gripper)
+    check_events(SimpleNamespace(settings=TrainVlaSettings(**over)), moved)
     if named is None:
-        check_events(loop, still_gripper)
+        check_events(SimpleNamespace(settings=TrainVlaSettings(**over)), still)
         return
-    with pytest.raises(SettingError, match=r"in any of the demonstrations; give ") as told:
-        check_events(loop, still_gripper)
-    assert str(told.value).endswith(
-        f"; give {named} and a new run_dir, with data={still_gripper} to keep the demonstrations"
-    )
+    for data, kept in ((None, f" and a new run_dir, with data={still_gripper} to keep the demonstrations"), ("d", "")):
+        with pytest.raises(SettingError, match=r"in any of the demonstrations; give ") as told:
+            check_events(SimpleNamespace(settings=TrainVlaSettings(**over, data=data)), still)
+        assert str(told.value).endswith(f"; give {named}{kept}")
 
 
 @pytest.fixture

@@ -67,7 +67,6 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
         with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
             loop = Loop(settings, run, log, device, arena)
             demos = stages.demonstrations(loop)
-            stages.check_events(loop, demos)
             supervised = stages.supervised_policy(loop, demos)
             before = checks.evaluate(loop, "03-before", supervised)
             policy, world = run_rounds(loop, demos, supervised)

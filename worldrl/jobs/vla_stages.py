@@ -70,6 +70,7 @@ def demonstrations(loop: Loop) -> Path:
     stage = loop.run.stage("01-demonstrations")
     if loop.settings.data is not None:
         (given,) = open_datasets([loop.settings.data])
+        check_events(loop, given)
         if not stage.finished:
             success = given_demonstrations(loop, given)
             told = {"success": success, "assumed": list(assumed(given.records))}
@@ -81,10 +82,11 @@ def demonstrations(loop: Loop) -> Path:
         specs = loop.specs("expert", loop.settings.demonstrations, loop.seed("demonstrations"))
         plan = CollectPlan(ExpertActor(), specs)
         loop.finish(stage, {"success": loop.collect(stage.folder / DATASET, [plan])})
+    check_events(loop, EpisodeDataset.open(stage.folder / DATASET))
     return stage.folder / DATASET
 
 
-def check_events(loop: Loop, demos: Path) -> None:
+def check_events(loop: Loop, demos: EpisodeDataset) -> None:
     """Refuse windows around gripper changes and contacts where no demonstration has one, before anything is trained.
 
     Raises:
@@ -97,8 +99,8 @@ def check_events(loop: Loop, demos: Path) -> None:
     if settings.backbone == WAN:
         parts = {"wan.training": settings.wan.training}
     shares = {f"{name}.event_share": part.event_share for name, part in parts.items() if part.steps}
-    kept = "" if settings.data else f" and a new run_dir, with data={demos} to keep the demonstrations"
-    require_events(EpisodeDataset.open(demos), shares, "the demonstrations", kept)
+    kept = "" if settings.data else f" and a new run_dir, with data={demos.source} to keep the demonstrations"
+    require_events(demos, shares, "the demonstrations", kept)
 
 
 def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]:
