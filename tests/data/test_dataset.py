@@ -58,9 +58,37 @@ def test_concatenate(dataset, tmp_path, make_episode, record, embodiment):
     other = EpisodeDataset.open(record(tmp_path / "e", [make_episode(9)]))
     both = dataset.concatenate(other)
     assert [episode.meta["seed"] for episode in both] == [0, 1, 2, 3, 4, 9]
-    slow = dataclasses.replace(embodiment, control_hz=10.0)
-    with pytest.raises(ArtefactError, match="fps of dataset 1 is 10, of the first 20"):
-        dataset.concatenate(EpisodeDataset.from_episodes([make_episode(0)], fps=10, embodiment=slow))
+    assert both.load().subset([5, 0]).source == f"{tmp_path / 'd'}, {tmp_path / 'e'}"
+
+
+def test_datasets_of_two_robots_are_not_joined(dataset, tmp_path, make_episode, embodiment):
+    def recorded(**fields):
+        robot = dataclasses.replace(embodiment, **fields)
+        return EpisodeDataset.from_episodes([make_episode(0)], fps=robot.control_hz, embodiment=robot)
+
+    with pytest.raises(
+        ArtefactError, match=rf"{tmp_path / 'd'} and .* fps: 20 -> 10, .*control_hz: 20.0 -> 10.0; record"
+    ):
+        dataset.concatenate(recorded(control_hz=10.0))
+    with pytest.raises(
+        ArtefactError, match=r"differ in embodiment\.position_scale: 0\.02 -> 0\.05; give datasets of one"
+    ):
+        dataset.concatenate(recorded(position_scale=0.05))
+    wrist = EpisodeDataset.from_episodes([make_episode(0, cameras=("wrist",))], fps=20, embodiment=embodiment)
+    with pytest.raises(ArtefactError, match="cameras"):
+        dataset.concatenate(wrist)
+
+
+def test_suites_are_no_reason_against_joining(dataset):
+    def named(suite):
+        return EpisodeDataset(dataclasses.replace(dataset.header, suite=suite), dataset._entries)
+
+    assert [named(a).concatenate(named(b)).header.suite for a, b in (("x", "x"), ("x", "y"), ("x", ""), ("", "x"))] == [
+        "x",
+        "",
+        "",
+        "",
+    ]
 
 
 def test_fingerprint_is_of_content(dataset, tmp_path, make_episode, record, embodiment):

@@ -10,6 +10,7 @@ import pytest
 from worldrl.core.errors import ArtefactError
 from worldrl.data.dataset import EpisodeDataset, check_dataset, repair_dataset
 from worldrl.data.lerobot_format import JOURNAL_PATH, data_path
+from worldrl.data.lerobot_journal import seal, unseal
 from worldrl.data.lerobot_writer import finalize_dataset
 
 
@@ -110,12 +111,52 @@ def test_other_lerobot_versions(damaged, version):
 
 
 def test_newer_journal_schema(damaged):
-    from worldrl.data.lerobot_journal import seal, unseal
-
     path = damaged / JOURNAL_PATH
     header, *rest = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(seal(unseal(header) | {"schema": 99}) + b"".join(rest))
     with pytest.raises(ArtefactError, match="journal schema 99"):
+        EpisodeDataset.open(damaged)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"fps": 10}, r"fps: 10 beside the embodiment's control_hz 20\.0"),
+        ({"fps": "20"}, "fps: Input should be a valid integer, got '20'"),
+        ({"cameras": ["scene", "scene"]}, "cameras: need names, each once"),
+        ({"cameras": []}, "cameras: need names"),
+        ({"cameras": "scene"}, "cameras: Input should be a valid"),
+        ({"image_size": [0, 16]}, "image_size: needs rows and columns of at least 1"),
+        ({"embodiment": {"position_scale": -1.0}}, "position_scale: must be positive, got -1.0"),
+        ({"embodiment": {"control_hz": 10.0}}, r"fps: 20 beside the embodiment's control_hz 10\.0"),
+    ],
+)
+def test_a_resealed_header_that_means_nothing(damaged, change, told):
+    path = damaged / JOURNAL_PATH
+    header, *rest = path.read_bytes().splitlines(keepends=True)
+    entry = unseal(header)
+    change = {"embodiment": entry["embodiment"] | change["embodiment"]} if "embodiment" in change else change
+    path.write_bytes(seal(entry | change) + b"".join(rest))
+    with pytest.raises(ArtefactError, match=rf"worldrl\.jsonl: the header line is damaged \(.*{told}"):
+        EpisodeDataset.open(damaged)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"task": 5}, "task: Input should be a valid string, got 5"),
+        ({"instruction": None}, "instruction: Input should be a valid string"),
+        ({"success": 1}, "success: Input should be a valid boolean"),
+        ({"meta": []}, "meta: Input should be an object"),
+        ({"length": "5"}, "length: Input should be a valid integer"),
+        ({"lenght": 5}, "unknown field 'lenght'; did you mean 'length'"),
+    ],
+)
+def test_a_resealed_record_of_other_types(damaged, change, told):
+    path = damaged / JOURNAL_PATH
+    header, first, *rest = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(header + seal(unseal(first) | change) + b"".join(rest))
+    with pytest.raises(ArtefactError, match=rf"line 2 \(episode 0\) is damaged: record: {told}"):
         EpisodeDataset.open(damaged)
 
 
@@ -130,9 +171,12 @@ def test_timestamps_that_disagree_with_fps(tmp_path, make_episode, open_writer, 
     from worldrl.data import lerobot_writer
 
     real = lerobot_writer.episode_columns
-    monkeypatch.setattr(
-        lerobot_writer, "episode_columns", lambda e, r, header: real(e, r, replace(header, fps=2 * header.fps))
-    )
+
+    def fast(episode, record, header):
+        robot = replace(header.embodiment, control_hz=2 * header.fps)
+        return real(episode, record, replace(header, fps=2 * header.fps, embodiment=robot))
+
+    monkeypatch.setattr(lerobot_writer, "episode_columns", fast)
     with open_writer(tmp_path / "d") as writer:
         writer.add_episode(make_episode(0))
     monkeypatch.undo()

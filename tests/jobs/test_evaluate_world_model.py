@@ -326,7 +326,9 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, push_data
     with pytest.raises(SettingError, match="multiples of the model's 2 control steps"):
         evaluate_world_model.main(make_settings(horizons=[7]))
     make_world_model(size=16).save(tmp_path / "small")
-    with pytest.raises(SettingError, match="record with image_size=16"):
+    with pytest.raises(
+        SettingError, match=r"32 by 32 pixels, the size of world_model=.* is 16; record them again with image_size=16"
+    ):
         evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "b"), world_model=str(tmp_path / "small")))
     with pytest.raises(SettingError, match="leaves none to train the probe"):
         evaluate_world_model.main(make_settings(run_dir=str(tmp_path / "c"), episodes=20))

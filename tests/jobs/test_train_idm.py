@@ -183,7 +183,10 @@ def test_what_does_not_fit_is_refused(make_settings, make_world_model, tmp_path)
         ({"held_out": 0.05}, "held_out"),
         ({"clip_frames": 40}, "clip_frames: the held-out episodes hold 0 clips"),
         ({"limits": "piper"}, "of 14 coordinates"),
-        ({"world_model": str(tmp_path / "large")}, "its codec is made for 32 pixels"),
+        (
+            {"world_model": str(tmp_path / "large")},
+            "16 by 16 pixels, the size of world_model=.* is 32; record them again with image_size=32",
+        ),
     ):
         with pytest.raises(SettingError, match=message):
             train_idm.main(make_settings(next(iter(over)), **over))

@@ -144,14 +144,14 @@ def test_a_model_from_nothing_has_a_configuration_of_its_own(wan_base, wan_confi
     assert settings.model.outcome.threshold != 0.123
 
 
-def test_a_missing_folder_is_told_before_anything_is_learned(make_settings, tmp_path):
+def test_a_missing_folder_is_told_before_anything_is_learned(make_settings, wan_config, tmp_path):
     from worldrl.core.errors import ArtefactError
 
-    missing = WanSettings(str(tmp_path / "none"))
+    missing = WanSettings(str(tmp_path / "none"), wan_config())
     with pytest.raises(ArtefactError, match="hf download Wan-AI/Wan2"):
         train_world_model.main(make_settings(wan=missing))
     with pytest.raises(SettingError, match=r"wan\.folder: give the folder"):
-        train_world_model.main(make_settings(run_dir=str(tmp_path / "b"), wan=WanSettings()))
+        train_world_model.main(make_settings(run_dir=str(tmp_path / "b"), wan=WanSettings(model=wan_config())))
 
 
 def test_weights_of_the_other_backbone_are_refused(wan_model, world_model, push_episodes, tmp_path, robot):

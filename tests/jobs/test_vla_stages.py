@@ -117,12 +117,14 @@ def test_one_domain_is_recorded_dreamt_of_and_measured(tmp_path, monkeypatch):
 def test_demonstrations_of_another_domain_are_refused(tmp_path):
     """The policy would learn from one table and be measured at another."""
     records = [SimpleNamespace(meta=meta, source="expert", success=True) for meta in ({}, {"domain": "randomised"})]
-    header = SimpleNamespace(image_size=(64, 64))
 
     def given(settings, *rows):
         suite = EmbeddedArena(settings, ("BimanualLiftPot",))
         data = SimpleNamespace(
-            embodiment=suite.embodiment, header=header, records=[records[k] for k in rows], tasks=lambda: suite.tasks
+            embodiment=suite.embodiment,
+            image_size=(64, 64),
+            records=[records[k] for k in rows],
+            tasks=lambda: suite.tasks,
         )
         loop = SimpleNamespace(settings=settings, arena=suite, tasks=suite.tasks)
         return vla_stages.given_demonstrations(loop, data)

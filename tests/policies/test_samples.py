@@ -6,7 +6,7 @@ import torch
 
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.policies.samples import action_chunks, make_samples, split_episodes
+from worldrl.policies.samples import action_chunks, make_samples
 
 
 def test_chunks_hold_past_the_end_with_the_last_gripper_command():
@@ -42,18 +42,6 @@ def test_main_camera_is_found_by_name(make_episode):
     assert torch.equal(make_samples([both], 3).image, make_samples([episode], 3).image)
     with pytest.raises(ArtefactError, match="scene"):
         make_samples([replace(episode, cameras=("wrist",))], 3)
-
-
-def test_split_is_by_episode_and_keeps_one_for_training(make_episode):
-    episodes = [make_episode(seed=seed) for seed in range(10)]
-
-    train, held_out = split_episodes(episodes, 0.3, seed=0)
-
-    assert len(train) == 7
-    assert {id(e) for e in train} | {id(e) for e in held_out} == {id(e) for e in episodes}
-    assert [id(e) for e in split_episodes(episodes, 0.3, seed=0)[1]] == [id(e) for e in held_out]
-    assert [id(e) for e in split_episodes(episodes, 0.3, seed=1)[1]] != [id(e) for e in held_out]
-    assert split_episodes(episodes[:1], 0.9, seed=0)[1] == []
 
 
 def test_no_action_is_an_error():

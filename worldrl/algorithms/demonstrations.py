@@ -8,7 +8,8 @@ from typing import Any
 
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
-from worldrl.policies.samples import Samples, make_samples, split_episodes
+from worldrl.policies.samples import Samples, make_samples
+from worldrl.rollout.motions import shuffled_motions
 
 
 @dataclass(frozen=True)
@@ -81,3 +82,21 @@ class Demonstrations:
     def report(self, train: Any, held_out: Any) -> ImitationReport:
         """Put what was measured beside what it was measured on."""
         return ImitationReport(**self.counts, samples=len(self.samples), train=train, held_out=held_out)
+
+
+def split_episodes(episodes: Sequence[Episode], fraction: float, *, seed: int) -> tuple[list[Episode], list[Episode]]:
+    """Split by motion, never by frame: neighbouring frames are nearly equal, and so are copies in other visual styles.
+
+    Args:
+        episodes: all of them.
+        fraction: share of the motions to hold out, rounded; at least one stays for training.
+        seed: of the draw.
+
+    Returns:
+        Episodes for training and held-out ones.
+    """
+    motions = shuffled_motions(episodes, seed=seed, name="split-episodes")
+    held_out = min(round(fraction * len(motions)), len(motions) - 1)
+    chosen = {place for motion in motions[:held_out] for place in motion}
+    train = [episode for i, episode in enumerate(episodes) if i not in chosen]
+    return train, [episode for i, episode in enumerate(episodes) if i in chosen]

@@ -105,10 +105,15 @@ class Episode:
 
     @property
     def main_view(self) -> NDArray[np.uint8]:
-        """Frames of the camera that policies look through, ``[T+1, Y, X, 3]``; ArtefactError where it was not recorded."""
+        """Frames of :attr:`main_camera`, ``[T+1, Y, X, 3]``; ArtefactError where it was not recorded."""
+        return self.view(self.main_camera)
+
+    @property
+    def main_camera(self) -> str:
+        """Name of the camera that policies and world models look through; ArtefactError where it was not recorded."""
         for camera in MAIN_CAMERAS:
             if camera in self.cameras:
-                return self.view(camera)
+                return camera
         raise ArtefactError(
             f"{self.task}: none of the main cameras {', '.join(MAIN_CAMERAS)} was recorded; this episode has "
             f"{', '.join(self.cameras)}"

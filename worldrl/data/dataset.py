@@ -11,13 +11,14 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.jsonfile import difference
 from worldrl.core.types import Episode
 from worldrl.data.check import Finding, check_dataset, repair_dataset
 from worldrl.data.foreign_episode import open_foreign
@@ -27,7 +28,7 @@ from worldrl.data.lerobot_journal import REPAIR, promised_episodes, read_journal
 from worldrl.data.lerobot_reader import read_episode
 from worldrl.data.lerobot_rows import new_record
 
-__all__ = ["EpisodeDataset", "Finding", "assumed", "check_dataset", "repair_dataset"]
+__all__ = ["EpisodeDataset", "Finding", "assumed", "check_dataset", "open_recorded", "repair_dataset"]
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,14 @@ class EpisodeDataset(Sequence[Episode]):
     """Episodes that share fps, cameras, image size and embodiment.
 
     Make one with :meth:`open`, :meth:`from_episodes`, :meth:`subset` or :meth:`concatenate`.
+
+    Attributes:
+        header: what all episodes share.
+        source: its folder, for messages.
     """
 
-    def __init__(self, header: DatasetHeader, entries: Iterable[_Entry]) -> None:
-        self.header = header
+    def __init__(self, header: DatasetHeader, entries: Iterable[_Entry], source: str = "a dataset in memory") -> None:
+        self.header, self.source = header, source
         self._entries = tuple(entries)
 
     @classmethod
@@ -84,7 +89,7 @@ class EpisodeDataset(Sequence[Episode]):
     @classmethod
     def _open_foreign(cls, folder: Path) -> Self:
         foreign = open_foreign(folder)
-        return cls(foreign.header, (_Entry(record, read) for record, read in foreign.records()))
+        return cls(foreign.header, (_Entry(record, read) for record, read in foreign.records()), str(folder))
 
     @classmethod
     def _open_journal(cls, folder: Path) -> Self:
@@ -95,9 +100,8 @@ class EpisodeDataset(Sequence[Episode]):
                 f"{promised_episodes(folder)}; the journal was cut: restore it from a copy, or {REPAIR}"
             )
         header = journal.header
-        return cls(
-            header, (_Entry(record, partial(read_episode, folder, header, record)) for record in journal.records)
-        )
+        entries = (_Entry(record, partial(read_episode, folder, header, record)) for record in journal.records)
+        return cls(header, entries, str(folder))
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode], *, fps: float, embodiment: AnyEmbodiment) -> Self:
@@ -197,7 +201,7 @@ class EpisodeDataset(Sequence[Episode]):
             The same dataset, in memory.
         """
         with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-            return type(self)(self.header, pool.map(_Entry.loaded, self._entries))
+            return type(self)(self.header, pool.map(_Entry.loaded, self._entries), self.source)
 
     def subset(self, choice: Callable[[EpisodeRecord], bool] | Iterable[int]) -> Self:
         """Keep some episodes.
@@ -209,28 +213,64 @@ class EpisodeDataset(Sequence[Episode]):
             SettingError: a position is outside the dataset.
         """
         if callable(choice):
-            return type(self)(self.header, (entry for entry in self._entries if choice(entry.record)))
+            return type(self)(self.header, (entry for entry in self._entries if choice(entry.record)), self.source)
         positions = [int(position) for position in choice]
         for position in positions:
             if not 0 <= position < len(self):
                 raise SettingError(f"subset: position {position} is outside 0..{len(self) - 1}")
-        return type(self)(self.header, (self._entries[position] for position in positions))
+        return type(self)(self.header, (self._entries[position] for position in positions), self.source)
 
     def concatenate(self, *others: EpisodeDataset) -> Self:
-        """Put datasets one after the other.
+        """Put datasets one after the other; the suite is named where all name the same one.
 
         Raises:
             ArtefactError: fps, cameras, image size or embodiment differ.
         """
-        mine = self.header.to_json()
-        for number, other in enumerate(others):
-            theirs = other.header.to_json()
-            for name in [name for name in mine if mine[name] != theirs[name]]:
-                raise ArtefactError(
-                    f"concatenate: {name} of dataset {number + 1} is {theirs[name]}, of the first {mine[name]}; "
-                    "record both with the same settings"
-                )
-        return type(self)(self.header, (entry for dataset in (self, *others) for entry in dataset._entries))
+        every = (self, *others)
+        require_alike(every, "fps", "cameras", "image_size", "embodiment")
+        suite = self.header.suite if len({dataset.header.suite for dataset in every}) == 1 else ""
+        source = ", ".join(dict.fromkeys(dataset.source for dataset in every))
+        entries = (entry for dataset in every for entry in dataset._entries)
+        return type(self)(replace(self.header, suite=suite), entries, source)
+
+
+ALIKE = {
+    "fps": "record both at one control rate",
+    "cameras": "record both with the same cameras, in the same order",
+    "image_size": "record both with the same image_size",
+    "embodiment": "give datasets of one robot",
+}
+"""Fields of a header that joined datasets share, and what to do where two differ."""
+
+
+def require_alike(datasets: Sequence[EpisodeDataset], *names: str) -> None:
+    """Require that datasets agree in fields of :data:`ALIKE`.
+
+    Raises:
+        ArtefactError: two differ; names both folders and every field that differs.
+    """
+    first, *others = datasets
+    mine = first.header.to_json()
+    for other in others:
+        theirs = other.header.to_json()
+        if differing := [name for name in names if mine[name] != theirs[name]]:
+            shown = difference(*({name: one[name] for name in differing} for one in (mine, theirs)))
+            mend = "; ".join(ALIKE[name] for name in differing)
+            raise ArtefactError(
+                f"data: {first.source} and {other.source} cannot be used together, they differ in {shown}; {mend}"
+            )
+
+
+def open_recorded(folder: Path | str) -> EpisodeDataset:
+    """Open a dataset as :meth:`EpisodeDataset.open` does, which must hold an episode.
+
+    Raises:
+        ArtefactError: it holds none, or cannot be opened.
+    """
+    dataset = EpisodeDataset.open(folder)
+    if not len(dataset):
+        raise ArtefactError(f"{folder}: holds no episode; record some with `worldrl collect`, or give another dataset")
+    return dataset
 
 
 def assumed(episodes: Iterable[Episode | EpisodeRecord]) -> tuple[str, ...]:

@@ -29,7 +29,8 @@ import numpy as np
 import pyarrow as pa
 
 from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
-from worldrl.core.errors import ArtefactError
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.typed import from_plain
 from worldrl.core.types import Episode
 
 LEROBOT_VERSION = "v3.0"
@@ -96,6 +97,22 @@ class DatasetHeader:
     embodiment: AnyEmbodiment
     suite: str = ""
 
+    def __post_init__(self) -> None:
+        """Check what the types do not say.
+
+        Raises:
+            SettingError: another rate than the embodiment's, no camera, one twice, or an image without pixels.
+        """
+        rate = self.embodiment.control_hz
+        if self.fps != round(rate):
+            raise SettingError(
+                f"fps: {self.fps} beside the embodiment's control_hz {rate}; every control step is a frame"
+            )
+        if not self.cameras or len(set(self.cameras)) < len(self.cameras):
+            raise SettingError(f"cameras: need names, each once, got {list(self.cameras)}; leave the copy out")
+        if min(self.image_size) < 1:
+            raise SettingError(f"image_size: needs rows and columns of at least 1, got {list(self.image_size)}")
+
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return {
@@ -109,11 +126,22 @@ class DatasetHeader:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> DatasetHeader:
-        """Rebuild from :meth:`to_json`."""
-        rows, columns = data["image_size"]
-        embodiment = embodiment_from_json(data["embodiment"])
-        size, suite = (int(rows), int(columns)), str(data.get("suite", ""))
-        return cls(int(data["fps"]), tuple(data["cameras"]), size, embodiment, suite)
+        """Rebuild from :meth:`to_json`; SettingError for an unknown field, another type or a wrong value."""
+        stored = from_plain(_StoredHeader, dict(data), where="header")
+        embodiment = embodiment_from_json(stored.embodiment)
+        return cls(stored.fps, stored.cameras, stored.image_size, embodiment, stored.suite)
+
+
+@dataclass(frozen=True)
+class _StoredHeader:
+    """The types of :meth:`DatasetHeader.to_json`."""
+
+    schema: int
+    fps: int
+    cameras: tuple[str, ...]
+    image_size: tuple[int, int]
+    embodiment: dict[str, Any]
+    suite: str = ""
 
 
 @dataclass(frozen=True)
@@ -163,6 +191,11 @@ class EpisodeRecord:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EpisodeRecord:
+        """Rebuild from :meth:`to_json`; SettingError for an unknown field or another type."""
+        return from_plain(cls, dict(data), where="record")
 
 
 def data_path(index: int) -> Path:

@@ -105,7 +105,7 @@ def read_journal_prefix(folder: Path) -> tuple[Journal, ArtefactError | None]:
 
 
 def _read_record(line: bytes, earlier: list[EpisodeRecord]) -> EpisodeRecord:
-    record = EpisodeRecord(**unseal(line))
+    record = EpisodeRecord.from_json(unseal(line))
     first_row = earlier[-1].first_row + earlier[-1].rows if earlier else 0
     if (record.index, record.first_row) != (len(earlier), first_row):
         raise ValueError(

@@ -79,7 +79,7 @@ def replay(
     step = model.frame_stride * (1 + np.arange(frames))
     last = np.array([len(episode) for episode in episodes])
     index = np.minimum(step[None], last[:, None])
-    real = np.stack([episode.frames[row, 0] for episode, row in zip(episodes, index, strict=True)])
+    real = np.stack([episode.main_view[row] for episode, row in zip(episodes, index, strict=True)])
     imagined, probability = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
     return Replay(real, imagined, step[None] <= last[:, None], probability, model.frame_stride)
 
@@ -148,7 +148,7 @@ def static_error(
     """Mean squared error ``[E]`` between the first frame and what the model shows after ``steps`` of holding still."""
     still = np.stack([np.tile(episode.null_action, (steps, 1)) for episode in episodes])
     result = replay(model, episodes, still, seed=seed, row=row)
-    first = np.stack([episode.frames[0, 0] for episode in episodes]).astype(np.float32)
+    first = np.stack([episode.main_view[0] for episode in episodes]).astype(np.float32)
     difference = (result.imagined[:, -1].astype(np.float32) - first) / 255
     return np.square(difference).mean(axis=(1, 2, 3), dtype=np.float64)
 

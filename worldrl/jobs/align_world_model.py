@@ -31,8 +31,9 @@ from worldrl.jobs.align_report import sentence, write_report
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.plan_critic import WORTH, learn_critic
 from worldrl.jobs.planned_execution import Planning, only_domain, practise, practised_states
+from worldrl.jobs.training_data import open_datasets, require_image_size
 from worldrl.jobs.world_model_lineage import lineage, rewards_lineage
-from worldrl.jobs.world_model_start import WORLD_MODEL, starting_world_model
+from worldrl.jobs.world_model_start import WORLD_MODEL, image_size_of, starting_world_model
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 from worldrl.registry import VIDEO_REWARDS
 from worldrl.rewards.decoded import DecodedReward, idm_reward
@@ -42,6 +43,7 @@ from worldrl.rewards.inverse_dynamics import IDM_FOLDER
 from worldrl.rewards.mixing import mean_of_terms, mix
 from worldrl.rewards.several import ALL, SeveralRewards, chosen_terms, weights_of
 from worldrl.rollout.decoded_plans import check_targets
+from worldrl.rollout.motions import shuffled_motions
 from worldrl.rollout.reset_store import record_at
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.world_models.video import VideoWorldModel
@@ -133,7 +135,8 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
         kept, and the costs.
     """
     device = resolve_device(settings.device)
-    datasets = [EpisodeDataset.open(folder) for folder in settings.data]
+    datasets = open_datasets(settings.data)
+    require_image_size(datasets[0], image_size_of(settings.start), f"the size of start={settings.start}")
     with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:
         if settings.executed_plans:
             settings = replace(
@@ -281,16 +284,18 @@ def split_starts(
     """Return the starts to train on and those kept apart.
 
     Raises:
-        SettingError: the share leaves one of them without an episode.
+        SettingError: the share leaves one of them without a motion.
     """
-    order = numpy_stream(settings.seed, "held-out").permutation(len(episodes))
-    count = round(settings.held_out * len(episodes))
-    if not 0 < count < len(episodes):
+    motions = shuffled_motions(episodes, seed=settings.seed, name="held-out")
+    count = round(settings.held_out * len(motions))
+    if not 0 < count < len(motions):
         raise SettingError(
-            f"held_out={settings.held_out} of {len(episodes)} episodes leaves none to measure or none to train on; record "
+            f"held_out={settings.held_out} of {len(motions)} motions leaves none to measure or none to train on; record "
             "more, or change the share"
         )
-    training, held_out = ([episodes[int(i)] for i in part] for part in (order[count:], order[:count]))
+    training, held_out = (
+        [episodes[i] for motion in part for i in motion] for part in (motions[count:], motions[:count])
+    )
     return starts_of(training, settings, model), starts_of(held_out, settings, model)
 
 

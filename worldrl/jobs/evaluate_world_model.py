@@ -31,6 +31,7 @@ from worldrl.jobs.grasp_outcome import FIT, FITTED_HERE, NO_RULE, check_choice, 
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.policy_dreams import PolicyDreams, Readers, check_policies, policies_beside_reality
 from worldrl.jobs.sampler import Sampler, sampled
+from worldrl.jobs.training_data import require_image_size
 from worldrl.jobs.unseen_episodes import continue_all, draw_scripts, one_arm, open_unseen
 from worldrl.jobs.world_model_report import show, write_report
 from worldrl.jobs.world_model_start import BUNDLED, SCRATCH, starting_world_model, weights_folder
@@ -214,11 +215,7 @@ def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, devic
     model = starting_world_model(settings.world_model, None, data.embodiment, seed=settings.seed, device=device)
     model.eval()
     settings.sampler.apply(model.config.dynamics)
-    size = model.config.codec.image_size
-    if data.image_size != (size, size):
-        raise SettingError(
-            f"data: its images have {data.image_size} pixels, the world model's {size}; record with image_size={size}"
-        )
+    require_image_size(data, model.config.codec.image_size, f"the size of world_model={settings.world_model}")
     check_horizons(settings.horizons, model.frame_stride)
     model.compute_dtype = resolve_dtype(settings.dtype, device)
     return model

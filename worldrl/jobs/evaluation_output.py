@@ -25,7 +25,7 @@ def video_writer(folder: Path, fps: float) -> Callable[[Episode], None]:
 
     def write(episode: Episode) -> None:
         name = video_name(episode.task, episode.meta["index"], success=episode.success)
-        write_mp4(episode.frames[:, 0], folder / name, fps)
+        write_mp4(episode.main_view, folder / name, fps)
 
     return write
 

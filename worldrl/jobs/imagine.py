@@ -15,7 +15,7 @@ from worldrl.core.log import console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import EpisodeDataset, open_recorded
 from worldrl.evaluation.world_model import (
     action_swap_ratio,
     closed_loop_psnr,
@@ -30,6 +30,7 @@ from worldrl.jobs.imagine_plans import imagine_plans, judgement
 from worldrl.jobs.imagine_report import sentence, write_page
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.sample_episodes import check_samples, record_samples
+from worldrl.jobs.training_data import require_image_size
 from worldrl.jobs.world_model_start import BUNDLED, SCRATCH, weights_folder
 from worldrl.rewards.several import chosen_terms
 from worldrl.rewards.success import SuccessRule
@@ -93,11 +94,15 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
         stages were accepted (where ``staged.min_reward`` asks for something), and after how many attempts.
     """
     device = resolve_device(settings.device)
-    dataset = EpisodeDataset.open(settings.data) if settings.data else None
+    dataset = open_recorded(settings.data) if settings.data else None
     with open_run("imagine", settings) as run:
         model = open_world_model(weights_folder(settings.world_model), device).eval()
         if dataset and dataset.embodiment != model.embodiment:
             raise SettingError(f"data: {settings.data} is of another robot than the world model {settings.world_model}")
+        if dataset:
+            require_image_size(
+                dataset, model.config.codec.image_size, f"the size of world_model={settings.world_model}"
+            )
         model.compute_dtype = resolve_dtype(settings.dtype, device)
         dataset = dataset or own_episodes(run, settings, model)
         episodes = choose_episodes(dataset, settings.episodes, seed=settings.seed)

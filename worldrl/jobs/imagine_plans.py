@@ -100,7 +100,7 @@ def film(
     folder: Path, n: int, episode: Episode, plan: dict[str, Any], frames: np.ndarray, *, stride: int, fps: int
 ) -> None:
     """Write a plan beside the recording, whose last frame stays where it is shorter."""
-    view = episode.frames[:, 0]
+    view = episode.main_view
     real = view[np.minimum(stride * np.arange(len(frames)), len(view) - 1)]
     title = f"{episode.instruction}: {judgement([plan])}"
     write_pair(

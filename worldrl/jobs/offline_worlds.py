@@ -26,7 +26,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Imagination, Logs
 from worldrl.core.log import MetricLog, console
 from worldrl.core.transitions import Transitions
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import open_recorded
 from worldrl.data.offline.known_tasks import task_of
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
@@ -34,6 +34,7 @@ from worldrl.jobs.alone import alone_in
 from worldrl.jobs.latent_actor import embedded_tasks, limit_in_chunks
 from worldrl.jobs.offline_data import print_remarks, reading
 from worldrl.jobs.online_phase import rollouts_in
+from worldrl.jobs.training_data import require_image_size
 from worldrl.jobs.world_model_start import weights_folder
 from worldrl.nn.chunk_basis import ChunkBasis
 from worldrl.rewards.success import SuccessRule
@@ -135,7 +136,9 @@ def open_data(settings: Any, device: torch.device) -> Opened:
         raise SettingError(
             f"world_model: {settings.world_model} is a Wan model; world=latent needs a video world model"
         )
-    episodes = EpisodeDataset.open(settings.data).load()
+    dataset = open_recorded(settings.data)
+    require_image_size(dataset, model.config.codec.image_size, f"the size of world_model={settings.world_model}")
+    episodes = dataset.load()
     tasks = tuple(sorted({episode.task for episode in episodes}))
     recorded, encoder = recorded_latents(model, episodes, stride=settings.stride or None), None
     if settings.keypoints:

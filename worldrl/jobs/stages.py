@@ -5,7 +5,7 @@ Each takes the folder of its stage, resumes from what it finds there and leaves 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from worldrl.rewards.success import SuccessRule, calibrate_threshold, debounced_
 from worldrl.rollout.actors import AnyActor, DreamActor
 from worldrl.rollout.collect import CollectPlan
 from worldrl.rollout.dreams import Dreams, dream, execute
-from worldrl.rollout.specs import motion_key
+from worldrl.rollout.motions import shuffled_motions
 from worldrl.rollout.starts import EMBEDDED_GROUND, Ground
 from worldrl.world_models.config import CodecKind
 from worldrl.world_models.distillation import fit_distilled
@@ -173,7 +173,7 @@ def _learn_video(
     """Train codec, dynamics, distilled sampler, outcome head and restorer in place, each if it has steps; return the last numbers."""
     numbers: dict[str, Any] = {}
     if training.codec_steps and model.config.codec_kind is CodecKind.patch:
-        frames = torch.from_numpy(np.concatenate([episode.frames[:, 0] for episode in episodes]))
+        frames = torch.from_numpy(np.concatenate([episode.main_view for episode in episodes]))
         fit_codec(model, frames, training, seed=seed, folder=folder / "codec", log=log)
         numbers |= last_numbers(log, "codec")
     parts = (
@@ -206,12 +206,8 @@ def split_held_out(
     The same motion in several looks (``worldrl restyle``) stays on one side. The training episodes of a dataset that is
     not loaded stay undecoded.
     """
-    motions: dict[Hashable, list[int]] = {}
-    for number, one in enumerate(episodes.records if isinstance(episodes, EpisodeDataset) else episodes):
-        motions.setdefault(motion_key(one), []).append(number)
-    groups = list(motions.values())
-    order = [groups[i] for i in numpy_stream(seed, "held-out").permutation(len(groups))]
-    count = held_out_count(len(groups), share)
+    order = shuffled_motions(episodes, seed=seed, name="held-out")
+    count = held_out_count(len(order), share)
     shares = (order[:count], order[count : 2 * count], order[2 * count :])
     calibration, gates, training = ([i for group in part for i in group] for part in shares)
     kept = episodes.subset(training) if isinstance(episodes, EpisodeDataset) else [episodes[i] for i in training]

@@ -31,8 +31,10 @@ from worldrl.jobs.idm_stages import (
 )
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import split_held_out
+from worldrl.jobs.training_data import open_datasets, require_image_size
 from worldrl.jobs.world_model_lineage import lineage
-from worldrl.jobs.world_model_start import weights_folder
+from worldrl.jobs.world_model_start import image_size_of, weights_folder
+from worldrl.nn.vision import SIDES
 from worldrl.rewards.acceptance import acceptance
 from worldrl.rewards.basis import MotionBasis
 from worldrl.rewards.calibration import by_unit, calibration, read_episodes
@@ -120,8 +122,9 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
     """
     device = resolve_device(settings.device)
     set_threads(settings.threads)
-    data = [EpisodeDataset.open(folder) for folder in settings.data]
+    data = open_datasets(settings.data)
     pooled = data[0].concatenate(*data[1:])
+    check_images(settings, data[0])
     columns = choose_columns(settings.target, recorded_names(pooled.embodiment))
     if settings.executed:
         check_targets(columns, pooled.embodiment.actions)
@@ -130,7 +133,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
         training, scaling, held_out = split_held_out(list(episodes), settings.held_out, seed=settings.seed)
         if not held_out:
             raise SettingError(f"held_out: {settings.held_out} of {len(episodes)} episodes is not two; raise it")
-        restore = open_restore(settings, pooled.image_size, device)
+        restore = open_restore(settings, device)
         look = {"frame_stride": settings.frame_stride, "camera": settings.camera, "restore": restore}
         sizes = {"config": settings.model, "training": settings.training}
         idm = learn_idm(
@@ -166,18 +169,30 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
     return metrics
 
 
-def open_restore(settings: TrainIdmSettings, image_size: tuple[int, int], device: torch.device) -> Restore | None:
-    """Open the codec that the settings name; None without one.
+def check_images(settings: TrainIdmSettings, dataset: EpisodeDataset) -> None:
+    """Refuse images that the inverse dynamics or the codec before it cannot take, before any is decoded.
 
     Raises:
-        SettingError: it is made for pictures of another size.
+        SettingError: naming the sizes and what to do.
     """
+    if settings.world_model is not None:
+        require_image_size(
+            dataset, image_size_of(settings.world_model), f"the size of world_model={settings.world_model}"
+        )
+    elif not settings.model.backbone and any(side % SIDES for side in dataset.image_size):
+        rows, columns = dataset.image_size
+        require_image_size(
+            dataset,
+            max(SIDES, min(rows, columns) // SIDES * SIDES),
+            f"of which both sides must be multiples of {SIDES}; the nearest square",
+        )
+
+
+def open_restore(settings: TrainIdmSettings, device: torch.device) -> Restore | None:
+    """Open the codec that the settings name; None without one."""
     if settings.world_model is None:
         return None
     model = VideoWorldModel.load(weights_folder(settings.world_model), device)
-    size = model.config.codec.image_size
-    if image_size != (size, size):
-        raise SettingError(f"world_model: its codec is made for {size} pixels, the data has {image_size}")
     return through_codec(model, noise=settings.latent_noise, seed=settings.seed)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,11 @@ from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, console
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset, assumed
+from worldrl.data.dataset import assumed
 from worldrl.evaluation.trained_on import trained_on
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import POLICY, learn_policy
+from worldrl.jobs.training_data import offers, open_datasets, require_image_size
 from worldrl.policies.lerobot_folder import write_trained_on
 from worldrl.policies.token_policy import TokenPolicyConfig
 from worldrl.rollout.lerobot_policy import LerobotPolicy
@@ -55,9 +56,10 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
         The training report: episodes, samples, loss and token accuracy on training and held-out episodes.
     """
     device = resolve_device(settings.device)
-    datasets = [EpisodeDataset.open(folder) for folder in settings.data]
+    datasets = open_datasets(settings.data)
     if not settings.start:
-        require_size(settings, datasets)
+        larger = offers("model.image_size={side}", lambda side: replace(settings.model, image_size=side))
+        require_image_size(datasets[0], settings.model.image_size, "model.image_size", larger)
     with open_run("train-policy", settings) as run, MetricLog(run.path) as log:
         episodes, trained = [episode for dataset in datasets for episode in dataset.load()], trained_on(datasets)
         if settings.start:
@@ -79,22 +81,6 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
         run.write_result(metrics, seed=settings.seed, device=str(device))
         console().print(f"policy in {run.path / POLICY}: {metrics['samples']} samples, held-out {metrics['held_out']}")
     return metrics
-
-
-def require_size(settings: TrainPolicySettings, datasets: Sequence[EpisodeDataset]) -> None:
-    """Refuse pictures of another size than the policy's before they are decoded.
-
-    Raises:
-        SettingError: naming the folder and both sizes.
-    """
-    size = settings.model.image_size
-    for folder, dataset in zip(settings.data, datasets, strict=True):
-        if dataset.image_size != (size, size):
-            rows, columns = dataset.image_size
-            raise SettingError(
-                f"data: the images in {folder} are {columns} by {rows} pixels, model.image_size is {size}; give "
-                f'model.image_size={rows}, or, of a dataset that others made, write {{"image_size": {size}}} to its worldrl.json'
-            )
 
 
 def tune_lerobot(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from worldrl.jobs.gates_output import show_gates
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.sampler import Sampler
 from worldrl.jobs.stages import calibrate, learn_world_model, split_held_out, whole_wan
+from worldrl.jobs.training_data import offers, open_datasets, require_events, require_image_size
 from worldrl.jobs.training_looks import refuse_test_looks
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.jobs.world_model_lineage import lineage
@@ -31,6 +32,8 @@ from worldrl.jobs.world_model_start import (
     SCRATCH,
     WORLD_MODEL,
     check_start,
+    image_size_of,
+    is_wan,
     require_trained_codec,
     starting_world_model,
     weights_folder,
@@ -43,6 +46,8 @@ from worldrl.world_models.training_config import WorldModelTraining
 from worldrl.world_models.video import VideoWorldModel
 from worldrl.world_models.wan import WanWorldModel
 
+WAN_SIDES = 32
+"""Images whose sides are multiples of this fit every published Wan autoencoder."""
 DTYPES = {"float32": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -114,12 +119,13 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
     if settings.backbone != WAN:
         refuse_many(f"backbone={settings.backbone}")
     device = rank_device(resolve_device(settings.device))
-    datasets = [EpisodeDataset.open(folder) for folder in settings.data]
+    datasets = open_datasets(settings.data)
     refuse_test_looks(dict(zip(settings.data, datasets, strict=True)))
     if rank() > 0:
         return _help(settings, datasets, device)
     if settings.backbone == VIDEO:
         check_start(settings.start, settings.model, settings.training)
+    check_size(settings, datasets[0])
     with open_run("train-world-model", settings) as run, MetricLog(run.path) as log:
         model, training, calibration, held_out = _begin(settings, datasets, device)
         part = settings.wan.training if settings.backbone == WAN else settings.training
@@ -152,7 +158,34 @@ def _begin(
         episodes = datasets[0].concatenate(*datasets[1:])
     else:
         episodes = [episode for dataset in datasets for episode in dataset.load()]
-    return model, *split_held_out(episodes, settings.held_out, seed=settings.seed)
+    training, calibration, gates = split_held_out(episodes, settings.held_out, seed=settings.seed)
+    name, part = (
+        ("wan.training", settings.wan.training) if settings.backbone == WAN else ("training", settings.training)
+    )
+    shares = {f"{name}.event_share": part.event_share} if part.steps else {}
+    require_events(training, shares, f"the {len(training)} training episodes")
+    return model, training, calibration, gates
+
+
+def check_size(settings: TrainWorldModelSettings, dataset: EpisodeDataset) -> None:
+    """Refuse images of another size than the world model's, before any is decoded.
+
+    Raises:
+        SettingError: naming both sizes and what to do.
+    """
+    codec, wan, fresh = settings.model.codec, settings.backbone == WAN, settings.start == SCRATCH
+    if not fresh and is_wan(settings.start) != wan:
+        return  # other weights than the backbone's are refused where they are opened
+    field = "wan.model.codec.image_size" if wan else "model.codec.image_size"
+    given = ["" if fresh else "start=scratch ", "" if fresh or wan else "training.codec_steps=2000 ", field, "={side}"]
+    larger = offers(
+        "".join(given),
+        lambda side: side % WAN_SIDES == 0 if wan else replace(settings.model, codec=replace(codec, image_size=side)),
+    )
+    if fresh:
+        require_image_size(dataset, settings.wan.model.codec.image_size if wan else codec.image_size, field, larger)
+    else:
+        require_image_size(dataset, image_size_of(settings.start), f"the size of start={settings.start}", larger)
 
 
 def take_codec(model: VideoWorldModel, source: str) -> None:

@@ -29,6 +29,7 @@ from worldrl.data.dataset import EpisodeDataset, assumed
 from worldrl.evaluation.trained_on import merged, trained_on
 from worldrl.jobs.language import told_or_known
 from worldrl.jobs.stages import POLICY, calibrate, dream_plan, learn_policy, learn_world_model
+from worldrl.jobs.training_data import open_datasets, require_events, require_image_size
 from worldrl.jobs.training_looks import refuse_test_looks
 from worldrl.jobs.vla_looks import copies, restyled
 from worldrl.jobs.vla_loop import (
@@ -68,7 +69,8 @@ def demonstrations(loop: Loop) -> Path:
     """Record the expert's demonstrations, or take the dataset that is given."""
     stage = loop.run.stage("01-demonstrations")
     if loop.settings.data is not None:
-        given = EpisodeDataset.open(loop.settings.data)
+        (given,) = open_datasets([loop.settings.data])
+        check_events(loop, given)
         if not stage.finished:
             success = given_demonstrations(loop, given)
             told = {"success": success, "assumed": list(assumed(given.records))}
@@ -80,7 +82,25 @@ def demonstrations(loop: Loop) -> Path:
         specs = loop.specs("expert", loop.settings.demonstrations, loop.seed("demonstrations"))
         plan = CollectPlan(ExpertActor(), specs)
         loop.finish(stage, {"success": loop.collect(stage.folder / DATASET, [plan])})
+    check_events(loop, EpisodeDataset.open(stage.folder / DATASET))
     return stage.folder / DATASET
+
+
+def check_events(loop: Loop, demos: EpisodeDataset) -> None:
+    """Refuse windows around gripper changes and contacts where no demonstration has one, before anything is trained.
+
+    Raises:
+        SettingError: naming the settings of every round, and how the demonstrations are kept.
+    """
+    settings, scratch = loop.settings, loop.settings.start == SCRATCH
+    parts = {"training": settings.training} if settings.rounds > 1 or not scratch else {}
+    if scratch:
+        parts["scratch.training"] = settings.scratch.training
+    if settings.backbone == WAN:
+        parts = {"wan.training": settings.wan.training}
+    shares = {f"{name}.event_share": part.event_share for name, part in parts.items() if part.steps}
+    kept = "" if settings.data else f" and a new run_dir, with data={demos.source} to keep the demonstrations"
+    require_events(demos, shares, "the demonstrations", kept)
 
 
 def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]:
@@ -94,8 +114,7 @@ def given_demonstrations(loop: Loop, dataset: EpisodeDataset) -> dict[str, Rate]
     refuse_test_looks({str(folder): dataset})
     if dataset.embodiment != loop.arena.embodiment:
         raise SettingError(f"data: {folder} is of another robot than {loop.settings.suite}'s; collect it there")
-    if dataset.header.image_size != (size, size):
-        raise SettingError(f"data: its images are {dataset.header.image_size[0]} pixels, policy.image_size is {size}")
+    require_image_size(dataset, size, "policy.image_size")
     if set(dataset.tasks()) != set(loop.tasks):
         raise SettingError(
             f"data: {folder} is of {sorted(dataset.tasks())}, the loop of {sorted(loop.tasks)}; give tasks=, or, of a dataset "

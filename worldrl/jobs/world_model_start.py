@@ -112,6 +112,16 @@ def config_of(start: str) -> VideoWorldModelConfig:
     return VideoWorldModelConfig.from_json(read_config(weights_folder(start), kind=KIND))
 
 
+def image_size_of(start: str) -> int:
+    """Read the pixels per side of the weights that ``start`` names; ArtefactError without any."""
+    return int(read_config(weights_folder(start))["codec"]["image_size"])
+
+
+def is_wan(start: str) -> bool:
+    """Whether the weights that ``start`` names are a Wan world model's; ArtefactError without any."""
+    return bool(read_config(weights_folder(start)).get("base"))
+
+
 def check_wan_start(start: str, config: WanSettings) -> None:
     """Refuse Wan settings that do not fit the weights to begin with, before anything is read or recorded; tell the others.
 

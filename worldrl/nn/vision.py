@@ -20,6 +20,8 @@ from worldrl.core.errors import SettingError
 
 STRIDE = 4
 """Pixels per cell of the feature map."""
+SIDES = 8
+"""What the sides of an image are multiples of."""
 
 
 def image_to_float(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -154,8 +156,8 @@ class ImageEncoder(nn.Module):
         Raises:
             SettingError: a side is not a multiple of 8.
         """
-        if image.shape[1] % 8 or image.shape[2] % 8:
-            raise SettingError(f"image: sides must be multiples of 8, got {tuple(image.shape[1:3])}; resize it")
+        if image.shape[1] % SIDES or image.shape[2] % SIDES:
+            raise SettingError(f"image: sides must be multiples of {SIDES}, got {tuple(image.shape[1:3])}; resize it")
         cells, place = self.features(image, text)
         query = self.query(text).unflatten(1, (self.keypoints, -1))  # [B, K, C]
         return read_points(cells, place, query, self.value)

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import SettingError
-from worldrl.core.rng import numpy_stream
 from worldrl.core.types import Episode
 from worldrl.policies.statistics import one_robot
 
@@ -104,21 +103,3 @@ def make_samples(episodes: Sequence[Episode], chunk_length: int) -> Samples:
         task=tuple(e.task for e in used for _ in range(len(e))),
         first=torch.from_numpy(np.repeat(np.cumsum([0, *map(len, used[:-1])]), [len(e) for e in used])),
     )
-
-
-def split_episodes(episodes: Sequence[Episode], fraction: float, *, seed: int) -> tuple[list[Episode], list[Episode]]:
-    """Split by episode, never by frame: neighbouring frames are nearly equal.
-
-    Args:
-        episodes: all of them.
-        fraction: share to hold out, rounded; at least one episode stays for training.
-        seed: of the draw.
-
-    Returns:
-        Episodes for training and held-out ones.
-    """
-    held_out = min(round(fraction * len(episodes)), len(episodes) - 1)
-    order = numpy_stream(seed, "split-episodes").permutation(len(episodes))
-    chosen = set(order[:held_out].tolist())
-    train = [episode for i, episode in enumerate(episodes) if i not in chosen]
-    return train, [episode for i, episode in enumerate(episodes) if i in chosen]

@@ -19,11 +19,11 @@ from worldrl.data.window_batch import actions_before
 
 
 def record_at(episode: Episode, step: int, *, memory_frames: int, frame_stride: int, source: str) -> ResetRecord:
-    """Make the record of frame ``step`` of an episode; frames before the start repeat the first one."""
-    index = np.maximum(step - frame_stride * np.arange(memory_frames)[::-1], 0)
+    """Make the record of frame ``step`` of an episode, seen by its main camera; frames before the start repeat the first one."""
+    index, view = np.maximum(step - frame_stride * np.arange(memory_frames)[::-1], 0), episode.main_view
     return ResetRecord(
-        reference=episode.frames[0, 0],
-        memory=episode.frames[index, 0],
+        reference=view[0],
+        memory=view[index],
         command=episode.command[step],
         instruction=episode.instruction,
         task=episode.task,

@@ -41,7 +41,7 @@ class Views:
     @classmethod
     def of(cls, run: TrueRun, every: int) -> Views:
         """Take every ``every``-th frame of a run."""
-        frame = run.episode.frames[::every, 0]
+        frame = run.episode.main_view[::every]
         return cls(run.episode.task, frame, run.point[::every], run.names, run.camera)
 
 

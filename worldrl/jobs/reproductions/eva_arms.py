@@ -123,7 +123,7 @@ def shown(cell: Cell, parts: Parts, episode: Episode) -> Tensor:
     first frame and the true actions, what the dynamics lose besides; a plan has no actions to go by.
     """
     model = parts.model
-    frames = torch.from_numpy(episode.view(episode.cameras[0])[:: model.frame_stride].copy())
+    frames = torch.from_numpy(episode.main_view[:: model.frame_stride].copy())
     if cell.method == "recorded":
         return frames
     if cell.method == "restored":

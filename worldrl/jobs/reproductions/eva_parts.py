@@ -197,7 +197,7 @@ def make_idm(
     Its curves are in ``place/metrics.jsonl``.
     """
     learned, scaling, apart = split
-    camera, restore = dataset.cameras[0], look_through(settings, model, seed)
+    camera, restore = learned[0].main_camera, look_through(settings, model, seed)
     look = {"frame_stride": settings.stride, "camera": camera, "restore": restore}
     with MetricLog(place) as log:
         idm = learn_idm(
