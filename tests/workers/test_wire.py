@@ -32,7 +32,7 @@ def test_only_numbers_travel(value):
 
 def test_an_announced_object_is_refused():
     message = encode({}, {"code": np.zeros(1)}).replace(b'"<f8"', b'"|O" ')
-    with pytest.raises(WireError, match="dtype object"):
+    with pytest.raises(WireError, match=r"dtype .\|O"):
         decode(message)
 
 
