@@ -211,13 +211,15 @@ def pictures_of(observation: Mapping[str, Any], size: tuple[int, int]) -> dict[s
 
 
 def _image(camera: str, image: object) -> NDArray[np.uint8]:
-    shown = f"{image.dtype} {image.shape}" if isinstance(image, np.ndarray) else type(image).__name__
-    right = isinstance(image, np.ndarray) and image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] == 3
-    if not right or not all(1 <= side <= MAX_SIDE for side in image.shape[:2]):
-        raise FrameError(
-            f"observation.vision.{camera}.color: must be uint8 [Y, X, 3] of 1 to {MAX_SIDE} pixels per side, it is {shown}"
-        )
-    return image
+    shown = type(image).__name__
+    if isinstance(image, np.ndarray):
+        shown = f"{image.dtype} {image.shape}"
+        inside = image.ndim == 3 and all(1 <= side <= MAX_SIDE for side in image.shape[:2])
+        if image.dtype == np.uint8 and inside and image.shape[2] == 3:
+            return image
+    raise FrameError(
+        f"observation.vision.{camera}.color: must be uint8 [Y, X, 3] of 1 to {MAX_SIDE} pixels per side, it is {shown}"
+    )
 
 
 def named_actions(chunk: NDArray[np.float32]) -> list[dict[str, list[float]]]:
