@@ -36,9 +36,16 @@ def test_help_on_a_terminal_without_utf8(command: str) -> None:
     [
         ("worldrl --help >&-", 0),
         ("worldrl --help 2>&-", 0),
+        ("worldrl --help 2>/dev/full", 0),
+        ("worldrl --version >&- 2>&- <&-", 0),
         ("worldrl nonsense 2>&-", 2),
         ("worldrl nonsense 2>/dev/full", 2),
-        ("worldrl --help >/dev/full", 2),
+        ("worldrl nonsense >/dev/full", 2),
+        ("worldrl nonsense 2>&1 | true; exit ${PIPESTATUS[0]}", 2),
+        ("worldrl prolong nonsense 2>/dev/full", 2),  # an old name is announced first
+        ("worldrl --help >/dev/full", 2),  # what was asked for is lost
+        ("worldrl config show collect >/dev/full", 2),
+        ("worldrl config show collect | true; exit ${PIPESTATUS[0]}", 0),
         ("worldrl train-vla --help | head -c 10; exit ${PIPESTATUS[0]}", 0),
     ],
 )
@@ -46,7 +53,70 @@ def test_closed_and_full_streams(line: str, code: int) -> None:
     found = shell(line)
     assert "Traceback" not in found.stderr
     assert "Exception ignored" not in found.stderr
-    assert found.returncode in (code, 2)
+    assert found.returncode == code
+
+
+def test_what_was_asked_for_and_is_lost_is_one_line() -> None:
+    found = shell("worldrl --version >/dev/full")
+    assert found.stderr.startswith("worldrl: standard output: No space left on device")
+    assert found.stderr.count("\n") == 1
+
+
+JOB = """
+import logging, sys, warnings
+from types import SimpleNamespace
+from worldrl import cli
+from worldrl.core.log import Progress, console
+
+def job(settings):
+    clock = iter(range(0, 10**6, 100))
+    with Progress("train", total=2000, clock=lambda: next(clock)) as progress:
+        for _ in range(2000):  # more text than any buffer holds
+            progress.advance(note="a note")
+    console().print("finished")
+    logging.getLogger("some library").warning("a warning")
+    warnings.warn("another")
+    sys.stderr.write("written by a library\\n" * 2000)
+    open(sys.argv[1], "w").write("trained")
+
+cli.Command.load = lambda self: (job, None)
+cli.compose_command = lambda command, tokens: None
+sys.exit(cli.main(["doctor"]))
+"""
+
+
+@pytest.mark.parametrize("end", ["2>&-", "2>/dev/full", "2>&1 | true; exit ${PIPESTATUS[0]}", ">&- 2>&- <&-"])
+def test_a_run_does_not_end_because_nobody_reads_its_progress(tmp_path: Path, end: str) -> None:
+    (tmp_path / "job.py").write_text(JOB)
+    found = shell(f"{sys.executable} {tmp_path}/job.py {tmp_path}/result {end}")
+    assert found.returncode == 0
+    assert (tmp_path / "result").read_text() == "trained"
+
+
+def test_progress_that_is_read_arrives_whole(tmp_path: Path) -> None:
+    (tmp_path / "job.py").write_text(JOB)
+    said = shell(f"{sys.executable} {tmp_path}/job.py {tmp_path}/result").stderr
+    assert said.count("written by a library\n") == 2000
+    assert said.count(", a note\n") == 2000
+    for words in ("train: 2000/2000 steps", "finished\n", "a warning\n", "UserWarning: another"):
+        assert words in said
+
+
+NEXT = """
+import os, sys
+from worldrl.streams import open_streams
+open_streams()
+with open(sys.argv[1], "w"):
+    os.write(1, b"printed in C")
+    os.write(2, b"printed in C")
+"""
+
+
+def test_what_is_opened_next_does_not_get_what_is_printed(tmp_path: Path) -> None:
+    """A closed descriptor is the next one that the system gives."""
+    (tmp_path / "next.py").write_text(NEXT)
+    assert shell(f"{sys.executable} {tmp_path}/next.py {tmp_path}/file >&- 2>&-").returncode == 0
+    assert (tmp_path / "file").read_text() == ""
 
 
 @pytest.mark.parametrize("number", sorted(MACHINE))

@@ -8,11 +8,11 @@ names (lerobot's, other benchmarks') are refused with a hint, because the neares
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 
 from worldrl.core.errors import SettingError
 from worldrl.core.renames import COMMANDS, SETTINGS, VALUES, current_key, current_value
+from worldrl.streams import say
 
 _SMOLVLA = (
     "a lerobot policy such as SmolVLA is a local folder; `hf download <user>/<policy> --local-dir FOLDER` gets it, and worldrl "
@@ -115,7 +115,7 @@ def current_tokens(command: str, tokens: Sequence[str]) -> tuple[list[str], list
 def announce(notes: Sequence[str]) -> None:
     """Write what must be known of old names to stderr, one line each."""
     for note in notes:
-        sys.stderr.write(f"worldrl: {note}\n")
+        say(f"worldrl: {note}")
 
 
 def ungrouped(groups: Sequence[str], tokens: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from worldrl import __version__
 from worldrl.aliases import OLD_COMMANDS, announce, current_command, current_tokens, ungrouped
 from worldrl.core.errors import GateError, SettingError, WorldrlError, nearest
 from worldrl.core.extras import REINSTALL
-from worldrl.streams import flush_streams, machine_fault, open_streams, say
+from worldrl.streams import flush_streams, machine_fault, open_streams, say, show
 
 OK, USER_ERROR, GATE_FAILED, INTERRUPTED = 0, 2, 3, 130
 """Exit codes; 1 is Python's own for an uncaught exception, which is a bug and shows its traceback."""
@@ -268,7 +268,7 @@ def show_config(arguments: Sequence[str]) -> int:
     from worldrl.settings import to_yaml
 
     command = find_command(arguments[1])
-    sys.stdout.write(to_yaml(compose_command(command, in_present_names(command, arguments[2:]))))
+    show(to_yaml(compose_command(command, in_present_names(command, arguments[2:]))))
     return OK
 
 
@@ -284,7 +284,7 @@ def run_command(command: Command, tokens: Sequence[str]) -> int:
         schema = command.schema(given)
         defaults = as_plain(compose_plain(command.name, schema, given))
         known = presets_of(command.name)
-        sys.stdout.write(command_help(command.name, command.summary, command.examples, schema, defaults, known))
+        show(command_help(command.name, command.summary, command.examples, schema, defaults, known))
         return OK
     from worldrl.settings import COMMAND_LINE, resume_command
 
@@ -294,7 +294,8 @@ def run_command(command: Command, tokens: Sequence[str]) -> int:
         job(settings)
     except KeyboardInterrupt:
         again = resume_command(command.name)
-        sys.stderr.write(f"\nworldrl: interrupted; the run is in {settings.run_dir}; continue with: {again}\n")
+        where = f"the run is in {settings.run_dir}; continue with" if command.owns_run_dir else "start again with"
+        say(f"\nworldrl: interrupted; {where}: {again}")
         return INTERRUPTED
     return OK
 
@@ -304,10 +305,10 @@ def dispatch(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         from worldrl.usage import general_help
 
-        sys.stdout.write(general_help({command.name: command.summary for command in COMMANDS.values()}))
+        show(general_help({command.name: command.summary for command in COMMANDS.values()}))
         return OK
     if arguments[0] == "--version":
-        sys.stdout.write(f"worldrl {__version__}\n")
+        show(f"worldrl {__version__}\n")
         return OK
     if arguments[0] == "config":
         return show_config(arguments[1:])
@@ -318,7 +319,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; a deliberate error or a missing package becomes one line on stderr."""
     open_streams()
     code = run(sys.argv[1:] if arguments is None else arguments)
-    return code if flush_streams() else code or USER_ERROR
+    flush_streams()
+    return code
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 from contextlib import suppress
@@ -18,26 +19,63 @@ MACHINE = frozenset(
 """What the operating system refuses for reasons of the machine or of a path; everything else is a bug."""
 
 
+class _Dropping(io.FileIO):
+    """A descriptor that drops what cannot be written: nobody reads it any more, or the disk is full."""
+
+    def write(self, data: Any, /) -> int:
+        written = None  # as of a full pipe that is set not to wait
+        with suppress(OSError):
+            written = super().write(data)
+        return memoryview(data).nbytes if written is None else written
+
+
 def open_streams() -> None:
-    """Make closed streams harmless, and let a terminal without UTF-8 show escapes instead of failing."""
-    for name in ("stdout", "stderr"):
+    """Let stderr never fail, make closed streams harmless, and show escapes on a terminal without UTF-8.
+
+    Progress, warnings of libraries and errors go to stderr: a run does not end because nobody reads them.
+    """
+    for number, name in ((1, "stdout"), (2, "stderr")):
         stream: Any = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8"))
+            _open_nowhere(number)
+            setattr(sys, name, os.fdopen(number, "w", encoding="utf-8", closefd=False))
+        elif stream is sys.__stderr__:
+            raw = io.BufferedWriter(_Dropping(number, "w", closefd=False))
+            sys.stderr = io.TextIOWrapper(raw, stream.encoding, errors="backslashreplace", line_buffering=True)
         elif hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
 
 
-def flush_streams() -> bool:
-    """Write what is buffered, or the interpreter would print a traceback on leaving; False where that failed."""
-    whole = True
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except (OSError, ValueError):
-            silence(stream)
-            whole = False
-    return whole
+def _open_nowhere(number: int) -> None:
+    """Give a closed descriptor to nothing, or the next file or socket that is opened would get what is printed."""
+    try:
+        os.fstat(number)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
+def flush_streams() -> None:
+    """Write what libraries left in stdout, or the interpreter would print a traceback on leaving."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        silence(sys.stdout)
+
+
+def show(text: str) -> None:
+    """Write what a command was asked for to stdout; a reader that has left, such as ``head``, has seen enough.
+
+    Raises:
+        OSError: it cannot be written for another reason.
+    """
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        silence(sys.stdout)
+    except OSError as error:
+        silence(sys.stdout)
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def machine_fault(error: BaseException) -> str | None:
@@ -54,12 +92,8 @@ def machine_fault(error: BaseException) -> str | None:
 
 
 def say(text: str) -> None:
-    """Write a line to stderr; a full or closed one changes nothing."""
-    try:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        silence(sys.stderr)
+    """Write a line to stderr, which :func:`open_streams` made safe."""
+    sys.stderr.write(f"{text}\n")
 
 
 def silence(stream: Any) -> None:

@@ -1,6 +1,6 @@
 """Frames, refusals, and a conversation over a real websocket; lerobot's policies with a double of the network.
 
-Units under test: ``rollout/policy_server.py``, ``jobs/serve_policy.py``.
+Units under test: ``rollout/policy_server.py``, ``rollout/policy_frames.py``, ``jobs/serve_policy.py``.
 
 The frames are those of XPolicyLab's client at commit 7198143e890ee73bee241c6cf2521f748ab91427, which is not installed here.
 """
@@ -14,16 +14,15 @@ import pytest
 
 from worldrl.core.errors import SettingError
 from worldrl.jobs.serve_policy import ServePolicySettings, open_server
-from worldrl.rollout.policy_server import (
-    Conversation,
+from worldrl.rollout.policy_frames import (
     FrameError,
     decode_frame,
-    make_handler,
     named_actions,
     numbers,
     pictures_of,
     state_of,
 )
+from worldrl.rollout.policy_server import Conversation, Turn, make_handler
 from worldrl.rollout.simulator import Launch
 from worldrl.workers.boot import load_file
 
@@ -76,7 +75,7 @@ def ask(talk, *request, **fields):
 
 def test_an_episode_is_served_and_the_command_follows_the_chunk():
     actor = Echo()
-    talk = Conversation(actor, (8, 8), threading.Lock())
+    talk = Conversation(actor, (8, 8), Turn())
     hello = ask(talk, "hello")
     assert (hello["message_type"], hello["message_id"], hello["step"], hello["trial_id"]) == (
         "hello_ack",
@@ -125,7 +124,7 @@ def test_pictures_have_the_policys_rows_and_columns():
     ],
 )
 def test_refusals_are_answers(size, request_, code, words):
-    talk = Conversation(Echo(size), (8, 8), threading.Lock())
+    talk = Conversation(Echo(size), (8, 8), Turn())
     answer = ask(talk, *request_)
     if code is None:
         answer, code, words = ask(talk, "infer", {"observation": observation()}), "infer_failed", "have 7 numbers"
@@ -154,7 +153,7 @@ def test_only_numbers_are_taken():
 def test_a_websocket_serves_several_clients():
     server_module = pytest.importorskip("websockets.sync.server")
     client_module = pytest.importorskip("websockets.sync.client")
-    with server_module.serve(make_handler(Echo(), (8, 8)), "127.0.0.1", 0) as server:
+    with server_module.serve(make_handler(Echo(), (8, 8), Turn()), "127.0.0.1", 0) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         url = f"ws://127.0.0.1:{server.socket.getsockname()[1]}"

@@ -7,7 +7,9 @@ On the simulator's side, in the checkout::
 
 from __future__ import annotations
 
+import errno
 import ipaddress
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,8 @@ from worldrl.core.extras import require
 from worldrl.core.log import console
 from worldrl.rollout.actors import PolicyActor
 from worldrl.rollout.policy_folder import PolicyFacts, policy_facts, require_policy_fits
-from worldrl.rollout.policy_server import EXTRA, make_handler
+from worldrl.rollout.policy_frames import EXTRA
+from worldrl.rollout.policy_server import PolicyServer
 from worldrl.rollout.suites import suite_spec
 from worldrl.settings import required, setting
 from worldrl.workers.robotwin_facts import CONFIGS, SIZE
@@ -54,18 +57,17 @@ def main(settings: ServePolicySettings) -> dict[str, Any]:
         settings: see :class:`ServePolicySettings`.
 
     Raises:
-        SettingError: the policy is not of two arms, or looks at what the client does not show.
+        SettingError: the policy is not of two arms, or looks at what the client does not show; or the port is in use.
         ArtefactError: its folder is incomplete.
         WorkerEnvironmentError: it is lerobot's, and there is no lerobot.
         MissingExtraError: websockets or msgpack is not installed.
     """
     with open_server(settings) as server:
         host, port = server.socket.getsockname()[:2]
-        console().print(f"serving {settings.policy} on ws://{host}:{port}; Ctrl-C ends it", markup=False)
-        try:
-            server.serve_forever()
-        except KeyboardInterrupt:  # the way a server ends; nothing is left half done
-            console().print("closed")
+        shown = f"[{host}]" if ":" in host else host
+        console().print(f"serving {settings.policy} on ws://{shown}:{port}; Ctrl-C ends it", markup=False)
+        server.serve_until_interrupted()
+    console().print("closed")
     return {}
 
 
@@ -77,18 +79,42 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def open_server(settings: ServePolicySettings) -> Any:
-    """Load the policy and open the socket; a context manager with ``serve_forever``."""
+def open_server(settings: ServePolicySettings) -> PolicyServer:
+    """Open the socket and load the policy."""
     facts = facts_for_client(Path(settings.policy))
     require("msgpack", extra=EXTRA)
-    serve = require("websockets.sync.server", extra=EXTRA).serve
-    actor = PolicyActor(
-        folder=settings.policy,
-        temperature=settings.temperature,
-        replan=settings.replan,
-        device=str(resolve_device(settings.device)),
-    ).build()
-    return serve(make_handler(actor, facts.picture), settings.host, settings.port, max_size=2**26)
+    require("websockets", extra=EXTRA)
+    listening = listen(settings.host, settings.port)
+    try:
+        actor = PolicyActor(
+            folder=settings.policy,
+            temperature=settings.temperature,
+            replan=settings.replan,
+            device=str(resolve_device(settings.device)),
+        ).build()
+        return PolicyServer(actor, facts.picture, listening)
+    except BaseException:
+        listening.close()
+        raise
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind an address before the policy is loaded, which may take minutes.
+
+    Raises:
+        SettingError: another program has the port, or this machine does not have the address.
+    """
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise SettingError(
+                f"port: {port} on {host} is in use by another program; port=0 takes a free one and prints it, or give another"
+            ) from error
+        raise SettingError(
+            f"host, port: cannot listen on {host!r}, port {port} ({error}); give an address of this machine, for example "
+            "host=127.0.0.1, and a port from 1024 on"
+        ) from error
 
 
 def facts_for_client(folder: Path) -> PolicyFacts:

@@ -28,6 +28,9 @@ MAX_WORDS = 32
 MAX_PIECES = 16
 """One whole-word piece and up to 15 trigrams; the tail of longer words does not count."""
 
+MAX_CHARACTERS = 1024
+"""Longest instruction, in characters: what is kept per instruction has a largest size."""
+
 PADDING = 0
 
 _MARKS = ("Mn", "Mc", "Me")
@@ -69,7 +72,7 @@ def word_pieces(word: str, buckets: int) -> list[int]:
     return [1 + zlib.crc32(piece.encode()) % (buckets - 1) for piece in pieces[:MAX_PIECES]]
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=8192)
 def sentence_pieces(instruction: str, buckets: int) -> tuple[tuple[int, ...], ...]:
     """Hash a sentence.
 
@@ -81,8 +84,10 @@ def sentence_pieces(instruction: str, buckets: int) -> tuple[tuple[int, ...], ..
         ``MAX_WORDS`` tuples of ``MAX_PIECES`` buckets, padded with 0.
 
     Raises:
-        SettingError: the sentence holds no word, or more than ``MAX_WORDS``.
+        SettingError: the sentence holds no word, more than ``MAX_WORDS``, or more than ``MAX_CHARACTERS`` characters.
     """
+    if len(instruction) > MAX_CHARACTERS:
+        raise SettingError(f"instruction: at most {MAX_CHARACTERS} characters, got {len(instruction)}; shorten it")
     found = words(instruction)
     if not found:
         raise SettingError(f"instruction: must hold at least one word, got {instruction!r}; say what to do")

@@ -2,32 +2,46 @@
 
 Every message is one binary frame of MessagePack: ``message_type``, ``message_id``, ``evaluation_id``, ``action_case_id``,
 ``trial_id``, ``repeat_index``, ``step``, ``sent_at``, ``payload``. Arrays come as maps of their bytes (msgpack-numpy's form); only
-numbers are taken. Requests and answers::
+numbers are taken (``rollout.policy_frames``). Requests and answers::
 
     hello → hello_ack      prepare_case → prepare_case_ack    reset → reset_result    infer → infer_result
     trial_end → trial_end_ack      heartbeat → heartbeat_ack    close → (the connection ends)      anything wrong → error
 
-Frames are never unpickled, and nothing is answered to a connection that sends something else.
+A text frame gets an ``error`` as text. The connection stays open after an error.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from typing import Any
+from contextlib import suppress
+from typing import Any, Self
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.errors import WorldrlError
 from worldrl.core.extras import require
+from worldrl.nn.text import MAX_CHARACTERS
+from worldrl.rollout.policy_frames import (
+    EXTRA,
+    FrameError,
+    decode_frame,
+    encode_answer,
+    map_of,
+    named_actions,
+    pictures_of,
+    state_of,
+    text_of,
+    text_refusal,
+    whole_of,
+)
 from worldrl.rollout.rows import Actor, Row
 from worldrl.rollout.specs import EpisodeSpec
-from worldrl.workers.robotwin_facts import ARM_JOINTS, CLIENT_CAMERAS, SIZE
+from worldrl.workers.robotwin_facts import SIZE
 
 ANSWERS = {
     "hello": "hello_ack",
@@ -37,105 +51,32 @@ ANSWERS = {
     "trial_end": "trial_end_ack",
     "heartbeat": "heartbeat_ack",
 }
-ECHOED = ("message_id", "evaluation_id", "action_case_id", "trial_id", "repeat_index", "step")
-STATE_PARTS = ("left_arm_joint_state", "left_ee_joint_state", "right_arm_joint_state", "right_ee_joint_state")
-LENGTHS = (ARM_JOINTS, 1, ARM_JOINTS, 1)
-EXTRA = "robotwin"
+LARGEST_FRAME = 2**26
+"""Bytes."""
+GOODBYE_S = 0.3
+"""Time for clients to answer that the server closes (s); after it their connections are cut."""
+CLOSE_S = 0.8
+"""Longest end of the server (s); a decision that takes longer is abandoned."""
+_LOGGED = 300
+"""Characters of an error in the log."""
 
 logger = logging.getLogger(__name__)
 
 
-class FrameError(WorldrlError, ValueError):
-    """A frame or an observation is not one of the protocol; the text goes back to the client."""
+class Turn:
+    """Held while the actor decides: one decision at a time, and none once the server closes."""
 
+    def __init__(self) -> None:
+        self._lock, self.closing = threading.Lock(), False
 
-def numbers(table: dict[Any, Any]) -> Any:
-    """Turn msgpack-numpy's map of an array or a scalar into numpy; other maps stay.
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        if self.closing:
+            self._lock.release()
+            raise FrameError("the server closes")
 
-    Raises:
-        FrameError: it announces anything but numbers and bools, or its bytes do not fill it.
-    """
-    if b"nd" not in table:
-        return table
-    kind = table.get(b"type")
-    dtype = np.dtype(kind.decode() if isinstance(kind, bytes) else str(kind))
-    if table.get(b"kind") not in (None, b"", "") or dtype.kind not in "buif":
-        raise FrameError(f"array of {kind!r}: only numbers and bools are taken")
-    flat = np.frombuffer(table[b"data"], dtype)
-    shape = tuple(table.get(b"shape", ())) if table[b"nd"] else ()
-    if flat.size != int(np.prod(shape)):
-        raise FrameError(f"array of shape {shape} comes with {flat.size} numbers")
-    return flat.reshape(shape)
-
-
-def decode_frame(message: bytes) -> dict[str, Any]:
-    """Unpack one frame.
-
-    Raises:
-        FrameError: it is none.
-    """
-    try:
-        frame = require("msgpack", extra=EXTRA).unpackb(message, raw=False, object_hook=numbers)
-    except FrameError:
-        raise
-    except (ValueError, TypeError, KeyError) as error:
-        raise FrameError(f"not a MessagePack frame: {error}") from error
-    if not isinstance(frame, dict) or "message_type" not in frame or "message_id" not in frame:
-        raise FrameError("a frame needs message_type and message_id")
-    return frame
-
-
-def encode_answer(request: Mapping[str, Any], kind: str, payload: Mapping[str, Any]) -> bytes:
-    """Pack the answer to a request; it carries the request's identifiers."""
-    frame = {name: request.get(name) for name in ECHOED}
-    frame |= {"message_type": kind, "sent_at": datetime.now(UTC).isoformat(), "payload": dict(payload)}
-    frame["step"] = int(frame["step"] or 0)
-    return require("msgpack", extra=EXTRA).packb(frame, use_bin_type=True)
-
-
-def state_of(observation: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Measured joints and grippers of an observation, float32 ``[14]``.
-
-    Raises:
-        FrameError: a part is missing or of another length.
-    """
-    given = observation.get("state", {})
-    parts = [np.asarray(given.get(name, []), np.float32).ravel() for name in STATE_PARTS]
-    found = [part.size for part in parts]
-    if found != list(LENGTHS):
-        raise FrameError(
-            f"observation.state: {dict(zip(STATE_PARTS, found, strict=True))}, wanted are {LENGTHS} numbers"
-        )
-    return np.concatenate(parts)
-
-
-def pictures_of(observation: Mapping[str, Any], size: tuple[int, int]) -> dict[str, NDArray[np.uint8]]:
-    """Pictures of an observation under the names of a two-armed policy's observation, scaled to ``size`` (rows, columns).
-
-    Raises:
-        FrameError: the head camera's is missing or no picture.
-    """
-    vision, found, (rows, columns) = observation.get("vision", {}), {}, size
-    for camera, theirs in CLIENT_CAMERAS.items():
-        picture = np.asarray(vision.get(theirs, {}).get("color", []))
-        if picture.ndim == 3 and picture.shape[2] == 3 and picture.dtype == np.uint8:
-            found["image" if camera == "head" else f"{camera}_image"] = cv2.resize(
-                picture, (columns, rows), interpolation=cv2.INTER_AREA
-            )
-        elif camera == "head":
-            raise FrameError(
-                f"observation.vision.{theirs}.color: must be uint8 [Y, X, 3], it is {picture.dtype} {picture.shape}"
-            )
-    return found
-
-
-def named_actions(chunk: NDArray[np.float32]) -> list[dict[str, list[float]]]:
-    """Actions ``[L, 14]`` as the client's list of tables."""
-    ends = np.cumsum(LENGTHS)[:-1]
-    return [
-        {name: part.tolist() for name, part in zip(STATE_PARTS, np.split(action, ends), strict=True)}
-        for action in chunk
-    ]
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 class Conversation:
@@ -147,26 +88,31 @@ class Conversation:
         turn: held while the actor decides.
     """
 
-    def __init__(self, actor: Actor, picture: tuple[int, int], turn: threading.Lock) -> None:
+    def __init__(self, actor: Actor, picture: tuple[int, int], turn: Turn) -> None:
         self._actor, self._picture, self._turn = actor, picture, turn
         self._row: Row | None = None
         self._command: NDArray[np.float32] | None = None
         self._episodes = 0
 
-    def answer(self, message: bytes) -> bytes | None:
+    def answer(self, message: bytes | str) -> bytes | str | None:
         """Serve one frame; None ends the connection."""
-        request = decode_frame(message)
-        kind, payload = request["message_type"], request.get("payload") or {}
-        if kind == "close":
-            return None
+        if isinstance(message, str):
+            logger.warning("a text frame was refused; frames are binary MessagePack")
+            return text_refusal()
+        request: Mapping[str, Any] = {}
+        kind = "frame"
         try:
+            request = decode_frame(message)
+            kind = request["message_type"]
+            if kind == "close":
+                return None
             if kind not in ANSWERS:
                 raise FrameError(f"unknown message_type {kind!r}")
-            return encode_answer(request, ANSWERS[kind], self._serve(kind, payload))
+            return encode_answer(request, ANSWERS[kind], self._serve(kind, request["payload"]))
+        except FrameError as error:
+            return _refuse(error.frame or request, kind, error)
         except Exception as error:  # the client hears of it; the server goes on for others
-            logger.warning("%s: %s", kind, error)
-            code = {"infer": "infer_failed", "reset": "reset_failed"}.get(str(kind), "invalid_frame")
-            return encode_answer(request, "error", {"code": code, "message": str(error), "details": {}})
+            return _refuse(request, kind, error)
 
     def _serve(self, kind: str, payload: Mapping[str, Any]) -> dict[str, Any]:
         if kind == "reset":
@@ -176,21 +122,22 @@ class Conversation:
         return {"ok": True}
 
     def _begin(self, payload: Mapping[str, Any]) -> None:
-        action_type = payload.get("action_type", "joint")
+        action_type = text_of(payload, "action_type", "joint")
         if action_type not in ("joint", "qpos"):
             raise FrameError(f"action_type: this policy gives joint targets, the client wants {action_type!r}")
-        spec = EpisodeSpec(str(payload.get("task_name", "unnamed")), self._episodes, int(payload.get("seed", 0)))
-        self._row, self._command = Row(spec, None, {}, str(payload.get("instruction", ""))), None
+        spec = EpisodeSpec(text_of(payload, "task_name", "unnamed"), self._episodes, whole_of(payload, "seed"))
+        row = Row(spec, None, {}, text_of(payload, "instruction", "", MAX_CHARACTERS))
+        self._actor.begin(row)
+        self._row, self._command = row, None
         self._episodes += 1
-        self._actor.begin(self._row)
 
     def _infer(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         if self._row is None:
             raise FrameError("infer before reset")
-        observation, began_s = payload.get("observation") or {}, time.monotonic()
+        observation, began_s = map_of(payload, "observation"), time.monotonic()
         state = state_of(observation)
         command = state if self._command is None else self._command
-        self._row.instruction = str(observation.get("instruction") or self._row.instruction)
+        self._row.instruction = text_of(observation, "instruction", "", MAX_CHARACTERS) or self._row.instruction
         self._row.obs = {**pictures_of(observation, self._picture), "state": state, "command": command}
         with self._turn:
             chunk = self._actor.act([self._row])[0]
@@ -200,27 +147,126 @@ class Conversation:
         return {"actions": named_actions(chunk), "latency_ms": 1000 * (time.monotonic() - began_s)}
 
 
-def make_handler(actor: Actor, picture: tuple[int, int]) -> Callable[[Any], None]:
+def _refuse(request: Mapping[str, Any], kind: str, error: Exception) -> bytes:
+    """Log one line and return the answer; only a bug of ours shows where it happened."""
+    bug = None if isinstance(error, WorldrlError) else error
+    words = _line(error if bug is None else f"{type(error).__name__}: {error}")
+    logger.warning("%s: %s", _line(kind), words, exc_info=bug)
+    code = {"infer": "infer_failed", "reset": "reset_failed"}.get(kind, "invalid_frame")
+    return encode_answer(request, "error", {"code": code, "message": words, "details": {}})
+
+
+def _line(what: object) -> str:
+    """One line of bounded length, without control characters that a client chose."""
+    text = "".join(character if character.isprintable() else " " for character in str(what)[: 2 * _LOGGED])
+    return text if len(text) <= _LOGGED else f"{text[: _LOGGED - 3]}..."
+
+
+def make_handler(actor: Actor, picture: tuple[int, int], turn: Turn) -> Callable[[Any], None]:
     """Return what a websocket server calls with each connection.
 
     Args:
         actor: decides.
         picture: rows and columns of the pictures that the policy sees.
+        turn: held while the actor decides.
     """
-    turn = threading.Lock()
+    left = require("websockets.exceptions", extra=EXTRA).ConnectionClosed
 
     def handle(connection: Any) -> None:
         conversation = Conversation(actor, picture, turn)
-        for message in connection:
-            if not isinstance(message, bytes):
-                continue
-            try:
+        try:
+            for message in connection:
                 reply = conversation.answer(message)
-            except FrameError as error:
-                logger.warning("not a frame: %s", error)
-                return
-            if reply is None:
-                return
-            connection.send(reply)
+                if reply is None or turn.closing:
+                    return
+                connection.send(reply)
+        except left as error:
+            if not turn.closing:
+                logger.warning("a client left: %s", _line(error))
 
     return handle
+
+
+class PolicyServer:
+    """Listens, and answers each connection in a thread of its own; a context manager.
+
+    Args:
+        actor: decides.
+        picture: rows and columns of the pictures that the policy sees.
+        listening: a bound socket, which the server closes.
+    """
+
+    def __init__(self, actor: Actor, picture: tuple[int, int], listening: socket.socket) -> None:
+        self.socket, self._turn, self._ended = listening, Turn(), threading.Event()
+        self._open: dict[threading.Thread, Any] = {}
+        self._websockets = require("websockets.sync.server", extra=EXTRA)
+        self._server = self._websockets.serve(
+            make_handler(actor, picture, self._turn),
+            sock=listening,
+            max_size=LARGEST_FRAME,
+            create_connection=self._connect,
+            logger=_connection_logger(),
+        )
+
+    def _connect(self, *args: Any, **kwargs: Any) -> Any:
+        """Make a connection, in its own thread, and remember it until that ends."""
+        connection = self._websockets.ServerConnection(*args, **kwargs)
+        for thread in [thread for thread in list(self._open) if not thread.is_alive()]:
+            self._open.pop(thread, None)
+        self._open[threading.current_thread()] = connection
+        return connection
+
+    def serve_until_interrupted(self) -> None:
+        """Serve until Ctrl-C, or until another thread calls :meth:`shutdown`.
+
+        All threads are daemons, so a decision that takes minutes cannot hold the process.
+        """
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+        with suppress(KeyboardInterrupt):
+            self._ended.wait()
+
+    def serve_forever(self) -> None:
+        """Serve until another thread calls :meth:`shutdown`."""
+        try:
+            self._server.serve_forever()
+        finally:
+            self._ended.set()
+
+    def shutdown(self) -> None:
+        """Take no more connections, say goodbye to clients, and cut those that do not answer."""
+        self._turn.closing = True
+        began_s = time.monotonic()
+        ending = threading.Thread(target=self._server.shutdown, daemon=True)
+        ending.start()
+        ending.join(GOODBYE_S)
+        while time.monotonic() - began_s < CLOSE_S and (ending.is_alive() or self._busy()):
+            for connection in self._busy():
+                with suppress(OSError):
+                    connection.socket.shutdown(socket.SHUT_RDWR)
+            time.sleep(0.02)
+
+    def _busy(self) -> list[Any]:
+        return [connection for thread, connection in list(self._open.items()) if thread.is_alive()]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+
+class _OneLine(logging.Filter):
+    """Tells an error without its traceback: what clients do to a connection is no bug of ours."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.exc_info:
+            record.msg, record.args = f"{record.getMessage()}: {_line(record.exc_info[1])}", ()
+            record.exc_info = None
+        return True
+
+
+def _connection_logger() -> logging.Logger:
+    found = logging.getLogger(f"{__name__}.connection")
+    if not found.filters:
+        found.addFilter(_OneLine())
+    return found

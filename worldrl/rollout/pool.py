@@ -22,7 +22,7 @@ from worldrl.rollout.process_end import JOIN_S, STARTUP_S, describe_exit
 from worldrl.rollout.share import Assignment, Share
 from worldrl.rollout.specs import EpisodeOutcome
 from worldrl.rollout.worker import decode_result, worker_main
-from worldrl.workers.wire import decode
+from worldrl.workers.wire import WireError, decode
 
 Result = tuple[int, Episode | EpisodeOutcome]
 
@@ -113,9 +113,12 @@ class Worker:
 
         Raises:
             EOFError: the worker is gone.
-            WorkerError: it reports an exception.
+            WorkerError: it reports an exception, or sent something that is not a message.
         """
-        header, arrays = decode(self.connection.recv_bytes())
+        try:
+            header, arrays = decode(self.connection.recv_bytes())
+        except WireError as error:
+            raise WorkerError(f"{self._whereabouts()} sent something that is not a message ({error})") from error
         self.heard()
         if header["kind"] == "finished":
             self._go_on()
