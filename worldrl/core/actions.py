@@ -170,15 +170,13 @@ TOOL_ACTIONS = ActionSpec(
 """LIBERO's seven numbers in [-1, 1]: Δposition, Δrotation, and the gripper's command."""
 
 
-_GRIPPER = re.compile(
-    r"gripper(?:[._/ -]?(?:pos|position|qpos|opening|width|joint|target|command|cmd|state|action|\d+))*"
-)
+_QUANTITIES = "pos|position|qpos|opening|width|joint|target|command|cmd|state|action"
+_GRIPPER = re.compile(rf".*gripper(?:[._/ -]?(?:{_QUANTITIES}|\d+))*")
 
 
 def is_gripper(name: str) -> bool:
     """Whether a number's name says that it is a gripper: ``gripper``, ``gripper.pos``, ``main_gripper``, ``left_gripper.pos``."""
-    found = list(_GRIPPER.finditer(name.lower()))
-    return bool(found) and found[-1].end() == len(name)
+    return _GRIPPER.fullmatch(name.lower()) is not None
 
 
 def gripper_places(names: Sequence[str]) -> tuple[int, ...]:

@@ -160,11 +160,11 @@ def read_episode(foreign: Foreign, episode: ForeignEpisode, record: EpisodeRecor
     state, action = (numbers(table, parts, where) for parts in (meaning.state, meaning.action))
     action = in_robots_numbers(action, meaning.gripper, meaning.robot.actions)
     command = numbers(table, meaning.command, where) if meaning.command else _command(state, action, meaning)
-    zeros = np.zeros(episode.rows)
-    flags = _scalars(table, meaning.success, episode.file) if is_feature(meaning.success) else zeros
-    if record.success and not is_feature(meaning.success):
-        flags[-1] = 1  # somebody says so of the whole episode: its end fulfils the task
-    contact = _scalars(table, meaning.contact, episode.file) if meaning.contact else zeros
+    contact = _scalars(table, meaning.contact, episode.file) if meaning.contact else np.zeros(episode.rows)
+    if is_feature(meaning.success):
+        flags = _scalars(table, meaning.success, episode.file)
+    else:  # somebody says it of the whole episode: its end fulfils the task
+        flags = np.arange(episode.rows) == (episode.rows - 1 if record.success else -1)
     before = meaning.observed == BEFORE
     made = Episode(
         frames=_frames(foreign, episode, table),

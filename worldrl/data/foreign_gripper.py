@@ -21,6 +21,8 @@ SETTLED, APART_M = 5, 0.005
 """Rows after which the fingers have followed their command, and the least difference of their openings that tells (m)."""
 SLACK = 0.05
 """How far numbers of a gripper may lie outside [0, 1] and still be taken for 0 closed and 1 open."""
+MOVING, IDLE = 0.02, 0.1
+"""Least motion of a gripper, and least share of its numbers, that is not taken for noise."""
 
 Ends = tuple[tuple[float, float], ...]
 """A recorded number for open and one for closed, of each gripper."""
@@ -76,22 +78,41 @@ def plain_ends(ends: Ends, names: tuple[str, ...]) -> dict[str, Any]:
     return {names[place]: pair for place, pair in zip(gripper_places(names), pairs, strict=True)}
 
 
+def needs_ends(column: NDArray[np.float32]) -> bool:
+    """Whether numbers of a gripper are not 0 closed and 1 open: outside [0, 1], or moving on one side of the middle.
+
+    Args:
+        column: all rows ``[n]`` of a gripper's recorded targets.
+    """
+    least, greatest = float(column.min()), float(column.max())
+    moves = greatest - least > max(MOVING, IDLE * max(abs(least), abs(greatest)))
+    return least < -SLACK or greatest > 1 + SLACK or (moves and not least < 0.5 < greatest)
+
+
 def data_ends(action: NDArray[np.float32], places: tuple[int, ...]) -> Ends | None:
-    """Take the ends from the data, the larger number for open; None where every number lies in [0, 1] as it is.
+    """Take the ends from the data, the larger number for open; None where the numbers are 0 closed and 1 open as they are.
 
     Args:
         action: all rows ``[n, A]``.
         places: of the grippers.
     """
-    columns = action[:, list(places)].astype(np.float64)
-    if not places or (columns.min() >= -SLACK and columns.max() <= 1 + SLACK):
+    if not any(needs_ends(action[:, place]) for place in places):
         return None
-    pairs: list[tuple[float, float]] = []
-    for column in columns.T:
-        unit = 10.0 ** np.floor(np.log10(max(np.ptp(column), 1.0)) - 1)
-        low, high = np.floor(column.min() / unit) * unit, np.ceil(column.max() / unit) * unit
-        pairs.append((round(float(high if high > low else low + unit), 6), round(float(low), 6)))
-    return tuple(pairs)
+    return tuple(_column_ends(action[:, place].astype(np.float64)) for place in places)
+
+
+def _column_ends(column: NDArray[np.float64]) -> tuple[float, float]:
+    """Least and greatest number, rounded outwards; 0 is the other end of a gripper that never moves."""
+    least, greatest = float(column.min()), float(column.max())
+    if greatest - least <= IDLE * max(abs(least), abs(greatest)):
+        least, greatest = min(least, 0.0), max(greatest, 0.0)
+    if least == greatest:
+        return 1.0, 0.0
+    digits = 1 - int(np.floor(np.log10(greatest - least)))
+    unit = 10.0**-digits
+    return round(float(np.ceil(greatest / unit)) * unit, max(0, digits)), round(
+        float(np.floor(least / unit)) * unit, max(0, digits)
+    )
 
 
 def in_robots_numbers(values: NDArray[np.float32], ends: Ends | None, spec: ActionSpec) -> NDArray[np.float32]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.actions import gripper_places, joint_targets
 from worldrl.core.embodiment import JOINTS, JointEmbodiment
-from worldrl.data.foreign_gripper import SLACK, Ends, data_ends, in_robots_numbers
+from worldrl.data.foreign_gripper import SLACK, Ends, data_ends, in_robots_numbers, needs_ends
 from worldrl.data.foreign_rows import Sample
 
 MARGIN = 1.1
@@ -80,9 +80,12 @@ def joint_faults(robot: JointEmbodiment, sample: Sample, ends: Ends | None, *, d
     faults: list[str] = []
     for place in grippers:
         name, found = robot.names[place], f"[{low[place]:.6g}, {high[place]:.6g}]"
-        if low[place] < -SLACK or high[place] > 1 + SLACK:
-            told = "with the stated ends they are" if ends else "in the data they are"
-            faults.append(f"numbers of {name} must lie in [0 closed, 1 open], {told} {found}")
+        if ends is None and needs_ends(mapped[:, place]):
+            faults.append(
+                f"which numbers of {name} are open and closed is unknown: 1 and 0 they are not, the data have {found}"
+            )
+        elif low[place] < -SLACK or high[place] > 1 + SLACK:
+            faults.append(f"numbers of {name} must lie in [0 closed, 1 open], with the stated ends they are {found}")
         elif ends and (robot.low[place] < -1 or robot.high[place] > 2):
             faults.append(
                 f"{name} is mapped to [0 closed, 1 open], robot says [{robot.low[place]:g}, {robot.high[place]:g}]"
