@@ -106,7 +106,7 @@ def test_the_json_of_the_first_error_opens_the_folder_and_every_target_is_follow
     assert "nothing says which episodes succeeded" in message
     data = write(folder, stated)
     assert data.cameras == ("scene", "wrist")
-    assert data.image_size == (min(SIZE, *options.get("size", (24, 32))),) * 2
+    assert data.image_size == options.get("size", (SIZE, SIZE))
     for episode in data:
         start, action = (torch.from_numpy(x) for x in (episode.command[:1], episode.action[None]))
         followed = integrate_commands(data.embodiment, start, action)[0].numpy()
@@ -151,7 +151,9 @@ def test_a_stated_robot_that_contradicts_the_rows_is_refused_with_one_that_does_
     ):
         with pytest.raises(SettingError, match=problem):
             write(folder, {**stated, "robot": {**robot, **change}})
-        assert write(folder, asked(folder)[1])[0].actions.grippers == (5,)
+        again = asked(folder)[1]
+        assert again["gripper"] == stated["gripper"]
+        assert write(folder, again)[0].actions.grippers == (5,)
     with pytest.raises(SettingError, match=r"which numbers of gripper\.pos are open and closed"):
         write(folder, {key: value for key, value in stated.items() if key != "gripper"})
     assert asked(folder)[1]["gripper"] == stated["gripper"]

@@ -63,7 +63,8 @@ def read_image_size(
     sizes = sorted({folder.features[name].image_size for name in cameras.values()})
     given = stated.get("image_size")
     if given is None:
-        side = min(SIZE, *sizes[0])
+        square = len(sizes) == 1 and sizes[0][0] == sizes[0][1]
+        side = min(SIZE, sizes[0][0]) if square else SIZE
         draft.entries["image_size"] = [side, side]
         if len(sizes) > 1:
             draft.ask(f"images have several sizes, {sizes}")

@@ -65,49 +65,51 @@ def largest_changes(sample: Sample, ends: Ends | None, names: tuple[str, ...]) -
     return np.abs(changes).max(axis=0)
 
 
+def gripper_faults(robot: JointEmbodiment, sample: Sample, ends: Ends | None) -> list[str]:
+    """Say which grippers' numbers are not 0 closed and 1 open.
+
+    Args:
+        robot: as stated.
+        sample: all rows.
+        ends: as stated; None where none are.
+    """
+    mapped, faults = in_robots_numbers(sample.action, ends, robot.actions), list[str]()
+    for place in robot.actions.grippers:
+        name, column = robot.names[place], mapped[:, place]
+        found = f"[{column.min():.6g}, {column.max():.6g}]"
+        if ends is None and needs_ends(column):
+            faults.append(
+                f"which numbers of {name} are open and closed is unknown: 1 and 0 they are not, the data have {found}"
+            )
+        elif column.min() < -SLACK or column.max() > 1 + SLACK:
+            faults.append(f"numbers of {name} must lie in [0 closed, 1 open], with the stated ends they are {found}")
+    return faults
+
+
 def joint_faults(robot: JointEmbodiment, sample: Sample, ends: Ends | None, *, derived: bool) -> list[str]:
     """Say in what a stated robot contradicts the data.
 
     Args:
         robot: as stated.
         sample: all rows.
-        ends: as stated; None where none are.
+        ends: as stated, and not at fault; None where none are.
         derived: the command is the last target, so it must be reached within a row.
     """
-    grippers = list(robot.actions.grippers)
     mapped = in_robots_numbers(sample.action, ends, robot.actions)
-    low, high = mapped.min(axis=0), mapped.max(axis=0)
-    faults: list[str] = []
-    for place in grippers:
-        name, found = robot.names[place], f"[{low[place]:.6g}, {high[place]:.6g}]"
-        if ends is None and needs_ends(mapped[:, place]):
-            faults.append(
-                f"which numbers of {name} are open and closed is unknown: 1 and 0 they are not, the data have {found}"
-            )
-        elif low[place] < -SLACK or high[place] > 1 + SLACK:
-            faults.append(f"numbers of {name} must lie in [0 closed, 1 open], with the stated ends they are {found}")
-        elif ends and (robot.low[place] < -1 or robot.high[place] > 2):
-            faults.append(
-                f"{name} is mapped to [0 closed, 1 open], robot says [{robot.low[place]:g}, {robot.high[place]:g}]"
-            )
-    beyond = [
-        i for i in range(len(low)) if i not in grippers and not robot.low[i] <= low[i] <= high[i] <= robot.high[i]
-    ]
-    beyond += [i for i in grippers if not faults and not robot.low[i] <= low[i] <= high[i] <= robot.high[i]]
-    for i in beyond[:1]:
-        faults.append(
-            f"robot says {robot.names[i]} lies in [{robot.low[i]:g}, {robot.high[i]:g}], "
-            f"its targets reach [{low[i]:.6g}, {high[i]:.6g}]"
-        )
-    if derived and not faults:
-        needed = largest_changes(sample, ends, robot.names) * robot.control_hz
-        slow = [i for i, speed in enumerate(robot.max_speed) if needed[i] > speed]
-        for i in slow[:1]:
-            faults.append(
-                f"recorded targets of {robot.names[i]} change by up to {needed[i]:.6g} per second, robot.max_speed allows "
-                f"{robot.max_speed[i]:g}, so imagination could not follow them"
-            )
-    return faults
+    for i, (low, high) in enumerate(zip(robot.low, robot.high, strict=True)):
+        name, least, greatest = robot.names[i], mapped[:, i].min(), mapped[:, i].max()
+        if not low <= least <= greatest <= high:
+            return [f"robot says {name} lies in [{low:g}, {high:g}], its targets reach [{least:.6g}, {greatest:.6g}]"]
+        if ends and i in robot.actions.grippers and (low < -1 or high > 2):
+            return [f"{name} is mapped to [0 closed, 1 open], robot says [{low:g}, {high:g}]"]
+    needed = largest_changes(sample, ends, robot.names) * robot.control_hz if derived else np.zeros(len(robot.names))
+    for name, speed, needs in zip(robot.names, robot.max_speed, needed, strict=True):
+        if needs > speed:
+            return [
+                f"recorded targets of {name} change by up to {needs:.6g} per second, robot.max_speed allows {speed:g}, so "
+                "imagination could not follow them"
+            ]
+    return []
 
 
 def looks_like_changes(sample: Sample) -> bool:

@@ -13,7 +13,7 @@ from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment, embodiment_f
 from worldrl.core.errors import SettingError
 from worldrl.data.foreign_folder import ForeignFolder
 from worldrl.data.foreign_gripper import Ends, libero_ends, plain_ends, read_ends
-from worldrl.data.foreign_joints import describe_joints, ends_for, joint_faults, looks_like_changes
+from worldrl.data.foreign_joints import describe_joints, ends_for, gripper_faults, joint_faults, looks_like_changes
 from worldrl.data.foreign_libero import has_libero_numbers, libero_doubts
 from worldrl.data.foreign_rows import SAMPLE_ROWS, Sample
 from worldrl.data.foreign_stated import Columns, Draft, by_name, labels_of, read_columns_of, unclear, wrong
@@ -111,14 +111,17 @@ def _held_against_rows(folder: ForeignFolder, body: Body, draft: Draft) -> Body:
     sample = Sample.read(folder, body.state, body.action)
     if looks_like_changes(sample):
         draft.assume("actions are joint targets, though they do not follow the measured numbers (robot.kind: 'joints')")
-    faults = joint_faults(robot, sample, body.gripper, derived=not body.command)
+    about_ends = gripper_faults(robot, sample, body.gripper)
+    faults = about_ends or joint_faults(robot, sample, body.gripper, derived=not body.command)
     for fault in faults:
         draft.ask(fault)
-    ends = (ends_for(robot.names, sample) if faults else None) or body.gripper
+    ends = ends_for(robot.names, sample) if about_ends else body.gripper
     if faults:
         draft.entries["robot"] = describe_joints(robot.names, sample, ends, folder.fps)
     if ends is not None:
         draft.entries["gripper"] = plain_ends(ends, robot.names)
+    elif about_ends:
+        draft.entries.pop("gripper", None)
     return body
 
 
