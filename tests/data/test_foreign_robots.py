@@ -164,6 +164,14 @@ def test_a_stated_robot_that_contradicts_the_rows_is_refused_with_one_that_does_
     assert asked(folder)[1]["gripper"] == stated["gripper"]
 
 
+def test_ends_between_which_a_gripper_never_changes_sides_are_taken_but_not_in_silence(recorded):
+    folder = recorded()
+    data = write(folder, {**asked(folder)[1], "gripper": {"open": 100, "closed": 0}})
+    assert any(
+        "gripper.pos stays on one side of the middle" in text for text in data.records[0].meta["lerobot"]["assumed"]
+    )
+
+
 # --- names ---
 
 

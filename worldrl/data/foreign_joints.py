@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from worldrl.core.actions import gripper_places, joint_targets
 from worldrl.core.embodiment import JOINTS, JointEmbodiment
 from worldrl.data.foreign_gripper import SLACK, Ends, data_ends, in_robots_numbers, needs_ends
-from worldrl.data.foreign_rows import Sample
+from worldrl.data.foreign_sample import Sample
 
 MARGIN = 1.1
 """Proposed speeds are this many times the data's."""
@@ -84,6 +84,17 @@ def gripper_faults(robot: JointEmbodiment, sample: Sample, ends: Ends | None) ->
         elif column.min() < -SLACK or column.max() > 1 + SLACK:
             faults.append(f"numbers of {name} must lie in [0 closed, 1 open], with the stated ends they are {found}")
     return faults
+
+
+def one_sided(robot: JointEmbodiment, sample: Sample, ends: Ends | None) -> list[str]:
+    """Names of grippers that move and never cross the middle of their stated ends; none where no ends are stated."""
+    mapped = in_robots_numbers(sample.action, ends, robot.actions)
+    found = [place for place in robot.actions.grippers if ends is not None and needs_ends(mapped[:, place])]
+    return [
+        robot.names[place]
+        for place in found
+        if mapped[:, place].min() >= -SLACK and mapped[:, place].max() <= 1 + SLACK
+    ]
 
 
 def joint_faults(robot: JointEmbodiment, sample: Sample, ends: Ends | None, *, derived: bool) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from worldrl.core.embodiment import COMMAND_NAMES, STATE_NAMES
-from worldrl.data.foreign_rows import Sample
+from worldrl.data.foreign_sample import Sample
 from worldrl.workers.libero_facts import POSITION_SCALE
 
 FINGER_M, OPPOSITE_M = 0.05, 0.02

@@ -13,9 +13,16 @@ from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment, embodiment_f
 from worldrl.core.errors import SettingError
 from worldrl.data.foreign_folder import ForeignFolder
 from worldrl.data.foreign_gripper import Ends, libero_ends, plain_ends, read_ends
-from worldrl.data.foreign_joints import describe_joints, ends_for, gripper_faults, joint_faults, looks_like_changes
+from worldrl.data.foreign_joints import (
+    describe_joints,
+    ends_for,
+    gripper_faults,
+    joint_faults,
+    looks_like_changes,
+    one_sided,
+)
 from worldrl.data.foreign_libero import has_libero_numbers, libero_doubts
-from worldrl.data.foreign_rows import SAMPLE_ROWS, Sample
+from worldrl.data.foreign_sample import SAMPLE_ROWS, Sample
 from worldrl.data.foreign_stated import Columns, Draft, by_name, labels_of, read_columns_of, unclear, wrong
 from worldrl.data.lerobot_format import COMMAND, ROBOT_TYPE
 from worldrl.data.libero_robot import libero_embodiment
@@ -118,6 +125,8 @@ def _held_against_rows(folder: ForeignFolder, body: Body, draft: Draft) -> Body:
     ends = ends_for(robot.names, sample) if about_ends else body.gripper
     if faults:
         draft.entries["robot"] = describe_joints(robot.names, sample, ends, folder.fps)
+    for name in one_sided(robot, sample, body.gripper):
+        draft.assume(f"{name} stays on one side of the middle of its stated ends, so it never opens or never closes")
     if ends is not None:
         draft.entries["gripper"] = plain_ends(ends, robot.names)
     elif about_ends:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from worldrl.core.embodiment import Embodiment, quaternion_from_rotvec, quaternion_product, rotvec_from_quaternion
-from worldrl.data.foreign_rows import Sample
+from worldrl.data.foreign_sample import Sample
 
 MOVING = 0.1
 """Least length of an action by which a scale is measured."""

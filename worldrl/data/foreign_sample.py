@@ -46,8 +46,8 @@ class Sample:
             episode, frame = (np.array(table[name].to_pylist(), np.int64) for name in table.column_names[:2])
             order = np.lexsort((frame, episode))
             order = order[np.isin(episode[order], known)]
-            values = (numbers(table, columns, str(file))[order] for columns in (state, action))
-            parts.append((*values, episode[order]))
+            measured, told = (numbers(table, columns, str(file))[order] for columns in (state, action))
+            parts.append((measured, told, episode[order]))
             if limit is not None and sum(len(rows) for rows, _, _ in parts) >= limit:
                 break
         return cls(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
