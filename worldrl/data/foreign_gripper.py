@@ -126,17 +126,6 @@ def in_robots_numbers(values: NDArray[np.float32], ends: Ends | None, spec: Acti
     return mapped
 
 
-def in_recorded_numbers(values: NDArray[np.float32], ends: Ends | None, spec: ActionSpec) -> NDArray[np.float32]:
-    """Undo :func:`in_robots_numbers`: the robot's own numbers of grippers, in values ``[..., A]``, as they were recorded."""
-    if ends is None:
-        return values
-    mapped, grippers = values.copy(), list(spec.grippers)
-    opened, closed = np.array(ends, np.float32).T
-    share = (values[..., grippers] - spec.gripper_open) / (spec.gripper_closed - spec.gripper_open)
-    mapped[..., grippers] = opened + share * (closed - opened)
-    return mapped
-
-
 # --- LIBERO's, which its fingers tell ---
 
 

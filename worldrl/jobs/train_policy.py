@@ -91,7 +91,7 @@ def require_size(settings: TrainPolicySettings, datasets: Sequence[EpisodeDatase
     for folder, dataset in zip(settings.data, datasets, strict=True):
         if dataset.image_size != (size, size):
             rows, columns = dataset.image_size
-            other = f"give model.image_size={rows}, or, of" if rows == columns else "policies look at square ones: of"
+            other = f"give model.image_size={rows}, or, of" if rows == columns else "a policy takes square images: of"
             raise SettingError(
                 f"data: the images in {folder} are {columns} by {rows} pixels, model.image_size is {size}; {other} "
                 f'an external dataset, write {{"image_size": [{size}, {size}]}} to its worldrl.json'

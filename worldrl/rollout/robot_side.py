@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from worldrl.core.actions import ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.typed import from_plain
-from worldrl.data.foreign_gripper import Ends, in_recorded_numbers, in_robots_numbers
+from worldrl.data.foreign_gripper import Ends, in_robots_numbers
 from worldrl.data.foreign_pictures import TURNS, fitted
 from worldrl.rollout.policy_folder import policy_facts
 
@@ -111,7 +111,13 @@ class RobotSide:
 
     def targets(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
         """Map a policy's actions ``[L, A]`` to the numbers that the robot takes."""
-        return in_recorded_numbers(action, self.ends, self.actions)
+        if self.ends is None:
+            return action
+        mapped, spec, grippers = action.copy(), self.actions, list(self.actions.grippers)
+        opened, closed = np.array(self.ends, np.float32).T
+        share = (action[..., grippers] - spec.gripper_open) / (spec.gripper_closed - spec.gripper_open)
+        mapped[..., grippers] = opened + share * (closed - opened)
+        return mapped
 
 
 def _names(told: Any) -> list[str]:
