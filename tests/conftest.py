@@ -552,7 +552,7 @@ def publish_lerobot() -> Callable[..., Path]:
     """Write a LeRobotDataset v3.0 folder as lerobot 0.4 lays it out, from columns by episode.
 
     ``files`` says how many episodes each data file holds, ``films`` each video file: the two are numbered apart. ``films`` None
-    keeps pictures in the rows.
+    keeps pictures in the rows. ``success`` is what ``worldrl.json`` says of it where no column does; None writes no such file.
     """
     import json
 
@@ -568,7 +568,7 @@ def publish_lerobot() -> Callable[..., Path]:
 
     def publish(
         folder: Path, episodes: list[dict[str, Any]], *, files: tuple[int, ...] = (), films: tuple[int, ...] | None = None,
-        fps: float = 10, info: dict[str, Any] | None = None,
+        fps: float = 10, info: dict[str, Any] | None = None, success: str | None = "every episode",
     ) -> Path:  # fmt: skip
         sentences = list(dict.fromkeys(episode["sentence"] for episode in episodes))
         names = [name for name in episodes[0] if name != "sentence"]
@@ -626,6 +626,8 @@ def publish_lerobot() -> Callable[..., Path]:
             "video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4" if films else None,
         }  # fmt: skip
         (folder / "meta/info.json").write_text(json.dumps(told | (info or {})))
+        if success is not None and not any(name.startswith("next.") for name in names):
+            (folder / "worldrl.json").write_text(json.dumps({"success": success}))
         return folder
 
     return publish

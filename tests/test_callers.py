@@ -25,6 +25,8 @@ LIBRARY = {
     # For people with a damaged dataset: error messages name them.
     "worldrl.data.check",
     "worldrl.data.lerobot_writer:finalize_dataset",
+    # For people whose program moves a real robot: docs/guide/lerobot-datasets.md shows it.
+    "worldrl.rollout.robot_side",
 }
 """Documented for users of the library, without a caller of our own; a module, or ``module:name``."""
 

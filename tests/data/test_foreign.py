@@ -14,7 +14,7 @@ import pytest
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.data.dataset import EpisodeDataset, assumed
-from worldrl.data.foreign_robot import measured_gripper
+from worldrl.data.foreign_gripper import measured_gripper
 from worldrl.data.libero_robot import libero_embodiment
 from worldrl.workers.libero_observation import command_vector, robot_observation
 
@@ -34,7 +34,7 @@ def folder(tmp_path, demos, publish_lerobot):
 
 
 def say(folder, **stated):
-    (folder / "worldrl.json").write_text(json.dumps(stated))
+    (folder / "worldrl.json").write_text(json.dumps({"success": "every episode"} | stated))
     return EpisodeDataset.open(folder)
 
 
@@ -74,7 +74,6 @@ def test_an_action_leads_from_its_row_to_the_next_and_the_command_is_the_measure
 def test_what_is_assumed_is_said_and_kept(folder, capsys):
     data, said = EpisodeDataset.open(folder), capsys.readouterr().err
     for word in (
-        "every episode succeeded",
         "20 a second, though info.json says 10 fps",
         "-1 opens and 1 closes",
         "LIBERO's, by",
@@ -123,7 +122,7 @@ def test_fingers_that_do_not_tell_are_no_guess(tmp_path, demos, publish_lerobot)
 
     folder = publish_lerobot(tmp_path / "open", changed(demos, action=open_only))
     with pytest.raises(
-        SettingError, match=r"which gripper command closes .*\{\"gripper\": \{\"open\": -1, \"closed\": 1\}\}"
+        SettingError, match=r"which gripper command closes .*\"gripper\": \{\"open\": -1\.0, \"closed\": 1\.0\}"
     ):
         EpisodeDataset.open(folder)
     np.testing.assert_array_equal(say(folder, gripper={"open": -1, "closed": 1})[0].action[:, 6], -1)
@@ -200,12 +199,13 @@ def test_joints_hold_the_target_before_and_need_their_success_said(tmp_path, pub
         "action": np.abs(demo["action"][:, :size]),
         "observation.images.head": demo[SCENE],
     }
-    folder = publish_lerobot(tmp_path / "joints", [columns], fps=30)
+    folder = publish_lerobot(tmp_path / "joints", [columns], fps=30, success=None)
     with pytest.raises(SettingError, match=r"the robot is unknown .*\"kind\": \"joints\""):
         EpisodeDataset.open(folder)
-    robot = JointEmbodiment(("a", "b", "left_gripper"), (0,) * size, (2,) * size, (3,) * size, 30).to_json()
+    robot = JointEmbodiment(("a", "b", "left_gripper"), (0,) * size, (2,) * size, (60,) * size, 30).to_json()
+    (folder / "worldrl.json").write_text(json.dumps({"robot": robot, "cameras": {"head": "observation.images.head"}}))
     with pytest.raises(SettingError, match="nothing says which episodes succeeded"):
-        say(folder, robot=robot, cameras={"head": "observation.images.head"})
+        EpisodeDataset.open(folder)
     with pytest.raises(SettingError, match="robot must be of control_hz 30"):
         say(folder, robot=robot | {"control_hz": 50})
     stated = {"cameras": {"head": "observation.images.head"}, "success": "every episode"}
@@ -362,6 +362,6 @@ def test_the_fingerprint_knows_meaning_and_files(folder):
     before = EpisodeDataset.open(folder).fingerprint
     assert EpisodeDataset.open(folder).fingerprint == before
     assert say(folder, pictures="turned").fingerprint != before
-    (folder / "worldrl.json").unlink()
+    say(folder)
     rewrite(folder / DATA, lambda table: table.append_column("more", pa.array([0.0] * table.num_rows)))
     assert EpisodeDataset.open(folder).fingerprint != before

@@ -32,7 +32,7 @@ def published(tmp_path, fake_libero, publish_lerobot):
             for episode in episodes
         ]
         publish_lerobot(tmp_path / name, columns, fps=20)
-        stated = {"robot": "libero", "gripper": {"open": -1, "closed": 1}}
+        stated = {"robot": "libero", "gripper": {"open": -1, "closed": 1}, "success": "every episode"}
         (tmp_path / name / "worldrl.json").write_text(json.dumps(stated))
         return tmp_path / name
 

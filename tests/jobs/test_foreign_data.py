@@ -19,20 +19,20 @@ def run(command, folder, run_dir, *tokens):
 
 
 def test_a_policy_is_cloned_from_it_and_the_result_says_what_was_assumed(tmp_path, folder, capsys):
-    (folder / "worldrl.json").unlink(missing_ok=True)
+    (folder / "worldrl.json").write_text('{"success": "every episode"}')
     assert run("train-policy", folder, tmp_path / "run", "model.image_size=16") == 2
     said = capsys.readouterr().err
     assert "32 by 32 pixels, model.image_size is 16; give model.image_size=32, or" in said
-    assert "assumed: every episode succeeded at its last frame" in said
-    (folder / "worldrl.json").write_text('{"image_size": 16}')
+    assert "assumed: a row shows what its action was decided on" in said
+    (folder / "worldrl.json").write_text('{"image_size": 16, "success": "every episode"}')
     assert run("train-policy", folder, tmp_path / "run", "model.image_size=16", "training.steps=4") == 0
     metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
     assert metrics["episodes"] + metrics["held_out_episodes"] == 6
-    assert any("every episode succeeded" in text for text in metrics["assumed"])
+    assert any("its action was decided on" in text for text in metrics["assumed"])
 
 
 def test_a_world_model_learns_from_it(tmp_path, folder):
-    (folder / "worldrl.json").write_text('{"image_size": 64}')
+    (folder / "worldrl.json").write_text('{"image_size": 64, "success": "every episode"}')
     assert run("train-world-model", folder, tmp_path / "run", "start=scratch", "gates=warn") == 0
     metrics = json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]
     assert any("20 a second, though info.json says 10 fps" in text for text in metrics["assumed"])

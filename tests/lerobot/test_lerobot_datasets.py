@@ -46,6 +46,8 @@ def written(tmp_path_factory, demos):
     command = [python, str(Path(__file__).parent / "make_dataset.py"), str(folder / "arrays.npz"), str(folder / "sets")]
     made = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
+    for kind in ("image", "video"):
+        (folder / "sets" / kind / "worldrl.json").write_text('{"success": "every episode"}')
     return folder / "sets"
 
 
@@ -62,9 +64,9 @@ def test_what_lerobot_wrote_is_read_as_it_was(kind, written, demos):
             assert apart.max() <= (CODED if kind == "video" else 0)
             others = np.abs(episode.view(camera)[:-1].astype(float) - demo[feature][1:]).mean(axis=(1, 2, 3))
             assert others.min() > 2 * CODED  # a frame more or less would show
-    assert any("every episode succeeded" in text for text in assumed(data.records))
+    assert any("images are taken as they are" in text for text in assumed(data.records))
 
 
 def test_a_policy_is_trained_on_it(written, tmp_path):
-    (written / "video" / "worldrl.json").write_text('{"image_size": 64}')
+    (written / "video" / "worldrl.json").write_text('{"image_size": 64, "success": "every episode"}')
     assert main(["train-policy", "preset=tiny", f"data=[{written / 'video'}]", f"run_dir={tmp_path / 'policy'}"]) == 0

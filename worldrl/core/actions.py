@@ -13,7 +13,8 @@ Shapes legend: ``A`` numbers of an action, and of a command; ``G`` grippers, ``S
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -169,16 +170,29 @@ TOOL_ACTIONS = ActionSpec(
 """LIBERO's seven numbers in [-1, 1]: Δposition, Δrotation, and the gripper's command."""
 
 
+_QUANTITIES = "pos|position|qpos|opening|width|joint|target|command|cmd|state|action"
+_GRIPPER = re.compile(rf".*gripper(?:[._/ -]?(?:{_QUANTITIES}|\d+))*")
+
+
+def is_gripper(name: str) -> bool:
+    """Whether a number's name says that it is a gripper: ``gripper``, ``gripper.pos``, ``main_gripper``, ``left_gripper.pos``."""
+    return _GRIPPER.fullmatch(name.lower()) is not None
+
+
+def gripper_places(names: Sequence[str]) -> tuple[int, ...]:
+    """Which numbers are grippers, by their names."""
+    return tuple(place for place, name in enumerate(names) if is_gripper(name))
+
+
 def joint_targets(names: tuple[str, ...], low: tuple[float, ...], high: tuple[float, ...]) -> ActionSpec:
     """Describe absolute targets of joints (rad) and of grippers (0 closed to 1 open), which are told by their names.
 
     Args:
-        names: of the numbers; those that end in ``gripper`` are grippers.
+        names: of the numbers; :func:`is_gripper` says which are grippers.
         low: least value of each.
         high: greatest value of each.
     """
-    grippers = tuple(place for place, name in enumerate(names) if name.endswith("gripper"))
-    return ActionSpec(names, low, high, (True,) * len(names), grippers, 1.0, 0.0, 0.25)
+    return ActionSpec(names, low, high, (True,) * len(names), gripper_places(names), 1.0, 0.0, 0.25)
 
 
 def suite_actions(described: Mapping[str, Any]) -> ActionSpec:

@@ -9,7 +9,7 @@ has no frame depends on what a row pairs::
                                    a0  /   \ a1 /
 
 LIBERO's command is the measured pose with the last gripper command; that of joints is the target before, and at first the
-measured position. Contact of fingers is not recorded anywhere and is nowhere true.
+measured position. Contact of fingers is recorded by worldrl alone and is nowhere true of others.
 
 Shapes legend: ``N`` rows, ``T`` actions, ``V`` cameras, ``Y X`` pixels, ``A`` and ``S`` numbers of action and state.
 """
@@ -32,9 +32,11 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.log import console
 from worldrl.core.types import Episode
 from worldrl.data.foreign_folder import WHOLE, ForeignEpisode, ForeignFolder, read_columns, read_folder
-from worldrl.data.foreign_meaning import BEFORE, EVERY, NONE, Meaning, read_meaning
+from worldrl.data.foreign_gripper import in_robots_numbers
+from worldrl.data.foreign_meaning import BEFORE, Meaning, read_meaning
 from worldrl.data.foreign_pictures import filmed_pictures, fitted, stored_pictures
 from worldrl.data.foreign_stated import numbers
+from worldrl.data.foreign_success import is_feature, read_flags
 from worldrl.data.lerobot_format import DatasetHeader, EpisodeRecord, check_episode
 from worldrl.workers import libero_facts
 from worldrl.workers.libero_observation import command_vector, robot_observation
@@ -120,8 +122,8 @@ def successes(folder: ForeignFolder, meaning: Meaning) -> list[bool]:
     Raises:
         ArtefactError: a data file lacks the feature.
     """
-    if meaning.success in (EVERY, NONE):
-        return [meaning.success == EVERY] * len(folder.episodes)
+    if not is_feature(meaning.success):
+        return read_flags(folder, meaning.success).tolist()
     found = np.zeros(len(folder.episodes), np.bool_)
     for file in dict.fromkeys(episode.file for episode in folder.episodes):
         table = read_columns(file, ["episode_index", "frame_index", meaning.success])
@@ -156,11 +158,13 @@ def read_episode(foreign: Foreign, episode: ForeignEpisode, record: EpisodeRecor
     meaning, where = foreign.meaning, f"{episode.file}: episode {episode.index}"
     table = _rows(foreign, episode)
     state, action = (numbers(table, parts, where) for parts in (meaning.state, meaning.action))
-    action = _in_robots_numbers(action, meaning)
+    action = in_robots_numbers(action, meaning.gripper, meaning.robot.actions)
     command = numbers(table, meaning.command, where) if meaning.command else _command(state, action, meaning)
-    flags = (
-        np.zeros(episode.rows) if meaning.success in (EVERY, NONE) else _scalars(table, meaning.success, episode.file)
-    )
+    contact = _scalars(table, meaning.contact, episode.file) if meaning.contact else np.zeros(episode.rows)
+    if is_feature(meaning.success):
+        flags = _scalars(table, meaning.success, episode.file)
+    else:  # somebody says it of the whole episode: its end fulfils the task
+        flags = np.arange(episode.rows) == (episode.rows - 1 if record.success else -1)
     before = meaning.observed == BEFORE
     made = Episode(
         frames=_frames(foreign, episode, table),
@@ -168,7 +172,7 @@ def read_episode(foreign: Foreign, episode: ForeignEpisode, record: EpisodeRecor
         command=command,
         action=action[:-1] if before else action[1:],
         reward=_reward(flags > 0, meaning),
-        contact=np.zeros(episode.rows, np.bool_),
+        contact=contact > 0,
         terminated=record.terminated,
         truncated=record.truncated,
         instruction=record.instruction,
@@ -186,7 +190,7 @@ def _rows(foreign: Foreign, episode: ForeignEpisode) -> Any:
     meaning, features = foreign.meaning, foreign.folder.features
     parts = [part.feature for part in (*meaning.state, *meaning.action, *meaning.command)]
     parts += [name for name in meaning.cameras.values() if features[name].dtype == "image"]
-    parts += [] if meaning.success in (EVERY, NONE) else [meaning.success]
+    parts += [name for name in (meaning.success, meaning.contact) if name in features]
     columns = list(dict.fromkeys(["episode_index", "frame_index", "task_index", *parts]))
     table = read_columns(episode.file, columns, filters=[("episode_index", "=", episode.index)])
     frames, told = table["frame_index"].to_pylist(), set(table["task_index"].to_pylist())
@@ -226,20 +230,10 @@ def _require_size(picture: NDArray[np.uint8], size: Sequence[int], where: str) -
         raise ArtefactError(f"{where}: an image of {list(picture.shape[:2])} pixels, info.json says {list(size)}")
 
 
-def _in_robots_numbers(action: NDArray[np.float32], meaning: Meaning) -> NDArray[np.float32]:
-    """Map gripper numbers to the robot's own."""
-    if meaning.gripper is None:
-        return action
-    (opened, closed), spec = meaning.gripper, meaning.robot.actions
-    grippers, mapped = list(spec.grippers), action.copy()
-    share = (action[:, grippers] - opened) / (closed - opened)
-    mapped[:, grippers] = spec.gripper_open + share * (spec.gripper_closed - spec.gripper_open)
-    return mapped
-
-
 def _joints_in_robots_numbers(state: NDArray[np.float32], meaning: Meaning) -> NDArray[np.float32]:
     """Joints are measured in the numbers that they are commanded in; LIBERO's fingers are not."""
-    return _in_robots_numbers(state, meaning) if isinstance(meaning.robot, JointEmbodiment) else state
+    joints = isinstance(meaning.robot, JointEmbodiment)
+    return in_robots_numbers(state, meaning.gripper, meaning.robot.actions) if joints else state
 
 
 def _command(state: NDArray[np.float32], action: NDArray[np.float32], meaning: Meaning) -> NDArray[np.float32]:
@@ -255,8 +249,6 @@ def _command(state: NDArray[np.float32], action: NDArray[np.float32], meaning: M
 
 def _reward(flags: NDArray[np.bool_], meaning: Meaning) -> NDArray[np.float32]:
     """Rewards of the ``T`` kept actions from the flags of ``N`` rows."""
-    if meaning.success == EVERY:
-        flags = np.arange(len(flags)) == len(flags) - 1
     reward = flags[1:].copy() if meaning.observed != BEFORE else flags[:-1].copy()
     reward[-1] |= flags[-1]
     return reward.astype(np.float32)

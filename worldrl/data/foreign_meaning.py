@@ -1,23 +1,27 @@
-"""What the numbers of a foreign LeRobotDataset mean: stated in its ``worldrl.json``, recognised where it is LIBERO's.
+"""What the numbers of an external LeRobotDataset mean: stated in its ``worldrl.json``, recognised where it is LIBERO's.
 
 Every key of ``worldrl.json`` may be left out. What is not stated is recognised from the folder's own data or assumed, said
-once on the terminal, and kept in every episode's ``meta``; what cannot be told is an error with the line to write::
+once on the terminal, and kept in every episode's ``meta``; what is unknown is one error with the whole file to write::
 
     robot       "libero", or an embodiment (``core.embodiment``)
-    state       feature, or features one after another; "observation.state[0:6]" takes a part
+    state       feature, or features one after another; "observation.state[0:6]" takes a part,
+                "observation.state[gripper.pos]" one number by its name; numbers with the robot's names are ordered by them
     action      likewise
     command     likewise; left out it is LIBERO's measured pose, or the joints' last target
-    cameras     {"scene": feature, "wrist": feature}: names here to features there, the main camera under its own name
+    cameras     {"scene": feature, "wrist": feature}: names here to features there; the main camera is "scene", else "head",
+                and is camera 0 of an episode's frames wherever it stands here
     image_size  pixels that pictures are resized to: a number for square ones, else [rows, columns]
     pictures    "as they are", "turned" by 180 degrees, "flipped" (rows), "mirrored" (columns)
-    gripper     {"open": -1, "closed": 1}: an action's number for either
+    gripper     {"open": -1, "closed": 1}: an action's number for either; or such pairs by the grippers' names
     observed    "before" the row's action, or "after" it
-    success     a feature that is above 0 where the task is fulfilled, "every episode", or "no episode"
+    success     a feature that is above 0 where the task is fulfilled, "meta/episodes:COLUMN" of the episode table,
+                "every episode", or "no episode"
     tasks       {sentence: task name}: only episodes of these sentences are kept, under these names
 
 LIBERO's layout is recognised by what it measures, not by names, which differ between publishers: 8 numbers of state and 7 of
 action, the last two of the state a finger each, opposite and within 5 cm. Which gripper command closes is read off those
-fingers: publishers have -1 and 1, and 1 and 0, for open and closed.
+fingers: publishers have -1 and 1, and 1 and 0, for open and closed. A recording of worldrl that lerobot's tools edited has
+lost its journal and keeps its header beside the feature ``action``; that header is then what is stated.
 """
 
 from __future__ import annotations
@@ -27,17 +31,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from worldrl.core.embodiment import AnyEmbodiment
-from worldrl.core.errors import SettingError, nearest
-from worldrl.core.types import MAIN_CAMERAS
+from worldrl.core.errors import ArtefactError, SettingError, nearest
+from worldrl.core.jsonfile import read_json
+from worldrl.data.foreign_cameras import read_cameras, read_image_size
 from worldrl.data.foreign_folder import ForeignFolder
+from worldrl.data.foreign_gripper import Ends
 from worldrl.data.foreign_pictures import TURNS
-from worldrl.data.foreign_robot import Sample, read_command, read_gripper, read_robot, require_sizes
-from worldrl.data.foreign_stated import OURS, Columns, choice, read_columns_of, read_stated, unclear, wrong
-from worldrl.data.lerobot_format import camera_role
-from worldrl.data.libero_robot import libero_embodiment
+from worldrl.data.foreign_robot import read_body
+from worldrl.data.foreign_stated import OURS, Columns, Draft, choice, read_stated, wrong
+from worldrl.data.foreign_success import read_success
+from worldrl.data.lerobot_format import COMMAND, CONTACT, HEADER_COPY, IMAGE_PREFIX, SUCCESS, DatasetHeader
 
-EVERY, NONE, BEFORE, AFTER = "every episode", "no episode", "before", "after"
-SUCCESS, REWARD = "next.success", "next.reward"
+BEFORE, AFTER = "before", "after"
 
 
 @dataclass(frozen=True)
@@ -49,12 +54,13 @@ class Meaning:
         state: features of the measured numbers.
         action: features of the action.
         command: features of the command; empty where it follows from state or actions.
-        cameras: our name to feature, in the order of the episodes' cameras.
+        cameras: our name to feature, in the order of the episodes' cameras, the main one first.
         image_size: rows and columns (pixels).
         pictures: how they are turned.
-        gripper: an action's number for open and for closed; None where it is the robot's own.
+        gripper: recorded numbers for open and for closed, of each gripper; None where they are the robot's own.
         observed: ``before`` or ``after``.
-        success: feature, ``every episode`` or ``no episode``.
+        success: feature, column of the episode table, ``every episode`` or ``no episode``.
+        contact: feature that says when the fingers touch a task object; empty where none does.
         tasks: sentence to name; empty keeps all.
         assumed: what nobody stated, in sentences.
     """
@@ -66,20 +72,23 @@ class Meaning:
     cameras: Mapping[str, str]
     image_size: tuple[int, int]
     pictures: str
-    gripper: tuple[float, float] | None
+    gripper: Ends | None
     observed: str
     success: str
+    contact: str
     tasks: Mapping[str, str]
     assumed: tuple[str, ...]
 
     def told(self, folder: ForeignFolder) -> dict[str, Any]:
         """What an episode's ``meta`` keeps, as plain JSON values; the robot is in the dataset's header."""
+        ends = [list(pair) for pair in self.gripper or ()]
         return {
             "folder": folder.path.resolve().name,
             "fps": folder.fps,
             "cameras": dict(self.cameras),
+            "image_sizes": [list(folder.features[name].image_size) for name in self.cameras.values()],
             "pictures": self.pictures,
-            "gripper": list(self.gripper) if self.gripper else None,
+            "gripper": (ends[0] if len(ends) == 1 else ends) or None,
             "observed": self.observed,
             "success": self.success,
             "assumed": list(self.assumed),
@@ -93,32 +102,56 @@ def read_meaning(folder: ForeignFolder) -> Meaning:
         folder: its metadata.
 
     Raises:
-        SettingError: ``worldrl.json`` says something impossible, or something that it must say is missing.
+        SettingError: ``worldrl.json`` says something impossible, or something that it must say is missing; then the message
+            has a whole ``worldrl.json`` with which the folder opens.
         ArtefactError: it, or a data file, cannot be read.
     """
-    stated = read_stated(folder)
-    state, action = (read_columns_of(folder, stated, name) for name in ("state", "action"))
-    sample = Sample.read(folder, state, action)
-    assumed: list[str] = []
-    robot = read_robot(folder, stated, sample, assumed)
-    require_sizes(folder, robot, state, action)
-    cameras = _cameras(folder, stated)
-    return Meaning(
-        robot=robot,
-        state=state,
-        action=action,
-        command=read_command(folder, stated, robot),
+    own = stated_by_header(folder)
+    stated = {**own, **read_stated(folder)}
+    draft = Draft(dict(stated))
+    body = read_body(folder, stated, draft)
+    cameras = read_cameras(folder, stated, draft)
+    success = read_success(folder, stated, draft)
+    draft.entries |= {"cameras": cameras, "success": success}
+    meaning = Meaning(
+        robot=body.robot,
+        state=body.state,
+        action=body.action,
+        command=body.command,
         cameras=cameras,
-        image_size=_image_size(folder, stated, cameras),
-        pictures=choice(folder, stated, "pictures", tuple(TURNS), assumed, "images are taken as they are"),
-        gripper=read_gripper(folder, stated, robot, sample, assumed),
+        image_size=read_image_size(folder, stated, cameras, draft),
+        pictures=choice(folder, stated, "pictures", tuple(TURNS), draft, "images are taken as they are"),
+        gripper=body.gripper,
         observed=choice(
-            folder, stated, "observed", (BEFORE, AFTER), assumed, "a row shows what its action was decided on"
+            folder, stated, "observed", (BEFORE, AFTER), draft, "a row shows what its action was decided on"
         ),
-        success=_success(folder, stated, robot, assumed),
+        success=success,
+        contact=CONTACT if own and CONTACT in folder.features else "",
         tasks=_tasks(folder, stated),
-        assumed=tuple(assumed),
+        assumed=tuple(draft.assumed),
     )
+    draft.require_answers(folder)
+    return meaning
+
+
+def stated_by_header(folder: ForeignFolder) -> dict[str, Any]:
+    """What the header of a recording of worldrl says of a folder that lerobot's tools made from it; empty elsewhere.
+
+    Raises:
+        ArtefactError: the header is damaged.
+    """
+    entry = read_json(folder.info, error=ArtefactError)["features"].get("action", {})
+    if HEADER_COPY not in entry:
+        return {}
+    try:
+        header = DatasetHeader.from_json(entry[HEADER_COPY])
+    except (KeyError, TypeError, ValueError) as reason:
+        raise ArtefactError(f"{folder.info}: features.action.{HEADER_COPY} is damaged ({reason})") from reason
+    cameras = {name: IMAGE_PREFIX + name for name in header.cameras if IMAGE_PREFIX + name in folder.features}
+    columns = {"command": COMMAND, "success": SUCCESS}
+    kept = {key: name for key, name in columns.items() if name in folder.features}
+    told = {"robot": header.embodiment.to_json(), "pictures": "as they are", "observed": BEFORE, **kept}
+    return told | ({"cameras": cameras} if cameras else {})
 
 
 def _tasks(folder: ForeignFolder, stated: Mapping[str, Any]) -> dict[str, str]:
@@ -131,68 +164,3 @@ def _tasks(folder: ForeignFolder, stated: Mapping[str, Any]) -> dict[str, str]:
                 f"{folder.path / OURS}: tasks: no episode is about {sentence!r}{nearest(sentence, folder.sentences.values())}"
             )
     return tasks
-
-
-def _cameras(folder: ForeignFolder, stated: Mapping[str, Any]) -> dict[str, str]:
-    there = [name for name, feature in folder.features.items() if feature.is_picture]
-    if "cameras" not in stated:
-        roles = {name: camera_role(name, len(there)) for name in there}
-        found = {str(role): name for name, role in roles.items()}
-        if None in roles.values() or len(found) < len(there) or MAIN_CAMERAS[0] not in found:
-            line = f'{{"cameras": {{"scene": "{there[0] if there else "observation.images.image"}"}}}}'
-            raise unclear(folder, f"which camera is the main one is unknown; there are {there}", line)
-        return dict(sorted(found.items()))  # scene before wrist
-    cameras = stated["cameras"]
-    if not isinstance(cameras, dict) or not set(cameras) & set(MAIN_CAMERAS):
-        raise wrong(folder, "cameras", f"features by our names, one of them {' or '.join(MAIN_CAMERAS)}", cameras)
-    for name in cameras.values():
-        if name not in there:
-            raise SettingError(f"{folder.path / OURS}: cameras: no image feature {name!r}{nearest(str(name), there)}")
-    return cameras
-
-
-def _image_size(folder: ForeignFolder, stated: Mapping[str, Any], cameras: Mapping[str, str]) -> tuple[int, int]:
-    sizes = {folder.features[name].image_size for name in cameras.values()}
-    given = stated.get("image_size")
-    if given is None:
-        if len(sizes) > 1:
-            raise unclear(folder, f"images have several sizes, {sorted(sizes)}", '{"image_size": 256}')
-        return sizes.pop()
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
-        oblong = sorted(size for size in sizes if size[0] != size[1])
-        if oblong:
-            raise unclear(
-                folder,
-                f"images of {oblong[0]} pixels would be distorted to a square",
-                f'{{"image_size": [{given}, {given}]}}',
-            )
-        return given, given
-    if isinstance(given, list) and len(given) == 2 and all(isinstance(side, int) and side > 0 for side in given):
-        return given[0], given[1]
-    raise wrong(folder, "image_size", "a number of pixels, or [rows, columns]", given)
-
-
-def _success(folder: ForeignFolder, stated: Mapping[str, Any], robot: AnyEmbodiment, assumed: list[str]) -> str:
-    if "success" in stated:
-        given, flags = stated["success"], [f.name for f in folder.features.values() if f.shape == (1,)]
-        if given not in (EVERY, NONE, *flags):
-            raise wrong(
-                folder, "success", f"{EVERY!r}, {NONE!r}, or a feature of one number ({', '.join(flags)})", given
-            )
-        return str(given)
-    if SUCCESS in folder.features:
-        return SUCCESS
-    if REWARD in folder.features:
-        raise unclear(
-            folder,
-            f"{REWARD!r} is there and {SUCCESS!r} is not, so what counts as success is unclear",
-            f'{{"success": "{EVERY}"}}',
-        )
-    if robot != libero_embodiment():
-        raise unclear(
-            folder, f"nothing says which episodes succeeded: there is no {SUCCESS!r}", f'{{"success": "{EVERY}"}}'
-        )
-    assumed.append(
-        f"every episode succeeded at its last frame, as published demonstrations of LIBERO do: no field says it (success: {EVERY!r})"
-    )
-    return EVERY

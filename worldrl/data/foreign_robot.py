@@ -1,87 +1,102 @@
-"""Whose robot a foreign dataset shows, recognised or stated, and what its gripper's numbers mean.
+"""Whose robot an external dataset shows, recognised or stated, and which of its columns are that robot's numbers.
 
 Shapes legend: ``n`` rows looked at, ``S`` and ``A`` numbers of state and action.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from worldrl.core.embodiment import COMMAND_NAMES, STATE_NAMES, AnyEmbodiment, JointEmbodiment, embodiment_from_json
+from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment, embodiment_from_json
 from worldrl.core.errors import SettingError
-from worldrl.data.foreign_folder import ForeignFolder, read_columns
-from worldrl.data.foreign_stated import OURS, Columns, numbers, read_columns_of, unclear, wrong
+from worldrl.data.foreign_folder import ForeignFolder
+from worldrl.data.foreign_gripper import Ends, libero_ends, plain_ends, read_ends
+from worldrl.data.foreign_joints import (
+    describe_joints,
+    ends_for,
+    gripper_faults,
+    joint_faults,
+    looks_like_changes,
+    one_sided,
+)
+from worldrl.data.foreign_libero import has_libero_numbers, libero_doubts
+from worldrl.data.foreign_sample import SAMPLE_ROWS, Sample
+from worldrl.data.foreign_stated import Columns, Draft, by_name, labels_of, read_columns_of, unclear, wrong
+from worldrl.data.lerobot_format import COMMAND, ROBOT_TYPE
 from worldrl.data.libero_robot import libero_embodiment
+from worldrl.data.measured_tool import describe_tool
 
 LIBERO = "libero"
-FINGER_M, OPPOSITE_M = 0.05, 0.02
-"""Largest position of a LIBERO finger, and largest sum of the two (m), for the right one counts negative."""
-SETTLED, APART_M = 5, 0.005
-"""Rows after which the fingers have followed their command, and the least difference of their openings that tells (m)."""
-SAMPLE_ROWS = 4000
-"""Rows looked at to recognise a robot."""
 
 
 @dataclass(frozen=True)
-class Sample:
-    """State and action of some episodes: float32 ``[n, S]`` and ``[n, A]``."""
+class Body:
+    """A robot, and the columns that hold its numbers.
 
-    state: NDArray[np.float32]
-    action: NDArray[np.float32]
+    Attributes:
+        robot: whose actions these are.
+        state: features of the measured numbers, in the robot's order.
+        action: features of the action, likewise.
+        command: features of the command; empty where it follows from state or actions.
+        gripper: recorded numbers for open and for closed, of each gripper; None where they are the robot's own.
+    """
 
-    @classmethod
-    def read(cls, folder: ForeignFolder, state: Sequence[Columns], action: Sequence[Columns]) -> Sample:
-        """Read data files, the first ones, until there are :data:`SAMPLE_ROWS` rows."""
-        parts: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
-        for file in dict.fromkeys(episode.file for episode in folder.episodes):
-            table = read_columns(file, list(dict.fromkeys(part.feature for part in (*state, *action))))
-            parts.append((numbers(table, state, str(file)), numbers(table, action, str(file))))
-            if sum(len(rows) for rows, _ in parts) >= SAMPLE_ROWS:
-                break
-        return cls(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))
-
-    @property
-    def is_libero(self) -> bool:
-        """Whether these are LIBERO's sizes, and two opposite fingers end the state."""
-        if (self.state.shape[1], self.action.shape[1]) != (len(STATE_NAMES), len(COMMAND_NAMES)):
-            return False
-        left, right = self.state[:, 6], self.state[:, 7]
-        return bool(np.abs(left).max() < FINGER_M and np.abs(left + right).max() < OPPOSITE_M and np.ptp(left) > 0)
+    robot: AnyEmbodiment
+    state: tuple[Columns, ...]
+    action: tuple[Columns, ...]
+    command: tuple[Columns, ...] = ()
+    gripper: Ends | None = None
 
 
-def read_robot(folder: ForeignFolder, stated: Mapping[str, Any], sample: Sample, assumed: list[str]) -> AnyEmbodiment:
-    """Return the robot.
+def read_body(folder: ForeignFolder, stated: Mapping[str, Any], draft: Draft) -> Body:
+    """Return the robot and its columns.
 
     Args:
         folder: the metadata.
         stated: of ``worldrl.json``.
-        sample: by which LIBERO's is recognised.
-        assumed: receives what was.
+        draft: receives what was assumed, and what is unknown.
 
     Raises:
-        SettingError: it is not stated and not recognised, or no embodiment, or of another rate than the folder.
+        SettingError: what is stated is impossible, or no robot can be described by these numbers.
+        ArtefactError: a data file cannot be read.
     """
-    given = stated.get("robot")
-    if given is None and sample.is_libero:
-        assumed.append("the robot is LIBERO's, by 8 and 7 numbers and two opposite fingers (robot: 'libero')")
+    state, action = (read_columns_of(folder, stated, name) for name in ("state", "action"))
+    sample, given = Sample.read(folder, state, action, limit=SAMPLE_ROWS), stated.get("robot")
+    if given is None and has_libero_numbers(sample):
+        doubts = libero_doubts(folder.robot_type, sample)
         given = LIBERO
+        if folder.robot_type == ROBOT_TYPE:
+            return _lost_tool(folder, stated, Body(libero_embodiment(), state, action), draft)
+        if doubts:
+            draft.ask(f"{doubts}; whose robot it is must be said")
+        else:
+            draft.assume("the robot is LIBERO's, by 8 and 7 numbers and two opposite fingers (robot: 'libero')")
     if given is None:
-        raise unclear(
-            folder,
-            f"the robot is unknown (robot_type {folder.robot_type!r}, {sample.state.shape[1]} numbers of state, "
-            f"{sample.action.shape[1]} of action, not LIBERO's)",
-            _joints_line(folder, sample),
-        )
+        return _unknown(folder, stated, Body(libero_embodiment(), state, action), draft)
+    robot = _stated_robot(folder, given, draft)
+    draft.entries["robot"] = given
+    state, action = (
+        by_name(folder, key, parts, names)
+        for key, parts, names in (("state", state, robot.state_names), ("action", action, robot.actions.names))
+    )
+    body = Body(robot, state, action)
+    _require_sizes(folder, body)
+    command = read_command(folder, stated, robot)
+    if robot == libero_embodiment():
+        ends = libero_ends(folder, stated, sample.state, sample.action, draft)
+        return replace(body, command=command, gripper=ends)
+    ends = read_ends(folder, stated["gripper"], robot.actions.names) if "gripper" in stated else None
+    body = replace(body, command=command, gripper=ends)
+    return _held_against_rows(folder, body, draft) if isinstance(robot, JointEmbodiment) else body
+
+
+def _stated_robot(folder: ForeignFolder, given: Any, draft: Draft) -> AnyEmbodiment:
     if given == LIBERO:
         robot = libero_embodiment()
         if folder.fps != robot.control_hz:
-            assumed.append(
+            draft.assume(
                 f"rows are LIBERO's control steps, {robot.control_hz:g} a second, though info.json says {folder.fps:g} fps"
             )
         return robot
@@ -89,34 +104,121 @@ def read_robot(folder: ForeignFolder, stated: Mapping[str, Any], sample: Sample,
         robot = embodiment_from_json(given)
         robot.actions  # noqa: B018, its ranges are checked
     except (AttributeError, KeyError, TypeError, ValueError) as reason:
-        raise wrong(folder, "robot", f"'libero' or an embodiment ({reason!r})", given) from reason
+        raise wrong(folder, "robot", f"'libero' or an embodiment ({reason})", given) from reason
     if robot.control_hz != folder.fps:
         raise wrong(folder, "robot", f"of control_hz {folder.fps:g}, as info.json says fps: every row is a step", given)
     return robot
 
 
-def _joints_line(folder: ForeignFolder, sample: Sample) -> str:
-    """An embodiment of joint targets with the data's own ranges, to be corrected by who knows the robot."""
-    size = sample.action.shape[1]
-    low, high = (np.round(edge, 2).tolist() for edge in (sample.action.min(axis=0), sample.action.max(axis=0)))
-    labels = next(
-        (f.labels for f in folder.features.values() if len(f.labels) == size), tuple(f"joint_{i}" for i in range(size))
+def _held_against_rows(folder: ForeignFolder, body: Body, draft: Draft) -> Body:
+    """Compare a stated robot of joints with all rows, and describe it by them where it contradicts them."""
+    robot = body.robot
+    if not isinstance(robot, JointEmbodiment):
+        return body
+    sample = Sample.read(folder, body.state, body.action)
+    if looks_like_changes(sample):
+        draft.assume("actions are joint targets, though they do not follow the measured numbers (robot.kind: 'joints')")
+    about_ends = gripper_faults(robot, sample, body.gripper)
+    faults = about_ends or joint_faults(robot, sample, body.gripper, derived=not body.command)
+    for fault in faults:
+        draft.ask(fault)
+    ends = ends_for(robot.names, sample) if about_ends else body.gripper
+    if faults:
+        draft.entries["robot"] = describe_joints(robot.names, sample, ends, folder.fps)
+    for name in one_sided(robot, sample, body.gripper):
+        draft.assume(f"{name} stays on one side of the middle of its stated ends, so it never opens or never closes")
+    if ends is not None:
+        draft.entries["gripper"] = plain_ends(ends, robot.names)
+    elif about_ends:
+        draft.entries.pop("gripper", None)
+    return body
+
+
+def _unknown(folder: ForeignFolder, stated: Mapping[str, Any], body: Body, draft: Draft) -> Body:
+    """Ask for the robot, with joint targets as the data have them."""
+    size, measured = (sum(part.size for part in parts) for parts in (body.action, body.state))
+    about = f"(robot_type {folder.robot_type!r}, {measured} numbers of state, {size} of action, not LIBERO's)"
+    names = labels_of(folder, body.action) or tuple(f"joint_{i}" for i in range(size))
+    state = body.state
+    if measured != size:
+        known = set(names) <= set(labels_of(folder, state))
+        state = by_name(folder, "state", state, names) if known else _part_of(folder, state, size, about)
+        draft.entries["state"] = [_written(folder, part) for part in state]
+    sample = Sample.read(folder, state, body.action)
+    ends = read_ends(folder, stated["gripper"], names) if "gripper" in stated else ends_for(names, sample)
+    draft.ask(f"the robot is unknown {about}")
+    if looks_like_changes(sample):
+        draft.ask(
+            "the actions do not follow the measured numbers, so they are no joint targets, and changes are not read"
+        )
+    described = describe_joints(names, sample, ends, folder.fps)
+    draft.entries["robot"] = described
+    if ends is not None:
+        draft.ask("which numbers of the gripper are open and closed is unknown (the larger one is taken for open)")
+        draft.entries["gripper"] = plain_ends(ends, names)
+    command = read_command(folder, stated, embodiment_from_json(described))
+    return Body(embodiment_from_json(described), state, body.action, command, ends)
+
+
+def _part_of(folder: ForeignFolder, state: tuple[Columns, ...], size: int, about: str) -> tuple[Columns, ...]:
+    """Take the first numbers of a state that has more than the action."""
+    if sum(part.size for part in state) < size:
+        vectors = ", ".join(name for name, f in folder.features.items() if len(f.shape) == 1 and f.shape[0] >= size)
+        raise unclear(
+            folder,
+            f"the robot is unknown {about}, and the state has fewer numbers than the action; name a state with as many "
+            f"(features that have them: {vectors})",
+            f'{{"state": "{vectors.split(", ")[0]}"}}',
+        )
+    kept: list[Columns] = []
+    for part in state:
+        room = size - sum(one.size for one in kept)
+        kept += [replace(part, last=min(part.last, part.first + room))] if room else []
+    return tuple(kept)
+
+
+def _written(folder: ForeignFolder, part: Columns) -> str:
+    whole = (part.first, part.last) == (0, folder.features[part.feature].shape[0])
+    return part.feature if whole else f"{part.feature}[{part.first}:{part.last}]"
+
+
+def _lost_tool(folder: ForeignFolder, stated: Mapping[str, Any], body: Body, draft: Draft) -> Body:
+    """Ask for the robot of a recording of worldrl whose header is gone, as its commands show it."""
+    draft.ask(
+        f"robot_type {ROBOT_TYPE!r} says that worldrl recorded it, but the description of its robot is gone (an editing tool "
+        "rewrote info.json), and it is not LIBERO's"
     )
-    joints = {"kind": "joints", "names": list(labels), "low": low, "high": high, "max_speed": [3.0] * size}
-    return json.dumps({"robot": {**joints, "control_hz": folder.fps}})
+    if COMMAND not in folder.features and "command" not in stated:
+        raise unclear(
+            folder,
+            f"{draft.problems[-1]}; there is no {COMMAND!r} to read it from: edit a copy that keeps this column, or",
+            '{"robot": "the embodiment in meta/info.json of the original folder"}',
+        )
+    stated = {"command": COMMAND, **stated}
+    command = read_columns_of(folder, stated, "command")
+    robot = describe_tool(Sample.read(folder, command, body.action), folder.fps)
+    draft.entries |= {"robot": robot.to_json(), "command": stated["command"]}
+    return replace(body, robot=robot, command=command)
 
 
-def require_sizes(
-    folder: ForeignFolder, robot: AnyEmbodiment, state: Sequence[Columns], action: Sequence[Columns]
-) -> None:
+def _require_sizes(folder: ForeignFolder, body: Body) -> None:
     """Refuse a state or an action of another size than the robot's, with the line that takes a part."""
-    for key, parts, names in (("state", state, robot.state_names), ("action", action, robot.actions.names)):
+    robot = body.robot
+    for key, parts, names in (
+        ("state", body.state, robot.state_names),
+        ("action", body.action, robot.actions.names),
+    ):
         size = sum(part.size for part in parts)
-        if size != len(names):
+        if size > len(names):
             raise unclear(
                 folder,
                 f"{key} has {size} numbers, the robot {len(names)} ({', '.join(names)})",
                 f'{{"{key}": ["{parts[0].feature}[0:{len(names)}]"]}}',
+            )
+        if size < len(names):
+            raise SettingError(
+                f"{folder.info}: {key} has {size} numbers, the robot {len(names)} ({', '.join(names)}); "
+                f"name more columns as {key!r}, or another robot"
             )
 
 
@@ -127,73 +229,10 @@ def read_command(folder: ForeignFolder, stated: Mapping[str, Any], robot: AnyEmb
         SettingError: another robot's is not stated, or has another size.
     """
     if "command" in stated:
-        parts = read_columns_of(folder, stated, "command")
+        parts = by_name(folder, "command", read_columns_of(folder, stated, "command"), robot.command_names)
         if sum(part.size for part in parts) != len(robot.command_names):
             raise wrong(folder, "command", f"{len(robot.command_names)} numbers", stated["command"])
         return parts
     if isinstance(robot, JointEmbodiment) or robot == libero_embodiment():
         return ()
     raise unclear(folder, "what this robot was commanded is unknown", '{"command": "observation.command"}')
-
-
-def read_gripper(
-    folder: ForeignFolder, stated: Mapping[str, Any], robot: AnyEmbodiment, sample: Sample, assumed: list[str]
-) -> tuple[float, float] | None:
-    """Return an action's number for open and for closed: stated, or read off LIBERO's fingers; None of another robot.
-
-    Raises:
-        SettingError: not stated and not told by the fingers, or stated against them.
-    """
-    measured = measured_gripper(sample.state, sample.action) if robot == libero_embodiment() else None
-    if "gripper" in stated:
-        return _stated_gripper(folder, stated["gripper"], measured)
-    if robot != libero_embodiment():
-        return None  # the embodiment says what its grippers' numbers are
-    if measured is None:
-        raise unclear(
-            folder,
-            "the fingers do not show which gripper command closes (nothing is gripped, or they do not follow)",
-            '{"gripper": {"open": -1, "closed": 1}}',
-        )
-    assumed.append(f"gripper {measured[0]:g} opens and {measured[1]:g} closes, as the fingers show")
-    return measured
-
-
-def _stated_gripper(folder: ForeignFolder, given: Any, measured: tuple[float, float] | None) -> tuple[float, float]:
-    try:
-        opened, closed = float(given["open"]), float(given["closed"])
-    except (KeyError, TypeError, ValueError) as reason:
-        raise wrong(folder, "gripper", '{"open": number, "closed": number}', given) from reason
-    if opened == closed:
-        raise wrong(folder, "gripper", "two different numbers", given)
-    if measured is not None and (closed > opened) != (measured[1] > measured[0]):
-        raise SettingError(
-            f"{folder.path / OURS}: gripper says {opened:g} opens and {closed:g} closes, but the fingers do the opposite; "
-            f'write {{"gripper": {{"open": {measured[0]:g}, "closed": {measured[1]:g}}}}}'
-        )
-    return opened, closed
-
-
-def measured_gripper(state: NDArray[np.float32], action: NDArray[np.float32]) -> tuple[float, float] | None:
-    """Read off the fingers which gripper command opens and which closes.
-
-    Args:
-        state: ``[n, 8]``, the last two the fingers (m).
-        action: ``[n, 7]``, the last the command: two sides of [-1, 1], or of [0, 1].
-
-    Returns:
-        The numbers for open and for closed; None where the commands or the fingers do not tell.
-    """
-    command, opening = action[:, 6], state[:, 6] - state[:, 7]
-    ends = (0.0 if command.min() > -0.5 else -1.0), 1.0
-    if command.min() < ends[0] - 1e-3 or command.max() > ends[1] + 1e-3:
-        return None
-    high = command > sum(ends) / 2
-    same = (
-        np.lib.stride_tricks.sliding_window_view(high, SETTLED + 1) if len(high) > SETTLED else np.zeros((0, 1), bool)
-    )
-    last = opening[len(opening) - len(same) :]
-    up, down = last[same.all(axis=1)], last[~same.any(axis=1)]
-    if not len(up) or not len(down) or abs(up.mean() - down.mean()) < APART_M:
-        return None
-    return ends if down.mean() > up.mean() else (ends[1], ends[0])

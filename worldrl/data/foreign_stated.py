@@ -5,9 +5,10 @@ What each key means is written in ``foreign_meaning.py``.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.jsonfile import read_json
-from worldrl.data.foreign_folder import ForeignFolder
+from worldrl.data.foreign_folder import Feature, ForeignFolder
 
 OURS = "worldrl.json"
 KEYS = (
@@ -39,6 +40,39 @@ class Columns:
         return self.last - self.first
 
 
+@dataclass
+class Draft:
+    """What is found out about a folder while it is opened.
+
+    Attributes:
+        entries: of a ``worldrl.json`` that would say all of it: stated, found or guessed.
+        problems: what is unknown or contradictory; with one of them the folder does not open.
+        assumed: what nobody stated and is taken so, in clauses.
+    """
+
+    entries: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    assumed: list[str] = field(default_factory=list)
+
+    def ask(self, problem: str) -> None:
+        """Note something that the user has to say; its entry is a guess."""
+        self.problems.append(problem)
+
+    def assume(self, text: str) -> None:
+        """Note something that is taken so."""
+        self.assumed.append(text)
+
+    def require_answers(self, folder: ForeignFolder) -> None:
+        """Refuse a folder with problems, all at once, with the whole ``worldrl.json`` to write.
+
+        Raises:
+            SettingError: there is a problem.
+        """
+        if self.problems:
+            line = json.dumps({key: self.entries[key] for key in KEYS if key in self.entries}, ensure_ascii=False)
+            raise unclear(folder, "; ".join(self.problems), line)
+
+
 def read_stated(folder: ForeignFolder) -> dict[str, Any]:
     """Read ``worldrl.json``; empty where there is none.
 
@@ -55,8 +89,10 @@ def read_stated(folder: ForeignFolder) -> dict[str, Any]:
 
 
 def unclear(folder: ForeignFolder, problem: str, line: str) -> SettingError:
-    """Make the error that asks for a line of ``worldrl.json``."""
-    return SettingError(f"{folder.info}: {problem}; write it to {folder.path / OURS}, for example {line}")
+    """Make the error that asks for a line of ``worldrl.json``, whose guesses the user corrects."""
+    return SettingError(
+        f"{folder.info}: {problem}; write it to {folder.path / OURS} and correct what is guessed, for example {line}"
+    )
 
 
 def wrong(folder: ForeignFolder, key: str, rule: str, value: Any) -> SettingError:
@@ -65,11 +101,11 @@ def wrong(folder: ForeignFolder, key: str, rule: str, value: Any) -> SettingErro
 
 
 def choice(
-    folder: ForeignFolder, stated: Mapping[str, Any], key: str, valid: Sequence[str], assumed: list[str], usual: str
+    folder: ForeignFolder, stated: Mapping[str, Any], key: str, valid: Sequence[str], draft: Draft, usual: str
 ) -> str:
     """Return a stated choice; the first is usual, and assumed where none is stated."""
     if key not in stated:
-        assumed.append(f"{usual} ({key}: {valid[0]!r})")
+        draft.assume(f"{usual} ({key}: {valid[0]!r})")
         return valid[0]
     if stated[key] not in valid:
         raise wrong(folder, key, f"one of {', '.join(map(repr, valid))}", stated[key])
@@ -99,16 +135,54 @@ def read_columns_of(folder: ForeignFolder, stated: Mapping[str, Any], key: str) 
 
 
 def _part(folder: ForeignFolder, key: str, text: str) -> Columns:
-    match = re.fullmatch(r"([^\[\]]+)(?:\[(\d+):(\d+)\])?", text)
+    match = re.fullmatch(r"([^\[\]]+)(?:\[(?:(\d+):(\d+)|([^\[\]]+))\])?", text)
     name = match[1] if match else text
     feature = folder.features.get(name)
     if match is None or feature is None or feature.is_picture or len(feature.shape) != 1:
         vectors = [one.name for one in folder.features.values() if not one.is_picture]
         raise SettingError(f"{folder.path / OURS}: {key}: no feature {name!r} of numbers{nearest(name, vectors)}")
+    if match[4]:
+        return _labelled(folder, key, feature, match[4])
     first, last = (int(match[2]), int(match[3])) if match[2] else (0, feature.shape[0])
     if not 0 <= first < last <= feature.shape[0]:
         raise wrong(folder, key, f"a part of {name}'s {feature.shape[0]} numbers", text)
     return Columns(name, first, last)
+
+
+def _labelled(folder: ForeignFolder, key: str, feature: Feature, label: str) -> Columns:
+    """One number of a feature, by its own name."""
+    if feature.labels.count(label) != 1:
+        there = nearest(label, feature.labels) if feature.labels else "; info.json gives its numbers no names"
+        raise SettingError(f"{folder.path / OURS}: {key}: {feature.name} has no number {label!r}{there}")
+    place = feature.labels.index(label)
+    return Columns(feature.name, place, place + 1)
+
+
+def labels_of(folder: ForeignFolder, columns: Sequence[Columns]) -> tuple[str, ...]:
+    """Names of numbers side by side; empty where info.json does not name them all, or names one twice."""
+    found = [label for part in columns for label in folder.features[part.feature].labels[part.first : part.last]]
+    whole = len(found) == sum(part.size for part in columns) and len(set(found)) == len(found)
+    return tuple(found) if whole else ()
+
+
+def by_name(folder: ForeignFolder, key: str, columns: tuple[Columns, ...], names: Sequence[str]) -> tuple[Columns, ...]:
+    """Choose and order numbers by the robot's names, where the columns have those names; others stay as they are.
+
+    Raises:
+        SettingError: some of the robot's names are those of columns, others are not.
+    """
+    labels = labels_of(folder, columns)
+    known = set(labels) & set(names)
+    if not known or labels == tuple(names):
+        return columns
+    if missing := [name for name in names if name not in labels]:
+        raise SettingError(
+            f"{folder.path / OURS}: robot.names: {key} has no number {missing[0]!r}{nearest(missing[0], labels)}; "
+            f"its numbers are {', '.join(labels)}"
+        )
+    places = [(part.feature, place) for part in columns for place in range(part.first, part.last)]
+    chosen = (places[labels.index(name)] for name in names)
+    return tuple(Columns(feature, place, place + 1) for feature, place in chosen)
 
 
 def numbers(table: Any, columns: Sequence[Columns], where: str) -> NDArray[np.float32]:

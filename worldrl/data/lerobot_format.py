@@ -47,12 +47,18 @@ EPISODES_PATH = Path("meta/episodes/chunk-000/file-000.parquet")
 DATA_PATTERN = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 
 IMAGE_PREFIX = "observation.images."
+COMMAND, SUCCESS, CONTACT = "observation.command", "next.success", "contact"
+ROBOT_TYPE = "worldrl"
+"""``robot_type`` of ``info.json``."""
+HEADER_COPY = "worldrl"
+"""Key of the feature ``action`` in ``info.json`` with a copy of the header: lerobot's tools drop unknown keys of the file itself
+and keep those of a feature."""
 # "contact" without the prefix "observation.": lerobot makes a policy input of every such column, and contact is
 # known to the simulator only; its normaliser also refuses boolean inputs.
 SCALARS: dict[str, str] = {
-    "contact": "bool",
+    CONTACT: "bool",
     "next.reward": "float32",
-    "next.success": "bool",
+    SUCCESS: "bool",
     "is_last": "bool",
     "timestamp": "float32",
     "frame_index": "int64",
@@ -217,7 +223,7 @@ def feature_table(header: DatasetHeader) -> dict[str, dict[str, Any]]:
     robot = header.embodiment
     names = {
         "observation.state": robot.state_names,
-        "observation.command": robot.command_names,
+        COMMAND: robot.command_names,
         "action": robot.actions.names,
     }
     vectors = {k: {"dtype": "float32", "shape": [len(v)], "names": list(v)} for k, v in names.items()}

@@ -18,8 +18,10 @@ from worldrl.data.lerobot_format import (
     DATA_PATTERN,
     EPISODES_PATH,
     FILES_PER_CHUNK,
+    HEADER_COPY,
     INFO_PATH,
     LEROBOT_VERSION,
+    ROBOT_TYPE,
     STATS_PATH,
     TASKS_PATH,
     DatasetHeader,
@@ -61,9 +63,18 @@ def is_current(path: Path, expected: pa.Table | dict[str, Any]) -> bool:
     try:
         if isinstance(expected, pa.Table):
             return pq.read_table(path).equals(expected)
-        return json.loads(path.read_text(encoding="utf-8")) == expected
+        return json.loads(path.read_text(encoding="utf-8")) in (expected, _without_copy(expected))
     except (OSError, ValueError, pa.ArrowException):
         return False
+
+
+def _without_copy(content: dict[str, Any]) -> dict[str, Any]:
+    """``info.json`` as older versions wrote it; other files are as they are."""
+    if "action" not in content.get("features", {}):
+        return content
+    features = {name: {**entry} for name, entry in content["features"].items()}
+    features["action"].pop(HEADER_COPY, None)
+    return {**content, "features": features}
 
 
 def instructions(records: Sequence[EpisodeRecord]) -> list[str]:
@@ -72,10 +83,12 @@ def instructions(records: Sequence[EpisodeRecord]) -> list[str]:
 
 
 def info(header: DatasetHeader, records: Sequence[EpisodeRecord]) -> dict[str, Any]:
-    """Return ``info.json``; the key ``worldrl`` is ours, lerobot ignores it."""
+    """Return ``info.json``; the key ``worldrl`` and its copy are ours, lerobot ignores them."""
+    features, ours = feature_table(header), header.to_json()
+    features["action"] |= {HEADER_COPY: ours}
     return {
         "codebase_version": LEROBOT_VERSION,
-        "robot_type": "worldrl",
+        "robot_type": ROBOT_TYPE,
         "total_episodes": len(records),
         "total_frames": sum(record.rows for record in records),
         "total_tasks": len(instructions(records)),
@@ -86,8 +99,8 @@ def info(header: DatasetHeader, records: Sequence[EpisodeRecord]) -> dict[str, A
         "splits": {"train": f"0:{len(records)}"},
         "data_path": DATA_PATTERN,
         "video_path": None,
-        "features": feature_table(header),
-        "worldrl": header.to_json(),
+        "features": features,
+        "worldrl": ours,
     }
 
 

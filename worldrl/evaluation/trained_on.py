@@ -3,54 +3,78 @@
 Datasets name their suite; a policy that is cloned from them keeps, by suite and task, the initial states its episodes began
 at. A benchmark tells how many of its own episodes begin at those: practice and examination on the same states are two
 different numbers. A policy also keeps its suites' conventions: seven numbers fit every suite of one arm, and mean another
-motion on each.
+motion on each. What a dataset's numbers mean is read from its own robot, never guessed from a suite that is not known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
-from worldrl.core.embodiment import Embodiment, JointEmbodiment
+from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.foreign_episode import SOURCE
+from worldrl.data.lerobot_format import DatasetHeader
 from worldrl.evaluation.protocol import EvalProtocol
 from worldrl.rollout.embedded import EMBEDDED_SUITE, embedded_embodiment
+from worldrl.rollout.robot_side import RECORDED
 from worldrl.rollout.specs import EpisodeSpec, spec_of
 from worldrl.workers import isaac_facts, libero_facts, maniskill_facts, robotwin_facts
 
 TrainedOn = Mapping[str, Any]
-"""``states``: suite → task → initial states, each a list of numbers that names it. ``conventions``: suite → field → value."""
+"""``states``: suite → task → initial states, each a list of numbers that names it; None where a dataset names no suite.
+``conventions``: suite → field → value. ``recorded``: how external recordings were turned into the robot's numbers."""
 _Seen = dict[str, dict[str, dict[tuple[int, ...], None]]]
 """The same states as sets that keep their order."""
-EMBODIMENT = "embodiment"
+EMBODIMENT, UNKNOWN, UNNAMED = "embodiment", "unknown", "unnamed suite"
 GRIPPER, WORLD, BASE = "-1 open, +1 closed", "world", "the robot's base"
 ONE_TOOL, JOINTS = "pose changes of one tool", "absolute joint targets"
+WORDS = ("frame", "counted_from", "picture")
 
 
 def suite_conventions(suite: str, tasks: Sequence[str], control_hz: float) -> dict[str, Any]:
-    """What a suite's actions and pictures mean, field by field.
+    """What a suite's actions and pictures mean, field by field; ``unknown`` where the suite is.
 
     Args:
         suite: as a protocol names it.
         tasks: of it; the embedded suite has one- and two-armed ones.
         control_hz: control steps per second.
     """
-    robot = embedded_embodiment(tasks) if suite == EMBEDDED_SUITE else None
-    if isinstance(robot, JointEmbodiment) or suite in robotwin_facts.CONFIGS:
+    if suite == EMBEDDED_SUITE:
+        return _robots_conventions(embedded_embodiment(tasks), control_hz, (WORLD, "the commanded pose", "upright"))
+    if suite in robotwin_facts.CONFIGS:
         return {EMBODIMENT: JOINTS, "gripper": "0 closed, 1 open", "control_hz": control_hz}
-    if isinstance(robot, Embodiment):
-        numbers, words = (robot.position_scale, robot.rotation_scale), (WORLD, "the commanded pose", "upright")
-    elif is_libero(suite):
-        facts = libero_facts
-        numbers, words = (facts.POSITION_SCALE, facts.ROTATION_SCALE), (WORLD, "the measured pose", facts.IMAGE_TURN)
-    else:
+    if is_libero(suite):
+        facts, words = libero_facts, (WORLD, "the measured pose", libero_facts.IMAGE_TURN)
+    elif suite in maniskill_facts.SUITES or suite in isaac_facts.SUITES:
         facts = maniskill_facts if suite in maniskill_facts.SUITES else isaac_facts
-        numbers, words = (facts.POSITION_SCALE, facts.ROTATION_SCALE), (BASE, "the measured pose", "upright")
+        words = BASE, "the measured pose", "upright"
+    else:
+        return {EMBODIMENT: UNKNOWN, "control_hz": control_hz}
+    return _tool_conventions(facts.POSITION_SCALE, facts.ROTATION_SCALE, control_hz, words)
+
+
+def recorded_conventions(header: DatasetHeader, tasks: Sequence[str]) -> dict[str, Any]:
+    """What a dataset's actions and pictures mean: its robot's constants, and its suite's words where the suite is known."""
+    known = suite_conventions(header.suite, tasks, float(header.fps))
+    words = tuple(str(known.get(name, UNKNOWN)) for name in WORDS)
+    return _robots_conventions(header.embodiment, float(header.fps), words)
+
+
+def _robots_conventions(robot: AnyEmbodiment, control_hz: float, words: Sequence[str]) -> dict[str, Any]:
+    if isinstance(robot, JointEmbodiment):
+        return {EMBODIMENT: JOINTS, "gripper": "0 closed, 1 open", "control_hz": control_hz}
+    return _tool_conventions(robot.position_scale, robot.rotation_scale, control_hz, words)
+
+
+def _tool_conventions(position: float, rotation: float, control_hz: float, words: Sequence[str]) -> dict[str, Any]:
     return {
         EMBODIMENT: ONE_TOOL,
-        **dict(zip(("position_scale", "rotation_scale"), numbers, strict=True)),
-        **dict(zip(("frame", "counted_from", "picture"), words, strict=True)),
+        "position_scale": position,
+        "rotation_scale": rotation,
+        **dict(zip(WORDS, words, strict=True)),
         "gripper": GRIPPER,
         "control_hz": control_hz,
     }
@@ -73,23 +97,51 @@ def states_owner(suite: str) -> str:
     return libero_facts.split_suite(suite)[0]
 
 
-def trained_on(datasets: Sequence[EpisodeDataset]) -> dict[str, Any] | None:
-    """Say what a policy learns from these datasets; None where one of them does not name its suite."""
-    if not all(dataset.header.suite for dataset in datasets):
-        return None
+def trained_on(datasets: Sequence[EpisodeDataset]) -> dict[str, Any]:
+    """Say what a policy learns from these datasets."""
     states: _Seen = {}
+    conventions: dict[str, dict[str, Any]] = {}
+    recorded: list[dict[str, Any]] = []
     for dataset in datasets:
         suite = dataset.header.suite
-        for record in dataset.records:
+        for record in dataset.records if suite else ():
             state = state_of(suite, spec_of(record.meta))
             seen = states.setdefault(states_owner(suite), {}).setdefault(record.task, {})
             if state is not None:
                 seen[tuple(state)] = None
-    conventions = {
-        dataset.header.suite: suite_conventions(dataset.header.suite, dataset.tasks(), float(dataset.fps))
-        for dataset in datasets
-    }
-    return {"states": _listed(states), "conventions": conventions}
+        told = recorded_conventions(dataset.header, dataset.tasks())
+        conventions[_free_name(suite or UNNAMED, told, conventions)] = told
+        recorded += [told for told in _recorded(dataset) if told not in recorded]
+    named = all(dataset.header.suite for dataset in datasets)
+    found = {"states": _listed(states) if named else None, "conventions": conventions}
+    return {**found, RECORDED: recorded} if recorded else found
+
+
+def _free_name(name: str, told: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> str:
+    """The name, or a numbered one where others of this name have other conventions."""
+    numbered = (name if number == 1 else f"{name} {number}" for number in count(1))
+    return next(free for free in numbered if others.get(free, told) == told)
+
+
+def _recorded(dataset: EpisodeDataset) -> list[dict[str, Any]]:
+    """How an external dataset's numbers and images were turned into the robot's own, once; nothing of worldrl's own."""
+    told = [record.meta[SOURCE] for record in dataset.records if SOURCE in record.meta]
+    actions, rows = dataset.embodiment.actions, list[dict[str, Any]]()
+    for entry in told:
+        pairs = entry["gripper"] or []
+        pairs = [pairs] * len(actions.grippers) if pairs and not isinstance(pairs[0], list) else pairs
+        names = [actions.names[place] for place in actions.grippers]
+        ends = {
+            name: dict(zip(("open", "closed"), pair, strict=True)) for name, pair in zip(names, pairs, strict=False)
+        }
+        row = {
+            "folder": entry["folder"],
+            "gripper": ends or None,
+            **{name: entry[name] for name in ("cameras", "pictures", "image_sizes")},
+            "image_size": list(dataset.image_size),
+        }
+        rows += [] if row in rows else [row]
+    return rows
 
 
 def _listed(states: _Seen) -> dict[str, dict[str, list[list[int]]]]:
@@ -103,14 +155,19 @@ def merged(a: TrainedOn | None, b: TrainedOn | None) -> dict[str, Any] | None:
         return None
     states: _Seen = {}
     for part in (a, b):
-        for suite, tasks in part["states"].items():
+        for suite, tasks in (part["states"] or {}).items():
             for task, seen in tasks.items():
                 states.setdefault(suite, {}).setdefault(task, {}).update(dict.fromkeys(map(tuple, seen)))
-    return {"states": _listed(states), "conventions": {**a["conventions"], **b["conventions"]}}
+    known = a["states"] is not None and b["states"] is not None
+    recorded = [*a.get(RECORDED, ()), *(told for told in b.get(RECORDED, ()) if told not in a.get(RECORDED, ()))]
+    found = {"states": _listed(states) if known else None, "conventions": {**a["conventions"], **b["conventions"]}}
+    return {**found, RECORDED: recorded} if recorded else found
 
 
-def seen_states(protocol: EvalProtocol, trained: TrainedOn) -> dict[str, int]:
-    """Count a protocol's episodes that begin at states the policy was trained on: ``k`` of ``n``."""
+def seen_states(protocol: EvalProtocol, trained: TrainedOn) -> dict[str, int] | None:
+    """Count a protocol's episodes that begin at states the policy was trained on: ``k`` of ``n``; None where nobody knows."""
+    if trained["states"] is None:
+        return None
     tasks: Mapping[str, list[list[int]]] = trained["states"].get(states_owner(protocol.suite), {})
     known = {(task, *state) for task, seen in tasks.items() for state in seen}
     specs = protocol.specs()
@@ -136,38 +193,58 @@ def examine(protocol: EvalProtocol, trained: TrainedOn | None, *, refuse: bool) 
         if refuse:
             raise SettingError(f"refuse_training_states: {silent}; train it again from datasets that name their suite")
         return {"training_states": None, "conventions": None, "warnings": [silent]}
-    differing = differing_conventions(protocol, trained["conventions"])
+    differing, unknown = differing_conventions(protocol, trained["conventions"])
     seen = seen_states(protocol, trained)
-    told = f"{seen['k']} of {seen['n']} episodes begin at initial states that the policy was trained on"
-    if refuse and seen["k"]:
-        raise SettingError(f"refuse_training_states: {told}; choose others with first_index= and episodes=")
+    told = "the initial states that the policy was trained on are unknown: one of its datasets names no suite"
+    if seen is not None:
+        told = f"{seen['k']} of {seen['n']} episodes begin at initial states that the policy was trained on"
+    if refuse and (seen is None or seen["k"]):
+        mend = (
+            "train it from datasets that name their suite"
+            if seen is None
+            else "choose others with first_index= and episodes="
+        )
+        raise SettingError(f"refuse_training_states: {told}; {mend}")
     suites = list(trained["conventions"])
-    warnings = [*([told] if seen["k"] else []), *([_told(protocol.suite, suites, differing)] if differing else [])]
+    warnings = [*([told] if seen is None or seen["k"] else []), *_told(protocol.suite, suites, differing, unknown)]
     found = {"trained_on": suites, "differing": differing}
     return {"training_states": seen, "conventions": found, "warnings": warnings}
 
 
-def differing_conventions(protocol: EvalProtocol, known: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """Fields in which a protocol's suite differs from the nearest one of the training: ``[there, here]``.
+def differing_conventions(
+    protocol: EvalProtocol, known: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, list[Any]], list[str]]:
+    """Fields in which a protocol's suite differs from the nearest one of the training: ``[there, here]``; and unknown fields.
 
     Raises:
         SettingError: the embodiment differs from all of them.
     """
     here = suite_conventions(protocol.suite, protocol.tasks, protocol.control_hz)
-    tables = [
-        {name: [there.get(name), here.get(name)] for name in {**there, **here} if there.get(name) != here.get(name)}
-        for there in known.values()
-    ]
-    fitting = [table for table in tables if EMBODIMENT not in table]
+    tables = [_compared(there, here) for there in known.values()]
+    fitting = [table for table in tables if EMBODIMENT not in table[0]]
     if not fitting:
         there = "; ".join(f"{fields[EMBODIMENT]} ({suite})" for suite, fields in known.items())
         raise SettingError(
             f"{EMBODIMENT}: the policy was trained on {there}, and {protocol.suite} takes {here[EMBODIMENT]}; "
             "measure it on a suite of its own robot"
         )
-    return min(fitting, key=len)
+    return min(fitting, key=lambda table: (len(table[0]), len(table[1])))
 
 
-def _told(suite: str, trained: Sequence[str], differing: Mapping[str, Sequence[Any]]) -> str:
-    fields = ", ".join(f"{name} ({there} there, {here} here)" for name, (there, here) in differing.items())
-    return f"the policy was trained on {', '.join(trained)}, whose conventions are not those of {suite}: {fields}"
+def _compared(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[str]]:
+    """Fields that differ, and those of which one side is unknown."""
+    unknown = [name for name in {**there, **here} if UNKNOWN in (there.get(name), here.get(name))]
+    names = [name for name in {**there, **here} if name not in unknown and there.get(name) != here.get(name)]
+    if EMBODIMENT in unknown:
+        names = [name for name in names if name in there and name in here]
+    return {name: [there.get(name), here.get(name)] for name in names}, unknown
+
+
+def _told(
+    suite: str, trained: Sequence[str], differing: Mapping[str, Sequence[Any]], unknown: Sequence[str]
+) -> Iterator[str]:
+    if differing:
+        fields = ", ".join(f"{name} ({there} there, {here} here)" for name, (there, here) in differing.items())
+        yield f"the policy was trained on {', '.join(trained)}, whose conventions are not those of {suite}: {fields}"
+    if unknown:
+        yield f"the policy was trained on {', '.join(trained)}, and whether {', '.join(unknown)} are those of {suite} is unknown"

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.device import resolve_device
+from worldrl.core.log import console
 from worldrl.evaluation.evaluate import evaluate_policy
 from worldrl.evaluation.protocol import DOMAINS, EvalProtocol, embedded_protocol
+from worldrl.evaluation.trained_on import examine
 from worldrl.jobs.evaluation_output import DOMAIN, HOLD_STEPS, show, video_writer
 from worldrl.jobs.opening import choose_tasks, open_run
 from worldrl.rollout.chunk_timing import check_timing
@@ -65,6 +67,9 @@ def main(settings: EvaluateSettings) -> dict[str, Any]:
     """
     device = str(resolve_device(settings.device))
     protocol = make_protocol(settings)
+    trained = examine(protocol, policy_facts(Path(settings.policy)).trained_on, refuse=False)
+    for warning in trained["warnings"]:
+        console().print(f"warning: {warning}", markup=False, soft_wrap=True)
     with open_run("evaluate", settings) as run:
         result = evaluate_policy(
             Path(settings.policy),
@@ -77,7 +82,7 @@ def main(settings: EvaluateSettings) -> dict[str, Any]:
             record_videos=settings.videos,
             on_recording=video_writer(run.path / "videos", protocol.control_hz),
         )
-        metrics = result.metrics()
+        metrics = {**result.metrics(), **trained}
         run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=protocol.hash)
     show(metrics, protocol.hash)
     return metrics

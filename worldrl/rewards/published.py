@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from worldrl.core.actions import is_gripper
 from worldrl.core.errors import SettingError
 from worldrl.rewards.columns import Column
 from worldrl.rewards.executability import executability
@@ -30,7 +31,7 @@ def published_executability(q: Tensor, dt: float, limits: JointLimits) -> Tensor
 
 def fits_published(columns: Sequence[Column]) -> bool:
     """Whether columns are positions of two arms of six joints and a gripper each, in this order."""
-    kinds = ["gripper" if c.name.endswith("gripper") else "joint" if c.unit == "rad" else c.name for c in columns]
+    kinds = ["gripper" if is_gripper(c.name) else "joint" if c.unit == "rad" else c.name for c in columns]
     return kinds == PIPER and len({c.vector for c in columns}) == 1 and columns[0].vector != "action"
 
 

@@ -1,0 +1,81 @@
+"""Cameras of an external dataset under worldrl's names, the main one first, and the size of their images."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.types import MAIN_CAMERAS
+from worldrl.data.foreign_folder import ForeignFolder
+from worldrl.data.foreign_stated import OURS, Draft, wrong
+from worldrl.data.lerobot_format import camera_role
+
+SIZE = 64
+"""Pixels per side that policies and world models look at unless a setting says otherwise."""
+
+
+def read_cameras(folder: ForeignFolder, stated: Mapping[str, Any], draft: Draft) -> dict[str, str]:
+    """Return features by our names, the main camera first, whatever the order in ``worldrl.json``.
+
+    Raises:
+        SettingError: what is stated is impossible.
+    """
+    there = [name for name, feature in folder.features.items() if feature.is_picture]
+    if "cameras" in stated:
+        return main_first(_stated_cameras(folder, stated["cameras"], there))
+    if not there:
+        raise SettingError(f"{folder.info}: there is no camera among its features ({', '.join(folder.features)})")
+    wrists = [name for name in there if camera_role(name, len(there)) == "wrist"]
+    others = [name for name in there if name not in wrists]
+    cameras = {MAIN_CAMERAS[0]: (others or there)[0]}
+    cameras |= {"wrist": wrists[0]} if wrists and others else {}
+    if len(others) != 1 or len(wrists) > 1:
+        draft.ask(f"which camera is the main one is unknown; there are {there}")
+    elif camera_role(others[0], len(there)) is None:
+        draft.assume(f"{others[0]} is the main camera, beside {wrists[0]} (cameras)")
+    return cameras
+
+
+def _stated_cameras(folder: ForeignFolder, cameras: Any, there: list[str]) -> dict[str, str]:
+    if not isinstance(cameras, dict) or not set(cameras) & set(MAIN_CAMERAS):
+        raise wrong(folder, "cameras", f"features by our names, one of them {' or '.join(MAIN_CAMERAS)}", cameras)
+    for name in cameras.values():
+        if name not in there:
+            raise SettingError(f"{folder.path / OURS}: cameras: no image feature {name!r}{nearest(str(name), there)}")
+    return cameras
+
+
+def main_first(cameras: Mapping[str, str]) -> dict[str, str]:
+    """Put the main camera before the others, which keep their order: consumers of one camera take the first."""
+    main = next(name for name in MAIN_CAMERAS if name in cameras)
+    return {main: cameras[main], **cameras}
+
+
+def read_image_size(
+    folder: ForeignFolder, stated: Mapping[str, Any], cameras: Mapping[str, str], draft: Draft
+) -> tuple[int, int]:
+    """Return rows and columns that images get; those of the folder where nothing is stated.
+
+    Raises:
+        SettingError: what is stated is impossible.
+    """
+    sizes = sorted({folder.features[name].image_size for name in cameras.values()})
+    given = stated.get("image_size")
+    if given is None:
+        square = len(sizes) == 1 and sizes[0][0] == sizes[0][1]
+        side = min(SIZE, sizes[0][0]) if square else SIZE
+        draft.entries["image_size"] = [side, side]
+        if len(sizes) > 1:
+            draft.ask(f"images have several sizes, {sizes}")
+            return side, side
+        return sizes[0]
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        oblong = [size for size in sizes if size[0] != size[1]]
+        if oblong:
+            draft.ask(f"images of {oblong[0]} pixels would be distorted to a square")
+            draft.entries["image_size"] = [given, given]
+        return given, given
+    if isinstance(given, list) and len(given) == 2 and all(type(side) is int and side > 0 for side in given):
+        return given[0], given[1]
+    raise wrong(folder, "image_size", "a number of pixels, or [rows, columns]", given)
