@@ -31,6 +31,13 @@ def undisturbed(outcomes):
     return [dataclasses.replace(outcome, restarted=False) for outcome in outcomes]
 
 
+def test_a_message_that_is_none_ends_the_run_by_the_typed_error(specs, options, monkeypatch):
+    whole = pool.decode
+    monkeypatch.setattr(pool, "decode", lambda message: whole(message[:-1]))
+    with pytest.raises(WorkerError, match=r"worker 0 .* sent something that is not a message"):
+        run(specs, options)
+
+
 @pytest.mark.parametrize("kind", ["kill", "exit", "hang"])
 def test_a_lost_worker_is_replaced_once(specs, options, faulty, kind):
     outcomes = run(specs, faulty(kind, times=1), timeout_s=5.0 if kind == "hang" else 120.0)
