@@ -308,10 +308,11 @@ def test_libero_is_not_guessed_against_the_folders_own_word_or_its_motion(tmp_pa
     folder = publish_lerobot(tmp_path / "ur5", demos, info={"robot_type": "ur5"})
     assert "LIBERO's 8 and 7 numbers, but robot_type is 'ur5'" in asked(folder)[0]
     assert write(folder, asked(folder)[1]).embodiment.position_scale == 0.05
-    for name, factor in (("against", -1), ("faster", 10)):
+    wander = np.random.default_rng(0).normal(0, 0.02, (24, 3)).cumsum(axis=0)
+    for name, factor, extra in (("against", -1, 0), ("faster", 10, 0), ("elsewhere", 1, wander)):
         moved = [{**demo, "observation.state": demo["observation.state"].copy()} for demo in demos]
         for demo in moved:
-            demo["observation.state"][:, :3] *= factor
+            demo["observation.state"][:, :3] = factor * demo["observation.state"][:, :3] + extra
         folder = publish_lerobot(tmp_path / name, moved, info={"robot_type": "franka"})
         assert "the hand does not move as LIBERO's would" in asked(folder)[0]
 

@@ -22,18 +22,26 @@ pytestmark = pytest.mark.sim
 
 
 @pytest.fixture(scope="module")
-def ask_lerobot(tmp_path_factory):
+def run_lerobot(tmp_path_factory):
     interpreter = os.environ.get("WORLDRL_LEROBOT_PYTHON")
     if not interpreter:
         pytest.skip("WORLDRL_LEROBOT_PYTHON is not set")
     cache = tmp_path_factory.mktemp("huggingface")
     environment = {**os.environ, "HF_HOME": str(cache), "HF_HUB_OFFLINE": "1"}
 
-    def ask(folder, indices):
-        command = [interpreter, str(HERE / "lerobot_probe.py"), str(folder), *map(str, indices)]
+    def run(script, *arguments):
+        command = [interpreter, str(HERE / script), *map(str, arguments)]
         result = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
-        return json.loads(result.stdout.rpartition("ANSWER ")[2])
+        return result.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def ask_lerobot(run_lerobot):
+    def ask(folder, indices):
+        return json.loads(run_lerobot("lerobot_probe.py", folder, *indices).rpartition("ANSWER ")[2])
 
     return ask
 
@@ -118,3 +126,20 @@ def test_lerobot_reads_what_a_killed_writer_left(ask_lerobot, tmp_path):
     assert (answer["episodes"], answer["frames"]) == (len(episodes), rows)
     for index in (0, rows - 1):
         assert_item(answer["items"][str(index)], episodes, index)
+
+
+def test_what_lerobots_tools_made_of_a_recording_is_still_a_recording_of_worldrl(
+    run_lerobot, tmp_path, make_episode, record, embodiment
+):
+    episodes = [make_episode(n, 5 + n, cameras=("wrist", "scene"), success=n == 1, contact_at=2) for n in range(3)]
+    run_lerobot("lerobot_tools.py", record(tmp_path / "d", episodes), tmp_path)
+    kept = {"deleted": [0, 2], "split/a": [0], "split/b": [1, 2], "removed": [0, 1, 2], "merged": [0, 1, 2]}
+    for name, numbers in kept.items():
+        assert "worldrl" not in json.loads((tmp_path / name / "meta/info.json").read_text()), name
+        data = EpisodeDataset.open(tmp_path / name)
+        assert (data.embodiment, data.cameras) == (embodiment, ("scene", "wrist")), name
+        assert [record.success for record in data.records] == [number == 1 for number in numbers], name
+        for number, episode in zip(numbers, data, strict=True):
+            for array in ("state", "command", "action", "reward", "contact"):
+                np.testing.assert_array_equal(getattr(episode, array), getattr(episodes[number], array), err_msg=name)
+            np.testing.assert_array_equal(episode.frames[:, 0], episodes[number].view("scene"))

@@ -103,3 +103,39 @@ def test_choice_of_tasks():
 def test_impossible_settings_are_refused(changed):
     with pytest.raises(SettingError, match=next(iter(changed))):
         EvaluateSettings(policy="p", **changed)
+
+
+# --- a policy of another robot ---
+
+
+def of_another_robot(folder, **conventions):
+    """Save a policy that was trained on recordings of no named suite."""
+    ones = torch.ones(7)
+    config = TokenPolicyConfig(image_size=16, chunk_length=8, width=8, blocks=1, keypoints=2, hidden=16)
+    with torch.random.fork_rng():
+        policy = TokenPolicy(config, PolicyStatistics(-ones, ones, 0 * ones, ones))
+    policy.trained_on = {"states": None, "conventions": {"unnamed suite": conventions}}
+    policy.save(folder)
+    return EvaluateSettings(
+        policy=str(folder), run_dir=str(folder / "run"), workers=0, tasks=["PickRedCube"], episodes=1, videos=0
+    )
+
+
+def test_other_conventions_are_named_on_the_terminal_and_in_the_result(tmp_path, capsys):
+    settings = of_another_robot(
+        tmp_path / "p", embodiment="pose changes of one tool", position_scale=0.01, frame="unknown"
+    )
+    metrics = evaluate.main(settings)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "position_scale (0.01 there, 0.02 here)" in said
+    assert metrics["conventions"]["differing"]["position_scale"] == [0.01, 0.02]
+    assert any("whether frame" in text for text in metrics["warnings"])
+
+
+def test_a_policy_of_another_embodiment_is_refused_before_anything_runs(tmp_path):
+    settings = of_another_robot(tmp_path / "p", embodiment="absolute joint targets")
+    with pytest.raises(
+        SettingError, match=r"embodiment: the policy was trained on absolute joint targets \(unnamed suite\)"
+    ):
+        evaluate.main(settings)
+    assert not (tmp_path / "p" / "run").exists()

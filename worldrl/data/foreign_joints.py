@@ -60,7 +60,7 @@ def largest_changes(sample: Sample, ends: Ends | None, names: tuple[str, ...]) -
     spec = joint_targets(names, (-1.0,) * len(names), (1.0,) * len(names))
     action, state = (in_robots_numbers(x, ends, spec).astype(np.float64) for x in (sample.action, sample.state))
     later = sample.within_episodes()
-    begins = np.setdiff1d(np.arange(len(action)), later + 1)
+    begins = np.flatnonzero(np.diff(sample.episode, prepend=-1))
     changes = np.concatenate([action[later + 1] - action[later], action[begins] - state[begins]])
     return np.abs(changes).max(axis=0)
 

@@ -39,11 +39,11 @@ class Sample:
             limit: stop after the file with this row; None reads all.
         """
         parts: list[tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]] = []
-        known = [episode.index for episode in folder.episodes]
+        known = np.array([episode.index for episode in folder.episodes])
         for file in dict.fromkeys(episode.file for episode in folder.episodes):
             features = [part.feature for part in (*state, *action)]
             table = read_columns(file, list(dict.fromkeys(["episode_index", "frame_index", *features])))
-            episode, frame = (np.array(table[name].to_pylist(), np.int64) for name in table.column_names[:2])
+            episode, frame = (np.asarray(table[name], np.int64) for name in table.column_names[:2])
             order = np.lexsort((frame, episode))
             order = order[np.isin(episode[order], known)]
             measured, told = (numbers(table, columns, str(file))[order] for columns in (state, action))

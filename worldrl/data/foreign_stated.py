@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError, SettingError, nearest
@@ -193,9 +194,8 @@ def numbers(table: Any, columns: Sequence[Columns], where: str) -> NDArray[np.fl
     """
     found: list[NDArray[np.float32]] = []
     for part in columns:
-        rows = table[part.feature].to_pylist()
         try:
-            values = np.array(rows, np.float32).reshape(len(rows), -1)
+            values = _matrix(table[part.feature])
         except (TypeError, ValueError) as reason:
             raise ArtefactError(f"{where}: field {part.feature!r} is not rows of numbers ({reason})") from reason
         if values.shape[1] < part.last:
@@ -209,3 +209,14 @@ def numbers(table: Any, columns: Sequence[Columns], where: str) -> NDArray[np.fl
             )
         found.append(values[:, part.first : part.last])
     return np.concatenate(found, axis=1)
+
+
+def _matrix(column: pa.ChunkedArray) -> NDArray[np.float32]:
+    """Rows of a column as float32 ``[rows, size]``; Python lists only where Arrow has no plain numbers."""
+    rows, flat = len(column), column.combine_chunks()
+    fixed = pa.types.is_fixed_size_list(flat.type)
+    if (fixed or pa.types.is_list(flat.type)) and not flat.null_count:
+        inner, sizes = flat.flatten(), np.zeros(1) if fixed else np.diff(flat.offsets.to_numpy())
+        if not inner.null_count and pa.types.is_primitive(inner.type) and np.ptp(sizes) == 0:
+            return inner.to_numpy(zero_copy_only=False).astype(np.float32).reshape(rows, -1)
+    return np.array(column.to_pylist(), np.float32).reshape(rows, -1)
