@@ -27,7 +27,7 @@ from worldrl.data.lerobot_journal import REPAIR, promised_episodes, read_journal
 from worldrl.data.lerobot_reader import read_episode
 from worldrl.data.lerobot_rows import new_record
 
-__all__ = ["EpisodeDataset", "Finding", "assumed", "check_dataset", "repair_dataset"]
+__all__ = ["EpisodeDataset", "Finding", "assumed", "check_dataset", "open_recorded", "repair_dataset"]
 
 
 @dataclass(frozen=True)
@@ -231,6 +231,18 @@ class EpisodeDataset(Sequence[Episode]):
                     "record both with the same settings"
                 )
         return type(self)(self.header, (entry for dataset in (self, *others) for entry in dataset._entries))
+
+
+def open_recorded(folder: Path | str) -> EpisodeDataset:
+    """Open a dataset as :meth:`EpisodeDataset.open` does, which must hold an episode.
+
+    Raises:
+        ArtefactError: it holds none, or cannot be opened.
+    """
+    dataset = EpisodeDataset.open(folder)
+    if not len(dataset):
+        raise ArtefactError(f"{folder}: holds no episode; record some with `worldrl collect`, or give another dataset")
+    return dataset
 
 
 def assumed(episodes: Iterable[Episode | EpisodeRecord]) -> tuple[str, ...]:

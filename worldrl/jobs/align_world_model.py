@@ -24,7 +24,7 @@ from worldrl.core.learned import Learned
 from worldrl.core.log import MetricLog, console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import EpisodeDataset, open_recorded
 from worldrl.evaluation.kept_motion import KeptMotion, kept_motion
 from worldrl.evaluation.world_model import padded_actions
 from worldrl.jobs.align_report import sentence, write_report
@@ -133,7 +133,7 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
         kept, and the costs.
     """
     device = resolve_device(settings.device)
-    datasets = [EpisodeDataset.open(folder) for folder in settings.data]
+    datasets = [open_recorded(folder) for folder in settings.data]
     with open_run("align-world-model", settings) as run, MetricLog(run.path) as log:
         if settings.executed_plans:
             settings = replace(

@@ -25,7 +25,7 @@ from worldrl.core.log import console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.stats import wilson
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset, assumed
+from worldrl.data.dataset import EpisodeDataset, assumed, open_recorded
 from worldrl.data.libero_robot import libero_embodiment
 from worldrl.evaluation.convention_fit import Conventions, Fit, Match, Search, fits, match, search, verdict
 from worldrl.evaluation.conventions import picture_alternatives
@@ -138,7 +138,7 @@ def read(settings: CheckProtocolSettings) -> list[Episode]:
         episodes = [read_demonstration(item, cameras=tuple(PICTURES), seed=settings.seed) for item in chosen]
         good = [episode for episode in episodes if episode.success]
     else:
-        dataset = EpisodeDataset.open(data)
+        dataset = open_recorded(data)
         names = suite_names(dataset, settings.suite)
         numbers = [n for n, record in enumerate(dataset.records) if record.success and names[n] is not None]
         chosen = [numbers[place] for place in evenly(len(numbers), settings.episodes)]

@@ -9,7 +9,7 @@ from typing import Any
 from worldrl.core.errors import ArtefactError
 from worldrl.core.log import Progress, console
 from worldrl.core.rng import numpy_stream
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import EpisodeDataset, open_recorded
 from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.jobs.collect import DATASET
 from worldrl.jobs.opening import open_run
@@ -53,7 +53,7 @@ def main(settings: ExtendSettings) -> dict[str, Any]:
     Raises:
         ArtefactError: an episode's initial state is unknown, or the simulator did not repeat it.
     """
-    recorded = EpisodeDataset.open(Path(settings.data))
+    recorded = open_recorded(Path(settings.data))
     with open_run("extend", settings) as run:
         folder = run.path / DATASET
         count = extend(recorded, folder, settings)

@@ -15,7 +15,7 @@ from worldrl.core.log import console
 from worldrl.core.rng import numpy_stream
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import EpisodeDataset, open_recorded
 from worldrl.evaluation.world_model import (
     action_swap_ratio,
     closed_loop_psnr,
@@ -93,7 +93,7 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
         stages were accepted (where ``staged.min_reward`` asks for something), and after how many attempts.
     """
     device = resolve_device(settings.device)
-    dataset = EpisodeDataset.open(settings.data) if settings.data else None
+    dataset = open_recorded(settings.data) if settings.data else None
     with open_run("imagine", settings) as run:
         model = open_world_model(weights_folder(settings.world_model), device).eval()
         if dataset and dataset.embodiment != model.embodiment:

@@ -26,7 +26,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Imagination, Logs
 from worldrl.core.log import MetricLog, console
 from worldrl.core.transitions import Transitions
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import open_recorded
 from worldrl.data.offline.known_tasks import task_of
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories
@@ -135,7 +135,7 @@ def open_data(settings: Any, device: torch.device) -> Opened:
         raise SettingError(
             f"world_model: {settings.world_model} is a Wan model; world=latent needs a video world model"
         )
-    episodes = EpisodeDataset.open(settings.data).load()
+    episodes = open_recorded(settings.data).load()
     tasks = tuple(sorted({episode.task for episode in episodes}))
     recorded, encoder = recorded_latents(model, episodes, stride=settings.stride or None), None
     if settings.keypoints:

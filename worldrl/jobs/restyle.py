@@ -12,7 +12,7 @@ from rich.table import Table
 from worldrl.core.errors import ArtefactError
 from worldrl.core.log import Progress, console
 from worldrl.core.rng import numpy_stream
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import EpisodeDataset, open_recorded
 from worldrl.data.lerobot_writer import LeRobotWriter
 from worldrl.data.recolour import Recolouring, recolour_episode
 from worldrl.jobs.collect import DATASET
@@ -63,7 +63,7 @@ def main(settings: RestyleSettings) -> dict[str, Any]:
         The metrics: episodes, frames and episodes per look.
     """
     source = Path(settings.data)
-    recorded = EpisodeDataset.open(source)
+    recorded = open_recorded(source)
     with open_run("restyle", settings) as run:
         folder = run.path / DATASET
         looks = (

@@ -17,7 +17,7 @@ from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import open_recorded
 from worldrl.jobs.idm_execution import executions
 from worldrl.jobs.idm_report import IdmFindings, show, write_report
 from worldrl.jobs.idm_stages import (
@@ -120,7 +120,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
     """
     device = resolve_device(settings.device)
     set_threads(settings.threads)
-    data = [EpisodeDataset.open(folder) for folder in settings.data]
+    data = [open_recorded(folder) for folder in settings.data]
     pooled = data[0].concatenate(*data[1:])
     columns = choose_columns(settings.target, recorded_names(pooled.embodiment))
     if settings.executed:

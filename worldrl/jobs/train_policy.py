@@ -13,7 +13,7 @@ from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
 from worldrl.core.log import MetricLog, console
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset, assumed
+from worldrl.data.dataset import EpisodeDataset, assumed, open_recorded
 from worldrl.evaluation.trained_on import trained_on
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.stages import POLICY, learn_policy
@@ -55,7 +55,7 @@ def main(settings: TrainPolicySettings) -> dict[str, Any]:
         The training report: episodes, samples, loss and token accuracy on training and held-out episodes.
     """
     device = resolve_device(settings.device)
-    datasets = [EpisodeDataset.open(folder) for folder in settings.data]
+    datasets = [open_recorded(folder) for folder in settings.data]
     if not settings.start:
         require_size(settings, datasets)
     with open_run("train-policy", settings) as run, MetricLog(run.path) as log:

@@ -18,7 +18,7 @@ from worldrl.core.log import MetricLog, console
 from worldrl.core.ranks import keep_silent, rank, rank_device, refuse_many
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset, assumed
+from worldrl.data.dataset import EpisodeDataset, assumed, open_recorded
 from worldrl.evaluation.gates import Gate, GateThresholds, measure_gates, require
 from worldrl.jobs.opening import open_run
 from worldrl.jobs.sampler import Sampler
@@ -114,7 +114,7 @@ def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
     if settings.backbone != WAN:
         refuse_many(f"backbone={settings.backbone}")
     device = rank_device(resolve_device(settings.device))
-    datasets = [EpisodeDataset.open(folder) for folder in settings.data]
+    datasets = [open_recorded(folder) for folder in settings.data]
     refuse_test_looks(dict(zip(settings.data, datasets, strict=True)))
     if rank() > 0:
         return _help(settings, datasets, device)

@@ -12,7 +12,7 @@ from worldrl.core.embodiment import AnyEmbodiment, Embodiment
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.learned import Learned
 from worldrl.core.rng import numpy_stream
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.dataset import EpisodeDataset, open_recorded
 from worldrl.rollout.specs import scene_digest, spec_of
 from worldrl.rollout.true_runs import Script, continued
 
@@ -26,19 +26,17 @@ def open_unseen(folders: Sequence[str], world_model: Path) -> EpisodeDataset:
 
     Raises:
         SettingError: one is of another robot than one arm, the world model, or weights that it began with, learned from one of them
-            or from one of their episodes, there is no episode, or a task is not the embedded suite's.
-        ArtefactError: a dataset is missing or damaged, or two do not fit together.
+            or from one of their episodes, or a task is not the embedded suite's.
+        ArtefactError: a dataset is missing, damaged or empty, or two do not fit together.
     """
     from worldrl_envs.tasks import task_names
 
-    datasets = [EpisodeDataset.open(folder) for folder in folders]
+    datasets = [open_recorded(folder) for folder in folders]
     learned = Learned.read(world_model)
     for folder, dataset in zip(folders, datasets, strict=True):
         one_arm(dataset.embodiment)
         refuse_seen(folder, dataset, learned, world_model)
     data = datasets[0].concatenate(*datasets[1:])
-    if not len(data):
-        raise SettingError(f"data: {', '.join(folders)} holds no episode; record some with worldrl collect")
     for task in data.tasks():
         if task not in task_names():
             raise SettingError(f"data: task {task!r} is not of the embedded suite{nearest(task, task_names())}")

@@ -25,7 +25,7 @@ from worldrl.core.interfaces import Policy
 from worldrl.core.jsonfile import difference
 from worldrl.core.renames import current_results
 from worldrl.core.stats import Rate, wilson
-from worldrl.data.dataset import EpisodeDataset, assumed
+from worldrl.data.dataset import EpisodeDataset, assumed, open_recorded
 from worldrl.evaluation.trained_on import merged, trained_on
 from worldrl.jobs.language import told_or_known
 from worldrl.jobs.stages import POLICY, calibrate, dream_plan, learn_policy, learn_world_model
@@ -68,7 +68,7 @@ def demonstrations(loop: Loop) -> Path:
     """Record the expert's demonstrations, or take the dataset that is given."""
     stage = loop.run.stage("01-demonstrations")
     if loop.settings.data is not None:
-        given = EpisodeDataset.open(loop.settings.data)
+        given = open_recorded(loop.settings.data)
         if not stage.finished:
             success = given_demonstrations(loop, given)
             told = {"success": success, "assumed": list(assumed(given.records))}
