@@ -13,7 +13,6 @@ import pytest
 from gymnasium import spaces
 
 from worldrl.core.errors import ArtefactError, MissingExtraError, SettingError
-from worldrl.data.offline import minari_format
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.minari_format import local_datasets, minari_store, read_minari, write_minari
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
