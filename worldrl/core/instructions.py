@@ -24,7 +24,8 @@ def words(instruction: str) -> list[str]:
     lower = instruction.lower()
     if lower.isascii():
         return re.findall(r"\w+", lower)
-    spaced, inside = [], False
+    spaced: list[str] = []
+    inside = False
     for character in unicodedata.normalize("NFC", lower.translate(_JOINERS)):
         # The first half is what the regular expression counts as a letter.
         letter = character.isalnum() or character == "_"
