@@ -35,6 +35,9 @@ from worldrl.data.lerobot_journal import REPAIR, Journal, promised_episodes, rea
 from worldrl.data.lerobot_metadata import write_metadata
 from worldrl.data.lerobot_rows import episode_columns, episode_stats, episode_table, new_record, table_bytes
 
+LEAST_FILE, LEAST_SHARE = 5_000, 0.02
+"""Of an episode's file without images (bytes), and of an image's bytes after compression, at the least."""
+
 
 class LeRobotWriter:
     """Writes episodes into a new folder, or appends to one with the same header.
@@ -148,6 +151,18 @@ class LeRobotWriter:
         append_durably(self.folder / JOURNAL_PATH, seal(record.to_json()))
         self._records.append(record)
         self._task_index[record.instruction] = record.task_index
+
+
+def least_bytes(episodes: int, frames: int, cameras: int, image_size: int) -> int:
+    """Bytes that episodes take at least, however much their images can be compressed.
+
+    Args:
+        episodes: how many.
+        frames: of each episode.
+        cameras: images per frame.
+        image_size: pixels per side.
+    """
+    return episodes * (LEAST_FILE + int(LEAST_SHARE * frames * cameras * 3 * image_size**2))
 
 
 def finalize_dataset(folder: Path | str) -> None:
