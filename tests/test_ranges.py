@@ -152,3 +152,25 @@ def test_ranges_in_words() -> None:
     with pytest.raises(SettingError, match=r"training.steps must be at least 0, and at most 1e\+09, got 1000000000000"):
         check_range("training.steps", 10**12)
     assert all(r.high < LARGE or r.high >= 65_535 or r.high in (10_000, 4096) for r in RANGES.values())
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "cost"),
+    [
+        ("training.steps", 10**12, "31.7 years and 8,000 GB"),
+        ("workers", 10**12, "50,000,000,000 GB"),
+        ("model.width", 10**6, "4,000 GB"),
+        ("model.blocks", 10**12, "1,000,000 GB"),
+        pytest.param("training.steps", 10**400, "31,688,087.8 years and 8,000,000,000 GB", id="beyond-floats"),
+    ],
+)
+def test_an_absurd_request_is_told_what_it_would_take(key, value, cost):
+    with pytest.raises(SettingError, match=rf"got {value}, which would take at least {cost} \("):
+        check_range(key, value)
+
+
+@pytest.mark.parametrize(("key", "value"), [("training.steps", -1), ("seed", 2**70), ("training.learning_rate", 1e300)])
+def test_other_refusals_name_no_cost(key, value):
+    with pytest.raises(SettingError) as caught:
+        check_range(key, value)
+    assert "would take" not in str(caught.value)

@@ -8,7 +8,7 @@ settings. ``tests/test_ranges.py`` holds that no numeric setting of any command 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -27,16 +27,18 @@ class Range:
         high: its upper end.
         above: the lower end itself is outside.
         below: the upper end itself is outside.
+        unit: what it counts, as in :data:`COSTS`; empty where that has no cost.
     """
 
     low: float
     high: float
     above: bool = False
     below: bool = False
+    unit: str = ""
 
     def __contains__(self, value: float) -> bool:
         """Whether a number is finite and inside."""
-        if not math.isfinite(value):
+        if isinstance(value, float) and not math.isfinite(value):
             return False
         return (value > self.low if self.above else value >= self.low) and (
             value < self.high if self.below else value <= self.high
@@ -53,13 +55,22 @@ LARGE = 10**4
 """From here on an upper end is a guard against absurd requests, not worth a word in ``--help``."""
 SHARE, BELOW_ONE, POSITIVE_SHARE = Range(0, 1), Range(0, 1, below=True), Range(0, 1, above=True)
 OPEN_SHARE = Range(0, 1, above=True, below=True)
-COUNT, FROM_ZERO, AT_LEAST_TWO = Range(1, MOST), Range(0, MOST), Range(2, MOST)
-SIZE, SIZE_OR_NONE = Range(1, 65_536), Range(0, 65_536)
-MODULES, MODULES_OR_NONE = Range(1, 10_000), Range(0, 10_000)
+COUNT, FROM_ZERO, AT_LEAST_TWO = (Range(low, MOST, unit="times") for low in (1, 0, 2))
+SIZE, SIZE_OR_NONE = (Range(low, 65_536, unit="width") for low in (1, 0))
+MODULES, MODULES_OR_NONE = (Range(low, 10_000, unit="modules") for low in (1, 0))
 POSITIVE, NON_NEGATIVE, FINITE = Range(0, 1e9, above=True), Range(0, 1e9), Range(-1e9, 1e9)
 RATE = Range(0, 1e4, above=True)
 SECONDS = Range(0, 1e7, above=True)
-PROCESSES = Range(0, 10_000)
+PROCESSES = Range(0, 10_000, unit="processes")
+
+YEAR = 365.25 * 86_400
+COSTS: dict[str, tuple[float, Callable[[float], float] | None, str]] = {
+    "times": (1e-3, lambda count: count * 8, "at 1000 a second and one number each"),
+    "width": (0.0, lambda width: 4 * width**2, "one square layer of that width"),
+    "modules": (0.0, lambda count: count * 1_000, "1 kB each"),
+    "processes": (0.0, lambda count: count * 50e6, "50 MB each"),
+}
+"""What each costs at the very least: seconds, bytes of all, and in words."""
 
 _NAMES: tuple[tuple[Range, str], ...] = (
     (COUNT, "accumulate|ahead|attempts|backbone_stride|batch|batch_size|block|capacity|checkpoint_epochs|checkpoint_every|"
@@ -145,9 +156,22 @@ def check_range(key: str, value: Any) -> None:
     elif isinstance(value, int | float) and not isinstance(value, bool):
         allowed = range_of(key)
         if allowed is not None and value not in allowed:
-            raise SettingError(f"{key} must be {_rule(allowed, value)}, got {value}; give {key}=... in that range")
+            raise SettingError(
+                f"{key} must be {_rule(allowed, value)}, got {value}{_cost(allowed, value)}; give {key}=... in that range"
+            )
 
 
 def _rule(allowed: Range, value: float) -> str:
     """The range in words; with its guard against absurd requests where that was broken."""
     return f"{allowed}, and at most {allowed.high:g}" if value > allowed.high >= LARGE else str(allowed)
+
+
+def _cost(allowed: Range, value: float) -> str:
+    """What an absurd request would take at least; nothing where the guard holds, or nobody can say."""
+    if not allowed.high < value < math.inf or allowed.unit not in COSTS:
+        return ""
+    seconds, size, why = COSTS[allowed.unit]
+    counted = float(min(value, 10**18))  # a larger number takes that at least, and no float overflows
+    took = [f"{counted * seconds / YEAR:,.1f} years"] if seconds else []
+    took += [f"{size(counted) / 1e9:,.0f} GB"] if size else []
+    return f", which would take at least {' and '.join(took)} ({why})"

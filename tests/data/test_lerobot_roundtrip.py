@@ -16,7 +16,7 @@ def adversarial(make_episode):
         make_episode(0, 7),
         make_episode(1, 1, success=False),
         make_episode(2, 30, instruction="hebe den „Würfel“ auf 🧊\n—\r第二行\u2028 'x'", task="Größe"),
-        make_episode(3, 5, instruction="", meta={"nested": {"a": [1, 2.5, None, "ü"]}, "seed": 2**62}),
+        make_episode(3, 5, instruction="दाल उठाओ", meta={"nested": {"a": [1, 2.5, None, "ü"]}, "seed": 2**62}),
     ]
 
 
@@ -181,7 +181,7 @@ def test_full_disk_loses_only_that_episode(tmp_path, make_episode, open_writer, 
                 real(descriptor)
 
             monkeypatch.setattr(os, "fsync", fsync)
-            with pytest.raises(OSError, match="No space"):
+            with pytest.raises(ArtefactError, match="No space"):
                 writer.add_episode(make_episode(1))
             monkeypatch.setattr(os, "fsync", real)
             assert writer.add_episode(make_episode(2)) == 1
@@ -203,3 +203,32 @@ def test_finalize_dataset_derives_what_was_deleted(tmp_path, make_episode, recor
 def test_thousand_episodes_roll_over_to_the_next_chunk_folder():
     assert str(data_path(999)) == "data/chunk-000/file-999.parquet"
     assert str(data_path(1000)) == "data/chunk-001/file-000.parquet"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("instruction", 5, "must be text"),
+        ("instruction", None, "must be text"),
+        ("instruction", "", "not empty"),
+        ("instruction", " \n", "not empty"),
+        ("instruction", "🧊 !", "at least one word"),
+        ("instruction", "lift " * 33, "at most 32 words, got 33"),
+        ("instruction", "lift \ud800", "no valid Unicode"),
+        ("task", 5, "must be text"),
+        ("task", "", "not empty"),
+        ("task", "\udcff", "no valid Unicode"),
+    ],
+)
+def test_a_text_that_no_reader_can_use_is_refused_before_anything_is_written(
+    tmp_path, make_episode, open_writer, field, value, rule
+):
+    with open_writer(tmp_path / "d") as writer:
+        writer.add_episode(make_episode(0))
+        before = {path: path.read_bytes() for path in (tmp_path / "d").rglob("*") if path.is_file()}
+        with pytest.raises(ArtefactError, match=f"d: episode 1: .*{field}.*{rule}"):
+            writer.add_episode(make_episode(1, **{field: value}))
+        assert {path: path.read_bytes() for path in (tmp_path / "d").rglob("*") if path.is_file()} == before
+        writer.add_episode(make_episode(2))
+    assert len(EpisodeDataset.open(tmp_path / "d")) == 2
+    assert check_dataset(tmp_path / "d") == []

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ import pytest
 from gymnasium import spaces
 
 from worldrl.core.errors import ArtefactError, MissingExtraError, SettingError
-from worldrl.data.offline import minari_format
 from worldrl.data.offline.loading import open_trajectories
 from worldrl.data.offline.minari_format import local_datasets, minari_store, read_minari, write_minari
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
@@ -59,29 +59,59 @@ def written(tmp_path: Path) -> Path:
     return write_minari(tmp_path, make(), **BY)
 
 
-def test_arrow_files_hold_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_files_hold_the_same(written: Path, tmp_path: Path) -> None:
     """Datasets of others come in either of Minari's two formats; ours are HDF5."""
-    storage = minari.dataset.minari_storage.MinariStorage
-    new, buffer = storage.new, minari_format._buffer
-
-    def arrow(*args: Any, **named: Any) -> Any:
-        return new(*args, **named | {"data_format": "arrow"})
-
-    def with_last_infos(buffer_class: Any, episode: VectorEpisode) -> Any:
-        """Minari's own collector records infos of the reset too, which is what Arrow's columns need."""
-        made = buffer(buffer_class, episode)
-        infos = {name: np.concatenate([rows, rows[-1:]]) for name, rows in made.infos.items()}
-        return replace(made, infos=infos)
-
-    monkeypatch.setattr(storage, "new", arrow)
-    monkeypatch.setattr(minari_format, "_buffer", with_last_infos)
-    found, expected = read_minari(write_minari(tmp_path, make(), **BY)), make()
-    assert not list(tmp_path.rglob("*.hdf5"))
-    assert list(tmp_path.rglob("*.arrow"))
+    storage_class = minari.dataset.minari_storage.MinariStorage
+    ours = storage_class.read(written / "data")
+    metadata = json.loads((written / "data/metadata.json").read_text())
+    (tmp_path / "arrow").mkdir()
+    spaces_ = {"observation_space": ours.observation_space, "action_space": ours.action_space}
+    theirs = storage_class.new(tmp_path / "arrow/data", **spaces_, data_format="arrow")
+    theirs.update_metadata({"env_spec": metadata["env_spec"], "ref_min_score": metadata["ref_min_score"]})
+    # Minari's own collector records infos of the reset too, which is what Arrow's columns need.
+    theirs.update_episodes(buffers(ours, lambda rows: np.concatenate([rows, rows[-1:]])))
+    found, expected = read_minari(tmp_path / "arrow"), make()
+    assert list((tmp_path / "arrow").rglob("*.arrow"))
     for item in fields(Trajectories):
         if item.name != "info":
             np.testing.assert_array_equal(getattr(found, item.name), getattr(expected, item.name), item.name)
-    assert (found.info.env_id, found.info.ref_min) == ("Pendulum-v1", -1000.0)
+    assert (found.info.env_id, metadata["ref_min_score"]) == ("Pendulum-v1", -1000.0)
+
+
+def test_the_file_is_what_minari_itself_writes(written: Path, tmp_path: Path) -> None:
+    """Episodes that go through Minari once more give the same groups, attributes, shapes and numbers."""
+    storage_class = minari.dataset.minari_storage.MinariStorage
+    ours = storage_class.read(written / "data")
+    spaces_ = {"observation_space": ours.observation_space, "action_space": ours.action_space}
+    theirs = storage_class.new(tmp_path / "theirs", **spaces_, data_format="hdf5")
+    theirs.update_episodes(buffers(ours, lambda rows: rows))
+    assert contents(written / "data") == contents(tmp_path / "theirs")
+    for name in ("total_steps", "total_episodes", "dataset_size"):
+        assert ours.metadata[name] == pytest.approx(theirs.metadata[name])
+
+
+def buffers(storage: Any, change: Callable[[Any], Any]) -> list[Any]:
+    """The stored episodes as Minari takes them, with changed infos."""
+    made = []
+    for about, episode in zip(storage.get_episode_metadata(range(3)), storage.get_episodes(range(3)), strict=True):
+        infos = {name: change(rows) for name, rows in episode.pop("infos").items()}
+        made.append(minari.data_collector.EpisodeBuffer(**episode, infos=infos, seed=about.get("seed")))
+    return made
+
+
+def contents(folder: Path) -> dict[str, Any]:
+    """Every object of a file with its attributes, type, shape, chunks and numbers."""
+    found = {}
+
+    def note(name: str, item: Any) -> None:
+        kind = (
+            (item.dtype, item.shape, item.maxshape, item.chunks, item[()].tobytes()) if hasattr(item, "dtype") else ()
+        )
+        found[name] = (dict(item.attrs), kind)
+
+    with h5py.File(folder / "main_data.hdf5") as file:
+        file.visititems(note)
+    return found
 
 
 def test_store_may_be_relative_as_the_commands_default_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,11 @@ def test_a_rule_is_read_as_it_was_written(tmp_path):
     rule = fit(drawn(5))
     rule.save(tmp_path / "rule.json")
     assert GraspRule.load(tmp_path / "rule.json") == rule
-    for text, words in (('{"schema": 2}', "not a rule"), ('{"schema": 1}', "schema 1"), ("{", "not valid JSON")):
+    for text, words in (
+        ('{"schema": 2}', "weights: Field required"),
+        ('{"schema": 1}', "schema 1"),
+        ("{", "not valid JSON"),
+    ):
         (tmp_path / "wrong.json").write_text(text)
         with pytest.raises(ArtefactError, match=words):
             GraspRule.load(tmp_path / "wrong.json")

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from worldrl.core.errors import SettingError
-from worldrl.nn.text import MAX_WORDS, InstructionEncoder, sentence_pieces, unique_sentences, word_pieces, words
+from worldrl.core.instructions import MAX_WORDS, words
+from worldrl.nn.text import InstructionEncoder, sentence_pieces, unique_sentences, word_pieces
 
 VERBS = ["pick up", "lift", "grab", "raise", "take"]
 OBJECTS = ["red cube", "blue cube", "green ball"]

@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 from worldrl import cli
+from worldrl.core.instructions import MAX_CHARACTERS
 from worldrl.jobs import serve_policy
-from worldrl.nn.text import MAX_CHARACTERS, sentence_pieces
+from worldrl.nn.text import sentence_pieces
 from worldrl.rollout.policy_frames import MAX_ITEMS, FrameError, decode_frame
 from worldrl.rollout.policy_server import Conversation, PolicyServer, Turn
 from worldrl.workers.boot import load_file

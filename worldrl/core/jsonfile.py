@@ -10,10 +10,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from worldrl.core.atomic import write_file
 from worldrl.core.errors import RunDirectoryError, SettingError, WorldrlError
+from worldrl.core.typed import from_plain
+
+T = TypeVar("T")
 
 MAX_BYTES = 256 * 2**20
 """A JSON file larger than this is refused before it is read: ours are kilobytes."""
@@ -96,7 +99,7 @@ def write_json(path: Path, value: Any, *, error: type[WorldrlError] = RunDirecto
 def parse_json(data: bytes, *, path: Path, error: type[WorldrlError]) -> Any:
     """Parse bytes read from ``path``, refusing NaN, infinity and repeated keys with an ``error`` that names it."""
     try:
-        return json.loads(data, object_pairs_hook=_unique_keys, parse_constant=_no_constant)
+        return json.loads(data, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as reason:
         raise error(f"{path}: not valid JSON ({reason}); the file is damaged: restore or delete it") from reason
 
@@ -123,6 +126,42 @@ def read_json(path: Path, *, error: type[WorldrlError] = RunDirectoryError) -> d
         raise error(f"{path}: cannot be read ({reason.strerror}); restore it or check its permissions") from reason
     if not isinstance(value, dict):
         raise error(f"{path}: expected a JSON object, found {type(value).__name__}; the file is not ours or is damaged")
+    return cast("dict[str, Any]", value)
+
+
+def read_record(path: Path, hint: type[T], *, error: type[WorldrlError], mend: str) -> T:
+    """Read a JSON object as a dataclass, or as another typed value; keys that the dataclass does not know are left out.
+
+    Args:
+        path: the file.
+        hint: its type.
+        error: class of the error raised.
+        mend: what to do with a damaged file, for the message.
+
+    Raises:
+        WorldrlError: as :func:`read_json`, or a field is missing or of another type; the message names file and field.
+    """
+    return from_plain(hint, read_json(path, error=error), where=f"{path}: damaged; {mend}", error=error, others=True)
+
+
+def check_digest(path: Path, record: Mapping[str, Any], name: str, *, error: type[WorldrlError], mend: str) -> Any:
+    """Return ``record[name]``, a value of any layout, after a look at ``record["digest"]``, where the file has one.
+
+    Args:
+        path: of the file, for messages.
+        record: its content.
+        name: of the field, which must be an object.
+        error: class of the error raised.
+        mend: what to do with a damaged file, for the message.
+
+    Raises:
+        WorldrlError: the field is missing or no object, or is not what was written.
+    """
+    value = record.get(name)
+    if not isinstance(value, dict):
+        raise error(f"{path}: holds no {name}; {mend}")
+    if "digest" in record and record["digest"] != digest(value):
+        raise error(f"{path}: {name} is not what was written (its digest differs); {mend}")
     return cast("dict[str, Any]", value)
 
 
@@ -159,6 +198,12 @@ def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"key {repeated!r} appears twice")
     return result
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:40]} is more than a number may be")
+    return value
 
 
 def _no_constant(name: str) -> Any:

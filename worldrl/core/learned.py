@@ -6,16 +6,25 @@ those a user may move or delete. Models from before this file was written say so
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from worldrl.core.artefact import read_file, read_manifest
 from worldrl.core.errors import ArtefactError
-from worldrl.core.jsonfile import json_bytes
+from worldrl.core.jsonfile import json_bytes, parse_json
+from worldrl.core.typed import from_plain
 
 LEARNED = "learned.json"
 """Its file in an artefact folder."""
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The file, in which nothing may be missing."""
+
+    datasets: frozenset[str]
+    episodes: frozenset[str]
+    complete: bool
 
 
 @dataclass(frozen=True)
@@ -56,10 +65,6 @@ class Learned:
         manifest = read_manifest(folder)
         if LEARNED not in manifest["files"]:
             return cls(frozenset(parent["hash"] for parent in manifest["parents"]), complete=False)
-        try:
-            data = json.loads(read_file(folder, LEARNED))
-            return cls(frozenset(data["datasets"]), frozenset(data["episodes"]), data["complete"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ArtefactError(
-                f"{folder / LEARNED}: does not fit this version: {error}; train the model again"
-            ) from error
+        data = parse_json(read_file(folder, LEARNED), path=folder / LEARNED, error=ArtefactError)
+        where = f"{folder / LEARNED}: does not fit this version; train the model again"
+        return cls(**vars(from_plain(_Stored, data, where=where, error=ArtefactError)))

@@ -12,7 +12,7 @@ import socket
 from datetime import UTC, datetime
 from pathlib import Path
 
-from worldrl.core.atomic import disk_errors, open_regular
+from worldrl.core.atomic import FULL, disk_errors, open_regular
 from worldrl.core.errors import RunDirectoryError
 
 
@@ -49,7 +49,12 @@ def take_lock(file: Path, command: str) -> int:
     except OSError as reason:
         os.close(lock)
         raise RunDirectoryError(
-            f"{file}: cannot be locked ({reason.strerror}); choose a run_dir on a local disk"
+            f"{file}: cannot be locked ({reason.strerror}); "
+            + (
+                "free some space, or choose another run_dir"
+                if reason.errno in FULL
+                else "choose a run_dir on a local disk"
+            )
         ) from reason
     return lock
 

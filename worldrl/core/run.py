@@ -26,16 +26,16 @@ import yaml
 from worldrl.core.atomic import disk_errors, recover, write_file
 from worldrl.core.device import hardware, peak_rss_mb
 from worldrl.core.errors import RunDirectoryError
-from worldrl.core.jsonfile import difference, digest, plain, read_json, write_json
+from worldrl.core.jsonfile import check_digest, difference, digest, plain, read_json, read_record, write_json
 from worldrl.core.lock import take_lock
 from worldrl.core.provenance import code_version, package_versions
 from worldrl.core.renames import COMMANDS, current_config, current_results
-from worldrl.core.typed import from_plain
 
 SCHEMA = 1
 TICK_EVERY_S = 10.0
 STAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-CLAIM = ("config.yaml", "run_clock.json")
+CONFIG, RESULT = "config.yaml", "result.json"
+CLAIM = (CONFIG, "run_clock.json")
 """What makes a directory that of one command and config, and may be taken back while nothing else is in it."""
 
 
@@ -67,10 +67,9 @@ class Stage:
         """
         if not self.finished:
             raise RunDirectoryError(f"stage {self.name!r} in {self.folder} is not finished; run it first")
-        summary = read_json(self.folder / "stage.json").get("summary")
-        if not isinstance(summary, dict):
-            raise RunDirectoryError(f"{self.folder / 'stage.json'}: holds no summary; delete it to run the stage again")
-        return current_results(summary)
+        file, mend = self.folder / "stage.json", "delete it to run the stage again"
+        found = check_digest(file, read_json(file), "summary", error=RunDirectoryError, mend=mend)
+        return current_results(found)
 
     def finish(self, summary: Mapping[str, Any]) -> None:
         """Mark the stage as finished; call it after everything in the folder is on the disk.
@@ -90,6 +89,7 @@ class Stage:
             "config_hash": self.config_hash,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "summary": body,
+            "digest": digest(body),
         }
         write_json(self.folder / "stage.json", entry)
 
@@ -248,7 +248,7 @@ class RunDirectory:
             "peak_rss_mb": round(self._peak_mb, 1),
             "metrics": plain(metrics, where="metrics", nonfinite="null", error=RunDirectoryError),
         }
-        write_json(self.path / "result.json", result)
+        write_json(self.path / RESULT, result)
         return result
 
     def close(self) -> None:
@@ -293,7 +293,7 @@ def _holds_work(path: Path) -> bool:
 
 def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collection[str]) -> bool:
     """Write the config on the first open, which returns True; later, insist on the same command and config but for ``free``."""
-    file = path / "config.yaml"
+    file = path / CONFIG
     if not file.exists():
         text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
         write_file(file, text.encode())
@@ -301,7 +301,7 @@ def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collec
     begun = _clock(path).command or command
     if COMMANDS.get(begun, begun) != command:
         raise RunDirectoryError(f"{path}: was begun by {begun!r}, not {command!r}; choose a new run_dir")
-    earlier = current_config(_stored_config(file), command)
+    earlier = current_config(stored_config(file), command)
     if changed := difference(_bound(earlier, free), _bound(config, free)):
         raise RunDirectoryError(
             f"{path}: was begun with another config: {changed}; choose a new run_dir, or delete {path} to start again"
@@ -309,8 +309,12 @@ def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collec
     return False
 
 
-def _stored_config(file: Path) -> dict[str, Any]:
-    """Read ``config.yaml``; RunDirectoryError where it is unreadable or no mapping."""
+def stored_config(file: Path) -> dict[str, Any]:
+    """Read ``config.yaml``.
+
+    Raises:
+        RunDirectoryError: it is missing, unreadable or no mapping.
+    """
     try:
         stored: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as reason:
@@ -338,4 +342,4 @@ def _clock(path: Path) -> _Clock:
     file = path / "run_clock.json"
     if not file.exists():
         return _Clock()
-    return from_plain(_Clock, read_json(file), where=f"{file}: damaged; delete it", error=RunDirectoryError)
+    return read_record(file, _Clock, error=RunDirectoryError, mend="delete it")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from worldrl.core.jsonfile import read_json, write_json
+from worldrl.core.errors import RunDirectoryError
+from worldrl.core.jsonfile import read_record, write_json
 
 EVERY_S = 1.0
 """Least seconds between two marks that are written."""
@@ -23,7 +25,7 @@ class Stopwatch:
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.before: dict[str, float] = read_json(file) if file.exists() else dict.fromkeys(_clocks(), 0.0)
+        self.before = asdict(read_spent(file)) if file.exists() else dict.fromkeys(_clocks(), 0.0)
         self.began = self.written = _clocks()
 
     def mark(self, *, now: bool = False) -> None:
@@ -32,6 +34,19 @@ class Stopwatch:
         if now or clocks["seconds"] - self.written["seconds"] >= EVERY_S:
             write_json(self.file, {name: self.before[name] + clocks[name] - self.began[name] for name in clocks})
             self.written = clocks
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What the file of a stopwatch holds, in seconds."""
+
+    seconds: float
+    cpu_seconds: float
+
+
+def read_spent(file: Path) -> Spent:
+    """Read the file of a stopwatch; RunDirectoryError where it is damaged."""
+    return read_record(file, Spent, error=RunDirectoryError, mend=f"delete {file.parent} and give the command again")
 
 
 def _clocks() -> dict[str, float]:

@@ -11,9 +11,13 @@ from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hin
 from worldrl.core.errors import SettingError, WorldrlError, nearest
 
 T = TypeVar("T")
+LARGEST = 2**64
+"""Seeds are below 2^63; nothing else is near."""
 
 
-def from_plain(hint: type[T], value: Any, *, where: str, error: type[WorldrlError] = SettingError) -> T:
+def from_plain(
+    hint: type[T], value: Any, *, where: str, error: type[WorldrlError] = SettingError, others: bool = False
+) -> T:
     """Make a dataclass, or another typed value, from plain JSON values; nothing is converted but lists to tuples.
 
     Args:
@@ -21,13 +25,16 @@ def from_plain(hint: type[T], value: Any, *, where: str, error: type[WorldrlErro
         value: plain JSON.
         where: file or field, for the message.
         error: class of the error raised.
+        others: leave fields out that a dataclass does not know, instead of refusing them.
 
     Raises:
         WorldrlError: an unknown field, a missing one, a value of another type, or a check of the dataclass failed.
     """
     from pydantic import ValidationError  # a tenth of a second, only where a file is read
 
-    _refuse_unknown(hint, value, where, error)
+    if not others:
+        _refuse_unknown(hint, value, where, error)
+    _refuse_huge(value, "", where, error)
     try:
         return cast("T", _adapter(hint).validate_json(json.dumps(value), strict=True))
     except ValidationError as reason:
@@ -55,6 +62,16 @@ def _refuse_unknown(hint: Any, value: Any, where: str, error: type[WorldrlError]
             raise error(f"{where}: unknown field {name!r}{nearest(name, known)}")
         optional = get_args(hints[name]) if get_origin(hints[name]) in (Union, UnionType) else (hints[name],)
         _refuse_unknown(next(iter(optional), None), part, f"{where}: {name}", error)
+
+
+def _refuse_huge(value: Any, name: str, where: str, error: type[WorldrlError]) -> None:
+    """Integers that no field means, and that as a float would be infinite."""
+    if isinstance(value, dict | list):
+        part = cast("dict[str, Any] | list[Any]", value)
+        for key, item in part.items() if isinstance(part, dict) else enumerate(part):
+            _refuse_huge(item, f"{name}.{key}" if name else str(key), where, error)
+    elif isinstance(value, int) and abs(value) > LARGEST:
+        raise error(f"{where}: {name}: must be at most 2^64, got {_short(value)}")
 
 
 def _short(value: Any) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.errors import ArtefactError
+from worldrl.core.jsonfile import read_record
 from worldrl.data.lerobot_format import (
     INFO_PATH,
     JOURNAL_PATH,
@@ -150,21 +151,26 @@ def _check_folder(folder: Path) -> None:
 
 def promised_episodes(folder: Path) -> int:
     """Return the episode count of ``info.json``; 0 when it was never written."""
-    return int(_read_info(folder).get("total_episodes", 0))
+    return _read_info(folder).total_episodes
 
 
 def _lerobot_version(folder: Path) -> str | None:
-    return _read_info(folder).get("codebase_version")
+    return _read_info(folder).codebase_version
 
 
-def _read_info(folder: Path) -> dict[str, Any]:
-    """Return ``info.json``, empty when there is none."""
+@dataclass(frozen=True)
+class _Info:
+    """What is needed of ``info.json``."""
+
+    codebase_version: str | None = None
+    total_episodes: int = 0
+
+
+def _read_info(folder: Path) -> _Info:
+    """Read ``info.json``; of a missing one nothing is known."""
     path = folder / INFO_PATH
     if not path.is_file():
-        return {}
-    try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise ArtefactError(
-            f"{path}: not readable ({error}); delete it and call finalize_dataset, which derives it again"
-        ) from error
+        return _Info()
+    return read_record(
+        path, _Info, error=ArtefactError, mend="delete it and call finalize_dataset, which derives it again"
+    )

@@ -15,8 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from worldrl.core.atomic import disk_errors
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.instructions import check_text, instruction_words
 from worldrl.core.types import Episode
 from worldrl.data.durable import PARTIAL_SUFFIX, append_durably, write_durably, writer_lock
 from worldrl.data.lerobot_format import (
@@ -32,6 +34,9 @@ from worldrl.data.lerobot_format import (
 from worldrl.data.lerobot_journal import REPAIR, Journal, promised_episodes, read_journal, seal
 from worldrl.data.lerobot_metadata import write_metadata
 from worldrl.data.lerobot_rows import episode_columns, episode_stats, episode_table, new_record, table_bytes
+
+LEAST_FILE, LEAST_SHARE = 5_000, 0.02
+"""Of an episode's file without images (bytes), and of an image's bytes after compression, at the least."""
 
 
 class LeRobotWriter:
@@ -65,10 +70,12 @@ class LeRobotWriter:
         size = (image_size[0], image_size[1])
         header = DatasetHeader(_whole_fps(fps, embodiment), tuple(cameras), size, embodiment, suite)
         self._resources = ExitStack()
-        _refuse_foreign_folder(self.folder)
-        self._resources.enter_context(writer_lock(self.folder / LOCK_PATH, str(self.folder)))
+        with disk_errors(self.folder, needed=0, error=ArtefactError):
+            _refuse_foreign_folder(self.folder)
+            self._resources.enter_context(writer_lock(self.folder / LOCK_PATH, str(self.folder)))
         try:
-            journal = open_journal(self.folder, header)
+            with disk_errors(self.folder, needed=0, error=ArtefactError):
+                journal = open_journal(self.folder, header)
         except BaseException:
             self._resources.close()
             raise
@@ -97,27 +104,31 @@ class LeRobotWriter:
             Its index in the dataset.
 
         Raises:
-            ArtefactError: the episode breaks the contract of :class:`~worldrl.core.types.Episode`, or the writer is
-                closed; nothing was written.
-            OSError: the disk refused; the dataset still holds the earlier episodes.
+            ArtefactError: the episode breaks the contract of :class:`~worldrl.core.types.Episode`, its task is no text or
+                its instruction one that no encoder reads, or the writer is closed; nothing was written. Or the disk
+                refused; the dataset still holds the earlier episodes.
         """
         if self._closed:
             raise ArtefactError(f"{self.folder}: this writer is closed; open a new LeRobotWriter to append")
-        check_episode(episode, self.header, f"{self.folder}: episode {len(self)}")
+        where = f"{self.folder}: episode {len(self)}"
+        _check_texts(episode, where)
+        check_episode(episode, self.header, where)
         task_index = self._task_index.get(episode.instruction, len(self._task_index))
         last = self._records[-1] if self._records else None
-        record = new_record(episode, last, task_index, f"{self.folder}: episode {len(self)}")
+        record = new_record(episode, last, task_index, where)
         columns = episode_columns(episode, record, self.header)
         content = table_bytes(episode_table(episode, columns, self._schema))
         stats = episode_stats(episode, columns)
         record = replace(record, sha256=hashlib.sha256(content).hexdigest(), stats=stats)
-        write_durably(self.folder / data_path(record.index), content)
-        self._list(record)
+        with disk_errors(self.folder, needed=len(content), error=ArtefactError):
+            write_durably(self.folder / data_path(record.index), content)
+            self._list(record)
         return record.index
 
     def finalize(self) -> None:
         """Derive lerobot's files from the journal, so that lerobot sees every episode written so far."""
-        write_metadata(self.folder, self.header, self._records)
+        with disk_errors(self.folder, needed=0, error=ArtefactError):
+            write_metadata(self.folder, self.header, self._records)
 
     def close(self) -> None:
         """Finalise and let go of the folder; a second call does nothing."""
@@ -140,6 +151,18 @@ class LeRobotWriter:
         append_durably(self.folder / JOURNAL_PATH, seal(record.to_json()))
         self._records.append(record)
         self._task_index[record.instruction] = record.task_index
+
+
+def least_bytes(episodes: int, frames: int, cameras: int, image_size: int) -> int:
+    """Bytes that episodes take at least, however much their images can be compressed.
+
+    Args:
+        episodes: how many.
+        frames: of each episode.
+        cameras: images per frame.
+        image_size: pixels per side.
+    """
+    return episodes * (LEAST_FILE + int(LEAST_SHARE * frames * cameras * 3 * image_size**2))
 
 
 def finalize_dataset(folder: Path | str) -> None:
@@ -203,6 +226,15 @@ def _whole_fps(fps: float, embodiment: AnyEmbodiment) -> int:
     if fps != embodiment.control_hz:
         raise SettingError(f"fps is {fps}, the embodiment's control_hz {embodiment.control_hz}; every step is a frame")
     return round(fps)
+
+
+def _check_texts(episode: Episode, where: str) -> None:
+    check_text("task", episode.task, where, ArtefactError)
+    instruction = check_text("instruction", episode.instruction, where, ArtefactError)
+    try:
+        instruction_words(instruction)
+    except SettingError as reason:
+        raise ArtefactError(f"{where}: {reason}") from reason
 
 
 def _refuse_foreign_folder(folder: Path) -> None:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.jsonfile import read_json, write_json
+from worldrl.core.jsonfile import read_json, read_record, write_json
 
 SCHEMA = 2
 LEVEL = 0.04
@@ -74,19 +74,10 @@ class GraspRule:
         Raises:
             ArtefactError: it is missing, damaged or something else.
         """
-        found = read_json(file, error=ArtefactError)
-        try:
-            if found["schema"] != SCHEMA:
-                raise ArtefactError(
-                    f"{file}: schema {found['schema']}, this version reads {SCHEMA}; fit the rule again"
-                )
-            constant, of_score, of_grasp = map(float, found["weights"])
-            tuned = frozenset((str(task), int(i), int(state), int(seed)) for task, i, state, seed in found["tuned"])
-            return cls((constant, of_score, of_grasp), float(found["threshold"]), dict(found["made_for"]), tuned)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ArtefactError(
-                f"{file}: not a rule of score and grasp: {error}; fit it again with grasp_rule=fit"
-            ) from error
+        schema = read_json(file, error=ArtefactError).get("schema")
+        if schema != SCHEMA:
+            raise ArtefactError(f"{file}: schema {schema}, this version reads {SCHEMA}; fit the rule again")
+        return read_record(file, cls, error=ArtefactError, mend="fit the rule again with grasp_rule=fit")
 
 
 def signs(score: NDArray[np.float64], agreement: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -17,14 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from worldrl.core.bootstrap import Bootstrap, interquartile_mean
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.jsonfile import difference, read_json
+from worldrl.core.jsonfile import difference, read_json, read_record
 from worldrl.core.renames import current_config, current_results
 from worldrl.core.rng import numpy_stream
+from worldrl.core.run import CONFIG, RESULT, stored_config
 from worldrl.core.stats import mean_interval
+from worldrl.core.typed import from_plain
 from worldrl.evaluation.offline import score_over_seeds
 
 COMMAND = "train-offline"
@@ -63,6 +64,54 @@ class OfflineRun:
     config: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class _Result:
+    """What ``result.json`` of a run must hold."""
+
+    command: str
+    seed: int
+    wall_s: float
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Score:
+    value: float
+
+
+@dataclass(frozen=True)
+class _Mean:
+    mean: float
+
+
+@dataclass(frozen=True)
+class _Evaluation:
+    over_estimation: _Mean | None
+
+
+@dataclass(frozen=True)
+class _Data:
+    dataset_id: str | None
+    source: str
+    mean_return: float
+
+
+@dataclass(frozen=True)
+class _Metrics:
+    """What its metrics must hold."""
+
+    algorithm: str
+    steps: int
+    scores: dict[str, _Score]
+    evaluation: _Evaluation | None
+    data: _Data
+    budget: dict[str, int]
+
+    def __post_init__(self) -> None:
+        if lacking := {"episodes", "steps"} - set(self.budget):
+            raise SettingError(f"budget lacks {sorted(lacking)}")
+
+
 def read_run(folder: Path, data: str | None = None) -> OfflineRun:
     """Read a finished run.
 
@@ -73,24 +122,26 @@ def read_run(folder: Path, data: str | None = None) -> OfflineRun:
     Raises:
         ArtefactError: not finished, of another command, or never evaluated.
     """
-    result = read_json(folder / "result.json", error=ArtefactError)
-    if result.get("command") != COMMAND:
-        raise ArtefactError(f"{folder}: a run of {result.get('command')!r}; give runs of {COMMAND}")
-    metrics = current_results(result["metrics"])
-    if not metrics["scores"]:
+    file = folder / RESULT
+    result = read_record(file, _Result, error=ArtefactError, mend="train again")
+    if result.command != COMMAND:
+        raise ArtefactError(f"{folder}: a run of {result.command!r}; give runs of {COMMAND}")
+    where = f"{file}: metrics: damaged; train again"
+    metrics = from_plain(_Metrics, current_results(result.metrics), where=where, error=ArtefactError, others=True)
+    if not metrics.scores or metrics.evaluation is None:
         raise ArtefactError(f"{folder}: was not evaluated (episodes=0), so it has no score; train with episodes=10")
-    named, over = metrics["data"], metrics["evaluation"]["over_estimation"]
+    named, over = metrics.data, metrics.evaluation.over_estimation
     return OfflineRun(
-        data=data or short_name(named["dataset_id"] or named["source"]),
-        algorithm=metrics["algorithm"],
-        seed=result["seed"],
-        scores={scale: metrics["scores"][scale]["value"] for scale in SCALES if scale in metrics["scores"]},
-        data_return=named["mean_return"],
-        over_estimation=None if over is None else over["mean"],
-        budget=metrics["budget"],
-        updates=metrics["steps"],
-        wall_s=result["wall_s"],
-        config=current_config(yaml.safe_load((folder / "config.yaml").read_text(encoding="utf-8")), COMMAND),
+        data=data or short_name(named.dataset_id or named.source),
+        algorithm=metrics.algorithm,
+        seed=result.seed,
+        scores={scale: metrics.scores[scale].value for scale in SCALES if scale in metrics.scores},
+        data_return=named.mean_return,
+        over_estimation=None if over is None else over.mean,
+        budget=metrics.budget,
+        updates=metrics.steps,
+        wall_s=result.wall_s,
+        config=current_config(stored_config(folder / CONFIG), COMMAND),
     )
 
 
@@ -100,7 +151,7 @@ def finished_runs(folder: Path) -> list[Path]:
     Raises:
         SettingError: there is none.
     """
-    found = [path.parent for path in sorted(folder.rglob("result.json")) if read_json(path).get("command") == COMMAND]
+    found = [path.parent for path in sorted(folder.rglob(RESULT)) if read_json(path).get("command") == COMMAND]
     if not found:
         raise SettingError(
             f"runs: {folder} holds no finished run of {COMMAND}; give its run directory, or a folder of them"

@@ -8,7 +8,7 @@ only if their protocols are equal.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +18,7 @@ from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ProtocolError, SettingError, nearest
 from worldrl.core.jsonfile import digest, read_json, write_json
 from worldrl.core.rng import stream_seed
+from worldrl.core.typed import from_plain
 from worldrl.rollout.chunk_timing import check_timing
 from worldrl.rollout.embedded import EMBEDDED_SUITE, embedded_embodiment, main_camera
 from worldrl.rollout.specs import EnvOptions, EpisodeSpec
@@ -145,9 +146,9 @@ class EvalProtocol:
         known = {item.name for item in fields(cls)}
         if {*values, *_MAY_BE_SILENT} != known:
             raise ProtocolError(f"protocol: fields differ from schema {SCHEMA}: {sorted(set(values) ^ known)}")
-        if "actions" in values:
-            values["actions"] = ActionSpec.from_json(values["actions"])
-        return cls(**{**values, "tasks": tuple(values["tasks"]), "cameras": tuple(values["cameras"])})
+        # The values themselves are kept: a rate stored as 20 has another hash than 20.0.
+        checked = from_plain(cls, values, where="protocol", error=ProtocolError)
+        return replace(checked, **{name: values[name] for name in ("control_hz", "temperature")})
 
     def save(self, path: Path) -> None:
         """Write the protocol as a JSON file."""
@@ -162,7 +163,10 @@ class EvalProtocol:
         """
         data = read_json(path, error=ProtocolError)
         stored = data.pop("hash", None)
-        protocol = cls.from_json(data)
+        try:
+            protocol = cls.from_json(data)
+        except ProtocolError as reason:
+            raise ProtocolError(f"{path}: {reason}") from reason
         if stored != protocol.hash:
             raise ProtocolError(f"{path}: hash is {stored}, its fields give {protocol.hash}; the file was edited")
         return protocol

@@ -22,7 +22,7 @@ import numpy as np
 from worldrl.core.atomic import open_to_append, write_file
 from worldrl.core.bootstrap import Bootstrap, suite_score
 from worldrl.core.errors import ArtefactError, ProtocolError
-from worldrl.core.jsonfile import parse_json, read_json, write_json
+from worldrl.core.jsonfile import parse_json, read_json, read_record, write_json
 from worldrl.core.stats import Rate, wilson
 from worldrl.evaluation.protocol import EvalProtocol, require_same
 from worldrl.evaluation.provenance import Provenance, continued
@@ -156,10 +156,15 @@ class EvalResult:
                 f"{path}: holds no {HEADER}, nor does its folder; give the run directory of `worldrl evaluate`"
             )
         header = read_header(folder)
-        protocol = EvalProtocol.from_json(header["protocol"])
         found = {outcome.spec.key: outcome for outcome in read_rows(folder)}
-        outcomes = [found[spec.key] for spec in protocol.specs() if spec.key in found]
-        return cls(protocol, header["policy"], header["policy_hash"], tuple(outcomes), header.get("provenance", {}))
+        at = folder / HEADER
+        try:
+            protocol = EvalProtocol.from_json(header["protocol"])
+            at = folder / EPISODES
+            outcomes = [found[spec.key] for spec in protocol.specs() if spec.key in found]
+            return cls(protocol, header["policy"], header["policy_hash"], tuple(outcomes), header.get("provenance", {}))
+        except ProtocolError as reason:
+            raise ProtocolError(f"{at}: {reason}") from reason
 
 
 def mean_score(results: Sequence[EvalResult], *, generator: np.random.Generator) -> Bootstrap:
@@ -198,6 +203,17 @@ def header_json(
     }
 
 
+@dataclass(frozen=True)
+class _Header:
+    """Content of ``evaluation.json``."""
+
+    policy: str
+    policy_hash: str
+    protocol: dict[str, Any]
+    protocol_hash: str
+    provenance: dict[str, str] = field(default_factory=dict[str, str])
+
+
 def read_header(folder: Path) -> dict[str, Any]:
     """Read ``evaluation.json``.
 
@@ -207,6 +223,7 @@ def read_header(folder: Path) -> dict[str, Any]:
     header = read_json(folder / HEADER, error=ArtefactError)
     if header.get("schema") != SCHEMA:
         raise ArtefactError(f"{folder / HEADER}: schema must be {SCHEMA}, got {header.get('schema')}; evaluate again")
+    read_record(folder / HEADER, _Header, error=ArtefactError, mend="evaluate again")
     return header
 
 
@@ -216,7 +233,16 @@ def read_rows(folder: Path) -> list[EpisodeOutcome]:
     if not path.exists():
         return []
     lines = path.read_bytes().split(b"\n")[:-1]
-    return [EpisodeOutcome.from_json(parse_json(line, path=path, error=ArtefactError)) for line in lines]
+    return [_outcome(parse_json(line, path=path, error=ArtefactError), path, at) for at, line in enumerate(lines, 1)]
+
+
+def _outcome(row: Any, path: Path, line: int) -> EpisodeOutcome:
+    try:
+        if not isinstance(row, dict):
+            raise ArtefactError(f"must be an object, got {type(row).__name__}")
+        return EpisodeOutcome.from_json(row)
+    except ArtefactError as reason:
+        raise ArtefactError(f"{path}: line {line}: {reason}; evaluate again") from reason
 
 
 class EvalLog:

@@ -15,8 +15,10 @@ from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.log import console
 from worldrl.core.rng import stream_seed
+from worldrl.core.room import require_disk
 from worldrl.core.run import RunDirectory
 from worldrl.core.stats import wilson
+from worldrl.data.lerobot_writer import least_bytes
 from worldrl.evaluation.protocol import DOMAINS, instruction_of
 from worldrl.jobs.collect_suite import check_settings, record_suite
 from worldrl.jobs.opening import DATASET, choose_tasks, open_run, rate_interval
@@ -34,6 +36,15 @@ from worldrl.workers import libero_facts
 from worldrl.world_models.loading import open_world_model
 
 EMBEDDED = "embedded"
+SOURCES = (
+    "expert_episodes",
+    "noisy_episodes",
+    "blind_episodes",
+    "wander_episodes",
+    "policy_episodes",
+    "imagined_episodes",
+)
+"""Settings that say how many episodes of each task somebody records."""
 
 
 @dataclass
@@ -85,16 +96,7 @@ class CollectSettings:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
-        for name in (
-            "workers",
-            "expert_episodes",
-            "noisy_episodes",
-            "blind_episodes",
-            "wander_episodes",
-            "policy_episodes",
-            "imagined_episodes",
-            "first_index",
-        ):
+        for name in (*SOURCES, "workers", "first_index"):
             non_negative(name, getattr(self, name))
         for name in ("noise", "goal_offset", "hold_steps"):
             non_negative(name, getattr(self, name))
@@ -147,6 +149,7 @@ def record_embedded(
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Record the missing episodes of the embedded suite; arguments and return value as of ``record_suite``."""
     tasks = choose_tasks(settings.tasks, settings.kind)
+    require_room(settings, len(tasks), run.path / DATASET)
     plans = [*make_plans(settings, tasks, device), *dream_plans(settings, tasks, run.path / "dreams.npz", device)]
     rows = collect_dataset(
         run.path / DATASET,
@@ -158,6 +161,20 @@ def record_embedded(
         hold_steps=settings.hold_steps,
     )
     return rows, {}
+
+
+def require_room(settings: CollectSettings, tasks: int, folder: Path) -> None:
+    """Refuse more episodes than the disk has room for, before a new dataset is begun.
+
+    Raises:
+        SettingError: naming how much they take.
+    """
+    if folder.exists():
+        return
+    given = {name: count for name in SOURCES if (count := getattr(settings, name))}
+    need = least_bytes(tasks * sum(given.values()), settings.hold_steps + 1, 1, settings.image_size)
+    asked = ", ".join(f"{name}={count}" for name, count in given.items())
+    require_disk(folder, need, f"{asked} for each of {tasks} tasks")
 
 
 def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:

@@ -27,6 +27,7 @@ from rich.console import Console
 
 from worldrl.core.errors import WorkerEnvironmentError, WorldrlError
 from worldrl.core.extras import REINSTALL
+from worldrl.core.room import available_memory
 from worldrl.core.run import RunDirectory
 from worldrl.jobs.setup_adopt import lacking_checkout
 from worldrl.paths import bundled_weights
@@ -157,19 +158,10 @@ def check_disk(folder: Path, wanted_gb: float) -> str:
 
 def check_memory(wanted_gb: float) -> str:
     """Memory that a run may take without swapping."""
-    available = available_memory_gb()
+    available = available_memory() / 1e9
     if available < wanted_gb:
         raise Failure(f"{available:.1f} GB available, {wanted_gb:g} wanted", "worldrl COMMAND preset=tiny")
     return f"{available:.1f} GB available"
-
-
-def available_memory_gb() -> float:
-    """Available memory in GB; the whole memory where the system does not tell what is free."""
-    table = Path("/proc/meminfo")
-    if table.is_file():
-        rows = dict(line.split(":", 1) for line in table.read_text().splitlines())
-        return int(rows["MemAvailable"].split()[0]) * 1024 / 1e9
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
 
 
 def check_shm() -> str:

@@ -9,8 +9,9 @@ from typing import Any
 from worldrl.core.errors import ArtefactError
 from worldrl.core.log import Progress, console
 from worldrl.core.rng import numpy_stream
+from worldrl.core.room import require_disk
 from worldrl.data.dataset import EpisodeDataset, open_recorded
-from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.data.lerobot_writer import LeRobotWriter, least_bytes
 from worldrl.jobs.opening import DATASET, open_run
 from worldrl.jobs.unseen_episodes import continue_all, one_arm
 from worldrl.rollout.true_runs import CONTINUATIONS, Script, TrueRun, true_runs
@@ -63,9 +64,17 @@ def main(settings: ExtendSettings) -> dict[str, Any]:
 
 
 def extend(recorded: EpisodeDataset, folder: Path, settings: ExtendSettings) -> int:
-    """Record the extended episodes that ``folder`` does not hold yet; return how many it holds in the end."""
+    """Record the extended episodes that ``folder`` does not hold yet; return how many it holds in the end.
+
+    Raises:
+        SettingError: they take more than the free disk.
+    """
     robot = one_arm(recorded.embodiment)
-    scripts = [Script.of(recorded[row]) for row in draw(recorded, settings.episodes, seed=settings.seed)]
+    drawn, size = draw(recorded, settings.episodes, seed=settings.seed), recorded.image_size
+    if not folder.exists():
+        need = least_bytes(len(drawn), settings.steps + 1, 1, size[0])
+        require_disk(folder, need, f"steps={settings.steps} for each of {len(drawn)} episodes")
+    scripts = [Script.of(recorded[row]) for row in drawn]
     actions = continue_all(
         scripts,
         settings.steps,
@@ -73,7 +82,6 @@ def extend(recorded: EpisodeDataset, folder: Path, settings: ExtendSettings) -> 
         embodiment=robot,
         seed=settings.seed,
     )
-    size = recorded.image_size
     with LeRobotWriter(
         folder,
         fps=recorded.header.fps,

@@ -11,6 +11,7 @@ and half the other.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -31,6 +32,7 @@ from worldrl.core.jsonfile import read_json
 from worldrl.core.log import MetricLog, Progress, console
 from worldrl.core.provenance import code_version, package_versions
 from worldrl.core.rng import stream, stream_seed
+from worldrl.core.room import require_disk, require_memory
 from worldrl.core.run import RunDirectory
 from worldrl.data.offline.env_spec import registered_spec
 from worldrl.data.offline.minari_format import ID, data_folder, write_minari
@@ -147,6 +149,7 @@ class _Maker:
         self.run, self.settings = run, settings
         self.env: gymnasium.Env[Any, Any] = make_environment(settings.env, max_episode_steps=settings.max_episode_steps)
         self.info = environment_info(self.env, settings.env)
+        require_rows(settings, self.env)
         registered_spec(self.info)  # what cannot be written is refused before hours of training
         self.training = run.path / "stages" / TRAINING
 
@@ -271,6 +274,23 @@ class _Maker:
             raise SettingError(
                 f"version: {folder} holds another dataset; give version={self.settings.version + 1} or another store"
             )
+
+
+def require_rows(settings: MakeDatasetSettings, env: gymnasium.Env[Any, Any]) -> None:
+    """Refuse more rows than memory or disk can hold.
+
+    Raises:
+        SettingError: naming how much they take.
+    """
+    observed, acted = (math.prod(space.shape or ()) for space in (env.observation_space, env.action_space))
+    row = 4 * (observed + acted)
+    replayed = 4 * (2 * observed + acted + 2)  # both observations, reward and end
+    require_memory(settings.rows * row, f"rows={settings.rows} of {row} bytes each")
+    steps = settings.training.steps
+    require_memory(steps * replayed, f"training.steps={steps}, of which the replay keeps {replayed} bytes each")
+    store = Path(settings.store or settings.run_dir)
+    kinds = [kind for kind in settings.kinds if not (store / DATASETS / dataset_id(settings, kind)).exists()]
+    require_disk(store, settings.rows * row * len(kinds), f"rows={settings.rows} for each of kinds={kinds}")
 
 
 def dataset_id(settings: MakeDatasetSettings, kind: str) -> str:

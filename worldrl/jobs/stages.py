@@ -20,6 +20,7 @@ from worldrl.core.interfaces import Policy
 from worldrl.core.log import MetricLog, read_metrics
 from worldrl.core.ranks import rank
 from worldrl.core.rng import initial_weights, numpy_stream
+from worldrl.core.room import require_model_memory
 from worldrl.core.types import Episode
 from worldrl.data.dataset import EpisodeDataset
 from worldrl.evaluation.world_model import padded_actions, replay, whole_chunks
@@ -63,8 +64,10 @@ def learn_policy(
     trained: dict[str, Any] | None,
 ) -> dict[str, Any]:
     """Clone demonstrations into ``folder/policy``, which keeps what they were; return the training report."""
+    statistics = PolicyStatistics.from_episodes(episodes)
+    require_model_memory(lambda: TokenPolicy(model, statistics), device, "model")
     with initial_weights(seed, "policy"):
-        policy = TokenPolicy(model, PolicyStatistics.from_episodes(episodes))
+        policy = TokenPolicy(model, statistics)
     policy.trained_on = trained
     report = train_policy(
         policy,

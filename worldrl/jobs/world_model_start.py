@@ -13,6 +13,7 @@ from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
 from worldrl.core.errors import SettingError
 from worldrl.core.log import console
 from worldrl.core.rng import initial_weights
+from worldrl.core.room import require_model_memory
 from worldrl.jobs.wan_settings import WanSettings
 from worldrl.paths import weights_dir
 from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
@@ -181,6 +182,7 @@ def starting_world_model(
     elif config is not None:
         require_kind(start, config)
         if start == SCRATCH:
+            require_model_memory(lambda: VideoWorldModel(deepcopy(config), embodiment), device, "model")
             with initial_weights(seed, "world-model"):
                 return VideoWorldModel(deepcopy(config), embodiment).to(
                     device

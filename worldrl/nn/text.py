@@ -11,8 +11,6 @@ Shapes legend: ``B`` rows, ``U`` distinct sentences, ``W`` words, ``P`` pieces o
 from __future__ import annotations
 
 import math
-import re
-import unicodedata
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -21,39 +19,12 @@ import torch
 from torch import Tensor, nn
 
 from worldrl.core.errors import SettingError
-
-MAX_WORDS = 32
-"""Longest instruction, in words. A fixed length keeps an encoding independent of the other sentences of a batch."""
+from worldrl.core.instructions import MAX_WORDS, instruction_words
 
 MAX_PIECES = 16
 """One whole-word piece and up to 15 trigrams; the tail of longer words does not count."""
 
-MAX_CHARACTERS = 1024
-"""Longest instruction, in characters: what is kept per instruction has a largest size."""
-
 PADDING = 0
-
-_MARKS = ("Mn", "Mc", "Me")
-_JOINERS = dict.fromkeys(map(ord, "\u200c\u200d\u2060\ufe0e\ufe0f"))
-
-
-def words(instruction: str) -> list[str]:
-    """Split an instruction into lower-case words; punctuation separates and is dropped.
-
-    Combining marks belong to the letter before them: vowel signs of Indic and Thai writing tell words apart. Text is composed
-    first (Unicode NFC), so that an accented letter is the same in one character and in two. Joiners, which only choose shapes
-    of letters, are left out.
-    """
-    lower = instruction.lower()
-    if lower.isascii():
-        return re.findall(r"\w+", lower)
-    spaced, inside = [], False
-    for character in unicodedata.normalize("NFC", lower.translate(_JOINERS)):
-        # The first half is what the regular expression counts as a letter.
-        letter = character.isalnum() or character == "_"
-        inside = letter or (inside and unicodedata.category(character) in _MARKS)
-        spaced.append(character if inside else " ")
-    return [word for word in "".join(spaced).split(" ") if word]
 
 
 def word_pieces(word: str, buckets: int) -> list[int]:
@@ -86,14 +57,7 @@ def sentence_pieces(instruction: str, buckets: int) -> tuple[tuple[int, ...], ..
     Raises:
         SettingError: the sentence holds no word, more than ``MAX_WORDS``, or more than ``MAX_CHARACTERS`` characters.
     """
-    if len(instruction) > MAX_CHARACTERS:
-        raise SettingError(f"instruction: at most {MAX_CHARACTERS} characters, got {len(instruction)}; shorten it")
-    found = words(instruction)
-    if not found:
-        raise SettingError(f"instruction: must hold at least one word, got {instruction!r}; say what to do")
-    if len(found) > MAX_WORDS:
-        raise SettingError(f"instruction: at most {MAX_WORDS} words, got {len(found)}; shorten it")
-    rows = [word_pieces(word, buckets) for word in found]
+    rows = [word_pieces(word, buckets) for word in instruction_words(instruction)]
     rows += [[]] * (MAX_WORDS - len(rows))
     return tuple(tuple(row + [PADDING] * (MAX_PIECES - len(row))) for row in rows)
 

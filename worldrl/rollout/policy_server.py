@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import WorldrlError
 from worldrl.core.extras import require
-from worldrl.nn.text import MAX_CHARACTERS
+from worldrl.core.instructions import MAX_CHARACTERS
 from worldrl.rollout.policy_frames import (
     EXTRA,
     FrameError,

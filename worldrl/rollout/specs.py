@@ -15,6 +15,7 @@ from typing import Any
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.rng import Name
+from worldrl.core.typed import from_plain
 from worldrl.core.types import Episode
 from worldrl.data.lerobot_format import EpisodeRecord, episode_digest
 
@@ -99,8 +100,8 @@ class EpisodeSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> EpisodeSpec:
-        """Rebuild from :meth:`to_json`."""
-        return cls(**data)
+        """Rebuild from :meth:`to_json`; ArtefactError for a field that is missing, unknown or of another type."""
+        return from_plain(cls, dict(data), where="identity of an episode", error=ArtefactError)
 
 
 @dataclass(frozen=True)
@@ -146,10 +147,15 @@ class EpisodeOutcome:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> EpisodeOutcome:
-        """Rebuild from :meth:`to_json`."""
+        """Rebuild from :meth:`to_json`.
+
+        Raises:
+            ArtefactError: a field is missing, unknown or of another type.
+        """
         names = EpisodeSpec.__dataclass_fields__
-        spec = EpisodeSpec(**{name: value for name, value in row.items() if name in names})
-        return cls(spec=spec, **{name: value for name, value in row.items() if name not in names})
+        spec = {name: value for name, value in row.items() if name in names}
+        rest = {name: value for name, value in row.items() if name not in names}
+        return from_plain(cls, {"spec": spec, **rest}, where="outcome of an episode", error=ArtefactError)
 
 
 @dataclass(frozen=True)

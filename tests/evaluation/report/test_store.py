@@ -12,16 +12,29 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError
+from worldrl.core.jsonfile import digest
 from worldrl.evaluation.report.model import Curve, Filmstrip, Gate, ReportData, Table
 from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import from_run_dir, load_report_data, save_report_data
 
 
 def edit(folder, change):
+    """Change the file as a program would, which makes the digest right again."""
     path = folder / "report.json"
     raw = json.loads(path.read_text())
     change(raw)
+    raw["digest"] = digest(raw.get("data"))
     path.write_text(json.dumps(raw))
+
+
+def test_a_changed_number_is_named(data, tmp_path):
+    save_report_data(data, tmp_path)
+    path = tmp_path / "report.json"
+    raw = json.loads(path.read_text())
+    raw["data"]["gates"][0]["threshold"] = "0.5"
+    path.write_text(json.dumps(raw))
+    with pytest.raises(ArtefactError, match=r"report.json: data is not what was written .* run the job again"):
+        load_report_data(tmp_path)
 
 
 def test_the_page_of_the_saved_data_is_the_same_page(data, tmp_path):
@@ -89,7 +102,7 @@ def test_a_gain_in_a_saved_file_cannot_be_forged_past_the_checks(data, tmp_path)
     [
         (lambda raw: raw.update(schema=2), "schema 1"),
         (lambda raw: raw.update(kind="policy"), "kind 'report'"),
-        (lambda raw: raw.pop("data"), "schema 1"),
+        (lambda raw: raw.pop("data"), "holds no data"),
         (lambda raw: raw["data"].update(curvs=[]), "did you mean 'curves'"),
         (lambda raw: raw["data"]["gates"][0].pop("threshold"), "threshold"),
         (lambda raw: raw["data"]["gates"][0].update(colour="red"), "colour"),

@@ -10,9 +10,10 @@ worldrl knows of the making lies under ``worldrl``.
 
 from __future__ import annotations
 
+import io
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from worldrl.core.atomic import atomic_folder
+from worldrl.core.atomic import atomic_folder, write_file
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.extras import require
 from worldrl.core.jsonfile import plain
@@ -30,7 +31,7 @@ from worldrl.data.offline.columns import column, fault
 from worldrl.data.offline.env_spec import registered_spec, stored_environment
 from worldrl.data.offline.jumps import jumps_of
 from worldrl.data.offline.layout import layout_of, to_json, words
-from worldrl.data.offline.minari_files import episodes
+from worldrl.data.offline.minari_files import MAIN, episodes
 from worldrl.data.offline.minari_metadata import METADATA, OWN, PARTS, read_metadata, stored_parts
 from worldrl.data.offline.resets import check_limit, time_limit
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
@@ -237,13 +238,12 @@ def write_minari(
     info = data.info
     if info.dataset_id is None or ID.fullmatch(info.dataset_id) is None:
         raise SettingError(f"dataset_id: {info.dataset_id!r} must read namespace/env/name-vN; rename it")
-    require("h5py", extra="offline")
+    content = _hdf5(data.split())
     storage_class = require("minari.dataset.minari_storage", extra="offline").MinariStorage
-    buffer_class = require("minari.data_collector.episode_buffer", extra="offline").EpisodeBuffer
     low, high = np.array(info.action_low, np.float32), np.array(info.action_high, np.float32)
     box = observation_space or spaces.Box(-np.inf, np.inf, (data.obs.shape[1],), np.float32)
     metadata = _metadata(info, algorithm, author, description, score_episodes)
-    with atomic_folder(store / info.dataset_id, needed=data.obs.nbytes * 2) as folder:
+    with atomic_folder(store / info.dataset_id, needed=len(content)) as folder:
         storage = storage_class.new(
             (folder / "data").resolve(),  # Minari 0.5 looks for its files below a relative path twice
             observation_space=spaces.Box(box.low.astype(np.float32), box.high.astype(np.float32), dtype=np.float32),
@@ -251,8 +251,9 @@ def write_minari(
             env_spec=registered_spec(info),
             data_format="hdf5",
         )
-        storage.update_metadata(metadata)
-        storage.update_episodes(_buffer(buffer_class, episode) for episode in data.split())
+        write_file(folder / "data" / MAIN, content, error=ArtefactError)
+        counts = {"total_steps": len(data), "total_episodes": data.episodes, "dataset_size": storage.get_size()}
+        storage.update_metadata({**metadata, **counts})
     return store / info.dataset_id
 
 
@@ -275,16 +276,27 @@ def _metadata(
     return result
 
 
-def _buffer(buffer_class: Any, episode: VectorEpisode) -> Any:
+def _hdf5(episodes: Iterable[VectorEpisode]) -> bytes:
+    """Lay episodes out as Minari does, in memory: the HDF5 library ends the whole process where a disk refuses a write."""
+    file = io.BytesIO()
+    with require("h5py", extra="offline").File(file, "w", track_order=True) as content:
+        for number, episode in enumerate(episodes):
+            group = content.create_group(f"episode_{number}")
+            seed = {} if episode.seed is None else {"seed": episode.seed}
+            group.attrs.update({"id": number, **seed, "total_steps": len(episode)})
+            for name, array in _arrays(episode).items():
+                group.create_dataset(name, data=array, chunks=True, maxshape=(None, *array.shape[1:]))
+    return file.getvalue()
+
+
+def _arrays(episode: VectorEpisode) -> dict[str, NDArray[Any]]:
     ends = {name: np.zeros(len(episode), np.bool_) for name in ("terminations", "truncations")}
     ends["terminations"][-1], ends["truncations"][-1] = episode.terminated, episode.truncated
-    states = {"qpos": episode.qpos, "qvel": episode.qvel}
-    infos = {name: state for name, state in states.items() if state is not None}
-    return buffer_class(
-        seed=episode.seed,
-        observations=episode.obs,
-        actions=episode.action,
-        rewards=episode.reward,
-        infos=infos or None,
+    states = {"infos/qpos": episode.qpos, "infos/qvel": episode.qvel}
+    return {
+        "observations": episode.obs,
+        "actions": episode.action,
+        "rewards": episode.reward,
         **ends,
-    )
+        **{name: state for name, state in states.items() if state is not None},
+    }

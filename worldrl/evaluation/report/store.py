@@ -2,7 +2,7 @@
 
 Layout, inside a run directory::
 
-    report.json               ReportData without frames and videos; ``{"schema": 1, "kind": "report", "data": {…}}``
+    report.json               ReportData without frames and videos: ``{"schema": 1, "kind": "report", "digest": …, "data": {…}}``
     filmstrips/01.png         strip 1 as one labelled picture, for people; never read back
     filmstrips/01-row-1.png   frames of its first row side by side, pixel for pixel: ``[Y, T·X, 3]``
     videos/01.mp4             video 1
@@ -27,7 +27,7 @@ import numpy as np
 
 from worldrl.core.atomic import write_file
 from worldrl.core.errors import ArtefactError, nearest
-from worldrl.core.jsonfile import plain, read_json, write_json
+from worldrl.core.jsonfile import check_digest, digest, plain, read_json, write_json
 from worldrl.evaluation.report.filmstrip import decode_png, draw_filmstrip, encode_png
 from worldrl.evaluation.report.media import video_path
 from worldrl.evaluation.report.model import (
@@ -91,7 +91,8 @@ def save_report_data(data: ReportData, folder: Path) -> Path:
     content = {name: _plain(getattr(data, name)) for name in FIELDS if name not in BINARY}
     content["filmstrips"] = [_save_strip(folder, index, strip) for index, strip in enumerate(data.filmstrips, 1)]
     content["videos"] = [_save_video(folder, index, video) for index, video in enumerate(data.videos, 1)]
-    write_json(folder / FILE, {"schema": SCHEMA, "kind": "report", "data": content}, error=ArtefactError)
+    entry = {"schema": SCHEMA, "kind": "report", "digest": digest(content), "data": content}
+    write_json(folder / FILE, entry, error=ArtefactError)
     return folder / FILE
 
 
@@ -167,12 +168,13 @@ def _plain(value: Any) -> Any:
 def _content(path: Path) -> dict[str, Any]:
     raw = read_json(path, error=ArtefactError)
     found = {key: raw.get(key) for key in ("kind", "schema")}
-    if found != {"kind": "report", "schema": SCHEMA} or not isinstance(raw.get("data"), dict):
-        raise ArtefactError(f"{path}: needs kind 'report', schema {SCHEMA} and data, got {found}; run the job again")
-    for name in raw["data"]:
+    if found != {"kind": "report", "schema": SCHEMA}:
+        raise ArtefactError(f"{path}: needs kind 'report' and schema {SCHEMA}, got {found}; run the job again")
+    data = check_digest(path, raw, "data", error=ArtefactError, mend="run the job again")
+    for name in data:
         if name not in FIELDS:
             raise ArtefactError(f"{path}: unknown field {name!r}{nearest(name, FIELDS)}")
-    return raw["data"]
+    return data
 
 
 def _row_path(index: int, row: int) -> str:

@@ -9,11 +9,11 @@ what they and the critic took.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from worldrl.core.jsonfile import read_json
-from worldrl.core.stopwatch import Stopwatch
+from worldrl.core.stopwatch import Stopwatch, read_spent
 from worldrl.jobs.plan_critic import WORTH, learn_critic
 from worldrl.jobs.planned_execution import Planning, Practice, practise
 from worldrl.jobs.reproductions.eva_parts import Parts
@@ -35,7 +35,7 @@ def with_critic(settings: EvaSettings, seed: int, folder: Path, parts: Parts) ->
         make_critic(settings, seed, practice, place, mark)
 
     place = shared(folder, f"critic-seed-{seed}", lambda place: timed(place, learn))
-    took = [read_json(part / SPENT) for part in (practice, place)]
+    took = [asdict(read_spent(part / SPENT)) for part in (practice, place)]
     spent = {name: took[0][name] + took[1][name] for name in took[0]}
     rows = {
         "executed": settings.executed_plans * len(task_names_of(settings)),
