@@ -17,6 +17,7 @@ from worldrl.core.log import MetricLog
 from worldrl.core.rng import stream
 from worldrl.core.run import RunDirectory
 from worldrl.core.types import Episode
+from worldrl.data.dataset import EpisodeDataset
 from worldrl.jobs.idm_execution import executions
 from worldrl.jobs.idm_report import IdmFindings, show, write_report
 from worldrl.jobs.idm_stages import (
