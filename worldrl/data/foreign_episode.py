@@ -31,10 +31,12 @@ from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.log import console
 from worldrl.core.types import Episode
+from worldrl.data.foreign_digest import require_digest
 from worldrl.data.foreign_folder import WHOLE, ForeignEpisode, ForeignFolder, read_columns, read_folder
 from worldrl.data.foreign_meaning import BEFORE, EVERY, NONE, Meaning, read_meaning
-from worldrl.data.foreign_pictures import filmed_pictures, fitted, stored_pictures
+from worldrl.data.foreign_pictures import filmed_pictures, fitted, last_frame_s, stored_pictures
 from worldrl.data.foreign_stated import numbers
+from worldrl.data.foreign_times import Part, require_parts, require_steps, times_by_episode
 from worldrl.data.lerobot_format import DatasetHeader, EpisodeRecord, check_episode
 from worldrl.workers import libero_facts
 from worldrl.workers.libero_observation import command_vector, robot_observation
@@ -155,6 +157,8 @@ def read_episode(foreign: Foreign, episode: ForeignEpisode, record: EpisodeRecor
     """
     meaning, where = foreign.meaning, f"{episode.file}: episode {episode.index}"
     table = _rows(foreign, episode)
+    times = _scalars(table, "timestamp", episode.file)
+    require_steps(times, foreign.folder.fps, where)
     state, action = (numbers(table, parts, where) for parts in (meaning.state, meaning.action))
     action = _in_robots_numbers(action, meaning)
     command = numbers(table, meaning.command, where) if meaning.command else _command(state, action, meaning)
@@ -163,7 +167,7 @@ def read_episode(foreign: Foreign, episode: ForeignEpisode, record: EpisodeRecor
     )
     before = meaning.observed == BEFORE
     made = Episode(
-        frames=_frames(foreign, episode, table),
+        frames=_frames(foreign, episode, table, times),
         state=_joints_in_robots_numbers(state, meaning),
         command=command,
         action=action[:-1] if before else action[1:],
@@ -187,7 +191,10 @@ def _rows(foreign: Foreign, episode: ForeignEpisode) -> Any:
     parts = [part.feature for part in (*meaning.state, *meaning.action, *meaning.command)]
     parts += [name for name in meaning.cameras.values() if features[name].dtype == "image"]
     parts += [] if meaning.success in (EVERY, NONE) else [meaning.success]
-    columns = list(dict.fromkeys(["episode_index", "frame_index", "task_index", *parts]))
+    if ("", episode.file) not in foreign.folder.verified:
+        require_digest(foreign.folder.path, episode.file)
+        foreign.folder.verified.add(("", episode.file))
+    columns = list(dict.fromkeys(["episode_index", "frame_index", "task_index", "timestamp", *parts]))
     table = read_columns(episode.file, columns, filters=[("episode_index", "=", episode.index)])
     frames, told = table["frame_index"].to_pylist(), set(table["task_index"].to_pylist())
     if frames != list(range(episode.rows)):
@@ -204,21 +211,44 @@ def _rows(foreign: Foreign, episode: ForeignEpisode) -> Any:
     return table
 
 
-def _frames(foreign: Foreign, episode: ForeignEpisode, table: Any) -> NDArray[np.uint8]:
+def _frames(
+    foreign: Foreign, episode: ForeignEpisode, table: Any, times: NDArray[np.float64]
+) -> NDArray[np.uint8]:
     size, cameras = foreign.header.image_size, foreign.meaning.cameras
     frames = np.empty((episode.rows, len(cameras), *size, 3), np.uint8)
     for view, name in enumerate(cameras.values()):
         clip = episode.clips.get(name)
         where = f"{clip.file if clip else episode.file}: episode {episode.index}, field {name!r}"
-        pictures = (
-            filmed_pictures(clip, episode.rows, foreign.folder.fps, where)
-            if clip
-            else stored_pictures(table[name].to_pylist(), where)
-        )
+        if clip:
+            _require_film(foreign.folder, clip.file, name)
+            pictures = filmed_pictures(clip, times, foreign.folder.fps, where)
+        else:
+            pictures = stored_pictures(table[name].to_pylist(), where)
         for row, picture in enumerate(pictures):
             _require_size(picture, foreign.folder.features[name].image_size, where)
             frames[row, view] = fitted(picture, turn=foreign.meaning.pictures, size=size)
     return frames
+
+
+def _require_film(folder: ForeignFolder, file: Path, name: str) -> None:
+    """Check a film once: its digest, and that each episode in it has its own part."""
+    if (name, file) in folder.verified:
+        return
+    require_digest(folder.path, file)
+    episodes = [e for e in folder.episodes if name in e.clips and e.clips[name].file == file]
+    times = {number: span for data in {e.file for e in episodes} for number, span in _times(data).items()}
+    parts = [
+        Part(e.index, e.rows, e.clips[name].start_s, e.clips[name].end_s, *times.get(e.index, (np.nan, np.nan)))
+        for e in episodes
+    ]
+    where = f"{file}: field {name!r}"
+    require_parts(parts, last_frame_s(file, where), folder.fps, where)
+    folder.verified.add((name, file))
+
+
+def _times(data: Path) -> dict[int, tuple[float, float]]:
+    table = read_columns(data, ["episode_index", "timestamp"])
+    return times_by_episode(*(_scalars(table, column, data) for column in table.column_names))
 
 
 def _require_size(picture: NDArray[np.uint8], size: Sequence[int], where: str) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from worldrl.data.lerobot_format import INFO_PATH, JOURNAL_PATH, LEROBOT_VERSION
 EPISODE_FILES = "meta/episodes/chunk-*/file-*.parquet"
 PICTURES = ("image", "video")
 """Dtypes of features that are pictures."""
+SPAN = ("from_timestamp", "to_timestamp")
 WHOLE = "download the whole dataset again: hf download USER/DATASET --repo-type dataset --local-dir FOLDER"
 
 
@@ -69,10 +70,12 @@ class Clip:
     Attributes:
         file: the video.
         start_s: time of the episode's first frame in it (s).
+        end_s: time at which the episode ends in it (s).
     """
 
     file: Path
     start_s: float
+    end_s: float
 
 
 @dataclass(frozen=True)
@@ -107,6 +110,7 @@ class ForeignFolder:
         features: by name.
         sentences: by ``task_index``.
         episodes: in order.
+        verified: files that were found whole since the folder was opened.
     """
 
     path: Path
@@ -115,6 +119,7 @@ class ForeignFolder:
     features: Mapping[str, Feature]
     sentences: Mapping[int, str]
     episodes: tuple[ForeignEpisode, ...]
+    verified: set[tuple[str, Path]] = field(default_factory=set, compare=False, repr=False)
 
     @property
     def info(self) -> Path:
@@ -242,7 +247,7 @@ def _episode_rows(path: Path, info: Mapping[str, Any], videos: Sequence[str]) ->
     if not files:
         raise ArtefactError(f"{path / EPISODE_FILES}: no such file; {WHOLE}")
     names = ["episode_index", "tasks", "length", "data/chunk_index", "data/file_index"]
-    names += [f"videos/{key}/{part}" for key in videos for part in ("chunk_index", "file_index", "from_timestamp")]
+    names += [f"videos/{key}/{part}" for key in videos for part in ("chunk_index", "file_index", *SPAN)]
     rows = [row for file in files for row in read_columns(file, names).to_pylist()]
     rows.sort(key=lambda row: row["episode_index"])
     episodes: list[ForeignEpisode] = []
@@ -269,7 +274,8 @@ def _episode(
         )
     clips = {
         key: Clip(
-            _file(path, info, "video_path", row, f"videos/{key}", key), float(row[f"videos/{key}/from_timestamp"])
+            _file(path, info, "video_path", row, f"videos/{key}", key),
+            *(float(row[f"videos/{key}/{part}"]) for part in SPAN),
         )
         for key in videos
     }

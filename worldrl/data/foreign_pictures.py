@@ -6,17 +6,18 @@ Shapes legend: ``N`` rows of an episode, ``Y X`` pixels.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import av
 import cv2
 import numpy as np
-from av.error import FFmpegError
+from av.error import FFmpegError, InvalidDataError
 from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError
 from worldrl.data.foreign_folder import WHOLE, Clip
+from worldrl.data.foreign_times import LEAVE_OUT, OFF
 
 Picture = NDArray[np.uint8]
 TURNS: Mapping[str, Callable[[Picture], Picture]] = {
@@ -25,8 +26,8 @@ TURNS: Mapping[str, Callable[[Picture], Picture]] = {
     "flipped": lambda picture: picture[::-1],
     "mirrored": lambda picture: picture[:, ::-1],
 }
-OFF = 0.25
-"""Largest distance of a video frame from a row's time, in frames; farther is no frame of that row."""
+DAMAGE_IS_AN_ERROR = {"err_detect": "explode", "strict": "1"}
+"""Options of FFmpeg's decoders; by default they guess what damaged parts of an image may have shown."""
 
 
 def stored_pictures(column: Sequence[Any], where: str) -> Iterator[Picture]:
@@ -47,47 +48,80 @@ def stored_pictures(column: Sequence[Any], where: str) -> Iterator[Picture]:
         yield np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), np.uint8)
 
 
-def filmed_pictures(clip: Clip, rows: int, fps: float, where: str) -> Iterator[Picture]:
-    """Decode an episode's frames out of a video, RGB; no frame of the episodes before and after it.
+def filmed_pictures(clip: Clip, times: NDArray[np.float64], fps: float, where: str) -> Iterator[Picture]:
+    """Decode an episode's frames out of a video, RGB: for each row the frame at ``clip.start_s`` plus its time.
 
     Args:
         clip: file, and when the episode begins.
-        rows: how many frames.
+        times: of the rows (s), ascending; inside the clip.
         fps: frames per second, as the folder states them.
         where: file and feature, for the message.
 
     Raises:
-        ArtefactError: the video cannot be read, or a row has no frame at its time.
+        ArtefactError: the video cannot be read or is damaged, or a row has no frame at its time.
+    """
+    given = 0
+    for seeks in (True, False):  # a film of open groups of frames has errors after a seek, and none from its beginning
+        try:
+            with av.open(str(clip.file)) as container:
+                for picture in _in_step(_decoded(container, clip.start_s + times[given:], seeks), times, clip, fps, given):
+                    yield picture
+                    given += 1
+        except (FFmpegError, IndexError) as reason:
+            if not seeks:
+                raise ArtefactError(f"{where}: damaged: cannot be decoded without errors ({reason}); {WHOLE}") from reason
+        if given == len(times):
+            return
+    raise ArtefactError(
+        f"{where}: has no frame at {clip.start_s + times[given]:.3f} s, within {OFF:g} / {fps:g} s of row {given}'s time; "
+        f"write times on the film's grid, or {LEAVE_OUT}"
+    )
+
+
+def last_frame_s(file: Path, where: str) -> float:
+    """Time of a film's last frame (s), read from its index and not decoded.
+
+    Raises:
+        ArtefactError: it cannot be read.
     """
     try:
-        with av.open(str(clip.file)) as container:
-            frames = _decoded(container, clip.start_s)
-            yield from islice(_in_step(frames, clip.start_s, fps, rows, where), rows)
-    except (FFmpegError, IndexError) as reason:
-        raise ArtefactError(f"{where}: cannot be decoded ({reason}); {WHOLE}") from reason
+        with av.open(str(file)) as container:
+            stream = container.streams.video[0]
+            container.seek((stream.start_time or 0) + (stream.duration or 0), stream=stream)
+            return max(float(packet.pts * packet.time_base) for packet in container.demux(stream) if packet.pts is not None)
+    except (FFmpegError, IndexError, ValueError, TypeError) as reason:
+        raise ArtefactError(f"{where}: damaged: cannot be read ({reason}); {WHOLE}") from reason
 
 
-def _decoded(container: Any, start_s: float) -> Iterator[Any]:
+def _decoded(container: Any, wanted_s: NDArray[np.float64], seeks: bool) -> Iterator[Any]:
+    """Decode from the key frame at or before the first wanted time, or from the beginning."""
     stream = container.streams.video[0]
-    container.seek(int(start_s / stream.time_base), stream=stream)  # to the key frame at or before it
-    return container.decode(stream)
+    stream.codec_context.options = DAMAGE_IS_AN_ERROR
+    if seeks:
+        container.seek(int(wanted_s[0] / stream.time_base), stream=stream)
+    for packet in container.demux(stream):
+        if packet.is_corrupt:
+            raise InvalidDataError(0, "a damaged packet", str(container.name))
+        for frame in packet.decode():
+            if frame.is_corrupt:
+                raise InvalidDataError(0, "a damaged frame", str(container.name))
+            yield frame
 
 
-def _in_step(frames: Iterator[Any], start_s: float, fps: float, rows: int, where: str) -> Iterator[Picture]:
-    """Take the frames at rows 0, 1, ... and refuse a hole."""
-    wanted = 0
+def _in_step(
+    frames: Iterator[Any], times: NDArray[np.float64], clip: Clip, fps: float, given: int
+) -> Iterator[Picture]:
+    """Take the frame at each row's time, and end at a hole."""
     for frame in frames:
-        place = (frame.time - start_s) * fps
-        if place < wanted - OFF:
+        place = (frame.time - clip.start_s) * fps
+        if place < times[given] * fps - OFF:
             continue
-        if place > wanted + OFF:
-            break
+        if place > times[given] * fps + OFF:
+            return
         yield frame.to_ndarray(format="rgb24")
-        wanted += 1
-    if wanted < rows:
-        raise ArtefactError(
-            f"{where}: has no frame at {start_s + wanted / fps:.3f} s, where row {wanted} should be; {WHOLE}"
-        )
+        given += 1
+        if given == len(times):
+            return
 
 
 def fitted(picture: Picture, *, turn: str, size: tuple[int, int]) -> Picture:
