@@ -34,7 +34,7 @@ from worldrl.core.types import Episode
 from worldrl.data.foreign_digest import require_digest
 from worldrl.data.foreign_folder import WHOLE, ForeignEpisode, ForeignFolder, read_columns, read_folder
 from worldrl.data.foreign_meaning import BEFORE, EVERY, NONE, Meaning, read_meaning
-from worldrl.data.foreign_pictures import filmed_pictures, fitted, last_frame_s, stored_pictures
+from worldrl.data.foreign_pictures import filmed_pictures, fitted, read_film, stored_pictures
 from worldrl.data.foreign_stated import numbers
 from worldrl.data.foreign_times import Part, require_parts, require_steps, times_by_episode
 from worldrl.data.lerobot_format import DatasetHeader, EpisodeRecord, check_episode
@@ -158,7 +158,7 @@ def read_episode(foreign: Foreign, episode: ForeignEpisode, record: EpisodeRecor
     meaning, where = foreign.meaning, f"{episode.file}: episode {episode.index}"
     table = _rows(foreign, episode)
     times = _scalars(table, "timestamp", episode.file)
-    require_steps(times, foreign.folder.fps, where)
+    require_steps(times, foreign.folder.fps, where, episode.index)
     state, action = (numbers(table, parts, where) for parts in (meaning.state, meaning.action))
     action = _in_robots_numbers(action, meaning)
     command = numbers(table, meaning.command, where) if meaning.command else _command(state, action, meaning)
@@ -211,9 +211,7 @@ def _rows(foreign: Foreign, episode: ForeignEpisode) -> Any:
     return table
 
 
-def _frames(
-    foreign: Foreign, episode: ForeignEpisode, table: Any, times: NDArray[np.float64]
-) -> NDArray[np.uint8]:
+def _frames(foreign: Foreign, episode: ForeignEpisode, table: Any, times: NDArray[np.float64]) -> NDArray[np.uint8]:
     size, cameras = foreign.header.image_size, foreign.meaning.cameras
     frames = np.empty((episode.rows, len(cameras), *size, 3), np.uint8)
     for view, name in enumerate(cameras.values()):
@@ -221,7 +219,7 @@ def _frames(
         where = f"{clip.file if clip else episode.file}: episode {episode.index}, field {name!r}"
         if clip:
             _require_film(foreign.folder, clip.file, name)
-            pictures = filmed_pictures(clip, times, foreign.folder.fps, where)
+            pictures = filmed_pictures(clip, times, where)
         else:
             pictures = stored_pictures(table[name].to_pylist(), where)
         for row, picture in enumerate(pictures):
@@ -242,7 +240,7 @@ def _require_film(folder: ForeignFolder, file: Path, name: str) -> None:
         for e in episodes
     ]
     where = f"{file}: field {name!r}"
-    require_parts(parts, last_frame_s(file, where), folder.fps, where)
+    require_parts(parts, read_film(file, where), folder.fps, where)
     folder.verified.add((name, file))
 
 

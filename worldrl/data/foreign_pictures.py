@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError
 from worldrl.data.foreign_folder import WHOLE, Clip
-from worldrl.data.foreign_times import LEAVE_OUT, OFF
+from worldrl.data.foreign_times import OFF, Film
 
 Picture = NDArray[np.uint8]
 TURNS: Mapping[str, Callable[[Picture], Picture]] = {
@@ -48,38 +48,39 @@ def stored_pictures(column: Sequence[Any], where: str) -> Iterator[Picture]:
         yield np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2RGB), np.uint8)
 
 
-def filmed_pictures(clip: Clip, times: NDArray[np.float64], fps: float, where: str) -> Iterator[Picture]:
+def filmed_pictures(clip: Clip, times: NDArray[np.float64], where: str) -> Iterator[Picture]:
     """Decode an episode's frames out of a video, RGB: for each row the frame at ``clip.start_s`` plus its time.
 
     Args:
         clip: file, and when the episode begins.
         times: of the rows (s), ascending; inside the clip.
-        fps: frames per second, as the folder states them.
         where: file and feature, for the message.
 
     Raises:
         ArtefactError: the video cannot be read or is damaged, or a row has no frame at its time.
     """
-    given = 0
+    wanted, given = clip.start_s + times, 0
     for seeks in (True, False):  # a film of open groups of frames has errors after a seek, and none from its beginning
         try:
             with av.open(str(clip.file)) as container:
-                for picture in _in_step(_decoded(container, clip.start_s + times[given:], seeks), times, clip, fps, given):
+                for picture in _in_step(container, wanted[given:], seeks):
                     yield picture
                     given += 1
         except (FFmpegError, IndexError) as reason:
             if not seeks:
-                raise ArtefactError(f"{where}: damaged: cannot be decoded without errors ({reason}); {WHOLE}") from reason
+                raise ArtefactError(
+                    f"{where}: damaged: cannot be decoded without errors ({reason}); {WHOLE}"
+                ) from reason
         if given == len(times):
             return
     raise ArtefactError(
-        f"{where}: has no frame at {clip.start_s + times[given]:.3f} s, within {OFF:g} / {fps:g} s of row {given}'s time; "
-        f"write times on the film's grid, or {LEAVE_OUT}"
+        f"{where}: row {given} is at {wanted[given]:.3f} s of the film, which has no frame within {OFF:g} frames of it; "
+        f"write timestamps on the film's grid, or {WHOLE}"
     )
 
 
-def last_frame_s(file: Path, where: str) -> float:
-    """Time of a film's last frame (s), read from its index and not decoded.
+def read_film(file: Path, where: str) -> Film:
+    """Read a film's end and rate from its index; nothing is decoded.
 
     Raises:
         ArtefactError: it cannot be read.
@@ -87,41 +88,41 @@ def last_frame_s(file: Path, where: str) -> float:
     try:
         with av.open(str(file)) as container:
             stream = container.streams.video[0]
+            rate = float(stream.average_rate or stream.base_rate or 0)
             container.seek((stream.start_time or 0) + (stream.duration or 0), stream=stream)
-            return max(float(packet.pts * packet.time_base) for packet in container.demux(stream) if packet.pts is not None)
+            times = [packet.pts * stream.time_base for packet in container.demux(stream) if packet.pts is not None]
     except (FFmpegError, IndexError, ValueError, TypeError) as reason:
         raise ArtefactError(f"{where}: damaged: cannot be read ({reason}); {WHOLE}") from reason
+    if not times or rate <= 0:
+        raise ArtefactError(f"{where}: damaged: the film has no frames or no rate; {WHOLE}")
+    return Film(float(max(times)), rate)
 
 
-def _decoded(container: Any, wanted_s: NDArray[np.float64], seeks: bool) -> Iterator[Any]:
-    """Decode from the key frame at or before the first wanted time, or from the beginning."""
-    stream = container.streams.video[0]
-    stream.codec_context.options = DAMAGE_IS_AN_ERROR
-    if seeks:
+def _in_step(container: Any, wanted_s: NDArray[np.float64], seeks: bool) -> Iterator[Picture]:
+    """Take the frame at each time, and end at a hole."""
+    stream, given = container.streams.video[0], 0
+    off = OFF / float(stream.average_rate)
+    if seeks:  # to the key frame at or before it
         container.seek(int(wanted_s[0] / stream.time_base), stream=stream)
-    for packet in container.demux(stream):
-        if packet.is_corrupt:
-            raise InvalidDataError(0, "a damaged packet", str(container.name))
-        for frame in packet.decode():
-            if frame.is_corrupt:
-                raise InvalidDataError(0, "a damaged frame", str(container.name))
-            yield frame
-
-
-def _in_step(
-    frames: Iterator[Any], times: NDArray[np.float64], clip: Clip, fps: float, given: int
-) -> Iterator[Picture]:
-    """Take the frame at each row's time, and end at a hole."""
-    for frame in frames:
-        place = (frame.time - clip.start_s) * fps
-        if place < times[given] * fps - OFF:
+    for frame in _undamaged(container, stream):
+        if frame.time < wanted_s[given] - off:
             continue
-        if place > times[given] * fps + OFF:
+        if frame.time > wanted_s[given] + off:
             return
         yield frame.to_ndarray(format="rgb24")
         given += 1
-        if given == len(times):
+        if given == len(wanted_s):
             return
+
+
+def _undamaged(container: Any, stream: Any) -> Iterator[Any]:
+    """Decode, and raise an error where a decoder would guess what a damaged part shows."""
+    stream.codec_context.options = DAMAGE_IS_AN_ERROR
+    for packet in container.demux(stream):
+        for frame in packet.decode():
+            if packet.is_corrupt or frame.is_corrupt or frame.time is None:
+                raise InvalidDataError(0, "a damaged frame")
+            yield frame
 
 
 def fitted(picture: Picture, *, turn: str, size: tuple[int, int]) -> Picture:

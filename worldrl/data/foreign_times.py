@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,40 +16,65 @@ from numpy.typing import NDArray
 from worldrl.core.errors import ArtefactError
 
 OFF = 0.25
-"""Largest distance of a film's frame from a row's time, in frames; farther is no frame of that row."""
-STEP = 0.5
-"""Largest difference of the distance between two rows from one frame, in frames: either may be off by :data:`OFF`."""
-LEAVE_OUT = "leave the episode out of the dataset"
-TABLE = "write from_timestamp and to_timestamp of where the episodes lie in the film, or download the whole dataset again"
+"""Largest distance of a film's frame from a row's time, in frames of the film; farther is no frame of that row."""
+STEP, DRIFT = 0.4, 0.01
+"""Largest difference between two rows' distance and a frame, in frames; and how much of it may last, as a share."""
+TABLE = (
+    "write from_timestamp and to_timestamp of where the episodes lie in the film, or download the whole dataset again"
+)
 
 
-def require_steps(times: NDArray[np.float64], fps: float, where: str) -> None:
+def without(episode: int) -> str:
+    """Return the words that say how to read a dataset without an episode."""
+    return f'to read the others, write "leave_out": [{episode}] to worldrl.json'
+
+
+def require_steps(times: NDArray[np.float64], fps: float, where: str, episode: int) -> None:
     """Refuse rows that are not one frame apart.
 
     Args:
         times: of the rows (s).
         fps: frames per second.
         where: file and episode, for the message.
+        episode: its number.
 
     Raises:
         ArtefactError: a time that is no number, a gap, a step back; with the row.
     """
-    steps = np.diff(times) * fps
-    wrong = np.flatnonzero(~(np.abs(steps - 1) <= STEP))  # NaN is wrong, too
-    if not np.isfinite(times).all() or len(wrong):
-        row = int(np.argmin(np.isfinite(times))) if not np.isfinite(times).all() else int(wrong[0]) + 1
-        before = f"row {row - 1} at {times[row - 1]:.3f} s" if row else "the first"
+    bad, steps = ~np.isfinite(times), np.zeros(0)
+    if not bad.any():
+        steps = np.diff(times) * fps
+        drift = np.abs(np.cumsum(steps - 1)) > STEP + DRIFT * np.arange(1, len(times))
+        bad[1:] = (np.abs(steps - 1) > STEP) | drift
+    if bad.any():
+        row = int(np.argmax(bad))
+        before = f", row {row - 1} at {times[row - 1]:.3f} s" if row else ""
         raise ArtefactError(
-            f"{where}, field 'timestamp': row {row} is at {times[row]:.3f} s, {before}; rows must be 1/{fps:g} s apart, as "
-            f"an action leads from its row to the next; {_mend(steps, fps)}"
+            f"{where}, field 'timestamp': row {row} is at {times[row]:.3f} s{before}; rows must be 1/{fps:g} s apart, as an "
+            f"action leads from its row to the next; {_other_rate(steps / fps, fps)}{without(episode)}"
         )
 
 
-def _mend(steps: NDArray[np.float64], fps: float) -> str:
-    every = round(float(steps[0])) if len(steps) and np.isfinite(steps[0]) else 0
-    if every > 1 and (np.abs(steps - every) <= STEP).all():
-        return f'if each action lasts {every} frames, write "fps": {fps / every:g} to meta/info.json; else {LEAVE_OUT}'
-    return f"{LEAVE_OUT}, or part it there into two"
+def _other_rate(steps_s: NDArray[np.float64], fps: float) -> str:
+    """Say which rate evenly spaced rows have, where it is a whole number."""
+    rate = 1 / mean if len(steps_s) and (mean := float(np.mean(steps_s))) > 0 else 0
+    even = rate > 0 and (np.abs(steps_s * rate - 1) <= STEP).all() and abs(rate - round(rate)) <= DRIFT * rate
+    if not even or round(rate) == fps:
+        return ""
+    return f'if each action lasts 1/{round(rate)} s, write "fps": {round(rate)} to meta/info.json; '
+
+
+@dataclass(frozen=True)
+class Film:
+    """What a video file is.
+
+    Attributes:
+        last_s: time of its last frame (s).
+        rate: its frames per second; rows may be fewer.
+    """
+
+    last_s: float
+    rate: float
 
 
 @dataclass(frozen=True)
@@ -58,7 +83,7 @@ class Part:
 
     Attributes:
         episode: its number.
-        rows: how many.
+        rows: how many; 0 of an episode that is not read, whose times do not matter.
         start_s: its ``from_timestamp`` (s).
         end_s: its ``to_timestamp`` (s).
         first_s: earliest time of a row after ``start_s`` (s).
@@ -73,46 +98,46 @@ class Part:
     last_s: float
 
 
-def require_parts(parts: Sequence[Part], film_end_s: float, fps: float, where: str) -> None:
+def require_parts(parts: Sequence[Part], film: Film, fps: float, where: str) -> None:
     """Refuse a film in which an episode could be shown images of another.
 
     Args:
         parts: all episodes of the film.
-        film_end_s: time of the film's last frame (s).
-        fps: frames per second.
+        film: its last frame and its rate.
+        fps: rows per second.
         where: film and feature, for the message.
 
     Raises:
         ArtefactError: parts overlap, are too short for their rows, or end where the film does not.
     """
-    ordered, off = sorted(parts, key=lambda part: part.start_s), OFF / fps
+    ordered, off = sorted(parts, key=lambda part: part.start_s), OFF / film.rate
     for part in ordered:
-        _require_rows_inside(part, fps, where)
-    for one, two in zip(ordered, ordered[1:], strict=False):
+        _require_rows_inside(part, film, fps, where)
+    for one, two in pairwise(ordered):
         if two.start_s < one.end_s - off:
             raise ArtefactError(
                 f"{where}: episode {two.episode} begins at {two.start_s:.3f} s, before episode {one.episode} ends at "
                 f"{one.end_s:.3f} s; {TABLE}"
             )
-    last = ordered[-1]
-    if not last.end_s - off - 1 / fps <= film_end_s < last.end_s - off:
+    last, ends = ordered[-1], film.last_s + 1 / film.rate
+    if abs(ends - last.end_s) > 2 * off:
         raise ArtefactError(
-            f"{where}: the film's last frame is at {film_end_s:.3f} s, the last episode, {last.episode}, ends at "
-            f"{last.end_s:.3f} s: its last frame should be 1/{fps:g} s before; {TABLE}"
+            f"{where}: the film ends at {ends:.3f} s, its last episode, {last.episode}, at {last.end_s:.3f} s, so that "
+            f"nothing says whose its images are; {TABLE}"
         )
 
 
-def _require_rows_inside(part: Part, fps: float, where: str) -> None:
+def _require_rows_inside(part: Part, film: Film, fps: float, where: str) -> None:
     span = f"{where}: episode {part.episode} is said to lie from {part.start_s:.3f} to {part.end_s:.3f} s"
-    if not (np.isfinite([part.start_s, part.end_s]).all() and part.start_s >= -OFF / fps):
+    off, last_s = OFF / film.rate, part.end_s - part.start_s - 1 / film.rate
+    if not (np.isfinite([part.start_s, part.end_s]).all() and part.start_s >= -off):
         raise ArtefactError(f"{span}, which is no part of a film; {TABLE}")
-    frames = (part.end_s - part.start_s) * fps
-    if frames < part.rows - OFF:
-        raise ArtefactError(f"{span}, which is {frames:.2f} frames for {part.rows} rows; {TABLE}")
-    if not (part.first_s * fps >= -OFF and part.last_s * fps <= frames - 1 + OFF):
+    if part.rows and last_s < (part.rows - 1) / fps - off:
+        raise ArtefactError(f"{span}, which is too short for {part.rows} rows at {fps:g} a second; {TABLE}")
+    if part.rows and not (part.first_s >= -off and part.last_s <= last_s + off):
         raise ArtefactError(
-            f"{span}; its rows' times lead from {part.start_s + part.first_s:.3f} to {part.start_s + part.last_s:.3f} s, where "
-            f"frames of other episodes are; write times from 0 to {(frames - 1) / fps:.3f} s, or {TABLE}"
+            f"{span}; its rows are at {part.start_s + part.first_s:.3f} to {part.start_s + part.last_s:.3f} s, where images of "
+            f"other episodes are; write timestamps from 0 to {last_s:.3f} s, or {TABLE}"
         )
 
 
