@@ -62,7 +62,7 @@ def filmed_pictures(clip: Clip, times: NDArray[np.float64], where: str) -> Itera
     wanted, given = clip.start_s + times, 0
     for seeks in (True, False):  # a film of open groups of frames has errors after a seek, and none from its beginning
         try:
-            with av.open(str(clip.file)) as container:
+            with _opened(clip.file) as container:
                 for picture in _in_step(container, wanted[given:], seeks):
                     yield picture
                     given += 1
@@ -86,7 +86,7 @@ def read_film(file: Path, where: str) -> Film:
         ArtefactError: it cannot be read.
     """
     try:
-        with av.open(str(file)) as container:
+        with _opened(file) as container:
             stream = container.streams.video[0]
             rate = float(stream.average_rate or stream.base_rate or 0)
             container.seek((stream.start_time or 0) + (stream.duration or 0), stream=stream)
@@ -96,6 +96,10 @@ def read_film(file: Path, where: str) -> Film:
     if not times or rate <= 0:
         raise ArtefactError(f"{where}: damaged: the film has no frames or no rate; {WHOLE}")
     return Film(float(max(times)), rate)
+
+
+def _opened(file: Path) -> Any:
+    return av.open(str(file), metadata_errors="replace")  # a title in another encoding is no damage
 
 
 def _in_step(container: Any, wanted_s: NDArray[np.float64], seeks: bool) -> Iterator[Picture]:
@@ -117,6 +121,8 @@ def _in_step(container: Any, wanted_s: NDArray[np.float64], seeks: bool) -> Iter
 
 def _undamaged(container: Any, stream: Any) -> Iterator[Any]:
     """Decode, and raise an error where a decoder would guess what a damaged part shows."""
+    if stream.codec_context is None:
+        raise InvalidDataError(0, "no decoder knows its codec")
     stream.codec_context.options = DAMAGE_IS_AN_ERROR
     for packet in container.demux(stream):
         for frame in packet.decode():
