@@ -13,6 +13,7 @@ import av
 import cv2
 import numpy as np
 from av.error import FFmpegError, InvalidDataError
+from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError
@@ -105,15 +106,18 @@ def _opened(file: Path) -> Any:
 def _in_step(container: Any, wanted_s: NDArray[np.float64], seeks: bool) -> Iterator[Picture]:
     """Take the frame at each time, and end at a hole."""
     stream, given = container.streams.video[0], 0
-    off = OFF / float(stream.average_rate)
+    off, tick_s = OFF / float(stream.average_rate), float(stream.time_base)
+    colours = VideoReformatter()  # one for all frames: to_ndarray(format=...) would make one for each
+    first, last = (wanted_s - off).tolist(), (wanted_s + off).tolist()
     if seeks:  # to the key frame at or before it
         container.seek(int(wanted_s[0] / stream.time_base), stream=stream)
     for frame in _undamaged(container, stream):
-        if frame.time < wanted_s[given] - off:
+        time_s = frame.pts * tick_s
+        if time_s < first[given]:
             continue
-        if frame.time > wanted_s[given] + off:
+        if time_s > last[given]:
             return
-        yield frame.to_ndarray(format="rgb24")
+        yield colours.reformat(frame, format="rgb24").to_ndarray()
         given += 1
         if given == len(wanted_s):
             return
@@ -126,7 +130,7 @@ def _undamaged(container: Any, stream: Any) -> Iterator[Any]:
     stream.codec_context.options = DAMAGE_IS_AN_ERROR
     for packet in container.demux(stream):
         for frame in packet.decode():
-            if packet.is_corrupt or frame.is_corrupt or frame.time is None:
+            if packet.is_corrupt or frame.is_corrupt or frame.pts is None:
                 raise InvalidDataError(0, "a damaged frame")
             yield frame
 
