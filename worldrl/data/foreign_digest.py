@@ -1,6 +1,6 @@
-"""Digests that lie beside the files of a foreign LeRobotDataset, and the files held against them.
+"""Stored SHA-256 digests of an external LeRobotDataset's files.
 
-lerobot itself stores none. Three places may have a SHA-256:
+lerobot itself stores none. Three places may have one:
 
 - ``.cache/huggingface/download/FILE.metadata``, which ``hf download --local-dir`` writes: commit, digest, time;
 - the name of the blob that a file in Hugging Face's cache is a link to;
@@ -48,7 +48,7 @@ def require_digest(folder: Path, file: Path) -> None:
 
 
 def _stored(folder: Path, name: Path) -> Iterator[tuple[Path, str]]:
-    """Each place that has a digest of a file, and the digest. The hub's digest of a small file is no SHA-256."""
+    """Return each digest of a file, and where it is stored. The hub's digest of a small file is no SHA-256."""
     hub = folder / HUB / f"{name}.metadata"
     if hub.is_file():
         yield from ((hub, line) for line in _lines(hub)[1:2] if SHA256.fullmatch(line))

@@ -110,7 +110,7 @@ class ForeignFolder:
         features: by name.
         sentences: by ``task_index``.
         episodes: in order.
-        verified: files that were found whole since the folder was opened.
+        verified: films, by camera, and data files that were verified since the folder was opened.
     """
 
     path: Path

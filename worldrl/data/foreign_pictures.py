@@ -28,7 +28,7 @@ TURNS: Mapping[str, Callable[[Picture], Picture]] = {
     "mirrored": lambda picture: picture[:, ::-1],
 }
 DAMAGE_IS_AN_ERROR = {"err_detect": "explode", "strict": "1"}
-"""Options of FFmpeg's decoders; by default they guess what damaged parts of an image may have shown."""
+"""Options of FFmpeg's decoders. By default they conceal damaged parts of an image."""
 
 
 def stored_pictures(column: Sequence[Any], where: str) -> Iterator[Picture]:
@@ -117,7 +117,7 @@ def _in_step(container: Any, wanted_s: NDArray[np.float64], seeks: bool) -> Iter
             continue
         if time_s > last[given]:
             return
-        yield colours.reformat(frame, format="rgb24").to_ndarray()
+        yield np.asarray(colours.reformat(frame, format="rgb24").to_ndarray(), np.uint8)
         given += 1
         if given == len(wanted_s):
             return

@@ -1,7 +1,7 @@
-"""Times of a foreign LeRobotDataset: when its rows were recorded, and where its episodes lie in a film.
+"""Times of an external LeRobotDataset: when its rows were recorded, and where its episodes lie in a film.
 
 A row's image is the film's frame at ``from_timestamp + timestamp``. Rows are one frame apart, because an action leads from
-its row to the next. A film holds many episodes: nothing in it says whose a frame is, so its table must leave no doubt.
+its row to the next. A film contains many episodes and does not mark them: only the episode table separates them.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from worldrl.core.errors import ArtefactError
 
 OFF = 0.25
-"""Largest distance of a film's frame from a row's time, in frames of the film; farther is no frame of that row."""
+"""Largest distance of a film's frame from its row's time, in frames of the film."""
 STEP, DRIFT = 0.4, 0.01
-"""Largest difference between two rows' distance and a frame, in frames; and how much of it may last, as a share."""
+"""Largest deviation of two rows' distance from one frame, in frames, and of the mean distance, as a share."""
 TABLE = (
     "write from_timestamp and to_timestamp of where the episodes lie in the film, or download the whole dataset again"
 )
 
 
 def without(episode: int) -> str:
-    """Return the words that say how to read a dataset without an episode."""
+    """Return the mend that leaves out an episode."""
     return f'to read the others, write "leave_out": [{episode}] to worldrl.json'
 
 
@@ -122,8 +122,7 @@ def require_parts(parts: Sequence[Part], film: Film, fps: float, where: str) -> 
     last, ends = ordered[-1], film.last_s + 1 / film.rate
     if abs(ends - last.end_s) > 2 * off:
         raise ArtefactError(
-            f"{where}: the film ends at {ends:.3f} s, its last episode, {last.episode}, at {last.end_s:.3f} s, so that "
-            f"nothing says whose its images are; {TABLE}"
+            f"{where}: the film ends at {ends:.3f} s, its last episode, {last.episode}, at {last.end_s:.3f} s; {TABLE}"
         )
 
 
