@@ -265,7 +265,7 @@ def test_missing_files_and_fields_are_named_when_the_folder_is_opened(folder):
         (folder / name).write_bytes(whole)
     info = json.loads((folder / "meta/info.json").read_text())
     for change, message in (
-        ({"fps": None}, "field 'fps' is missing"),
+        ({"fps": None}, "info.json: fps: Input should be a valid number, got None; download"),
         ({"total_episodes": 4}, "total_episodes is 4, the episode table has 3"),
         ({"data_path": "{chunk}"}, "field 'data_path' is '{chunk}'"),
         ({"features": info["features"] | {SCENE: {"dtype": "image"}}}, f"features.{SCENE} must have dtype and shape"),
@@ -302,7 +302,7 @@ def test_rows_that_the_episode_table_does_not_mean_are_an_error_not_a_wrong_fram
         assert "file-000.parquet: episode 0" in str(error.value)
         (folder / DATA).write_bytes(whole)
     rewrite(folder / DATA, lambda table: replaced(table, "action", [*action[:3], [float("nan")] * 7, *action[4:]]))
-    with pytest.raises(ArtefactError, match=r"file-000\.parquet: field 'action' is not finite at row 3"):
+    with pytest.raises(ArtefactError, match=r"file-000\.parquet: episode 0, field 'action' is not finite at row 3"):
         EpisodeDataset.open(folder)
     rewrite(folder / DATA, lambda table: table.drop_columns(["action"]))
     with pytest.raises(ArtefactError, match=r"file-000\.parquet: column 'action' is missing"):
@@ -311,8 +311,9 @@ def test_rows_that_the_episode_table_does_not_mean_are_an_error_not_a_wrong_fram
 
 def test_a_video_that_ends_early_or_starts_elsewhere_is_named(tmp_path, demos, publish_lerobot):
     folder = publish_lerobot(tmp_path / "films", demos, films=(3,))
-    start = f"videos/{SCENE}/from_timestamp"
-    rewrite(folder / EPISODES, lambda table: replaced(table, start, [0.0, 2.4, 6.0]))
+    for edge, times in (("from", [0.0, 2.4, 6.0]), ("to", [2.4, 4.4, 9.0])):
+        name = f"videos/{SCENE}/{edge}_timestamp"
+        rewrite(folder / EPISODES, lambda table, name=name, times=times: replaced(table, name, times))
     data = EpisodeDataset.open(folder)
     assert len(data[1]) == 19
     with pytest.raises(

@@ -28,12 +28,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.embodiment import JointEmbodiment
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.errors import ArtefactError
 from worldrl.core.log import console
 from worldrl.core.types import Episode
-from worldrl.data.foreign_folder import WHOLE, ForeignEpisode, ForeignFolder, read_columns, read_folder
+from worldrl.data.foreign_folder import WHOLE, ForeignEpisode, ForeignFolder, read_columns, read_folder, with_films
 from worldrl.data.foreign_meaning import BEFORE, EVERY, NONE, Meaning, read_meaning
 from worldrl.data.foreign_pictures import filmed_pictures, fitted, stored_pictures
+from worldrl.data.foreign_rows import number_faults, read_rows, require_rows
 from worldrl.data.foreign_stated import numbers
 from worldrl.data.lerobot_format import DatasetHeader, EpisodeRecord, check_episode
 from worldrl.workers import libero_facts
@@ -62,11 +63,10 @@ class Foreign:
         told, success = self.meaning.told(self.folder), successes(self.folder, self.meaning)
         tasks = {sentence: index for index, sentence in self.folder.sentences.items()}
         for episode in self.folder.episodes:
-            if not self.meaning.tasks or episode.sentence in self.meaning.tasks:
-                meta = {"source": SOURCE, "index": episode.index, "lerobot": told}
-                fields = {"task_index": tasks[episode.sentence], "success": success[episode.index], "meta": meta}
-                record = self._record(episode, **fields)
-                yield record, partial(read_episode, self, episode, record)
+            meta = {"source": SOURCE, "index": episode.index, "lerobot": told}
+            fields = {"task_index": tasks[episode.sentence], "success": episode.index in success, "meta": meta}
+            record = self._record(episode, **fields)
+            yield record, partial(read_episode, self, episode, record)
 
     def _record(self, episode: ForeignEpisode, *, success: bool, **fields: Any) -> EpisodeRecord:
         return EpisodeRecord(
@@ -92,11 +92,10 @@ def open_foreign(path: Path) -> Foreign:
         SettingError: what its numbers mean cannot be told; the message has the line to write.
     """
     folder = read_folder(path)
+    require_rows(folder)
     meaning = read_meaning(folder)
-    robot = meaning.robot
+    folder, robot = with_films(folder, meaning.cameras.values()), meaning.robot
     header = DatasetHeader(round(robot.control_hz), tuple(meaning.cameras), meaning.image_size, robot)
-    if meaning.tasks and not any(episode.sentence in meaning.tasks for episode in folder.episodes):
-        raise SettingError(f"{folder.info}: no episode is about any of worldrl.json's tasks")
     _tell(path.resolve(), meaning.assumed)
     return Foreign(folder, meaning, header)
 
@@ -114,21 +113,21 @@ def _content(foreign: Foreign, index: int) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def successes(folder: ForeignFolder, meaning: Meaning) -> list[bool]:
-    """Whether each episode fulfilled its task at some frame that it keeps.
+def successes(folder: ForeignFolder, meaning: Meaning) -> frozenset[int]:
+    """Numbers of the episodes that fulfilled their task at some frame that they keep.
 
     Raises:
         ArtefactError: a data file lacks the feature.
     """
     if meaning.success in (EVERY, NONE):
-        return [meaning.success == EVERY] * len(folder.episodes)
-    found = np.zeros(len(folder.episodes), np.bool_)
-    for file in dict.fromkeys(episode.file for episode in folder.episodes):
-        table = read_columns(file, ["episode_index", "frame_index", meaning.success])
+        return folder.numbers if meaning.success == EVERY else frozenset()
+    found: set[int] = set()
+    for file in folder.kept:
+        table = read_rows(folder, file, [meaning.success])
         episode, frame, flag = (_scalars(table, name, file) for name in table.column_names)
         counts = (flag > 0) & ((meaning.observed == BEFORE) | (frame > 0))
-        np.logical_or.at(found, episode[counts].astype(np.int64), True)
-    return found.tolist()
+        found |= set(episode[counts].astype(np.int64).tolist())
+    return frozenset(found)
 
 
 def _scalars(table: Any, name: str, file: Path) -> NDArray[np.float64]:
@@ -153,6 +152,14 @@ def read_episode(foreign: Foreign, episode: ForeignEpisode, record: EpisodeRecor
     Raises:
         ArtefactError: the files say something else than the metadata, or hold what no episode may; with file and field.
     """
+    try:
+        return _decoded(foreign, episode, record)
+    except ArtefactError as reason:
+        foreign.folder.selection.refuse({episode.index: " ".join(str(reason).split("\n"))}, foreign.folder.numbers)
+        raise
+
+
+def _decoded(foreign: Foreign, episode: ForeignEpisode, record: EpisodeRecord) -> Episode:
     meaning, where = foreign.meaning, f"{episode.file}: episode {episode.index}"
     table = _rows(foreign, episode)
     state, action = (numbers(table, parts, where) for parts in (meaning.state, meaning.action))
@@ -189,6 +196,8 @@ def _rows(foreign: Foreign, episode: ForeignEpisode) -> Any:
     parts += [] if meaning.success in (EVERY, NONE) else [meaning.success]
     columns = list(dict.fromkeys(["episode_index", "frame_index", "task_index", *parts]))
     table = read_columns(episode.file, columns, filters=[("episode_index", "=", episode.index)])
+    for text in number_faults(foreign.folder, episode.file, table).values():
+        raise ArtefactError(text)
     frames, told = table["frame_index"].to_pylist(), set(table["task_index"].to_pylist())
     if frames != list(range(episode.rows)):
         raise ArtefactError(
