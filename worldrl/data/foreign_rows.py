@@ -5,10 +5,10 @@ What is written twice must agree: whose rows a data file holds and how many, and
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -85,11 +85,13 @@ def episode_counts(path: Path, file: Path) -> Counter[int]:
     """
     require_file(path, file)
     counts: Counter[int] = Counter()
-    for entry in read_columns(file, ["episode_index"])["episode_index"].value_counts().to_pylist():
+    column = read_columns(file, ["episode_index"])["episode_index"]
+    entries = column.value_counts().to_pylist() if _is_scalar(column.type) else [{"values": column.type, "counts": 0}]
+    for entry in entries:
         number = whole(entry["values"])
         if number is None:
             raise ArtefactError(
-                f"{file}: field 'episode_index' must be a whole number in every row, got {entry['values']!r}; {WHOLE}"
+                f"{file}: field 'episode_index' must be a whole number in every row, got {entry['values']}; {WHOLE}"
             )
         counts[number] += entry["counts"]
     return counts
@@ -97,11 +99,13 @@ def episode_counts(path: Path, file: Path) -> Counter[int]:
 
 def unlisted(folder: ForeignFolder) -> list[str]:
     """Return cameras, flags and rewards that a data file or the episode table has and ``info.json`` does not list."""
-    found = [name for name in filmed(folder.path) if name not in folder.features]
+    features = folder.features
+    found = [name for name in filmed(folder.path) if name not in features or features[name].dtype != "video"]
     schema = read_schema(folder.episodes[0].file)
     for name in schema.names:
         camera = pa.types.is_struct(schema.field(name).type)
-        if name not in folder.features and (camera or name in OURS_TO_READ):
+        listed = name in features and (features[name].dtype == "image" or not camera)
+        if not listed and (camera or name in OURS_TO_READ):
             found.append(name)
     return found
 
@@ -154,8 +158,10 @@ def _problems(feature: Feature, column: pa.ChunkedArray) -> Sequence[tuple[str, 
         lengths = pc.call_function("list_value_length", [column]).fill_null(0).to_numpy()
         values = pc.call_function("list_flatten", [column])
     owner = np.repeat(np.arange(len(column)), np.where(missing, 0, lengths) if values is not column else 1)
-    broken = np.zeros(len(column), np.bool_)
-    broken[owner[~_finite(values)]] = True
+    single = pc.cast(values, pa.float32(), safe=False).fill_null(math.nan).to_numpy()
+    broken, unclear = np.zeros((2, len(column)), np.bool_)
+    broken[owner[~np.isfinite(single)]] = True
+    unclear[owner[(single != 0) & (single != 1)]] = feature.dtype == "bool"
     other = (lengths != size) & ~missing
     first = int(lengths[other][0]) if other.any() else 0
     return (
@@ -165,13 +171,8 @@ def _problems(feature: Feature, column: pa.ChunkedArray) -> Sequence[tuple[str, 
             other,
         ),
         ("is not finite at row {}", broken & ~missing),
+        ("is neither true nor false at row {}", unclear & ~missing),
     )
-
-
-def _finite(values: Any) -> NDArray[np.bool_]:
-    """Whether each number is one, also as float32."""
-    single = pc.cast(values, pa.float32(), safe=False)
-    return pc.call_function("is_finite", [single]).fill_null(False).to_numpy(zero_copy_only=False)
 
 
 def _is_scalar(kind: pa.DataType) -> bool:
