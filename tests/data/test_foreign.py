@@ -227,6 +227,7 @@ def test_joints_hold_the_target_before_and_need_their_success_said(tmp_path, pub
         ),
         ({"cameras": {"wrist": WRIST}}, "one of them scene or head"),
         ({"image_size": -3}, "image_size must be a number of pixels"),
+        ({"image_size": [16, 10**9]}, "image_size must be a number of pixels up to 8192"),
         ({"pictures": "upside down"}, "pictures must be one of 'as they are'"),
         ({"gripper": {"open": 1}}, "gripper must be"),
         ({"success": "maybe"}, "success must be"),

@@ -118,7 +118,9 @@ def read_json(path: Path, *, error: type[WorldrlError] = RunDirectoryError) -> d
     try:
         there = path.stat()
         if not stat.S_ISREG(there.st_mode):
-            raise error(f"{path}: not a regular file but a folder, pipe or device; put a JSON file in its place")
+            raise error(
+                f"{path}: cannot be read (not a regular file but a folder, pipe or device); put a JSON file there"
+            )
         size = there.st_size
         if size > MAX_BYTES:
             raise error(f"{path}: {size} bytes, more than the {MAX_BYTES} a JSON file may have; it is not ours")

@@ -36,6 +36,7 @@ from worldrl.data.foreign_meaning import BEFORE, EVERY, NONE, Meaning, read_mean
 from worldrl.data.foreign_pictures import filmed_pictures, fitted, stored_pictures
 from worldrl.data.foreign_rows import number_faults, read_rows, require_rows
 from worldrl.data.foreign_stated import numbers
+from worldrl.data.foreign_table import whole
 from worldrl.data.lerobot_format import DatasetHeader, EpisodeRecord, check_episode
 from worldrl.workers import libero_facts
 from worldrl.workers.libero_observation import command_vector, robot_observation
@@ -198,13 +199,13 @@ def _rows(foreign: Foreign, episode: ForeignEpisode) -> Any:
     table = read_columns(episode.file, columns, filters=[("episode_index", "=", episode.index)])
     for text in number_faults(foreign.folder, episode.file, table).values():
         raise ArtefactError(text)
-    frames, told = table["frame_index"].to_pylist(), set(table["task_index"].to_pylist())
+    frames, told = table["frame_index"].to_pylist(), {whole(task) for task in table["task_index"].to_pylist()}
     if frames != list(range(episode.rows)):
         raise ArtefactError(
             f"{episode.file}: episode {episode.index} has {len(frames)} rows here, the episode table says {episode.rows}, in "
             f"the order of frame_index; {WHOLE}"
         )
-    sentences = {foreign.folder.sentences.get(task) for task in told}
+    sentences = {foreign.folder.sentences.get(-1 if task is None else task) for task in told}
     if sentences != {episode.sentence}:
         raise ArtefactError(
             f"{episode.file}: episode {episode.index}, field 'task_index' means {sorted(map(str, sentences))}, the episode "

@@ -27,7 +27,15 @@ from worldrl.core.jsonfile import read_json
 from worldrl.data.foreign_files import WHOLE, file_of, read_columns, require_file
 from worldrl.data.foreign_info import Feature, read_info
 from worldrl.data.foreign_selection import Selection, read_selection
-from worldrl.data.foreign_table import EPISODE_FILES, TableRow, read_sentences, read_table, require_counts, whole
+from worldrl.data.foreign_table import (
+    EPISODE_FILES,
+    TableRow,
+    read_sentences,
+    read_table,
+    require_counts,
+    require_frames,
+    whole,
+)
 from worldrl.data.lerobot_format import INFO_PATH, JOURNAL_PATH, LEROBOT_VERSION, TASKS_PATH
 
 __all__ = ["WHOLE", "Clip", "Feature", "ForeignEpisode", "ForeignFolder", "is_foreign", "read_columns", "read_folder"]
@@ -178,6 +186,7 @@ def read_folder(path: Path) -> ForeignFolder:
     require_counts(path, info, table, selection)
     rows = [row for row in table.values() if selection.keeps(row.index, row.sentences)]
     selection.refuse({row.index: row.fault for row in rows if row.fault}, [row.index for row in rows])
+    require_frames(path, info, table, selection)
     if not rows:
         raise SettingError(f"{selection.file}: tasks and leave_out keep none of the {len(table)} episodes in {path}")
     folder = ForeignFolder(

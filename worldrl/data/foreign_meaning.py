@@ -31,6 +31,7 @@ from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.types import MAIN_CAMERAS
 from worldrl.data.foreign_folder import WHOLE, ForeignFolder
+from worldrl.data.foreign_info import MAX_SIDE
 from worldrl.data.foreign_pictures import TURNS
 from worldrl.data.foreign_robot import Sample, read_command, read_gripper, read_robot, require_sizes
 from worldrl.data.foreign_rows import unlisted
@@ -165,7 +166,7 @@ def _image_size(folder: ForeignFolder, stated: Mapping[str, Any], cameras: Mappi
         if len(sizes) > 1:
             raise unclear(folder, f"images have several sizes, {sorted(sizes)}", '{"image_size": 256}')
         return sizes.pop()
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+    if isinstance(given, int) and not isinstance(given, bool) and 0 < given <= MAX_SIDE:
         oblong = sorted(size for size in sizes if size[0] != size[1])
         if oblong:
             raise unclear(
@@ -174,9 +175,13 @@ def _image_size(folder: ForeignFolder, stated: Mapping[str, Any], cameras: Mappi
                 f'{{"image_size": [{given}, {given}]}}',
             )
         return given, given
-    if isinstance(given, list) and len(given) == 2 and all(isinstance(side, int) and side > 0 for side in given):
+    if (
+        isinstance(given, list)
+        and len(given) == 2
+        and all(type(side) is int and 0 < side <= MAX_SIDE for side in given)
+    ):
         return given[0], given[1]
-    raise wrong(folder, "image_size", "a number of pixels, or [rows, columns]", given)
+    raise wrong(folder, "image_size", f"a number of pixels up to {MAX_SIDE}, or [rows, columns]", given)
 
 
 def _success(folder: ForeignFolder, stated: Mapping[str, Any], robot: AnyEmbodiment, assumed: list[str]) -> str:

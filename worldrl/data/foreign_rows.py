@@ -140,7 +140,7 @@ def number_faults(folder: ForeignFolder, file: Path, table: pa.Table) -> dict[in
     episodes, frames = (table[name].to_pylist() for name in PLACE)
     for name in table.column_names:
         feature = folder.features.get(name)
-        if feature is None or feature.is_picture or name in PLACE or not _is_numbers(table[name].type):
+        if feature is None or feature.is_picture or name in (*PLACE, "task_index"):
             continue
         for problem, wrong in _problems(feature, table[name]):
             for row in np.flatnonzero(wrong).tolist():
@@ -151,6 +151,8 @@ def number_faults(folder: ForeignFolder, file: Path, table: pa.Table) -> dict[in
 
 def _problems(feature: Feature, column: pa.ChunkedArray) -> Sequence[tuple[str, NDArray[np.bool_]]]:
     """Name what may be wrong with rows of a feature, and say for each row whether it is."""
+    if not _is_numbers(column.type):
+        return [(f"is {column.type} and no row of numbers at row {{}}", np.ones(len(column), np.bool_))]
     missing = column.is_null().to_numpy()
     size = int(np.prod(feature.shape))
     lengths, values = np.ones(len(column), np.int64), column
@@ -180,6 +182,6 @@ def _is_scalar(kind: pa.DataType) -> bool:
 
 
 def _is_numbers(kind: pa.DataType) -> bool:
-    """One number a row, or a list of them; others are refused where they are used."""
+    """One number a row, or a list of them."""
     lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     return _is_scalar(kind) or (lists and _is_scalar(kind.value_type))

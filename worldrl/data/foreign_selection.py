@@ -59,9 +59,10 @@ class Selection:
             return
         first = min(faults)
         more = f" (the first of {len(faults)} such episodes)" if len(faults) > 1 else ""
-        again = "" if WHOLE in faults[first] or set(kept) - set(faults) else f"; {WHOLE}"
-        mend = f"; {self.mend(faults)}" if set(kept) - set(faults) else ""
-        raise ArtefactError(f"{faults[first]}{more}{again}{mend}")
+        others, text = set(kept) - set(faults), faults[first].removesuffix(f"; {WHOLE}")
+        again = "" if others and text == faults[first] else f"; {WHOLE}"
+        mend = f"; {self.mend(faults)}" if others else ""
+        raise ArtefactError(f"{text}{more}{again}{mend}")
 
 
 def read_ours(path: Path) -> dict[str, Any]:

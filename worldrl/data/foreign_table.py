@@ -171,7 +171,23 @@ def require_counts(path: Path, info: Info, table: Mapping[int, TableRow], select
         )
     if lost:
         raise ArtefactError(f"{path / 'meta/episodes'}: episode {lost[0]} is missing in the episode table; {mend}")
+
+
+def require_frames(path: Path, info: Info, table: Mapping[int, TableRow], selection: Selection) -> None:
+    """Compare the rows of the episode table with ``info.json``, where no episode is wrong or left out.
+
+    Args:
+        path: the dataset.
+        info: its ``info.json``.
+        table: its episode table.
+        selection: what is kept.
+
+    Raises:
+        ArtefactError: they differ.
+    """
     frames = sum(row.rows for row in table.values())
-    certain = all(row.rows for row in table.values()) and len(known) == len(table)
+    certain = not selection.leave_out and not any(row.fault for row in table.values())
     if certain and info.total_frames not in (-1, frames):
-        raise ArtefactError(f"{where}: total_frames is {info.total_frames}, the episode table has {frames}; {WHOLE}")
+        raise ArtefactError(
+            f"{path / INFO_PATH}: total_frames is {info.total_frames}, the episode table has {frames}; {WHOLE}"
+        )
