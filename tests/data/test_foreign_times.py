@@ -166,15 +166,12 @@ def test_a_time_belongs_to_the_frame_within_a_quarter(publish, demos, frames, fi
 @pytest.mark.parametrize(
     ("at", "start", "end", "message"),
     [
-        (0, -1, 0, "episode 0 is said to lie from -0.050 to 0.400 s, which is no part of a film"),
         (0, 0, -1, "episode 0 is said to lie from 0.000 to 0.350 s, which is too short for 8 rows at 20 a second"),
         (1, 1, 0, "episode 1 is said to lie from 0.450 to 0.700 s, which is too short for 6 rows"),
         (1, -1, 0, "episode 1 begins at 0.350 s, before episode 0 ends at 0.400 s"),
         (1, 0, 1, "episode 2 begins at 0.700 s, before episode 1 ends at 0.750 s"),
         (2, 0, 1, "the film ends at 1.050 s, its last episode, 2, at 1.100 s"),
         (2, 1, 1, "the film ends at 1.050 s, its last episode, 2, at 1.100 s"),
-        (1, np.nan, 0, "episode 1 is said to lie from nan to 0.700 s, which is no part"),
-        (1, 0, np.inf, "episode 1 is said to lie from 0.400 to inf s, which is no part"),
     ],
 )
 def test_a_part_of_a_film_that_is_another_episodes_is_refused(publish, at, start, end, message):
@@ -209,11 +206,45 @@ def test_a_neighbours_rows_decide_where_it_ends(publish):
         EpisodeDataset.open(folder)[1]
 
 
-def test_an_episode_that_is_not_read_only_needs_its_place():
-    film, first = Film(0.95, 20), Part(0, 10, 0.0, 0.5, 0.0, 0.45)
-    require_parts([Part(1, 0, 0.5, 1.0, np.nan, np.nan), first], film, 20, "film")
-    with pytest.raises(ArtefactError, match=r"episode 1 begins at 0\.450 s, before episode 0 ends"):
-        require_parts([first, Part(1, 0, 0.45, 1.0, np.nan, np.nan)], film, 20, "film")
+@pytest.mark.parametrize(("at", "start", "end"), [(0, -1, 0), (1, np.nan, 0), (1, 0, np.inf)])
+def test_impossible_parts_are_refused_at_once(publish, at, start, end):
+    folder = publish()
+    shift(folder, at, start=start, end=end)
+    with pytest.raises(ArtefactError, match="_timestamp' must be seconds, got"):
+        EpisodeDataset.open(folder)
+
+
+def leave_out(folder, *episodes):
+    file = folder / "worldrl.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"leave_out": episodes}))
+    return EpisodeDataset.open(folder)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_episodes_that_are_left_out_keep_their_place_in_the_film(publish, demos, left):
+    """Also where their rows' times are no times; a wrong place leaves the others in doubt."""
+    times = [np.arange(rows) / FPS for rows in LENGTHS]
+    times[left][2] = 77
+    folder = publish(times=times)
+    with pytest.raises(ArtefactError, match=rf'"leave_out": \[{left}\] to'):
+        EpisodeDataset.open(folder)[left]
+    with pytest.raises(ArtefactError, match=rf'episode {left} is said to lie .*"leave_out": \[{left}\] to'):
+        EpisodeDataset.open(folder)[(left + 1) % 3]
+    for episode in leave_out(folder, left):
+        number = frames_shown(demos, episode)[0][0]
+        assert number != left
+        assert frames_shown(demos, episode) == [(number, place) for place in range(LENGTHS[number])]
+    shift(folder, left, end=-1)
+    with pytest.raises(ArtefactError, match=rf"episode {left} is said to lie .*, which is too short for"):
+        leave_out(folder, left)[0]
+
+
+def test_a_film_may_go_on_where_an_episode_is_missing_in_the_table():
+    """A stopped recorder leaves rows and frames."""
+    film, parts = Film(0.95, 20), [Part(0, 10, 0.0, 0.5, 0.0, 0.45)]
+    require_parts(parts, film, 20, "film", longer=True)
+    with pytest.raises(ArtefactError, match=r"the film ends at 1\.000 s, its last episode, 0, at 0\.500 s"):
+        require_parts(parts, film, 20, "film", longer=False)
 
 
 def test_times_are_gathered_by_episode():
@@ -239,10 +270,9 @@ def test_no_image_is_of_another_episode(publish, demos):
         spans = {"from_timestamp": (first + starts) / FPS, "to_timestamp": (first + LENGTHS + ends) / FPS}
         rewrite(folder / EPISODES, **{f"videos/{SCENE}/{part}": values for part, values in spans.items()})
         rewrite(folder / DATA, timestamp=np.concatenate(places) / FPS)
-        data = EpisodeDataset.open(folder)
         for number, place in enumerate(places):
             try:
-                got = frames_shown(demos, data[number])
+                got = frames_shown(demos, EpisodeDataset.open(folder)[number])
             except ArtefactError:
                 refused += 1
                 assert np.abs(moved).sum() > 0.25, case

@@ -14,6 +14,7 @@ once on the terminal, and kept in every episode's ``meta``; what cannot be told 
     observed    "before" the row's action, or "after" it
     success     a feature that is above 0 where the task is fulfilled, "every episode", or "no episode"
     tasks       {sentence: task name}: only episodes of these sentences are kept, under these names
+    leave_out   [3, 7]: numbers of episodes that are not read
 
 LIBERO's layout is recognised by what it measures, not by names, which differ between publishers: 8 numbers of state and 7 of
 action, the last two of the state a finger each, opposite and within 5 cm. Which gripper command closes is read off those
@@ -27,12 +28,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from worldrl.core.embodiment import AnyEmbodiment
-from worldrl.core.errors import SettingError, nearest
+from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.types import MAIN_CAMERAS
-from worldrl.data.foreign_folder import ForeignFolder
+from worldrl.data.foreign_folder import WHOLE, ForeignFolder
+from worldrl.data.foreign_info import MAX_SIDE
 from worldrl.data.foreign_pictures import TURNS
 from worldrl.data.foreign_robot import Sample, read_command, read_gripper, read_robot, require_sizes
-from worldrl.data.foreign_stated import OURS, Columns, choice, read_columns_of, read_stated, unclear, wrong
+from worldrl.data.foreign_rows import unlisted
+from worldrl.data.foreign_selection import read_ours
+from worldrl.data.foreign_stated import OURS, Columns, choice, read_columns_of, unclear, wrong
 from worldrl.data.lerobot_format import camera_role
 from worldrl.data.libero_robot import libero_embodiment
 
@@ -83,6 +87,7 @@ class Meaning:
             "observed": self.observed,
             "success": self.success,
             "assumed": list(self.assumed),
+            **({"leave_out": left} if (left := sorted(folder.selection.leave_out)) else {}),
         }
 
 
@@ -96,7 +101,7 @@ def read_meaning(folder: ForeignFolder) -> Meaning:
         SettingError: ``worldrl.json`` says something impossible, or something that it must say is missing.
         ArtefactError: it, or a data file, cannot be read.
     """
-    stated = read_stated(folder)
+    stated = read_ours(folder.path)
     state, action = (read_columns_of(folder, stated, name) for name in ("state", "action"))
     sample = Sample.read(folder, state, action)
     assumed: list[str] = []
@@ -116,26 +121,15 @@ def read_meaning(folder: ForeignFolder) -> Meaning:
             folder, stated, "observed", (BEFORE, AFTER), assumed, "a row shows what its action was decided on"
         ),
         success=_success(folder, stated, robot, assumed),
-        tasks=_tasks(folder, stated),
+        tasks=folder.selection.tasks,
         assumed=tuple(assumed),
     )
-
-
-def _tasks(folder: ForeignFolder, stated: Mapping[str, Any]) -> dict[str, str]:
-    tasks = stated.get("tasks", {})
-    if not isinstance(tasks, dict) or not all(isinstance(name, str) for name in tasks.values()):
-        raise wrong(folder, "tasks", "names by instruction", tasks)
-    for sentence in tasks:
-        if sentence not in folder.sentences.values():
-            raise SettingError(
-                f"{folder.path / OURS}: tasks: no episode is about {sentence!r}{nearest(sentence, folder.sentences.values())}"
-            )
-    return tasks
 
 
 def _cameras(folder: ForeignFolder, stated: Mapping[str, Any]) -> dict[str, str]:
     there = [name for name, feature in folder.features.items() if feature.is_picture]
     if "cameras" not in stated:
+        _require_colour(folder, there)
         roles = {name: camera_role(name, len(there)) for name in there}
         found = {str(role): name for name, role in roles.items()}
         if None in roles.values() or len(found) < len(there) or MAIN_CAMERAS[0] not in found:
@@ -148,7 +142,21 @@ def _cameras(folder: ForeignFolder, stated: Mapping[str, Any]) -> dict[str, str]
     for name in cameras.values():
         if name not in there:
             raise SettingError(f"{folder.path / OURS}: cameras: no image feature {name!r}{nearest(str(name), there)}")
+        if not folder.features[name].is_colour:
+            raise wrong(
+                folder, "cameras", f"colour cameras; {name} has the shape {folder.features[name].shape}", cameras
+            )
     return cameras
+
+
+def _require_colour(folder: ForeignFolder, there: list[str]) -> None:
+    """Ask which cameras are meant where one measures depth, or is one that ``info.json`` does not list."""
+    colour = [name for name in there if folder.features[name].is_colour and not folder.features[name].depth]
+    line = f'{{"cameras": {{"scene": "{colour[0] if colour else "observation.images.image"}"}}}}'
+    if others := [name for name in there if name not in colour]:
+        raise unclear(folder, f"of the cameras {there}, {others} show depth or other channels than colour", line)
+    if lost := unlisted(folder):
+        raise ArtefactError(f"{folder.info}: features does not list {lost}, which the tables have; {WHOLE}")
 
 
 def _image_size(folder: ForeignFolder, stated: Mapping[str, Any], cameras: Mapping[str, str]) -> tuple[int, int]:
@@ -158,7 +166,7 @@ def _image_size(folder: ForeignFolder, stated: Mapping[str, Any], cameras: Mappi
         if len(sizes) > 1:
             raise unclear(folder, f"images have several sizes, {sorted(sizes)}", '{"image_size": 256}')
         return sizes.pop()
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+    if isinstance(given, int) and not isinstance(given, bool) and 0 < given <= MAX_SIDE:
         oblong = sorted(size for size in sizes if size[0] != size[1])
         if oblong:
             raise unclear(
@@ -167,9 +175,13 @@ def _image_size(folder: ForeignFolder, stated: Mapping[str, Any], cameras: Mappi
                 f'{{"image_size": [{given}, {given}]}}',
             )
         return given, given
-    if isinstance(given, list) and len(given) == 2 and all(isinstance(side, int) and side > 0 for side in given):
+    if (
+        isinstance(given, list)
+        and len(given) == 2
+        and all(type(side) is int and 0 < side <= MAX_SIDE for side in given)
+    ):
         return given[0], given[1]
-    raise wrong(folder, "image_size", "a number of pixels, or [rows, columns]", given)
+    raise wrong(folder, "image_size", f"a number of pixels up to {MAX_SIDE}, or [rows, columns]", given)
 
 
 def _success(folder: ForeignFolder, stated: Mapping[str, Any], robot: AnyEmbodiment, assumed: list[str]) -> str:

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from worldrl.core.embodiment import COMMAND_NAMES, STATE_NAMES, AnyEmbodiment, JointEmbodiment, embodiment_from_json
 from worldrl.core.errors import SettingError
-from worldrl.data.foreign_folder import ForeignFolder, read_columns
+from worldrl.data.foreign_folder import ForeignFolder
+from worldrl.data.foreign_rows import read_rows
 from worldrl.data.foreign_stated import OURS, Columns, numbers, read_columns_of, unclear, wrong
 from worldrl.data.libero_robot import libero_embodiment
 
@@ -40,7 +41,7 @@ class Sample:
         """Read data files, the first ones, until there are :data:`SAMPLE_ROWS` rows."""
         parts: list[tuple[NDArray[np.float32], NDArray[np.float32]]] = []
         for file in dict.fromkeys(episode.file for episode in folder.episodes):
-            table = read_columns(file, list(dict.fromkeys(part.feature for part in (*state, *action))))
+            table = read_rows(folder, file, [part.feature for part in (*state, *action)])
             parts.append((numbers(table, state, str(file)), numbers(table, action, str(file))))
             if sum(len(rows) for rows, _ in parts) >= SAMPLE_ROWS:
                 break

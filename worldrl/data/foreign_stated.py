@@ -14,13 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError, SettingError, nearest
-from worldrl.core.jsonfile import read_json
 from worldrl.data.foreign_folder import ForeignFolder
+from worldrl.data.foreign_selection import OURS
 
-OURS = "worldrl.json"
-KEYS = (
-    "robot", "state", "action", "command", "cameras", "image_size", "pictures", "gripper", "observed", "success", "tasks",
-)  # fmt: skip
 USUAL = {"state": ("observation.state", "state"), "action": ("action", "actions")}
 """Names under which features are published."""
 
@@ -37,21 +33,6 @@ class Columns:
     def size(self) -> int:
         """How many numbers."""
         return self.last - self.first
-
-
-def read_stated(folder: ForeignFolder) -> dict[str, Any]:
-    """Read ``worldrl.json``; empty where there is none.
-
-    Raises:
-        ArtefactError: it is no JSON object.
-        SettingError: a key that is not known.
-    """
-    path = folder.path / OURS
-    stated = read_json(path, error=ArtefactError) if path.exists() else {}
-    for key in stated:
-        if key not in KEYS:
-            raise SettingError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
-    return stated
 
 
 def unclear(folder: ForeignFolder, problem: str, line: str) -> SettingError:

@@ -19,24 +19,16 @@ OFF = 0.25
 """Largest distance of a film's frame from its row's time, in frames of the film."""
 STEP, DRIFT = 0.4, 0.01
 """Largest deviation of two rows' distance from one frame, in frames, and of the mean distance, as a share."""
-TABLE = (
-    "write from_timestamp and to_timestamp of where the episodes lie in the film, or download the whole dataset again"
-)
+TABLE = "write from_timestamp and to_timestamp of where the episodes lie in the film"
 
 
-def without(episode: int) -> str:
-    """Return the mend that leaves out an episode."""
-    return f'to read the others, write "leave_out": [{episode}] to worldrl.json'
-
-
-def require_steps(times: NDArray[np.float64], fps: float, where: str, episode: int) -> None:
+def require_steps(times: NDArray[np.float64], fps: float, where: str) -> None:
     """Refuse rows that are not one frame apart.
 
     Args:
         times: of the rows (s).
         fps: frames per second.
         where: file and episode, for the message.
-        episode: its number.
 
     Raises:
         ArtefactError: a time that is no number, a gap, a step back; with the row.
@@ -51,7 +43,7 @@ def require_steps(times: NDArray[np.float64], fps: float, where: str, episode: i
         before = f", row {row - 1} at {times[row - 1]:.3f} s" if row else ""
         raise ArtefactError(
             f"{where}, field 'timestamp': row {row} is at {times[row]:.3f} s{before}; rows must be 1/{fps:g} s apart, as an "
-            f"action leads from its row to the next; {_other_rate(steps / fps, fps)}{without(episode)}"
+            f"action leads from its row to the next{_other_rate(steps / fps, fps)}"
         )
 
 
@@ -61,7 +53,7 @@ def _other_rate(steps_s: NDArray[np.float64], fps: float) -> str:
     even = rate > 0 and (np.abs(steps_s * rate - 1) <= STEP).all() and abs(rate - round(rate)) <= DRIFT * rate
     if not even or round(rate) == fps:
         return ""
-    return f'if each action lasts 1/{round(rate)} s, write "fps": {round(rate)} to meta/info.json; '
+    return f'; if each action lasts 1/{round(rate)} s, write "fps": {round(rate)} to meta/info.json'
 
 
 @dataclass(frozen=True)
@@ -83,10 +75,10 @@ class Part:
 
     Attributes:
         episode: its number.
-        rows: how many; 0 of an episode that is not read, whose times do not matter.
+        rows: how many; 0 where the table has no number.
         start_s: its ``from_timestamp`` (s).
         end_s: its ``to_timestamp`` (s).
-        first_s: earliest time of a row after ``start_s`` (s).
+        first_s: earliest time of a row after ``start_s`` (s); NaN of an episode that is not read.
         last_s: latest one (s).
     """
 
@@ -98,7 +90,7 @@ class Part:
     last_s: float
 
 
-def require_parts(parts: Sequence[Part], film: Film, fps: float, where: str) -> None:
+def require_parts(parts: Sequence[Part], film: Film, fps: float, where: str, *, longer: bool) -> None:
     """Refuse a film in which an episode could be shown images of another.
 
     Args:
@@ -106,13 +98,14 @@ def require_parts(parts: Sequence[Part], film: Film, fps: float, where: str) -> 
         film: its last frame and its rate.
         fps: rows per second.
         where: film and feature, for the message.
+        longer: the film may go on: not every episode is in the table.
 
     Raises:
         ArtefactError: parts overlap, are too short for their rows, or end where the film does not.
     """
     ordered, off = sorted(parts, key=lambda part: part.start_s), OFF / film.rate
     for part in ordered:
-        _require_rows_inside(part, film, fps, where)
+        _require_length(part, film, fps, where)
     for one, two in pairwise(ordered):
         if two.start_s < one.end_s - off:
             raise ArtefactError(
@@ -120,24 +113,39 @@ def require_parts(parts: Sequence[Part], film: Film, fps: float, where: str) -> 
                 f"{one.end_s:.3f} s; {TABLE}"
             )
     last, ends = ordered[-1], film.last_s + 1 / film.rate
-    if abs(ends - last.end_s) > 2 * off:
+    if ends < last.end_s - 2 * off or (ends > last.end_s + 2 * off and not longer):
         raise ArtefactError(
             f"{where}: the film ends at {ends:.3f} s, its last episode, {last.episode}, at {last.end_s:.3f} s; {TABLE}"
         )
 
 
-def _require_rows_inside(part: Part, film: Film, fps: float, where: str) -> None:
-    span = f"{where}: episode {part.episode} is said to lie from {part.start_s:.3f} to {part.end_s:.3f} s"
-    off, last_s = OFF / film.rate, part.end_s - part.start_s - 1 / film.rate
-    if not (np.isfinite([part.start_s, part.end_s]).all() and part.start_s >= -off):
-        raise ArtefactError(f"{span}, which is no part of a film; {TABLE}")
-    if part.rows and last_s < (part.rows - 1) / fps - off:
-        raise ArtefactError(f"{span}, which is too short for {part.rows} rows at {fps:g} a second; {TABLE}")
-    if part.rows and not (part.first_s >= -off and part.last_s <= last_s + off):
+def _require_length(part: Part, film: Film, fps: float, where: str) -> None:
+    last_s = part.end_s - part.start_s - 1 / film.rate
+    if last_s < (part.rows - 1) / fps - OFF / film.rate:
         raise ArtefactError(
-            f"{span}; its rows are at {part.start_s + part.first_s:.3f} to {part.start_s + part.last_s:.3f} s, where images of "
-            f"other episodes are; write timestamps from 0 to {last_s:.3f} s, or {TABLE}"
+            f"{_span(part, where)}, which is too short for {part.rows} rows at {fps:g} a second; {TABLE}"
         )
+
+
+def _span(part: Part, where: str) -> str:
+    return f"{where}: episode {part.episode} is said to lie from {part.start_s:.3f} to {part.end_s:.3f} s"
+
+
+def times_outside(part: Part, film: Film, where: str) -> str:
+    """Return what is wrong with the times of an episode's rows in its film; empty where nothing is.
+
+    Args:
+        part: the episode.
+        film: its film.
+        where: film and feature, for the message.
+    """
+    off, last_s = OFF / film.rate, part.end_s - part.start_s - 1 / film.rate
+    if not (part.first_s < -off or part.last_s > last_s + off):
+        return ""
+    return (
+        f"{_span(part, where)}; its rows are at {part.start_s + part.first_s:.3f} to {part.start_s + part.last_s:.3f} s, where "
+        f"images of other episodes are; write timestamps from 0 to {last_s:.3f} s"
+    )
 
 
 def times_by_episode(episodes: NDArray[np.float64], times: NDArray[np.float64]) -> dict[int, tuple[float, float]]:
