@@ -160,10 +160,15 @@ class ForeignFolder:
 
 
 def is_foreign(folder: Path) -> bool:
-    """Whether this is a LeRobotDataset of a version that is read here, and not one that worldrl wrote."""
+    """Whether this is a LeRobotDataset of a version that is read here, and not one that worldrl wrote.
+
+    Raises:
+        ArtefactError: ``info.json`` is damaged, or a link to a place outside the folder.
+    """
     path = folder / INFO_PATH
     if (folder / JOURNAL_PATH).exists() or not path.is_file():
         return False
+    require_file(folder, path)
     info = read_json(path, error=ArtefactError)
     return info.get("codebase_version") == LEROBOT_VERSION and "worldrl" not in info
 

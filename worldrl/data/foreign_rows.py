@@ -100,12 +100,12 @@ def episode_counts(path: Path, file: Path) -> Counter[int]:
 def unlisted(folder: ForeignFolder) -> list[str]:
     """Return cameras, flags and rewards that a data file or the episode table has and ``info.json`` does not list."""
     features = folder.features
-    found = [name for name in filmed(folder.path) if name not in features or features[name].dtype != "video"]
+    cameras = {name for name, feature in features.items() if feature.is_picture}
+    found = [name for name in filmed(folder.path) if name not in cameras]
     schema = read_schema(folder.episodes[0].file)
     for name in schema.names:
         camera = pa.types.is_struct(schema.field(name).type)
-        listed = name in features and (features[name].dtype == "image" or not camera)
-        if not listed and (camera or name in OURS_TO_READ):
+        if (camera and name not in cameras) or (name in OURS_TO_READ and name not in features):
             found.append(name)
     return found
 

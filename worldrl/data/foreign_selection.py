@@ -5,6 +5,7 @@ An episode that cannot be read stops the folder only where it is kept. The error
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.jsonfile import read_json
-from worldrl.data.foreign_files import WHOLE
+from worldrl.data.foreign_files import WHOLE, require_file
 
 OURS = "worldrl.json"
 KEYS = (
@@ -76,7 +77,10 @@ def read_ours(path: Path) -> dict[str, Any]:
         SettingError: a key that is not known.
     """
     file = path / OURS
-    stated = read_json(file, error=ArtefactError) if file.exists() else {}
+    if not os.path.lexists(file):
+        return {}
+    require_file(path, file)
+    stated = read_json(file, error=ArtefactError)
     for key in stated:
         if key not in KEYS:
             raise SettingError(f"{file}: unknown key {key!r}{nearest(key, KEYS)}")
