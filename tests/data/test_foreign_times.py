@@ -78,6 +78,12 @@ def shift(folder, at, *, start=0.0, end=0.0, film=SCENE):
         rewrite(folder / EPISODES, **{f"videos/{film}/{part}": values})
 
 
+def state(folder, **keys):
+    """Write keys of ``worldrl.json``."""
+    file = folder / "worldrl.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | keys))
+
+
 def frames_shown(demos, episode):
     """Which frame of which episode each image is."""
     known = {frame.tobytes(): (n, place) for n, demo in enumerate(demos) for place, frame in enumerate(demo[SCENE])}
@@ -200,10 +206,16 @@ def test_a_neighbours_rows_decide_where_it_ends(publish):
     folder = publish([range(2, LENGTHS[0]), *map(range, LENGTHS[1:])])
     shift(folder, 0, end=-1)
     shift(folder, 1, start=-1)
-    with pytest.raises(
-        ArtefactError, match=r"episode 0 is said to lie from 0\.000 to 0\.350 s; its rows are at 0\.100 to"
-    ):
+    message = r"episode 0 is said to lie from 0\.000 to 0\.350 s; its rows are at 0\.100 to"
+    with pytest.raises(ArtefactError, match=message):
         EpisodeDataset.open(folder)[1]
+    sentence = pq.read_table(folder / EPISODES)["tasks"].to_pylist()[0][0]
+    pq.write_table(pa.table({"task_index": [0, 1], "task": [sentence, "wait"]}), folder / "meta/tasks.parquet")
+    rewrite(folder / EPISODES, tasks=[["wait"], [sentence], [sentence]])
+    rewrite(folder / DATA, task_index=[1] * (LENGTHS[0] - 2) + [0] * sum(LENGTHS[1:]))
+    state(folder, tasks={sentence: "put"})
+    with pytest.raises(ArtefactError, match=message):  # also where only the task of the others is read
+        EpisodeDataset.open(folder)[0]
 
 
 @pytest.mark.parametrize(("at", "start", "end"), [(0, -1, 0), (1, np.nan, 0), (1, 0, np.inf)])
@@ -212,12 +224,6 @@ def test_impossible_parts_are_refused_at_once(publish, at, start, end):
     shift(folder, at, start=start, end=end)
     with pytest.raises(ArtefactError, match="_timestamp' must be seconds, got"):
         EpisodeDataset.open(folder)
-
-
-def leave_out(folder, *episodes):
-    file = folder / "worldrl.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"leave_out": episodes}))
-    return EpisodeDataset.open(folder)
 
 
 @pytest.mark.parametrize("left", [0, 1, 2])
@@ -230,13 +236,14 @@ def test_episodes_that_are_left_out_keep_their_place_in_the_film(publish, demos,
         EpisodeDataset.open(folder)[left]
     with pytest.raises(ArtefactError, match=rf'episode {left} is said to lie .*"leave_out": \[{left}\] to'):
         EpisodeDataset.open(folder)[(left + 1) % 3]
-    for episode in leave_out(folder, left):
+    state(folder, leave_out=[left])
+    for episode in EpisodeDataset.open(folder):
         number = frames_shown(demos, episode)[0][0]
         assert number != left
         assert frames_shown(demos, episode) == [(number, place) for place in range(LENGTHS[number])]
     shift(folder, left, end=-1)
     with pytest.raises(ArtefactError, match=rf"episode {left} is said to lie .*, which is too short for"):
-        leave_out(folder, left)[0]
+        EpisodeDataset.open(folder)[0]
 
 
 def test_a_film_may_go_on_where_an_episode_is_missing_in_the_table():

@@ -285,7 +285,8 @@ def _parts(folder: ForeignFolder, file: Path, name: str, kept: Sequence[ForeignE
                 raise
             continue
         if clip.file == file:
-            span = times[index] if index in folder.numbers else (np.nan, np.nan)
+            unknown = (np.nan, np.nan)
+            span = unknown if index in folder.selection.leave_out else times.get(index, unknown)
             yield Part(index, row.rows, clip.start_s, clip.end_s, *span)
 
 
