@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -118,7 +119,12 @@ def read_json(path: Path, *, error: type[WorldrlError] = RunDirectoryError) -> d
         WorldrlError: the file is missing, unreadable, too large, not JSON or not an object.
     """
     try:
-        size = path.stat().st_size
+        there = path.stat()
+        if not stat.S_ISREG(there.st_mode):
+            raise error(
+                f"{path}: cannot be read (not a regular file but a folder, pipe or device); put a JSON file there"
+            )
+        size = there.st_size
         if size > MAX_BYTES:
             raise error(f"{path}: {size} bytes, more than the {MAX_BYTES} a JSON file may have; it is not ours")
         value = parse_json(path.read_bytes(), path=path, error=error)

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from worldrl.core.errors import SettingError, nearest
+from worldrl.core.errors import ArtefactError, SettingError, nearest
 from worldrl.core.types import MAIN_CAMERAS
-from worldrl.data.foreign_folder import ForeignFolder
-from worldrl.data.foreign_stated import OURS, Draft, wrong
+from worldrl.data.foreign_folder import WHOLE, ForeignFolder
+from worldrl.data.foreign_info import MAX_SIDE
+from worldrl.data.foreign_rows import unlisted
+from worldrl.data.foreign_selection import OURS
+from worldrl.data.foreign_stated import Draft, wrong
+from worldrl.data.foreign_success import NAMES, REWARD
 from worldrl.data.lerobot_format import camera_role
 
 SIZE = 64
@@ -26,6 +30,7 @@ def read_cameras(folder: ForeignFolder, stated: Mapping[str, Any], draft: Draft)
         return main_first(_stated_cameras(folder, stated["cameras"], there))
     if not there:
         raise SettingError(f"{folder.info}: there is no camera among its features ({', '.join(folder.features)})")
+    there = _unasked(folder, there, draft)
     wrists = [name for name in there if camera_role(name, len(there)) == "wrist"]
     others = [name for name in there if name not in wrists]
     cameras = {MAIN_CAMERAS[0]: (others or there)[0]}
@@ -43,7 +48,30 @@ def _stated_cameras(folder: ForeignFolder, cameras: Any, there: list[str]) -> di
     for name in cameras.values():
         if name not in there:
             raise SettingError(f"{folder.path / OURS}: cameras: no image feature {name!r}{nearest(str(name), there)}")
+        if not folder.features[name].is_colour:
+            rule = f"colour cameras; {name} has the shape {folder.features[name].shape}"
+            raise wrong(folder, "cameras", rule, cameras)
     return cameras
+
+
+def _unasked(folder: ForeignFolder, there: list[str], draft: Draft) -> list[str]:
+    """Return the colour cameras; which are meant is asked where another one measures depth.
+
+    Raises:
+        ArtefactError: the tables have a camera or a flag that ``info.json`` does not list.
+        SettingError: there is no colour camera.
+    """
+    colour = [name for name in there if folder.features[name].is_colour and not folder.features[name].depth]
+    others = [name for name in there if name not in colour]
+    if lost := unlisted(folder, (*NAMES, REWARD)):
+        raise ArtefactError(f"{folder.info}: features does not list {lost}, which the tables have; {WHOLE}")
+    if not colour:
+        raise SettingError(
+            f"{folder.info}: its cameras {others} show depth or other channels than colour, and none else is there"
+        )
+    if others:
+        draft.ask(f"of the cameras {there}, {others} show depth or other channels than colour")
+    return colour
 
 
 def main_first(cameras: Mapping[str, str]) -> dict[str, str]:
@@ -70,12 +98,13 @@ def read_image_size(
             draft.ask(f"images have several sizes, {sizes}")
             return side, side
         return sizes[0]
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+    if type(given) is int and 0 < given <= MAX_SIDE:
         oblong = [size for size in sizes if size[0] != size[1]]
         if oblong:
             draft.ask(f"images of {oblong[0]} pixels would be distorted to a square")
             draft.entries["image_size"] = [given, given]
         return given, given
-    if isinstance(given, list) and len(given) == 2 and all(type(side) is int and side > 0 for side in given):
-        return given[0], given[1]
-    raise wrong(folder, "image_size", "a number of pixels, or [rows, columns]", given)
+    sides = given if isinstance(given, list) else []
+    if len(sides) == 2 and all(type(side) is int and 0 < side <= MAX_SIDE for side in sides):
+        return sides[0], sides[1]
+    raise wrong(folder, "image_size", f"a number of pixels up to {MAX_SIDE}, or [rows, columns]", given)

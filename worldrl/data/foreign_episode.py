@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -28,15 +29,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.core.embodiment import JointEmbodiment
-from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.errors import ArtefactError
 from worldrl.core.log import console
 from worldrl.core.types import Episode
-from worldrl.data.foreign_folder import WHOLE, ForeignEpisode, ForeignFolder, read_columns, read_folder
+from worldrl.data.foreign_digest import require_digest
+from worldrl.data.foreign_folder import (
+    WHOLE,
+    ForeignEpisode,
+    ForeignFolder,
+    clip_of,
+    read_columns,
+    read_folder,
+    with_films,
+)
 from worldrl.data.foreign_gripper import in_robots_numbers
 from worldrl.data.foreign_meaning import BEFORE, Meaning, read_meaning
-from worldrl.data.foreign_pictures import filmed_pictures, fitted, stored_pictures
-from worldrl.data.foreign_stated import numbers
-from worldrl.data.foreign_success import is_feature, read_flags
+from worldrl.data.foreign_pictures import filmed_pictures, fitted, read_film, stored_pictures
+from worldrl.data.foreign_rows import number_faults, read_rows, require_rows
+from worldrl.data.foreign_stated import numbers, scalars
+from worldrl.data.foreign_success import is_feature, succeeded
+from worldrl.data.foreign_table import whole
+from worldrl.data.foreign_times import Part, require_parts, require_steps, times_by_episode, times_outside
 from worldrl.data.lerobot_format import DatasetHeader, EpisodeRecord, check_episode
 from worldrl.workers import libero_facts
 from worldrl.workers.libero_observation import command_vector, robot_observation
@@ -64,11 +77,10 @@ class Foreign:
         told, success = self.meaning.told(self.folder), successes(self.folder, self.meaning)
         tasks = {sentence: index for index, sentence in self.folder.sentences.items()}
         for episode in self.folder.episodes:
-            if not self.meaning.tasks or episode.sentence in self.meaning.tasks:
-                meta = {"source": SOURCE, "index": episode.index, "lerobot": told}
-                fields = {"task_index": tasks[episode.sentence], "success": success[episode.index], "meta": meta}
-                record = self._record(episode, **fields)
-                yield record, partial(read_episode, self, episode, record)
+            meta = {"source": SOURCE, "index": episode.index, "lerobot": told}
+            fields = {"task_index": tasks[episode.sentence], "success": episode.index in success, "meta": meta}
+            record = self._record(episode, **fields)
+            yield record, partial(read_episode, self, episode, record)
 
     def _record(self, episode: ForeignEpisode, *, success: bool, **fields: Any) -> EpisodeRecord:
         return EpisodeRecord(
@@ -94,11 +106,10 @@ def open_foreign(path: Path) -> Foreign:
         SettingError: what its numbers mean cannot be told; the message has the line to write.
     """
     folder = read_folder(path)
+    require_rows(folder)
     meaning = read_meaning(folder)
-    robot = meaning.robot
+    folder, robot = with_films(folder, meaning.cameras.values()), meaning.robot
     header = DatasetHeader(round(robot.control_hz), tuple(meaning.cameras), meaning.image_size, robot)
-    if meaning.tasks and not any(episode.sentence in meaning.tasks for episode in folder.episodes):
-        raise SettingError(f"{folder.info}: no episode is about any of worldrl.json's tasks")
     _tell(path.resolve(), meaning.assumed)
     return Foreign(folder, meaning, header)
 
@@ -116,29 +127,21 @@ def _content(foreign: Foreign, index: int) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def successes(folder: ForeignFolder, meaning: Meaning) -> list[bool]:
-    """Whether each episode fulfilled its task at some frame that it keeps.
+def successes(folder: ForeignFolder, meaning: Meaning) -> frozenset[int]:
+    """Numbers of the episodes that fulfilled their task at some frame that they keep.
 
     Raises:
         ArtefactError: a data file lacks the feature.
     """
     if not is_feature(meaning.success):
-        return read_flags(folder, meaning.success).tolist()
-    found = np.zeros(len(folder.episodes), np.bool_)
-    for file in dict.fromkeys(episode.file for episode in folder.episodes):
-        table = read_columns(file, ["episode_index", "frame_index", meaning.success])
-        episode, frame, flag = (_scalars(table, name, file) for name in table.column_names)
+        return succeeded(folder, meaning.success)
+    found: set[int] = set()
+    for file in folder.kept:
+        table = read_rows(folder, file, [meaning.success])
+        episode, frame, flag = (scalars(table, name, file) for name in table.column_names)
         counts = (flag > 0) & ((meaning.observed == BEFORE) | (frame > 0))
-        np.logical_or.at(found, episode[counts].astype(np.int64), True)
-    return found.tolist()
-
-
-def _scalars(table: Any, name: str, file: Path) -> NDArray[np.float64]:
-    """One number a row; some writers wrap it into a list of one."""
-    try:
-        return np.array(table[name].to_pylist(), np.float64).reshape(len(table))
-    except (TypeError, ValueError) as reason:
-        raise ArtefactError(f"{file}: field {name!r} is not one number a row ({reason}); write it again") from reason
+        found |= set(episode[counts].astype(np.int64).tolist())
+    return frozenset(found)
 
 
 # --- one episode ---
@@ -155,19 +158,41 @@ def read_episode(foreign: Foreign, episode: ForeignEpisode, record: EpisodeRecor
     Raises:
         ArtefactError: the files say something else than the metadata, or hold what no episode may; with file and field.
     """
+    with _left_out_by_mend(foreign.folder, episode):
+        table = _rows(foreign, episode)
+        times = scalars(table, "timestamp", episode.file)
+        require_steps(times, foreign.folder.fps, f"{episode.file}: episode {episode.index}")
+    for name, clip in episode.clips.items():
+        _require_film(foreign.folder, clip.file, name)
+    with _left_out_by_mend(foreign.folder, episode):
+        return _decoded(foreign, episode, record, table, times)
+
+
+@contextmanager
+def _left_out_by_mend(folder: ForeignFolder, episode: ForeignEpisode) -> Iterator[None]:
+    """Add the line that leaves the episode out to an error about it."""
+    try:
+        yield
+    except ArtefactError as reason:
+        folder.selection.refuse({episode.index: " ".join(str(reason).split("\n"))}, folder.numbers)
+        raise
+
+
+def _decoded(
+    foreign: Foreign, episode: ForeignEpisode, record: EpisodeRecord, table: Any, times: NDArray[np.float64]
+) -> Episode:
     meaning, where = foreign.meaning, f"{episode.file}: episode {episode.index}"
-    table = _rows(foreign, episode)
     state, action = (numbers(table, parts, where) for parts in (meaning.state, meaning.action))
     action = in_robots_numbers(action, meaning.gripper, meaning.robot.actions)
     command = numbers(table, meaning.command, where) if meaning.command else _command(state, action, meaning)
-    contact = _scalars(table, meaning.contact, episode.file) if meaning.contact else np.zeros(episode.rows)
+    contact = scalars(table, meaning.contact, episode.file) if meaning.contact else np.zeros(episode.rows)
     if is_feature(meaning.success):
-        flags = _scalars(table, meaning.success, episode.file)
+        flags = scalars(table, meaning.success, episode.file)
     else:  # somebody says it of the whole episode: its end fulfils the task
         flags = np.arange(episode.rows) == (episode.rows - 1 if record.success else -1)
     before = meaning.observed == BEFORE
     made = Episode(
-        frames=_frames(foreign, episode, table),
+        frames=_frames(foreign, episode, table, times),
         state=_joints_in_robots_numbers(state, meaning),
         command=command,
         action=action[:-1] if before else action[1:],
@@ -191,15 +216,20 @@ def _rows(foreign: Foreign, episode: ForeignEpisode) -> Any:
     parts = [part.feature for part in (*meaning.state, *meaning.action, *meaning.command)]
     parts += [name for name in meaning.cameras.values() if features[name].dtype == "image"]
     parts += [name for name in (meaning.success, meaning.contact) if name in features]
-    columns = list(dict.fromkeys(["episode_index", "frame_index", "task_index", *parts]))
+    if ("", episode.file) not in foreign.folder.verified:
+        require_digest(foreign.folder.path, episode.file)
+        foreign.folder.verified.add(("", episode.file))
+    columns = list(dict.fromkeys(["episode_index", "frame_index", "task_index", "timestamp", *parts]))
     table = read_columns(episode.file, columns, filters=[("episode_index", "=", episode.index)])
-    frames, told = table["frame_index"].to_pylist(), set(table["task_index"].to_pylist())
+    for text in number_faults(foreign.folder, episode.file, table).values():
+        raise ArtefactError(text)
+    frames, told = table["frame_index"].to_pylist(), {whole(task) for task in table["task_index"].to_pylist()}
     if frames != list(range(episode.rows)):
         raise ArtefactError(
             f"{episode.file}: episode {episode.index} has {len(frames)} rows here, the episode table says {episode.rows}, in "
             f"the order of frame_index; {WHOLE}"
         )
-    sentences = {foreign.folder.sentences.get(task) for task in told}
+    sentences = {foreign.folder.sentences.get(-1 if task is None else task) for task in told}
     if sentences != {episode.sentence}:
         raise ArtefactError(
             f"{episode.file}: episode {episode.index}, field 'task_index' means {sorted(map(str, sentences))}, the episode "
@@ -208,21 +238,57 @@ def _rows(foreign: Foreign, episode: ForeignEpisode) -> Any:
     return table
 
 
-def _frames(foreign: Foreign, episode: ForeignEpisode, table: Any) -> NDArray[np.uint8]:
+def _frames(foreign: Foreign, episode: ForeignEpisode, table: Any, times: NDArray[np.float64]) -> NDArray[np.uint8]:
     size, cameras = foreign.header.image_size, foreign.meaning.cameras
     frames = np.empty((episode.rows, len(cameras), *size, 3), np.uint8)
     for view, name in enumerate(cameras.values()):
         clip = episode.clips.get(name)
         where = f"{clip.file if clip else episode.file}: episode {episode.index}, field {name!r}"
-        pictures = (
-            filmed_pictures(clip, episode.rows, foreign.folder.fps, where)
-            if clip
-            else stored_pictures(table[name].to_pylist(), where)
-        )
+        pictures = filmed_pictures(clip, times, where) if clip else stored_pictures(table[name].to_pylist(), where)
         for row, picture in enumerate(pictures):
             _require_size(picture, foreign.folder.features[name].image_size, where)
             frames[row, view] = fitted(picture, turn=foreign.meaning.pictures, size=size)
     return frames
+
+
+def _require_film(folder: ForeignFolder, file: Path, name: str) -> None:
+    """Check a film once: its digest, and that each episode in it has its own part."""
+    if (name, file) in folder.verified:
+        return
+    here = [episode for episode in folder.episodes if episode.clips[name].file == file]
+    where = f"{file}: field {name!r}"
+    try:
+        require_digest(folder.path, file)
+        film, parts = read_film(file, where), list(_parts(folder, file, name, here))
+        unlisted = any(number not in folder.table for number in folder.selection.leave_out)
+        require_parts(parts, film, folder.fps, where, longer=unlisted)
+    except ArtefactError as reason:  # it concerns all episodes of the film
+        folder.selection.refuse({episode.index: str(reason) for episode in here}, folder.numbers)
+        raise
+    outside = {part.episode: fault for part in parts if (fault := times_outside(part, film, where))}
+    folder.selection.refuse(outside, folder.numbers)
+    folder.verified.add((name, file))
+
+
+def _parts(folder: ForeignFolder, file: Path, name: str, kept: Sequence[ForeignEpisode]) -> Iterator[Part]:
+    """Return all episodes of a film. Those that are left out have frames there, too."""
+    times = {number: span for data in {e.file for e in kept} for number, span in _times(data).items()}
+    for index, row in folder.table.items():
+        try:
+            clip = clip_of(folder, index, name)
+        except ArtefactError:
+            if index in folder.numbers:
+                raise
+            continue
+        if clip.file == file:
+            unknown = (np.nan, np.nan)
+            span = unknown if index in folder.selection.leave_out else times.get(index, unknown)
+            yield Part(index, row.rows, clip.start_s, clip.end_s, *span)
+
+
+def _times(data: Path) -> dict[int, tuple[float, float]]:
+    table = read_columns(data, ["episode_index", "timestamp"])
+    return times_by_episode(*(scalars(table, column, data) for column in table.column_names))
 
 
 def _require_size(picture: NDArray[np.uint8], size: Sequence[int], where: str) -> None:

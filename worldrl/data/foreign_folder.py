@@ -15,51 +15,32 @@ folder either: ``foreign_meaning.py``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from worldrl.core.errors import ArtefactError
+from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.jsonfile import read_json
+from worldrl.data.foreign_files import WHOLE, file_of, read_columns, require_file
+from worldrl.data.foreign_info import Feature, read_info
+from worldrl.data.foreign_selection import Selection, read_selection
+from worldrl.data.foreign_table import (
+    EPISODE_FILES,
+    TableRow,
+    read_sentences,
+    read_table,
+    require_counts,
+    require_frames,
+    whole,
+)
 from worldrl.data.lerobot_format import INFO_PATH, JOURNAL_PATH, LEROBOT_VERSION, TASKS_PATH
 
-EPISODE_FILES = "meta/episodes/chunk-*/file-*.parquet"
-PICTURES = ("image", "video")
-"""Dtypes of features that are pictures."""
-WHOLE = "download the whole dataset again: hf download USER/DATASET --repo-type dataset --local-dir FOLDER"
+__all__ = ["WHOLE", "Clip", "Feature", "ForeignEpisode", "ForeignFolder", "is_foreign", "read_columns", "read_folder"]
 
-
-@dataclass(frozen=True)
-class Feature:
-    """One feature of ``info.json``.
-
-    Attributes:
-        name: its key.
-        dtype: as written there: ``float32``, ``image``, ``video``, ...
-        shape: of one row.
-        labels: names of its numbers, where it has as many.
-    """
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-    labels: tuple[str, ...]
-
-    @property
-    def is_picture(self) -> bool:
-        """Whether it is a camera."""
-        return self.dtype in PICTURES
-
-    @property
-    def image_size(self) -> tuple[int, int]:
-        """Rows and columns of a camera; both orders are in use: ``[Y, X, 3]`` and ``[3, Y, X]``."""
-        rows, columns = self.shape[1:] if self.shape[0] == 3 and self.shape[-1] != 3 else self.shape[:2]
-        return rows, columns
+MAX_TIME_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -69,10 +50,12 @@ class Clip:
     Attributes:
         file: the video.
         start_s: time of the episode's first frame in it (s).
+        end_s: time at which the episode ends in it (s).
     """
 
     file: Path
     start_s: float
+    end_s: float
 
 
 @dataclass(frozen=True)
@@ -104,17 +87,29 @@ class ForeignFolder:
         path: the folder.
         fps: frames per second, as ``info.json`` states them.
         robot_type: likewise; empty where it says none.
+        data_path: pattern of the data files.
+        video_path: pattern of the video files; empty where it says none.
         features: by name.
         sentences: by ``task_index``.
-        episodes: in order.
+        selection: which episodes are kept.
+        table: every row of the episode table, by number.
+        promised: how many episodes ``info.json`` counts.
+        episodes: those that are kept, in order.
+        verified: films, by camera, and data files that were verified since the folder was opened.
     """
 
     path: Path
     fps: float
     robot_type: str
+    data_path: str
+    video_path: str
     features: Mapping[str, Feature]
     sentences: Mapping[int, str]
+    selection: Selection
+    table: Mapping[int, TableRow]
+    promised: int
     episodes: tuple[ForeignEpisode, ...]
+    verified: set[tuple[str, Path]] = field(default_factory=set, compare=False, repr=False)
 
     @property
     def info(self) -> Path:
@@ -123,7 +118,7 @@ class ForeignFolder:
 
     @cached_property
     def identity(self) -> str:
-        """A digest of the metadata and of the sizes of all data files; their bytes are not read for it."""
+        """A digest of the metadata and of the sizes of all files that are read; their bytes are not read for it."""
         digest = hashlib.sha256()
         for file in [self.info, self.path / TASKS_PATH, *sorted(self.path.glob(EPISODE_FILES))]:
             digest.update(file.read_bytes())
@@ -133,16 +128,47 @@ class ForeignFolder:
 
     @property
     def files(self) -> list[Path]:
-        """Every data and video file, each once."""
+        """Every data and video file that is read, each once."""
         clips = (clip.file for episode in self.episodes for clip in episode.clips.values())
         return list(dict.fromkeys([*(episode.file for episode in self.episodes), *clips]))
 
+    @cached_property
+    def kept(self) -> Mapping[Path, list[ForeignEpisode]]:
+        """The episodes that are kept, by data file."""
+        found: dict[Path, list[ForeignEpisode]] = {}
+        for episode in self.episodes:
+            found.setdefault(episode.file, []).append(episode)
+        return found
+
+    @cached_property
+    def numbers(self) -> frozenset[int]:
+        """Numbers of the episodes that are kept."""
+        return frozenset(episode.index for episode in self.episodes)
+
+    @cached_property
+    def places(self) -> Mapping[int, Path | None]:
+        """The data file of every episode of the table; None where the table is wrong about it."""
+        files: dict[tuple[int, int], Path] = {}
+        for row in self.table.values():
+            if not row.fault and row.data not in files:
+                files[row.data] = self.data_file(row.data)
+        return {index: None if row.fault else files[row.data] for index, row in self.table.items()}
+
+    def data_file(self, numbers: tuple[int, int]) -> Path:
+        """Return the data file of a chunk's and a file's number."""
+        return file_of(self.path, f"{self.info}: field 'data_path'", self.data_path, numbers)
+
 
 def is_foreign(folder: Path) -> bool:
-    """Whether this is a LeRobotDataset of a version that is read here, and not one that worldrl wrote."""
+    """Whether this is a LeRobotDataset of a version that is read here, and not one that worldrl wrote.
+
+    Raises:
+        ArtefactError: ``info.json`` is damaged, or a link to a place outside the folder.
+    """
     path = folder / INFO_PATH
     if (folder / JOURNAL_PATH).exists() or not path.is_file():
         return False
+    require_file(folder, path)
     info = read_json(path, error=ArtefactError)
     return info.get("codebase_version") == LEROBOT_VERSION and "worldrl" not in info
 
@@ -155,151 +181,102 @@ def read_folder(path: Path) -> ForeignFolder:
 
     Raises:
         ArtefactError: a file or field that is missing, or says something else than another one; the message names both.
+        SettingError: ``worldrl.json`` keeps no episode, or has an impossible key.
     """
-    info = read_json(path / INFO_PATH, error=ArtefactError)
-    where = path / INFO_PATH
-    features = {name: _feature(where, name, entry) for name, entry in dict(_field(info, "features", where)).items()}
-    sentences = _sentences(path / TASKS_PATH)
-    rows = _episode_rows(path, info, [name for name, feature in features.items() if feature.dtype == "video"])
+    info = read_info(path)
+    features = info.typed_features(path / INFO_PATH)
+    sentences = read_sentences(path)
+    selection = read_selection(path, sentences.values())
+    table = read_table(path, sentences)
+    if not table:
+        raise ArtefactError(f"{path / EPISODE_FILES}: the tables have no episode; {WHOLE}")
+    require_counts(path, info, table, selection)
+    rows = [row for row in table.values() if selection.keeps(row.index, row.sentences)]
+    selection.refuse({row.index: row.fault for row in rows if row.fault}, [row.index for row in rows])
+    require_frames(path, info, table, selection)
+    if not rows:
+        raise SettingError(f"{selection.file}: tasks and leave_out keep none of the {len(table)} episodes in {path}")
     folder = ForeignFolder(
         path=path,
-        fps=float(_field(info, "fps", where)),
-        robot_type=str(info.get("robot_type") or ""),
+        fps=info.fps,
+        robot_type=info.robot_type or "",
+        data_path=info.data_path,
+        video_path=info.video_path or "",
         features=features,
         sentences=sentences,
-        episodes=tuple(rows),
+        selection=selection,
+        table=table,
+        promised=info.total_episodes,
+        episodes=(),
     )
-    _require_whole(folder, info)
-    return folder
+    return replace(folder, episodes=tuple(_episodes(folder, rows)))
 
 
-def _field(entry: Mapping[str, Any], name: str, where: Path) -> Any:
-    if entry.get(name) is None:
-        raise ArtefactError(f"{where}: field {name!r} is missing; {WHOLE}")
-    return entry[name]
+def _episodes(folder: ForeignFolder, rows: Iterable[TableRow]) -> list[ForeignEpisode]:
+    made: list[ForeignEpisode] = []
+    for row in rows:
+        first_row = made[-1].first_row + made[-1].rows if made else 0
+        file = folder.places[row.index]
+        if file is not None:
+            made.append(ForeignEpisode(row.index, row.rows, first_row, row.sentences[0], file, {}))
+    return made
 
 
-def _feature(where: Path, name: str, entry: Mapping[str, Any]) -> Feature:
-    try:
-        shape = tuple(int(size) for size in entry["shape"])
-        dtype, names = str(entry["dtype"]), entry.get("names")
-    except (KeyError, TypeError, ValueError) as reason:
-        raise ArtefactError(
-            f"{where}: features.{name} must have dtype and shape, got {entry!r}; write it again"
-        ) from reason
-    labels = _labels(names)
-    feature = Feature(name, dtype, shape, labels if shape == (len(labels),) else ())
-    if feature.is_picture and (len(shape) != 3 or 3 not in (shape[0], shape[-1])):
-        raise ArtefactError(f"{where}: features.{name} must be a colour image, its shape is {list(shape)}")
-    return feature
-
-
-def _labels(names: Any) -> tuple[str, ...]:
-    """Names as a list, or as lerobot's older ``{"motors": [...]}``."""
-    if isinstance(names, Mapping):
-        names = next(iter(names.values()), ())
-    return tuple(str(name) for name in names) if isinstance(names, list | tuple) else ()
-
-
-def read_columns(file: Path, columns: Sequence[str], **options: Any) -> pa.Table:
-    """Read columns of a Parquet file.
+def with_films(folder: ForeignFolder, cameras: Iterable[str]) -> ForeignFolder:
+    """Look up the films of the cameras that are read; those of others may be missing.
 
     Args:
-        file: which.
-        columns: names.
-        **options: of ``pyarrow.parquet.read_table``.
+        folder: the metadata.
+        cameras: names of features.
 
     Raises:
-        ArtefactError: the file is missing or damaged, or lacks one of them.
+        ArtefactError: an episode that is kept has no film, or the episode table says something impossible about it.
     """
-    try:
-        there = pq.read_schema(file).names
-        missing = [name for name in columns if name not in there]
-        if missing:
-            raise ArtefactError(f"{file}: column {missing[0]!r} is missing; it has {', '.join(there[:12])}")
-        plain: dict[str, Any] = {"use_threads": False, "partitioning": None}  # a folder named x=1 is no column
-        return pq.read_table(file, columns=list(columns), **plain, **options)
-    except FileNotFoundError as reason:
-        raise ArtefactError(f"{file}: missing; {WHOLE}") from reason
-    except (OSError, pa.ArrowException) as reason:
-        raise ArtefactError(f"{file}: not readable as Parquet ({reason}); {WHOLE}") from reason
-
-
-def _sentences(file: Path) -> dict[int, str]:
-    """Return sentences by ``task_index``; pandas has them as the frame's index, under one name or another."""
-    try:
-        texts = [name for name in pq.read_schema(file).names if name != "task_index"]
-    except (OSError, pa.ArrowException) as reason:
-        raise ArtefactError(f"{file}: missing or not readable ({reason}); {WHOLE}") from reason
-    name = "task" if "task" in texts else next(iter(texts), "task")
-    table = read_columns(file, ["task_index", name])
-    return dict(zip(table["task_index"].to_pylist(), map(str, table[name].to_pylist()), strict=True))
-
-
-def _episode_rows(path: Path, info: Mapping[str, Any], videos: Sequence[str]) -> list[ForeignEpisode]:
-    """Read the episode table, all files of it."""
-    files = sorted(path.glob(EPISODE_FILES))
-    if not files:
-        raise ArtefactError(f"{path / EPISODE_FILES}: no such file; {WHOLE}")
-    names = ["episode_index", "tasks", "length", "data/chunk_index", "data/file_index"]
-    names += [f"videos/{key}/{part}" for key in videos for part in ("chunk_index", "file_index", "from_timestamp")]
-    rows = [row for file in files for row in read_columns(file, names).to_pylist()]
-    rows.sort(key=lambda row: row["episode_index"])
-    episodes: list[ForeignEpisode] = []
-    for number, row in enumerate(rows):
-        if row["episode_index"] != number:
-            raise ArtefactError(f"{files[0].parent}: episode_index {number} is missing, or there twice; {WHOLE}")
-        first_row = episodes[-1].first_row + episodes[-1].rows if episodes else 0
-        episodes.append(_episode(path, info, row, videos, first_row))
-    return episodes
-
-
-def _episode(
-    path: Path, info: Mapping[str, Any], row: Mapping[str, Any], videos: Sequence[str], first_row: int
-) -> ForeignEpisode:
-    number, told = int(row["episode_index"]), row["tasks"]
-    told = [told] if isinstance(told, str) else list(told or ())
-    if len(told) != 1:
-        raise ArtefactError(
-            f"{path / 'meta/episodes'}: episode {number}, field 'tasks' is {told}; one instruction is read"
-        )
-    if int(row["length"]) < 2:
-        raise ArtefactError(
-            f"{path / 'meta/episodes'}: episode {number} has {row['length']} rows; at least 2 are needed"
-        )
-    clips = {
-        key: Clip(
-            _file(path, info, "video_path", row, f"videos/{key}", key), float(row[f"videos/{key}/from_timestamp"])
-        )
-        for key in videos
-    }
-    file = _file(path, info, "data_path", row, "data", "")
-    return ForeignEpisode(number, int(row["length"]), first_row, str(told[0]), file, clips)
-
-
-def _file(path: Path, info: Mapping[str, Any], pattern: str, row: Mapping[str, Any], part: str, key: str) -> Path:
-    """Return a file of an episode. Data and videos are numbered apart: one's number says nothing about the other's."""
-    numbers = {"chunk_index": row[f"{part}/chunk_index"], "file_index": row[f"{part}/file_index"]}
-    text = str(_field(info, pattern, path / INFO_PATH))
-    try:
-        return path / text.format(video_key=key, **numbers)
-    except (KeyError, IndexError, ValueError) as reason:
-        raise ArtefactError(
-            f"{path / INFO_PATH}: field {pattern!r} is {text!r}, which is no pattern of v3.0"
-        ) from reason
-
-
-def _require_whole(folder: ForeignFolder, info: Mapping[str, Any]) -> None:
-    """Compare counts, and look for every file."""
-    counts = {"total_episodes": len(folder.episodes), "total_frames": sum(e.rows for e in folder.episodes)}
-    for name, count in counts.items():
-        if int(info.get(name, count)) != count:
-            raise ArtefactError(f"{folder.info}: {name} is {info[name]}, the episode table has {count}; {WHOLE}")
+    names = [name for name in cameras if folder.features[name].dtype == "video"]
+    faults: dict[int, str] = {}
+    found: list[ForeignEpisode] = []
+    seen: set[Path] = set()
     for episode in folder.episodes:
-        if episode.sentence not in folder.sentences.values():
-            raise ArtefactError(
-                f"{folder.path / TASKS_PATH}: has no {episode.sentence!r}, which episode {episode.index} is about; {WHOLE}"
-            )
-    missing = [file for file in folder.files if not file.is_file()]
-    if missing:
-        raise ArtefactError(f"{missing[0]}: missing ({len(missing)} of {len(folder.files)} files are); {WHOLE}")
+        try:
+            clips = {name: clip_of(folder, episode.index, name) for name in names}
+            for clip in clips.values():
+                if clip.file not in seen:
+                    require_file(folder.path, clip.file)
+                    seen.add(clip.file)
+            found.append(replace(episode, clips=clips))
+        except ArtefactError as reason:
+            faults[episode.index] = str(reason)
+    folder.selection.refuse(faults, folder.numbers)
+    return replace(folder, episodes=tuple(found))
+
+
+def clip_of(folder: ForeignFolder, index: int, name: str) -> Clip:
+    """Return the part of a film. Data and videos are numbered apart: one's number says nothing about the other's.
+
+    Args:
+        folder: the metadata.
+        index: number of an episode of the table.
+        name: of the camera.
+
+    Raises:
+        ArtefactError: the episode table has something else than numbers and times.
+    """
+    films, prefix = folder.table[index].films, f"videos/{name}/"
+    where = f"{folder.path / 'meta/episodes'}: episode {index}, field '{prefix}"
+    numbers: list[int] = []
+    for part in ("chunk_index", "file_index"):
+        given = films.get(prefix + part)
+        number = whole(given)
+        if number is None:
+            raise ArtefactError(f"{where}{part}' must be a whole number, got {given!r}; {WHOLE}")
+        numbers.append(number)
+    start, end = (_seconds(films.get(prefix + part), f"{where}{part}'") for part in ("from_timestamp", "to_timestamp"))
+    return Clip(
+        file_of(folder.path, f"{folder.info}: field 'video_path'", folder.video_path, numbers, name), start, end
+    )
+
+
+def _seconds(value: Any, where: str) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value < MAX_TIME_S:
+        raise ArtefactError(f"{where} must be seconds, got {value!r}; {WHOLE}")
+    return float(value)

@@ -15,7 +15,8 @@ from worldrl.core.actions import TOOL_ACTIONS, ActionSpec, gripper_places
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.typed import from_plain
 from worldrl.data.foreign_folder import ForeignFolder
-from worldrl.data.foreign_stated import OURS, Draft, wrong
+from worldrl.data.foreign_selection import OURS
+from worldrl.data.foreign_stated import Draft, wrong
 
 SETTLED, APART_M = 5, 0.005
 """Rows after which the fingers have followed their command, and the least difference of their openings that tells (m)."""

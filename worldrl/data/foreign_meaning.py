@@ -17,6 +17,7 @@ once on the terminal, and kept in every episode's ``meta``; what is unknown is o
     success     a feature that is above 0 where the task is fulfilled, "meta/episodes:COLUMN" of the episode table,
                 "every episode", or "no episode"
     tasks       {sentence: task name}: only episodes of these sentences are kept, under these names
+    leave_out   [3, 7]: numbers of episodes that are not read
 
 LIBERO's layout is recognised by what it measures, not by names, which differ between publishers: 8 numbers of state and 7 of
 action, the last two of the state a finger each, opposite and within 5 cm. Which gripper command closes is read off those
@@ -31,14 +32,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from worldrl.core.embodiment import AnyEmbodiment
-from worldrl.core.errors import ArtefactError, SettingError, nearest
+from worldrl.core.errors import ArtefactError
 from worldrl.core.jsonfile import read_json
 from worldrl.data.foreign_cameras import read_cameras, read_image_size
 from worldrl.data.foreign_folder import ForeignFolder
 from worldrl.data.foreign_gripper import Ends
 from worldrl.data.foreign_pictures import TURNS
 from worldrl.data.foreign_robot import read_body
-from worldrl.data.foreign_stated import OURS, Columns, Draft, choice, read_stated, wrong
+from worldrl.data.foreign_selection import read_ours
+from worldrl.data.foreign_stated import Columns, Draft, choice
 from worldrl.data.foreign_success import read_success
 from worldrl.data.lerobot_format import COMMAND, CONTACT, HEADER_COPY, IMAGE_PREFIX, SUCCESS, DatasetHeader
 
@@ -92,6 +94,7 @@ class Meaning:
             "observed": self.observed,
             "success": self.success,
             "assumed": list(self.assumed),
+            **({"leave_out": left} if (left := sorted(folder.selection.leave_out)) else {}),
         }
 
 
@@ -107,7 +110,7 @@ def read_meaning(folder: ForeignFolder) -> Meaning:
         ArtefactError: it, or a data file, cannot be read.
     """
     own = stated_by_header(folder)
-    stated = {**own, **read_stated(folder)}
+    stated = {**own, **read_ours(folder.path)}
     draft = Draft(dict(stated))
     body = read_body(folder, stated, draft)
     cameras = read_cameras(folder, stated, draft)
@@ -127,7 +130,7 @@ def read_meaning(folder: ForeignFolder) -> Meaning:
         ),
         success=success,
         contact=CONTACT if own and CONTACT in folder.features else "",
-        tasks=_tasks(folder, stated),
+        tasks=folder.selection.tasks,
         assumed=tuple(draft.assumed),
     )
     draft.require_answers(folder)
@@ -152,15 +155,3 @@ def stated_by_header(folder: ForeignFolder) -> dict[str, Any]:
     kept = {key: name for key, name in columns.items() if name in folder.features}
     told = {"robot": header.embodiment.to_json(), "pictures": "as they are", "observed": BEFORE, **kept}
     return told | ({"cameras": cameras} if cameras else {})
-
-
-def _tasks(folder: ForeignFolder, stated: Mapping[str, Any]) -> dict[str, str]:
-    tasks = stated.get("tasks", {})
-    if not isinstance(tasks, dict) or not all(isinstance(name, str) for name in tasks.values()):
-        raise wrong(folder, "tasks", "names by instruction", tasks)
-    for sentence in tasks:
-        if sentence not in folder.sentences.values():
-            raise SettingError(
-                f"{folder.path / OURS}: tasks: no episode is about {sentence!r}{nearest(sentence, folder.sentences.values())}"
-            )
-    return tasks

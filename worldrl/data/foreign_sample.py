@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.data.foreign_folder import ForeignFolder, read_columns
-from worldrl.data.foreign_stated import Columns, numbers
+from worldrl.data.foreign_folder import ForeignFolder
+from worldrl.data.foreign_rows import PLACE, read_rows
+from worldrl.data.foreign_stated import Columns, numbers, scalars
 
 SAMPLE_ROWS = 4000
 """Rows looked at to recognise a robot."""
@@ -39,15 +40,12 @@ class Sample:
             limit: stop after the file with this row; None reads all.
         """
         parts: list[tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]] = []
-        known = np.array([episode.index for episode in folder.episodes])
-        for file in dict.fromkeys(episode.file for episode in folder.episodes):
-            features = [part.feature for part in (*state, *action)]
-            table = read_columns(file, list(dict.fromkeys(["episode_index", "frame_index", *features])))
-            episode, frame = (np.asarray(table[name], np.int64) for name in table.column_names[:2])
+        for file in folder.kept:
+            table = read_rows(folder, file, [part.feature for part in (*state, *action)])
+            episode, frame = (scalars(table, name, file) for name in PLACE)
             order = np.lexsort((frame, episode))
-            order = order[np.isin(episode[order], known)]
             measured, told = (numbers(table, columns, str(file))[order] for columns in (state, action))
-            parts.append((measured, told, episode[order]))
+            parts.append((measured, told, episode[order].astype(np.int64)))
             if limit is not None and sum(len(rows) for rows, _, _ in parts) >= limit:
                 break
         return cls(*(np.concatenate(rows) for rows in zip(*parts, strict=True)))

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError, SettingError, nearest
-from worldrl.core.jsonfile import read_json
 from worldrl.data.foreign_folder import Feature, ForeignFolder
+from worldrl.data.foreign_selection import KEYS, OURS
 
-OURS = "worldrl.json"
-KEYS = (
-    "robot", "state", "action", "command", "cameras", "image_size", "pictures", "gripper", "observed", "success", "tasks",
-)  # fmt: skip
 USUAL = {"state": ("observation.state", "state"), "action": ("action", "actions")}
 """Names under which features are published."""
 
@@ -72,21 +69,6 @@ class Draft:
         if self.problems:
             line = json.dumps({key: self.entries[key] for key in KEYS if key in self.entries}, ensure_ascii=False)
             raise unclear(folder, "; ".join(self.problems), line)
-
-
-def read_stated(folder: ForeignFolder) -> dict[str, Any]:
-    """Read ``worldrl.json``; empty where there is none.
-
-    Raises:
-        ArtefactError: it is no JSON object.
-        SettingError: a key that is not known.
-    """
-    path = folder.path / OURS
-    stated = read_json(path, error=ArtefactError) if path.exists() else {}
-    for key in stated:
-        if key not in KEYS:
-            raise SettingError(f"{path}: unknown key {key!r}{nearest(key, KEYS)}")
-    return stated
 
 
 def unclear(folder: ForeignFolder, problem: str, line: str) -> SettingError:
@@ -209,6 +191,18 @@ def numbers(table: Any, columns: Sequence[Columns], where: str) -> NDArray[np.fl
             )
         found.append(values[:, part.first : part.last])
     return np.concatenate(found, axis=1)
+
+
+def scalars(table: Any, name: str, file: Path) -> NDArray[np.float64]:
+    """Return one number a row; some writers wrap it into a list of one.
+
+    Raises:
+        ArtefactError: a row has several.
+    """
+    try:
+        return np.array(table[name].to_pylist(), np.float64).reshape(len(table))
+    except (TypeError, ValueError) as reason:
+        raise ArtefactError(f"{file}: field {name!r} is not one number a row ({reason}); write it again") from reason
 
 
 def _matrix(column: pa.ChunkedArray) -> NDArray[np.float32]:

@@ -6,16 +6,17 @@ only where somebody says so. Nothing is taken for a success because a column is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
-from worldrl.core.errors import ArtefactError
-from worldrl.data.foreign_folder import EPISODE_FILES, ForeignFolder, read_columns
-from worldrl.data.foreign_stated import Draft, wrong
+from worldrl.data.foreign_files import read_columns, read_schema
+from worldrl.data.foreign_folder import ForeignFolder
+from worldrl.data.foreign_rows import read_rows
+from worldrl.data.foreign_stated import Draft, scalars, wrong
+from worldrl.data.foreign_table import EPISODE_FILES
 
 EVERY, NONE = "every episode", "no episode"
 NAMES = ("next.success", "success", "is_success", "next.is_success", "task_success", "episode_success")
@@ -54,26 +55,33 @@ def read_success(folder: ForeignFolder, stated: Mapping[str, Any], draft: Draft)
     return EVERY
 
 
-def read_flags(folder: ForeignFolder, success: str) -> NDArray[np.bool_]:
-    """Whether each episode succeeded, where the episode table or nobody's column says it: bool ``[episodes]``.
+def succeeded(folder: ForeignFolder, success: str) -> frozenset[int]:
+    """Return numbers of the kept episodes that succeeded, where the episode table or nobody's column says it.
 
     Raises:
         ArtefactError: the column is damaged, or is no truth value.
     """
     if not success.startswith(OF_EPISODES):
-        return np.full(len(folder.episodes), success == EVERY)
-    name, told = success.removeprefix(OF_EPISODES), dict[int, bool]()
+        return folder.numbers if success == EVERY else frozenset()
+    name, told, faults = success.removeprefix(OF_EPISODES), dict[int, bool](), dict[int, str]()
     for file in sorted(folder.path.glob(EPISODE_FILES)):
         table = read_columns(file, ["episode_index", name])
         for index, value in zip(table["episode_index"].to_pylist(), table[name].to_pylist(), strict=True):
-            value = value[0] if isinstance(value, list) and len(value) == 1 else value
-            if not isinstance(value, bool | int | float) or not np.isfinite(value):
-                raise ArtefactError(
-                    f"{file}: field {name!r} must be true, false or a number, episode {index} has {value!r}; write "
-                    f'{{"success": "{EVERY}"}} or name another column in worldrl.json'
+            flag = _flag(value)
+            told[int(index)] = flag is True
+            if flag is None and index in folder.numbers:
+                faults[int(index)] = (
+                    f"{file}: field {name!r} must be true, false or a number, episode {index:g} has {str(value)[:80]!r}; "
+                    f'write {{"success": "{EVERY}"}} or name another column in worldrl.json'
                 )
-            told[int(index)] = value > 0
-    return np.array([told[episode.index] for episode in folder.episodes], np.bool_)
+    folder.selection.refuse(faults, folder.numbers)
+    return frozenset(index for index in folder.numbers if told[index])
+
+
+def _flag(value: Any) -> bool | None:
+    """Whether a number, or a list of one, is above 0; None where it is no number."""
+    value = value[0] if isinstance(value, list) and len(value) == 1 else value
+    return bool(value > 0) if isinstance(value, bool | int | float) and math.isfinite(value) else None
 
 
 def is_feature(success: str) -> bool:
@@ -83,10 +91,10 @@ def is_feature(success: str) -> bool:
 
 def _episode_columns(folder: ForeignFolder) -> list[str]:
     file = next(iter(sorted(folder.path.glob(EPISODE_FILES))))
-    return [name for name in pq.read_schema(file).names if not name.startswith(("stats/", "videos/", "data/"))]
+    return [name for name in read_schema(file).names if not name.startswith(("stats/", "videos/", "data/"))]
 
 
 def _zero_or_one(folder: ForeignFolder) -> bool:
     """Whether rewards are 0 and 1 only, as far as the first file says."""
-    values = np.array(read_columns(folder.episodes[0].file, [REWARD])[REWARD].to_pylist(), np.float64)
-    return bool(np.isin(values, (0.0, 1.0)).all())
+    file = folder.episodes[0].file
+    return bool(np.isin(scalars(read_rows(folder, file, [REWARD]), REWARD, file), (0.0, 1.0)).all())

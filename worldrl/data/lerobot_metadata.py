@@ -62,7 +62,7 @@ def is_current(path: Path, expected: pa.Table | dict[str, Any]) -> bool:
     """Whether a derived file holds what it should; False when it is missing or damaged."""
     try:
         if isinstance(expected, pa.Table):
-            return pq.read_table(path).equals(expected)
+            return pq.read_table(path, page_checksum_verification=True).equals(expected)
         return json.loads(path.read_text(encoding="utf-8")) in (expected, _without_copy(expected))
     except (OSError, ValueError, pa.ArrowException):
         return False
@@ -147,7 +147,7 @@ def _episode_row(record: EpisodeRecord) -> dict[str, Any]:
 
 def _parquet_bytes(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
+    pq.write_table(table, sink, write_page_checksum=True)
     return sink.getvalue().to_pybytes()
 
 

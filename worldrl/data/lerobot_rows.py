@@ -85,7 +85,7 @@ def table_bytes(table: pa.Table) -> bytes:
     images = [f"{name}.{part}" for name in table.schema.names if name not in plain for part in ("bytes", "path")]
     compression = {**dict.fromkeys(plain, "snappy"), **dict.fromkeys(images, "none")}
     # Statistics let readers skip files by episode_index; of PNG bytes they would only swell the footer.
-    options: dict[str, Any] = {"compression": compression, "write_statistics": plain}
+    options: dict[str, Any] = {"compression": compression, "write_statistics": plain, "write_page_checksum": True}
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, use_dictionary=False, **options)
     return sink.getvalue().to_pybytes()
