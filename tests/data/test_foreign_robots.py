@@ -134,6 +134,21 @@ def test_ranges_cover_rows_behind_the_sample_and_are_never_rounded_inwards(recor
     assert all(low < high for low, high in zip(robot["low"], robot["high"], strict=True))
 
 
+def test_episodes_that_are_left_out_say_nothing_about_ranges_and_speeds(recorded):
+    folder = recorded()
+    file = folder / "data/chunk-000/file-000.parquet"
+    table = pq.read_table(file)
+    episode, action = (table[name].to_pylist() for name in ("episode_index", "action"))
+    far = [[1e6] * 6 if number == 1 else row for number, row in zip(episode, action, strict=True)]
+    pq.write_table(table.set_column(table.column_names.index("action"), "action", pa.array(far)), file)
+    assert max(asked(folder)[1]["robot"]["high"]) > 1e5
+    (folder / "worldrl.json").write_text('{"leave_out": [1]}')
+    stated = asked(folder)[1]
+    assert stated["leave_out"] == [1]
+    assert max(stated["robot"]["high"]) < 1e3
+    assert [record.index for record in write(folder, stated).records] == [0, 2]
+
+
 def test_a_stated_robot_that_contradicts_the_rows_is_refused_with_one_that_does_not(recorded):
     folder = recorded()
     stated = asked(folder)[1]
@@ -286,6 +301,27 @@ def test_success_may_stand_in_the_episode_table(tmp_path, publish_lerobot, liber
     with pytest.raises(ArtefactError, match="field 'outcome' must be true, false or a number, episode 0 has 'yes'"):
         write(folder, {"success": "meta/episodes:outcome"})
     assert not any(record.success for record in write(folder, {"success": "no episode"}).records)
+
+
+def test_a_flag_that_is_none_stops_only_who_reads_its_episode(tmp_path, publish_lerobot, libero_demo):
+    folder = publish_lerobot(tmp_path / "d", [libero_demo(n) for n in range(3)], success=None)
+    add_to_table(folder, success=[1.0, float("nan"), 0.0])
+    with pytest.raises(ArtefactError, match=r'episode 1 has .nan.*write "leave_out": \[1\] to /') as error:
+        EpisodeDataset.open(folder)
+    assert "\n" not in str(error.value)
+    data = write(folder, {"leave_out": [1]})
+    assert [(record.index, record.success) for record in data.records] == [(0, True), (2, False)]
+
+
+@pytest.mark.parametrize("name", ["is_success", "next.reward"])
+def test_a_success_that_info_json_does_not_list_is_not_dropped(name, tmp_path, publish_lerobot, libero_demo):
+    folder = publish_lerobot(tmp_path / "d", [{**libero_demo(0), name: np.arange(24) > 20}], success=None)
+    file = folder / "meta/info.json"
+    info = json.loads(file.read_text())
+    del info["features"][name]
+    file.write_text(json.dumps(info))
+    with pytest.raises(ArtefactError, match=re.escape(f"features does not list ['{name}'], which the tables have")):
+        EpisodeDataset.open(folder)
 
 
 def test_an_ended_or_rewarded_episode_is_no_success(tmp_path, publish_lerobot, libero_demo):
