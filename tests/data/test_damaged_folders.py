@@ -68,7 +68,7 @@ def sources(tmp_path_factory, libero_demo, publish_lerobot) -> list[Path]:
         }
         for demo in demos
     ]
-    robot = JointEmbodiment(("a", "b", "gripper"), (0,) * 3, (2,) * 3, (3,) * 3, 10).to_json()
+    robot = JointEmbodiment(("a", "b", "gripper"), (0,) * 3, (2,) * 3, (30,) * 3, 10).to_json()
     stated = {"robot": robot, "cameras": {"head": "observation.images.head"}, "success": "every episode"}
     folders = [
         publish_lerobot(root / "rows", marked, files=(2, 1)),
