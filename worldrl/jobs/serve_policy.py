@@ -7,7 +7,9 @@ On the simulator's side, in the checkout::
 
 from __future__ import annotations
 
+import atexit
 import errno
+import gc
 import ipaddress
 import socket
 from dataclasses import dataclass
@@ -68,6 +70,7 @@ def main(settings: ServePolicySettings) -> dict[str, Any]:
         console().print(f"serving {settings.policy} on ws://{shown}:{port}; Ctrl-C ends it", markup=False)
         server.serve_until_interrupted()
     console().print("closed")
+    atexit.register(gc.freeze)  # the last collection of torch's modules would take most of a second
     return {}
 
 
