@@ -117,13 +117,17 @@ def parse_overrides(tokens: Sequence[str]) -> dict[str, str]:
     """Split ``key=value`` tokens.
 
     Raises:
-        SettingError: a token of another form, or a key given twice.
+        SettingError: a token of another form or that is no UTF-8, or a key given twice.
     """
     given: dict[str, str] = {}
     for token in tokens:
         match = re.fullmatch(r"([A-Za-z_]\w*(?:\.\w+)*)=(.*)", token, flags=re.DOTALL)
         if match is None:
             raise SettingError(f"cannot read {token!r}; settings are written key=value, for example seed=1")
+        if any("\ud800" <= character <= "\udfff" for character in token):
+            raise SettingError(
+                f"{match[1]}: {match[2]!r} is no UTF-8, which files of a run need; rename that file or folder"
+            )
         if match[1] in given:
             raise SettingError(f"{match[1]} is given twice: {given[match[1]]!r} and {match[2]!r}; keep one")
         given[match[1]] = match[2]

@@ -277,20 +277,16 @@ class _Maker:
 
 
 def require_rows(settings: MakeDatasetSettings, env: gymnasium.Env[Any, Any]) -> None:
-    """Refuse more rows than memory or disk can hold.
-
-    Raises:
-        SettingError: naming how much they take.
-    """
+    """Refuse more rows than memory or disk can hold; SettingError, naming how much they take."""
     observed, acted = (math.prod(space.shape or ()) for space in (env.observation_space, env.action_space))
     row = 4 * (observed + acted)
     replayed = 4 * (2 * observed + acted + 2)  # both observations, reward and end
-    require_memory(settings.rows * row, f"rows={settings.rows} of {row} bytes each")
-    steps = settings.training.steps
+    rows, steps = settings.rows, settings.training.steps
+    require_memory(rows * row, f"rows={rows} of {row} bytes each")
     require_memory(steps * replayed, f"training.steps={steps}, of which the replay keeps {replayed} bytes each")
     store = Path(settings.store or settings.run_dir)
     kinds = [kind for kind in settings.kinds if not (store / DATASETS / dataset_id(settings, kind)).exists()]
-    require_disk(store, settings.rows * row * len(kinds), f"rows={settings.rows} for each of kinds={kinds}")
+    require_disk(store, rows * row * len(kinds), f"rows={rows} for each of kinds={kinds}")
 
 
 def dataset_id(settings: MakeDatasetSettings, kind: str) -> str:
