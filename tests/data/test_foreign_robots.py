@@ -50,12 +50,12 @@ def recording(number, names=SO101, *, rows=30, unit=60.0, ends=(42.0, 8.0), size
     return {**columns, FRONT: images[0], WRIST: images[1]}
 
 
-def relabel(folder, **names):
+def relabel(folder, robot_type, **names):
     file = folder / "meta/info.json"
     info = json.loads(file.read_text())
     for feature, labels in names.items():
         info["features"][feature.replace("_state", ".state")]["names"] = list(labels)
-    file.write_text(json.dumps(info | {"robot_type": "so101_follower"}))
+    file.write_text(json.dumps(info | {"robot_type": robot_type}))
     return folder
 
 
@@ -66,7 +66,7 @@ def recorded(tmp_path, publish_lerobot):
     def publish(names=SO101, *, name="so101", **options):
         episodes = [recording(number, names, **options) for number in range(3)]
         folder = publish_lerobot(tmp_path / name, episodes, files=(2, 1), fps=30, success=None)
-        return relabel(folder, action=names, observation_state=names)
+        return relabel(folder, "so101_follower", action=names, observation_state=names)
 
     return publish
 
@@ -351,6 +351,16 @@ def test_libero_is_not_guessed_against_the_folders_own_word_or_its_motion(tmp_pa
             demo["observation.state"][:, :3] = factor * demo["observation.state"][:, :3] + extra
         folder = publish_lerobot(tmp_path / name, moved, info={"robot_type": "franka"})
         assert "the hand does not move as LIBERO's would" in asked(folder)[0]
+
+
+def test_names_that_publishers_give_a_tools_numbers_decide_nothing(tmp_path, publish_lerobot, libero_demo):
+    folder = publish_lerobot(tmp_path / "ipec", [libero_demo(n) for n in range(2)])
+    plain = EpisodeDataset.open(folder)[0]
+    tool = ["x", "y", "z", "roll", "pitch", "yaw"]
+    relabel(folder, "franka", action=[*tool, "gripper"], observation_state=[*tool, "pad", "gripper"])
+    named = EpisodeDataset.open(folder)[0]
+    np.testing.assert_array_equal(named.action, plain.action)
+    np.testing.assert_array_equal(named.state, plain.state)
 
 
 def follow(robot, start, action):

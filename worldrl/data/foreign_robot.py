@@ -77,8 +77,9 @@ def read_body(folder: ForeignFolder, stated: Mapping[str, Any], draft: Draft) ->
         return _unknown(folder, stated, Body(libero_embodiment(), state, action), draft)
     robot = _stated_robot(folder, given, draft)
     draft.entries["robot"] = given
+    own = isinstance(robot, JointEmbodiment)
     state, action = (
-        by_name(folder, key, parts, names)
+        by_name(folder, key, parts, names, own=own)
         for key, parts, names in (("state", state, robot.state_names), ("action", action, robot.actions.names))
     )
     body = Body(robot, state, action)
@@ -89,7 +90,7 @@ def read_body(folder: ForeignFolder, stated: Mapping[str, Any], draft: Draft) ->
         return replace(body, command=command, gripper=ends)
     ends = read_ends(folder, stated["gripper"], robot.actions.names) if "gripper" in stated else None
     body = replace(body, command=command, gripper=ends)
-    return _held_against_rows(folder, body, draft) if isinstance(robot, JointEmbodiment) else body
+    return _held_against_rows(folder, body, draft) if own else body
 
 
 def _stated_robot(folder: ForeignFolder, given: Any, draft: Draft) -> AnyEmbodiment:
@@ -142,7 +143,7 @@ def _unknown(folder: ForeignFolder, stated: Mapping[str, Any], body: Body, draft
     state = body.state
     if measured != size:
         known = set(names) <= set(labels_of(folder, state))
-        state = by_name(folder, "state", state, names) if known else _part_of(folder, state, size, about)
+        state = by_name(folder, "state", state, names, own=True) if known else _part_of(folder, state, size, about)
         draft.entries["state"] = [_written(folder, part) for part in state]
     sample = Sample.read(folder, state, body.action)
     ends = read_ends(folder, stated["gripper"], names) if "gripper" in stated else ends_for(names, sample)
@@ -229,7 +230,8 @@ def read_command(folder: ForeignFolder, stated: Mapping[str, Any], robot: AnyEmb
         SettingError: another robot's is not stated, or has another size.
     """
     if "command" in stated:
-        parts = by_name(folder, "command", read_columns_of(folder, stated, "command"), robot.command_names)
+        own = isinstance(robot, JointEmbodiment)
+        parts = by_name(folder, "command", read_columns_of(folder, stated, "command"), robot.command_names, own=own)
         if sum(part.size for part in parts) != len(robot.command_names):
             raise wrong(folder, "command", f"{len(robot.command_names)} numbers", stated["command"])
         return parts

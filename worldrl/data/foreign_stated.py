@@ -148,17 +148,29 @@ def labels_of(folder: ForeignFolder, columns: Sequence[Columns]) -> tuple[str, .
     return tuple(found) if whole else ()
 
 
-def by_name(folder: ForeignFolder, key: str, columns: tuple[Columns, ...], names: Sequence[str]) -> tuple[Columns, ...]:
+def by_name(
+    folder: ForeignFolder, key: str, columns: tuple[Columns, ...], names: Sequence[str], *, own: bool
+) -> tuple[Columns, ...]:
     """Choose and order numbers by the robot's names, where the columns have those names; others stay as they are.
 
+    Args:
+        folder: the metadata.
+        key: of ``worldrl.json``, for the message.
+        columns: to choose from.
+        names: of the robot's numbers.
+        own: the names are the recorded robot's own, as those of joints are; publishers name a tool's numbers as they like.
+
     Raises:
-        SettingError: some of the robot's names are those of columns, others are not.
+        SettingError: some of a robot's own names are those of columns, others are not.
     """
     labels = labels_of(folder, columns)
     known = set(labels) & set(names)
     if not known or labels == tuple(names):
         return columns
-    if missing := [name for name in names if name not in labels]:
+    missing = [name for name in names if name not in labels]
+    if missing and not own:
+        return columns
+    if missing:
         raise SettingError(
             f"{folder.path / OURS}: robot.names: {key} has no number {missing[0]!r}{nearest(missing[0], labels)}; "
             f"its numbers are {', '.join(labels)}"
