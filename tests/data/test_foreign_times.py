@@ -282,7 +282,7 @@ def test_no_image_is_of_another_episode(publish, demos):
                 got = frames_shown(demos, EpisodeDataset.open(folder)[number])
             except ArtefactError:
                 refused += 1
-                assert np.abs(moved).sum() > 0.25, case
+                assert starts[0] < 0 or np.abs(moved).sum() > 0.25, case
                 continue
             shown += 1
             expected = np.rint(first[number] + starts[number] + place).astype(int)  # what lerobot shows
