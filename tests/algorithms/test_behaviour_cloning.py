@@ -48,6 +48,7 @@ def make_episode(seed: int, steps: int = 6, *, success: bool = True, colour: str
         contact=np.zeros(steps + 1, bool),
         terminated=success,
         truncated=not success,
+        meta={"seed": seed},  # some show the same square, and are recordings of their own all the same
         instruction=f"follow the {colour} square",
         task=f"Follow{colour.title()}",
     )

@@ -325,8 +325,8 @@ def latents(run: Any, tmp_path: Path, monkeypatch: Any, push_episodes: Any, worl
 
     def call(task: str, *tokens: str) -> int:
         episodes = [replace(episode, task=task) for episode in push_episodes]
-        recorded = SimpleNamespace(load=lambda: episodes)
-        monkeypatch.setattr(offline_worlds, "EpisodeDataset", SimpleNamespace(open=lambda folder: recorded))
+        recorded = SimpleNamespace(load=lambda: episodes, image_size=(16, 16))
+        monkeypatch.setattr(offline_worlds, "open_recorded", lambda folder: recorded)
         world_model.save(tmp_path / "video")
         return run("world=latent", f"world_model={tmp_path / 'video'}", *tokens)
 
