@@ -48,8 +48,8 @@ from ablation_rows import (
 )
 from measured_rows import cpu_seconds, earlier, given, lost_db, metrics, number, rate, run, show
 
-from worldrl.evaluation.compare import compare
-from worldrl.evaluation.result import EvalResult
+from worldrl.evaluation.policy.compare import compare
+from worldrl.evaluation.policy.result import EvalResult
 from worldrl_envs.style import TEST_STYLES
 
 SHOWN = (32, 64, 128)
@@ -79,7 +79,7 @@ def recording(scale: str, out: Path, name: str, options: dict[str, str]) -> Path
     return folder / "dataset"
 
 
-def unseen_looks(scale: str, out: Path, options: dict[str, str]) -> Path:
+def unseen_styles(scale: str, out: Path, options: dict[str, str]) -> Path:
     """Return the unseen episodes in looks that no training has."""
     folder = out / scale / "recordings" / "unseen-looks"
     run(folder, "restyle", f"data={options['unseen']}", f"seed={options['seed']}", LOOKS)
@@ -98,12 +98,12 @@ def learned_world(scale: str, row: WorldRow, out: Path, options: dict[str, str])
     plain, looks = (out / scale / f"{row.name}-{what}" for what in ("drift", "looks"))
     world = folder / "world_model"
     run(plain, *drift_command(world, options["unseen"], SHOWN))
-    run(looks, *drift_command(world, str(unseen_looks(scale, out, options)), SHOWN[:1]))
+    run(looks, *drift_command(world, str(unseen_styles(scale, out, options)), SHOWN[:1]))
     found = {**drift(plain), "visual_styles": metrics(looks)["outcome_alignment"]}
     return {"row": row.name, **found, "cpu_minutes": cpu_seconds(folder, plain, looks) / 60}
 
 
-def practised_world(row: WorldRow, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
+def world_after_collection(row: WorldRow, out: Path, options: dict[str, str], common: list[str]) -> dict[str, Any]:
     """Learn a world model, measure it, and let one round of train-vla practise in it."""
     found = learned_world(PRACTISED, row, out, options)
     loop, world = out / PRACTISED / row.name, out / PRACTISED / f"{row.name}-world" / "world_model"
@@ -192,7 +192,7 @@ def measure(row: Row, scale: str, out: Path, options: dict[str, str], common: li
         return bundled_loop(row, out, options, common)
     if scale == QUICK:
         return learned_world(scale, row, out, options)
-    return (practised_world if scale == PRACTISED else scratch_world)(row, out, options, common)
+    return (world_after_collection if scale == PRACTISED else scratch_world)(row, out, options, common)
 
 
 def cells(row: dict[str, Any]) -> list[str]:

@@ -23,9 +23,9 @@ from bench_gpu_children import in_a_process
 from bench_gpu_measure import MEASURED, SIZES, WORKS, Row
 from bench_gpu_table import HEAD, line
 
-from worldrl.core.atomic import write_file
 from worldrl.core.device import resolve_device
 from worldrl.core.errors import SettingError
+from worldrl.core.storage.atomic import write_file
 
 BATCHES = tuple(2**k for k in range(13))
 

@@ -25,20 +25,20 @@ from wan_geometries import GEOMETRIES, TINY
 
 from worldrl.cli import compose_command, find_command
 from worldrl.core.device import autocast, peak_device_mb, peak_rss_mb, resolve_device, resolve_dtype
-from worldrl.core.fit import FitReport
 from worldrl.core.rng import initial_weights, row_streams, stream
+from worldrl.core.training.fit import FitReport
 from worldrl.core.types import Episode
-from worldrl.evaluation.throughput import imagined_frames_per_s, now
+from worldrl.evaluation.world_model.throughput import imagined_frames_per_s, now
 from worldrl.world_models.loading import AnyVideoModel
-from worldrl.world_models.losses import dynamics_loss
-from worldrl.world_models.sentences import Sentences
-from worldrl.world_models.training import fit_windows, latent_sampler
-from worldrl.world_models.video import VideoWorldModel
-from worldrl.world_models.wan import WanWorldModel
-from worldrl.world_models.wan_fit import fit_wan
-from worldrl.world_models.wan_folder import WanBase, blank_transformer, blank_vae
-from worldrl.world_models.wan_losses import WanLoss
-from worldrl.world_models.wan_training import ClipSource
+from worldrl.world_models.video.instructions import TaskInstructions
+from worldrl.world_models.video.losses import dynamics_loss
+from worldrl.world_models.video.model import VideoWorldModel
+from worldrl.world_models.video.training import fit_windows, latent_sampler
+from worldrl.world_models.wan.fit import fit_wan
+from worldrl.world_models.wan.folder import WanBase, blank_transformer, blank_vae
+from worldrl.world_models.wan.losses import WanLoss
+from worldrl.world_models.wan.model import WanWorldModel
+from worldrl.world_models.wan.training import ClipSource
 
 GPU = "gpu"
 WORKS = {GPU: ("imagine", "train"), **dict.fromkeys(GEOMETRIES, ("imagine", "train lora", "train full"))}
@@ -233,9 +233,9 @@ def train_wan(row: Row, model: WanWorldModel, device: torch.device) -> Timing:
     return _timed_steps(row, model, device, fit, *_work_of_a_step(model, loss, row.batch))
 
 
-def no_others() -> Sentences:
+def no_others() -> TaskInstructions:
     """One sentence, and none that is wrong."""
-    return Sentences(same={TASK: (SENTENCE,)}, other={})
+    return TaskInstructions(same={TASK: (SENTENCE,)}, other={})
 
 
 def _work_of_a_step(

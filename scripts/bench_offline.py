@@ -33,15 +33,15 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
-from worldrl.algorithms.offline.branches import BranchConfig, Branches
-from worldrl.algorithms.offline.buffer import TransitionBuffer
-from worldrl.core.atomic import write_file
 from worldrl.core.rng import initial_weights, stream
+from worldrl.core.storage.atomic import write_file
 from worldrl.core.transitions import Transitions
-from worldrl.world_models.offline.config import EnsembleTraining, Uncertainty
-from worldrl.world_models.offline.ensemble_training import MemberRows, make_optimizer, train_epoch
-from worldrl.world_models.offline.ensemble_world import EnsembleWorld, EnsembleWorldConfig
-from worldrl.world_models.offline.terminations import hopper
+from worldrl.methods.offline.branches import BranchConfig, Branches
+from worldrl.methods.offline.buffer import TransitionBuffer
+from worldrl.world_models.state.config import EnsembleTraining, Uncertainty
+from worldrl.world_models.state.ensemble_training import MemberRows, make_optimizer, train_epoch
+from worldrl.world_models.state.ensemble_world import EnsembleWorld, EnsembleWorldConfig
+from worldrl.world_models.state.terminations import hopper
 
 OURS, KIT, REACH = "worldrl", "OfflineRL-Kit", "edge-of-reach"
 

@@ -34,14 +34,14 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from worldrl.algorithms.offline.agent import Facts
-from worldrl.algorithms.offline.ravl import Ravl, RavlConfig
-from worldrl.algorithms.offline.sac import actor_loss
-from worldrl.algorithms.offline.updates import COMPILED, EAGER, GRAPHED, WARM_UP, updates_of
-from worldrl.core.atomic import write_file
 from worldrl.core.device import resolve_device
 from worldrl.core.rng import initial_weights, stream
+from worldrl.core.storage.atomic import write_file
 from worldrl.core.transitions import Transitions
+from worldrl.methods.offline.agent import Facts
+from worldrl.methods.offline.ravl import Ravl, RavlConfig
+from worldrl.methods.offline.sac import actor_loss
+from worldrl.methods.offline.updates import COMPILED, EAGER, GRAPHED, WARM_UP, updates_of
 
 S, A, BATCH, WIDTH = 11, 3, 256, 256
 OURS, PEER = "worldrl", "edge-of-reach"

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from worldrl.core.rng import initial_weights, numpy_stream, stream
 from worldrl.core.transitions import Transitions
-from worldrl.world_models.offline.config import EnsembleConfig
-from worldrl.world_models.offline.ensemble import Ensemble
-from worldrl.world_models.offline.ensemble_world import EnsembleWorld
-from worldrl.world_models.offline.terminations import hopper
+from worldrl.world_models.state.config import EnsembleConfig
+from worldrl.world_models.state.ensemble import Ensemble
+from worldrl.world_models.state.ensemble_world import EnsembleWorld
+from worldrl.world_models.state.terminations import hopper
 
 S, A, MEMBERS, ELITES, WIDTH, BATCH = 11, 3, 7, 5, 200, 256
 STEPS = 10

@@ -30,11 +30,11 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from worldrl.core.atomic import write_file
 from worldrl.core.device import autocast
 from worldrl.core.rng import initial_weights, row_streams, stream
-from worldrl.world_models.config import DynamicsConfig, DynamicsKind, VideoWorldModelConfig
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.core.storage.atomic import write_file
+from worldrl.world_models.video.config import DynamicsConfig, DynamicsKind, VideoWorldModelConfig
+from worldrl.world_models.video.model import VideoWorldModel
 
 CPU = torch.device("cpu")
 SIDES = (256, 512, 1024, 2048)

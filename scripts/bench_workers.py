@@ -31,17 +31,18 @@ from typing import Any
 
 import numpy as np
 
-from worldrl.rollout.libero import libero_launch
-from worldrl.rollout.simulator import Launch
-from worldrl.rollout.simulator_pool import SimulatorPool, Start
-from worldrl.workers import boot, libero_facts
+from worldrl.rollout.suites.libero import libero_launch
+from worldrl.simulators.pool import SimulatorPool, Start
+from worldrl.simulators.process import Launch
+from worldrl.workers.libero import facts as libero_facts
+from worldrl.workers.link import boot
 
 BARE = """
 import json, sys, time
 import numpy as np
-from worldrl.workers.libero import Libero
-from worldrl.workers.libero_facts import CAMERAS
-from worldrl.workers.libero_observation import OBSERVED, state_vector
+from worldrl.workers.libero.worker import Libero
+from worldrl.workers.libero.facts import CAMERAS
+from worldrl.workers.libero.observation import OBSERVED, state_vector
 chunk = int(sys.argv[2])
 suite = Libero(**json.loads(sys.argv[1]))
 simulation = suite.make(suite.describe()["tasks"][0]["name"])

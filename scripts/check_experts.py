@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 
 import worldrl_envs
-from worldrl.core.stats import wilson
+from worldrl.core.statistics.intervals import wilson
 from worldrl_envs.behaviours import make_expert
 from worldrl_envs.starts import N_STORED
 from worldrl_envs.tasks import BIMANUAL, KINDS

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from worldrl.aliases import current_tokens
-from worldrl.core.bootstrap import Bootstrap, bootstrap
 from worldrl.core.renames import COMMANDS, current_results
 from worldrl.core.rng import numpy_stream
-from worldrl.evaluation.battery import psnr_of_mean
+from worldrl.core.statistics.bootstrap import Bootstrap, bootstrap
+from worldrl.evaluation.world_model.battery import psnr_of_mean
 
 MEASURED = "measured.json"
 

@@ -33,18 +33,18 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from worldrl.algorithms.offline.agent import Agent, Facts
-from worldrl.algorithms.offline.bc import Bc, BcConfig
-from worldrl.algorithms.offline.cql import Cql, CqlConfig
-from worldrl.algorithms.offline.iql import Iql, IqlConfig
-from worldrl.algorithms.offline.sac import Sac, SacConfig
-from worldrl.algorithms.offline.td3_bc import Td3Bc, Td3BcConfig
-from worldrl.core.atomic import write_file
-from worldrl.core.provenance import code_version, package_versions
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.stats import mean_interval
+from worldrl.core.statistics.intervals import mean_interval
+from worldrl.core.storage.atomic import write_file
+from worldrl.core.storage.provenance import code_version, package_versions
 from worldrl.core.transitions import Transitions
-from worldrl.jobs.reproductions.pendulum import REWARD_SCALE, STEPS, play, record
+from worldrl.methods.offline.agent import Agent, Facts
+from worldrl.methods.offline.bc import Bc, BcConfig
+from worldrl.methods.offline.cql import Cql, CqlConfig
+from worldrl.methods.offline.iql import Iql, IqlConfig
+from worldrl.methods.offline.sac import Sac, SacConfig
+from worldrl.methods.offline.td3_bc import Td3Bc, Td3BcConfig
+from worldrl.reproductions.neubay.pendulum import REWARD_SCALE, STEPS, play, record
 
 HIDDEN, BATCH, DISCOUNT, POLYAK, RATE = (64, 64), 128, 0.97, 0.02, 1e-3
 """Of everything that has such a setting, in both code bases: those of ``offline_table.py``."""

@@ -24,8 +24,8 @@ from worldrl.cli import main as worldrl
 from worldrl.core.rng import stream
 from worldrl.data.offline.minari_format import write_minari
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
-from worldrl.jobs.benchmark_offline import words_known
-from worldrl.jobs.reproductions.pendulum import LARGEST_TORQUE, REWARD_SCALE, STEPS, record
+from worldrl.jobs.offline.benchmark_offline import words_known
+from worldrl.reproductions.neubay.pendulum import LARGEST_TORQUE, REWARD_SCALE, STEPS, record
 
 COMMON = (
     "training.steps={updates} training.checkpoint_every={updates} training.batch_size=128 episodes={episodes} "

@@ -25,8 +25,8 @@ import numpy as np
 from measured_rows import cpu_seconds, given, measures, metrics, number, rate, run, show
 from numpy.typing import NDArray
 
-from worldrl.core.bootstrap import Bootstrap, bootstrap
 from worldrl.core.rng import numpy_stream
+from worldrl.core.statistics.bootstrap import Bootstrap, bootstrap
 from worldrl_envs.style import TEST_STYLES
 
 LOOKS = f"styles=[{','.join(TEST_STYLES)}]"

@@ -47,7 +47,7 @@ def robot() -> Embodiment:
     return ROBOT
 
 
-def _picture(place: np.ndarray, size: int, colour: tuple[int, int, int]) -> np.ndarray:
+def _image(place: np.ndarray, size: int, colour: tuple[int, int, int]) -> np.ndarray:
     picture = np.full((size, size, 3), 90, np.uint8)
     side = max(size // 4, 3)
     x, y = (place * (size - side)).round().astype(int)
@@ -79,7 +79,7 @@ def _push(
     reward = (np.stack(places)[1:, 0] > 0.7).astype(np.float32)
     success = bool(reward.any())
     fields = {
-        "frames": np.stack([_picture(place, size, COLOURS[task]) for place in places])[:, None],
+        "frames": np.stack([_image(place, size, COLOURS[task]) for place in places])[:, None],
         "state": np.zeros((steps + 1, 8), np.float32),
         "command": torch.stack(commands).numpy(),
         "action": action,
@@ -122,15 +122,15 @@ def push_episodes() -> list[Episode]:
 @pytest.fixture(scope="session")
 def make_world_model() -> Callable[..., Any]:
     """Build a tiny video world model; ``spread`` > 0 shakes its weights, so that noise and actions matter."""
-    from worldrl.world_models.config import (
+    from worldrl.world_models.video.config import (
         CodecConfig,
         DynamicsConfig,
         RestorerConfig,
         SuccessHeadConfig,
         VideoWorldModelConfig,
     )
-    from worldrl.world_models.unet_config import UNetConfig
-    from worldrl.world_models.video import VideoWorldModel
+    from worldrl.world_models.video.model import VideoWorldModel
+    from worldrl.world_models.video.unet_config import UNetConfig
 
     def make(
         *,
@@ -180,16 +180,18 @@ class PushSimulator:
 
     Args:
         blind: it ignores the actions.
-        certainty: success probability where the square is at the right border; elsewhere ``doubt``.
-        doubt: see ``certainty``.
+        certainty: success probability where the square is at the right border; elsewhere ``uncertainty``.
+        uncertainty: see ``certainty``.
         error: added to every decoded pixel.
     """
 
     embodiment, chunk_length, memory_frames, frame_stride = ROBOT, 4, 2, 2
     device = torch.device("cpu")
 
-    def __init__(self, *, blind: bool = False, certainty: float = 0.9, doubt: float = 0.1, error: int = 0) -> None:
-        self.blind, self.certainty, self.doubt, self.error = blind, certainty, doubt, error
+    def __init__(
+        self, *, blind: bool = False, certainty: float = 0.9, uncertainty: float = 0.1, error: int = 0
+    ) -> None:
+        self.blind, self.certainty, self.uncertainty, self.error = blind, certainty, uncertainty, error
 
     def start(self, records: list[ResetRecord]) -> PushState:
         return PushState(np.full((len(records), 2), 0.5), [COLOURS[record.task] for record in records])
@@ -199,9 +201,9 @@ class PushSimulator:
         for step in range(4):
             place = np.clip(place + 0.08 * (not self.blind) * action[:, step, :2].numpy(), 0, 1)
             if step % 2:
-                pictures = [_picture(p, 16, colour) for p, colour in zip(place, state.colour, strict=True)]
+                pictures = [_image(p, 16, colour) for p, colour in zip(place, state.colour, strict=True)]
                 frames.append(torch.from_numpy(np.stack(pictures)))
-                probability.append(np.where(place[:, 0] > 0.7, self.certainty, self.doubt))
+                probability.append(np.where(place[:, 0] > 0.7, self.certainty, self.uncertainty))
         success = torch.from_numpy(np.stack(probability, axis=1).astype(np.float32))
         latent = torch.stack(frames, dim=1)
         return PushState(place, state.colour), Imagined(latent, (2, 4), torch.zeros(len(action), 4, 7), success)
@@ -294,7 +296,7 @@ def make_record() -> Callable[..., ResetRecord]:
 def tiny_policy() -> Callable[..., Any]:
     """Build a tiny policy for 16-pixel images and chunks of four."""
     from worldrl.policies.statistics import PolicyStatistics
-    from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
+    from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 
     def make(*, seed: int = 0, **over: Any) -> TokenPolicy:
         small = {"image_size": 16, "chunk_length": 4, "bins": 5, "width": 8, "blocks": 1, "keypoints": 2}
@@ -392,7 +394,7 @@ def wan_base(publish_wan: Callable[..., Path], tmp_path_factory: pytest.TempPath
 @pytest.fixture(scope="session")
 def wan_config() -> Callable[..., Any]:
     """Make a Wan configuration for 16-pixel pictures and chunks of four."""
-    from worldrl.world_models.wan_config import (
+    from worldrl.world_models.wan.config import (
         WanCodecConfig,
         WanConfig,
         WanDynamicsConfig,
@@ -416,7 +418,7 @@ def wan_config() -> Callable[..., Any]:
 def make_wan(wan_base: Path, wan_config: Callable[..., Any]) -> Callable[..., Any]:
     """Build a tiny Wan world model; ``spread`` shakes what is trained, so that no channel is zero."""
     pytest.importorskip("peft")
-    from worldrl.world_models.wan import WanWorldModel
+    from worldrl.world_models.wan.model import WanWorldModel
 
     def make(*, spread: float = 0.2, base: Path | None = None, seed: int = 0, **over: Any) -> WanWorldModel:
         model = WanWorldModel.from_base(base or wan_base, wan_config(**over), ROBOT, seed=seed)

@@ -13,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from worldrl.cli import COMMANDS
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "worldrl"
 EDGE_FOR_JOBS = {"settings", "registry", "paths"}
+WITH_SETTINGS = {"jobs", "recipes", "reproductions"}
 HYDRA = {"hydra", "omegaconf"}
 HYDRA_KNOWERS = {"cli", "settings"}
 LIGHT = ("torch", "hydra", "omegaconf", "mujoco", "gymnasium", "numpy", "scipy", "av", "rich")
@@ -69,7 +72,7 @@ TABLE = read_table((ROOT / "docs" / "architecture.md").read_text())
 def breaches(room: str, source: str) -> list[str]:
     """Imports of a file in ``room`` that the table forbids."""
     found = []
-    edge = EDGE_FOR_JOBS if room == "jobs" else set()
+    edge = EDGE_FOR_JOBS if room in WITH_SETTINGS else set()
     for item in imports(source):
         parts = item.module.split(".")
         if parts[0] in HYDRA:
@@ -103,10 +106,10 @@ def test_imports_go_downwards(path: Path) -> None:
 @pytest.mark.parametrize(
     ("room", "source"),
     [
-        ("core", "from worldrl.algorithms.grpo import update"),
+        ("core", "from worldrl.methods.rl.grpo import update"),
         ("core", "from worldrl import nn"),
-        ("policies", "def f():\n    import worldrl.world_models.video"),
-        ("evaluation", "from worldrl.algorithms import grpo"),
+        ("policies", "def f():\n    import worldrl.world_models.video.model"),
+        ("evaluation", "from worldrl.methods import grpo"),
         ("rollout", "import worldrl_envs"),
         ("data", "from worldrl.settings import Preset"),
         ("jobs", "from omegaconf import OmegaConf"),
@@ -122,7 +125,7 @@ def test_planted_breach_is_found(room: str, source: str) -> None:
     [
         ("core", "from worldrl import __version__\nimport worldrl.core.errors"),
         ("rollout", "def worker():\n    import worldrl_envs"),
-        ("jobs", "from worldrl.settings import setting\nfrom worldrl.algorithms import grpo"),
+        ("jobs", "from worldrl.settings import setting\nfrom worldrl.methods import grpo"),
     ],
 )
 def test_allowed_import_is_not_reported(room: str, source: str) -> None:
@@ -144,7 +147,7 @@ def test_envs_stand_alone(path: Path) -> None:
 WORKER_FILES = sorted((PACKAGE / "workers").rglob("*.py"))
 
 
-def foreign(source: str) -> set[str]:
+def is_external(source: str) -> set[str]:
     """Packages of others, imported anywhere in a file."""
     roots = {item.module.split(".")[0] for item in imports(source)}
     return roots - set(sys.stdlib_module_names) - {"numpy", "worldrl"}
@@ -152,8 +155,8 @@ def foreign(source: str) -> set[str]:
 
 @pytest.mark.parametrize("path", WORKER_FILES, ids=lambda p: p.name)
 def test_workers_need_only_numpy(path: Path) -> None:
-    assert foreign(path.read_text()) == set()
-    assert foreign("def f():\n    import torch") == {"torch"}
+    assert is_external(path.read_text()) == set()
+    assert is_external("def f():\n    import torch") == {"torch"}
 
 
 @pytest.mark.parametrize("room", sorted(TABLE))
@@ -174,3 +177,57 @@ def test_help_and_settings_load_neither_torch_nor_hydra() -> None:
     )
     out = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "[]"
+
+
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+
+
+def file_graph(*, lazy: bool) -> dict[str, set[str]]:
+    """Module → modules of worldrl that it imports; with ``lazy`` also inside functions and for types."""
+
+    def targets(path: Path) -> set[str]:
+        found = {item.module for item in imports(path.read_text()) if lazy or not item.lazy}
+        return {name if name in MODULES else name.rpartition(".")[0] for name in found} & MODULES.keys()
+
+    return {name: targets(path) - {name} for name, path in MODULES.items()}
+
+
+def reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    """Modules that importing ``start`` imports, itself included."""
+    seen, rest = {start}, [start]
+    while rest:
+        new = graph[rest.pop()] - seen
+        seen |= new
+        rest += new
+    return seen
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """Modules that reach themselves."""
+    return [name for name in graph if any(name in reached(graph, target) for target in graph[name])]
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert circles(file_graph(lazy=False)) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == ["a", "b", "c"]
+
+
+def test_no_command_imports_another() -> None:
+    jobs = {command.module for command in COMMANDS.values()}
+    graph = file_graph(lazy=True)
+    assert {name: graph[name] & jobs for name in jobs if graph[name] & jobs} == {}
+
+
+ADAPTERS = re.compile(
+    r"worldrl\.(rollout\.suites\.(libero|libero_files|maniskill|robotwin|isaac|warp)|workers\.(libero|isaac|robotwin|maniskill)\.worker)$"
+)
+
+
+@pytest.mark.parametrize(("command", "most"), [("compare", 40), ("train-vla", 300), ("evaluate", 110)])
+def test_a_command_imports_few_files_and_no_suites_adapter(command: str, most: int) -> None:
+    found = reached(file_graph(lazy=False), COMMANDS[command].module)
+    assert len(found) <= most
+    assert [name for name in found if ADAPTERS.match(name)] == []

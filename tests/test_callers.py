@@ -23,10 +23,10 @@ _tree = cache(ast.parse)
 
 LIBRARY = {
     # For people with a damaged dataset: error messages name them.
-    "worldrl.data.check",
-    "worldrl.data.lerobot_writer:finalize_dataset",
+    "worldrl.data.lerobot.check",
+    "worldrl.data.lerobot.writer:finalize_dataset",
     # For people whose program moves a real robot: docs/guide/lerobot-datasets.md shows it.
-    "worldrl.rollout.robot_side",
+    "worldrl.rollout.agents.robot_side",
 }
 """Documented for users of the library, without a caller of our own; a module, or ``module:name``."""
 
@@ -113,7 +113,9 @@ class Code:
             # "package.module:" is the fixed half of a reference whose other half is looped over: all are meant.
             whole = target is not None and "." in target[1] and not target[2]
             yield from ((name, unit) for unit in self.modules[name].units if whole or (target and unit == target[2]))
-        for name in self.by_stem.get(text.replace("-", "_"), ()):
+        for name in self.by_stem.get(text.replace("-", "_").rpartition(".")[2], ()):
+            if not name.endswith("." + text.replace("-", "_")):
+                continue
             units = self.modules[name].units
             yield from ((name, unit) for unit in units if unit in ASKED or unit.endswith("Settings"))
 

@@ -31,9 +31,9 @@ def job(settings):
     sys.stdout.flush()
     BODY
 
-module = types.ModuleType("worldrl.jobs.doctor")
+module = types.ModuleType("worldrl.jobs.environment.doctor")
 module.main, module.DoctorSettings = job, DoctorSettings
-sys.modules["worldrl.jobs.doctor"] = module
+sys.modules["worldrl.jobs.environment.doctor"] = module
 sys.exit(cli.main(sys.argv[1:]))
 """
 
@@ -47,12 +47,12 @@ class DoctorSettings:
 
 
 class FakeJob(types.ModuleType):
-    """Stands in for ``worldrl.jobs.doctor``; keeps what it was given."""
+    """Stands in for ``worldrl.jobs.environment.doctor``; keeps what it was given."""
 
     DoctorSettings = DoctorSettings
 
     def __init__(self) -> None:
-        super().__init__("worldrl.jobs.doctor")
+        super().__init__("worldrl.jobs.environment.doctor")
         self.seen: list[DoctorSettings] = []
         self.raises: BaseException | None = None
         self.resume = ""
@@ -68,7 +68,7 @@ class FakeJob(types.ModuleType):
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> FakeJob:
     fake = FakeJob()
-    monkeypatch.setitem(sys.modules, "worldrl.jobs.doctor", fake)
+    monkeypatch.setitem(sys.modules, "worldrl.jobs.environment.doctor", fake)
     return fake
 
 

@@ -17,7 +17,6 @@ import yaml
 
 from worldrl.aliases import ALIASES, OLD_COMMANDS, OLD_VALUES, current_tokens
 from worldrl.cli import COMMANDS, default_run_dir, main
-from worldrl.core.artefact import read_config, write_artefact
 from worldrl.core.errors import RunDirectoryError, SettingError
 from worldrl.core.renames import (
     RESULTS,
@@ -28,16 +27,17 @@ from worldrl.core.renames import (
     current_value,
     first_name,
 )
-from worldrl.core.run import RunDirectory
+from worldrl.core.storage.artefact import read_config, write_artefact
+from worldrl.core.storage.run import RunDirectory
 from worldrl.rewards.execution_critic import ExecutionConfig
-from worldrl.rollout.signs import SIGNS
+from worldrl.rollout.trust.confidence import CONFIDENCE_SCORES
 from worldrl.settings import as_plain
 from worldrl.usage import bare_hint, describe
-from worldrl.world_models.config import VideoWorldModelConfig
-from worldrl.world_models.wan_config import WanConfig
+from worldrl.world_models.video.config import VideoWorldModelConfig
+from worldrl.world_models.wan.config import WanConfig
 
 ROOT = Path(__file__).parents[1]
-CODE_TEXTS = {"worldrl/evaluation/conventions.py", "worldrl/workers/rendering.py"}
+CODE_TEXTS = {"worldrl/evaluation/conventions/conventions.py", "worldrl/workers/link/rendering.py"}
 """Files whose strings are code: formulas of conventions, a program for another process."""
 INSTRUCTIONS = {"envs/worldrl_envs/language.py", "envs/worldrl_envs/bimanual/language.py"}
 """Files whose strings are instructions that policies were trained on."""
@@ -148,7 +148,7 @@ def test_planted_fault_of_a_page_is_found(text, fault):
     [
         "\n".join(["word " * 15] * 2) + ".",
         "The gain is +3 [1, 5]. The other is +4 [2, 6].",
-        "`dreams.npz` holds imagined rollouts.",
+        "`policy_rollouts.npz` holds imagined rollouts.",
         "```\nthe dream goes on, " + "x" * 200 + "\n```\nA text follows.",
         "See [the page](docs/dreams.md).",
     ],
@@ -257,7 +257,7 @@ def test_old_value_is_accepted(old, new, capsys):
         assert yaml.safe_load(said.out)["improvement"]["trust"]["confidence_score"] == new
         line = f"worldrl: value {old!r} of {key!r} is now called {new!r}; the old name still works\n"
         assert said.err == (line if given == old else "")
-    assert set(OLD_VALUES["trust.confidence_score"].values()) <= set(SIGNS)
+    assert set(OLD_VALUES["trust.confidence_score"].values()) <= set(CONFIDENCE_SCORES)
 
 
 @pytest.mark.parametrize(("old", "new"), list(OLD_COMMANDS.items()))

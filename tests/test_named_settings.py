@@ -7,7 +7,7 @@ import pytest
 from worldrl.aliases import HINTS
 from worldrl.cli import COMMANDS, main
 from worldrl.core.errors import SettingError
-from worldrl.evaluation.gates import ADVICE, ELSEWHERE
+from worldrl.evaluation.world_model.gates import ADVICE, ELSEWHERE
 from worldrl.settings import as_plain, compose
 from worldrl.usage import describe
 

@@ -7,9 +7,9 @@ import types
 import pytest
 import torch
 
-from worldrl.algorithms.offline.agent import Facts
 from worldrl.cli import compose_command, find_command
-from worldrl.jobs.benchmark_offline import grid
+from worldrl.jobs.offline.benchmark_offline import grid
+from worldrl.methods.offline.agent import Facts
 
 GIVEN = {"out": "o", "seed": "3", "seeds": "2", "updates": "40", "rows": "400", "episodes": "2", "workers": "1"}
 

@@ -161,7 +161,7 @@ def dry_run(*targets: str) -> list[str]:
         ("demo", "none/bin/worldrl train-vla"),
         ("test", "none/bin/python -m pytest -q -n 2"),
         ("lint", "none/bin/ruff check ."),
-        ("types", "none/bin/pyright"),
+        ("types", "none/bin/pyright --pythonpath none/bin/python"),
         ("spell", "none/bin/codespell"),
         ("language", "none/bin/python scripts/check_language.py README.md CONTRIBUTING.md SECURITY.md docs"),
     ],

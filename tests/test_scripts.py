@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from worldrl.cli import compose_command, find_command
-from worldrl.core.stats import paired
-from worldrl.evaluation.protocol import EvalProtocol
-from worldrl.evaluation.result import EvalResult
-from worldrl.rollout.specs import EpisodeOutcome
+from worldrl.core.statistics.intervals import paired
+from worldrl.evaluation.policy.protocol import EvalProtocol
+from worldrl.evaluation.policy.result import EvalResult
+from worldrl.rollout.real.specs import EpisodeOutcome
 from worldrl_envs.style import beyond_sampling, get_style
 
 NUMBER = {"n": 4, "value": 1.0, "lo": 0.5, "hi": 1.5, "method": "bootstrap"}
@@ -44,7 +44,7 @@ PROTOCOL = EvalProtocol(
 )  # fmt: skip
 
 
-def practised(row):
+def aligned_plans(row):
     """How a row's last policy did: of twenty states the first ten are solved, without masks the first four."""
     solved = 4 if row.endswith("no_masks") else 10
     outcomes = [EpisodeOutcome(spec, n < solved, False, 40, None) for n, spec in enumerate(PROTOCOL.specs())]
@@ -64,7 +64,7 @@ def commands(monkeypatch):
         folder.mkdir(parents=True)
         metrics = dict(METRICS.get(command, {}))
         if command == "train-vla":
-            practised(folder.name).save(folder / "stages" / "05-after" / "evaluation")
+            aligned_plans(folder.name).save(folder / "stages" / "05-after" / "evaluation")
         if command == "evaluate-world-model":
             metrics["sampler"] = {
                 "steps": settings.sampler.steps,

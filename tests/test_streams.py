@@ -11,7 +11,7 @@ import pytest
 from worldrl import cli
 from worldrl.cli import COMMANDS
 from worldrl.core.errors import RunDirectoryError
-from worldrl.core.run import RunDirectory
+from worldrl.core.storage.run import RunDirectory
 from worldrl.streams import MACHINE, machine_fault
 
 ROOT = Path(__file__).parents[1]
@@ -66,7 +66,7 @@ JOB = """
 import logging, sys, warnings
 from types import SimpleNamespace
 from worldrl import cli
-from worldrl.core.log import Progress, console
+from worldrl.core.storage.log import Progress, console
 
 def job(settings):
     clock = iter(range(0, 10**6, 100))

@@ -45,8 +45,9 @@ class Command:
 
     @property
     def module(self) -> str:
-        """The job's module, ``worldrl.jobs.<name with underscores>``."""
-        return f"worldrl.jobs.{self.name.replace('-', '_')}"
+        """The job's module, ``worldrl.jobs.<folder>.<name with underscores>``."""
+        folder = next(folder for folder, names in FOLDERS.items() if self.name in names)
+        return f"worldrl.{folder}.{self.name.replace('-', '_')}"
 
     @property
     def settings_class(self) -> str:
@@ -63,6 +64,19 @@ class Command:
         choose = getattr(importlib.import_module(self.module), "settings_for", None)
         return self.load()[1] if choose is None else choose(given)
 
+
+FOLDERS: Mapping[str, tuple[str, ...]] = {
+    "jobs.benchmark": ("benchmark", "check-protocol", "compare"),
+    "jobs.data": ("collect", "restyle", "extend", "make-dataset"),
+    "jobs.environment": ("doctor", "setup", "report", "methods"),
+    "jobs.motion": ("train-idm", "align-world-model"),
+    "jobs.offline": ("train-offline", "benchmark-offline"),
+    "jobs.policy": ("train-policy", "evaluate", "serve-policy"),
+    "jobs.vla": ("train-vla",),
+    "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine"),
+    "reproductions": ("reproduce",),
+}
+"""Where a command's module lies, below ``worldrl``."""
 
 COMMANDS = {
     command.name: command

@@ -93,22 +93,22 @@ REWARDS: Registry[Any] = Registry("reward", "worldrl.rewards")
 ALGORITHMS: Registry[Any] = Registry("algorithm", "worldrl.algorithms")
 BENCHMARKS: Registry[Any] = Registry("benchmark", "worldrl.benchmarks")
 TERMINATIONS: Registry[Any] = Registry("termination rule", "worldrl.terminations")
-"""Rules of (obs, action, next_obs), for tasks that ``world_models.offline.terminations`` does not know."""
+"""Rules of (obs, action, next_obs), for tasks that ``world_models.state.terminations`` does not know."""
 
 VIDEO_REWARDS: Registry[Any] = Registry("video reward", "worldrl.video_rewards")
 """Rewards of whole imagined videos: called with a folder (may be empty), the terms wanted (none: all) and a device."""
 
-WORLD_MODELS.register("video", "worldrl.world_models.video:VideoWorldModel")
-WORLD_MODELS.register("wan", "worldrl.world_models.wan:WanWorldModel")
-POLICIES.register("token", "worldrl.policies.token_policy:TokenPolicy")
+WORLD_MODELS.register("video", "worldrl.world_models.video.model:VideoWorldModel")
+WORLD_MODELS.register("wan", "worldrl.world_models.wan.model:WanWorldModel")
+POLICIES.register("token", "worldrl.policies.token.policy:TokenPolicy")
 REWARDS.register("success", "worldrl.rewards.success:SuccessRule")
-VIDEO_REWARDS.register("idm", "worldrl.rewards.decoded:idm_reward")
-VIDEO_REWARDS.register("similarity", "worldrl.rewards.similarity:similarity_reward")
-VIDEO_REWARDS.register("foresight", "worldrl.rewards.foresight:foresight_reward")
-VIDEO_REWARDS.register("success", "worldrl.rollout.judged_success:success_reward")
+VIDEO_REWARDS.register("idm", "worldrl.rewards.motion.decoded:idm_reward")
+VIDEO_REWARDS.register("similarity", "worldrl.rewards.motion.similarity:similarity_reward")
+VIDEO_REWARDS.register("foresight", "worldrl.rewards.motion.foresight:foresight_reward")
+VIDEO_REWARDS.register("success", "worldrl.rewards.video_success:success_reward")
 VIDEO_REWARDS.register("execution", "worldrl.rewards.execution_critic:execution_reward")
-ALGORITHMS.register("behaviour_cloning", "worldrl.algorithms.behaviour_cloning:train_policy")
-ALGORITHMS.register("grpo", "worldrl.algorithms.improve:improve")
+ALGORITHMS.register("behaviour_cloning", "worldrl.methods.imitation.behaviour_cloning:train_policy")
+ALGORITHMS.register("grpo", "worldrl.methods.rl.improve:improve")
 for _name, _class in (
     ("bc", "bc:Bc"),
     ("td3_bc", "td3_bc:Td3Bc"),
@@ -126,12 +126,12 @@ for _name, _class in (
     ("ro2o", "ro2o:Ro2o"),
     ("f_dvl", "dual_rl:FDvl"),
     ("recoil", "dual_rl:Recoil"),
-    ("neubay", "neubay:Neubay"),
+    ("neubay", "neubay.neubay:Neubay"),
 ):
-    ALGORITHMS.register(_name, f"worldrl.algorithms.offline.{_class}")
-BENCHMARKS.register("embedded", "worldrl.evaluation.protocol:embedded_protocol")
-BENCHMARKS.register("libero", "worldrl.evaluation.suites:libero_protocol")
+    ALGORITHMS.register(_name, f"worldrl.methods.offline.{_class}")
+BENCHMARKS.register("embedded", "worldrl.evaluation.policy.protocol:embedded_protocol")
+BENCHMARKS.register("libero", "worldrl.evaluation.policy.suites:libero_protocol")
 for _family in ("maniskill", "robotwin", "isaac"):
-    BENCHMARKS.register(_family, "worldrl.evaluation.suites:described_protocol")
+    BENCHMARKS.register(_family, "worldrl.evaluation.policy.suites:described_protocol")
 for _rule in ("never", "hopper", "walker2d", "ant", "humanoid", "inverted_pendulum"):
-    TERMINATIONS.register(_rule, f"worldrl.world_models.offline.terminations:{_rule}")
+    TERMINATIONS.register(_rule, f"worldrl.world_models.state.terminations:{_rule}")

@@ -37,7 +37,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         look: Paints the simulation's model.
         obs: "pixels" or "state".
         image_size: Height and width of the pictures, pixels.
-        cameras: Keys of `PICTURES`.
+        cameras: Keys of `IMAGES`.
         style: A `Style`, the name of a preset, or None for the default look.
         terminate_on_success: Whether success ends the episode.
         instruction: One of `INSTRUCTIONS`.
@@ -52,7 +52,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         "render_modes": ["rgb_array"],
         "render_fps": PANDA.control_hz,
     }
-    PICTURES: ClassVar[dict[str, str]]
+    IMAGES: ClassVar[dict[str, str]]
     """Camera to observation key; the first camera is the one that `render` shows."""
 
     def __init__(
@@ -195,7 +195,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
 
     def render(self) -> NDArray[np.uint8] | None:
         """The main camera, uint8[384, 384, 3]; None without `render_mode="rgb_array"`."""
-        main = next(iter(self.PICTURES))
+        main = next(iter(self.IMAGES))
         return self._large_camera.draw(self._physics.data, main) if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
@@ -240,7 +240,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
     def _observe(self) -> Any:
         if self.obs == "state":
             return self._vector()
-        return {self.PICTURES[camera]: self._camera.draw(self._physics.data, camera) for camera in self.cameras} | {
+        return {self.IMAGES[camera]: self._camera.draw(self._physics.data, camera) for camera in self.cameras} | {
             "state": self._proprioception(),
             "command": self._command.copy(),
             "instruction": self._instruction,
@@ -262,7 +262,7 @@ class TaskEnv(gymnasium.Env[Any, NDArray[np.float32]], EzPickle):
         check_name("obs", obs, OBS)
         check_name("instruction", instruction, INSTRUCTIONS)
         for camera in cameras:
-            check_name("cameras", camera, self.PICTURES)
+            check_name("cameras", camera, self.IMAGES)
         if render_mode is not None:
             check_name("render_mode", render_mode, self.metadata["render_modes"])
         whole_number("image_size", image_size, MIN_SIZE, MAX_SIZE)

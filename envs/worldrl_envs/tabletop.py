@@ -77,7 +77,7 @@ class TabletopEnv(TaskEnv):
         OptionError: the image size is no integer in 8..512.
     """
 
-    PICTURES: ClassVar[dict[str, str]] = {"scene": "image", "wrist": "wrist_image"}
+    IMAGES: ClassVar[dict[str, str]] = {"scene": "image", "wrist": "wrist_image"}
 
     def __init__(
         self,

@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from worldrl.core.ema import Ema
-from worldrl.core.fit import FitReport, fit
-from worldrl.core.log import MetricLog
-from worldrl.core.optimizer import warmup_cosine
 from worldrl.core.rng import stream
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.training.ema import Ema
+from worldrl.core.training.fit import FitReport, fit
+from worldrl.core.training.optimizer import warmup_cosine
 
 STEPS = 20
 

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from worldrl.core.artefact import (
+from worldrl.core.errors import ArtefactError
+from worldrl.core.rng import stream
+from worldrl.core.storage.artefact import (
     Artefact,
     artefact_hash,
     parent,
@@ -16,10 +18,8 @@ from worldrl.core.artefact import (
     read_manifest,
     write_artefact,
 )
-from worldrl.core.errors import ArtefactError
-from worldrl.core.jsonfile import digest
-from worldrl.core.rng import stream
-from worldrl.core.weights import fitting
+from worldrl.core.storage.jsonfile import digest
+from worldrl.core.storage.weights import fitting
 
 CONFIG = {"width": 64, "lr": 1e-5, "names": ["a", "ü"], "nested": {"flag": True, "none": None}}
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from worldrl.core import atomic
-from worldrl.core.atomic import atomic_folder, recover, remove_folder, write_file
 from worldrl.core.errors import ArtefactError, RunDirectoryError
+from worldrl.core.storage import atomic
+from worldrl.core.storage.atomic import atomic_folder, recover, remove_folder, write_file
 
 # Kills itself at the n-th call that touches the disk; prints "finished" when it never came to that.
 KILLED_WRITER = """
 import os, shutil, signal, sys
 from pathlib import Path
-from worldrl.core.atomic import atomic_folder, remove_folder, write_file
+from worldrl.core.storage.atomic import atomic_folder, remove_folder, write_file
 what, target, moment = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
 calls = 0
 def deadly(function):
@@ -155,7 +155,7 @@ def test_too_little_space_is_refused_before_writing(tmp_path, monkeypatch):
 LIMITED_WRITER = """
 import resource, sys
 from pathlib import Path
-from worldrl.core.atomic import atomic_folder, write_file
+from worldrl.core.storage.atomic import atomic_folder, write_file
 from worldrl.core.errors import WorldrlError
 target = Path(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
@@ -185,8 +185,8 @@ FULL_DISK_WRITER = """
 import sys
 from pathlib import Path
 import torch
-from worldrl.core.artefact import read_artefact, write_artefact
-from worldrl.core.atomic import write_file
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.atomic import write_file
 from worldrl.core.errors import WorldrlError
 from worldrl.core import artefact
 place = Path(sys.argv[1])
@@ -227,7 +227,7 @@ READ_ONLY_WRITER = """
 import sys
 from pathlib import Path
 from worldrl.core.errors import RunDirectoryError
-from worldrl.core.run import RunDirectory
+from worldrl.core.storage.run import RunDirectory
 try:
     RunDirectory.open(Path(sys.argv[1]) / "run", command="test", config={}, resume_command="")
 except RunDirectoryError as error:

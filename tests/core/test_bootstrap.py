@@ -1,11 +1,17 @@
-"""Unit under test: ``worldrl.core.bootstrap``."""
+"""Unit under test: ``worldrl.core.statistics.bootstrap``."""
 
 import numpy as np
 import pytest
 
-from worldrl.core.bootstrap import bootstrap, bootstrap_band, interquartile_mean, jackknife, stratified_bootstrap
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
+from worldrl.core.statistics.bootstrap import (
+    bootstrap,
+    bootstrap_band,
+    interquartile_mean,
+    jackknife,
+    stratified_bootstrap,
+)
 
 
 def mean(values):

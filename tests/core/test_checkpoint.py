@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import nn
 
-from worldrl.core.checkpoint import load_checkpoint, save_checkpoint
 from worldrl.core.errors import ArtefactError
 from worldrl.core.rng import stream
+from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
 
 OPTIMIZERS = {
     "adamw": lambda p: torch.optim.AdamW(p, lr=1e-3, betas=(0.9, 0.95), amsgrad=True),

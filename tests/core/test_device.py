@@ -82,7 +82,7 @@ print(peak_rss_mb() - before)
 def test_light_modules_do_not_import_torch(child):
     code = """
 import sys
-import worldrl.core.run, worldrl.core.log, worldrl.core.device, worldrl.core.jsonfile
+import worldrl.core.storage.run, worldrl.core.storage.log, worldrl.core.device, worldrl.core.storage.jsonfile
 print("torch" in sys.modules)
 """
     assert child(code).stdout == "False\n"

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch import nn
 
-from worldrl.core.checkpoint import load_checkpoint
-from worldrl.core.ema import Ema
 from worldrl.core.errors import ArtefactError, NonFiniteError, SettingError
-from worldrl.core.fit import fit
-from worldrl.core.log import MetricLog, read_metrics
-from worldrl.core.optimizer import warmup_cosine
 from worldrl.core.rng import stream
+from worldrl.core.storage.checkpoint import load_checkpoint
+from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.core.training.ema import Ema
+from worldrl.core.training.fit import fit
+from worldrl.core.training.optimizer import warmup_cosine
 
 SCRIPT = Path(__file__).with_name("fit_script.py")
 train = runpy.run_path(str(SCRIPT))["train"]

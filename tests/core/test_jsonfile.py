@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
-from worldrl.core.jsonfile import difference, digest, plain, read_json, write_json
+from worldrl.core.storage.jsonfile import difference, digest, plain, read_json, write_json
 
 
 def test_every_finite_float_survives(tmp_path):

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from worldrl.core.atomic import atomic_folder, open_regular, open_to_append, write_file
 from worldrl.core.errors import RunDirectoryError, WorldrlError
-from worldrl.core.lock import take_lock
-from worldrl.core.log import MetricLog
-from worldrl.core.run import RunDirectory
-from worldrl.data.durable import append_durably, write_durably, writer_lock
-from worldrl.jobs.alone import alone_in
+from worldrl.core.storage.atomic import atomic_folder, open_regular, open_to_append, write_file
+from worldrl.core.storage.lock import take_lock
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.run import RunDirectory
+from worldrl.data.lerobot.durable import append_durably, write_durably, writer_lock
+from worldrl.recipes.folder_lock import exclusive_folder
 
 SECRET = b"precious: 1\n"
 
@@ -55,7 +55,7 @@ def test_writers_of_datasets_and_locks(precious: Path, tmp_path: Path) -> None:
             append_durably(planted, b"row")
         with pytest.raises(OSError, match="symbolic link"), writer_lock(planted, "dataset"):
             pass
-    with pytest.raises(RunDirectoryError, match="a file or a link to nothing is in the way"), alone_in(folder):
+    with pytest.raises(RunDirectoryError, match="a file or a link to nothing is in the way"), exclusive_folder(folder):
         pass
     with pytest.raises(RunDirectoryError, match="lock: cannot be written"):
         take_lock(folder / "lock", "collect")

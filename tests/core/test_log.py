@@ -7,9 +7,9 @@ import torch
 from rich.console import Console
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from worldrl.core import log
 from worldrl.core.errors import RunDirectoryError
-from worldrl.core.log import MetricLog, Progress, console, in_worker, read_metrics
+from worldrl.core.storage import log
+from worldrl.core.storage.log import MetricLog, Progress, console, in_worker, read_metrics
 
 
 class Clock:

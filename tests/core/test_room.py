@@ -1,13 +1,13 @@
-"""Unit under test: ``core.room``, and that commands ask it before they begin."""
+"""Unit under test: ``core.storage.capacity``, and that commands ask it before they begin."""
 
 import pytest
 import torch
 from torch import nn
 
 from worldrl.cli import USER_ERROR, main
-from worldrl.core import room
 from worldrl.core.errors import SettingError
-from worldrl.data.lerobot_writer import LEAST_FILE, least_bytes
+from worldrl.core.storage import capacity as room
+from worldrl.data.lerobot.writer import LEAST_FILE, least_bytes
 
 CPU = torch.device("cpu")
 
@@ -46,7 +46,7 @@ def test_a_dataset_takes_no_less_than_is_claimed(tmp_path):
 
     from worldrl.core.embodiment import Embodiment
     from worldrl.core.types import Episode
-    from worldrl.data.lerobot_writer import LeRobotWriter
+    from worldrl.data.lerobot.writer import LeRobotWriter
 
     robot = Embodiment(0.02, 0.1, (0.2, -0.4, 0.0), (0.8, 0.4, 0.6), 1.0, 20.0)
     sizes = {"state": (9, 8), "command": (9, 7), "action": (8, 7), "reward": (8,)}

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import yaml
 
-from worldrl.core import provenance
 from worldrl.core.errors import RunDirectoryError, SettingError
-from worldrl.core.run import RunDirectory, config_hash
+from worldrl.core.storage import provenance
+from worldrl.core.storage.run import RunDirectory, config_hash
 
 CONFIG = {"seed": 0, "policy": {"width": 64, "lr": 1e-5}, "names": ["a", "1e-3", "2020-01-01", "on"], "none": None}
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from worldrl.core.run import RunDirectory
+from worldrl.core.storage.run import RunDirectory
 run = RunDirectory.open(Path(sys.argv[1]), command="train-vla", config={"seed": 0}, resume_command="again")
 print("open", flush=True)
 sys.stdin.read()

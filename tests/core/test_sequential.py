@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.core.sequential import (
+from worldrl.core.statistics.intervals import mcnemar
+from worldrl.core.statistics.sequential import (
     boundary,
     decide,
     discordant_share,
@@ -15,7 +16,6 @@ from worldrl.core.sequential import (
     sequential_plan,
     unpaired_episodes,
 )
-from worldrl.core.stats import mcnemar
 
 
 def test_leads_are_where_exact_mcnemar_falls_below_the_level():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.core.sequential import boundary, decide
-from worldrl.core.sequential_budget import budget_rule, error_bound, p_values
-from worldrl.core.stats import mcnemar
+from worldrl.core.statistics.intervals import mcnemar
+from worldrl.core.statistics.sequential import boundary, decide
+from worldrl.core.statistics.sequential_budget import budget_rule, error_bound, p_values
 
 
 def of_budget(rule):

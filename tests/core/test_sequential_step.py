@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.core.sequential import Tally, decide
-from worldrl.core.sequential_step import step_rule
-from worldrl.core.stats import sps
+from worldrl.core.statistics.intervals import sps
+from worldrl.core.statistics.sequential import Tally, decide
+from worldrl.core.statistics.sequential_step import step_rule
 
 
 def of_step(rule):

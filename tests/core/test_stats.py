@@ -5,10 +5,19 @@ import numpy as np
 import pytest
 from scipy import stats as sps
 
-from worldrl.core import stats
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
-from worldrl.core.stats import auroc, auroc_within, mcnemar, mean_interval, newcombe, paired, pearson, wilson
+from worldrl.core.statistics import intervals as stats
+from worldrl.core.statistics.intervals import (
+    auroc,
+    auroc_within,
+    mcnemar,
+    mean_interval,
+    newcombe,
+    paired,
+    pearson,
+    wilson,
+)
 
 # Per cent, from a published table of Wilson intervals (95 %): (k, n) -> lower, upper.
 WILSON = {

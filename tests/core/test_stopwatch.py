@@ -2,9 +2,9 @@
 
 from types import SimpleNamespace
 
-from worldrl.core import stopwatch
-from worldrl.core.jsonfile import read_json
-from worldrl.core.stopwatch import Stopwatch
+from worldrl.core.storage import stopwatch
+from worldrl.core.storage.jsonfile import read_json
+from worldrl.core.storage.stopwatch import Stopwatch
 
 
 def test_marks_are_written_once_a_second_and_added_up(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ import numpy as np
 
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.types import Episode
-from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.data.lerobot.writer import LeRobotWriter
 
 EMBODIMENT = Embodiment(0.02, 0.1, (0.2, -0.4, 0.0), (0.8, 0.4, 0.6), 1.0, 20.0)
 SIZE = (16, 16)

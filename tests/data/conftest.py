@@ -7,7 +7,7 @@ import pytest
 
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.types import Episode
-from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.data.lerobot.writer import LeRobotWriter
 
 ARRAYS = ("frames", "state", "command", "action", "reward", "contact")
 

@@ -18,7 +18,7 @@ import pytest
 
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import WorldrlError
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.data.lerobot.dataset import EpisodeDataset
 
 JUNK: list[Any] = [
     None,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_format import data_path
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.format import data_path
 
 
 @pytest.fixture

@@ -43,7 +43,7 @@ def write(folder):
 LEROBOT = """
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.types import Episode
-from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.data.lerobot.writer import LeRobotWriter
 robot = Embodiment(0.02, 0.1, (0.2, -0.4, 0.0), (0.8, 0.4, 0.6), 1.0, 20.0)
 noise = np.random.default_rng(0)
 sizes = {"state": (9, 8), "command": (9, 7), "action": (8, 7), "reward": 8}

@@ -13,10 +13,10 @@ import pytest
 
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.data.dataset import EpisodeDataset, assumed
-from worldrl.data.foreign_gripper import measured_gripper
-from worldrl.data.libero_robot import libero_embodiment
-from worldrl.workers.libero_observation import command_vector, robot_observation
+from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
+from worldrl.data.lerobot.external.gripper import measured_gripper
+from worldrl.data.lerobot.external.libero_robot import libero_embodiment
+from worldrl.workers.libero.observation import command_vector, robot_observation
 
 SCENE, WRIST = "observation.images.image", "observation.images.image2"
 PLATE, STOVE = "put the bowl on the plate", "turn on the stove"

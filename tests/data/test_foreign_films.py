@@ -1,6 +1,6 @@
 """Damaged files of a LeRobotDataset that others made.
 
-Units under test: ``worldrl.data.foreign_pictures`` (what a decoder notices) and ``foreign_digest`` (stored digests).
+Units under test: ``worldrl.data.lerobot.external.images`` (what a decoder notices) and ``foreign_digest`` (stored digests).
 """
 
 import hashlib
@@ -12,10 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from worldrl.core.errors import ArtefactError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.foreign_digest import require_digest
-from worldrl.data.foreign_folder import Clip
-from worldrl.data.foreign_pictures import filmed_pictures, read_film
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.external.digest import require_digest
+from worldrl.data.lerobot.external.folder import Clip
+from worldrl.data.lerobot.external.images import film_images, read_film
 
 FRAMES, SIZE, FPS = 40, 64, 20
 FILM = "videos/observation.images.image/chunk-000/file-000.mp4"
@@ -30,12 +30,12 @@ CODECS = {
 def film(file, codec, options):
     """Write a moving square before coarse ground, with the noise of a camera: smooth frames would leave little to damage."""
     draw = np.random.default_rng(0)
-    ground = draw.integers(0, 255, (8, 8, 3), np.uint8).repeat(SIZE // 8, 0).repeat(SIZE // 8, 1)
+    simulator_backend = draw.integers(0, 255, (8, 8, 3), np.uint8).repeat(SIZE // 8, 0).repeat(SIZE // 8, 1)
     with av.open(str(file), "w") as container:
         stream = container.add_stream(codec, rate=FPS, options=options)
         stream.height, stream.width, stream.pix_fmt = SIZE, SIZE, "yuv420p"
         for number in range(FRAMES):
-            frame = ground + draw.integers(-6, 7, ground.shape)
+            frame = simulator_backend + draw.integers(-6, 7, simulator_backend.shape)
             frame[20:36, number : number + 16] = (255, 0, 0)
             frame = frame.clip(0, 255).astype(np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
@@ -46,7 +46,7 @@ def film(file, codec, options):
 def shown(file, start=0):
     read_film(file, "film")
     clip = Clip(file, start / FPS, FRAMES / FPS)
-    return np.array(list(filmed_pictures(clip, np.arange(FRAMES - start) / FPS, "film")))
+    return np.array(list(film_images(clip, np.arange(FRAMES - start) / FPS, "film")))
 
 
 def damaged(content, draw):
@@ -100,7 +100,7 @@ def test_a_frame_that_is_missing_is_named(tmp_path):
     with pytest.raises(
         ArtefactError, match=r"film: row 39 is at 2\.000 s of the film, which has no frame within 0\.25"
     ):
-        list(filmed_pictures(Clip(file, 0.05, 2.05), np.arange(FRAMES) / FPS, "film"))
+        list(film_images(Clip(file, 0.05, 2.05), np.arange(FRAMES) / FPS, "film"))
 
 
 # --- digests ---

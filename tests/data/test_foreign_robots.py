@@ -15,11 +15,11 @@ import torch
 from worldrl.core.actions import gripper_places, is_gripper
 from worldrl.core.embodiment import JointEmbodiment, integrate_commands
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.foreign_cameras import SIZE
-from worldrl.data.keyframes import gripper_changes
-from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.policies.token_policy import TokenPolicyConfig
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.external.cameras import SIZE
+from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.data.windows.keyframes import gripper_changes
+from worldrl.policies.token.policy import TokenPolicyConfig
 
 SO101 = ("shoulder_pan.pos", "shoulder_lift.pos", "elbow_flex.pos", "wrist_flex.pos", "wrist_roll.pos", "gripper.pos")
 OLD = (
@@ -124,7 +124,7 @@ def test_the_guessed_image_size_is_the_default_of_policies():
 
 
 def test_ranges_cover_rows_behind_the_sample_and_are_never_rounded_inwards(recorded, monkeypatch):
-    monkeypatch.setattr("worldrl.data.foreign_robot.SAMPLE_ROWS", 10)
+    monkeypatch.setattr("worldrl.data.lerobot.external.robot.SAMPLE_ROWS", 10)
     folder = recorded(unit=90.28413)
     robot = asked(folder)[1]["robot"]
     rows = np.concatenate([np.array(pq.read_table(f)["action"].to_pylist()) for f in folder.glob("data/*/*")])

@@ -1,6 +1,6 @@
 """Tables of a LeRobotDataset of others that disagree, episodes that cannot be read, and the lines that leave them out.
 
-Units under test: ``worldrl.data.foreign_files``, ``foreign_info``, ``foreign_table``, ``foreign_selection`` and ``foreign_rows``
+Units under test: ``worldrl.data.lerobot.external.files``, ``foreign_info``, ``foreign_table``, ``foreign_selection`` and ``foreign_rows``
 through ``EpisodeDataset.open``. Every mend that an error prints is followed.
 """
 
@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError, WorldrlError
-from worldrl.core.jsonfile import read_json
-from worldrl.data import foreign_files
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.foreign_files import file_of
-from worldrl.data.lerobot_format import EPISODES_PATH, data_path
+from worldrl.core.storage.jsonfile import read_json
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.external import files as foreign_files
+from worldrl.data.lerobot.external.files import file_of
+from worldrl.data.lerobot.format import EPISODES_PATH, data_path
 
 SCENE, WRIST = "observation.images.image", "observation.images.image2"
 PLATE, STOVE = "put the bowl on the plate", "turn on the stove"

@@ -1,4 +1,4 @@
-"""Units under test: ``worldrl.data.foreign_times`` and ``foreign_pictures``, through ``EpisodeDataset.open``.
+"""Units under test: ``worldrl.data.lerobot.external.times`` and ``foreign_pictures``, through ``EpisodeDataset.open``.
 
 Films are written without loss, and no two frames are alike: an image tells which frame of which episode it is.
 """
@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from worldrl.core.errors import ArtefactError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.foreign_times import Film, Part, require_parts, times_by_episode
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.external.times import Film, Part, require_parts, times_by_episode
 
 SCENE = "observation.images.image"
 DATA, EPISODES = "data/chunk-000/file-000.parquet", "meta/episodes/chunk-000/file-000.parquet"

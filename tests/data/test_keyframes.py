@@ -3,7 +3,7 @@
 import numpy as np
 
 from worldrl.core.actions import TOOL_ACTIONS, joint_targets
-from worldrl.data.keyframes import Keyframe, contact_onsets, gripper_changes, keyframes
+from worldrl.data.windows.keyframes import Keyframe, contact_onsets, gripper_changes, keyframes
 
 
 def test_close_and_contact(make_episode):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError
-from worldrl.data.dataset import EpisodeDataset, check_dataset, repair_dataset
-from worldrl.data.lerobot_format import JOURNAL_PATH, data_path
-from worldrl.data.lerobot_journal import seal, unseal
-from worldrl.data.lerobot_writer import finalize_dataset
+from worldrl.data.lerobot.dataset import EpisodeDataset, check_dataset, repair_dataset
+from worldrl.data.lerobot.format import JOURNAL_PATH, data_path
+from worldrl.data.lerobot.journal import seal, unseal
+from worldrl.data.lerobot.writer import finalize_dataset
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_wrong_fps(damaged):
 
 def test_timestamps_that_disagree_with_fps(tmp_path, make_episode, open_writer, monkeypatch):
     """A writer with a wrong clock: the hash is right, the numbers are not."""
-    from worldrl.data import lerobot_writer
+    from worldrl.data.lerobot import writer as lerobot_writer
 
     real = lerobot_writer.episode_columns
 
@@ -186,7 +186,7 @@ def test_timestamps_that_disagree_with_fps(tmp_path, make_episode, open_writer, 
 
 def test_check_compares_content_not_only_bytes(tmp_path, make_episode, open_writer, monkeypatch):
     """A writer that mixed up two episodes' frames has consistent hashes; the content digest tells."""
-    from worldrl.data import lerobot_writer
+    from worldrl.data.lerobot import writer as lerobot_writer
 
     real = lerobot_writer.episode_table
     other = make_episode(1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from worldrl.core.errors import ArtefactError
-from worldrl.data.dataset import EpisodeDataset, check_dataset
+from worldrl.data.lerobot.dataset import EpisodeDataset, check_dataset
 
 HERE = Path(__file__).parent
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_writer import finalize_dataset
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.writer import finalize_dataset
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.sim

@@ -5,10 +5,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.data.dataset import EpisodeDataset, check_dataset
-from worldrl.data.lerobot_format import data_path
-from worldrl.data.lerobot_rows import encode_png
-from worldrl.data.lerobot_writer import finalize_dataset
+from worldrl.data.lerobot.dataset import EpisodeDataset, check_dataset
+from worldrl.data.lerobot.format import data_path
+from worldrl.data.lerobot.rows import encode_png
+from worldrl.data.lerobot.writer import finalize_dataset
 
 
 def adversarial(make_episode):

@@ -5,7 +5,15 @@ import pytest
 from scipy.stats import ttest_ind
 
 from worldrl.core.rng import numpy_stream
-from worldrl.data.parting import SPAN, course, first_closing, fisher_distance, hotelling_p, parting, partings
+from worldrl.data.windows.divergence import (
+    SPAN,
+    course,
+    divergence_step,
+    first_closing,
+    fisher_distance,
+    hotelling_p,
+    partings,
+)
 
 
 def grasp(make, number, *, holds, slips_after=5, close_at=20, task="lift", steps=50):
@@ -37,15 +45,15 @@ def grasp(make, number, *, holds, slips_after=5, close_at=20, task="lift", steps
 @pytest.mark.parametrize("after", [3, 9])
 def test_the_parting_is_where_the_fingers_tell(make_episode, after):
     episodes = [grasp(make_episode, n, holds=n % 2 == 0, slips_after=after) for n in range(12)]
-    assert parting(episodes) == after
+    assert divergence_step(episodes) == after
     assert partings(episodes) == {"lift": after}
 
 
 def test_nothing_parts_without_a_difference_or_with_one_outcome_only(make_episode):
     alike = [grasp(make_episode, n, holds=n % 2 == 0, slips_after=1000) for n in range(12)]
-    assert parting(alike) is None
-    assert parting([grasp(make_episode, n, holds=False) for n in range(6)]) is None
-    assert parting([make_episode(0, 20)] * 3) is None  # the gripper never closes
+    assert divergence_step(alike) is None
+    assert divergence_step([grasp(make_episode, n, holds=False) for n in range(6)]) is None
+    assert divergence_step([make_episode(0, 20)] * 3) is None  # the gripper never closes
     assert partings(alike) == {}
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
-from worldrl.data.recolour import (
+from worldrl.data.windows.recolour import (
     Recolouring,
     cluster_colours,
     from_lab,

@@ -6,7 +6,7 @@ import torch
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import stream
-from worldrl.data.windows import WindowSampler
+from worldrl.data.windows.windows import WindowSampler
 
 K, S, L = 4, 2, 8
 
@@ -149,7 +149,7 @@ def test_generator_decides_and_rows_do_not_depend_on_the_batch(episodes):
 
 
 def test_dataset_and_list_give_the_same(episodes, record, tmp_path):
-    from worldrl.data.dataset import EpisodeDataset
+    from worldrl.data.lerobot.dataset import EpisodeDataset
 
     dataset = EpisodeDataset.open(record(tmp_path / "d", list(episodes)))
     a, b = (WindowSampler(source).sample(32, stream(0, "w")) for source in (episodes, dataset))

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from worldrl.evaluation.protocol import EvalProtocol
-from worldrl.evaluation.result import EvalResult
+from worldrl.evaluation.policy.protocol import EvalProtocol
+from worldrl.evaluation.policy.result import EvalResult
 from worldrl.rollout.camera import Camera
-from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
-from worldrl.rollout.true_runs import TrueRun
+from worldrl.rollout.real.execution import TrueRun
+from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
 
 
 @pytest.fixture

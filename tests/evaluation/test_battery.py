@@ -8,18 +8,18 @@ import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import numpy_stream
-from worldrl.core.stats import wilson
-from worldrl.evaluation.battery import check_horizons, drifts, median_of_points, ratio_of_sums, summarise
-from worldrl.evaluation.measures import (
-    PICTURES,
+from worldrl.core.statistics.intervals import wilson
+from worldrl.evaluation.world_model.battery import check_horizons, drifts, median_of_points, ratio_of_sums, summarise
+from worldrl.evaluation.world_model.measures import (
+    IMAGES,
     Instruments,
     Measures,
+    image_frames,
     measure,
     outcome_window,
-    picture_frames,
     spaced,
 )
-from worldrl.evaluation.world_model import action_swap_ratio, closed_loop_psnr, replay, static_psnr
+from worldrl.evaluation.world_model.rollout_error import action_swap_ratio, closed_loop_psnr, replay, static_psnr
 from worldrl.rewards.success import SuccessRule
 
 HORIZONS = (8, 16, 40)
@@ -98,7 +98,7 @@ def test_a_blind_simulator_fails_everywhere(push_simulator, push_runs, instrumen
 
 
 def test_an_eager_simulator_has_false_successes(push_simulator, push_runs, instruments):
-    metrics = battery(measure(push_simulator(doubt=0.9), push_runs, swapped(push_runs), instruments))
+    metrics = battery(measure(push_simulator(uncertainty=0.9), push_runs, swapped(push_runs), instruments))
     assert metrics["false_success_rate"]["rate"] == 1
     assert metrics["recall"]["rate"] == 1
     assert metrics["confusion"]["tn"] == metrics["confusion"]["fn"] == 0
@@ -187,9 +187,9 @@ def test_the_outcome_is_decided_shortly_after_the_recording(push_simulator, push
 
 
 def test_pictures_are_spread_evenly_and_end_with_the_last():
-    assert picture_frames(24).tolist() == list(range(1, 24, 2))
-    assert picture_frames(PICTURES).tolist() == list(range(PICTURES))
-    assert picture_frames(3)[-1] == 2
+    assert image_frames(24).tolist() == list(range(1, 24, 2))
+    assert image_frames(IMAGES).tolist() == list(range(IMAGES))
+    assert image_frames(3)[-1] == 2
     assert spaced(np.arange(30, dtype=np.uint8), 20).tolist()[-1] == 19
 
 

@@ -3,8 +3,8 @@ import dataclasses
 import pytest
 
 from worldrl.core.errors import ProtocolError
-from worldrl.evaluation.compare import compare, holm
-from worldrl.evaluation.result import EvalResult
+from worldrl.evaluation.policy.compare import compare, holm
+from worldrl.evaluation.policy.result import EvalResult
 
 
 def test_holm_against_a_worked_example():

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from worldrl.evaluation.convention_fit import fits, match, search, verdict
-from worldrl.evaluation.conventions import (
+from worldrl.evaluation.conventions.conventions import (
     action_alternatives,
     from_euler,
+    image_alternatives,
     other_sign,
-    picture_alternatives,
     round_factor,
     shifted,
     state_alternatives,
 )
-from worldrl.evaluation.tool_conventions import ToolConventions, ToolFit
+from worldrl.evaluation.conventions.fit import fits, match, search, verdict
+from worldrl.evaluation.conventions.tool import ToolConventions, ToolFit
 
 ROBOT = ToolConventions(rotation_scale=0.5)
 DRAW = np.random.default_rng(0)
@@ -132,7 +132,7 @@ def test_success_decides_only_beyond_what_succeeds_without_the_demonstrations(su
         "picture",
         np.zeros((1, 4, 4, 3)),
         np.ones((1, 4, 4, 3)),
-        [replace(picture_alternatives()[0], change=np.ones_like)],
+        [replace(image_alternatives()[0], change=np.ones_like)],
     )
     assert fits(found, [off]) is False
 
@@ -178,17 +178,17 @@ def test_what_demonstrations_never_use_is_not_judged():
     assert "No convention that was tried explains it" in verdict(found, [])
 
 
-@pytest.mark.parametrize("alternative", picture_alternatives(), ids=lambda a: a.name)
+@pytest.mark.parametrize("alternative", image_alternatives(), ids=lambda a: a.name)
 def test_pictures(alternative):
     suite = DRAW.integers(0, 255, (3, 8, 8, 3)).astype(np.uint8)
     recorded = alternative.change(suite)  # each is its own undoing
-    found = match("picture", recorded, suite, picture_alternatives())
+    found = match("picture", recorded, suite, image_alternatives())
     assert found.chosen is not None
     assert found.chosen.name == alternative.name
     assert found.best == 0 < found.error
-    assert match("picture", suite, suite, picture_alternatives()).chosen is None
+    assert match("picture", suite, suite, image_alternatives()).chosen is None
     noisy = np.clip(suite + DRAW.normal(0, 20, suite.shape), 0, 255).astype(np.uint8)  # other shadows, not another turn
-    assert match("picture", noisy, suite, picture_alternatives()).chosen is None
+    assert match("picture", noisy, suite, image_alternatives()).chosen is None
 
 
 def test_states_are_judged_part_by_part():

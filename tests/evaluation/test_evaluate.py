@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-import worldrl.evaluation.provenance as provenance
+import worldrl.evaluation.policy.provenance as provenance
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import ProtocolError
-from worldrl.core.tensorfile import save_tensors
-from worldrl.evaluation.evaluate import computing, evaluate_actor, evaluate_policy, fitting_facts, surroundings
-from worldrl.evaluation.result import EvalResult
+from worldrl.core.storage.tensorfile import save_tensors
+from worldrl.evaluation.policy.evaluate import computing, evaluate_actor, evaluate_policy, fitting_facts, surroundings
+from worldrl.evaluation.policy.result import EvalResult
 from worldrl.policies.statistics import PolicyStatistics
-from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
-from worldrl.rollout.actors import ExpertActor, PolicyActor
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.rollout.agents.actors import ExpertActor, PolicyActor
 
 
 def expert(protocol, **settings):

@@ -6,10 +6,10 @@ import scipy.linalg
 import torch
 from torch import nn
 
-from worldrl.core.bootstrap import bootstrap, jackknife
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
-from worldrl.evaluation.fvd import LEAST_VIDEOS, Fvd, check_videos, frechet_distance, fvd_report
+from worldrl.core.statistics.bootstrap import bootstrap, jackknife
+from worldrl.evaluation.world_model.fvd import LEAST_VIDEOS, Fvd, check_videos, frechet_distance, fvd_report
 
 
 class Means(nn.Module):

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from worldrl.core.errors import GateError, SettingError
-from worldrl.evaluation.gates import ADVICE, MEANING, GateThresholds, make_gates, measure_gates, require
+from worldrl.evaluation.world_model.gates import ADVICE, MEANING, GateThresholds, make_gates, measure_gates, require
 from worldrl.rewards.success import SuccessRule
 
 GOOD = {"psnr": 30.0, "action_swap_ratio": 3.0, "static_psnr": 30.0, "recall": 0.9, "precision": 0.95}
@@ -62,7 +62,7 @@ def test_measured_on_simulators_that_are_wrong(push_simulator, push_episode):
         return {g.name for g in gates if not g.passed}
 
     assert failed(blind=True) >= {"psnr", "action_swap_ratio", "recall"}
-    assert failed(doubt=0.9) == {"precision"}
+    assert failed(uncertainty=0.9) == {"precision"}
     assert failed(certainty=0.1) == {"recall", "precision"}  # nothing imagined to succeed: precision unknown, so failed
 
 
@@ -82,8 +82,8 @@ def test_thresholds_out_of_range_are_refused():
 
 
 def test_the_confirmed_gate_judges_the_rate_and_fails_without_one():
-    from worldrl.core.stats import wilson
-    from worldrl.evaluation.gates import confirmed_gate
+    from worldrl.core.statistics.intervals import wilson
+    from worldrl.evaluation.world_model.gates import confirmed_gate
 
     assert confirmed_gate(wilson(5, 10), 0.75).passed  # [0.24, 0.76]: could be
     assert not confirmed_gate(wilson(50, 100), 0.75).passed  # [0.40, 0.60]: is not
@@ -91,7 +91,7 @@ def test_the_confirmed_gate_judges_the_rate_and_fails_without_one():
 
 
 def test_a_rate_fails_when_its_whole_interval_lies_below_and_shows_it():
-    from worldrl.core.stats import wilson
+    from worldrl.core.statistics.intervals import wilson
 
     rate = wilson(7, 9)
     found = gate("precision", precision=rate)

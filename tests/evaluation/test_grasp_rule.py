@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.stats import wilson
-from worldrl.evaluation.battery import drifts, summarise
-from worldrl.evaluation.grasp_rule import LEVEL, GraspRule, fit_rule, logistic
-from worldrl.evaluation.measures import Instruments, measure
-from worldrl.evaluation.world_model import f1_score
+from worldrl.core.statistics.intervals import wilson
+from worldrl.evaluation.world_model.battery import drifts, summarise
+from worldrl.evaluation.world_model.grasp_rule import LEVEL, GraspRule, fit_rule, logistic
+from worldrl.evaluation.world_model.measures import Instruments, measure
+from worldrl.evaluation.world_model.rollout_error import f1_score
 from worldrl.rewards.success import SuccessRule
 
 MADE_FOR = {"world_model": "a" * 8, "grasp": "b" * 8, "sampler": {"steps": 2, "refinement_steps": 0}}
@@ -121,7 +121,7 @@ class Sees:
     def __init__(self, actions, closes=()):
         self.actions, self.closes = actions, closes
 
-    def surprise(self, frame, instruction, command):
+    def normalised_error(self, frame, instruction, command):
         assert (command[:, 6] > 0).all()
         return frame.float().mean(dim=(1, 2, 3))
 
@@ -135,14 +135,17 @@ def closing_at(run, step):
     return replace(run, episode=replace(run.episode, command=command))
 
 
-@pytest.mark.parametrize(("doubt", "counted"), [(0.9, [True, False]), (0.1, [True, True])])
-def test_the_closing_counts_that_came_before_the_imagined_success(push_simulator, push_runs, doubt, counted):
+@pytest.mark.parametrize(("uncertainty", "counted"), [(0.9, [True, False]), (0.1, [True, True])])
+def test_the_closing_counts_that_came_before_the_imagined_success(push_simulator, push_runs, uncertainty, counted):
     """Success is imagined at the first frame or never; one hand closes at step 1, the other at 30."""
     runs = [closing_at(run, step) for run, step in zip(push_runs[:2], (1, 30), strict=True)]
-    swapped, model = np.stack([run.episode.action[:32] for run in runs]), push_simulator(doubt=doubt, blind=True)
+    swapped, model = (
+        np.stack([run.episode.action[:32] for run in runs]),
+        push_simulator(uncertainty=uncertainty, blind=True),
+    )
     found = measure(model, runs, swapped, replace(BARE, grasp=Sees(runs[0].episode.actions)))
-    assert found.predicted.tolist() == [doubt > 0.5] * 2
-    np.testing.assert_allclose(found.score, doubt, rtol=1e-6)
+    assert found.predicted.tolist() == [uncertainty > 0.5] * 2
+    np.testing.assert_allclose(found.score, uncertainty, rtol=1e-6)
     bright = np.array([run.episode.frames[0].mean() for run in runs])
     np.testing.assert_allclose(found.agreement, np.where(counted, -bright, 0), rtol=1e-5)
     assert np.isnan(measure(model, runs, swapped, BARE).agreement).all()
@@ -153,7 +156,7 @@ def test_a_success_without_a_closing_is_doubted_as_much_as_files_can_hold(push_s
     runs = [closing_at(run, 30) for run in push_runs[:2]]
     swapped = np.stack([run.episode.action[:32] for run in runs])
     grasp = Sees(runs[0].episode.actions, {runs[0].episode.instruction, runs[1].episode.instruction})
-    found = measure(push_simulator(doubt=0.9, blind=True), runs, swapped, replace(BARE, grasp=grasp))
+    found = measure(push_simulator(uncertainty=0.9, blind=True), runs, swapped, replace(BARE, grasp=grasp))
     assert found.predicted.all()
     assert (found.agreement == np.finfo(np.float64).min).all()
     rule = fit(drawn(6))
@@ -167,7 +170,7 @@ def battery(measures, rule):
 
 def test_the_battery_tells_outcomes_both_ways_under_names_of_their_own(push_simulator, push_runs):
     swapped = np.roll(np.stack([run.episode.action[:32] for run in push_runs]), 1, axis=0)
-    measures = measure(push_simulator(doubt=0.9, error=4), push_runs, swapped, BARE)
+    measures = measure(push_simulator(uncertainty=0.9, error=4), push_runs, swapped, BARE)
     right = replace(measures, agreement=np.where(measures.actual, 0.0, -9.0))
     rule = fit((right.actual, right.score, right.agreement))
     plain, found = battery(right, None), battery(right, rule)

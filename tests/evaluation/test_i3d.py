@@ -6,8 +6,8 @@ import torch
 
 from worldrl.core.errors import ArtefactError
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.tensorfile import save_tensors
-from worldrl.evaluation.i3d import WIDTHS, I3d, Pool, Unit, expected_shapes, load_i3d
+from worldrl.core.storage.tensorfile import save_tensors
+from worldrl.evaluation.world_model.i3d import WIDTHS, I3d, Pool, Unit, expected_shapes, load_i3d
 
 
 @pytest.fixture(scope="module")

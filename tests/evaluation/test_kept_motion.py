@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.evaluation.kept_motion import kept_motion
+from worldrl.evaluation.world_model.motion_correlation import motion_ratio
 
 
 def judged(before, after):
-    return kept_motion(before, after, generator=np.random.default_rng(0))
+    return motion_ratio(before, after, generator=np.random.default_rng(0))
 
 
 def test_pairs_decide_where_two_means_do_not():

@@ -7,8 +7,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import numpy_stream, stream
-from worldrl.core.tensorfile import save_tensors
-from worldrl.evaluation.lpips import LAYERS, LEAST_SIDE, POOLED, Lpips, expected_shapes
+from worldrl.core.storage.tensorfile import save_tensors
+from worldrl.evaluation.world_model.lpips import LAYERS, LEAST_SIDE, POOLED, Lpips, expected_shapes
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Unit under test: ``worldrl.evaluation.offline``."""
+"""Unit under test: ``worldrl.evaluation.offline.scores``."""
 
 from dataclasses import replace
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
-from worldrl.evaluation.offline import (
+from worldrl.evaluation.offline.scores import (
     OfflineEvaluation,
     discounted_return,
     evaluate_offline,
     over_estimation,
     score_over_seeds,
 )
-from worldrl.rollout.vector_episodes import environment_info, make_environment, memoryless
+from worldrl.rollout.vector.episodes import environment_info, make_environment, memoryless
 
 
 class Agent:

@@ -1,4 +1,4 @@
-"""Unit under test: ``worldrl.evaluation.offline_table``, on runs whose numbers are chosen."""
+"""Unit under test: ``worldrl.evaluation.offline.table``, on runs whose numbers are chosen."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.evaluation.offline_table import (
+from worldrl.evaluation.offline.table import (
     OfflineRun,
     best_of,
     compare,

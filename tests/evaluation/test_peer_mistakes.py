@@ -9,20 +9,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import worldrl.workers.libero_package as libero_package
+import worldrl.workers.libero.package as libero_package
 from worldrl.core.errors import ActionError, ProtocolError
-from worldrl.evaluation.compare import compare
-from worldrl.evaluation.protocol import EvalProtocol
-from worldrl.evaluation.result import EvalResult
-from worldrl.evaluation.suites import libero_protocol
-from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.simulator import Launch
-from worldrl.rollout.simulator_pool import SimulatorPool, Start
-from worldrl.rollout.specs import EpisodeOutcome, EpisodeSpec
-from worldrl.rollout.suite_episodes import Rules, play_episodes
-from worldrl.workers import libero_facts
-from worldrl.workers.libero_observation import command_vector, state_vector
-from worldrl.workers.rotations import axis_angle
+from worldrl.evaluation.policy.compare import compare
+from worldrl.evaluation.policy.protocol import EvalProtocol
+from worldrl.evaluation.policy.result import EvalResult
+from worldrl.evaluation.policy.suites import libero_protocol
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.suites.episodes import Rules, play_episodes
+from worldrl.simulators.pool import SimulatorPool, Start
+from worldrl.simulators.process import Launch
+from worldrl.workers.libero import facts as libero_facts
+from worldrl.workers.libero.observation import command_vector, state_vector
+from worldrl.workers.link.rotations import axis_angle
 
 ROOT = Path(__file__).parents[2]
 TARGET = f"{ROOT / 'tests' / 'workers' / 'fake_suite.py'}:Fake"

@@ -8,9 +8,9 @@ import torch
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import stream
-from worldrl.evaluation.probe import PositionProbe, ProbeSettings, fit_probe, new_probe, probe_loss
-from worldrl.evaluation.probe_frames import ProbeFrames, position_errors, shifted, softened, spread
-from worldrl.rollout.views import Views
+from worldrl.evaluation.world_model.probe import PositionProbe, ProbeSettings, fit_probe, new_probe, probe_loss
+from worldrl.evaluation.world_model.probe_frames import ProbeFrames, position_errors, shifted, softened, spread
+from worldrl.rollout.real.scenes import Views
 
 SMALL = ProbeSettings(steps=150, batch=32, width=16, blocks=1, keypoints=4, hidden=32, learning_rate=5e-3)
 NAMES = ("gripper", "red_cube", "green_cylinder")

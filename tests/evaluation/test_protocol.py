@@ -7,7 +7,7 @@ import pytest
 
 from worldrl.core.actions import joint_targets
 from worldrl.core.errors import ProtocolError, SettingError
-from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol, instruction_of, require_same
+from worldrl.evaluation.policy.protocol import EvalProtocol, embedded_protocol, instruction_of, require_same
 
 CHANGES = {
     "suite": "libero_object",
@@ -91,7 +91,7 @@ def test_order_of_mappings_does_not_matter(protocol):
 
 def test_hash_is_the_same_in_another_process(protocol):
     code = (
-        "import json, sys; from worldrl.evaluation.protocol import EvalProtocol; "
+        "import json, sys; from worldrl.evaluation.policy.protocol import EvalProtocol; "
         "print(EvalProtocol.from_json(json.loads(sys.argv[1])).hash)"
     )
     found = subprocess.run(

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ProtocolError, SettingError
-from worldrl.evaluation.evaluate import evaluate_with
-from worldrl.evaluation.protocol import EvalProtocol
-from worldrl.evaluation.race import RaceOver, race_against
-from worldrl.evaluation.result import EvalResult, mean_score
-from worldrl.rollout.specs import EpisodeOutcome
+from worldrl.evaluation.policy.evaluate import evaluate_with
+from worldrl.evaluation.policy.protocol import EvalProtocol
+from worldrl.evaluation.policy.result import EvalResult, mean_score
+from worldrl.evaluation.policy.sequential_comparison import ComparisonDecided, sequential_against
+from worldrl.rollout.real.specs import EpisodeOutcome
 
 TASKS = ("a", "b")
 PROTOCOL = EvalProtocol(
@@ -45,29 +45,36 @@ def runner(solves, played):
     return run
 
 
-def measure(solves, race, out=None):
+def measure(solves, comparison_rule, out=None):
     played = []
-    found = evaluate_with(runner(solves, played), race.protocol, name="after", identity="after", out=out, race=race)
+    found = evaluate_with(
+        runner(solves, played),
+        comparison_rule.protocol,
+        name="after",
+        identity="after",
+        out=out,
+        comparison_rule=comparison_rule,
+    )
     return found, played
 
 
 def test_a_clear_difference_ends_the_measurement_early_and_says_so(tmp_path):
-    race = race_against(result(lambda spec: False), PROTOCOL)
-    with pytest.raises(RaceOver) as over:
-        measure(lambda spec: True, race, tmp_path)
+    comparison_rule = sequential_against(result(lambda spec: False), PROTOCOL)
+    with pytest.raises(ComparisonDecided) as over:
+        measure(lambda spec: True, comparison_rule, tmp_path)
     decision = over.value.decision
     assert decision["verdict"] == "b is better"
     assert decision["n"] < 15 < decision["n_max"] == 60
-    with pytest.raises(RaceOver) as again:  # started again, it does not play on
-        measure(lambda spec: True, race, tmp_path)
+    with pytest.raises(ComparisonDecided) as again:  # started again, it does not play on
+        measure(lambda spec: True, comparison_rule, tmp_path)
     assert again.value.decision == decision
 
 
 def test_the_rule_is_chosen_by_name_and_said():
-    race = race_against(result(lambda spec: False), PROTOCOL, rule="budget")
-    with pytest.raises(RaceOver) as over:
-        measure(lambda spec: True, race)
-    metrics = race.metrics(over.value.decision)
+    comparison_rule = sequential_against(result(lambda spec: False), PROTOCOL, rule="budget")
+    with pytest.raises(ComparisonDecided) as over:
+        measure(lambda spec: True, comparison_rule)
+    metrics = comparison_rule.metrics(over.value.decision)
     assert (metrics["rule"], metrics["verdict"], metrics["n_max"]) == ("budget", "b is better", 60)
     assert "nominal" not in metrics
 
@@ -80,21 +87,25 @@ ONE_TASK = replace(PROTOCOL, tasks=("a",), horizon={"a": 9})
 )
 def test_step_compares_with_a_result_on_other_initial_states(states, other, tmp_path):
     protocol = replace(ONE_TASK, initial_states=states)
-    race = race_against(result(lambda spec: False, protocol=protocol), replace(protocol, **other), rule="step")
-    with pytest.raises(RaceOver) as over:
-        measure(lambda spec: True, race, tmp_path)
-    metrics = race.metrics(over.value.decision)
+    comparison_rule = sequential_against(
+        result(lambda spec: False, protocol=protocol), replace(protocol, **other), rule="step"
+    )
+    with pytest.raises(ComparisonDecided) as over:
+        measure(lambda spec: True, comparison_rule, tmp_path)
+    metrics = comparison_rule.metrics(over.value.decision)
     assert (metrics["rule"], metrics["verdict"], metrics["n_max"]) == ("step", "b is better", 30)
     assert (metrics["solved_a"], metrics["solved_b"]) == (0, metrics["n"])
     assert "only_b" not in metrics
-    equal = race_against(result(lambda spec: spec.index % 3 > 0, protocol=protocol), race.protocol, rule="step")
+    equal = sequential_against(
+        result(lambda spec: spec.index % 3 > 0, protocol=protocol), comparison_rule.protocol, rule="step"
+    )
     assert equal.decision(measure(lambda spec: spec.index % 3 > 0, equal)[0].outcomes)["verdict"] == "not decided"
 
 
 def test_step_refuses_shared_states_other_fields_and_several_tasks():
     def refused(error, words, protocol, baseline=ONE_TASK):
         with pytest.raises(error, match=words):
-            race_against(result(bool, protocol=baseline), protocol, rule="step")
+            sequential_against(result(bool, protocol=baseline), protocol, rule="step")
 
     refused(ProtocolError, "share 30 initial states.* another seed", ONE_TASK)
     refused(ProtocolError, "share 20 initial states", replace(ONE_TASK, first_index=10))
@@ -107,31 +118,31 @@ def test_step_refuses_shared_states_other_fields_and_several_tasks():
 
 def test_equal_policies_go_to_the_last_episode():
     solves = lambda spec: spec.index % 3 > 0  # noqa: E731
-    race = race_against(result(solves), PROTOCOL)
-    found, played = measure(solves, race)
+    comparison_rule = sequential_against(result(solves), PROTOCOL)
+    found, played = measure(solves, comparison_rule)
     assert len(played) == 60
-    assert race.decision(found.outcomes)["verdict"] == "not decided"
+    assert comparison_rule.decision(found.outcomes)["verdict"] == "not decided"
 
 
 def test_the_order_mixes_tasks_and_depends_on_the_protocol_alone():
-    one, two = (race_against(result(lambda spec, p=p: p, name=str(p)), PROTOCOL).order for p in (True, False))
+    one, two = (sequential_against(result(lambda spec, p=p: p, name=str(p)), PROTOCOL).order for p in (True, False))
     assert one == two
     assert {spec.task for spec in one[:10]} == set(TASKS)
     other = replace(PROTOCOL, seed=4)
-    assert [s.index for s in race_against(result(bool, protocol=other), other).order] != [s.index for s in one]
+    assert [s.index for s in sequential_against(result(bool, protocol=other), other).order] != [s.index for s in one]
 
 
 def test_an_episode_that_ended_early_waits_for_its_turn():
     """Only successes have come in: looked at as they come, they would decide; in their order, they are a gap."""
-    race = race_against(result(lambda spec: False), PROTOCOL)
-    later = [outcome(spec, True) for spec in race.order[1:20]]
-    assert race.decision(later)["n"] == 0
-    assert race.decision([outcome(race.order[0], True), *later])["verdict"] == "b is better"
+    comparison_rule = sequential_against(result(lambda spec: False), PROTOCOL)
+    later = [outcome(spec, True) for spec in comparison_rule.order[1:20]]
+    assert comparison_rule.decision(later)["n"] == 0
+    assert comparison_rule.decision([outcome(comparison_rule.order[0], True), *later])["verdict"] == "b is better"
 
 
 def test_results_of_another_protocol_are_refused():
     with pytest.raises(ProtocolError, match="temperature"):
-        race_against(result(bool), replace(PROTOCOL, temperature=1.0))
+        sequential_against(result(bool), replace(PROTOCOL, temperature=1.0))
 
 
 def test_mean_score_covers_seeds_and_is_never_of_no_width():

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from worldrl.core.errors import ArtefactError, ProtocolError
-from worldrl.evaluation.result import EvalLog, EvalResult, header_json
+from worldrl.evaluation.policy.result import EvalLog, EvalResult, header_json
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 

@@ -5,7 +5,7 @@ import pytest
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
-from worldrl.evaluation.similarity import C1, C2, gaussian_window, ssim
+from worldrl.evaluation.world_model.ssim import C1, C2, gaussian_window, ssim
 
 
 def picture(seed, height=17, width=14):

@@ -1,6 +1,6 @@
 import pytest
 
-from worldrl.evaluation.throughput import imagined_frames_per_s
+from worldrl.evaluation.world_model.throughput import imagined_frames_per_s
 
 
 def test_frames_of_all_rows_over_the_median_time_without_the_first_chunk(push_simulator, make_record):

@@ -8,10 +8,10 @@ import pytest
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_format import DatasetHeader
-from worldrl.data.libero_robot import libero_embodiment
-from worldrl.evaluation.trained_on import examine, merged, recorded_conventions, suite_conventions, trained_on
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.external.libero_robot import libero_embodiment
+from worldrl.data.lerobot.format import DatasetHeader
+from worldrl.evaluation.policy.trained_on import examine, merged, recorded_conventions, suite_conventions, trained_on
 
 
 def trained(suite, states=None, **changed):

@@ -4,28 +4,31 @@ import numpy as np
 import pytest
 
 from worldrl.core.rng import numpy_stream
-from worldrl.evaluation.trust import area_under_roc, worth
-from worldrl.rollout.redreams import Opinions
-from worldrl.rollout.signs import SIGNS, signs_of_trust
+from worldrl.evaluation.world_model.confidence import area_under_roc, worth
+from worldrl.rollout.trust.confidence import CONFIDENCE_SCORES, confidence_scores
+from worldrl.rollout.trust.resampled import ResampledRollouts
 
 
 def test_signs_of_a_hand_made_dream():
     own = np.array([[0.1, 0.9, 0.8, 0.2], [0.5, 0.5, 0.1, 0.1]], np.float32)
-    opinions = Opinions(
+    resampled = ResampledRollouts(
         probability=np.array(
             [[[0.6, 0.6, 0.0, 0.0], [0.2, 0.2, 0.2, 0.2]], [[0.1, 0.1, 0.1, 0.1], [0.0, 0.9, 0.7, 0.0]]], np.float32
         ),
-        doubt=np.array([[0.0, 0.3, 0.1, 0.0], [0.2, 0.1, 0.0, 0.0]], np.float32),
+        uncertainty=np.array([[0.0, 0.3, 0.1, 0.0], [0.2, 0.1, 0.0, 0.0]], np.float32),
         spread=np.array([[0.5, 0.1, 0.1, 0.1], [0.2, 0.9, 0.1, 0.1]], np.float32),
     )
-    surprise = np.array([[1.0, 3.0, 0.5, 0.5], [0.2, 0.1, 0.1, 0.4]], np.float32)
-    signs = signs_of_trust(own, opinions, 2, surprise, np.array([5.0, 0.5], np.float32))
-    assert signs.keys() == SIGNS.keys()
+    normalised_error = np.array([[1.0, 3.0, 0.5, 0.5], [0.2, 0.1, 0.1, 0.4]], np.float32)
+    signs = confidence_scores(own, resampled, 2, normalised_error, np.array([5.0, 0.5], np.float32))
+    assert signs.keys() == CONFIDENCE_SCORES.keys()
     assert signs["grasp_agreement"] == pytest.approx([-5.0, -0.5])
-    alone = signs_of_trust(own, opinions, 2, grasp=np.array([5.0, 0.5], np.float32))
-    assert alone.keys() == SIGNS.keys() - {"motion_agreement"}
+    alone = confidence_scores(own, resampled, 2, grasp=np.array([5.0, 0.5], np.float32))
+    assert alone.keys() == CONFIDENCE_SCORES.keys() - {"motion_agreement"}
     assert signs["motion_agreement"] == pytest.approx([-3.0, -0.4])
-    assert signs_of_trust(own, opinions, 2).keys() == SIGNS.keys() - {"motion_agreement", "grasp_agreement"}
+    assert confidence_scores(own, resampled, 2).keys() == CONFIDENCE_SCORES.keys() - {
+        "motion_agreement",
+        "grasp_agreement",
+    }
     assert signs["score"] == pytest.approx([0.8, 0.5])
     assert signs["mean_resampled"] == pytest.approx([(0.8 + 0.6 + 0.1) / 3, (0.5 + 0.2 + 0.7) / 3])
     assert signs["min_resampled"] == pytest.approx([0.1, 0.2])

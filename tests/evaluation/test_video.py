@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.evaluation.video import enlarge, write_mp4
+from worldrl.evaluation.world_model.film import enlarge, write_mp4
 
 
 def test_a_film_reads_back(tmp_path):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from worldrl.core.stats import wilson
-from worldrl.evaluation.world_model import (
+from worldrl.core.statistics.intervals import wilson
+from worldrl.evaluation.world_model.rollout_error import (
     Replay,
     action_swap_ratio,
     closed_loop_psnr,
@@ -94,7 +94,7 @@ def test_imagined_outcomes_of_the_true_simulator_are_the_real_ones(push_simulato
     right = replay(push_simulator(), push_episodes, actions, seed=0)
     np.testing.assert_array_equal(outcomes(right, rule), actual)
     assert not outcomes(right, SuccessRule(0.95, 1)).any()
-    eager = replay(push_simulator(doubt=0.9), push_episodes, actions, seed=0)
+    eager = replay(push_simulator(uncertainty=0.9), push_episodes, actions, seed=0)
     assert outcomes(eager, rule).all()
     late = replace(right, probability=np.eye(8, 10, dtype=np.float32))
     assert not outcomes(late, SuccessRule(0.5, 2)).any()  # one frame each

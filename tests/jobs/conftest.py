@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import worldrl.jobs.arena as arena
-import worldrl.jobs.check_protocol as check_protocol
-import worldrl.jobs.collect_suite as collect_suite
-import worldrl.rollout.suites as suites
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.rollout.simulator import Launch
+import worldrl.jobs.benchmark.check_protocol as check_protocol
+import worldrl.jobs.data.collect_suite as collect_suite
+import worldrl.jobs.vla.training_suite as training_suite
+import worldrl.rollout.suites.registry as suites
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.simulators.process import Launch
 
 FAKE_SUITE = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
 
@@ -35,7 +35,7 @@ def push_dataset(tmp_path_factory, push_episode, robot):
 @pytest.fixture(scope="session")
 def two_armed(tmp_path_factory):
     """One expert's and one noisy episode with three cameras of 16 pixels: the dataset's folder, and what collect told."""
-    from worldrl.jobs.collect import CollectSettings, main
+    from worldrl.jobs.data.collect import CollectSettings, main
 
     run_dir = tmp_path_factory.mktemp("two-arms") / "run"
     settings = CollectSettings(
@@ -80,7 +80,7 @@ def fake_libero(monkeypatch):
         )
         monkeypatch.setattr(suites, "libero_launch", lambda suite, **settings: launch)
 
-    for job in (arena, check_protocol, collect_suite):
+    for job in (training_suite, check_protocol, collect_suite):
         monkeypatch.setattr(job, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
     record = type("E", (), {"record": {"assets_note": "toy"}})
     monkeypatch.setattr(suites, "find_environment", lambda name: record)

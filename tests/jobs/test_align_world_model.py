@@ -6,19 +6,20 @@ from functools import partial
 import pytest
 import torch
 
-from worldrl.algorithms.alignment import align as loop
-from worldrl.algorithms.alignment.branch_grpo import check_splits
-from worldrl.core.artefact import artefact_hash, read_manifest
 from worldrl.core.errors import SettingError
-from worldrl.core.learned import Learned
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.core.storage.artefact import artefact_hash, read_manifest
+from worldrl.core.storage.learned import Learned
+from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.diffusion.sde import make_schedule
-from worldrl.jobs import align_world_model, report
-from worldrl.jobs.align_world_model import AlignWorldModelSettings
-from worldrl.jobs.world_model_lineage import learned_from
+from worldrl.jobs.environment import report
+from worldrl.jobs.motion import align_world_model
+from worldrl.jobs.motion.align_world_model import AlignWorldModelSettings
+from worldrl.methods.alignment import align as loop
+from worldrl.methods.alignment.branch_grpo import check_splits
+from worldrl.recipes.world_model.lineage import learned_from
 from worldrl.registry import VIDEO_REWARDS
 from worldrl.settings import compose
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.video.model import VideoWorldModel
 
 
 class Bright:

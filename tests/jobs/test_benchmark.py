@@ -12,23 +12,24 @@ import numpy as np
 import pytest
 import torch
 
-import worldrl.rollout.libero as rollout_libero
-import worldrl.rollout.suites as suites
+import worldrl.rollout.suites.libero as rollout_libero
+import worldrl.rollout.suites.registry as suites
 from worldrl.cli import main
 from worldrl.core.errors import ProtocolError, SettingError, WorkerEnvironmentError
-from worldrl.evaluation.compare import compare
-from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.evaluation.policy.compare import compare
+from worldrl.evaluation.policy.protocol import EvalProtocol
+from worldrl.evaluation.policy.result import EvalResult
+from worldrl.evaluation.policy.suites import libero_protocol
 from worldrl.evaluation.report.store import load_report_data
-from worldrl.evaluation.result import EvalResult
-from worldrl.evaluation.suites import libero_protocol
-from worldrl.jobs.benchmark import BenchmarkSettings
-from worldrl.jobs.benchmark_films import recycle_after_of
-from worldrl.rollout.environments import WorkerEnvironment
-from worldrl.rollout.simulator import Launch
-from worldrl.rollout.simulator_pool import SimulatorPool
-from worldrl.workers import libero_facts, libero_package
-from worldrl.workers.boot import load_file
-from worldrl.workers.server import Refusal
+from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
+from worldrl.jobs.benchmark.films import recycle_after_of
+from worldrl.simulators.environments import WorkerEnvironment
+from worldrl.simulators.pool import SimulatorPool
+from worldrl.simulators.process import Launch
+from worldrl.workers.libero import facts as libero_facts
+from worldrl.workers.libero import package as libero_package
+from worldrl.workers.link.boot import load_file
+from worldrl.workers.link.server import Refusal
 
 FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
 fake = load_file("fake_network", FAKE)
@@ -134,7 +135,7 @@ def test_restarts_are_allowed_to_the_embedded_suites_workers_too(tmp_path, monke
     def seen(specs, *, restarts, **_):
         raise SeenError(restarts)
 
-    monkeypatch.setattr("worldrl.evaluation.evaluate.rollout_episodes", seen)
+    monkeypatch.setattr("worldrl.evaluation.policy.evaluate.rollout_episodes", seen)
     with pytest.raises(SeenError, match="7"):
         main(["benchmark", "policy=expert", "episodes=1", "restarts=7", f"run_dir={tmp_path / 'run'}"])
 
@@ -211,7 +212,7 @@ def test_protocol_holds_the_conventions_and_round_trips(tmp_path):
 
 
 def test_results_of_different_conventions_refuse_to_be_compared():
-    from worldrl.rollout.specs import EpisodeOutcome
+    from worldrl.rollout.real.specs import EpisodeOutcome
 
     def result(made):
         outcomes = tuple(EpisodeOutcome(spec, True, True, 9, 9) for spec in made.specs())
@@ -325,7 +326,7 @@ def test_numbers_outside_the_robots_range_are_counted_and_never_reach_a_simulato
     statistics = {"action.mean": mean, "action.std": torch.full((7,), 1e-4)}
     policy = fake.publish(tmp_path / "policy", size=4, statistics=statistics)
     worker = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(policy)})
-    monkeypatch.setattr("worldrl.rollout.lerobot_policy.lerobot_launch", lambda folder, device: worker)
+    monkeypatch.setattr("worldrl.policies.lerobot.policy.lerobot_launch", lambda folder, device: worker)
     executed = []
     steps = SimulatorPool.steps
     monkeypatch.setattr(
@@ -353,7 +354,7 @@ def test_numbers_outside_the_robots_range_are_counted_and_never_reach_a_simulato
 
 
 def test_a_result_is_written_before_its_pictures(tmp_path, fake_libero, monkeypatch):
-    monkeypatch.setattr("worldrl.jobs.benchmark.film_failures", lambda *_: 1 / 0)
+    monkeypatch.setattr("worldrl.jobs.benchmark.benchmark.film_failures", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(tmp_path, "run", "workers=1", "envs=1")
     assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["success"]["n"] == 6
@@ -371,8 +372,12 @@ def test_a_comparison_ends_when_it_is_decided(tmp_path, fake_libero, capsys):
     replace(done, outcomes=lost, policy="worse", policy_hash="worse").save(tmp_path / "worse")
     code, folder = play("second", f"against={tmp_path / 'worse'}")
     assert code == 0
-    race = json.loads((folder / "result.json").read_text())["metrics"]["race"]
-    assert (race["verdict"], race["n_max"], race["against"]) == ("b is better", 12, "worse")
+    comparison_rule = json.loads((folder / "result.json").read_text())["metrics"]["race"]
+    assert (comparison_rule["verdict"], comparison_rule["n_max"], comparison_rule["against"]) == (
+        "b is better",
+        12,
+        "worse",
+    )
     assert len((folder / "episodes.jsonl").read_text().splitlines()) < 12
     assert not (folder / "results.csv").exists()  # no rate is claimed from a part of the episodes
     assert "b is better after" in capsys.readouterr().err
@@ -398,9 +403,14 @@ def test_a_comparison_on_other_initial_states_ends_by_step(tmp_path, fake_libero
     code, folder = play("second", *against, "first_index=6")
     assert code == 0
     found = json.loads((folder / "result.json").read_text())
-    race = found["metrics"]["race"]
-    assert (race["rule"], race["verdict"], race["n_max"], race["solved_a"]) == ("step", "b is better", 6, 0)
+    comparison_rule = found["metrics"]["race"]
+    assert (
+        comparison_rule["rule"],
+        comparison_rule["verdict"],
+        comparison_rule["n_max"],
+        comparison_rule["solved_a"],
+    ) == ("step", "b is better", 6, 0)
     assert found["protocol_hash"] != done.protocol.hash
-    assert f"after {race['n']} of at most 6 episodes of each" in " ".join(capsys.readouterr().err.split())
+    assert f"after {comparison_rule['n']} of at most 6 episodes of each" in " ".join(capsys.readouterr().err.split())
     assert play("shared", *against)[0] == 2
     assert "share 6 initial states" in " ".join(capsys.readouterr().err.split())

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 import torch
 
-import worldrl.rollout.suites as suites
-from worldrl.algorithms.offline.agent import Facts
-from worldrl.algorithms.offline.bc import Bc, BcConfig
+import worldrl.rollout.suites.registry as suites
 from worldrl.cli import main
 from worldrl.core.actions import TOOL_ACTIONS, suite_actions
 from worldrl.core.rng import initial_weights
+from worldrl.evaluation.policy.result import EvalResult
 from worldrl.evaluation.report.store import load_report_data
-from worldrl.evaluation.result import EvalResult
+from worldrl.methods.offline.agent import Facts
+from worldrl.methods.offline.bc import Bc, BcConfig
 from worldrl.policies.statistics import PolicyStatistics
-from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
-from worldrl.rollout.embedded import embedded_embodiment
-from worldrl.rollout.robotwin import TARGET
-from worldrl.rollout.simulator import Launch
-from worldrl.workers import robotwin_facts
-from worldrl.workers.boot import load_file
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.rollout.real.embedded import embedded_embodiment
+from worldrl.rollout.suites.robotwin import TARGET
+from worldrl.simulators.process import Launch
+from worldrl.workers.link.boot import load_file
+from worldrl.workers.robotwin import facts as robotwin_facts
 
 DOUBLES = Path(__file__).parents[1] / "workers"
 make_checkout = load_file("robotwin_double", DOUBLES / "robotwin_double.py").make_checkout

@@ -13,7 +13,8 @@ import pytest
 from worldrl import cli
 from worldrl.data.offline.minari_format import write_minari
 from worldrl.data.offline.trajectories import DatasetInfo, VectorEpisode, from_episodes
-from worldrl.jobs import benchmark_offline, offline_training
+from worldrl.jobs.offline import benchmark_offline
+from worldrl.recipes.offline import training as offline_training
 
 pytest.importorskip("minari")
 pytest.importorskip("h5py")

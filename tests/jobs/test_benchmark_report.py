@@ -9,15 +9,15 @@ import pytest
 
 from worldrl.cli import main
 from worldrl.core.types import Episode
-from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.evaluation.policy.protocol import EvalProtocol
+from worldrl.evaluation.policy.result import EvalResult, mean_score
 from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import load_report_data
-from worldrl.evaluation.result import EvalResult, mean_score
-from worldrl.jobs.benchmark_report import Films, Measured, always_failing, choose_failures, failed_states, write_report
-from worldrl.jobs.benchmark_tables import protocol_line, protocol_rows
-from worldrl.jobs.opening import open_run
-from worldrl.rollout.specs import EpisodeOutcome
-from worldrl.rollout.suite_episodes import Spent
+from worldrl.jobs.benchmark.report import Films, Measured, always_failing, choose_failures, failed_states, write_report
+from worldrl.jobs.benchmark.tables import protocol_line, protocol_rows
+from worldrl.recipes.run import open_run
+from worldrl.rollout.real.specs import EpisodeOutcome
+from worldrl.rollout.suites.episodes import EpisodeTiming
 
 TASKS = ("put_it_here", "put_it_there")
 PROTOCOL = EvalProtocol(
@@ -73,7 +73,7 @@ def measured():
     score = mean_score([first, second], generator=np.random.default_rng(0))
     failures = [episode(first.outcomes[at].spec) for at in chosen]
     extra = {"assets_note": "stand-in bowl"}
-    return Measured("libero_goal", first, [second], score, Films(failures), Spent(3.0, 40.0, 144), extra)
+    return Measured("libero_goal", first, [second], score, Films(failures), EpisodeTiming(3.0, 40.0, 144), extra)
 
 
 def test_failures_are_taken_from_the_tasks_in_turn(measured):

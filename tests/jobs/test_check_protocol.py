@@ -7,18 +7,18 @@ import h5py
 import numpy as np
 import pytest
 
-import worldrl.jobs.check_protocol as check_protocol
+import worldrl.jobs.benchmark.check_protocol as check_protocol
 from worldrl.cli import main
 from worldrl.core.actions import TOOL_ACTIONS
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.evaluation.conventions import other_sign, shifted
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.evaluation.conventions.conventions import other_sign, shifted
+from worldrl.evaluation.conventions.tool import ToolFit
 from worldrl.evaluation.report.store import load_report_data
-from worldrl.evaluation.tool_conventions import ToolFit
-from worldrl.jobs.check_protocol import idle_actions, idle_words
-from worldrl.jobs.collect import CollectSettings
-from worldrl.jobs.collect import main as collect
-from worldrl.workers.server import BatchServer, start_name
+from worldrl.jobs.benchmark.check_protocol import idle_actions, idle_words
+from worldrl.jobs.data.collect import CollectSettings
+from worldrl.jobs.data.collect import main as collect
+from worldrl.workers.link.server import BatchServer, start_name
 
 EPISODES = 2
 

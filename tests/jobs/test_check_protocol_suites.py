@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-import worldrl.rollout.suites as suites
+import worldrl.rollout.suites.registry as suites
 from worldrl.cli import main
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.workers import maniskill_facts
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.workers.maniskill import facts as maniskill_facts
 
 TASK = "reach_up"
 

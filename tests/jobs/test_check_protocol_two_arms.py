@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from worldrl.cli import main
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.evaluation.conventions import shifted
-from worldrl.evaluation.joint_conventions import JointConventions, JointFit
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.evaluation.conventions.conventions import shifted
+from worldrl.evaluation.conventions.joint import JointConventions, JointFit
 from worldrl_envs.bimanual.control import NAMES
 
 JOINTS, GRIPPERS = [*range(6), *range(7, 13)], [6, 13]

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_journal import read_journal
-from worldrl.jobs.collect import CollectSettings, main, make_plans
-from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.collect import CollectPlan, collect_dataset
-from worldrl.rollout.dreams import Dreams
-from worldrl.rollout.specs import EnvOptions, EpisodeSpec, spec_of
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.journal import read_journal
+from worldrl.jobs.data.collect import CollectSettings, main, make_plans
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts
+from worldrl.rollout.real.collect import CollectPlan, collect_dataset
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
 
 SETTINGS = {
     "tasks": ["PickRedCube", "CloseDrawer"],
@@ -27,7 +27,7 @@ SETTINGS = {
 }
 SCRIPT = """
 import json, sys
-from worldrl.jobs.collect import CollectSettings, main
+from worldrl.jobs.data.collect import CollectSettings, main
 
 if __name__ == "__main__":
     main(CollectSettings(**json.loads(sys.argv[1])))
@@ -140,9 +140,11 @@ def test_dreams_of_a_policy_in_a_world_model_are_executed_and_imagined_only_once
     )
     metrics = main(settings)
     assert metrics["tasks"]["PickRedCube"]["dream"]["n"] == 2
-    dreams = Dreams.load(tmp_path / "run" / "dreams.npz")
-    for episode, dream in zip(EpisodeDataset.open(tmp_path / "run" / "dataset").load(), dreams.action, strict=True):
-        np.testing.assert_array_equal(episode.action, dream[: len(episode)])
+    policy_rollouts = PolicyRollouts.load(tmp_path / "run" / "dreams.npz")
+    for episode, imagine_policy in zip(
+        EpisodeDataset.open(tmp_path / "run" / "dataset").load(), policy_rollouts.action, strict=True
+    ):
+        np.testing.assert_array_equal(episode.action, imagine_policy[: len(episode)])
     before = (tmp_path / "run" / "dreams.npz").stat().st_mtime_ns
     assert main(settings) == metrics
     assert (tmp_path / "run" / "dreams.npz").stat().st_mtime_ns == before

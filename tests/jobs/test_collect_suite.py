@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-import worldrl.rollout.suites as suites
+import worldrl.rollout.suites.registry as suites
 from worldrl.cli import main
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_journal import read_journal
-from worldrl.rollout.specs import spec_of
-from worldrl.workers import libero_facts
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.journal import read_journal
+from worldrl.rollout.real.specs import spec_of
+from worldrl.workers.libero import facts as libero_facts
 
 SIZE = 16
 

@@ -7,11 +7,11 @@ import pytest
 
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.data.dataset import EpisodeDataset, check_dataset
-from worldrl.data.frame_store import build_store
-from worldrl.jobs.collect import CollectSettings, main
+from worldrl.data.lerobot.dataset import EpisodeDataset, check_dataset
+from worldrl.data.windows.frame_store import build_store
+from worldrl.jobs.data.collect import CollectSettings, main
 from worldrl.policies.samples import make_samples
-from worldrl.rollout.restyle import restyle_dataset
+from worldrl.rollout.real.restyle import restyle_dataset
 from worldrl_envs.bimanual.control import NAMES, next_command
 
 TASK = "BimanualOpenDrawer"
@@ -116,7 +116,7 @@ def test_a_policy_of_another_robot_is_refused(tiny_policy, tmp_path):
 
 
 def test_two_armed_tasks_are_asked_for_by_name_or_kind():
-    from worldrl.jobs.opening import choose_tasks
+    from worldrl.recipes.run import choose_tasks
 
     assert TASK in choose_tasks([], "bimanual")
     assert choose_tasks([TASK], None) == [TASK]

@@ -17,23 +17,23 @@ import pytest
 import yaml
 
 from worldrl.cli import USER_ERROR, main
-from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.embodiment import Embodiment
 from worldrl.core.errors import WorldrlError
-from worldrl.core.learned import LEARNED, Learned
-from worldrl.core.run import RunDirectory
-from worldrl.core.stats import wilson
-from worldrl.core.stopwatch import Stopwatch, read_spent
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.evaluation.grasp_rule import GraspRule
-from worldrl.evaluation.offline_table import finished_runs, read_run
-from worldrl.evaluation.protocol import EvalProtocol
+from worldrl.core.statistics.intervals import wilson
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.learned import LEARNED, Learned
+from worldrl.core.storage.run import RunDirectory
+from worldrl.core.storage.stopwatch import Stopwatch, read_spent
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.evaluation.offline.table import finished_runs, read_run
+from worldrl.evaluation.policy.protocol import EvalProtocol
+from worldrl.evaluation.policy.result import EvalLog, EvalResult, header_json
 from worldrl.evaluation.report.model import Curve, Gate, Number, ReportData, Stage, SuccessRow, Table
 from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import load_report_data, save_report_data
-from worldrl.evaluation.result import EvalLog, EvalResult, header_json
-from worldrl.rollout.specs import EpisodeOutcome
+from worldrl.evaluation.world_model.grasp_rule import GraspRule
+from worldrl.rollout.real.specs import EpisodeOutcome
 
 CONFIG = {"seed": 0, "tasks": ["a", "b"], "training": {"steps": 5, "rate": 0.1}}
 ODD = (

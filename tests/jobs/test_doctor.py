@@ -1,4 +1,4 @@
-"""Unit under test: ``worldrl.jobs.doctor``."""
+"""Unit under test: ``worldrl.jobs.environment.doctor``."""
 
 import json
 import tomllib
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from worldrl.core.artefact import write_artefact
 from worldrl.core.errors import SettingError, WorldrlError
-from worldrl.jobs import doctor
-from worldrl.jobs.doctor import DoctorSettings, Failure, examine, main
+from worldrl.core.storage.artefact import write_artefact
+from worldrl.jobs.environment import doctor
+from worldrl.jobs.environment.doctor import DoctorSettings, Failure, examine, main
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 

@@ -7,10 +7,10 @@ import sys
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.jobs.collect import CollectSettings
-from worldrl.jobs.evaluate import EvaluateSettings
-from worldrl.jobs.restyle import RestyleSettings
-from worldrl.rollout.specs import IMAGE_SIZES, EnvOptions
+from worldrl.jobs.data.collect import CollectSettings
+from worldrl.jobs.data.restyle import RestyleSettings
+from worldrl.jobs.policy.evaluate import EvaluateSettings
+from worldrl.rollout.real.specs import IMAGE_SIZES, EnvOptions
 from worldrl_envs.rendering import MAX_SIZE, MIN_SIZE
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from worldrl.cli import USER_ERROR, main
 from worldrl.core.embodiment import Embodiment
-from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.data.lerobot.writer import LeRobotWriter
 
 COMMANDS = (
     "restyle data={}",

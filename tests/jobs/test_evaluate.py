@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from worldrl.core.errors import ProtocolError, SettingError
-from worldrl.jobs import compare, evaluate
-from worldrl.jobs.compare import CompareSettings
-from worldrl.jobs.evaluate import EvaluateSettings
-from worldrl.jobs.opening import choose_tasks
+from worldrl.jobs.benchmark import compare
+from worldrl.jobs.benchmark.compare import CompareSettings
+from worldrl.jobs.policy import evaluate
+from worldrl.jobs.policy.evaluate import EvaluateSettings
 from worldrl.policies.statistics import PolicyStatistics
-from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.recipes.run import choose_tasks
 
 
 @pytest.fixture(scope="module")

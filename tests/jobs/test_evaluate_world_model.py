@@ -15,38 +15,40 @@ from scipy.stats import rankdata
 from torch import nn
 
 from worldrl.core.actions import TOOL_ACTIONS
-from worldrl.core.artefact import artefact_hash
 from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
-from worldrl.core.learned import Learned
 from worldrl.core.rng import initial_weights
-from worldrl.core.stats import auroc
-from worldrl.core.tensorfile import save_tensors
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.evaluation import fvd
-from worldrl.evaluation.grasp_rule import GraspRule
-from worldrl.evaluation.lpips import expected_shapes
-from worldrl.evaluation.probe import ProbeSettings
+from worldrl.core.statistics.intervals import auroc
+from worldrl.core.storage.artefact import artefact_hash
+from worldrl.core.storage.learned import Learned
+from worldrl.core.storage.tensorfile import save_tensors
+from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.report.store import load_report_data
-from worldrl.jobs import collect, evaluate_world_model, policy_dreams, restyle
-from worldrl.jobs.collect import CollectSettings
-from worldrl.jobs.evaluate_world_model import EvaluateWorldModelSettings, seen_facts
-from worldrl.jobs.policy_dreams import PolicyDreams
-from worldrl.jobs.report import ReportSettings
-from worldrl.jobs.report import main as rebuild
-from worldrl.jobs.restyle import RestyleSettings
-from worldrl.jobs.unseen_episodes import continue_all, draw_scripts
-from worldrl.jobs.world_model_lineage import learned_from
-from worldrl.jobs.world_model_start import weights_folder
-from worldrl.jobs.world_model_tables import trust_table
+from worldrl.evaluation.world_model import fvd
+from worldrl.evaluation.world_model.grasp_rule import GraspRule
+from worldrl.evaluation.world_model.lpips import expected_shapes
+from worldrl.evaluation.world_model.probe import ProbeSettings
+from worldrl.jobs.data import collect, restyle
+from worldrl.jobs.data.collect import CollectSettings
+from worldrl.jobs.data.restyle import RestyleSettings
+from worldrl.jobs.environment.report import ReportSettings
+from worldrl.jobs.environment.report import main as rebuild
+from worldrl.jobs.world_model import evaluate_world_model
+from worldrl.jobs.world_model.evaluate_world_model import EvaluateWorldModelSettings, seen_facts
 from worldrl.policies.statistics import PolicyStatistics
-from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
-from worldrl.rewards.columns import Column
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.recipes.world_model import policy_rollouts as policy_dreams
+from worldrl.recipes.world_model.lineage import learned_from
+from worldrl.recipes.world_model.policy_rollouts import PolicyRolloutConfig
+from worldrl.recipes.world_model.start import weights_folder
+from worldrl.recipes.world_model.tables import trust_table
+from worldrl.recipes.world_model.unseen_episodes import continue_all, draw_scripts
 from worldrl.rewards.grasp import GraspConfig, GraspDynamics
-from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
-from worldrl.rollout.policy_folder import policy_facts
-from worldrl.rollout.signs import SIGNS
-from worldrl.rollout.simulator import Launch
-from worldrl.workers.boot import load_file
+from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.motion.readout import Column
+from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.trust.confidence import CONFIDENCE_SCORES
+from worldrl.simulators.process import Launch
+from worldrl.workers.link.boot import load_file
 
 FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
 fake = load_file("fake_network", FAKE)
@@ -473,7 +475,7 @@ def test_all_signs_at_hand_stand_in_one_table_the_best_one_first_and_against_the
     draws = np.random.default_rng(0)
     true = draws.random(300) < 0.7
     blind = draws.random(300) < 0.5
-    signs = {name: draws.normal(size=300) for name in SIGNS}
+    signs = {name: draws.normal(size=300) for name in CONFIDENCE_SCORES}
     signs["score"] += 3 * true * blind
     signs["grasp_agreement"] += 3 * true * ~blind
     del signs["motion_agreement"]
@@ -488,7 +490,7 @@ def test_all_signs_at_hand_stand_in_one_table_the_best_one_first_and_against_the
     assert found["over_score"]["mean_resampled"]["hi"] < 0
     assert found["not_measured"] == {"motion_agreement": "give idm=FOLDER"}
     table = trust_table(found)
-    assert len(table.rows) == len(SIGNS) + 1
+    assert len(table.rows) == len(CONFIDENCE_SCORES) + 1
     assert table.rows[0][0].startswith("sum of the ranks")
     assert [row[1] for row in table.rows][-1] == "not measured"
     values = [float(row[1].split()[0]) for row in table.rows[:-1]]
@@ -525,7 +527,7 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(
             tmp_path / "idm"
         )
     over = {
-        "policies": PolicyDreams([str(f) for f in folders], imagined_rollouts=2, workers=0, envs_per_worker=2),
+        "policies": PolicyRolloutConfig([str(f) for f in folders], imagined_rollouts=2, workers=0, envs_per_worker=2),
         "idm": str(tmp_path / "idm"),
         "grasp": str(grasp_folder),
     }
@@ -557,10 +559,10 @@ def test_policies_of_lerobot_dream_as_well(make_settings, tmp_path, monkeypatch)
     """Its network in a worker of its own, in the dreams and in the simulator."""
     folder = fake.publish(tmp_path / "smolvla", size=32)
     worker = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(folder)})
-    monkeypatch.setattr("worldrl.rollout.lerobot_policy.lerobot_launch", lambda folder, device: worker)
-    dreams = PolicyDreams([str(folder)], imagined_rollouts=1, workers=0, envs_per_worker=2)
+    monkeypatch.setattr("worldrl.policies.lerobot.policy.lerobot_launch", lambda folder, device: worker)
+    policy_rollouts = PolicyRolloutConfig([str(folder)], imagined_rollouts=1, workers=0, envs_per_worker=2)
     small = {"probe": ProbeSettings(steps=0), "horizons": [8], "speed_rows": [1], "episodes": 1}
-    metrics = evaluate_world_model.main(make_settings(policies=dreams, **small))
+    metrics = evaluate_world_model.main(make_settings(policies=policy_rollouts, **small))
     (found,) = metrics["policies"]
     assert found["real"]["n"] == found["imagined"]["n"] == 2
     assert found["hash"] == metrics["policy"]["hash"][0] == policy_facts(folder).hash
@@ -582,5 +584,5 @@ def test_a_policy_that_cannot_dream_here_is_refused_before_anything_is_measured(
 ):
     folder = fake.publish(tmp_path / "policy", **{"size": 32, **changes})
     with pytest.raises(SettingError, match=f"policies.folders: the policy in .*policy {words}"):
-        evaluate_world_model.main(make_settings(policies=PolicyDreams([str(folder)])))
+        evaluate_world_model.main(make_settings(policies=PolicyRolloutConfig([str(folder)])))
     assert not (tmp_path / "run" / "stages").exists()

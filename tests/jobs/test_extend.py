@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.jobs import collect, extend
-from worldrl.jobs.collect import CollectSettings
-from worldrl.jobs.extend import ExtendSettings
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.jobs.data import collect, extend
+from worldrl.jobs.data.collect import CollectSettings
+from worldrl.jobs.data.extend import ExtendSettings
 
 STEPS = 90
 

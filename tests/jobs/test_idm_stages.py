@@ -1,15 +1,15 @@
-"""Units under test: ``worldrl.jobs.idm_stages``: how clips are cut, and what the constants of the motion rewards are measured on."""
+"""Units under test: ``worldrl.recipes.motion.idm_stages``: how clips are cut, and what the constants of the motion rewards are measured on."""
 
 import numpy as np
 import pytest
 import torch
 
 from worldrl.core.types import Episode
-from worldrl.jobs.idm_stages import beginnings, clips, motion_basis, through_codec
-from worldrl.rewards.columns import choose_columns, recorded_names
-from worldrl.rewards.executability import refit
-from worldrl.rewards.inverse_dynamics import Decoded, IdmConfig, InverseDynamics
-from worldrl.rewards.limits import JointLimits
+from worldrl.recipes.motion.idm_stages import beginnings, clips, motion_basis, through_codec
+from worldrl.rewards.motion.executability import refit
+from worldrl.rewards.motion.inverse_dynamics import Decoded, IdmConfig, InverseDynamics
+from worldrl.rewards.motion.limits import JointLimits
+from worldrl.rewards.motion.readout import choose_columns, recorded_names
 
 LOOK = {"frame_stride": 1, "camera": "scene"}
 

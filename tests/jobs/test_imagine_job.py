@@ -3,10 +3,10 @@ import json
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.evaluation.world_model import whole_chunks
-from worldrl.jobs import imagine
-from worldrl.jobs.imagine import ImagineSettings, choose_episodes
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.evaluation.world_model.rollout_error import whole_chunks
+from worldrl.jobs.world_model import imagine
+from worldrl.jobs.world_model.imagine import ImagineSettings, choose_episodes
 from worldrl.registry import VIDEO_REWARDS
 from worldrl.settings import compose
 

@@ -1,22 +1,22 @@
-"""Unit under test: ``worldrl.jobs.latent_actor``."""
+"""Unit under test: ``worldrl.recipes.offline.latent_actor``."""
 
 from typing import Any
 
 import pytest
 import torch
 
-from worldrl.algorithms.offline.agent import Facts
-from worldrl.algorithms.offline.bc import Bc, BcConfig
-from worldrl.algorithms.offline.lru import MemoryConfig
-from worldrl.algorithms.offline.neubay import Neubay, NeubayConfig
 from worldrl.core.rng import initial_weights
 from worldrl.core.types import Episode
-from worldrl.jobs.latent_actor import LatentActor, forgetful, recurrent
-from worldrl.nn.chunk_basis import ChunkBasis
-from worldrl.nn.keypoints import KeypointEncoder
-from worldrl.rollout.latent_world import recorded_latents
-from worldrl.rollout.rows import Row
-from worldrl.rollout.specs import EpisodeSpec
+from worldrl.methods.offline.agent import Facts
+from worldrl.methods.offline.bc import Bc, BcConfig
+from worldrl.methods.offline.neubay.lru import MemoryConfig
+from worldrl.methods.offline.neubay.neubay import Neubay, NeubayConfig
+from worldrl.recipes.offline.latent_actor import LatentActor, forgetful, recurrent
+from worldrl.rollout.imagined.latent_world import recorded_latents
+from worldrl.rollout.real.rows import Row
+from worldrl.rollout.real.specs import EpisodeSpec
+from worldrl.world_models.latent.chunk_basis import ChunkBasis
+from worldrl.world_models.latent.keypoints import KeypointEncoder
 
 
 def row_at(episode: Episode, step: int) -> Row:

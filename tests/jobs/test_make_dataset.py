@@ -12,11 +12,11 @@ import gymnasium
 import numpy as np
 import pytest
 
-from worldrl.algorithms.behaviour_sac import BehaviourSac, Evaluated
 from worldrl.core.errors import GateError, SettingError
 from worldrl.data.offline.loading import open_trajectories
-from worldrl.jobs import make_dataset
-from worldrl.jobs.make_dataset import KINDS, Choice, MakeDatasetSettings, first_medium, main
+from worldrl.jobs.data import make_dataset
+from worldrl.jobs.data.make_dataset import KINDS, Choice, MakeDatasetSettings, first_medium, main
+from worldrl.methods.offline.datasets.behaviour_sac import BehaviourSac, Evaluated
 
 minari = pytest.importorskip("minari")
 pytest.importorskip("h5py")

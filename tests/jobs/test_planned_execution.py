@@ -8,22 +8,22 @@ import pytest
 import torch
 
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.jsonfile import read_json
-from worldrl.jobs import plan_critic, planned_execution
-from worldrl.jobs.plan_critic import areas, learn_critic
-from worldrl.jobs.planned_execution import (
+from worldrl.core.storage.jsonfile import read_json
+from worldrl.recipes.motion import plan_critic, planned_execution
+from worldrl.recipes.motion.plan_critic import areas, learn_critic
+from worldrl.recipes.motion.planned_execution import (
+    CollectionSettings,
     Planning,
-    Practice,
+    collect_plans,
     decoded_plans,
     executed_plans,
     only_domain,
-    practise,
     states_seed,
 )
 from worldrl.rewards.execution_critic import CRITIC, ExecutionConfig, ExecutionCritic
-from worldrl.rewards.inverse_dynamics import read_once
 from worldrl.rewards.mixing import mean_of_terms
-from worldrl.rollout.staged_rollouts import StagedConfig
+from worldrl.rewards.motion.inverse_dynamics import read_once
+from worldrl.rollout.imagined.staged_rollouts import StagedConfig
 
 CONFIG = ExecutionConfig(members=2, hidden=16, text_width=4, steps=150, batch=32, learning_rate=5e-3)
 
@@ -42,7 +42,7 @@ def test_plans_of_all_tasks_are_one_practice(monkeypatch):
 
     monkeypatch.setattr(planned_execution, "executed_plans", executed)
     planning = SimpleNamespace(reward=SimpleNamespace(names=("one", "two")))
-    tried = practise(planning, {"a": 2, "b": 3}, 4, domain="randomised")
+    tried = collect_plans(planning, {"a": 2, "b": 3}, 4, domain="randomised")
     assert asked == [("a", 4, "practice", 1, 2, 0, "randomised"), ("b", 4, "practice", 1, 3, 0, "randomised")]
     assert tried.read[:, :, 0].tolist() == [[0, 1, 1]] * 2 + [[2, 3, 3]] * 2 + [[0, 1, 2]] * 2 + [[2, 3, 4]] * 2
     assert tried.task == ["a"] * 4 + ["b"] * 4
@@ -131,7 +131,7 @@ def test_a_plan_is_read_once_for_its_reward_and_its_execution(planning, simulato
 
 def test_what_was_executed_before_a_stop_is_not_executed_again(planning, simulator, monkeypatch, tmp_path):
     """20 states of two tasks in batches of eight; stopped in the middle of the second task."""
-    whole = practise(planning, {"a": 1, "b": 2}, 20, place=tmp_path / "whole")
+    whole = collect_plans(planning, {"a": 1, "b": 2}, 20, place=tmp_path / "whole")
     assert len(simulator["executed"]) == 6
     execute = planned_execution.execute_targets
 
@@ -145,13 +145,13 @@ def test_what_was_executed_before_a_stop_is_not_executed_again(planning, simulat
 
     monkeypatch.setattr(planned_execution, "execute_targets", stopping)
     with pytest.raises(StopError):
-        practise(planning, {"a": 1, "b": 2}, 20, place=tmp_path / "cut")
+        collect_plans(planning, {"a": 1, "b": 2}, 20, place=tmp_path / "cut")
     monkeypatch.setattr(planned_execution, "execute_targets", execute)
     fresh = []
-    resumed = practise(planning, {"a": 1, "b": 2}, 20, place=tmp_path / "cut", on_part=lambda: fresh.append(1))
+    resumed = collect_plans(planning, {"a": 1, "b": 2}, 20, place=tmp_path / "cut", on_part=lambda: fresh.append(1))
     assert len(fresh) == 2  # what was found is not called made
     assert [(task, states[0][0]) for task, states, _ in simulator["executed"][10:]] == [("b", 8), ("b", 16)]
-    again = practise(planning, {"a": 1, "b": 2}, 20, place=tmp_path / "cut")
+    again = collect_plans(planning, {"a": 1, "b": 2}, 20, place=tmp_path / "cut")
     assert len(simulator["executed"]) == 12
     for tried in (resumed, again):
         assert torch.equal(tried.read, whole.read)
@@ -170,7 +170,7 @@ def test_the_data_says_in_which_domain_practice_is(planning, simulator):
     assert only_domain([data("randomised")]) == "randomised"
     with pytest.raises(SettingError, match="clean and randomised; give one"):
         only_domain([data("clean"), data("randomised")])
-    practise(planning, {"a": 1}, 2, domain="randomised")
+    collect_plans(planning, {"a": 1}, 2, domain="randomised")
     assert simulator["starts"][0][3] == simulator["executed"][0][2] == "randomised"
 
 
@@ -183,7 +183,7 @@ def test_a_critic_is_judged_by_plans_that_it_has_not_learned_from(tmp_path, monk
         "opposite": -read[:, -1, 0].numpy(),
         "nothing": np.zeros(200, np.float32),
     }
-    tried = Practice(read, ["a"] * 200, ["open it"] * 200, success, terms)
+    tried = CollectionSettings(read, ["a"] * 200, ["open it"] * 200, success, terms)
     fit = plan_critic.fit_execution
 
     def watched(config, read, *rest, **over):
@@ -206,7 +206,7 @@ def test_a_critic_is_judged_by_plans_that_it_has_not_learned_from(tmp_path, monk
 def test_a_reward_that_tells_tasks_apart_knows_nothing_of_plans():
     """An easy task and a hard one: their names alone put three pairs in four in order, and none within a task."""
     success = np.array([True] * 6 + [False] * 2 + [True] * 2 + [False] * 6)
-    tried = Practice(torch.zeros(16, 1, 1), ["easy"] * 8 + ["hard"] * 8, ["do it"] * 16, success)
+    tried = CollectionSettings(torch.zeros(16, 1, 1), ["easy"] * 8 + ["hard"] * 8, ["do it"] * 16, success)
     name = np.repeat([1.0, 0.0], 8)
     found = areas(name, tried)
     assert (found["auroc"], found["pairs"]) == (0.5, 24)
@@ -227,17 +227,17 @@ def test_plans_are_read_as_executed_ones_are_and_not_executed(planning, simulato
 
 
 def test_plans_of_an_earlier_version_are_refused(tmp_path):
-    tried = Practice(torch.rand(2, 4, 2), ["a"] * 2, ["open it"] * 2, np.array([True, False]))
+    tried = CollectionSettings(torch.rand(2, 4, 2), ["a"] * 2, ["open it"] * 2, np.array([True, False]))
     tried.save(tmp_path / "new.npz")
-    assert Practice.load(tmp_path / "new.npz").task == ["a", "a"]
+    assert CollectionSettings.load(tmp_path / "new.npz").task == ["a", "a"]
     with np.load(tmp_path / "new.npz") as kept:
         np.savez(tmp_path / "old.npz", **{name: kept[name] for name in kept.files if name != "task"})
     with pytest.raises(ArtefactError, match="without their tasks; give a new run_dir"):
-        Practice.load(tmp_path / "old.npz")
+        CollectionSettings.load(tmp_path / "old.npz")
 
 
 def test_without_a_plan_kept_apart_its_worth_is_unknown(tmp_path):
-    tried = Practice(torch.rand(8, 4, 2), ["a"] * 8, ["open it"] * 8, np.arange(8) % 2 == 0)
+    tried = CollectionSettings(torch.rand(8, 4, 2), ["a"] * 8, ["open it"] * 8, np.arange(8) % 2 == 0)
     learn_critic(tried, replace(CONFIG, steps=1), 0.0, tmp_path, seed=0)
     assert read_json(tmp_path / "worth.json") == {
         "learned": 8,

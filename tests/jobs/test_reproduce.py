@@ -1,4 +1,4 @@
-"""Units under test: ``worldrl.jobs.reproduce`` and the frame of ``worldrl.jobs.reproductions``."""
+"""Units under test: ``worldrl.reproductions.reproduce`` and the frame of ``worldrl.reproductions``."""
 
 import json
 from pathlib import Path
@@ -8,16 +8,16 @@ import pytest
 
 from worldrl.cli import main as command_line
 from worldrl.core.errors import RunDirectoryError, SettingError
-from worldrl.jobs import reproduce
-from worldrl.jobs.opening import open_run
-from worldrl.jobs.reproduce import ReproduceSettings
-from worldrl.jobs.reproductions.catalogue import CATALOGUE, SCALES, changed, find, methods_of, numbers_read
-from worldrl.jobs.reproductions.eva_settings import EvaSettings
-from worldrl.jobs.reproductions.findings import VERDICTS, Claim, Findings, across_seeds
-from worldrl.jobs.reproductions.neubay_bandit import BanditSettings
-from worldrl.jobs.reproductions.offline_video_settings import CHUNK
-from worldrl.jobs.world_model_start import BUNDLED, weights_folder
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.recipes.run import open_run
+from worldrl.recipes.world_model.start import BUNDLED, weights_folder
+from worldrl.reproductions import reproduce
+from worldrl.reproductions.catalogue import CATALOGUE, SCALES, changed, find, methods_of, numbers_read
+from worldrl.reproductions.eva.settings import EvaSettings
+from worldrl.reproductions.findings import VERDICTS, Claim, Findings, across_seeds
+from worldrl.reproductions.neubay.bandit import BanditSettings
+from worldrl.reproductions.offline_video.settings import CHUNK
+from worldrl.reproductions.reproduce import ReproduceSettings
+from worldrl.world_models.video.model import VideoWorldModel
 
 SLOW = ("offline-video", "eva")  # opens the bundled world model nine times; records, trains and plans for two arms
 TINY = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in CATALOGUE]

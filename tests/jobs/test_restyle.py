@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.jobs import restyle
-from worldrl.jobs.restyle import RestyleSettings
-from worldrl.jobs.stages import split_held_out
-from worldrl.rollout.specs import scene_digest
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.jobs.data import restyle
+from worldrl.jobs.data.restyle import RestyleSettings
+from worldrl.recipes.stages import split_held_out
+from worldrl.rollout.real.specs import scene_digest
 
 
 def settings_for(data, folder, **over):

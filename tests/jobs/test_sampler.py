@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from worldrl.core.errors import SettingError
-from worldrl.jobs.sampler import Sampler, sampled
-from worldrl.world_models.config import DynamicsConfig
+from worldrl.recipes.sampler import Sampler, sampled
+from worldrl.world_models.video.config import DynamicsConfig
 
 
 @pytest.mark.parametrize("kind", ["flow_transformer", "edm_unet"])

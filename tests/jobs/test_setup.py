@@ -6,15 +6,22 @@ from pathlib import Path
 
 import pytest
 
-import worldrl.jobs.setup as setup
-import worldrl.jobs.setup_build as setup_build
+import worldrl.jobs.environment.setup as setup
+import worldrl.jobs.environment.setup_build as setup_build
 from worldrl.cli import main
 from worldrl.core.errors import SettingError, WorkerEnvironmentError, WorkerError
-from worldrl.jobs.doctor import Failure, check_environment
-from worldrl.jobs.setup import SetupSettings
-from worldrl.policies.lerobot_release import RELEASES
-from worldrl.rollout.environments import LOCKS, RECORD, built_folder, environment_folder, find_environment, interpreter
-from worldrl.workers.libero_facts import PHYSICS, VERSION
+from worldrl.jobs.environment.doctor import Failure, check_environment
+from worldrl.jobs.environment.setup import SetupSettings
+from worldrl.policies.lerobot.release import RELEASES
+from worldrl.simulators.environments import (
+    LOCKS,
+    RECORD,
+    built_folder,
+    environment_folder,
+    find_environment,
+    interpreter,
+)
+from worldrl.workers.libero.facts import PHYSICS, VERSION
 
 (LIBERO,) = LOCKS["libero"]
 OLD, NEW = LOCKS["lerobot"]

@@ -5,16 +5,16 @@ from pathlib import Path
 
 import pytest
 
-import worldrl.jobs.setup_adopt as setup_adopt
+import worldrl.jobs.environment.setup_adopt as setup_adopt
 from worldrl.cli import main
 from worldrl.core.errors import SettingError, WorkerEnvironmentError
-from worldrl.jobs.benchmark import BenchmarkSettings
-from worldrl.jobs.benchmark import main as benchmark
-from worldrl.jobs.doctor import Failure, check_environment
-from worldrl.rollout.environments import environment_folder, find_environment
-from worldrl.rollout.suites import FAMILIES, crew_of, family_of, main_camera, suite_names
-from worldrl.workers import robotwin_facts
-from worldrl.workers.boot import load_file
+from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
+from worldrl.jobs.benchmark.benchmark import main as benchmark
+from worldrl.jobs.environment.doctor import Failure, check_environment
+from worldrl.rollout.suites.registry import FAMILIES, family_of, main_camera, suite_names, worker_config_of
+from worldrl.simulators.environments import environment_folder, find_environment
+from worldrl.workers.link.boot import load_file
+from worldrl.workers.robotwin import facts as robotwin_facts
 
 make_checkout = load_file("robotwin_double", Path(__file__).parents[1] / "workers" / "robotwin_double.py").make_checkout
 
@@ -60,7 +60,7 @@ def test_an_adopted_environment_is_found_and_its_checkout_watched(cache, monkeyp
     assert set(found["versions"]) == {"yaml", "numpy"}
     assert find_environment("robotwin").python == str(Path(sys.executable).absolute())
     assert "never run against the real one" in check_environment("robotwin")
-    crew = crew_of(
+    worker_config = worker_config_of(
         "robotwin_clean",
         cameras=("head",),
         image_size=0,
@@ -71,8 +71,13 @@ def test_an_adopted_environment_is_found_and_its_checkout_watched(cache, monkeyp
         restarts=2,
         recycle_after=50,
     )
-    assert crew.pool == {"workers": 2, "slots": 2, "restarts": 2, "recycle_after": 50}  # one environment per process
-    assert crew.launch.options["checkout"] == str(root)
+    assert worker_config.pool == {
+        "workers": 2,
+        "slots": 2,
+        "restarts": 2,
+        "recycle_after": 50,
+    }  # one environment per process
+    assert worker_config.launch.options["checkout"] == str(root)
     (root / robotwin_facts.NEEDED[0]).unlink()
     with pytest.raises(Failure, match=r"_base_task\.py"):
         check_environment("robotwin")

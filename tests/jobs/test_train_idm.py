@@ -8,22 +8,23 @@ import pytest
 import torch
 
 from worldrl.core.actions import TOOL_ACTIONS
-from worldrl.core.artefact import read_manifest
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.data.dataset import EpisodeDataset
+from worldrl.core.storage.artefact import read_manifest
+from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.report.words import percent
-from worldrl.jobs import idm_stages, train_idm
-from worldrl.jobs.idm_execution import executions
-from worldrl.jobs.idm_stages import through_codec
-from worldrl.jobs.train_idm import TrainIdmSettings
-from worldrl.rewards.foresight import FeaturePredictor, ForesightConfig
+from worldrl.jobs.motion import train_idm
+from worldrl.jobs.motion.idm_execution import executions
+from worldrl.jobs.motion.train_idm import TrainIdmSettings
+from worldrl.recipes.motion import idm_stages
+from worldrl.recipes.motion.idm_stages import through_codec
 from worldrl.rewards.grasp import GraspConfig, GraspDynamics
-from worldrl.rewards.idm_training import IdmTraining
-from worldrl.rewards.inverse_dynamics import IdmConfig, InverseDynamics
-from worldrl.world_models.codec import to_unit
-from worldrl.world_models.config import VideoWorldModelConfig
-from worldrl.world_models.extension import extended
+from worldrl.rewards.motion.foresight import FeaturePredictor, ForesightConfig
+from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.motion.training import IdmTraining
+from worldrl.world_models.video.codec import to_unit
+from worldrl.world_models.video.config import VideoWorldModelConfig
+from worldrl.world_models.video.extension import extended
 
 SIZES = {"width": 8, "blocks": 1, "keypoints": 2, "value_width": 2, "hidden": 8}
 GRASP_SIZES = {"width": 8, "blocks": 1, "keypoints": 2, "text_width": 8, "hidden": 8}

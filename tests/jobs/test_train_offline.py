@@ -14,28 +14,30 @@ import pytest
 import torch
 
 from worldrl import cli
-from worldrl.algorithms.offline import online_world, video_latents
-from worldrl.algorithms.offline.agent import Facts, load_agent, saved_algorithm
-from worldrl.algorithms.offline.latent_keypoints import KeypointTraining
 from worldrl.cli import COMMANDS
 from worldrl.core.errors import SettingError
-from worldrl.core.log import read_metrics
+from worldrl.core.storage.log import read_metrics
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
-from worldrl.jobs import offline_scores, offline_worlds
-from worldrl.jobs.offline_scores import interval_scores
-from worldrl.jobs.offline_settings import offline_agent, settings_for
-from worldrl.jobs.recurrent_offline import RecurrentConfig
-from worldrl.jobs.reproductions import offline_video
-from worldrl.jobs.reproductions.catalogue import CATALOGUE
-from worldrl.jobs.reproductions.pgd import GuidedSettings
-from worldrl.nn.chunk_basis import ChunkBasis
-from worldrl.nn.keypoints import KeypointEncoder
+from worldrl.methods.offline.agent import Facts, load_agent, saved_algorithm
+from worldrl.methods.offline.latent import video_latents
+from worldrl.methods.offline.latent.latent_keypoints import KeypointTraining
+from worldrl.methods.offline.online import online_world
+from worldrl.recipes.offline import scores as offline_scores
+from worldrl.recipes.offline import worlds as offline_worlds
+from worldrl.recipes.offline.recurrent import RecurrentConfig
+from worldrl.recipes.offline.scores import interval_scores
+from worldrl.recipes.offline.settings import offline_agent, settings_for
 from worldrl.registry import ALGORITHMS
-from worldrl.rollout.vector_episodes import dataset_environment
+from worldrl.reproductions.catalogue import CATALOGUE
+from worldrl.reproductions.offline_video import reproduction as offline_video
+from worldrl.reproductions.pgd.reproduction import GuidedSettings
+from worldrl.rollout.vector.episodes import dataset_environment
 from worldrl.settings import compose
 from worldrl.usage import describe
+from worldrl.world_models.latent.chunk_basis import ChunkBasis
+from worldrl.world_models.latent.keypoints import KeypointEncoder
 from worldrl.world_models.loading import open_world_model
-from worldrl.world_models.offline.terminations import RULES
+from worldrl.world_models.state.terminations import RULES
 
 OFFLINE = [name for name in ALGORITHMS.names() if name not in ("behaviour_cloning", "grpo")]
 
@@ -273,11 +275,11 @@ def test_settings_for_latents_are_those_that_were_measured(algorithm: str) -> No
         assert settings.training.batch_size == measured.batch
         assert settings.imagining == offline_video.imagining_of(measured)
     if algorithm == "neubay":
-        tapes = settings.recurrent
+        packed_rows = settings.recurrent
         rollouts = measured.starts // 2
-        assert (tapes.rows, tapes.rollouts) == (measured.batch, rollouts)
-        assert tapes.updates_per_step == measured.refresh / (rollouts * 8)  # PickRedCube's limit in chunks
-        assert tapes.kept == measured.generations * rollouts * 9
+        assert (packed_rows.rows, packed_rows.rollouts) == (measured.batch, rollouts)
+        assert packed_rows.updates_per_step == measured.refresh / (rollouts * 8)  # PickRedCube's limit in chunks
+        assert packed_rows.kept == measured.generations * rollouts * 9
 
 
 def test_guided_trajectories_feed_a_model_free_agent(run: Any, tmp_path: Path) -> None:

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.core.log import read_metrics
-from worldrl.core.stats import wilson
-from worldrl.jobs import vla_checks as checks
-from worldrl.jobs.train_vla import TrainVlaSettings, main
-from worldrl.jobs.unseen_episodes import open_unseen
-from worldrl.jobs.vla_settings import Evaluation, Practice
-from worldrl.policies.token_policy import TokenPolicy
-from worldrl.rewards.inverse_dynamics import InverseDynamics
-from worldrl.rollout.reset_store import ResetStore
+from worldrl.core.statistics.intervals import wilson
+from worldrl.core.storage.log import read_metrics
+from worldrl.jobs.vla import checks
+from worldrl.jobs.vla.settings import CollectionSettings, Evaluation
+from worldrl.jobs.vla.train_vla import TrainVlaSettings, main
+from worldrl.policies.token.policy import TokenPolicy
+from worldrl.recipes.world_model.unseen_episodes import open_unseen
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
+from worldrl.rollout.imagined.reset_store import ResetStore
 from worldrl.settings import compose
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.video.model import VideoWorldModel
 from worldrl_envs.bimanual.control import NAMES
 
 SCRIPT = Path(__file__).parent / "vla_script.py"
@@ -72,8 +72,8 @@ def test_the_whole_loop_from_another_directory(run_python, tmp_path):
         assert part["idm"]["bound"] > 0
         assert [row["column"] for row in part["idm"]["errors"]][:3] == ["command.x", "command.y", "command.z"]
         InverseDynamics.load(run / "stages" / f"round-{number}-4-idm" / "idm")
-    practised = [part["collection"]["success"].keys() for part in metrics["rounds"]]
-    assert [sorted(sources) for sources in practised] == [
+    aligned_plans = [part["collection"]["success"].keys() for part in metrics["rounds"]]
+    assert [sorted(sources) for sources in aligned_plans] == [
         ["blind_expert", "policy"],
         ["blind_expert", "imagined", "policy"],
     ]
@@ -97,16 +97,18 @@ def test_measured_hallucination_sets_the_share_of_rollouts_from_keyframes(monkey
         "improvement.self_training.rollouts": "32", "improvement.self_training.rows": "32", "improvement.self_training.group_size": "1",
         "improvement.starts_per_task": "2", "evaluation.episodes": "1", "evaluation.verify": "1",
     }  # fmt: skip
-    execute, dream_on = checks.imagined_outcome, checks.keyframe_dreams
-    midway, came_true, drawn = [], {}, []
+    execute, imagine_from_keyframes = checks.imagined_outcome, checks.keyframe_rollouts
+    midway, confirmed_by_execution, drawn = [], {}, []
 
-    def keyframe_dreams(*args, **kwargs):
-        midway.append(dream_on(*args, **kwargs))
+    def keyframe_rollouts(*args, **kwargs):
+        midway.append(imagine_from_keyframes(*args, **kwargs))
         return midway[-1]
 
-    def outcome(dreams, rule, ground):
-        kind = "keyframe" if any(dreams is known for known in midway) else "initial"
-        return execute(dreams, rule, ground) | {"precision": wilson(came_true[kind], 10)}
+    def outcome(policy_rollouts, rule, simulator_backend):
+        kind = "keyframe" if any(policy_rollouts is known for known in midway) else "initial"
+        return execute(policy_rollouts, rule, simulator_backend) | {
+            "precision": wilson(confirmed_by_execution[kind], 10)
+        }
 
     def sample(store, count, p_keyframe, *, generator):
         records = true_sample(store, count, p_keyframe, generator=generator)
@@ -115,12 +117,12 @@ def test_measured_hallucination_sets_the_share_of_rollouts_from_keyframes(monkey
         return records
 
     true_sample = ResetStore.sample
-    monkeypatch.setattr(checks, "keyframe_dreams", keyframe_dreams)
+    monkeypatch.setattr(checks, "keyframe_dreams", keyframe_rollouts)
     monkeypatch.setattr(checks, "imagined_outcome", outcome)
     monkeypatch.setattr(ResetStore, "sample", sample)
     # h₀ / (h₀ + h₁) of h₀ = 0.9 and h₁ = 0.1, then of the contrary.
     for initial, keyframe, expected in ((1, 9, 0.9), (9, 1, 0.1)):
-        came_true |= {"initial": initial, "keyframe": keyframe}
+        confirmed_by_execution |= {"initial": initial, "keyframe": keyframe}
         drawn.clear()
         metrics = main(compose("train-vla", TrainVlaSettings, given))
         (part,) = metrics["rounds"]
@@ -199,7 +201,7 @@ def test_impossible_settings_are_refused(over):
     with pytest.raises(SettingError, match=next(iter(over))):
         TrainVlaSettings(**over)
     with pytest.raises(SettingError, match=r"collection\.noise"):
-        Practice(noise=-1)
+        CollectionSettings(noise=-1)
     with pytest.raises(SettingError, match=r"evaluation\.verify"):
         Evaluation(verify=0)
 
@@ -222,7 +224,7 @@ def test_a_cloning_out_of_range_is_told_by_the_settings_own_name():
 
 
 def test_a_practice_of_which_nothing_is_held_out_is_refused_before_anything_is_recorded(tmp_path):
-    settings = TrainVlaSettings(run_dir=str(tmp_path / "run"), collection=Practice(1, 1, 0), held_out=0.2)
+    settings = TrainVlaSettings(run_dir=str(tmp_path / "run"), collection=CollectionSettings(1, 1, 0), held_out=0.2)
     with pytest.raises(SettingError, match=r"held_out: 0\.2 of 6 collected episodes is not one each"):
         main(settings)
     assert not (tmp_path / "run").exists()

@@ -4,19 +4,19 @@ import json
 
 import pytest
 
-import worldrl.rollout.suites as suites
+import worldrl.rollout.suites.registry as suites
 from worldrl.cli import main
 from worldrl.core.errors import SettingError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.jobs.arena import tasks_of
-from worldrl.jobs.benchmark import BenchmarkSettings
-from worldrl.jobs.collect import CollectSettings
-from worldrl.jobs.suite_arena import training_states
-from worldrl.jobs.vla_loop import check_held_out, check_policy_fits
-from worldrl.jobs.vla_settings import Evaluation, Practice, Scratch, TrainVlaSettings
-from worldrl.rollout.specs import spec_of
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
+from worldrl.jobs.data.collect import CollectSettings
+from worldrl.jobs.vla.external_suite import training_states
+from worldrl.jobs.vla.loop import check_held_out, check_policy_fits
+from worldrl.jobs.vla.settings import CollectionSettings, Evaluation, Scratch, TrainVlaSettings
+from worldrl.jobs.vla.training_suite import tasks_of
+from worldrl.rollout.real.specs import spec_of
 from worldrl.settings import compose
-from worldrl.workers import libero_facts
+from worldrl.workers.libero import facts as libero_facts
 
 SIZE = 16
 SMALL = (
@@ -48,9 +48,9 @@ def test_the_whole_loop_runs_in_a_foreign_suite_and_says_what_its_numbers_are(tm
     assert metrics["verify"]["same_actions_real"]["n"] == 1
     shown = states_in(run / "stages" / "01-demonstrations")
     assert all(success for _, _, success in shown)
-    practised = states_in(run / "stages" / "round-2-1-practice")
-    assert {source for source, _, _ in practised} == {"policy", "noisy_expert", "dream"}
-    begun = [state for _, state, _ in shown + practised]
+    aligned_plans = states_in(run / "stages" / "round-2-1-practice")
+    assert {source for source, _, _ in aligned_plans} == {"policy", "noisy_expert", "dream"}
+    begun = [state for _, state, _ in shown + aligned_plans]
     assert max(begun) < 48  # the last two are the evaluation's
     assert len({state for _, state, _ in shown}) == 3
     page = (run / "report.html").read_text()
@@ -100,10 +100,10 @@ def test_demonstrations_of_others_may_be_given(tmp_path, suite, libero_demo, pub
     ("over", "message"),
     [
         ({"demonstrations": 41}, "demonstrations: 41 episodes .* 40 initial states left beside the 10"),
-        ({"collection": Practice(41, 1, 0)}, r"collection\.policy_episodes"),
+        ({"collection": CollectionSettings(41, 1, 0)}, r"collection\.policy_episodes"),
         ({"scratch": Scratch(41)}, r"scratch\.expert_episodes"),
         ({"evaluation": Evaluation(episodes=50)}, r"evaluation\.episodes: .* stores 50"),
-        ({"rounds": 2, "collection": Practice(2, 41, 0)}, r"collection\.expert_episodes"),
+        ({"rounds": 2, "collection": CollectionSettings(2, 41, 0)}, r"collection\.expert_episodes"),
         ({"start": "bundled"}, "start: the bundled world model is of the embedded suite's robot"),
         ({"kind": "long"}, "kind: 'long' is of the embedded suite"),
         ({"tasks": ["reach_upp"]}, "did you mean 'reach_up'"),
@@ -113,7 +113,7 @@ def test_demonstrations_of_others_may_be_given(tmp_path, suite, libero_demo, pub
 def test_what_the_suite_cannot_give_is_refused_before_it_is_started(over, message, suite):
     fits = {
         "demonstrations": 2,
-        "collection": Practice(2, 2, 0),
+        "collection": CollectionSettings(2, 2, 0),
         "scratch": Scratch(2),
         "start": "scratch",
         "rounds": 1,
@@ -139,7 +139,7 @@ def test_the_preset_asks_for_no_more_than_a_suite_stores(name, suite):
 
 def test_without_names_all_tasks_are_meant(suite):
     settings = TrainVlaSettings(
-        suite="libero_goal", start="scratch", rounds=1, demonstrations=45, scratch=Scratch(45), collection=Practice(45, 99, 0),
+        suite="libero_goal", start="scratch", rounds=1, demonstrations=45, scratch=Scratch(45), collection=CollectionSettings(45, 99, 0),
         evaluation=Evaluation(5),
     )  # fmt: skip
     assert tasks_of(settings) == ("reach_right", "reach_up")
@@ -153,7 +153,7 @@ def test_tasks_that_the_expert_does_not_play_are_refused_where_it_is_asked_to(su
         "start": "scratch",
         "rounds": 1,
         "evaluation": Evaluation(10),
-        "collection": Practice(2, 0, 0),
+        "collection": CollectionSettings(2, 0, 0),
     }
     with pytest.raises(SettingError, match=r"demonstrations: .* does not play reach_up; .*tasks=\[reach_right\]"):
         tasks_of(TrainVlaSettings(demonstrations=2, scratch=Scratch(2), **fits))

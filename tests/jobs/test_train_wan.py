@@ -10,20 +10,20 @@ import torch
 from worldrl.cli import main
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_streams
-from worldrl.jobs import imagine, train_world_model
-from worldrl.jobs.imagine import ImagineSettings
-from worldrl.jobs.stages import learn_world_model
-from worldrl.jobs.train_vla import TrainVlaSettings
-from worldrl.jobs.train_world_model import TrainWorldModelSettings
-from worldrl.jobs.vla_stages import backbone
-from worldrl.jobs.wan_settings import WanSettings
-from worldrl.jobs.world_model_start import SCRATCH, check_wan_start, starting_world_model
+from worldrl.jobs.vla.stages import backbone
+from worldrl.jobs.vla.train_vla import TrainVlaSettings
+from worldrl.jobs.world_model import imagine, train_world_model
+from worldrl.jobs.world_model.imagine import ImagineSettings
+from worldrl.jobs.world_model.train_world_model import TrainWorldModelSettings
+from worldrl.recipes.stages import learn_world_model
+from worldrl.recipes.world_model.start import SCRATCH, check_wan_start, starting_world_model
 from worldrl.settings import compose
-from worldrl.world_models.config import VideoWorldModelConfig
-from worldrl.world_models.training_config import WorldModelTraining
-from worldrl.world_models.wan import WanWorldModel
-from worldrl.world_models.wan_config import WanConfig
-from worldrl.world_models.wan_training import WanTraining
+from worldrl.world_models.video.config import VideoWorldModelConfig
+from worldrl.world_models.video.training_config import WorldModelTraining
+from worldrl.world_models.wan.config import WanConfig
+from worldrl.world_models.wan.model import WanWorldModel
+from worldrl.recipes.world_model.wan_settings import WanSettings
+from worldrl.world_models.wan.training import WanTraining
 
 pytest.importorskip("diffusers")
 pytest.importorskip("peft")
@@ -65,7 +65,7 @@ def test_a_run_leaves_a_model_that_other_jobs_take(make_settings, tmp_path, push
     again = train_world_model.main(make_settings(store_dtype="bfloat16"))  # finds everything finished
     assert again == metrics
     env = gymnasium.make_vec(
-        "worldrl.rollout.registration:worldrl/Imagined-v0",
+        "worldrl.rollout.imagined.registration:worldrl/Imagined-v0",
         num_envs=2,
         vectorization_mode="vector_entry_point",
         world_model=folder,
@@ -105,7 +105,7 @@ def test_a_jury_is_trained_saved_and_heard(make_settings, wan_base, wan_config, 
         torch.equal(value, fresh[name]) for name, value in model.outcome.state_dict().items() if "weight" in name
     )
     _, imagined = model.imagine(model.start([wan_record()]), torch.zeros(1, 4, 7), generators=row_streams(0, ("x",), 1))
-    assert imagined.doubt.max() > 0
+    assert imagined.uncertainty.max() > 0
     untrained = WanSettings(str(wan_base), wan_config(ensemble_size=1), WanTraining(**(small | {"outcome_steps": 0})))
     with pytest.raises(SettingError, match="members would stay untrained"):
         train_world_model.main(make_settings(wan=untrained, run_dir=str(tmp_path / "other")))

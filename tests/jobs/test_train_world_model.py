@@ -7,24 +7,24 @@ import pytest
 import torch
 
 from worldrl.core.errors import ArtefactError, GateError, SettingError
-from worldrl.core.learned import Learned
-from worldrl.core.log import MetricLog
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.evaluation.gates import GateThresholds
-from worldrl.jobs import imagine, train_world_model
-from worldrl.jobs.imagine import ImagineSettings
-from worldrl.jobs.sampler import Sampler
-from worldrl.jobs.stages import calibrate, split_held_out
-from worldrl.jobs.train_world_model import TrainWorldModelSettings
-from worldrl.jobs.unseen_episodes import refuse_seen
-from worldrl.jobs.world_model_lineage import learned_from
-from worldrl.jobs.world_model_start import check_start, starting_world_model
-from worldrl.rollout.specs import EpisodeSpec
+from worldrl.core.storage.learned import Learned
+from worldrl.core.storage.log import MetricLog
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.evaluation.world_model.gates import GateThresholds
+from worldrl.jobs.world_model import imagine, train_world_model
+from worldrl.jobs.world_model.imagine import ImagineSettings
+from worldrl.jobs.world_model.train_world_model import TrainWorldModelSettings
+from worldrl.recipes.sampler import Sampler
+from worldrl.recipes.stages import calibrate, split_held_out
+from worldrl.recipes.world_model.lineage import learned_from
+from worldrl.recipes.world_model.start import check_start, starting_world_model
+from worldrl.recipes.world_model.unseen_episodes import refuse_seen
+from worldrl.rollout.real.specs import EpisodeSpec
 from worldrl.settings import compose
-from worldrl.world_models.config import DynamicsKind, VideoWorldModelConfig
-from worldrl.world_models.training_config import WorldModelTraining
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.video.config import DynamicsKind, VideoWorldModelConfig
+from worldrl.world_models.video.model import VideoWorldModel
+from worldrl.world_models.video.training_config import WorldModelTraining
 
 SMALL = {"codec_steps": 3, "codec_batch": 4, "steps": 4, "batch": 2, "warmup": 1, "dtype": "float32", "unroll": 2}
 
@@ -99,8 +99,10 @@ def test_the_other_backend_trains_is_saved_loads_and_dreams(push_dataset, tmp_pa
     model = VideoWorldModel.load(folder)
     assert (model.config.dynamics.kind, model.codec.latent_shape) == (DynamicsKind.edm_unet, (3, 16, 16))
     settings = {"data": str(push_dataset), "episodes": 2, "steps": 8}
-    dreams = imagine.main(ImagineSettings(run_dir=str(tmp_path / "dreams"), world_model=str(folder), **settings))
-    assert 0 < dreams["closed_loop.psnr@8"] < 100
+    policy_rollouts = imagine.main(
+        ImagineSettings(run_dir=str(tmp_path / "dreams"), world_model=str(folder), **settings)
+    )
+    assert 0 < policy_rollouts["closed_loop.psnr@8"] < 100
 
 
 def test_weights_of_the_other_backend_are_refused(make_settings, world_model, tmp_path):
@@ -263,18 +265,18 @@ def test_calibration_sets_the_models_own_threshold(make_world_model, push_simula
     before = model.config.outcome.threshold
     assert calibrate(model, [], target_precision=0.9, seed=0).threshold == before
 
-    class Judge(push_simulator):
+    class RolloutFilter(push_simulator):
         config = model.config
 
     steps = np.array([episode.success for episode in push_episodes])
     assert steps.any()
     model.config.outcome.debounce = 1
-    assert calibrate(Judge(certainty=0.8), push_episodes, target_precision=0.9, seed=0).threshold == 0.5
+    assert calibrate(RolloutFilter(certainty=0.8), push_episodes, target_precision=0.9, seed=0).threshold == 0.5
     assert model.config.outcome.threshold == 0.5
-    rule = calibrate(Judge(certainty=0.8, doubt=0.7), push_episodes, target_precision=0.99, seed=0)
+    rule = calibrate(RolloutFilter(certainty=0.8, uncertainty=0.7), push_episodes, target_precision=0.99, seed=0)
     assert rule.threshold == pytest.approx(0.8)  # 0.7 would believe every failure
     # A head that says the same of everything leaves no choice; the gates refuse it.
-    same = calibrate(Judge(doubt=0.9), push_episodes, target_precision=0.99, seed=0)
+    same = calibrate(RolloutFilter(uncertainty=0.9), push_episodes, target_precision=0.99, seed=0)
     assert same.threshold == pytest.approx(0.9)
 
 
@@ -287,7 +289,7 @@ def test_impossible_settings_are_refused(make_settings, over):
 
 
 def test_the_log_is_where_a_finished_trainings_numbers_come_from(make_settings, tmp_path):
-    from worldrl.jobs.stages import last_numbers
+    from worldrl.recipes.stages import last_numbers
 
     train_world_model.main(make_settings())
     with MetricLog(tmp_path / "run", tensorboard=False) as log:

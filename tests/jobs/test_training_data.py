@@ -10,20 +10,20 @@ import torch
 
 from worldrl.cli import USER_ERROR, main
 from worldrl.core.errors import SettingError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.evaluation.world_model import replay, static_error
-from worldrl.jobs import train_world_model
-from worldrl.jobs.train_world_model import TrainWorldModelSettings
-from worldrl.jobs.training_data import offers, require_image_size
-from worldrl.jobs.vla_settings import TrainVlaSettings
-from worldrl.jobs.vla_stages import check_events
-from worldrl.jobs.wan_settings import WanSettings
-from worldrl.policies.token_policy import TokenPolicyConfig
-from worldrl.rollout.reset_store import record_at
-from worldrl.world_models.config import VideoWorldModelConfig
-from worldrl.world_models.training_config import WorldModelTraining
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.evaluation.world_model.rollout_error import replay, static_error
+from worldrl.jobs.vla.settings import TrainVlaSettings
+from worldrl.jobs.vla.stages import check_events
+from worldrl.jobs.world_model import train_world_model
+from worldrl.jobs.world_model.train_world_model import TrainWorldModelSettings
+from worldrl.policies.token.policy import TokenPolicyConfig
+from worldrl.recipes.training_data import offers, require_image_size
+from worldrl.rollout.imagined.reset_store import record_at
+from worldrl.world_models.video.config import VideoWorldModelConfig
+from worldrl.world_models.video.model import VideoWorldModel
+from worldrl.world_models.video.training_config import WorldModelTraining
+from worldrl.recipes.world_model.wan_settings import WanSettings
 
 SMALL = WorldModelTraining(
     codec_steps=1, codec_batch=4, steps=1, batch=2, warmup=1, dtype="float32", unroll=2, outcome_steps=0

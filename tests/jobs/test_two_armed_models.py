@@ -8,28 +8,22 @@ import numpy as np
 import pytest
 import torch
 
-from worldrl.core.artefact import read_manifest
 from worldrl.core.errors import ProtocolError, SettingError
-from worldrl.core.learned import Learned
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.evaluation.protocol import EvalProtocol, embedded_protocol
-from worldrl.jobs import (
-    align_world_model,
-    compare,
-    evaluate,
-    evaluate_world_model,
-    imagine,
-    train_idm,
-    train_policy,
-    train_world_model,
-)
-from worldrl.jobs.compare import CompareSettings
-from worldrl.jobs.planned_execution import practised_states
-from worldrl.policies.token_policy import TokenPolicy
+from worldrl.core.storage.artefact import read_manifest
+from worldrl.core.storage.learned import Learned
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.evaluation.policy.protocol import EvalProtocol, embedded_protocol
+from worldrl.jobs.benchmark import compare
+from worldrl.jobs.benchmark.compare import CompareSettings
+from worldrl.jobs.motion import align_world_model, train_idm
+from worldrl.jobs.policy import evaluate, train_policy
+from worldrl.jobs.world_model import evaluate_world_model, imagine, train_world_model
+from worldrl.policies.token.policy import TokenPolicy
+from worldrl.recipes.motion.planned_execution import plan_states
 from worldrl.rewards.execution_critic import execution_reward
 from worldrl.settings import compose
-from worldrl.world_models.pose_map import JointPoseMap
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.video.model import VideoWorldModel
+from worldrl.world_models.video.pose_map import JointPoseMap
 from worldrl_envs.bimanual.control import NAMES
 
 TASK = "BimanualOpenDrawer"
@@ -172,11 +166,11 @@ def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
     settings = compose("align-world-model", align_world_model.AlignWorldModelSettings, given)
     with pytest.raises(SettingError, match="all 2 plans failed"):
         align_world_model.main(settings)
-    practise, asked = align_world_model.practise, []
+    collect_plans, asked = align_world_model.collect_plans, []
 
     def lucky(planning, chunks, count, **given):
         asked.append((chunks, count))
-        tried = practise(planning, chunks, count, **given)
+        tried = collect_plans(planning, chunks, count, **given)
         return replace(tried, success=np.array([True, False]))
 
     monkeypatch.setattr(align_world_model, "practise", lucky)
@@ -199,7 +193,7 @@ def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
     manifest, learned = (read(Path(folder) / "aligned/world_model") for read in (read_manifest, Learned.read))
     made_from = {Path(entry["path"]).name for entry in manifest["parents"]}
     assert made_from == {Path(two_armed_data).name, Path(world).name, "idm", "critic"}
-    states = practised_states(["BimanualOpenDrawer"], 2, settings.seed)
+    states = plan_states(["BimanualOpenDrawer"], 2, settings.seed)
     assert states.episodes <= learned.episodes
     assert Learned.read(reader / "idm").datasets <= learned.datasets
     assert kept.critic.config.distance_penalty == 1

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from worldrl.cli import USER_ERROR, main
-from worldrl.core.artefact import write_artefact
 from worldrl.core.embodiment import Embodiment
-from worldrl.core.run import RunDirectory
-from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.core.storage.artefact import write_artefact
+from worldrl.core.storage.run import RunDirectory
+from worldrl.data.lerobot.writer import LeRobotWriter
 
 DATASET = "restyle by=image data=d"
 MODEL = "evaluate preset=tiny policy=m"

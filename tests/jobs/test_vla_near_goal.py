@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.jobs import collect, vla_near_goal
-from worldrl.jobs.collect import CollectSettings
-from worldrl.jobs.vla_near_goal import check_near_goal, near_failures
-from worldrl.jobs.vla_settings import Practice, TrainVlaSettings
-from worldrl.rollout.near_goal import nearest_to_goal
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.jobs.data import collect
+from worldrl.jobs.data.collect import CollectSettings
+from worldrl.jobs.vla import near_goal as vla_near_goal
+from worldrl.jobs.vla.near_goal import check_near_goal, near_failures
+from worldrl.jobs.vla.settings import CollectionSettings, TrainVlaSettings
+from worldrl.rollout.real.goal_distance import nearest_to_goal
 
 
 @pytest.fixture(scope="module")
@@ -75,17 +76,17 @@ def test_the_nearest_share_of_each_tasks_failures_of_the_policy_is_repeated(monk
         episode(50, task="OpenDrawer"),
         episode(40, task="OpenDrawer"),
     ]
-    found = near_failures(Practice(near_goal_share=0.4, near_goal_weight=3), [*picks, *others])
+    found = near_failures(CollectionSettings(near_goal_share=0.4, near_goal_weight=3), [*picks, *others])
     assert Counter(e.number for e in found.repeats) == {3: 2, 4: 2, 40: 2}
     assert found.told == {
         "PickRedCube": {"failures": 5, "near": 2, "within_m": 0.04},
         "OpenDrawer": {"failures": 2, "near": 1, "within_m": 0.4},
     }
-    assert near_failures(Practice(), picks) == vla_near_goal.NearGoal([], {})
+    assert near_failures(CollectionSettings(), picks) == vla_near_goal.NearGoal([], {})
 
 
 def test_the_rooms_that_do_not_measure_distances_are_refused():
-    near = Practice(near_goal_share=0.3)
+    near = CollectionSettings(near_goal_share=0.3)
     check_near_goal(TrainVlaSettings(collection=near), ["PickRedCube"])
     check_near_goal(TrainVlaSettings(suite="libero_goal"), ["turn_on_the_stove"])
     for suite, tasks in (("libero_goal", ["turn_on_the_stove"]), ("embedded", ["BimanualLiftPot"])):
@@ -93,4 +94,4 @@ def test_the_rooms_that_do_not_measure_distances_are_refused():
             check_near_goal(TrainVlaSettings(collection=near, suite=suite), tasks)
     for name, value in {"share": 1.5, "weight": 1}.items():
         with pytest.raises(SettingError, match=f"collection.near_goal_{name}"):
-            Practice(**{f"near_goal_{name}": value})
+            CollectionSettings(**{f"near_goal_{name}": value})

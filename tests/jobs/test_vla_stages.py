@@ -7,32 +7,35 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from worldrl.algorithms.improve import Improvement
-from worldrl.core.artefact import artefact_hash, read_manifest
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.jsonfile import read_json
-from worldrl.core.learned import Learned
-from worldrl.core.log import MetricLog
 from worldrl.core.rng import initial_weights
-from worldrl.core.stats import wilson
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.jobs import arena, collect, restyle, train_vla, vla_stages
-from worldrl.jobs.arena import EmbeddedArena
-from worldrl.jobs.collect import CollectSettings
-from worldrl.jobs.opening import open_run
-from worldrl.jobs.restyle import RestyleSettings
-from worldrl.jobs.vla_checks import confirmed_line
-from worldrl.jobs.vla_loop import Loop, check_policy_fits, practice_split
-from worldrl.jobs.vla_near_goal import NearGoal
-from worldrl.jobs.vla_settings import Practice, TrainVlaSettings
-from worldrl.jobs.vla_stages import supervised_policy
-from worldrl.jobs.world_model_lineage import learned_from
+from worldrl.core.statistics.intervals import wilson
+from worldrl.core.storage.artefact import artefact_hash, read_manifest
+from worldrl.core.storage.jsonfile import read_json
+from worldrl.core.storage.learned import Learned
+from worldrl.core.storage.log import MetricLog
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.jobs.data import collect, restyle
+from worldrl.jobs.data.collect import CollectSettings
+from worldrl.jobs.data.restyle import RestyleSettings
+from worldrl.jobs.vla import stages as vla_stages
+from worldrl.jobs.vla import train_vla
+from worldrl.jobs.vla import training_suite as training_suite
+from worldrl.jobs.vla.checks import confirmed_line
+from worldrl.jobs.vla.loop import Loop, check_policy_fits, collection_split
+from worldrl.jobs.vla.near_goal import NearGoal
+from worldrl.jobs.vla.settings import CollectionSettings, TrainVlaSettings
+from worldrl.jobs.vla.stages import supervised_policy
+from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite
+from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.statistics import PolicyStatistics
-from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.recipes.run import open_run
+from worldrl.recipes.world_model.lineage import learned_from
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout import starts
-from worldrl.rollout.specs import motion_key
-from worldrl.workers.boot import load_file
+from worldrl.rollout.imagined import starts
+from worldrl.rollout.real.specs import motion_key
+from worldrl.workers.link.boot import load_file
 
 fake = load_file("fake_network", Path(__file__).parents[1] / "policies" / "fake_network.py")
 SIZES = {"image_size": 16, "width": 8, "blocks": 1, "keypoints": 4, "text_width": 8, "hidden": 16}
@@ -54,7 +57,8 @@ def take(run_dir: Path, folder: Path, **sizes):
     )
     with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
         return supervised_policy(
-            Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",))), Path("unused")
+            Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",))),
+            Path("unused"),
         )
 
 
@@ -84,9 +88,9 @@ def test_an_algorithm_that_a_policy_cannot_learn_by_is_refused_before_anything_i
 def test_workers_of_the_embedded_suite_may_be_silent_as_long_as_the_settings_say(tmp_path, monkeypatch):
     """A worker that loads a policy of half a billion weights says nothing meanwhile."""
     patience = []
-    monkeypatch.setattr(arena, "collect_dataset", lambda *_, timeout_s, **__: patience.append(timeout_s) or [])
-    monkeypatch.setattr(arena, "evaluate_policy", lambda *_, timeout_s, **__: patience.append(timeout_s))
-    suite = EmbeddedArena(TrainVlaSettings(timeout_s=7.0), ("PickRedCube",))
+    monkeypatch.setattr(training_suite, "collect_dataset", lambda *_, timeout_s, **__: patience.append(timeout_s) or [])
+    monkeypatch.setattr(training_suite, "evaluate_policy", lambda *_, timeout_s, **__: patience.append(timeout_s))
+    suite = EmbeddedTrainingSuite(TrainVlaSettings(timeout_s=7.0), ("PickRedCube",))
     suite.record(tmp_path, [])
     suite.evaluate(tmp_path, out=tmp_path, videos=0, on_recording=lambda episode: None)
     assert patience == [7.0, 7.0]
@@ -95,13 +99,15 @@ def test_workers_of_the_embedded_suite_may_be_silent_as_long_as_the_settings_say
 def test_one_domain_is_recorded_dreamt_of_and_measured(tmp_path, monkeypatch):
     """Demonstrations and practice, the dreams' initial states, their check in the simulator, and both evaluations."""
     settings, seen = TrainVlaSettings(kind="bimanual", domain="randomised", start="scratch"), []
-    suite = EmbeddedArena(settings, arena.tasks_of(settings))
-    monkeypatch.setattr(arena, "collect_dataset", lambda *_, env_options, **__: seen.append(env_options.domain) or [])
+    suite = EmbeddedTrainingSuite(settings, training_suite.tasks_of(settings))
+    monkeypatch.setattr(
+        training_suite, "collect_dataset", lambda *_, env_options, **__: seen.append(env_options.domain) or []
+    )
     for name in ("simulator_starts", "replay_in_simulator"):
         monkeypatch.setattr(starts, name, lambda *_, domain="clean", **__: seen.append(domain))
     suite.record(tmp_path, [])
-    suite.ground.starts(suite.tasks, 1, seed=0, memory_frames=1, image_size=16)
-    suite.ground.replay(suite.tasks[0], [(0, 0)], [])
+    suite.simulator_backend.starts(suite.tasks, 1, seed=0, memory_frames=1, image_size=16)
+    suite.simulator_backend.replay(suite.tasks[0], [(0, 0)], [])
     assert [*seen, suite.protocol.domain] == ["randomised"] * 4
     for over, words in (
         ({"domain": "dark"}, "domain"),
@@ -111,7 +117,7 @@ def test_one_domain_is_recorded_dreamt_of_and_measured(tmp_path, monkeypatch):
         with pytest.raises(SettingError, match=words):
             TrainVlaSettings(**over)
     with pytest.raises(SettingError, match="domain: randomised is of bimanual tasks"):
-        arena.tasks_of(TrainVlaSettings(domain="randomised"))
+        training_suite.tasks_of(TrainVlaSettings(domain="randomised"))
 
 
 def test_demonstrations_of_another_domain_are_refused(tmp_path):
@@ -119,14 +125,14 @@ def test_demonstrations_of_another_domain_are_refused(tmp_path):
     records = [SimpleNamespace(meta=meta, source="expert", success=True) for meta in ({}, {"domain": "randomised"})]
 
     def given(settings, *rows):
-        suite = EmbeddedArena(settings, ("BimanualLiftPot",))
+        suite = EmbeddedTrainingSuite(settings, ("BimanualLiftPot",))
         data = SimpleNamespace(
             embodiment=suite.embodiment,
             image_size=(64, 64),
             records=[records[k] for k in rows],
             tasks=lambda: suite.tasks,
         )
-        loop = SimpleNamespace(settings=settings, arena=suite, tasks=suite.tasks)
+        loop = SimpleNamespace(settings=settings, training_suite=suite, tasks=suite.tasks)
         return vla_stages.given_demonstrations(loop, data)
 
     clean, drawn = (
@@ -197,7 +203,7 @@ def test_a_rounds_world_model_remembers_demonstrations_practice_and_its_weights(
         monkeypatch.setattr(vla_stages, name, lambda *_, value=value, **__: value)
     settings = TrainVlaSettings(run_dir=str(tmp_path / "run"), dtype="float32")
     with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
         folder = vla_stages.world_model(loop, 1, push_dataset, [practice], Path("p"), tmp_path / "before")
     assert Learned.read(folder) == before | learned_from(
         [EpisodeDataset.open(push_dataset), EpisodeDataset.open(practice)]
@@ -245,9 +251,9 @@ def learn(monkeypatch, run_dir, recorded, model, **over):
     )
     settings = TrainVlaSettings(run_dir=str(run_dir), dtype="float32", start="scratch", held_out=0.5, workers=1, **over)
     with open_run("train-vla", settings) as run, MetricLog(run.path) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
         folder = vla_stages.world_model(loop, 1, recorded[0], [recorded[1]], Path("p"), None)
-        _, calibration, gates = practice_split(loop, [recorded[1]])
+        _, calibration, gates = collection_split(loop, [recorded[1]])
     return seen, folder, [*calibration, *gates]
 
 
@@ -283,13 +289,13 @@ def test_the_world_model_learns_from_near_failures_more_often_and_says_which(
 
     monkeypatch.setattr(vla_stages, "near_failures", near)
     seen, folder, held_out = learn(
-        monkeypatch, tmp_path / "run", recorded, make_world_model(), collection=Practice(near_goal_share=0.5)
+        monkeypatch, tmp_path / "run", recorded, make_world_model(), collection=CollectionSettings(near_goal_share=0.5)
     )
-    ((share, practised),) = asked
+    ((share, aligned_plans),) = asked
     assert share == 0.5
-    assert not {motion_key(episode) for episode in practised} & {motion_key(episode) for episode in held_out}
-    often = [sum(other is episode for other in seen) for episode in practised]
-    assert often == [3, *[1] * (len(practised) - 1)]
+    assert not {motion_key(episode) for episode in aligned_plans} & {motion_key(episode) for episode in held_out}
+    often = [sum(other is episode for other in seen) for episode in aligned_plans]
+    assert often == [3, *[1] * (len(aligned_plans) - 1)]
     assert read_json(folder.parent / "stage.json")["summary"]["near_goal"] == {"PickRedCube": {"near": 1}}
 
 

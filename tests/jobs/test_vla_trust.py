@@ -5,35 +5,35 @@ from dataclasses import replace
 import pytest
 import torch
 
-from worldrl.algorithms.behaviour_cloning import BehaviourCloning
-from worldrl.algorithms.grasp_trust import GraspTrust
-from worldrl.algorithms.grpo import GrpoConfig
-from worldrl.algorithms.imagination import imagined_env
-from worldrl.algorithms.improve import ALGORITHMS, Improvement, improve
-from worldrl.algorithms.motion_trust import MotionTrust
-from worldrl.algorithms.self_training import SelfTraining
-from worldrl.algorithms.trust import Trust
-from worldrl.core.artefact import read_manifest
 from worldrl.core.errors import SettingError
-from worldrl.core.learned import Learned
-from worldrl.core.log import MetricLog, read_metrics
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.jobs import vla_trust
-from worldrl.jobs.arena import EmbeddedArena
-from worldrl.jobs.idm_stages import learn_grasp
-from worldrl.jobs.opening import open_run
-from worldrl.jobs.vla_loop import Loop, load
-from worldrl.jobs.vla_settings import TrainVlaSettings
-from worldrl.jobs.vla_trust import round_judge
-from worldrl.jobs.world_model_lineage import learned_from
+from worldrl.core.storage.artefact import read_manifest
+from worldrl.core.storage.learned import Learned
+from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.jobs.vla import filtering as vla_trust
+from worldrl.jobs.vla.filtering import round_filter
+from worldrl.jobs.vla.loop import Loop, load
+from worldrl.jobs.vla.settings import TrainVlaSettings
+from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite
+from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning
+from worldrl.methods.rl.filtered_cloning import FilteredCloning
+from worldrl.methods.rl.filtering import Trust
+from worldrl.methods.rl.grasp_uncertainty import GraspUncertainty
+from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.methods.rl.imagination import imagined_env
+from worldrl.methods.rl.improve import ALGORITHMS, Improvement, improve
+from worldrl.methods.rl.motion_uncertainty import MotionUncertainty
 from worldrl.policies.samples import make_samples
-from worldrl.policies.token_policy import TokenPolicyConfig
+from worldrl.policies.token.policy import TokenPolicyConfig
+from worldrl.recipes.motion.idm_stages import learn_grasp
+from worldrl.recipes.run import open_run
+from worldrl.recipes.world_model.lineage import learned_from
 from worldrl.rewards.grasp import GraspConfig, closing_of
-from worldrl.rewards.idm_training import IdmTraining
-from worldrl.rewards.inverse_dynamics import IdmConfig
+from worldrl.rewards.motion.inverse_dynamics import IdmConfig
+from worldrl.rewards.motion.training import IdmTraining
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.reset_store import ResetStore
+from worldrl.rollout.imagined.reset_store import ResetStore
 
 IDM = {
     "model": IdmConfig(width=8, blocks=1, keypoints=2, hidden=8),
@@ -45,7 +45,7 @@ GRASP = GraspConfig(width=8, blocks=1, keypoints=2, text_width=8, hidden=8, step
 
 
 def settings_in(folder, **trust):
-    improvement = Improvement(trust=Trust(idm=MotionTrust(**IDM), grasp=GraspTrust(model=GRASP), **trust))
+    improvement = Improvement(trust=Trust(idm=MotionUncertainty(**IDM), grasp=GraspUncertainty(model=GRASP), **trust))
     policy = TokenPolicyConfig(image_size=16, chunk_length=4)
     return TrainVlaSettings(run_dir=str(folder), policy=policy, improvement=improvement, held_out=0.5)
 
@@ -53,22 +53,22 @@ def settings_in(folder, **trust):
 def test_it_is_off_by_default(push_dataset, world_model, tmp_path):
     settings = settings_in(tmp_path)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
-        assert round_judge(loop, 1, world_model, push_dataset, [push_dataset]) is None
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
+        assert round_filter(loop, 1, world_model, push_dataset, [push_dataset]) is None
         assert not (tmp_path / "stages" / "round-1-4-idm").exists()
 
 
 def test_one_juror_cannot_disagree(push_dataset, world_model, tmp_path):
     settings = settings_in(tmp_path, confidence_score="member_agreement", limit=0.1)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
         with pytest.raises(SettingError, match="has 1 member"):
-            round_judge(loop, 1, world_model, push_dataset, [push_dataset])
+            round_filter(loop, 1, world_model, push_dataset, [push_dataset])
 
 
 def test_a_held_out_share_without_a_closing_is_reported_on_in_no_line(push_dataset, world_model, tmp_path, monkeypatch):
     """It only measures errors: a weak policy that has none there loses a number, not the run."""
-    split = vla_trust.practice_split
+    split = vla_trust.collection_split
 
     def without(loop, practices):
         training, calibrating, held_out = split(loop, practices)
@@ -77,8 +77,8 @@ def test_a_held_out_share_without_a_closing_is_reported_on_in_no_line(push_datas
     monkeypatch.setattr(vla_trust, "practice_split", without)
     settings = settings_in(tmp_path, confidence_score="grasp_agreement")
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
-        assert round_judge(loop, 1, world_model, push_dataset, [push_dataset]).reader.bound > 0
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
+        assert round_filter(loop, 1, world_model, push_dataset, [push_dataset]).reader.bound > 0
         assert run.stage("round-1-4-grasp").summary["errors"] is None
     grasp = tmp_path / "stages/round-1-4-grasp/grasp"
     dataset = EpisodeDataset.open(push_dataset)
@@ -103,11 +103,11 @@ def test_the_grasp_is_learned_from_demonstrations_too(push_dataset, world_model,
     monkeypatch.setattr(vla_trust, "learn_grasp", spied)
     settings = settings_in(tmp_path, confidence_score="grasp_agreement")
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
-        round_judge(loop, 1, world_model, demos, [push_dataset])
-        practised, calibrating, _ = vla_trust.practice_split(loop, [push_dataset])
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
+        round_filter(loop, 1, world_model, demos, [push_dataset])
+        aligned_plans, calibrating, _ = vla_trust.collection_split(loop, [push_dataset])
     # What measures its error and bound is the practice alone: dreams are of its hands.
-    assert seen == {"learned": closings(load(demos)) + closings(practised), "kept": closings(calibrating)}
+    assert seen == {"learned": closings(load(demos)) + closings(aligned_plans), "kept": closings(calibrating)}
     assert closings(load(demos)) > 0
     assert Learned.read(tmp_path / "stages/round-1-4-grasp/grasp") == learned_from(
         [EpisodeDataset.open(demos), dataset]
@@ -126,10 +126,10 @@ def test_a_learned_judge_weighs_what_is_imagined(
 ):
     settings = settings_in(tmp_path, confidence_score=sign)
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
-        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedArena(settings, ("PickRedCube",)))
-        judge = round_judge(loop, 1, world_model, push_dataset, [push_dataset])
+        loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))
+        judge = round_filter(loop, 1, world_model, push_dataset, [push_dataset])
         assert judge.reader.bound > 0
-        found = round_judge(loop, 1, world_model, push_dataset, [push_dataset])  # learned once
+        found = round_filter(loop, 1, world_model, push_dataset, [push_dataset])  # learned once
         heads = [getattr(one.reader, part).head[0].weight for one in (judge, found)]
         assert torch.equal(*heads)
         assert (tmp_path / "stages" / f"round-1-4-{part}" / part).is_dir()
@@ -139,7 +139,7 @@ def test_a_learned_judge_weighs_what_is_imagined(
         config = Improvement(
             algorithm,
             grpo=GrpoConfig(iterations=1, groups=2, group_size=2, minibatch=8),
-            self_training=SelfTraining(rollouts=4, rows=4, cloning=cloning),
+            self_training=FilteredCloning(rollouts=4, rows=4, cloning=cloning),
         )
         history = improve(
             tiny_policy(),

@@ -19,12 +19,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import worldrl.algorithms.imagination
-import worldrl.core.fit
+import worldrl.core.training.fit
+import worldrl.methods.rl.imagination
 from worldrl.cli import main
-from worldrl.core.run import RunDirectory, Stage
-from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.rollout import imagine
+from worldrl.core.storage.run import RunDirectory, Stage
+from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.rollout.imagined import env as imagine
 
 
 def die() -> None:
@@ -73,7 +73,7 @@ def arm(moment: str) -> None:
             before(LeRobotWriter, "add_episode", lambda call, *_: call == int(number))
         case ["step", name, number]:
             before(
-                worldrl.core.fit,
+                worldrl.core.training.fit,
                 "_train_step",
                 lambda _, state, loss, step, *rest: (state.name, step) == (name, int(number)),
             )
@@ -83,7 +83,7 @@ def arm(moment: str) -> None:
             after_finish(stage)
         case ["batch", number]:
             # The first call measures imagined success before the improvement, only in a session that gets that far.
-            before(worldrl.algorithms.imagination, "imagine_rollouts", lambda call, *_: call == int(number) + 2)
+            before(worldrl.methods.rl.imagination, "imagine_rollouts", lambda call, *_: call == int(number) + 2)
         case ["result"]:
             before(RunDirectory, "write_result", lambda *_: True)
         case _:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from worldrl.core.errors import WorkerEnvironmentError
-from worldrl.rollout.lerobot_worker import OFFLINE, lerobot_python
+from worldrl.policies.lerobot.worker import OFFLINE, lerobot_python
 
 
 @pytest.fixture(scope="session")

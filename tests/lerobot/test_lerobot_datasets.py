@@ -13,9 +13,9 @@ import pytest
 
 from worldrl.cli import main
 from worldrl.core.errors import WorkerEnvironmentError
-from worldrl.data.dataset import EpisodeDataset, assumed
-from worldrl.data.libero_robot import libero_embodiment
-from worldrl.rollout.lerobot_worker import OFFLINE, lerobot_python
+from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
+from worldrl.data.lerobot.external.libero_robot import libero_embodiment
+from worldrl.policies.lerobot.worker import OFFLINE, lerobot_python
 
 pytestmark = pytest.mark.lerobot
 CODED = 12

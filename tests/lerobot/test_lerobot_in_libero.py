@@ -15,12 +15,12 @@ import pytest
 
 from worldrl.cli import main
 from worldrl.core.errors import WorkerEnvironmentError
-from worldrl.rollout.environments import find_environment
-from worldrl.rollout.lerobot_worker import LerobotWorker
-from worldrl.rollout.libero import libero_launch
-from worldrl.rollout.policy_folder import policy_facts
-from worldrl.workers import libero_facts
-from worldrl.workers.libero_states import load_suite
+from worldrl.policies.lerobot.worker import LerobotWorker
+from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.suites.libero import libero_launch
+from worldrl.simulators.environments import find_environment
+from worldrl.workers.libero import facts as libero_facts
+from worldrl.workers.libero.states import load_suite
 
 pytestmark = [pytest.mark.lerobot, pytest.mark.libero]
 TASK, SIZE, L = "put_the_bowl_on_the_plate", 64, 4

@@ -15,28 +15,28 @@ import numpy as np
 import pytest
 import torch
 
-from worldrl.algorithms.grpo import GrpoConfig, grpo_update
-from worldrl.algorithms.imagination import imagine_batch, imagined_env
-from worldrl.algorithms.lerobot_tuning import FineTuning, fine_tune
 from worldrl.cli import main
 from worldrl.core.errors import WorkerError
 from worldrl.core.rng import row_streams
 from worldrl.core.types import PolicyObs
-from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.evaluation.policy.result import EvalResult
 from worldrl.evaluation.report.store import load_report_data
-from worldrl.evaluation.result import EvalResult
-from worldrl.jobs.serve_policy import ServePolicySettings, open_server
+from worldrl.jobs.policy.serve_policy import ServePolicySettings, open_server
+from worldrl.methods.imitation.lerobot_tuning import FineTuning, fine_tune
+from worldrl.methods.rl.grpo import GrpoConfig, grpo_update
+from worldrl.methods.rl.imagination import imagine_batch, imagined_env
 from worldrl.policies.exploration import Exploration
-from worldrl.policies.one_step import unpack_trace
+from worldrl.policies.lerobot.one_step import unpack_trace
+from worldrl.policies.lerobot.policy import LerobotPolicy
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.lerobot_policy import LerobotPolicy
-from worldrl.rollout.policy_folder import policy_facts
-from worldrl.rollout.reset_store import ResetStore
-from worldrl.rollout.robotwin import TARGET
-from worldrl.rollout.rows import Row, stack_obs
-from worldrl.rollout.simulator import Launch
-from worldrl.rollout.specs import EpisodeSpec
-from worldrl.workers.boot import load_file
+from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.imagined.reset_store import ResetStore
+from worldrl.rollout.real.rows import Row, stack_obs
+from worldrl.rollout.real.specs import EpisodeSpec
+from worldrl.rollout.suites.robotwin import TARGET
+from worldrl.simulators.process import Launch
+from worldrl.workers.link.boot import load_file
 
 pytestmark = pytest.mark.lerobot
 SENTENCES = ["pick up the red cube", "put the green cylinder on the red cube"]
@@ -50,7 +50,7 @@ def load(folder, kind):
     """Start a policy's worker; that of a π0 is told to make it of tiny parts."""
     with pytest.MonkeyPatch.context() as patch:
         if kind == "pi0":
-            patch.setattr("worldrl.rollout.lerobot_worker.TARGET", TINY_PI0)
+            patch.setattr("worldrl.policies.lerobot.worker.TARGET", TINY_PI0)
         return LerobotPolicy.load(folder, "cpu")
 
 
@@ -84,7 +84,7 @@ def test_without_exploration_it_is_lerobots_own_pipeline(published, serve, kind,
     policy, (obs, given) = serve(kind), observe(published, kind)
     noise = torch.from_numpy(given["noise"])
     both = torch.stack([noise, torch.zeros_like(noise)], dim=1)
-    monkeypatch.setattr("worldrl.rollout.lerobot_policy.row_noise", lambda generators, shape: both)
+    monkeypatch.setattr("worldrl.policies.lerobot.policy.row_noise", lambda generators, shape: both)
     chunk = policy.act(obs, generators=row_streams(0, ["a"], 2), temperature=0.0)
     expected = torch.from_numpy(given["action"])[:, :L].clamp(-1, 1)
     torch.testing.assert_close(chunk.action, expected, rtol=1e-4, atol=1e-5)
@@ -108,7 +108,7 @@ def test_an_episode_of_a_policy_that_looks_back_is_lerobots_own(published, serve
         if step % L == 0:
             noise = torch.from_numpy(given["noise"][step // L])
             both = torch.stack([noise, torch.zeros_like(noise)], dim=1)
-            monkeypatch.setattr("worldrl.rollout.lerobot_policy.row_noise", lambda generators, shape, both=both: both)
+            monkeypatch.setattr("worldrl.policies.lerobot.policy.row_noise", lambda generators, shape, both=both: both)
             chunk = policy.act(stack_obs(rows, "cpu"), generators=row_streams(0, ["a"], 2), temperature=0.0)
         np.testing.assert_allclose(chunk.action[:, step % L].numpy(), expected[step], rtol=1e-3, atol=1e-4)
     assert np.abs(expected).min() < 1  # not all of it at the range's end
@@ -137,7 +137,7 @@ def test_benchmark_plays_a_two_armed_act_on_the_double_of_robotwin(published, tm
         drawn = {"suite": suite, "cameras": list(cameras), "image_size": image_size}
         return Launch(suite, sys.executable, TARGET, {**options, **drawn})
 
-    monkeypatch.setattr("worldrl.rollout.suites.robotwin_launch", launch)
+    monkeypatch.setattr("worldrl.rollout.suites.registry.robotwin_launch", launch)
     tokens = ["suite=robotwin_clean", "episodes=1", "workers=1", "envs=1", "failures=1"]
     assert main(["benchmark", f"policy={published / 'robotwin'}", *tokens, f"run_dir={tmp_path / 'run'}"]) == 0
     result = EvalResult.load(tmp_path / "run")

@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load_file
 
 from worldrl.cli import main
-from worldrl.rollout.policy_folder import policy_facts
+from worldrl.rollout.agents.policy_folder import policy_facts
 
 pytestmark = pytest.mark.lerobot
 SMALL = (

@@ -43,9 +43,9 @@ def shrink():
 
 
 def serve_tiny(**options):
-    """What the worker is told to make in place of ``worldrl.policies.lerobot_service:Lerobot``."""
-    from worldrl.policies.lerobot_network import import_lerobot
-    from worldrl.policies.lerobot_service import Lerobot
+    """What the worker is told to make in place of ``worldrl.policies.lerobot.service:Lerobot``."""
+    from worldrl.policies.lerobot.network import import_lerobot
+    from worldrl.policies.lerobot.service import Lerobot
 
     import_lerobot()
     shrink()

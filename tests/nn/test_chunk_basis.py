@@ -1,4 +1,4 @@
-"""Unit under test: ``worldrl.nn.chunk_basis``."""
+"""Unit under test: ``worldrl.world_models.latent.chunk_basis``."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import stream
-from worldrl.nn.chunk_basis import REACH_SHARE, ChunkBasis
+from worldrl.world_models.latent.chunk_basis import REACH_SHARE, ChunkBasis
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import torch
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import initial_weights, stream
-from worldrl.nn.keypoints import KeypointEncoder
+from worldrl.world_models.latent.keypoints import KeypointEncoder
 
 SHAPE, REST = (3, 4, 6), 5
 

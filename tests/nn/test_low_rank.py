@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from worldrl.core.errors import SettingError
-from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights
+from worldrl.core.training.optimizer import adamw
 from worldrl.nn.blocks import Block
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 

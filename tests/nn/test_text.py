@@ -10,7 +10,7 @@ from torch import nn
 
 from worldrl.core.errors import SettingError
 from worldrl.core.instructions import MAX_WORDS, words
-from worldrl.nn.text import InstructionEncoder, sentence_pieces, unique_sentences, word_pieces
+from worldrl.nn.text import InstructionEncoder, sentence_pieces, unique_instructions, word_pieces
 
 VERBS = ["pick up", "lift", "grab", "raise", "take"]
 OBJECTS = ["red cube", "blue cube", "green ball"]
@@ -72,7 +72,7 @@ def test_encoding_does_not_depend_on_the_other_sentences():
 
 
 def test_repeated_sentences_are_encoded_once_and_all_receive_gradient():
-    assert unique_sentences(["b", "a", "b"]) == (["b", "a"], [0, 1, 0])
+    assert unique_instructions(["b", "a", "b"]) == (["b", "a"], [0, 1, 0])
     encoder = InstructionEncoder(32)
     rows = []
     encoder.norm.register_forward_hook(lambda module, inputs, output: rows.append(len(output)))

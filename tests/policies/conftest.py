@@ -7,7 +7,7 @@ import torch
 from worldrl.core.rng import stream
 from worldrl.core.types import Episode, PolicyObs
 from worldrl.policies.statistics import PolicyStatistics
-from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 
 SENTENCES = ("pick up the red cube", "lift the blue block", "put red on blue", "push the green ball", "wait")
 

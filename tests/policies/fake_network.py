@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 from worldrl.diffusion.flow import sigma_grid
 from worldrl.diffusion.sde import flow_grpo_scale, sde_mean, sde_std
-from worldrl.policies.lerobot_folder import read_lerobot_folder
-from worldrl.policies.lerobot_service import Service
-from worldrl.policies.one_step import trace_log_prob  # noqa: F401  (tests take it from here)
+from worldrl.policies.lerobot.folder import read_lerobot_folder
+from worldrl.policies.lerobot.one_step import trace_log_prob  # noqa: F401  (tests take it from here)
+from worldrl.policies.lerobot.service import Service
 
 HORIZON, PADDED, EXECUTED, ACTION, STEPS, ETA = 6, 8, 4, 7, 4, 0.5
 STATISTICS = {"action.mean": torch.full((ACTION,), 0.05), "action.std": torch.full((ACTION,), 0.2)}

@@ -5,15 +5,15 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_streams
-from worldrl.core.types import Habit
+from worldrl.core.types import CorrelatedNoise
 from worldrl.policies.exploration import Exploration, uniform_draws
 
 ROWS = 4000
 
 
 def draws(share, steps=3):
-    habit = Exploration(noise_correlation=share).habit(row_streams(0, ["habit"], ROWS), 7)
-    return uniform_draws(row_streams(0, ["own"], ROWS), steps, 7, habit)
+    correlated_noise = Exploration(noise_correlation=share).correlated_noise(row_streams(0, ["habit"], ROWS), 7)
+    return uniform_draws(row_streams(0, ["own"], ROWS), steps, 7, correlated_noise)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
@@ -39,11 +39,11 @@ def test_all_of_it_lasting_means_the_same_draw_at_every_step():
 
 
 def test_a_row_keeps_its_habit_when_others_leave():
-    habit = Exploration().habit(row_streams(0, ["habit"], 5), 7)
+    correlated_noise = Exploration().correlated_noise(row_streams(0, ["habit"], 5), 7)
     index = torch.tensor([3, 1])
-    part = uniform_draws([row_streams(1, ["own"], 5)[i] for i in index], 2, 7, habit.select(index))
-    assert torch.equal(part, uniform_draws(row_streams(1, ["own"], 5), 2, 7, habit)[index])
-    far = Habit(torch.full((1, 7), 40.0), 0.5)  # off the end of any table of the normal distribution
+    part = uniform_draws([row_streams(1, ["own"], 5)[i] for i in index], 2, 7, correlated_noise.select(index))
+    assert torch.equal(part, uniform_draws(row_streams(1, ["own"], 5), 2, 7, correlated_noise)[index])
+    far = CorrelatedNoise(torch.full((1, 7), 40.0), 0.5)  # off the end of any table of the normal distribution
     assert uniform_draws(row_streams(0, ["own"], 1), 2, 7, far).max() < 1
 
 

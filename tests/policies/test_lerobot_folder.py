@@ -12,18 +12,18 @@ from types import SimpleNamespace
 import pytest
 from safetensors.torch import save_file
 
-import worldrl.policies.lerobot_network as network
-import worldrl.policies.lerobot_release as release
-import worldrl.rollout.lerobot_policy as client
+import worldrl.policies.lerobot.network as network
+import worldrl.policies.lerobot.policy as client
+import worldrl.policies.lerobot.release as release
 from worldrl.cli import main
 from worldrl.core.actions import TOOL_ACTIONS, joint_targets
 from worldrl.core.errors import ArtefactError, SettingError, WorkerEnvironmentError
-from worldrl.policies.lerobot_folder import read_lerobot_folder
-from worldrl.policies.lerobot_inputs import match_inputs, require_fit
-from worldrl.rollout.lerobot_worker import lerobot_python
-from worldrl.rollout.policy_folder import policy_facts, policy_parent, require_policy_fits
-from worldrl.rollout.suites import drawn_size, require_suite_fits, suite_spec
-from worldrl.workers.boot import load_file
+from worldrl.policies.lerobot.folder import read_lerobot_folder
+from worldrl.policies.lerobot.inputs import match_inputs, require_fit
+from worldrl.policies.lerobot.worker import lerobot_python
+from worldrl.rollout.agents.policy_folder import policy_facts, policy_parent, require_policy_fits
+from worldrl.rollout.suites.registry import drawn_size, require_suite_fits, suite_spec
+from worldrl.workers.link.boot import load_file
 
 fake = load_file("fake_network", Path(__file__).parent / "fake_network.py")
 TWO_ARMS = joint_targets(tuple(f"joint{n}" for n in range(14)), (-1.0,) * 14, (1.0,) * 14)

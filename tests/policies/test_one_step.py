@@ -8,8 +8,9 @@ from torch.distributions import Normal
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.policies.lerobot_release import served_release
-from worldrl.policies.lerobot_samplers import (
+from worldrl.policies.lerobot.one_step import draw_chunk, pack_trace, trace_log_prob, unpack_trace
+from worldrl.policies.lerobot.release import served_release
+from worldrl.policies.lerobot.samplers import (
     DiffusionSampler,
     FlowSampler,
     RegressionSampler,
@@ -18,7 +19,6 @@ from worldrl.policies.lerobot_samplers import (
     encode_pi0,
     encode_smolvla,
 )
-from worldrl.policies.one_step import draw_chunk, pack_trace, trace_log_prob, unpack_trace
 
 ALPHA = torch.linspace(0.99, 0.02, 20)
 

@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
-from worldrl.core.artefact import write_artefact
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.rng import row_streams, stream
+from worldrl.core.storage.artefact import write_artefact
 from worldrl.core.types import PolicyObs
 from worldrl.policies.observation import ObservationError
-from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig, inverse_cdf
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig, inverse_cdf
 
 
 def pick(obs: PolicyObs, rows: list[int]) -> PolicyObs:

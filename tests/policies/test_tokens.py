@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from worldrl.core.rng import stream
-from worldrl.policies import tokens
+from worldrl.policies.token import tokens
 
 LOW = torch.tensor([-1.0, -0.5, -0.03, 0.2, -1.0])
 HIGH = torch.tensor([1.0, 0.7, 0.04, 0.2, 1.0])

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from worldrl.core.errors import SettingError
-from worldrl.rewards.broken_limits import clear_of_limits, within_limits
-from worldrl.rewards.executability import violation_rate
-from worldrl.rewards.limits import JointLimits
 from worldrl.rewards.mixing import group_normalised
+from worldrl.rewards.motion.broken_limits import clear_of_limits, within_limits
+from worldrl.rewards.motion.executability import violation_rate
+from worldrl.rewards.motion.limits import JointLimits
 
 DT = 0.1
 LIMITS = JointLimits(

@@ -7,8 +7,8 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.rewards.basis import REAL_SHARE, MotionBasis, measure_basis
-from worldrl.rewards.executability import (
+from worldrl.rewards.motion.basis import REAL_SHARE, MotionBasis, measure_basis
+from worldrl.rewards.motion.executability import (
     PUBLISHED,
     Constants,
     executability,
@@ -20,8 +20,8 @@ from worldrl.rewards.executability import (
     refit,
     violation_rate,
 )
-from worldrl.rewards.limits import JointLimits, piper_bimanual
-from worldrl.rewards.motion import (
+from worldrl.rewards.motion.limits import JointLimits, piper_bimanual
+from worldrl.rewards.motion.moving import (
     block_speed,
     motion,
     motion_content,

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.core.stats import auroc
+from worldrl.core.statistics.intervals import auroc
 from worldrl.core.types import ImaginedVideos
 from worldrl.rewards import execution_critic
-from worldrl.rewards.decoded import DecodedReward
 from worldrl.rewards.execution_critic import (
     ExecutionConfig,
     ExecutionCritic,
@@ -21,8 +20,9 @@ from worldrl.rewards.execution_critic import (
     held_to,
     pessimistic,
 )
-from worldrl.rewards.inverse_dynamics import Decoded, read_once
-from worldrl.rewards.several import SeveralRewards
+from worldrl.rewards.motion.decoded import DecodedReward
+from worldrl.rewards.motion.inverse_dynamics import Decoded, read_once
+from worldrl.rewards.motion.terms import RewardTerms
 
 SMALL = ExecutionConfig(members=3, hidden=32, text_width=4, steps=400, batch=32, learning_rate=5e-3)
 SENTENCES = ("open the drawer", "lift the pot")
@@ -194,7 +194,7 @@ def test_several_rewards_of_one_reader_decode_a_video_once():
     parts = [way, ExecutionReward(reader, critic)]
     apart = [part.score(ImaginedVideos(frames, videos.latent, 0.2, list(SENTENCES))) for part in parts]
     reader.calls = 0
-    assert torch.equal(SeveralRewards(parts).score(videos), torch.cat(apart, dim=1))
+    assert torch.equal(RewardTerms(parts).score(videos), torch.cat(apart, dim=1))
     assert torch.equal(read_once(reader, videos), Reader().decode(frames).mean)
     assert reader.calls == 1
     assert torch.equal(read_once(reader, replace(videos, frames=frames // 2)), Reader().decode(frames // 2).mean)

@@ -7,7 +7,7 @@ import torch
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import stream
-from worldrl.rewards.foresight import FeaturePredictor, ForesightConfig, fit_foresight, physical_foresight
+from worldrl.rewards.motion.foresight import FeaturePredictor, ForesightConfig, fit_foresight, physical_foresight
 
 
 def test_the_worst_windows_get_the_weight():

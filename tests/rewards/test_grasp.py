@@ -15,10 +15,10 @@ from worldrl.rewards.grasp import (
     GraspDynamics,
     closing_of,
     fit_grasp,
+    instructions_that_close,
     measure_deviation,
     position_names,
     positions,
-    sentences_that_close,
 )
 
 SMALL = {"width": 8, "blocks": 1, "keypoints": 2, "text_width": 8, "hidden": 8}
@@ -61,10 +61,10 @@ def test_what_the_datas_successes_do_says_whether_a_closing_is_needed(push_episo
     said = picks[0].instruction
     lost = closing(push_episode, 10, told=[-1, -1, -1, -1], won=None)
     held_before = closing(push_episode, 11, told=[1, 1, 1, 1], won=3)
-    assert sentences_that_close([*picks, lost, held_before]) == (said,)
-    assert sentences_that_close(picks[1:]) == ()
+    assert instructions_that_close([*picks, lost, held_before]) == (said,)
+    assert instructions_that_close(picks[1:]) == ()
     pushed = closing(push_episode, 12, told=[-1, -1, -1, -1], won=3)
-    assert sentences_that_close([*picks, pushed]) == ()
+    assert instructions_that_close([*picks, pushed]) == ()
     other = [replace(episode, instruction="push it", command=pushed.command) for episode in picks]
     assert Closings.of([*picks, *other], camera="scene").closes == (said,)
 
@@ -99,10 +99,10 @@ def test_it_learns_where_the_named_object_is():
     guess = kept.told.var(dim=0).mean().sqrt()
     # Without the instruction, half of the answers would be the other square's: 0.7 of a guess at best.
     assert grasp.deviation < 0.45 * guess
-    surprised = grasp.surprise(kept.frame, kept.instruction, torch.nn.functional.pad(kept.told, (0, 4)))
+    surprised = grasp.normalised_error(kept.frame, kept.instruction, torch.nn.functional.pad(kept.told, (0, 4)))
     assert surprised.mean() == pytest.approx(1)
     other = [GREEN if one == RED else RED for one in kept.instruction]
-    assert grasp.surprise(kept.frame, other, torch.nn.functional.pad(kept.told, (0, 4))).median() > 3
+    assert grasp.normalised_error(kept.frame, other, torch.nn.functional.pad(kept.told, (0, 4))).median() > 3
 
 
 def test_surprise_is_the_square_error_in_deviations(monkeypatch):
@@ -111,7 +111,7 @@ def test_surprise_is_the_square_error_in_deviations(monkeypatch):
     grasp.deviation.fill_(0.5)
     monkeypatch.setattr(grasp, "read", lambda frame, instruction: torch.tensor([[1.0, 2.0, 3.0]]))
     command = torch.tensor([[2.0, 2.0, 7.0, 9.0, 9.0, 9.0, 1.0]])
-    found = grasp.surprise(torch.zeros(1, 16, 16, 3, dtype=torch.uint8), [RED], command)
+    found = grasp.normalised_error(torch.zeros(1, 16, 16, 3, dtype=torch.uint8), [RED], command)
     assert found.tolist() == pytest.approx([(1 + 0 + 16) / 3 / 0.25])
 
 

@@ -7,9 +7,9 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.rewards.acceptance import acceptance, blurred, spoilt
 from worldrl.rewards.mixing import group_normalised, mix
-from worldrl.rewards.similarity import action_similarity, surprise
+from worldrl.rewards.motion.acceptance import acceptance, blurred, spoilt
+from worldrl.rewards.motion.similarity import action_similarity, normalised_error
 
 # --- command against picture ----------------------------------------------------------------------------------------
 
@@ -24,8 +24,8 @@ def test_surprise_is_one_on_honest_frames():
     deviation = 0.1 + torch.rand(50, 20, 3, generator=stream(0, "deviation"))
     true = torch.randn(50, 20, 3, generator=stream(0, "true"))
     read = true + deviation * torch.randn(50, 20, 3, generator=stream(0, "error"))
-    assert surprise(read, deviation, true).mean().item() == pytest.approx(1, abs=0.05)
-    assert surprise(read, deviation, true + 1).mean() > 5
+    assert normalised_error(read, deviation, true).mean().item() == pytest.approx(1, abs=0.05)
+    assert normalised_error(read, deviation, true + 1).mean() > 5
 
 
 # --- mixture --------------------------------------------------------------------------------------------------------

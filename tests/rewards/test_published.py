@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from worldrl.core.errors import SettingError
-from worldrl.rewards import decoded
-from worldrl.rewards.basis import measure_basis
-from worldrl.rewards.columns import Column
-from worldrl.rewards.limits import JointLimits
-from worldrl.rewards.published import fits_published, published_executability
+from worldrl.rewards.motion import decoded
+from worldrl.rewards.motion.basis import measure_basis
+from worldrl.rewards.motion.limits import JointLimits
+from worldrl.rewards.motion.published import fits_published, published_executability
+from worldrl.rewards.motion.readout import Column
 
 DT, FRAMES = 0.1, 12
 NAMES = [f"{arm}_{part}" for arm in ("left", "right") for part in (*(f"joint{k}" for k in range(1, 7)), "gripper")]

@@ -7,7 +7,7 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.types import ImaginedVideos
 from worldrl.rewards.mixing import group_deviation, mean_of_terms, mix
-from worldrl.rewards.several import SeveralRewards, chosen_terms, weights_of
+from worldrl.rewards.motion.terms import RewardTerms, chosen_terms, weights_of
 
 VIDEOS = ImaginedVideos(torch.zeros(2, 3, 8, 8, 3, dtype=torch.uint8), torch.zeros(2, 2, 1, 1, 1), 0.1, ["a", "b"])
 
@@ -21,11 +21,11 @@ class Fixed:
 
 
 def test_terms_stand_side_by_side_in_the_order_of_the_rewards():
-    reward = SeveralRewards([Fixed(still=3.0, quick=1.0), Fixed(success=0.5)])
+    reward = RewardTerms([Fixed(still=3.0, quick=1.0), Fixed(success=0.5)])
     assert reward.names == ("still", "quick", "success")
     assert reward.score(VIDEOS).tolist() == [[3.0, 1.0, 0.5]] * 2
     with pytest.raises(SettingError, match=r"two of them have a term 'still'; name the terms wanted"):
-        SeveralRewards([Fixed(still=1.0), Fixed(still=2.0)])
+        RewardTerms([Fixed(still=1.0), Fixed(still=2.0)])
 
 
 def test_weights_go_to_the_terms_that_are_named():

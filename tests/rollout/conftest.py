@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from worldrl.policies.statistics import PolicyStatistics
-from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
-from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 
 
 @pytest.fixture

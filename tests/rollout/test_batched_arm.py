@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from worldrl.rollout.batched_arm import BatchedArm, turned
+from worldrl.rollout.suites.batched_arm import BatchedArm, turned
 from worldrl_envs.control import PANDA
 from worldrl_envs.kinematics import HOME_QPOS, ArmKinematics
 

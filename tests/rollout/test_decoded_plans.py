@@ -10,14 +10,14 @@ import torch
 from worldrl.core.actions import TOOL_ACTIONS, joint_targets
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
-from worldrl.rewards.columns import Column
-from worldrl.rewards.inverse_dynamics import Decoded
-from worldrl.rollout import starts
-from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.decoded_plans import check_targets, commanded, decoded, execute_recorded, joint_path
-from worldrl.rollout.embedded import embedded_options
-from worldrl.rollout.real import rollout_episodes
-from worldrl.rollout.specs import EpisodeSpec
+from worldrl.rewards.motion.inverse_dynamics import Decoded
+from worldrl.rewards.motion.readout import Column
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.imagined import starts
+from worldrl.rollout.imagined.decoded_plans import check_targets, commanded, decoded, execute_recorded, joint_path
+from worldrl.rollout.real.embedded import embedded_options
+from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.specs import EpisodeSpec
 
 PAIR = joint_targets(("joint1", "gripper"), (-1.0, 0.0), (1.0, 1.0))
 COLUMNS = (Column("command", 0, "joint1"), Column("command", 1, "gripper"))

@@ -4,12 +4,12 @@ import os
 
 import pytest
 
-import worldrl.rollout.drawing as drawing
+import worldrl.simulators.renderer as drawing
 import worldrl_envs
 from worldrl.core.errors import WorkerEnvironmentError
-from worldrl.rollout import pool
-from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.real import rollout_episodes
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.real import pool
+from worldrl.rollout.real.rollouts import rollout_episodes
 
 
 @pytest.fixture

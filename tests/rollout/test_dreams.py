@@ -9,10 +9,18 @@ from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.types import Chunk, Episode
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.actors import DreamActor, ExpertActor
-from worldrl.rollout.dreams import Dreams, came_true, dream, dream_on, dream_rows, execute, join_dreams
-from worldrl.rollout.real import rollout_episodes
-from worldrl.rollout.specs import EnvOptions, EpisodeSpec, spec_of
+from worldrl.rollout.agents.actors import ExpertActor, ImaginedPlanActor
+from worldrl.rollout.imagined.policy_rollouts import (
+    PolicyRollouts,
+    confirmed_by_execution,
+    execute,
+    imagine_from_keyframes,
+    imagine_policy,
+    imagine_policy_rows,
+    join_rollouts,
+)
+from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
 
 TASK, SEED = "PickRedCube", 7
 
@@ -21,7 +29,7 @@ def make_dreams(action, probability=None, **over):
     rows = len(action)
     probability = np.zeros((rows, 4), np.float32) if probability is None else np.asarray(probability, np.float32)
     fields = {"task": (TASK,) * rows, "index": np.arange(rows), "seed": np.full(rows, SEED), "frame_stride": 2} | over
-    return Dreams(action=np.asarray(action, np.float32), probability=probability, **fields)
+    return PolicyRollouts(action=np.asarray(action, np.float32), probability=probability, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +42,7 @@ def expert_episodes() -> list[Episode]:
 
 
 @pytest.fixture(scope="module")
-def expert_dreams(expert_episodes) -> Dreams:
+def expert_dreams(expert_episodes) -> PolicyRollouts:
     """Dreams in which the policy did what the expert did; the shorter one waits at its end."""
     length = max(map(len, expert_episodes))
     action = np.zeros((2, length, 7), np.float32)
@@ -52,7 +60,7 @@ class Drift:
     def __init__(self):
         self.shown = []
 
-    def act(self, obs, *, generators, temperature=1.0, habit=None):
+    def act(self, obs, *, generators, temperature=1.0, correlated_noise=None):
         self.shown.append(obs)
         action = torch.zeros(len(obs.instruction), 4, 7)
         action[:, :, 0] = 0.5
@@ -62,7 +70,7 @@ class Drift:
 
 def test_executed_dreams_are_real_episodes_of_the_same_actions(expert_dreams, expert_episodes, tmp_path):
     expert_dreams.save(tmp_path / "dreams.npz")
-    actor = DreamActor(str(tmp_path / "dreams.npz"))
+    actor = ImaginedPlanActor(str(tmp_path / "dreams.npz"))
     options = EnvOptions(image_size=16)
     executed = list(rollout_episodes(expert_dreams.specs("dream"), actor=actor, env_options=options, workers=0))
     for episode, expert in zip(executed, expert_episodes, strict=True):
@@ -81,25 +89,27 @@ def test_a_dream_that_is_over_holds_still(tmp_path, expert_episodes):
     make_dreams(approach, np.zeros((1, 3))).save(tmp_path / "dreams.npz")
     specs = [EpisodeSpec(TASK, 0, SEED)]
     options = EnvOptions(image_size=16, max_steps={TASK: 12})
-    (episode,) = rollout_episodes(specs, actor=DreamActor(str(tmp_path / "dreams.npz")), env_options=options, workers=0)
+    (episode,) = rollout_episodes(
+        specs, actor=ImaginedPlanActor(str(tmp_path / "dreams.npz")), env_options=options, workers=0
+    )
     assert isinstance(episode, Episode)
     np.testing.assert_array_equal(episode.action[:6], approach[0])
     assert (episode.action[6:] == [0, 0, 0, 0, 0, 0, approach[0, -1, 6]]).all()
 
 
 def test_saved_dreams_come_back_and_anything_else_is_an_error(tmp_path):
-    dreams = make_dreams(np.random.default_rng(0).uniform(-1, 1, (3, 8, 7)), np.eye(3, 4))
-    dreams.save(tmp_path / "dreams.npz")
-    again = Dreams.load(tmp_path / "dreams.npz")
-    assert (again.task, again.frame_stride) == (dreams.task, dreams.frame_stride)
+    policy_rollouts = make_dreams(np.random.default_rng(0).uniform(-1, 1, (3, 8, 7)), np.eye(3, 4))
+    policy_rollouts.save(tmp_path / "dreams.npz")
+    again = PolicyRollouts.load(tmp_path / "dreams.npz")
+    assert (again.task, again.frame_stride) == (policy_rollouts.task, policy_rollouts.frame_stride)
     for name in ("index", "seed", "action", "probability"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(dreams, name))
+        np.testing.assert_array_equal(getattr(again, name), getattr(policy_rollouts, name))
     (tmp_path / "cut.npz").write_bytes((tmp_path / "dreams.npz").read_bytes()[:-40])
     (tmp_path / "text.npz").write_text("no dreams")
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     for name in ("cut", "text", "other", "missing"):
         with pytest.raises(ArtefactError, match=rf"{name}\.npz: cannot be read as imagined rollouts"):
-            Dreams.load(tmp_path / f"{name}.npz")
+            PolicyRollouts.load(tmp_path / f"{name}.npz")
 
 
 def test_imagined_success_is_the_debounced_one():
@@ -110,13 +120,13 @@ def test_imagined_success_is_the_debounced_one():
 def test_a_dream_comes_true_in_time_or_not():
     imagined = np.array([20, 20, 20, -1, -1])
     real = np.array([28, 29, -1, 60, -1])
-    assert came_true(imagined, real).tolist() == [True, False, False, True, False]
+    assert confirmed_by_execution(imagined, real).tolist() == [True, False, False, True, False]
 
 
 def test_dreams_run_to_the_horizon_and_rows_do_not_depend_on_their_neighbours(scripted_world, make_record):
     policy = Drift()
     starts = [make_record(number) for number in range(3)]
-    action, probability = dream_rows(
+    action, probability = imagine_policy_rows(
         scripted_world, policy, starts, 12, seed=3, exploration=Exploration(noise_correlation=0.0)
     )
     assert action.shape == (3, 12, 7)
@@ -124,41 +134,45 @@ def test_dreams_run_to_the_horizon_and_rows_do_not_depend_on_their_neighbours(sc
     assert probability.shape == (3, frames)
     assert len(policy.shown) == 3
     assert not torch.equal(policy.shown[1].image, policy.shown[0].image)  # it acts on the model's pictures
-    alone, _ = dream_rows(
+    alone, _ = imagine_policy_rows(
         scripted_world, Drift(), starts[:1], 12, seed=3, exploration=Exploration(noise_correlation=0.0)
     )
     np.testing.assert_array_equal(alone[0], action[0])
-    other, _ = dream_rows(scripted_world, Drift(), starts, 12, seed=4, exploration=Exploration(noise_correlation=0.0))
+    other, _ = imagine_policy_rows(
+        scripted_world, Drift(), starts, 12, seed=4, exploration=Exploration(noise_correlation=0.0)
+    )
     assert not np.array_equal(other, action)
 
 
 def test_beyond_a_tasks_horizon_a_dream_is_over(scripted_world):
     horizon = {"PickRedCube": 6, "PickYellowBrick": 8}
-    dreams = dream(
+    policy_rollouts = imagine_policy(
         scripted_world, Drift(), list(horizon), 2, seed=1, horizon=horizon, image_size=16, exploration=Exploration()
     )
-    assert dreams.task == ("PickRedCube",) * 2 + ("PickYellowBrick",) * 2
-    assert dreams.index.tolist() == [0, 1, 0, 1]
-    assert dreams.action.shape == (4, 8, 7)
-    assert (dreams.action[:2, 6:, :6] == 0).all()
-    assert (dreams.action[:2, 6:, 6] == dreams.action[:2, 5:6, 6]).all()
-    assert (dreams.action[2:, :, 0] == 0.5).all()
-    assert dreams.probability.tolist() == [[0.5, 0.5, 0.5, 0.0]] * 2 + [[0.5] * 4] * 2
+    assert policy_rollouts.task == ("PickRedCube",) * 2 + ("PickYellowBrick",) * 2
+    assert policy_rollouts.index.tolist() == [0, 1, 0, 1]
+    assert policy_rollouts.action.shape == (4, 8, 7)
+    assert (policy_rollouts.action[:2, 6:, :6] == 0).all()
+    assert (policy_rollouts.action[:2, 6:, 6] == policy_rollouts.action[:2, 5:6, 6]).all()
+    assert (policy_rollouts.action[2:, :, 0] == 0.5).all()
+    assert policy_rollouts.probability.tolist() == [[0.5, 0.5, 0.5, 0.0]] * 2 + [[0.5] * 4] * 2
 
 
 def test_a_recorded_episode_is_dreamt_on_from_one_of_its_frames(scripted_world, expert_episodes):
     episode, other = expert_episodes
     horizon = {TASK: len(episode) + 6}
     starts = [(episode, 7), (other, 2)]
-    dreams = dream_on(scripted_world, Drift(), starts, seed=1, horizon=horizon, exploration=Exploration())
-    assert dreams.action.shape == (2, horizon[TASK], 7)
-    np.testing.assert_array_equal(dreams.action[0, :6], episode.action[:6])  # 7 is no model frame, 6 is
-    np.testing.assert_array_equal(dreams.action[1, :2], other.action[:2])
-    assert (dreams.action[0, 6:, 0] == 0.5).all()
-    assert dreams.probability.shape == (2, horizon[TASK] // 2)
-    assert (dreams.probability[0, :3] == 0).all()
-    assert (dreams.probability[0, 3:] == 0.5).all()
-    assert [spec.key for spec in dreams.specs("x")] == [spec_of(e.meta).key for e, _ in starts]
+    policy_rollouts = imagine_from_keyframes(
+        scripted_world, Drift(), starts, seed=1, horizon=horizon, exploration=Exploration()
+    )
+    assert policy_rollouts.action.shape == (2, horizon[TASK], 7)
+    np.testing.assert_array_equal(policy_rollouts.action[0, :6], episode.action[:6])  # 7 is no model frame, 6 is
+    np.testing.assert_array_equal(policy_rollouts.action[1, :2], other.action[:2])
+    assert (policy_rollouts.action[0, 6:, 0] == 0.5).all()
+    assert policy_rollouts.probability.shape == (2, horizon[TASK] // 2)
+    assert (policy_rollouts.probability[0, :3] == 0).all()
+    assert (policy_rollouts.probability[0, 3:] == 0.5).all()
+    assert [spec.key for spec in policy_rollouts.specs("x")] == [spec_of(e.meta).key for e, _ in starts]
 
 
 def test_recorded_actions_lead_the_simulator_to_where_the_dream_goes_on(scripted_world, expert_episodes):
@@ -176,14 +190,16 @@ def test_recorded_actions_lead_the_simulator_to_where_the_dream_goes_on(scripted
     hold_still = np.array([0, 0, 0, 0, 0, 0, 1], np.float32)
     horizon = {TASK: len(expert_episodes[0]) + 8}
     starts = [(expert_episodes[0], 8)]
-    dreams = dream_on(scripted_world, Expert(), starts, seed=1, horizon=horizon, exploration=Exploration())
-    assert execute(dreams).tolist() == [expert_episodes[0].first_success]
+    policy_rollouts = imagine_from_keyframes(
+        scripted_world, Expert(), starts, seed=1, horizon=horizon, exploration=Exploration()
+    )
+    assert execute(policy_rollouts).tolist() == [expert_episodes[0].first_success]
 
 
 def test_joined_dreams_keep_their_rows_and_stand_still_at_their_end():
     short = make_dreams(np.ones((1, 4, 7)), np.full((1, 2), 0.9))
     long = make_dreams(np.full((2, 8, 7), 0.5), np.full((2, 4), 0.3), seed=np.array([1, 2]))
-    joined = join_dreams([short, long])
+    joined = join_rollouts([short, long])
     assert len(joined) == 3
     assert joined.seed.tolist() == [SEED, 1, 2]
     assert joined.action[0, :4].min() == 1

@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from worldrl.core.jsonfile import write_json
-from worldrl.rollout.environments import CHECKED, RECORD, SCHEMA, built_folder, used_lock
+from worldrl.core.storage.jsonfile import write_json
+from worldrl.simulators.environments import CHECKED, RECORD, SCHEMA, built_folder, used_lock
 
 PROBED = """#!/bin/sh
 echo "$MUJOCO_GL" >> {tried}
@@ -30,8 +30,8 @@ import sys
 from dataclasses import replace
 import worldrl_envs  # as every command that reads the embedded suite's tasks does
 os.environ.update({"MUJOCO_GL": os.environ["LATER"]} if "LATER" in os.environ else {})
-from worldrl.rollout.libero import libero_launch
-from worldrl.rollout.simulator_pool import SimulatorPool
+from worldrl.rollout.suites.libero import libero_launch
+from worldrl.simulators.pool import SimulatorPool
 launch = libero_launch("libero_goal", cameras=[name for name in sys.argv[2:]])
 launch = replace(launch, python=sys.executable, target=sys.argv[1] + ":Suite", options={})
 with SimulatorPool(launch) as pool:

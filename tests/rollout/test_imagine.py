@@ -8,8 +8,8 @@ from gymnasium.vector import AutoresetMode
 
 from worldrl.core.errors import ActionError, SettingError
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.imagine import WorldModelVecEnv
-from worldrl.rollout.reset_store import ResetStore, record_at
+from worldrl.rollout.imagined.env import WorldModelVecEnv
+from worldrl.rollout.imagined.reset_store import ResetStore, record_at
 
 RULE = SuccessRule(threshold=0.6, debounce=2)
 

@@ -14,8 +14,8 @@ from gymnasium.vector import AutoresetMode
 from worldrl.core.embodiment import Embodiment, JointEmbodiment
 from worldrl.core.errors import SettingError
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.imagine import WorldModelVecEnv
-from worldrl.rollout.reset_store import ResetStore
+from worldrl.rollout.imagined.env import WorldModelVecEnv
+from worldrl.rollout.imagined.reset_store import ResetStore
 from worldrl.rollout.spaces import command_bounds
 
 
@@ -50,7 +50,7 @@ def test_autoreset_modes_may_be_named(make_env):
     assert modes == [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED]
 
 
-PICTURE = np.zeros((16, 16, 3), np.uint8)
+IMAGE = np.zeros((16, 16, 3), np.uint8)
 FAULTS = {
     "command": [
         np.zeros(6, np.float32),
@@ -60,8 +60,8 @@ FAULTS = {
         [0.0] * 7,
         None,
     ],
-    "reference": [PICTURE.astype(float), PICTURE[:8], PICTURE[..., 0], None],
-    "memory": [PICTURE, np.zeros((3, 16, 16, 3), np.uint8), np.zeros((2, 16, 16, 3), np.float32), None],
+    "reference": [IMAGE.astype(float), IMAGE[:8], IMAGE[..., 0], None],
+    "memory": [IMAGE, np.zeros((3, 16, 16, 3), np.uint8), np.zeros((2, 16, 16, 3), np.float32), None],
     "step": [-1, 1.5, "1", None, True],
     "instruction": ["", "x" * 300, 5, None, "取"],
     "task": [3, None],

@@ -8,9 +8,9 @@ from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.types import Chunk, PolicyObs
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.imagine import WorldModelVecEnv
-from worldrl.rollout.imagined_rollouts import imagine_rollouts
-from worldrl.rollout.reset_store import ResetStore
+from worldrl.rollout.imagined.env import WorldModelVecEnv
+from worldrl.rollout.imagined.reset_store import ResetStore
+from worldrl.rollout.imagined.rollouts import imagine_rollouts
 
 
 class Scheduled:
@@ -21,7 +21,7 @@ class Scheduled:
     def __init__(self, plan):
         self.plan, self.shown, self.temperatures = plan, [], []
 
-    def act(self, obs, *, generators, temperature=1.0, habit=None):
+    def act(self, obs, *, generators, temperature=1.0, correlated_noise=None):
         self.shown.append(list(obs.instruction))
         self.temperatures.append(temperature)
         now = len(self.shown)

@@ -9,9 +9,9 @@ from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.core.types import ImaginedVideos
 from worldrl.registry import VIDEO_REWARDS
-from worldrl.rollout import judged_success
-from worldrl.rollout.judged_success import SuccessReward, success_reward
-from worldrl.world_models.reading import read_success
+from worldrl.rewards import video_success as judged_success
+from worldrl.rewards.video_success import SuccessReward, success_reward
+from worldrl.world_models.video.head_predictions import read_success
 
 CPU = torch.device("cpu")
 

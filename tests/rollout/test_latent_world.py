@@ -15,10 +15,8 @@ from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.interfaces import StateWorld
 from worldrl.core.rng import initial_weights, row_streams, stream
 from worldrl.core.types import Episode
-from worldrl.nn.chunk_basis import ChunkBasis
-from worldrl.nn.keypoints import KeypointEncoder
 from worldrl.rewards.success import SuccessRule, first_success
-from worldrl.rollout.latent_world import (
+from worldrl.rollout.imagined.latent_world import (
     LatentWorld,
     episode_chunks,
     latent_obs,
@@ -26,6 +24,8 @@ from worldrl.rollout.latent_world import (
     recorded_latents,
     start_states,
 )
+from worldrl.world_models.latent.chunk_basis import ChunkBasis
+from worldrl.world_models.latent.keypoints import KeypointEncoder
 
 RULE = SuccessRule(threshold=0.9, debounce=2)
 

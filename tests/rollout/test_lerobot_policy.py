@@ -14,22 +14,22 @@ import pytest
 import torch
 from torch.distributions import Normal
 
-from worldrl.algorithms.grpo import GrpoConfig
-from worldrl.algorithms.grpo_training import train_grpo
-from worldrl.algorithms.imagination import imagine_batch, imagined_env
-from worldrl.algorithms.lerobot_tuning import FineTuning, fine_tune
 from worldrl.core.errors import SettingError, WorkerError
-from worldrl.core.log import MetricLog
 from worldrl.core.rng import row_streams, stream
-from worldrl.core.types import Habit, PolicyObs
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.types import CorrelatedNoise, PolicyObs
+from worldrl.methods.imitation.lerobot_tuning import FineTuning, fine_tune
+from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.methods.rl.grpo_training import train_grpo
+from worldrl.methods.rl.imagination import imagine_batch, imagined_env
 from worldrl.policies.exploration import Exploration
-from worldrl.policies.lerobot_folder import read_lerobot_folder
-from worldrl.policies.one_step import unpack_trace
+from worldrl.policies.lerobot.folder import read_lerobot_folder
+from worldrl.policies.lerobot.one_step import unpack_trace
+from worldrl.policies.lerobot.policy import LerobotPolicy
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.lerobot_policy import LerobotPolicy
-from worldrl.rollout.reset_store import ResetStore
-from worldrl.rollout.simulator import Launch
-from worldrl.workers.boot import load_file
+from worldrl.rollout.imagined.reset_store import ResetStore
+from worldrl.simulators.process import Launch
+from worldrl.workers.link.boot import load_file
 
 FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
 fake = load_file("fake_network", FAKE)
@@ -108,7 +108,7 @@ def test_temperature_zero_is_the_odes_euler_steps(policy, network):
 
 def test_what_lasts_of_the_exploration_enters_the_stochastic_step_alone(policy):
     obs, value = observe(2), torch.full((2, A), 1.5)
-    chunk = policy.act(obs, generators=row_streams(1, ["act"], 2), habit=Habit(value, 1.0))
+    chunk = policy.act(obs, generators=row_streams(1, ["act"], 2), correlated_noise=CorrelatedNoise(value, 1.0))
     own, _, _ = unpack_trace(chunk.token, (H, D))
     # Everything lasts: each executed number was drawn 1.5 deviations above its mean.
     torch.testing.assert_close(chunk.logp - Normal(0.0, 1.0).log_prob(torch.tensor(1.5)), -policy_std(own).log())
@@ -183,8 +183,10 @@ def test_two_observations_tell_the_chunk_and_it_is_executed_from_the_newer_one_o
     torch.testing.assert_close(chunk.logp[:, :-1], single.logp[:, 1:])
     again = recalling.log_prob(replace(newer, past=(older,)), chunk.token)
     torch.testing.assert_close(again.detach(), chunk.logp, rtol=1e-5, atol=1e-5)
-    habit = Habit(torch.full((3, A), 1.5), 1.0)
-    lasting = recalling.act(replace(newer, past=(older,)), generators=row_streams(4, ["act"], 3), habit=habit)
+    correlated_noise = CorrelatedNoise(torch.full((3, A), 1.5), 1.0)
+    lasting = recalling.act(
+        replace(newer, past=(older,)), generators=row_streams(4, ["act"], 3), correlated_noise=correlated_noise
+    )
     own, _, _ = unpack_trace(lasting.token, (H, D))
     torch.testing.assert_close(lasting.logp - Normal(0.0, 1.0).log_prob(torch.tensor(1.5)), -policy_std(own).log())
 
@@ -266,7 +268,7 @@ def test_grpo_in_imagination_takes_real_steps_and_resumes(tmp_path, folder, worl
         """Imagined rollouts of which half succeeded: this untrained world would say the same of all."""
         return replace(imagine_batch(*given, **named), success=torch.tensor([True, False, False, True]))
 
-    monkeypatch.setattr("worldrl.algorithms.grpo_training.imagine_batch", decided)
+    monkeypatch.setattr("worldrl.methods.rl.grpo_training.imagine_batch", decided)
     records = [make_record(grey) for grey in (20, 120, 220)]
     env = imagined_env(world_model, ResetStore(records), SuccessRule(0.01, 1), rows=4, horizon={"PickRedCube": 8})
     config = GrpoConfig(
@@ -342,7 +344,7 @@ def test_fine_tuning_lowers_the_policys_own_loss_and_resumes(tmp_path, folder, p
 
 
 def untrained_loss(folder, episodes):
-    from worldrl.algorithms.lerobot_tuning import measured_loss
+    from worldrl.methods.imitation.lerobot_tuning import measured_loss
     from worldrl.policies.samples import make_samples
 
     policy = start(folder)

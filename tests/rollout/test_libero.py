@@ -15,17 +15,17 @@ import pytest
 
 from worldrl.cli import main
 from worldrl.core.errors import WorkerEnvironmentError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.data.lerobot_writer import LeRobotWriter
-from worldrl.evaluation.conventions import shifted
-from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.environments import find_environment
-from worldrl.rollout.libero import libero_launch
-from worldrl.rollout.simulator_pool import SimulatorPool, Start
-from worldrl.rollout.specs import EpisodeSpec
-from worldrl.rollout.suite_episodes import Rules, play_episodes
-from worldrl.workers import libero_facts as facts
-from worldrl.workers.libero_skills import known_goal
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.writer import LeRobotWriter
+from worldrl.evaluation.conventions.conventions import shifted
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.real.specs import EpisodeSpec
+from worldrl.rollout.suites.episodes import Rules, play_episodes
+from worldrl.rollout.suites.libero import libero_launch
+from worldrl.simulators.environments import find_environment
+from worldrl.simulators.pool import SimulatorPool, Start
+from worldrl.workers.libero import facts
+from worldrl.workers.libero.skills import known_goal
 
 pytestmark = pytest.mark.libero
 NO_OP = np.array(facts.NO_OP, np.float32)

@@ -1,4 +1,4 @@
-"""Unit under test: ``worldrl.rollout.libero_files``, on real HDF5 files of LIBERO's layout (written by ``conftest.py``)."""
+"""Unit under test: ``worldrl.rollout.suites.libero_files``, on real HDF5 files of LIBERO's layout (written by ``conftest.py``)."""
 
 import h5py
 import numpy as np
@@ -6,8 +6,8 @@ import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.types import Episode
-from worldrl.rollout.libero_files import Demonstration, find_demonstrations, read_demonstration
-from worldrl.workers.rotations import axis_angle, quaternion
+from worldrl.rollout.suites.libero_files import Demonstration, find_demonstrations, read_demonstration
+from worldrl.workers.link.rotations import axis_angle, quaternion
 
 TASKS = ["open_the_drawer", "put_the_bowl_on_the_plate"]
 TASK = TASKS[1]

@@ -10,14 +10,14 @@ import pytest
 
 from worldrl.cli import main
 from worldrl.core.errors import WorkerEnvironmentError
-from worldrl.policies.token_policy import TokenPolicy
-from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.environments import find_environment
-from worldrl.rollout.maniskill import maniskill_launch
-from worldrl.rollout.simulator_pool import SimulatorPool, Start
-from worldrl.rollout.specs import EpisodeSpec
-from worldrl.rollout.suite_episodes import Rules, play_episodes
-from worldrl.workers import maniskill_facts as facts
+from worldrl.policies.token.policy import TokenPolicy
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.real.specs import EpisodeSpec
+from worldrl.rollout.suites.episodes import Rules, play_episodes
+from worldrl.rollout.suites.maniskill import maniskill_launch
+from worldrl.simulators.environments import find_environment
+from worldrl.simulators.pool import SimulatorPool, Start
+from worldrl.workers.maniskill import facts
 
 pytestmark = pytest.mark.maniskill
 

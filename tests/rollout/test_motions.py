@@ -6,9 +6,9 @@ import pytest
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import numpy_stream
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.jobs.align_world_model import AlignWorldModelSettings, split_starts
-from worldrl.rollout.motions import shuffled_motions
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.jobs.motion.align_world_model import AlignWorldModelSettings, split_starts
+from worldrl.rollout.real.motions import shuffled_motions
 
 
 def test_without_copies_every_episode_is_a_group_in_the_order_of_the_stream(push_episodes, robot):

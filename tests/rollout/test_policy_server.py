@@ -13,18 +13,18 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.jobs.serve_policy import ServePolicySettings, open_server
-from worldrl.rollout.policy_frames import (
+from worldrl.jobs.policy.serve_policy import ServePolicySettings, open_server
+from worldrl.rollout.suites.policy_frames import (
     FrameError,
     decode_frame,
+    images_of,
     named_actions,
     numbers,
-    pictures_of,
     state_of,
 )
-from worldrl.rollout.policy_server import Conversation, Turn, make_handler
-from worldrl.rollout.simulator import Launch
-from worldrl.workers.boot import load_file
+from worldrl.rollout.suites.policy_server import Conversation, Turn, make_handler
+from worldrl.simulators.process import Launch
+from worldrl.workers.link.boot import load_file
 
 FAKE = Path(__file__).parents[1] / "policies" / "fake_network.py"
 fake = load_file("fake_network", FAKE)
@@ -110,7 +110,7 @@ def test_an_episode_is_served_and_the_command_follows_the_chunk():
 
 
 def test_pictures_have_the_policys_rows_and_columns():
-    found = pictures_of({"vision": {"cam_head": {"color": np.zeros((24, 32, 3), np.uint8)}}}, (12, 20))
+    found = images_of({"vision": {"cam_head": {"color": np.zeros((24, 32, 3), np.uint8)}}}, (12, 20))
     assert found["image"].shape == (12, 20, 3)
 
 
@@ -146,7 +146,7 @@ def test_only_numbers_are_taken():
     with pytest.raises(FrameError, match=r"left_ee_joint_state.*: 0"):
         state_of({"state": {"left_arm_joint_state": LEFT}})
     with pytest.raises(FrameError, match=r"cam_head\.color: must be uint8"):
-        pictures_of({"vision": {"cam_head": {"color": np.zeros((4, 4, 3))}}}, (8, 8))
+        images_of({"vision": {"cam_head": {"color": np.zeros((4, 4, 3))}}}, (8, 8))
     assert len(named_actions(np.zeros((5, 14), np.float32))) == 5
 
 
@@ -178,7 +178,7 @@ def publish(tmp_path, monkeypatch):
         given = {"action": 14, "input_features": cameras | state, **changes}
         folder = fake.publish(tmp_path / "policy", **given)
         worker = Launch("fake policy", sys.executable, f"{FAKE}:Fake", {"folder": str(folder)})
-        monkeypatch.setattr("worldrl.rollout.lerobot_policy.lerobot_launch", lambda folder, device: worker)
+        monkeypatch.setattr("worldrl.policies.lerobot.policy.lerobot_launch", lambda folder, device: worker)
         return ServePolicySettings(policy=str(folder), port=0)
 
     return write

@@ -21,11 +21,11 @@ import pytest
 
 from worldrl import cli
 from worldrl.core.instructions import MAX_CHARACTERS
-from worldrl.jobs import serve_policy
+from worldrl.jobs.policy import serve_policy
 from worldrl.nn.text import sentence_pieces
-from worldrl.rollout.policy_frames import MAX_ITEMS, FrameError, decode_frame
-from worldrl.rollout.policy_server import Conversation, PolicyServer, Turn
-from worldrl.workers.boot import load_file
+from worldrl.rollout.suites.policy_frames import MAX_ITEMS, FrameError, decode_frame
+from worldrl.rollout.suites.policy_server import Conversation, PolicyServer, Turn
+from worldrl.workers.link.boot import load_file
 
 hostile = load_file("hostile", Path(__file__).parents[1] / "hostile.py")
 msgpack = pytest.importorskip("msgpack", reason="the extra robotwin brings it")

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import worldrl.rollout.pool as pool
-import worldrl.rollout.real as real
+import worldrl.rollout.real.pool as pool
+import worldrl.rollout.real.rollouts as real
 from worldrl.core.errors import SettingError, WorkerError
-from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.real import rollout_episodes
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.real.rollouts import rollout_episodes
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 
@@ -121,9 +121,9 @@ def test_waiting_results_are_bounded(specs, faulty, monkeypatch):
 
 SCRIPT = """
 import json, multiprocessing, sys
-from worldrl.rollout.actors import WanderActor
-from worldrl.rollout.real import rollout_episodes
-from worldrl.rollout.specs import EnvOptions, EpisodeSpec
+from worldrl.rollout.agents.actors import WanderActor
+from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 
 if __name__ == "__main__":
     specs = [EpisodeSpec("PickRedCube", index, 0) for index in range(10_000)]

@@ -7,10 +7,10 @@ import torch
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import ProtocolError, SettingError
 from worldrl.core.types import Chunk
-from worldrl.rollout.actors import ExpertActor, PolicyActor, WanderActor
-from worldrl.rollout.real import rollout_episodes
-from worldrl.rollout.rows import Row
-from worldrl.rollout.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_of
+from worldrl.rollout.agents.actors import ExpertActor, PolicyActor, WanderActor
+from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.rows import Row
+from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_of
 
 pytestmark = pytest.mark.usefixtures("no_orphans")
 ARRAYS = ("frames", "state", "command", "action", "reward", "contact")
@@ -66,7 +66,7 @@ def test_a_policys_draws_are_named_after_the_episode(specs, policy_folder, chang
     rows = [Row(spec, None, {}, "") for spec in (specs[0], specs[0], dataclasses.replace(specs[0], **change))]
     for row in rows:
         actor.begin(row)
-    first, again, other = (row.mind.generator.initial_seed() for row in rows)
+    first, again, other = (row.actor_state.generator.initial_seed() for row in rows)
     assert first == again != other
 
 
@@ -132,7 +132,7 @@ class Loud:
 
 
 def test_numbers_outside_the_range_are_executed_as_its_end_and_counted(specs, options, monkeypatch):
-    monkeypatch.setattr("worldrl.rollout.actors.load_policy", lambda folder, device: Loud())
+    monkeypatch.setattr("worldrl.rollout.agents.actors.load_policy", lambda folder, device: Loud())
     (episode,) = run(specs[:1], options, PolicyActor("loud"))
     assert set(episode.action[:, 0]) == {1.0}
     assert EpisodeOutcome.of(episode).clipped == len(episode)
@@ -155,7 +155,7 @@ class Recalling(Loud):
 @pytest.mark.parametrize(("replan", "envs"), [(None, 1), (1, 3)])
 def test_a_policy_sees_the_last_observations_of_its_own_episode(specs, options, monkeypatch, replan, envs):
     policy = Recalling()
-    monkeypatch.setattr("worldrl.rollout.actors.load_policy", lambda folder, device: policy)
+    monkeypatch.setattr("worldrl.rollout.agents.actors.load_policy", lambda folder, device: policy)
     actor = PolicyActor("recalling", replan=replan)
     episodes = run(specs[:3], options, actor, envs_per_worker=envs)
     begun = {episode.frames[0].tobytes(): episode for episode in episodes}

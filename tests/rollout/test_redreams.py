@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from worldrl.core.rng import stream
-from worldrl.rollout.redreams import Opinions, further_opinions
-from worldrl.rollout.reset_store import record_at
+from worldrl.rollout.imagined.reset_store import record_at
+from worldrl.rollout.trust.resampled import ResampledRollouts, resample_rollouts
 
 
 def ask(world_model, episodes, count, *, seed=3, batch=64, rows=slice(None)):
@@ -15,7 +15,7 @@ def ask(world_model, episodes, count, *, seed=3, batch=64, rows=slice(None)):
     ][rows]
     steps = 2 * world_model.chunk_length
     action = torch.from_numpy(np.stack([e.action[:steps] for e in episodes]))[rows]
-    return further_opinions(world_model, starts, action, count, seed=seed, batch=batch), starts, action
+    return resample_rollouts(world_model, starts, action, count, seed=seed, batch=batch), starts, action
 
 
 def test_an_opinion_is_an_imagination_of_its_own_noise(world_model, push_episodes):
@@ -27,7 +27,7 @@ def test_an_opinion_is_an_imagination_of_its_own_noise(world_model, push_episode
         parts.append(imagined.success_prob)
     np.testing.assert_array_equal(found.probability[1], torch.cat(parts, dim=1).numpy())
     assert not np.array_equal(found.probability[0], found.probability[1])
-    assert found.spread.shape == found.doubt.shape == found.probability.shape[1:]
+    assert found.spread.shape == found.uncertainty.shape == found.probability.shape[1:]
     assert (found.spread > 0).all()
 
 
@@ -41,6 +41,6 @@ def test_a_batch_more_changes_nothing_but_rounding(world_model, push_episodes):
 def test_opinions_are_written_and_read(world_model, push_episodes, tmp_path):
     found, *_ = ask(world_model, push_episodes, 2, rows=slice(2))
     found.save(tmp_path / "opinions.npz")
-    again = Opinions.load(tmp_path / "opinions.npz")
+    again = ResampledRollouts.load(tmp_path / "opinions.npz")
     for name in ("probability", "doubt", "spread"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))

@@ -15,7 +15,7 @@ from gymnasium import spaces
 from worldrl.core.errors import SettingError
 from worldrl.data.offline.layout import from_json, layout_of, places, to_json
 from worldrl.data.offline.trajectories import DatasetInfo
-from worldrl.rollout.vector_episodes import dataset_environment, environment_info, make_environment
+from worldrl.rollout.vector.episodes import dataset_environment, environment_info, make_environment
 
 ID = "WorldrlTestParts-v0"
 

@@ -8,13 +8,13 @@ from gymnasium.vector import AutoresetMode
 
 from worldrl.core.embodiment import JointEmbodiment
 from worldrl.core.errors import ArtefactError, SettingError
-from worldrl.data.lerobot_writer import LeRobotWriter
+from worldrl.data.lerobot.writer import LeRobotWriter
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout import registration
-from worldrl.rollout.imagine import WorldModelVecEnv
-from worldrl.rollout.reset_store import ResetStore
+from worldrl.rollout.imagined import registration
+from worldrl.rollout.imagined.env import WorldModelVecEnv
+from worldrl.rollout.imagined.reset_store import ResetStore
 
-ENV = "worldrl.rollout.registration:worldrl/Imagined-v0"
+ENV = "worldrl.rollout.imagined.registration:worldrl/Imagined-v0"
 
 
 @pytest.fixture(scope="module")

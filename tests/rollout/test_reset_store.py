@@ -3,7 +3,7 @@ import pytest
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.rollout.reset_store import ResetStore, initial_record, keyframe_records, record_at
+from worldrl.rollout.imagined.reset_store import ResetStore, initial_record, keyframe_records, record_at
 
 
 def test_memory_ends_now_and_repeats_the_first_frame_before_the_start(push_episode):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.collect import CollectPlan, collect_dataset
-from worldrl.rollout.restyle import STRUCTURE, check_structure, held_steps, restyle_dataset, restyled_specs
-from worldrl.rollout.specs import EnvOptions, EpisodeSpec, spec_of
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.real.collect import CollectPlan, collect_dataset
+from worldrl.rollout.real.restyle import STRUCTURE, check_structure, held_steps, restyle_dataset, restyled_specs
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
 
 HOLD = 3
 

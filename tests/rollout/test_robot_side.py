@@ -1,4 +1,4 @@
-"""Unit under test: ``worldrl.rollout.robot_side``: a policy's numbers and images against those of the robot it learned from."""
+"""Unit under test: ``worldrl.rollout.agents.robot_side``: a policy's numbers and images against those of the robot it learned from."""
 
 import json
 
@@ -7,11 +7,11 @@ import pytest
 
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.rng import initial_weights
-from worldrl.data.dataset import EpisodeDataset
-from worldrl.evaluation.trained_on import merged, trained_on
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.evaluation.policy.trained_on import merged, trained_on
 from worldrl.policies.statistics import PolicyStatistics
-from worldrl.policies.token_policy import TokenPolicy, TokenPolicyConfig
-from worldrl.rollout.robot_side import RobotSide
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.rollout.agents.robot_side import RobotSide
 
 NAMES = ["lift.pos", "gripper.pos"]
 SIZES = {"image_size": 16, "chunk_length": 2, "width": 8, "blocks": 1, "keypoints": 4, "text_width": 8, "hidden": 16}

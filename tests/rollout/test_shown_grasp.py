@@ -8,7 +8,7 @@ import torch
 
 from worldrl.core.actions import TOOL_ACTIONS, joint_targets
 from worldrl.core.errors import SettingError
-from worldrl.rollout.shown_grasp import check_robot, closings, commands_from, counted_steps, grasp_surprise
+from worldrl.rollout.trust.shown_grasp import check_robot, closings, commands_from, counted_steps, grasp_error
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Reader:
     closes: frozenset = frozenset()
     asked: list = field(default_factory=list)
 
-    def surprise(self, frame, instruction, command):
+    def normalised_error(self, frame, instruction, command):
         self.asked.append((frame, list(instruction), command))
         return command[:, 0]
 
@@ -40,9 +40,9 @@ def test_the_last_closing_in_time_is_compared_with_the_first_frame():
     command = commands([[o, c, o, o, c, c], [o, c, o, o, c, c], [o, o, o, o, o, o], [c, c, c, c, c, c]])
     frame = torch.arange(4, dtype=torch.uint8)[:, None, None, None].expand(4, 8, 8, 3)
     reader = Reader()
-    step, surprise = closings(reader, frame, ["a", "b", "c", "d"], command, np.array([5, 3, 5, 5]), ALL)
+    step, normalised_error = closings(reader, frame, ["a", "b", "c", "d"], command, np.array([5, 3, 5, 5]), ALL)
     assert step.tolist() == [4, 1, -1, -1]  # a hand that was closed from the beginning took hold before
-    assert surprise.tolist() == [4, 1, 0, 0]
+    assert normalised_error.tolist() == [4, 1, 0, 0]
     ((shown, told, at),) = reader.asked
     assert shown[:, 0, 0, 0].tolist() == [0, 1]
     assert told == ["a", "b"]
@@ -57,9 +57,9 @@ def test_a_claimed_pick_from_an_open_hand_that_never_closes_is_false_for_certain
     command = commands([[o, o, o], [o, o, o], [c, c, c], [o, o, o]])
     frame, reader = torch.zeros(4, 8, 8, 3, dtype=torch.uint8), Reader(closes=frozenset({"pick it"}))
     claimed, said = np.array([True, False, True, True]), ["pick it"] * 3 + ["push it"]
-    step, surprise = closings(reader, frame, said, command, np.array([2] * 4), claimed)
+    step, normalised_error = closings(reader, frame, said, command, np.array([2] * 4), claimed)
     assert step.tolist() == [-1] * 4
-    assert surprise.tolist() == [np.inf, 0, 0, 0]
+    assert normalised_error.tolist() == [np.inf, 0, 0, 0]
 
 
 def test_dreams_are_judged_by_their_actions_up_to_the_imagined_success(robot, make_record):
@@ -69,7 +69,7 @@ def test_dreams_are_judged_by_their_actions_up_to_the_imagined_success(robot, ma
     action[:, 4:, 6] = 1.0
     records = [make_record(grey) for grey in (20, 200)]
     reader = Reader()
-    found = grasp_surprise(reader, robot, records, action, np.array([4, -1]))
+    found = grasp_error(reader, robot, records, action, np.array([4, -1]))
     x = records[0].command[0]
     # The third action closes; without an imagined success all count, and the fifth closes again.
     assert found.tolist() == pytest.approx([x + 3 * 0.5 * robot.position_scale, x + 5 * 0.5 * robot.position_scale])
@@ -77,7 +77,7 @@ def test_dreams_are_judged_by_their_actions_up_to_the_imagined_success(robot, ma
     idle = torch.zeros(2, 6, 7)
     idle[..., 6] = -1.0
     picks = Reader(closes=frozenset(record.instruction for record in records))
-    assert grasp_surprise(picks, robot, records, idle, np.array([4, -1])).tolist() == [np.inf, 0]
+    assert grasp_error(picks, robot, records, idle, np.array([4, -1])).tolist() == [np.inf, 0]
     first = torch.from_numpy(np.stack([record.command for record in records]))
     assert commands_from(robot, first, action).shape == (2, 7, 7)
     assert torch.equal(commands_from(robot, first, action)[:, 0], first)

@@ -9,11 +9,11 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights
 from worldrl.policies.exploration import Exploration
-from worldrl.rewards.columns import Column
-from worldrl.rewards.inverse_dynamics import Decoded, IdmConfig, InverseDynamics
-from worldrl.rewards.similarity import commanded_columns
-from worldrl.rollout.dreams import dream_rows
-from worldrl.rollout.shown_motion import check_spacing, dream_surprise, motion_surprise
+from worldrl.rewards.motion.inverse_dynamics import Decoded, IdmConfig, InverseDynamics
+from worldrl.rewards.motion.readout import Column
+from worldrl.rewards.motion.similarity import commanded_columns
+from worldrl.rollout.imagined.policy_rollouts import imagine_policy_rows
+from worldrl.rollout.trust.shown_motion import check_spacing, motion_error, rollout_motion_error
 
 
 @dataclass
@@ -37,7 +37,7 @@ def test_surprise_compares_commanded_columns_alone():
     command[0, :, 0] = torch.tensor([1.0, 2.0])  # reads 1
     command[0, 1, 2] = 0.5  # reads 0
     # Of two columns, errors over the deviation 0.5: none; then 2 and 1.
-    assert motion_surprise(Seer(), frames, command)[0].tolist() == pytest.approx([0, (4 + 1) / 2])
+    assert motion_error(Seer(), frames, command)[0].tolist() == pytest.approx([0, (4 + 1) / 2])
     assert commanded_columns(Seer()) == ([1, 2], [2, 0])
 
 
@@ -60,17 +60,19 @@ def test_dreams_are_imagined_again_to_the_bit(world_model, tiny_policy, make_rec
         records[task] = [make_record(grey, task=task) for grey in (20, 200)]
         shown = []
         acting = Watched(policy, shown)
-        actions[task], _ = dream_rows(world_model, acting, records[task], 12, seed=3, exploration=Exploration())
+        actions[task], _ = imagine_policy_rows(
+            world_model, acting, records[task], 12, seed=3, exploration=Exploration()
+        )
         seen[task] = shown
     starts = [record for of_task in records.values() for record in of_task]
     action, seer = torch.from_numpy(np.concatenate(list(actions.values()))), Seer()
-    found = dream_surprise(world_model, seer, starts, action, seed=3)
+    found = rollout_motion_error(world_model, seer, starts, action, seed=3)
     assert found.shape == (4, 6)  # two frames of each of three chunks
     for task, frames in zip(records, seer.shown, strict=True):
         for chunk in (1, 2):
             assert torch.equal(frames[:, 2 * chunk - 1], seen[task][chunk].image)
     other = Seer()
-    dream_surprise(world_model, other, starts, action, seed=4)
+    rollout_motion_error(world_model, other, starts, action, seed=4)
     assert not torch.equal(other.shown[0], seer.shown[0])
 
 

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 import torch
 
-import worldrl.rollout.simulator as simulator
+import worldrl.simulators.process as simulator
 from worldrl.core.actions import TOOL_ACTIONS
 from worldrl.core.errors import SettingError, WorkerError
 from worldrl.core.types import Chunk
-from worldrl.rollout.actors import ExpertActor, PolicyActor, WanderActor
-from worldrl.rollout.simulator import Launch
-from worldrl.rollout.simulator_pool import SimulatorPool, Start
-from worldrl.rollout.specs import EpisodeSpec
-from worldrl.rollout.suite_episodes import Rules, play_episodes
-from worldrl.workers.wire import PROTOCOL
+from worldrl.rollout.agents.actors import ExpertActor, PolicyActor, WanderActor
+from worldrl.rollout.real.specs import EpisodeSpec
+from worldrl.rollout.suites.episodes import Rules, play_episodes
+from worldrl.simulators.pool import SimulatorPool, Start
+from worldrl.simulators.process import Launch
+from worldrl.workers.link.wire import PROTOCOL
 
 TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
 HORIZON = {"reach_right": 40, "reach_up": 40}
@@ -77,7 +77,7 @@ class Recalling:
 @pytest.mark.parametrize("fault", [None, {"task": "reach_up", "init_id": 1, "at": 5, "kind": "kill"}])
 def test_a_policy_that_looks_back_is_shown_the_pictures_of_those_steps(monkeypatch, tmp_path, fault):
     policy = Recalling()
-    monkeypatch.setattr("worldrl.rollout.actors.load_policy", lambda folder, device: policy)
+    monkeypatch.setattr("worldrl.rollout.agents.actors.load_policy", lambda folder, device: policy)
     options = {"image_size": 4, "fault": fault and {**fault, "marker": str(tmp_path / "once")}}
     rules = Rules({"reach_right": 7, "reach_up": 6}, ("scene",))
     with SimulatorPool(launch(**options), slots=2) as pool:
@@ -114,7 +114,7 @@ class Seeking:
 def test_steps_that_nobody_looks_at_are_one_message_and_change_nothing(monkeypatch, tmp_path, hold_steps, looks):
     policy = Seeking()
     policy.n_obs_steps = looks
-    monkeypatch.setattr("worldrl.rollout.actors.load_policy", lambda folder, device: policy)
+    monkeypatch.setattr("worldrl.rollout.agents.actors.load_policy", lambda folder, device: policy)
     sent, send = [], simulator.SimulatorProcess.send
     monkeypatch.setattr(
         simulator.SimulatorProcess,
@@ -166,7 +166,7 @@ class Passing(Seeking):
 
 def test_a_success_that_is_undone_is_held_as_long_whether_anybody_looks_or_not(monkeypatch):
     hold_steps = 3
-    monkeypatch.setattr("worldrl.rollout.actors.load_policy", lambda folder, device: Passing())
+    monkeypatch.setattr("worldrl.rollout.agents.actors.load_policy", lambda folder, device: Passing())
 
     def play(together):
         with SimulatorPool(launch(image_size=4), slots=2) as pool:
@@ -306,8 +306,8 @@ def test_the_worker_sees_none_of_the_cores_packages():
 def test_nobody_is_left_when_the_parent_is_killed():
     script = (
         "import sys, time\n"
-        "from worldrl.rollout.simulator import Launch\n"
-        "from worldrl.rollout.simulator_pool import SimulatorPool\n"
+        "from worldrl.simulators.process import Launch\n"
+        "from worldrl.simulators.pool import SimulatorPool\n"
         f"with SimulatorPool(Launch('fake', sys.executable, {TARGET!r}), workers=2) as pool:\n"
         "    sys.stdout.write(' '.join(map(str, pool.pids)) + '\\n'); sys.stdout.flush(); time.sleep(600)\n"
     )
@@ -349,7 +349,7 @@ import sys
 
 class Fake:
     def describe(self):
-        sys.modules["worldrl.workers.server"].PROTOCOL = 99
+        sys.modules["worldrl.workers.link.server"].PROTOCOL = 99
         return {}
 """
 

@@ -9,7 +9,7 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_noise, row_streams
 from worldrl.core.types import Imagined
-from worldrl.rollout.staged_rollouts import StagedConfig, staged_rollouts
+from worldrl.rollout.imagined.staged_rollouts import StagedConfig, staged_rollouts
 
 
 @dataclass(frozen=True)

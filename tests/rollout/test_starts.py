@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from worldrl.core.types import Episode
-from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.real import rollout_episodes
-from worldrl.rollout.specs import EnvOptions, EpisodeSpec
-from worldrl.rollout.starts import replay_in_simulator, simulator_starts
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.imagined.starts import replay_in_simulator, simulator_starts
+from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from worldrl.core.errors import ActionError, SettingError, WorkerEnvironmentError
-from worldrl.rollout.libero import ENV_ID, libero_launch
-from worldrl.rollout.simulator import Launch
-from worldrl.rollout.suite_env import SuiteVecEnv
+from worldrl.rollout.suites.env import SuiteVecEnv
+from worldrl.rollout.suites.libero import ENV_ID, libero_launch
+from worldrl.simulators.process import Launch
 
 TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
 EPISODES = [{"task": "reach_up", "init_id": 4}, {"task": "reach_right", "init_id": 7}]

@@ -1,4 +1,4 @@
-"""Units under test: ``worldrl.rollout.suite_ground``, and who may act in a foreign suite, through a tiny suite's workers."""
+"""Units under test: ``worldrl.rollout.suites.backend``, and who may act in a foreign suite, through a tiny suite's workers."""
 
 import sys
 from pathlib import Path
@@ -8,13 +8,13 @@ import pytest
 
 from worldrl.core.errors import SettingError
 from worldrl.core.types import Episode
-from worldrl.rollout.actors import DreamActor, ExpertActor
-from worldrl.rollout.dreams import Dreams, execute
-from worldrl.rollout.simulator import Launch
-from worldrl.rollout.simulator_pool import SimulatorPool, Start
-from worldrl.rollout.specs import EpisodeSpec
-from worldrl.rollout.suite_episodes import Rules, play_episodes
-from worldrl.rollout.suite_ground import SuiteGround, stored_state
+from worldrl.rollout.agents.actors import ExpertActor, ImaginedPlanActor
+from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, execute
+from worldrl.rollout.real.specs import EpisodeSpec
+from worldrl.rollout.suites.backend import ExternalBackend, stored_state
+from worldrl.rollout.suites.episodes import Rules, play_episodes
+from worldrl.simulators.pool import SimulatorPool, Start
+from worldrl.simulators.process import Launch
 
 TARGET = f"{Path(__file__).parents[1] / 'workers' / 'fake_suite.py'}:Fake"
 TASK, HORIZON, STATES = "reach_right", 30, 12
@@ -27,8 +27,8 @@ def pool():
 
 
 @pytest.fixture
-def ground(pool):
-    return SuiteGround(lambda: pool, horizon=HORIZON, states=STATES)
+def simulator_backend(pool):
+    return ExternalBackend(lambda: pool, horizon=HORIZON, states=STATES)
 
 
 def play(pool, actor, specs):
@@ -44,27 +44,27 @@ def test_every_stored_state_comes_once_before_any_comes_again_and_none_of_the_ev
     assert drawn[:STATES] != [stored_state("reach_up", index, 7, states=STATES) for index in range(STATES)]
 
 
-def test_starts_show_the_state_that_real_episodes_begin_at(pool, ground):
-    records = ground.starts([TASK, "reach_up"], STATES + 1, seed=3, memory_frames=2, image_size=8)
+def test_starts_show_the_state_that_real_episodes_begin_at(pool, simulator_backend):
+    records = simulator_backend.starts([TASK, "reach_up"], STATES + 1, seed=3, memory_frames=2, image_size=8)
     for task, part in ((TASK, records[: STATES + 1]), ("reach_up", records[STATES + 1 :])):
         for index, record in enumerate(part):
-            spec = ground.placed(EpisodeSpec(task, index, 3))
+            spec = simulator_backend.placed(EpisodeSpec(task, index, 3))
             row = pool.reset({0: Start(task, spec.init_id, 3)}, render=True)[0]
             if index < STATES:  # the tiny suite draws from number and seed, LIBERO from the number alone
                 np.testing.assert_array_equal(record.memory[-1], row["image"])
                 np.testing.assert_array_equal(record.command, row["command"])
             assert (record.task, record.instruction) == (task, task.replace("_", " "))
     np.testing.assert_array_equal(records[0].memory, records[STATES].memory)
-    assert ground.horizons([TASK]) == {TASK: HORIZON}
+    assert simulator_backend.horizons([TASK]) == {TASK: HORIZON}
     with pytest.raises(SettingError, match="draw 8, not 16 pixels"):
-        ground.starts([TASK], 1, seed=3, memory_frames=2, image_size=16)
+        simulator_backend.starts([TASK], 1, seed=3, memory_frames=2, image_size=16)
 
 
-def test_dreams_are_executed_where_they_begin_and_judged_by_the_first_real_success(pool, ground, tmp_path):
+def test_dreams_are_executed_where_they_begin_and_judged_by_the_first_real_success(pool, simulator_backend, tmp_path):
     """Twenty equal steps lead to the mark, and count from where 0.05 m are left; the last row stays where it is."""
     count, seed = 5, 11
     action, expected = np.zeros((count, HORIZON + 5, 7), np.float32), []
-    specs = [ground.placed(EpisodeSpec(TASK, index, seed)) for index in range(count)]
+    specs = [simulator_backend.placed(EpisodeSpec(TASK, index, seed)) for index in range(count)]
     for index, spec in enumerate(specs):
         way = np.array([0.5, 0.0]) - pool.reset({0: Start(TASK, spec.init_id, seed)}, render=False)[0]["state"][:2]
         left = np.linalg.norm(way) * (1 - np.arange(1, 21) / 20)
@@ -72,17 +72,17 @@ def test_dreams_are_executed_where_they_begin_and_judged_by_the_first_real_succe
             action[index, :20, :2] = way / (20 * 0.05)
         expected.append(int(np.argmax(left < 0.05)) + 1 if index < count - 1 else -1)
     none = np.zeros(action.shape[:2], np.float32)
-    dreams = Dreams((TASK,) * count, np.arange(count), np.full(count, seed), action, none, 1)
-    np.testing.assert_array_equal(execute(dreams, ground), expected)
-    dreams.save(tmp_path / "dreams.npz")
-    played = play(pool, DreamActor(str(tmp_path / "dreams.npz")), specs)
+    policy_rollouts = PolicyRollouts((TASK,) * count, np.arange(count), np.full(count, seed), action, none, 1)
+    np.testing.assert_array_equal(execute(policy_rollouts, simulator_backend), expected)
+    policy_rollouts.save(tmp_path / "dreams.npz")
+    played = play(pool, ImaginedPlanActor(str(tmp_path / "dreams.npz")), specs)
     assert [episode.first_success or -1 for episode in played] == expected
     for index, episode in enumerate(played):
         np.testing.assert_array_equal(episode.action, action[index, : len(episode)])
 
 
-def test_noise_shakes_the_experts_motion_by_the_episodes_own_stream_and_not_its_gripper(pool, ground):
-    specs = [ground.placed(EpisodeSpec(TASK, index, 2)) for index in range(3)]
+def test_noise_shakes_the_experts_motion_by_the_episodes_own_stream_and_not_its_gripper(pool, simulator_backend):
+    specs = [simulator_backend.placed(EpisodeSpec(TASK, index, 2)) for index in range(3)]
     plain, shaken = play(pool, ExpertActor(), specs), play(pool, ExpertActor(noise=0.2), specs)
     for a, b in zip(plain, shaken, strict=True):
         n = min(len(a), len(b))

@@ -9,10 +9,10 @@ import torch
 from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import ArtefactError
 from worldrl.core.rng import numpy_stream
-from worldrl.rollout.actors import ExpertActor, WanderActor
-from worldrl.rollout.real import rollout_episodes
-from worldrl.rollout.specs import EnvOptions, EpisodeSpec
-from worldrl.rollout.true_runs import HOLD_STEPS, Script, continued, point_names, retraced, still, true_runs
+from worldrl.rollout.agents.actors import ExpertActor, WanderActor
+from worldrl.rollout.real.execution import HOLD_STEPS, Script, continued, point_names, return_to_start, still, true_runs
+from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
 
 
 def path(robot, start, action):
@@ -32,7 +32,7 @@ def script_of(robot, number, steps=20, scale=1.0):
 @pytest.mark.parametrize("number", range(5))
 def test_retracing_passes_every_pose_backwards(robot, number):
     script = script_of(robot, number, steps=60)
-    back = retraced(robot, script.command)
+    back = return_to_start(robot, script.command)
     assert np.abs(back).max() <= 1
     assert back.dtype == np.float32
     poses = path(robot, script.command[-1], back)

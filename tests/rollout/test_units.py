@@ -5,13 +5,13 @@ import numpy as np
 import pytest
 import torch
 
-from worldrl.rewards.columns import choose_columns, recorded_names
-from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.decoded_plans import joint_path
-from worldrl.rollout.embedded import embedded_embodiment, embedded_options
-from worldrl.rollout.real import rollout_episodes
-from worldrl.rollout.specs import EpisodeSpec
-from worldrl.rollout.starts import simulator
+from worldrl.rewards.motion.readout import choose_columns, recorded_names
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.imagined.decoded_plans import joint_path
+from worldrl.rollout.imagined.starts import simulator
+from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
+from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.specs import EpisodeSpec
 
 ARMS, TASK = ("left", "right"), "BimanualOpenDrawer"
 GAP_MM = 90.0

@@ -1,4 +1,4 @@
-"""Unit under test: ``worldrl.rollout.vector_episodes``."""
+"""Unit under test: ``worldrl.rollout.vector.episodes``."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ from torch import Tensor
 from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.rng import stream
 from worldrl.data.offline.trajectories import DatasetInfo, VectorEpisode, from_episodes
-from worldrl.rollout.vector_episodes import (
+from worldrl.rollout.vector.episodes import (
     StateInfo,
     check_spaces,
     dataset_environment,

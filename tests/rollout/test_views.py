@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from worldrl.rollout.views import scattered_views
+from worldrl.rollout.real.scenes import scattered_views
 
 COLOURS = {"red_cube": 0, "green_cylinder": 1}
 

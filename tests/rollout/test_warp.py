@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ActionError, MissingExtraError, SettingError
-from worldrl.rollout.warp import ENV_ID
-from worldrl.rollout.warp_physics import WarpPhysics
+from worldrl.rollout.suites.warp import ENV_ID
+from worldrl.rollout.suites.warp_physics import WarpPhysics
 from worldrl_envs.experts import ScriptedExpert
 from worldrl_envs.observations import state_vector
 

@@ -1,4 +1,4 @@
-"""A tiny suite with the interface of ``worldrl.workers.server``: a point in the plane that must reach a mark.
+"""A tiny suite with the interface of ``worldrl.workers.link.server``: a point in the plane that must reach a mark.
 
 It runs in real worker processes. ``fault`` (JSON) plans an accident:
 ``{"task", "init_id", "at": step, "kind": "kill" | "hang" | "raise" | "exit", "marker": path or null, "share": p}``;
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from worldrl.workers.server import Refusal
+from worldrl.workers.link.server import Refusal
 
 TASKS = {"reach_right": (0.5, 0.0), "reach_up": (0.0, 0.5)}
 REACHED = 0.05

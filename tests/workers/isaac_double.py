@@ -13,7 +13,7 @@ import sys
 import types
 from types import SimpleNamespace
 
-from worldrl.workers.isaac import Isaac
+from worldrl.workers.isaac.worker import Isaac
 
 STARTED = []
 

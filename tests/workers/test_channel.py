@@ -8,8 +8,8 @@ import time
 import numpy as np
 import pytest
 
-from worldrl.workers.channel import Channel
-from worldrl.workers.wire import WireError
+from worldrl.workers.link.channel import Channel
+from worldrl.workers.link.wire import WireError
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.evaluation.suites import suite_protocol
-from worldrl.rollout.isaac import isaac_launch
-from worldrl.rollout.simulator import Launch
-from worldrl.rollout.simulator_pool import SimulatorPool, Start
-from worldrl.rollout.suite_env import SuiteVecEnv
-from worldrl.workers import isaac_facts as facts
-from worldrl.workers.isaac import episode_seed, vendor_action, xyzw
+from worldrl.evaluation.policy.suites import suite_protocol
+from worldrl.rollout.suites.env import SuiteVecEnv
+from worldrl.rollout.suites.isaac import isaac_launch
+from worldrl.simulators.pool import SimulatorPool, Start
+from worldrl.simulators.process import Launch
+from worldrl.workers.isaac import facts
+from worldrl.workers.isaac.worker import episode_seed, vendor_action, xyzw
 
 TARGET = f"{Path(__file__).parent / 'isaac_double.py'}:Double"
 

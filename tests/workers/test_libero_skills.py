@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from worldrl.workers.libero_expert import BOWL, CLOSED, UP, NoExpertError, PickAndPlace
-from worldrl.workers.libero_facts import POSITION_SCALE, ROTATION_SCALE
-from worldrl.workers.libero_skills import HANDLE, known_goal, make_expert
-from worldrl.workers.rotations import DOWN
+from worldrl.workers.libero.expert import BOWL, CLOSED, UP, NoExpertError, PickAndPlace
+from worldrl.workers.libero.facts import POSITION_SCALE, ROTATION_SCALE
+from worldrl.workers.libero.skills import HANDLE, known_goal, make_expert
+from worldrl.workers.link.rotations import DOWN
 
 BLACK_BOWL, REGION = "akita_black_bowl_1", "wooden_cabinet_1_middle_region"
 SITE = np.array([[0.0, 0.0, -1.0], [0.0, -1.0, 0.0], [-1.0, 0.0, 0.0]])

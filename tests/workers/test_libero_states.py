@@ -7,8 +7,8 @@ import zipfile
 import numpy as np
 import pytest
 
-from worldrl.workers import libero_facts as facts
-from worldrl.workers.libero_states import (
+from worldrl.workers.libero import facts
+from worldrl.workers.libero.states import (
     DIGESTS,
     StatesError,
     check_digest,

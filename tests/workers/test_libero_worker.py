@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-import worldrl.workers.libero as libero
-from worldrl.workers import libero_facts as facts
-from worldrl.workers.libero_observation import turn
-from worldrl.workers.libero_package import LiberoError, assets_digest, find_assets, sources_digests, task_sentence
-from worldrl.workers.rotations import DOWN, axis_angle, rotation_vector
+import worldrl.workers.libero.worker as libero
+from worldrl.workers.libero import facts
+from worldrl.workers.libero.observation import turn
+from worldrl.workers.libero.package import LiberoError, assets_digest, find_assets, sources_digests, task_instruction
+from worldrl.workers.link.rotations import DOWN, axis_angle, rotation_vector
 
 
 def test_horizons_are_the_published_ones_and_lerobots_is_named():
@@ -57,7 +57,7 @@ def test_command_rotation_is_zero_straight_down_and_smooth_around_it():
     ],
 )
 def test_sentences(name, sentence):
-    assert task_sentence(name) == sentence
+    assert task_instruction(name) == sentence
 
 
 def test_assets_digest_sees_content_and_names_but_not_notes(tmp_path):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError
-from worldrl.evaluation.suites import suite_protocol
-from worldrl.rollout.maniskill import maniskill_launch
-from worldrl.workers import maniskill_facts as facts
-from worldrl.workers.maniskill import ManiSkill, vendor_action
-from worldrl.workers.maniskill_expert import CLOSED, OPEN, CubeExpert, NoExpertError, quarter_turn
+from worldrl.evaluation.policy.suites import suite_protocol
+from worldrl.rollout.suites.maniskill import maniskill_launch
+from worldrl.workers.maniskill import facts
+from worldrl.workers.maniskill.expert import CLOSED, OPEN, CubeExpert, NoExpertError, quarter_turn
+from worldrl.workers.maniskill.worker import ManiSkill, vendor_action
 
 
 def test_rotation_and_gripper_have_the_other_sign():

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import SettingError, WorkerError
-from worldrl.evaluation.suites import suite_protocol
-from worldrl.rollout.actors import ExpertActor
-from worldrl.rollout.robotwin import TARGET, make_vec, robotwin_launch
-from worldrl.rollout.simulator import Launch
-from worldrl.rollout.simulator_pool import SimulatorPool, Start
-from worldrl.rollout.specs import EpisodeSpec
-from worldrl.rollout.suite_episodes import Rules, play_episodes
-from worldrl.workers import robotwin_facts as facts
-from worldrl.workers.boot import load_file
-from worldrl.workers.robotwin_starts import FAILED, SOLVED, UNSOLVED, UNSTABLE, RoboTwinError, VerifiedSeeds
+from worldrl.evaluation.policy.suites import suite_protocol
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.real.specs import EpisodeSpec
+from worldrl.rollout.suites.episodes import Rules, play_episodes
+from worldrl.rollout.suites.robotwin import TARGET, make_vec, robotwin_launch
+from worldrl.simulators.pool import SimulatorPool, Start
+from worldrl.simulators.process import Launch
+from worldrl.workers.link.boot import load_file
+from worldrl.workers.robotwin import facts
+from worldrl.workers.robotwin.starts import FAILED, SOLVED, UNSOLVED, UNSTABLE, RoboTwinError, VerifiedSeeds
 
 TASK = "close_gripper"
 make_checkout = load_file("robotwin_double", Path(__file__).with_name("robotwin_double.py")).make_checkout
@@ -55,7 +55,7 @@ def test_an_episode_starts_where_the_expert_succeeded_and_is_told_a_sentence_of_
             20,
             30,
         ]
-        assert rows[0]["image"].shape == (*facts.PICTURE, 3)
+        assert rows[0]["image"].shape == (*facts.IMAGE, 3)
         closed = np.full(14, 0.25, np.float32)
         closed[6] = 0.0
         row = pool.step({0: closed})[0]
@@ -87,12 +87,12 @@ class SuiteRow:
     """``worldrl/RoboTwin-v0`` with one row, found as ``worldrl setup robotwin`` leaves it."""
 
     def __init__(self, tmp_path):
-        from worldrl.jobs.setup_adopt import adopt, modules_of
-        from worldrl.rollout import environments
+        from worldrl.jobs.environment.setup_adopt import adopt, modules_of
+        from worldrl.simulators import environments
 
         patch = pytest.MonkeyPatch()
         patch.setenv("WORLDRL_CACHE", str(tmp_path / "cache"))
-        patch.setattr("worldrl.jobs.setup_adopt.MODULES", {"robotwin": ("yaml", "torch")})
+        patch.setattr("worldrl.jobs.environment.setup_adopt.MODULES", {"robotwin": ("yaml", "torch")})
         try:
             assert modules_of(sys.executable, ("yaml", "no_such_module"))["no_such_module"] is None
             folder = environments.environment_folder("robotwin")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from worldrl.workers.boot import load_file
-from worldrl.workers.wire import WireError, decode, encode
+from worldrl.workers.link.boot import load_file
+from worldrl.workers.link.wire import WireError, decode, encode
 
 hostile = load_file("hostile", Path(__file__).parents[1] / "hostile.py")
 

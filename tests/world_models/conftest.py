@@ -2,7 +2,7 @@
 
 import pytest
 
-from worldrl.world_models.config import DynamicsKind
+from worldrl.world_models.video.config import DynamicsKind
 
 
 @pytest.fixture(params=[kind.value for kind in DynamicsKind])

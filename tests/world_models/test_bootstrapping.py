@@ -9,12 +9,12 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.evaluation.world_model import padded_actions, replay
-from worldrl.world_models import bootstrapping, training
-from worldrl.world_models.bootstrapping import LatentRollouts
-from worldrl.world_models.sentences import Sentences
-from worldrl.world_models.training import fit_dynamics, latent_sampler
-from worldrl.world_models.training_config import WorldModelTraining
+from worldrl.evaluation.world_model.rollout_error import padded_actions, replay
+from worldrl.world_models.video import bootstrapping, training
+from worldrl.world_models.video.bootstrapping import LatentRollouts
+from worldrl.world_models.video.instructions import TaskInstructions
+from worldrl.world_models.video.training import fit_dynamics, latent_sampler
+from worldrl.world_models.video.training_config import WorldModelTraining
 
 CONFIG = WorldModelTraining(
     dtype="float32", unroll=1, steps=6, batch=3, warmup=2, checkpoint_every=2, bootstrap=0.7, bootstrap_rows=5
@@ -82,7 +82,7 @@ def test_rows_that_plan_walk_on_their_plans(make_world_model, push_episodes, mon
         return imagine(model, state, batch, chunk, generator, hidden)
 
     monkeypatch.setattr(bootstrapping, "imagine_chunk", spy)
-    sentences = Sentences({"PickRedCube": ("lift it",), "PickGreenCylinder": ("lift it",)}, {})
+    sentences = TaskInstructions({"PickRedCube": ("lift it",), "PickGreenCylinder": ("lift it",)}, {})
     config = replace(CONFIG, action_dropout=0.5, bootstrap=1.0, static_share=0.0)
     fit_dynamics(model, push_episodes, config, sentences=sentences, seed=3, folder=None, log=None)
     assert {sentence for told, _ in seen for sentence in told} == {"lift it"}
@@ -118,7 +118,7 @@ def test_a_bootstrapped_training_cut_short_goes_on_to_the_same_bits(
     make_world_model, push_episodes, monkeypatch, tmp_path, same_tree, stop
 ):
     true_loss, calls = training.chunk_loss, []
-    sentences = Sentences({}, {})
+    sentences = TaskInstructions({}, {})
 
     def run(folder, at=None, config=CONFIG):
         def loss(*args, **kwargs):

@@ -3,10 +3,10 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.world_models.codec import IdentityCodec, PatchCodec, quantise, salience_weight, to_uint8, to_unit
-from worldrl.world_models.config import CodecConfig
-from worldrl.world_models.training import fit_codec
-from worldrl.world_models.training_config import WorldModelTraining
+from worldrl.world_models.video.codec import IdentityCodec, PatchCodec, quantise, salience_weight, to_uint8, to_unit
+from worldrl.world_models.video.config import CodecConfig
+from worldrl.world_models.video.training import fit_codec
+from worldrl.world_models.video.training_config import WorldModelTraining
 
 
 def test_bytes_survive_the_unit_range():

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from worldrl.core.artefact import MANIFEST, read_artefact, read_manifest, write_artefact
 from worldrl.core.errors import ArtefactError, WorldrlError
-from worldrl.core.jsonfile import digest
-from worldrl.policies.token_policy import TokenPolicy
+from worldrl.core.storage.artefact import MANIFEST, read_artefact, read_manifest, write_artefact
+from worldrl.core.storage.jsonfile import digest
+from worldrl.policies.token.policy import TokenPolicy
 from worldrl.world_models.loading import open_world_model
 
 Loader = Callable[[Path], Any]

@@ -9,14 +9,14 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
 from worldrl.diffusion.flow import sigma_grid
-from worldrl.world_models import distillation
-from worldrl.world_models.distillation import Consistency, fit_distilled
-from worldrl.world_models.losses import window_state
-from worldrl.world_models.sentences import Sentences
-from worldrl.world_models.training import latent_sampler
-from worldrl.world_models.training_config import WorldModelTraining
+from worldrl.world_models.video import distillation
+from worldrl.world_models.video.distillation import Consistency, fit_distilled
+from worldrl.world_models.video.instructions import TaskInstructions
+from worldrl.world_models.video.losses import window_state
+from worldrl.world_models.video.training import latent_sampler
+from worldrl.world_models.video.training_config import WorldModelTraining
 
-NOTHING = Sentences({}, {})
+NOTHING = TaskInstructions({}, {})
 CONFIG = WorldModelTraining(
     dtype="float32", unroll=2, batch=8, warmup=5, checkpoint_every=2, ema_decay=0.0, learning_rate=3e-3,
     distill_steps=6, distill_teacher_steps=8, distill_sampling_steps=1,

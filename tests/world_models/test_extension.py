@@ -7,9 +7,9 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import row_streams
-from worldrl.world_models.config import CodecKind, VideoWorldModelConfig
-from worldrl.world_models.extension import FREE, WAN_FREE, extended, extended_config
-from worldrl.world_models.wan_config import WanConfig
+from worldrl.world_models.video.config import CodecKind, VideoWorldModelConfig
+from worldrl.world_models.video.extension import FREE, WAN_FREE, extended, extended_config
+from worldrl.world_models.wan.config import WanConfig
 
 
 def asking(held, **values):
@@ -81,7 +81,7 @@ def test_a_jury_grows_by_fresh_jurors(make_world_model, make_record):
     model = make_world_model()
     larger = extended(model, asking(model.config, outcome__ensemble_size=3), seed=5)
     assert larger.config.outcome.ensemble_size == 3
-    first, second, third = ([p.detach() for p in juror.parameters()] for juror in larger.outcome.members)
+    first, second, third = ([p.detach() for p in member.parameters()] for member in larger.outcome.members)
     own = list(model.outcome.members[0].parameters())
     assert all(torch.equal(a, b) for a, b in zip(first, own, strict=True))
     for a, b in ((first, second), (second, third)):
@@ -91,7 +91,7 @@ def test_a_jury_grows_by_fresh_jurors(make_world_model, make_record):
         m.imagine(m.start(records), action, generators=row_streams(0, ("n",), 2))[1] for m in (model, larger)
     )
     assert torch.equal(before.latent, after.latent)  # jurors judge, they do not dream
-    assert before.doubt.abs().max() == 0 < after.doubt.min()
+    assert before.uncertainty.abs().max() == 0 < after.uncertainty.min()
     with pytest.raises(SettingError, match=r"outcome\.ensemble_size=2 \(3\)"):
         extended_config(larger.config, asking(larger.config, outcome__ensemble_size=2))
 

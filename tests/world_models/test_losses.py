@@ -9,10 +9,10 @@ import torch.nn.functional as F
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.data.windows import WindowSampler
-from worldrl.world_models.config import SuccessHeadConfig
-from worldrl.world_models.dynamics import motion_weight
-from worldrl.world_models.losses import (
+from worldrl.data.windows.windows import WindowSampler
+from worldrl.world_models.video.config import SuccessHeadConfig
+from worldrl.world_models.video.dynamics import motion_weight
+from worldrl.world_models.video.losses import (
     chunk_loss,
     draw_depth,
     dynamics_loss,
@@ -20,10 +20,10 @@ from worldrl.world_models.losses import (
     noisy_memory,
     window_state,
 )
-from worldrl.world_models.success_head import SuccessHead, success_loss
-from worldrl.world_models.training import latent_sampler
-from worldrl.world_models.training_config import WorldModelTraining
-from worldrl.world_models.wan_config import WanSuccessConfig
+from worldrl.world_models.video.success_head import SuccessHead, success_loss
+from worldrl.world_models.video.training import latent_sampler
+from worldrl.world_models.video.training_config import WorldModelTraining
+from worldrl.world_models.wan.config import WanSuccessConfig
 
 CONFIG = WorldModelTraining(dtype="float32", unroll=2, event_share=0.3, static_share=0.2, first_chunk_share=0.2)
 
@@ -163,7 +163,7 @@ def test_imagining_ahead_is_what_the_simulator_would_do(make_world_model, push_e
 
 
 def _record(episodes, batch, row):
-    from worldrl.rollout.reset_store import record_at
+    from worldrl.rollout.imagined.reset_store import record_at
 
     episode = episodes[int(batch.episode[row])]
     return record_at(episode, int(batch.start[row]), memory_frames=2, frame_stride=2, source="window")

@@ -5,13 +5,19 @@ import pytest
 import torch
 
 from worldrl.core.rng import stream
-from worldrl.world_models import episode_rollouts, outcome_training
-from worldrl.world_models.outcome_head import OutcomeHead, OutcomeJury, named_as_jury, outcome_loss, verdict
-from worldrl.world_models.outcome_training import fit_outcome, imagine_episodes
-from worldrl.world_models.sentences import Sentences
-from worldrl.world_models.training_config import WorldModelTraining
+from worldrl.world_models.video import episode_rollouts, outcome_training
+from worldrl.world_models.video.instructions import TaskInstructions
+from worldrl.world_models.video.outcome_head import (
+    OutcomeEnsemble,
+    OutcomeHead,
+    named_as_ensemble,
+    outcome_loss,
+    verdict,
+)
+from worldrl.world_models.video.outcome_training import fit_outcome, imagine_episodes
+from worldrl.world_models.video.training_config import WorldModelTraining
 
-SENTENCES = Sentences(
+SENTENCES = TaskInstructions(
     same={"PickRedCube": ("pick up the red cube",), "PickGreenCylinder": ("take the green can",)},
     other={"PickRedCube": ("take the green can",), "PickGreenCylinder": ()},
 )
@@ -30,12 +36,12 @@ def test_chunk_by_chunk_is_all_at_once():
 
 
 def test_a_jury_hears_the_same_and_remembers_apart():
-    jury, findings = OutcomeJury(6, 8, ensemble_size=3), torch.randn(2, 12, 6, generator=stream(0, "findings"))
+    jury, findings = OutcomeEnsemble(6, 8, ensemble_size=3), torch.randn(2, 12, 6, generator=stream(0, "findings"))
     votes, belief = jury(findings, jury.blank(2))
     assert votes.shape == (3, 2, 12)
     assert belief.shape == (2, 24)
-    for number, juror in enumerate(jury.members):
-        alone, last = juror(findings, juror.blank(2))
+    for number, member in enumerate(jury.members):
+        alone, last = member(findings, member.blank(2))
         torch.testing.assert_close(votes[number], alone)
         torch.testing.assert_close(belief[:, 8 * number : 8 * (number + 1)], last)
     assert not torch.equal(votes[0], votes[1])
@@ -43,16 +49,16 @@ def test_a_jury_hears_the_same_and_remembers_apart():
 
 def test_a_verdict_is_the_mean_of_probabilities_and_doubt_their_spread():
     votes = torch.logit(torch.tensor([[[0.2, 0.5]], [[0.8, 0.5]]], dtype=torch.float64))
-    probability, doubt = verdict(votes)
+    probability, uncertainty = verdict(votes)
     torch.testing.assert_close(probability, torch.tensor([[0.5, 0.5]], dtype=torch.float64))
-    torch.testing.assert_close(doubt, torch.tensor([[0.3, 0.0]], dtype=torch.float64))
+    torch.testing.assert_close(uncertainty, torch.tensor([[0.3, 0.0]], dtype=torch.float64))
 
 
 def test_weights_of_a_single_head_are_a_jury_of_one():
-    single, jury = OutcomeHead(6, 8), OutcomeJury(6, 8, ensemble_size=1)
-    found = named_as_jury({f"outcome.{name}": value for name, value in single.state_dict().items()})
+    single, jury = OutcomeHead(6, 8), OutcomeEnsemble(6, 8, ensemble_size=1)
+    found = named_as_ensemble({f"outcome.{name}": value for name, value in single.state_dict().items()})
     jury.load_state_dict({name.removeprefix("outcome."): value for name, value in found.items()})
-    assert named_as_jury(found).keys() == found.keys()
+    assert named_as_ensemble(found).keys() == found.keys()
     findings = torch.randn(2, 4, 6, generator=stream(0, "findings"))
     assert torch.equal(jury(findings, jury.blank(2))[0][0], single(findings, single.blank(2))[0])
 
@@ -123,13 +129,13 @@ def test_success_is_what_came_and_a_lie_is_never_fulfilled(world_model, push_epi
 @pytest.mark.parametrize("step", [0, 6])
 def test_the_head_learns_on_what_imagination_reads(make_world_model, kind, push_episodes, monkeypatch, step):
     """Findings, read from where an episode was entered, give the probabilities of ``imagine`` under the same noise."""
-    from worldrl.rollout.reset_store import record_at
+    from worldrl.rollout.imagined.reset_store import record_at
 
     world_model = make_world_model(kind=kind)
 
     monkeypatch.setattr(episode_rollouts, "_middle", lambda *_: np.array([step]))
     episode = push_episodes[0]
-    told = imagine_episodes(world_model, [episode], CONFIG, Sentences({}, {}), seed=0)
+    told = imagine_episodes(world_model, [episode], CONFIG, TaskInstructions({}, {}), seed=0)
     length, frames = world_model.chunk_length, world_model.config.dynamics.chunk_frames
     generator = stream(0, "imagine-episodes", 0)
     for row, first in enumerate((0, step)):

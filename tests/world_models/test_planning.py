@@ -5,17 +5,17 @@ import torch
 
 from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.rng import initial_weights, row_streams, stream
-from worldrl.jobs.world_model_start import starting_world_model
-from worldrl.world_models.config import DynamicsConfig
-from worldrl.world_models.dynamics import hide_actions
-from worldrl.world_models.extension import extended
-from worldrl.world_models.flow_transformer import FlowTransformer
-from worldrl.world_models.sentences import Sentences, hide_rows, relabel
-from worldrl.world_models.training import fit_dynamics, latent_sampler
-from worldrl.world_models.training_config import WorldModelTraining
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.recipes.world_model.start import starting_world_model
+from worldrl.world_models.video.config import DynamicsConfig
+from worldrl.world_models.video.dynamics import hide_actions
+from worldrl.world_models.video.extension import extended
+from worldrl.world_models.video.flow_transformer import FlowTransformer
+from worldrl.world_models.video.instructions import TaskInstructions, hide_rows, relabel
+from worldrl.world_models.video.model import VideoWorldModel
+from worldrl.world_models.video.training import fit_dynamics, latent_sampler
+from worldrl.world_models.video.training_config import WorldModelTraining
 
-SENTENCES = Sentences(
+SENTENCES = TaskInstructions(
     same={"PickRedCube": ("pick up the red cube",), "PickGreenCylinder": ("pick up the green cylinder",)},
     other={"PickRedCube": ("pick up the green cylinder",), "PickGreenCylinder": ("pick up the red cube",)},
 )

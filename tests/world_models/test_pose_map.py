@@ -2,7 +2,7 @@
 
 import torch
 
-from worldrl.world_models.pose_map import OCTAVES, PoseMap, offset_features, token_grid
+from worldrl.world_models.video.pose_map import OCTAVES, PoseMap, offset_features, token_grid
 
 
 def test_token_grid_runs_right_then_down_over_the_centres():

@@ -6,17 +6,17 @@ import torch
 
 from worldrl.core.errors import ActionError, SettingError
 from worldrl.core.rng import stream
-from worldrl.core.stats import auroc
+from worldrl.core.statistics.intervals import auroc
 from worldrl.diffusion.flow import sigma_grid
 from worldrl.rewards.success import debounced_score
-from worldrl.world_models.dynamics import hide_actions
-from worldrl.world_models.outcome_training import fit_outcome, imagine_episodes
-from worldrl.world_models.reading import read_findings, read_success
-from worldrl.world_models.sentences import Sentences, hide_rows
-from worldrl.world_models.training import latent_sampler
-from worldrl.world_models.training_config import WorldModelTraining
+from worldrl.world_models.video.dynamics import hide_actions
+from worldrl.world_models.video.head_predictions import read_findings, read_success
+from worldrl.world_models.video.instructions import TaskInstructions, hide_rows
+from worldrl.world_models.video.outcome_training import fit_outcome, imagine_episodes
+from worldrl.world_models.video.training import latent_sampler
+from worldrl.world_models.video.training_config import WorldModelTraining
 
-SENTENCES = Sentences(same={"PickRedCube": ("pick up the red cube",)}, other={})
+SENTENCES = TaskInstructions(same={"PickRedCube": ("pick up the red cube",)}, other={})
 
 
 @pytest.fixture

@@ -5,15 +5,15 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import initial_weights, row_streams, stream
-from worldrl.jobs.world_model_start import starting_world_model
-from worldrl.world_models import restorer_training
-from worldrl.world_models.codec import to_uint8, to_unit
-from worldrl.world_models.config import RestorerConfig, VideoWorldModelConfig
-from worldrl.world_models.episode_rollouts import whole_episodes
-from worldrl.world_models.restorer import FrameRestorer
-from worldrl.world_models.restorer_training import fit_restorer, imagine_pairs
-from worldrl.world_models.training_config import WorldModelTraining
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.recipes.world_model.start import starting_world_model
+from worldrl.world_models.video import restorer_training
+from worldrl.world_models.video.codec import to_uint8, to_unit
+from worldrl.world_models.video.config import RestorerConfig, VideoWorldModelConfig
+from worldrl.world_models.video.episode_rollouts import whole_episodes
+from worldrl.world_models.video.model import VideoWorldModel
+from worldrl.world_models.video.restorer import FrameRestorer
+from worldrl.world_models.video.restorer_training import fit_restorer, imagine_pairs
+from worldrl.world_models.video.training_config import WorldModelTraining
 
 CONFIG = WorldModelTraining(restorer_steps=30, restorer_batch=8, warmup=5, dtype="float32")
 
@@ -101,7 +101,7 @@ def test_pairs_show_the_same_moment(make_world_model, push_episodes, monkeypatch
     pairs = imagine_pairs(model, push_episodes, CONFIG, seed=0, series="restorer")
     with torch.no_grad():
         through = to_uint8(model.codec.decode(model.codec.encode(to_unit(pairs.real)[:, None])))[:, 0]
-    assert (pairs.dreamt.int() - through.int()).abs().max() <= 1
+    assert (pairs.joined_rollouts.int() - through.int()).abs().max() <= 1
     starts = {tuple(e.frames[0, 0].flatten().tolist()) for e in push_episodes}
     assert {tuple(frame.flatten().tolist()) for frame in pairs.first} == starts
     assert len(pairs) > 2 * len(push_episodes)
@@ -125,10 +125,10 @@ def test_training_lowers_its_error_and_touches_nothing_else(make_world_model, pu
     for name, value in whole.state_dict().items():
         assert name.startswith("restorer.") or torch.equal(value, before[name])
     pairs = imagine_pairs(whole, push_episodes, CONFIG, seed=5, series="restorer")
-    dreamt, real, first = (to_unit(x) for x in (pairs.dreamt, pairs.real, pairs.first[pairs.episode]))
+    joined_rollouts, real, first = (to_unit(x) for x in (pairs.joined_rollouts, pairs.real, pairs.first[pairs.episode]))
     with torch.no_grad():
-        error = (whole.restorer(dreamt, first) - real).square().mean()
-    assert error < 0.5 * (dreamt - real).square().mean()
+        error = (whole.restorer(joined_rollouts, first) - real).square().mean()
+    assert error < 0.5 * (joined_rollouts - real).square().mean()
 
 
 def test_what_does_not_fit_is_refused(make_world_model, push_episodes):

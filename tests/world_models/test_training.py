@@ -6,13 +6,13 @@ import torch
 
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream
-from worldrl.evaluation.world_model import action_swap_ratio
-from worldrl.world_models import training
-from worldrl.world_models.sentences import Sentences, relabel
-from worldrl.world_models.training import fit_codec, fit_dynamics, latent_sampler
-from worldrl.world_models.training_config import WorldModelTraining
+from worldrl.evaluation.world_model.rollout_error import action_swap_ratio
+from worldrl.world_models.video import training
+from worldrl.world_models.video.instructions import TaskInstructions, relabel
+from worldrl.world_models.video.training import fit_codec, fit_dynamics, latent_sampler
+from worldrl.world_models.video.training_config import WorldModelTraining
 
-SENTENCES = Sentences(
+SENTENCES = TaskInstructions(
     same={"PickRedCube": ("pick up the red cube", "lift the red block"), "PickGreenCylinder": ("take the green can",)},
     other={"PickRedCube": ("take the green can", "grab the green tin"), "PickGreenCylinder": ()},
 )
@@ -119,7 +119,7 @@ def test_relabelled_windows_say_the_same_or_something_certainly_unfulfilled(batc
 
 
 def test_without_negatives_or_sentences_nothing_is_unfulfilled(batch):
-    new = relabel(batch, Sentences({}, SENTENCES.other), 0.0, stream(0, "relabel"))
+    new = relabel(batch, TaskInstructions({}, SENTENCES.other), 0.0, stream(0, "relabel"))
     assert new.instruction == batch.instruction
     assert torch.equal(new.success, batch.success)
     assert relabel(batch, SENTENCES, 0.3, stream(1, "r")).instruction == relabel(batch, SENTENCES, 0.3, stream(1, "r")).instruction  # fmt: skip
@@ -151,5 +151,5 @@ def test_a_pushed_square_is_learned_with_its_actions(make_world_model, push_epis
     held_out = [push_episode(n, 16, size=64, close_at=8) for n in range(1000, 1008)]
     assert action_swap_ratio(model, held_out, 16, seed=0) == pytest.approx(1, abs=0.01)
     fit_codec(model, frames, config, seed=0, folder=None, log=None)
-    fit_dynamics(model, episodes, config, sentences=Sentences({}, {}), seed=0, folder=None, log=None)
+    fit_dynamics(model, episodes, config, sentences=TaskInstructions({}, {}), seed=0, folder=None, log=None)
     assert action_swap_ratio(model, held_out, 16, seed=0) > 1.5

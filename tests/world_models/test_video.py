@@ -9,12 +9,12 @@ import torch
 from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import ActionError, ArtefactError, NonFiniteError, SettingError
 from worldrl.core.rng import row_streams
-from worldrl.world_models.codec import IdentityCodec, PatchCodec
-from worldrl.world_models.config import CodecConfig, DynamicsConfig, DynamicsKind, VideoWorldModelConfig
-from worldrl.world_models.flow_transformer import FlowTransformer
-from worldrl.world_models.unet import EdmUNet
-from worldrl.world_models.unet_config import UNetConfig
-from worldrl.world_models.video import VideoWorldModel
+from worldrl.world_models.video.codec import IdentityCodec, PatchCodec
+from worldrl.world_models.video.config import CodecConfig, DynamicsConfig, DynamicsKind, VideoWorldModelConfig
+from worldrl.world_models.video.flow_transformer import FlowTransformer
+from worldrl.world_models.video.model import VideoWorldModel
+from worldrl.world_models.video.unet import EdmUNet
+from worldrl.world_models.video.unet_config import UNetConfig
 
 
 @pytest.fixture
@@ -205,8 +205,8 @@ def test_saved_and_loaded_is_the_same_model(world_model, start, same_tree, tmp_p
     assert (loaded.config, loaded.embodiment) == (world_model.config, world_model.embodiment)
     assert not loaded.training
     same_tree(dict(loaded.state_dict()), dict(world_model.state_dict()))
-    dreams = [model.imagine(state, action, generators=streams())[1] for model in (world_model, loaded)]
-    same_tree(vars(dreams[0]), vars(dreams[1]))
+    policy_rollouts = [model.imagine(state, action, generators=streams())[1] for model in (world_model, loaded)]
+    same_tree(vars(policy_rollouts[0]), vars(policy_rollouts[1]))
 
 
 def test_half_precision_on_the_disk(world_model, tmp_path):

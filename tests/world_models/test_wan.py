@@ -13,19 +13,19 @@ from worldrl.core.errors import ActionError, ArtefactError, NonFiniteError, Sett
 from worldrl.core.rng import row_streams
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule
-from worldrl.rollout.imagine import WorldModelVecEnv
-from worldrl.rollout.imagined_rollouts import imagine_rollouts
-from worldrl.rollout.reset_store import ResetStore, record_at
+from worldrl.rollout.imagined.env import WorldModelVecEnv
+from worldrl.rollout.imagined.reset_store import ResetStore, record_at
+from worldrl.rollout.imagined.rollouts import imagine_rollouts
 from worldrl.world_models.loading import open_world_model
-from worldrl.world_models.video import VideoWorldModel
-from worldrl.world_models.wan import WanWorldModel
-from worldrl.world_models.wan_config import (
+from worldrl.world_models.video.model import VideoWorldModel
+from worldrl.world_models.wan.config import (
     WanCodecConfig,
     WanConfig,
     WanDynamicsConfig,
     WanOutcomeConfig,
     WanSuccessConfig,
 )
+from worldrl.world_models.wan.model import WanWorldModel
 
 pytest.importorskip("diffusers")
 pytest.importorskip("peft")
@@ -122,15 +122,15 @@ def test_without_the_anchor_the_memory_alone_begins_the_clip(make_wan, wan_recor
     model = make_wan(reference=False)
     memory = np.stack([np.full((16, 16, 3), grey, np.uint8) for grey in (200, 150, 100, 50)])
 
-    def dream(**over):
+    def imagine_policy(**over):
         state = model.start([wan_record(**{"memory": memory, **over})])
         return model.imagine(state, torch.zeros(1, 4, 7), generators=streams(1))[1].latent
 
-    plain = dream()
+    plain = imagine_policy()
     given = torch.from_numpy(np.concatenate([memory[:1], memory]))[None]
     assert torch.equal(plain[:, :2], model.codec.encode(given))
-    assert torch.equal(dream(reference=np.full((16, 16, 3), 250, np.uint8)), plain)
-    assert not torch.allclose(dream(memory=memory[::-1].copy()), plain, atol=1e-3)
+    assert torch.equal(imagine_policy(reference=np.full((16, 16, 3), 250, np.uint8)), plain)
+    assert not torch.allclose(imagine_policy(memory=memory[::-1].copy()), plain, atol=1e-3)
 
 
 def test_where_there_is_a_jury_its_verdict_on_the_whole_dream_counts(make_wan, wan_record):
@@ -155,9 +155,9 @@ def test_where_there_is_a_jury_its_verdict_on_the_whole_dream_counts(make_wan, w
         )
         probability = torch.sigmoid(votes[chunk])
         torch.testing.assert_close(judged.success_prob, probability.mean(dim=0))
-        torch.testing.assert_close(judged.doubt, (probability[0] - probability[1]).abs() / 2)
+        torch.testing.assert_close(judged.uncertainty, (probability[0] - probability[1]).abs() / 2)
         torch.testing.assert_close(states[0].belief, belief)
-        assert joint.doubt is None
+        assert joint.uncertainty is None
         assert states[1].belief.shape == (2, 0)
     assert not torch.allclose(votes[0], votes[1], atol=1e-3)  # the second chunk is judged with what the first has left
 
@@ -235,17 +235,17 @@ def test_rows_do_not_know_their_neighbours(wan_model, start):
 def test_actions_their_past_memory_and_reference_matter(wan_model, wan_record):
     action = torch.zeros(1, 4, 7)
 
-    def dream(action=action, **over):
+    def imagine_policy(action=action, **over):
         state = wan_model.start([wan_record(100, **over)])
         return wan_model.imagine(state, action, generators=streams(1))[1].latent[:, -1]
 
-    plain, moved = dream(), action.clone()
+    plain, moved = imagine_policy(), action.clone()
     moved[:, 2, 0] = 1
     others = {
-        "action": dream(moved),
-        "past action": dream(memory_action=np.ones((4, 7), np.float32)),
-        "reference": dream(reference=np.full((16, 16, 3), 250, np.uint8)),
-        "memory": dream(memory=np.full((4, 16, 16, 3), 200, np.uint8)),
+        "action": imagine_policy(moved),
+        "past action": imagine_policy(memory_action=np.ones((4, 7), np.float32)),
+        "reference": imagine_policy(reference=np.full((16, 16, 3), 250, np.uint8)),
+        "memory": imagine_policy(memory=np.full((4, 16, 16, 3), 200, np.uint8)),
     }
     changed = {name: (other - plain).abs().max().item() for name, other in others.items()}
     assert min(changed.values()) > 1e-4, changed
@@ -295,8 +295,8 @@ def test_saved_and_loaded_is_the_same_model(make_wan, wan_record, same_tree, tmp
     assert not loaded.training
     same_tree(dict(loaded.state_dict()), dict(model.state_dict()))
     action = torch.zeros(1, 4, 7)
-    dreams = [m.imagine(m.start([wan_record()]), action, generators=streams(1))[1] for m in (model, loaded)]
-    same_tree(vars(dreams[0]), vars(dreams[1]))
+    policy_rollouts = [m.imagine(m.start([wan_record()]), action, generators=streams(1))[1] for m in (model, loaded)]
+    same_tree(vars(policy_rollouts[0]), vars(policy_rollouts[1]))
     loaded.save(tmp_path / "again")
     files = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("model", "again")]
     assert files[0] == files[1]

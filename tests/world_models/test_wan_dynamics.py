@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from worldrl.world_models.wan_config import WanDynamicsConfig
-from worldrl.world_models.wan_dynamics import WanDynamics, grouped_actions
-from worldrl.world_models.wan_folder import load_transformer, open_base
+from worldrl.world_models.wan.config import WanDynamicsConfig
+from worldrl.world_models.wan.dynamics import WanDynamics, grouped_actions
+from worldrl.world_models.wan.folder import load_transformer, open_base
 
 pytest.importorskip("diffusers")
 

@@ -10,24 +10,25 @@ import pytest
 import torch
 
 from worldrl.core.errors import NonFiniteError, SettingError
-from worldrl.core.log import MetricLog, read_metrics
 from worldrl.core.rng import stream
-from worldrl.evaluation.world_model import padded_actions, replay
-from worldrl.rollout.reset_store import record_at
-from worldrl.world_models import outcome_training, wan_fit
-from worldrl.world_models.outcome_training import fit_outcome, imagine_episodes
-from worldrl.world_models.sentences import Sentences
-from worldrl.world_models.wan_adapter import is_published, is_trained
-from worldrl.world_models.wan_fit import finished_weights, fit_wan, parameter_groups, whole
-from worldrl.world_models.wan_losses import WanLoss
-from worldrl.world_models.wan_training import ClipSource, WanTraining
+from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.evaluation.world_model.rollout_error import padded_actions, replay
+from worldrl.rollout.imagined.reset_store import record_at
+from worldrl.world_models.video import outcome_training
+from worldrl.world_models.video.instructions import TaskInstructions
+from worldrl.world_models.video.outcome_training import fit_outcome, imagine_episodes
+from worldrl.world_models.wan import fit as wan_fit
+from worldrl.world_models.wan.adapter import is_published, is_trained
+from worldrl.world_models.wan.fit import finished_weights, fit_wan, parameter_groups, whole
+from worldrl.world_models.wan.losses import WanLoss
+from worldrl.world_models.wan.training import ClipSource, WanTraining
 
 pytest.importorskip("diffusers")
 pytest.importorskip("peft")
 pytest.importorskip("accelerate")
 
 CPU = torch.device("cpu")
-SENTENCES = Sentences(same={"PickRedCube": ("pick up the red cube", "lift the red block")}, other={})
+SENTENCES = TaskInstructions(same={"PickRedCube": ("pick up the red cube", "lift the red block")}, other={})
 SMALL = {"steps": 4, "batch": 2, "warmup": 1, "checkpoint_every": 2, "dtype": "float32", "new_learning_rate": 1e-3}
 SCRIPT = Path(__file__).parent / "wan_script.py"
 
@@ -270,7 +271,7 @@ def test_without_the_anchor_clips_begin_with_the_oldest_memory(make_wan, push_ep
 def test_the_jury_learns_on_what_imagination_reads(make_wan, push_episode):
     """Findings of a followed episode give the probabilities of ``imagine`` under the same noise."""
     model, episode = make_wan(ensemble_size=1), push_episode(0, 12)
-    told = imagine_episodes(model, [episode], WanTraining(**SMALL), Sentences({}, {}), seed=0)
+    told = imagine_episodes(model, [episode], WanTraining(**SMALL), TaskInstructions({}, {}), seed=0)
     generator = stream(0, "imagine-episodes", 0)
     (logit,), _ = model.outcome(told.findings[:1].float(), model.outcome.blank(1))
     state = model.start([record_at(episode, 0, memory_frames=4, frame_stride=1, source="")])

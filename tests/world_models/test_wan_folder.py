@@ -8,8 +8,8 @@ import torch
 
 from worldrl.core import extras
 from worldrl.core.errors import ArtefactError, MissingExtraError, SettingError
-from worldrl.world_models import wan_folder
-from worldrl.world_models.wan_folder import (
+from worldrl.world_models.wan import folder as wan_folder
+from worldrl.world_models.wan.folder import (
     download_command,
     frame_tokens,
     latent_shape,

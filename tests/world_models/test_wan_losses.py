@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from worldrl.diffusion.flow import shift_sigma
-from worldrl.world_models.wan_losses import WanLoss, bell_weight, draw_clip, flow_loss
+from worldrl.world_models.wan.losses import WanLoss, bell_weight, draw_clip, flow_loss
 
 pytest.importorskip("diffusers")
 

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 
 from worldrl.core.embodiment import Embodiment
-from worldrl.core.ranks import rank
+from worldrl.core.training.ranks import rank
 from worldrl.core.types import Episode
-from worldrl.world_models.sentences import Sentences
-from worldrl.world_models.wan import WanWorldModel
-from worldrl.world_models.wan_config import WanCodecConfig, WanConfig, WanDynamicsConfig, WanSuccessConfig
-from worldrl.world_models.wan_fit import fit_wan, is_sharded
-from worldrl.world_models.wan_training import WanTraining
+from worldrl.world_models.video.instructions import TaskInstructions
+from worldrl.world_models.wan.config import WanCodecConfig, WanConfig, WanDynamicsConfig, WanSuccessConfig
+from worldrl.world_models.wan.fit import fit_wan, is_sharded
+from worldrl.world_models.wan.model import WanWorldModel
+from worldrl.world_models.wan.training import WanTraining
 
 ROBOT = Embodiment(0.02, 0.1, (0.34, -0.22, 0.012), (0.66, 0.22, 0.24), 0.5, 20.0)
 
@@ -68,7 +68,7 @@ def main(base: str, folder: str, dtype: str, base_dtype: str, adapter: str) -> N
         model,
         [episode(number) for number in range(4)],
         training,
-        sentences=Sentences({}, {}),
+        sentences=TaskInstructions({}, {}),
         seed=0,
         device=torch.device("cpu"),
         folder=Path(folder) / "wan",

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
-from worldrl.core.typed import from_plain
+from worldrl.core.storage.typed import from_plain
 
 LEFT_FINGER, RIGHT_FINGER = 6, 7
 """Where LIBERO's state has the two finger positions (m); the right one counts negative."""

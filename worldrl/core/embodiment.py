@@ -23,7 +23,7 @@ from torch import Tensor
 
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec, joint_targets
 from worldrl.core.errors import SettingError
-from worldrl.core.typed import from_plain
+from worldrl.core.storage.typed import from_plain
 
 STATE_NAMES = ("x", "y", "z", "rx", "ry", "rz", "finger_left", "finger_right")
 COMMAND_NAMES = ("x", "y", "z", "rx", "ry", "rz", "gripper")

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from worldrl.core.actions import ActionSpec
 from worldrl.core.embodiment import AnyEmbodiment
 from worldrl.core.transitions import Outcome, Transitions
-from worldrl.core.types import Chunk, Habit, Imagined, ImaginedVideos, Likelihood, PolicyObs, ResetRecord
+from worldrl.core.types import Chunk, CorrelatedNoise, Imagined, ImaginedVideos, Likelihood, PolicyObs, ResetRecord
 
 Logs = dict[str, Tensor]
 """Detached scalars, named ``room/quantity``; they become floats only in the logger."""
@@ -51,9 +51,9 @@ class Policy(Protocol):
         *,
         generators: Sequence[torch.Generator] | None,
         temperature: float = 1.0,
-        habit: Habit | None = None,
+        correlated_noise: CorrelatedNoise | None = None,
     ) -> Chunk:
-        """Choose a chunk for each row; ``generators=None`` means greedy, ``habit`` is what lasts of the exploration."""
+        """Choose a chunk for each row; ``generators=None`` means greedy, ``correlated_noise`` is what lasts of the exploration."""
         ...
 
     def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:

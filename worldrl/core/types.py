@@ -153,7 +153,7 @@ class PolicyObs:
 
 
 @dataclass(frozen=True)
-class Habit:
+class CorrelatedNoise:
     """The part of each rollout's exploration that stays the same at every step (``policies.exploration``).
 
     Attributes:
@@ -164,9 +164,9 @@ class Habit:
     value: torch.Tensor
     share: float
 
-    def select(self, index: torch.Tensor) -> Habit:
+    def select(self, index: torch.Tensor) -> CorrelatedNoise:
         """Keep the rows of ``index``."""
-        return Habit(self.value[index], self.share)
+        return CorrelatedNoise(self.value[index], self.share)
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Chunk:
     Attributes:
         action: float32 ``[B, L, A]`` in the robot's range.
         token: what was drawn, for ``log_prob``: int64 ``[B, L, A]``, the discrete action whose centre ``action`` is; of
-            policies without tokens a float row ``[B, N]`` (``policies.one_step``).
+            policies without tokens a float row ``[B, N]`` (``policies.lerobot.one_step``).
         logp: float32 ``[B, L, A]``, log-probability of each token or number.
         decided: float32 ``[B, L, A]``, what the network said before it was taken to the robot's range; None where it
             cannot say anything outside.
@@ -211,7 +211,7 @@ class Imagined:
         frame_steps: control step (1..L) that each latent frame shows.
         command: float32 ``[B, L, A]``, integrated exactly from the actions.
         success_prob: float32 ``[B, F]``, of its best judge.
-        doubt: float32 ``[B, F]``, how far its jurors are apart (standard deviation of their probabilities); None
+        uncertainty: float32 ``[B, F]``, how far its jurors are apart (standard deviation of their probabilities); None
             where a model has but one judge.
     """
 
@@ -219,7 +219,7 @@ class Imagined:
     frame_steps: tuple[int, ...]
     command: torch.Tensor
     success_prob: torch.Tensor
-    doubt: torch.Tensor | None = None
+    uncertainty: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class ImaginedVideos:
         instruction: ``N`` sentences.
         command: float32 ``[N, T, A]``, what the robot was told at each frame; None where the video was planned.
         action: float32 ``[N, S, A]``, the actions of all ``S`` control steps up to the last frame; None where it was planned.
-        readings: what was read off these frames so far, by who read it (``rewards.inverse_dynamics.read_once``): several rewards,
+        readings: what was read off these frames so far, by who read it (``rewards.motion.inverse_dynamics.read_once``): several rewards,
             and whoever executes a plan, ask the same reader.
     """
 

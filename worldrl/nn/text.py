@@ -62,7 +62,7 @@ def sentence_pieces(instruction: str, buckets: int) -> tuple[tuple[int, ...], ..
     return tuple(tuple(row + [PADDING] * (MAX_PIECES - len(row))) for row in rows)
 
 
-def unique_sentences(instructions: Sequence[str]) -> tuple[list[str], list[int]]:
+def unique_instructions(instructions: Sequence[str]) -> tuple[list[str], list[int]]:
     """Return the distinct sentences in order of appearance, and each row's index into them."""
     index: dict[str, int] = {}
     rows = [index.setdefault(sentence, len(index)) for sentence in instructions]
@@ -116,7 +116,7 @@ class InstructionEncoder(nn.Module):
         Raises:
             SettingError: a sentence is empty or too long.
         """
-        distinct, rows = unique_sentences(instructions)
+        distinct, rows = unique_instructions(instructions)
         pieces = torch.tensor([sentence_pieces(s, self.buckets) for s in distinct], device=self.embedding.weight.device)
         vectors = self.encode_pieces(pieces)
         return vectors[torch.tensor(rows, device=vectors.device)]

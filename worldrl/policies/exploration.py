@@ -17,25 +17,27 @@ import torch
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
-from worldrl.core.types import Habit
+from worldrl.core.types import CorrelatedNoise
 
 
-def uniform_draws(generators: Sequence[torch.Generator], length: int, size: int, habit: Habit | None = None) -> Tensor:
+def uniform_draws(
+    generators: Sequence[torch.Generator], length: int, size: int, correlated_noise: CorrelatedNoise | None = None
+) -> Tensor:
     """Draw one uniform number for each token.
 
     Args:
         generators: one CPU stream per row, each giving ``L × A`` draws.
         length: ``L``.
         size: ``A``.
-        habit: what lasts; None draws every token apart.
+        correlated_noise: what lasts; None draws every token apart.
 
     Returns:
         ``[B, L, A]`` in [0, 1): Φ(√share · habit + √(1 - share) · own), uniform by itself whatever the share.
     """
-    if habit is None:
+    if correlated_noise is None:
         return torch.stack([torch.rand(length, size, generator=g) for g in generators])
     own = torch.stack([torch.randn(length, size, generator=g) for g in generators])
-    normal = habit.share**0.5 * habit.value[:, None] + (1 - habit.share) ** 0.5 * own
+    normal = correlated_noise.share**0.5 * correlated_noise.value[:, None] + (1 - correlated_noise.share) ** 0.5 * own
     # In float32 Φ(6) is 1: a draw of exactly 1 would fall off the distribution's end.
     return torch.special.ndtr(normal.double()).clamp(max=1 - 1e-12)
 
@@ -59,8 +61,10 @@ class Exploration:
         if not 0 <= self.noise_correlation <= 1:
             raise SettingError(f"exploration.noise_correlation must be in [0, 1], got {self.noise_correlation}")
 
-    def habit(self, generators: Sequence[torch.Generator], size: int) -> Habit | None:
+    def correlated_noise(self, generators: Sequence[torch.Generator], size: int) -> CorrelatedNoise | None:
         """Draw each rollout's lasting part, ``size`` numbers of an action, from its stream; None where nothing lasts."""
         if self.noise_correlation == 0:
             return None
-        return Habit(torch.stack([torch.randn(size, generator=g) for g in generators]), self.noise_correlation)
+        return CorrelatedNoise(
+            torch.stack([torch.randn(size, generator=g) for g in generators]), self.noise_correlation
+        )

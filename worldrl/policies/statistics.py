@@ -21,7 +21,7 @@ from torch import Tensor
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.types import Episode
-from worldrl.data.frame_store import require_robot
+from worldrl.data.windows.frame_store import require_robot
 
 LEAST_DEVIATION = 1e-2
 """Lower bound of a command's deviation (m or rad): a pose that hardly moves is not blown up."""
@@ -41,7 +41,7 @@ def action_range(action: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDAr
 
 @dataclass(frozen=True)
 class PolicyStatistics:
-    """What a :class:`~worldrl.policies.token_policy.TokenPolicy` needs to know of its data.
+    """What a :class:`~worldrl.policies.token.policy.TokenPolicy` needs to know of its data.
 
     Attributes:
         action_low: float32 ``[A]``, lower end of the actions' range (see :func:`action_range`).

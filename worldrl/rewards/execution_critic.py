@@ -28,20 +28,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError, require_at_least_one
-from worldrl.core.fit import FitReport, fit_module
-from worldrl.core.learned import Learned
-from worldrl.core.log import MetricLog
-from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.typed import from_plain
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.learned import Learned
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.typed import from_plain
+from worldrl.core.storage.weights import fitting, load_weights
+from worldrl.core.training.fit import FitReport, fit_module
+from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import ImaginedVideos
-from worldrl.core.weights import fitting, load_weights
 from worldrl.nn.stacked import StackedLinear, fan_in_uniform
 from worldrl.nn.text import InstructionEncoder
-from worldrl.rewards.basis import check_frame_time, check_terms
-from worldrl.rewards.inverse_dynamics import IDM_FOLDER, InverseDynamics, read_once
+from worldrl.rewards.motion.basis import check_frame_time, check_terms
+from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER, InverseDynamics, read_once
 
 KIND, TERM = "execution-critic", "execution"
 CRITIC = "critic"

@@ -31,16 +31,16 @@ from torch import Tensor, nn
 from torch.nn.functional import smooth_l1_loss
 
 from worldrl.core.actions import ActionSpec
-from worldrl.core.artefact import read_artefact, write_artefact
 from worldrl.core.errors import SettingError, require_at_least_one
-from worldrl.core.fit import FitReport, fit_module
-from worldrl.core.learned import Learned
-from worldrl.core.log import MetricLog
-from worldrl.core.optimizer import adamw
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.typed import from_plain
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.learned import Learned
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.typed import from_plain
+from worldrl.core.storage.weights import fitting, load_weights
+from worldrl.core.training.fit import FitReport, fit_module
+from worldrl.core.training.optimizer import adamw
 from worldrl.core.types import Episode
-from worldrl.core.weights import fitting, load_weights
 from worldrl.nn.blocks import Mlp
 from worldrl.nn.text import InstructionEncoder
 from worldrl.nn.vision import ImageEncoder, colour_jitter
@@ -113,7 +113,7 @@ class Closings:
         instruction: ``R`` sentences.
         first: bool ``[R]``, the first frame of its episode.
         actions: of the robot.
-        closes: sentences that are not fulfilled without a closing (:func:`sentences_that_close`).
+        closes: sentences that are not fulfilled without a closing (:func:`instructions_that_close`).
     """
 
     frame: Tensor
@@ -143,7 +143,7 @@ class Closings:
             instruction=tuple(e.instruction for (e, _), n in zip(found, kept, strict=True) for _ in range(n)),
             first=torch.cat([torch.arange(n) == 0 for n in kept]),
             actions=actions,
-            closes=sentences_that_close(episodes),
+            closes=instructions_that_close(episodes),
         )  # fmt: skip
 
 
@@ -153,7 +153,7 @@ def closing_of(episode: Episode) -> int:
     return -1 if end is None else episode.actions.last_closing(episode.command[: end + 1])
 
 
-def sentences_that_close(episodes: Sequence[Episode]) -> tuple[str, ...]:
+def instructions_that_close(episodes: Sequence[Episode]) -> tuple[str, ...]:
     """Sentences of which :data:`CERTAIN` successes or more began with open hands, all with a closing before the success; sorted."""
     closed = dict[str, list[bool]]()
     for episode in episodes:
@@ -225,7 +225,7 @@ class GraspDynamics(nn.Module):
         parts = [self(frame[k : k + batch], instruction[k : k + batch]) for k in range(0, len(frame), batch)]
         return (self.mean + self.scale * torch.cat(parts)).cpu()
 
-    def surprise(self, frame: Tensor, instruction: Sequence[str], command: Tensor) -> Tensor:
+    def normalised_error(self, frame: Tensor, instruction: Sequence[str], command: Tensor) -> Tensor:
         """Compare commands at the closing with what the frames before ask for.
 
         Args:

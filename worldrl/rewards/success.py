@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from worldrl.core.errors import SettingError
-from worldrl.core.stats import wilson
+from worldrl.core.statistics.intervals import wilson
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import torch
 
-from worldrl.core.artefact import read_manifest
-from worldrl.world_models.video import KIND, VideoWorldModel
-from worldrl.world_models.wan import KIND as WAN_KIND
-from worldrl.world_models.wan import WanWorldModel
+from worldrl.core.storage.artefact import read_manifest
+from worldrl.world_models.video.model import KIND, VideoWorldModel
+from worldrl.world_models.wan.model import WanWorldModel
 
 AnyVideoModel = VideoWorldModel | WanWorldModel
 
@@ -24,6 +23,8 @@ def open_world_model(folder: Path | str, device: torch.device | str = "cpu") -> 
     Raises:
         ArtefactError: it is missing, damaged, or holds something else.
     """
+    from worldrl.world_models.wan.model import KIND as WAN_KIND
+
     if read_manifest(Path(folder), wanted=KIND)["kind"] == WAN_KIND:
         return WanWorldModel.load(Path(folder), device)
     return VideoWorldModel.load(Path(folder), device)

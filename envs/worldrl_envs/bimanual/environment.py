@@ -69,7 +69,7 @@ class BimanualEnv(TaskEnv):
         OptionError: the image size is no integer in 8..512, or a style is given for the randomised domain.
     """
 
-    PICTURES: ClassVar[dict[str, str]] = {
+    IMAGES: ClassVar[dict[str, str]] = {
         "head": "image",
         "left_wrist": "left_wrist_image",
         "right_wrist": "right_wrist_image",
@@ -112,7 +112,7 @@ class BimanualEnv(TaskEnv):
             np.array(SIXAXIS_PAIR.low, np.float32), np.array(SIXAXIS_PAIR.high, np.float32), dtype=np.float32
         )
         pixels = obs == "pixels"
-        pictures = tuple(self.PICTURES[camera] for camera in self.cameras)
+        pictures = tuple(self.IMAGES[camera] for camera in self.cameras)
         self.observation_space = pixels_space(image_size, pictures) if pixels else state_space(self.sim)
 
     @property

@@ -6,7 +6,7 @@ import pytest
 from worldrl.core.errors import ArtefactError
 from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import save_report_data
-from worldrl.jobs.report import ReportSettings, main
+from worldrl.jobs.environment.report import ReportSettings, main
 
 
 def test_the_page_is_rebuilt_from_the_run_directory(data, tmp_path):
@@ -32,7 +32,7 @@ def test_a_run_without_data_leaves_the_old_page_alone(tmp_path):
 def test_the_command_works_without_torch_or_simulator(data, tmp_path):
     save_report_data(data, tmp_path)
     program = (
-        "import sys\nfrom worldrl.jobs.report import ReportSettings, main\n"
+        "import sys\nfrom worldrl.jobs.environment.report import ReportSettings, main\n"
         f"main(ReportSettings(run_dir={str(tmp_path)!r}))\n"
         "assert not {'torch', 'mujoco', 'hydra'} & set(sys.modules), 'report must stay light'\n"
     )

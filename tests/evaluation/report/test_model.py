@@ -3,8 +3,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from worldrl.core import stats
 from worldrl.core.errors import ArtefactError
+from worldrl.core.statistics import intervals as stats
 from worldrl.evaluation.report.model import Curve, Filmstrip, Gate, ImaginedReal, SuccessRow
 
 

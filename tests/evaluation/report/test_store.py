@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from worldrl.core.errors import ArtefactError
-from worldrl.core.jsonfile import digest
+from worldrl.core.storage.jsonfile import digest
 from worldrl.evaluation.report.model import Curve, Filmstrip, Gate, ReportData, Table
 from worldrl.evaluation.report.page import render_report
 from worldrl.evaluation.report.store import from_run_dir, load_report_data, save_report_data

@@ -4,7 +4,7 @@ import re
 import numpy as np
 import pytest
 
-from worldrl.core import stats
+from worldrl.core.statistics import intervals as stats
 from worldrl.evaluation.report.model import SuccessRow
 from worldrl.evaluation.report.words import (
     duration,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.errors import ArtefactError, WorldrlError
 from worldrl.core.extras import require
-from worldrl.core.jsonfile import read_json
+from worldrl.core.storage.jsonfile import read_json
 from worldrl.data.offline.columns import fault
 from worldrl.data.offline.hdf5 import Hdf5
 

@@ -22,10 +22,10 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from worldrl.core.atomic import atomic_folder, write_file
 from worldrl.core.errors import ArtefactError, SettingError
 from worldrl.core.extras import require
-from worldrl.core.jsonfile import plain
+from worldrl.core.storage.atomic import atomic_folder, write_file
+from worldrl.core.storage.jsonfile import plain
 from worldrl.data.offline.actions import ActionRange
 from worldrl.data.offline.columns import column, fault
 from worldrl.data.offline.env_spec import registered_spec, stored_environment
@@ -37,7 +37,7 @@ from worldrl.data.offline.resets import check_limit, time_limit
 from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorEpisode, from_episodes
 
 ID = re.compile(r"(?:[-\w]+/)*[-\w]+-v\d+")
-FOREIGN_PROVENANCE = (
+EXTERNAL_PROVENANCE = (
     "algorithm_name",
     "author",
     "code_permalink",
@@ -135,7 +135,7 @@ def _info(
         **stored_environment(metadata, data / METADATA, env_id),
         ref_min=metadata.get("ref_min_score"),
         ref_max=metadata.get("ref_max_score"),
-        provenance=metadata.get(OWN) or {name: metadata[name] for name in FOREIGN_PROVENANCE if name in metadata},
+        provenance=metadata.get(OWN) or {name: metadata[name] for name in EXTERNAL_PROVENANCE if name in metadata},
         obs_parts=layout_of(obs) or stored_parts(metadata, data / METADATA, spaces.flatdim(obs)),
     )
 

@@ -12,7 +12,7 @@ from gymnasium import spaces
 
 from worldrl.core.errors import ArtefactError
 from worldrl.core.extras import require
-from worldrl.core.jsonfile import read_json
+from worldrl.core.storage.jsonfile import read_json
 from worldrl.data.offline.columns import fault
 from worldrl.data.offline.layout import Layout, from_json
 from worldrl.data.offline.minari_files import FORMATS

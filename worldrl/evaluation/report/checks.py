@@ -2,7 +2,7 @@
 
 A rate is ``{"k", "n", "rate", "lo", "hi", "method"}``; a paired comparison is ``{"n", "both", "only_a", "only_b",
 "diff", "lo", "hi", "p"}`` where ``a`` is before, ``b`` is after and ``diff = (only_b - only_a) / n``: what
-:mod:`worldrl.core.stats` returns, here also read back from files.
+:mod:`worldrl.core.statistics.intervals` returns, here also read back from files.
 """
 
 from __future__ import annotations

@@ -25,9 +25,9 @@ from typing import Any
 
 import numpy as np
 
-from worldrl.core.atomic import write_file
 from worldrl.core.errors import ArtefactError, nearest
-from worldrl.core.jsonfile import check_digest, digest, plain, read_json, write_json
+from worldrl.core.storage.atomic import write_file
+from worldrl.core.storage.jsonfile import check_digest, digest, plain, read_json, write_json
 from worldrl.evaluation.report.filmstrip import decode_png, draw_filmstrip, encode_png
 from worldrl.evaluation.report.media import video_path
 from worldrl.evaluation.report.model import (

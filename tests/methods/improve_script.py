@@ -1,0 +1,113 @@
+"""Improves a tiny policy in a tiny video world model; killed where it is told.
+
+python improve_script.py ALGORITHM FOLDER MOMENT    MOMENT: batch in whose imagination the process kills itself; -1 never
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from worldrl.core.embodiment import Embodiment
+from worldrl.core.rng import initial_weights, stream
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.types import ResetRecord
+from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning
+from worldrl.methods.rl import imagination
+from worldrl.methods.rl.filtered_cloning import FilteredCloning
+from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.methods.rl.improve import Improvement, improve
+from worldrl.policies.samples import Samples
+from worldrl.policies.statistics import PolicyStatistics
+from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.imagined.reset_store import ResetStore
+from worldrl.world_models.video.config import CodecConfig, DynamicsConfig, SuccessHeadConfig, VideoWorldModelConfig
+from worldrl.world_models.video.model import VideoWorldModel
+
+ROBOT = Embodiment(0.02, 0.1, (0.34, -0.22, 0.012), (0.66, 0.22, 0.24), 0.5, 20.0)
+
+
+def world_model() -> VideoWorldModel:
+    codec = CodecConfig(image_size=16, channels=4, width=16, depth=1, heads=2)
+    dynamics = DynamicsConfig(width=16, depth=1, heads=2, chunk_length=4, memory_frames=2)
+    with initial_weights(0, "world"):
+        model = VideoWorldModel(VideoWorldModelConfig(codec, dynamics, SuccessHeadConfig()), ROBOT).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.3 * torch.randn_like(parameter))
+    return model
+
+
+def record(grey: int) -> ResetRecord:
+    picture = np.full((16, 16, 3), grey, np.uint8)
+    command = np.array([0.48, 0, 0.14, 0, 0, 0, -1], np.float32)
+    return ResetRecord(picture, np.stack([picture] * 2), command, "pick up the red cube", "PickRedCube", 0, f"{grey}")
+
+
+def policy() -> TokenPolicy:
+    config = TokenPolicyConfig(image_size=16, chunk_length=4, bins=5, width=8, blocks=1, keypoints=2, hidden=16)
+    ones = torch.ones(7)
+    with initial_weights(0, "policy"):
+        return TokenPolicy(config, PolicyStatistics(-ones, ones, 0 * ones, ones))
+
+
+def demonstrations() -> Samples:
+    draw = stream(0, "demonstrations")
+    image = torch.randint(256, (5, 16, 16, 3), generator=draw, dtype=torch.uint8)
+    words = ("pick up the red cube",) * 5
+    return Samples(image, torch.zeros(5, 7), 2 * torch.rand(5, 4, 7, generator=draw) - 1, words, ("PickRedCube",) * 5)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    algorithm, folder, moment = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    grpo = GrpoConfig(
+        iterations=7,
+        checkpoint_every=3,
+        groups=2,
+        group_size=4,
+        minibatch=8,
+        learning_rate=1e-2,
+        keep_low=0,
+        keep_high=1,
+        kl=0.1,
+    )
+    cloning = BehaviourCloning(steps=6, batch_size=8, warmup_steps=1, learning_rate=1e-2, checkpoint_every=4)
+    training = FilteredCloning(cycles=2, rollouts=28, rows=8, cloning=cloning)
+    config = Improvement(algorithm=algorithm, p_keyframe=0, self_training=training, grpo=grpo)
+    store = ResetStore([record(grey) for grey in (20, 120, 220)])
+    rule = SuccessRule(0.1, 2)  # a level that some of this untrained world's dreams reach
+    env = imagination.imagined_env(world_model(), store, rule, rows=8, horizon={"PickRedCube": 8})
+    calls, imagine = 0, imagination.imagine_rollouts
+
+    def counted(*args: object, **kwargs: object) -> object:
+        nonlocal calls
+        if calls == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+        calls += 1
+        return imagine(*args, **kwargs)
+
+    imagination.imagine_rollouts = counted
+    learner = policy()
+    with MetricLog(folder, tensorboard=False) as log:
+        history = improve(
+            learner,
+            env,
+            config,
+            demonstrations=demonstrations(),
+            paraphrases={},
+            seed=1,
+            folder=folder / "checkpoints",
+            log=log,
+        )
+    learner.save(folder / "policy")
+    (folder / "history.json").write_text(json.dumps(history))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import stream
+from worldrl.core.statistics.intervals import wilson
+from worldrl.core.storage.log import MetricLog, read_metrics
+from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning, Source
+from worldrl.methods.rl.filtered_cloning import (
+    FilteredCloning,
+    SelectedSamples,
+    load_selected,
+    rarity,
+    save_selected,
+    selected_samples,
+)
+from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.methods.rl.imagination import imagined_env
+from worldrl.methods.rl.improve import ALGORITHMS, Improvement, improve, keyframe_probability
+from worldrl.policies.exploration import Exploration
+from worldrl.policies.samples import Samples
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.imagined.reset_store import ResetStore
+from worldrl.rollout.imagined.rollouts import imagine_rollouts
+
+SCRIPT = Path(__file__).parent / "improve_script.py"
+GRPO = GrpoConfig(
+    iterations=25, checkpoint_every=25, groups=4, group_size=8, learning_rate=1e-2, keep_low=0, keep_high=1, epochs=2
+)
+CLONING = BehaviourCloning(
+    steps=80, batch_size=32, warmup_steps=5, learning_rate=1e-2, shift_pixels=0, jitter=0.0, label_width=0.0
+)
+SELF_TRAINING = FilteredCloning(cycles=4, rollouts=96, rows=32, imagined_share=1.0, cloning=CLONING)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("lasting", [0.0, 0.3])
+def test_a_bandit_is_won(scripted_world, make_record, tiny_policy, tmp_path, no_demonstrations, algorithm, lasting):
+    """Success is a high first action at the chunk's two frames: 4 of 25 by chance, all once it is learned."""
+    store = ResetStore([make_record(grey) for grey in (20, 120, 220)])
+    env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=32, horizon={"PickRedCube": 4})
+    exploration = Exploration(noise_correlation=lasting)
+    config = Improvement(algorithm, p_keyframe=0, exploration=exploration, grpo=GRPO, self_training=SELF_TRAINING)
+    assert config.rows == 32
+    with MetricLog(tmp_path, tensorboard=False) as log:
+        history = improve(
+            tiny_policy(),
+            env,
+            config,
+            demonstrations=no_demonstrations,
+            paraphrases={},
+            seed=0,
+            folder=tmp_path / "checkpoints",
+            log=log,
+        )
+    assert sum(history[:3]) / 3 < 0.5
+    assert sum(history[-3:]) / 3 > 0.9
+    lines = [line["values"] for line in read_metrics(tmp_path) if line["series"] == "improve"]
+    assert [values[f"{algorithm}/imagined_success"] for values in lines] == pytest.approx(history)
+
+
+@pytest.mark.parametrize(("algorithm", "moments"), [("grpo", (4, 2)), ("self_training", (2, 4))])
+def test_a_killed_improvement_goes_on_bit_for_bit(run_python, tmp_path, algorithm, moments):
+    """GRPO: killed in iteration 4 (checkpoint at 3), then in the third one of the next session, then left alone.
+
+    Self-training: killed in batch 2 of cycle 0, then in batch 2 of cycle 1, after its policy was trained once.
+    """
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder, moment, code in ((whole, -1, 0), (cut, moments[0], -9), (cut, moments[1], -9), (cut, -1, 0)):
+        folder.mkdir(exist_ok=True)
+        ended = run_python(SCRIPT, algorithm, folder, moment, cwd=tmp_path)
+        assert ended.returncode == code, ended.stderr
+    history = json.loads((whole / "history.json").read_text())
+    assert len(history) == {"grpo": 7, "self_training": 8}[algorithm]
+    assert len(set(history)) > 1  # something was learned from
+    assert json.loads((cut / "history.json").read_text()) == history
+    weights = [(folder / "policy" / "model.safetensors").read_bytes() for folder in (whole, cut)]
+    assert weights[0] == weights[1]
+    lines = [[(x["series"], x["step"], x["values"]) for x in read_metrics(folder)] for folder in (whole, cut)]
+    assert lines[0] == lines[1]
+    name = {"grpo": "grpo/kept_rollouts", "self_training": "self_training/samples"}[algorithm]
+    assert any(values.get(name, 0) > 0 for _, _, values in lines[0])
+
+
+def test_only_successes_are_imitated_and_only_up_to_the_first(scripted_world, make_record, tiny_policy, tmp_path):
+    store = ResetStore([make_record(grey) for grey in (20, 120, 220)])
+    env = imagined_env(scripted_world, store, SuccessRule(0.4, 2), rows=24, horizon={"PickRedCube": 12})
+    policy, starts = tiny_policy(), [make_record(20)] * 24
+    rollouts = imagine_rollouts(env, policy, starts, group_size=1, seed=0, exploration=Exploration())
+    batch = selected_samples(rollouts, policy)
+    kept = batch.samples
+    expected = [(int(t), int(b)) for t, b in rollouts.valid.nonzero() if rollouts.success[b]]
+    assert 0 < len(expected) < int(rollouts.valid.sum())
+    assert len(kept) == len(expected)
+    for k, (t, b) in enumerate(expected):
+        assert torch.equal(kept.image[k], rollouts.image[t, b])
+        assert torch.equal(kept.command[k], rollouts.command[t, b])
+        torch.testing.assert_close(kept.chunk[k], policy.decode(rollouts.token[t, b]))
+        assert (kept.task[k], kept.instruction[k]) == (rollouts.task[b], rollouts.instruction[b])
+    assert batch.weight.tolist() == [1.0] * len(kept)  # each alone in its group
+    assert batch.rate == pytest.approx(rollouts.success.float().mean().item())
+    for index in (torch.arange(len(kept)), torch.arange(0)):  # a batch without a success is kept too
+        part = SelectedSamples(kept.select(index), batch.weight[index] / 4, 0.25)
+        save_selected(tmp_path / "batch", part)
+        again = load_selected(tmp_path / "batch")
+        assert again.rate == 0.25
+        assert torch.equal(again.weight, part.weight)
+        for name in ("image", "command", "chunk"):
+            assert torch.equal(getattr(again.samples, name), getattr(part.samples, name))
+        assert (again.samples.instruction, again.samples.task) == (part.samples.instruction, part.samples.task)
+
+
+def test_a_success_counts_as_much_as_its_mates_fail():
+    success = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 1])
+    group = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3])
+    weight = rarity(success, group)
+    torch.testing.assert_close(weight[[0, 4, 8, 9, 12]], torch.tensor([1.0, 0.0, 2 / 3, 2 / 3, 1.0]))
+
+
+def test_rollouts_of_one_start_share_it_and_their_weights_are_their_mates(scripted_world, make_record, tiny_policy):
+    env = imagined_env(
+        scripted_world, ResetStore([make_record(20)]), SuccessRule(0.4, 2), rows=24, horizon={"PickRedCube": 8}
+    )
+    policy, starts = tiny_policy(), [make_record(20 + 30 * k) for k in range(6)]
+    rollouts = imagine_rollouts(env, policy, starts, group_size=4, seed=0, exploration=Exploration())
+    batch = selected_samples(rollouts, policy)
+    rate = rollouts.success.float().view(6, 4).mean(dim=1)
+    expected = [1 - (4 * float(rate[b // 4]) - 1) / 3 for _, b in rollouts.valid.nonzero() if rollouts.success[b]]
+    assert batch.weight.tolist() == pytest.approx(expected)
+    assert len(set(batch.weight.tolist())) > 1
+
+
+def test_samples_are_drawn_by_their_weight(no_demonstrations):
+    source = Source(no_demonstrations, 4000, torch.tensor([0.0, 1.0, 3.0, 0.0]))
+    marked = Samples(**{**vars(no_demonstrations), "command": torch.arange(4.0)[:, None].expand(4, 7)})
+    drawn = Source(marked, source.rows, source.weight).draw(stream(0, "draw")).command[:, 0]
+    assert set(drawn.tolist()) == {1.0, 2.0}
+    assert (drawn == 2).float().mean().item() == pytest.approx(0.75, abs=0.03)
+
+
+def test_without_an_imagined_success_the_demonstrations_are_all_there_is(
+    scripted_world, make_record, tiny_policy, tmp_path, no_demonstrations
+):
+    env = imagined_env(
+        scripted_world, ResetStore([make_record(20)]), SuccessRule(0.99, 2), rows=8, horizon={"PickRedCube": 4}
+    )
+    cloning = BehaviourCloning(steps=3, batch_size=8, warmup_steps=1)
+    config = Improvement(p_keyframe=0, self_training=FilteredCloning(rollouts=8, rows=8, cloning=cloning))
+    with MetricLog(tmp_path, tensorboard=False) as log:
+        history = improve(
+            tiny_policy(),
+            env,
+            config,
+            demonstrations=no_demonstrations,
+            paraphrases={},
+            seed=0,
+            folder=tmp_path,
+            log=log,
+        )
+    assert history == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("make", "over"),
+    [
+        (Improvement, {"p_keyframe": 1.5}),
+        (Improvement, {"algorithm": "another"}),
+        (Improvement, {"keyframe_schedule": "often"}),
+        (Improvement, {"starts_per_task": 0}),
+        (GrpoConfig, {"iterations": 0}),
+        (GrpoConfig, {"checkpoint_every": 0}),
+        (FilteredCloning, {"cycles": 0}),
+        (FilteredCloning, {"imagined_share": 0.0}),
+        (FilteredCloning, {"group_size": 3}),
+    ],
+)
+def test_impossible_settings_are_refused(make, over):
+    with pytest.raises(SettingError, match=next(iter(over))):
+        make(**over)
+
+
+def test_keyframes_are_started_from_as_often_as_they_are_trusted():
+    fixed = Improvement(p_keyframe=0.4)
+    scheduled = Improvement(p_keyframe=0.8, keyframe_schedule="hallucination")
+    lies = {share: wilson(round(100 * (1 - share)), 100) for share in (0.0, 0.1, 0.3)}
+    assert keyframe_probability(fixed, lies[0.3], lies[0.1]) == 0.4
+    assert keyframe_probability(scheduled, lies[0.3], lies[0.1]) == pytest.approx(0.75)
+    assert keyframe_probability(scheduled, lies[0.1], lies[0.3]) == pytest.approx(0.25)
+    assert keyframe_probability(scheduled, lies[0.3], lies[0.0]) == 0.8  # never more than asked
+    assert keyframe_probability(scheduled, lies[0.0], lies[0.3]) == 0
+    assert keyframe_probability(scheduled, lies[0.0], lies[0.0]) == 0.5
+    assert keyframe_probability(scheduled, lies[0.3], None) == pytest.approx(0.3 / 1.3)

@@ -1,0 +1,349 @@
+"""One folder per artefact: ``config.json``, ``model.safetensors``, extra files, and ``manifest.json`` written last.
+
+The manifest holds the size and SHA-256 of every file, so a folder that is cut short, altered or foreign is told
+apart from a good one before anything in it is used. Nothing in an artefact is ever executed: no pickle is read or
+written, and a config that names an import path or an interpolation is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldrl import __version__
+from worldrl.core.errors import ArtefactError
+from worldrl.core.renames import current_config
+from worldrl.core.storage.atomic import atomic_folder
+from worldrl.core.storage.data_only import refuse_code
+from worldrl.core.storage.jsonfile import digest, json_bytes, plain, read_json
+from worldrl.core.storage.tensorfile import load_tensors, save_tensors, tensor_bytes
+from worldrl.core.storage.typed import from_plain
+
+SCHEMA = 1
+CONFIG, MODEL, MANIFEST = "config.json", "model.safetensors", "manifest.json"
+MAKERS = {
+    "policy": "`worldrl train-policy`",
+    "video-world-model": "`worldrl train-world-model`",
+    "wan-world-model": "`worldrl train-world-model backbone=wan`",
+    "idm": "`worldrl train-idm`",
+    "grasp-dynamics": "`worldrl train-idm grasp.steps=1500`",
+    "offline-agent": "`worldrl train-offline`",
+}
+"""Kind of artefact to the command that makes one, for whoever has none yet."""
+PICKLES = frozenset({".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle", ".joblib", ".distcp"})
+"""Suffixes whose usual content is a pickle, which runs code when it is loaded."""
+MAX_NAME = 1024
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file of an artefact, as its manifest lists it."""
+
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class _Manifest:
+    """What ``manifest.json`` holds; releases differ in what they add, so unknown keys of a valid digest are not refused."""
+
+    schema: int
+    kind: str
+    files: dict[str, _File]
+    parents: list[dict[str, str]]
+    restore_float32: list[str]
+    worldrl: str = ""
+    created: str = ""
+    store_dtype: str | None = None
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A verified artefact in memory.
+
+    Attributes:
+        folder: where it was read from.
+        kind: what it is, for example ``"policy"``.
+        config: its plain JSON config.
+        tensors: name to tensor; empty when the artefact has none.
+        manifest: the manifest.
+    """
+
+    folder: Path
+    kind: str
+    config: dict[str, Any]
+    tensors: dict[str, Tensor] = field(repr=False)
+    manifest: dict[str, Any] = field(repr=False)
+
+    @property
+    def hash(self) -> str:
+        """Identity of the content: see :func:`artefact_hash`."""
+        return digest(self.manifest["files"])
+
+    def file(self, name: str) -> bytes:
+        """Return the content of an extra file.
+
+        Raises:
+            ArtefactError: the manifest does not list it, or it changed since it was verified.
+        """
+        return _listed_file(self.folder, name, self.manifest["files"])
+
+
+def write_artefact(
+    folder: Path,
+    *,
+    kind: str,
+    config: Mapping[str, Any],
+    tensors: Mapping[str, Tensor] | None = None,
+    files: Mapping[str, bytes] | None = None,
+    parents: Sequence[Mapping[str, str]] = (),
+    store_dtype: torch.dtype | None = None,
+) -> str:
+    """Write an artefact folder, replacing an older one only when the new one is complete on the disk.
+
+    Args:
+        folder: the folder to make or replace.
+        kind: what it is, for example ``"policy"``.
+        config: JSON-ready; may not use the names ``schema`` and ``kind``.
+        tensors: stored on the CPU; tied tensors are stored once per name.
+        files: extra files by relative name.
+        parents: what it was made from: ``{"path": ..., "hash": ...}`` each, see :func:`parent`.
+        store_dtype: store float32 tensors in this smaller type; reading restores float32.
+
+    Returns:
+        The artefact's hash.
+
+    Raises:
+        ArtefactError: a name or value is not allowed, a tensor does not fit ``store_dtype``, or the disk refuses.
+    """
+    folder, files = Path(folder), dict(files or {})
+    files[CONFIG] = json_bytes(_checked_config(folder, kind, config))
+    for name in files:
+        _inside(folder, name)
+    lineage = [_checked_parent(folder, entry) for entry in parents]
+    needed = sum(map(len, files.values())) + tensor_bytes(tensors or {}, store_dtype)
+    with atomic_folder(folder, needed=needed) as temp:
+        for name, data in files.items():
+            (temp / name).parent.mkdir(parents=True, exist_ok=True)
+            (temp / name).write_bytes(data)
+        restore = None if tensors is None else save_tensors(temp / MODEL, tensors, store_dtype)
+        listed = sorted([*files] if tensors is None else [*files, MODEL])
+        manifest = _manifest(kind, {name: _fingerprint(temp / name) for name in listed}, lineage, store_dtype, restore)
+        (temp / MANIFEST).write_bytes(json_bytes(manifest))
+    return digest(manifest["files"])
+
+
+def read_artefact(folder: Path, *, kind: str) -> Artefact:
+    """Verify every file of an artefact and load it.
+
+    Args:
+        folder: the artefact.
+        kind: what it must be.
+
+    Returns:
+        Config, tensors on the CPU (half-stored ones as float32 again), and manifest.
+
+    Raises:
+        ArtefactError: missing, cut short, altered, foreign, of another kind or schema, or holding pickle files.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder, kind=kind)
+    for name, entry in manifest["files"].items():
+        _verify_file(folder, name, entry)
+    config = _config(folder, kind)
+    restore = frozenset(manifest["restore_float32"])
+    tensors = load_tensors(folder / MODEL, restore) if MODEL in manifest["files"] else {}
+    return Artefact(folder, kind, config, tensors, manifest)
+
+
+def read_config(folder: Path, *, kind: str | None = None) -> dict[str, Any]:
+    """Read an artefact's config without its tensors; of its files, only the config is verified.
+
+    Args:
+        folder: the artefact.
+        kind: what it must be; None accepts any kind.
+
+    Returns:
+        Plain JSON values.
+
+    Raises:
+        ArtefactError: as :func:`read_artefact`, as far as manifest and config tell.
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder, kind=kind)
+    if CONFIG not in manifest["files"]:
+        raise ArtefactError(f"{folder}: its manifest lists no {CONFIG}; make the artefact again")
+    _verify_file(folder, CONFIG, manifest["files"][CONFIG])
+    return _config(folder, manifest["kind"])
+
+
+def read_manifest(folder: Path, *, kind: str | None = None, wanted: str = "") -> dict[str, Any]:
+    """Read and check a manifest without reading the files it lists.
+
+    Args:
+        folder: the artefact.
+        kind: what it must be; None accepts any kind.
+        wanted: the usual kind where several are accepted; a missing folder's error says how to make one.
+
+    Returns:
+        The manifest.
+
+    Raises:
+        ArtefactError: as :func:`read_artefact`, as far as the manifest and the folder's listing tell.
+    """
+    folder = Path(folder)
+    _check_folder(folder, kind or wanted)
+    manifest = read_json(folder / MANIFEST, error=ArtefactError)
+    found = manifest.get("schema")
+    if found != SCHEMA:
+        raise ArtefactError(
+            f"{folder}: artefact schema {found!r}, this worldrl ({__version__}) reads schema {SCHEMA}; "
+            "use the worldrl version that wrote it, or make it again"
+        )
+    body = {key: value for key, value in manifest.items() if key != "digest"}
+    if manifest.get("digest") != digest(body):
+        raise ArtefactError(
+            f"{folder / MANIFEST}: its digest does not match its content; it was altered: make it again"
+        )
+    known = {name: value for name, value in body.items() if name in _Manifest.__dataclass_fields__}
+    from_plain(_Manifest, known, where=str(folder / MANIFEST), error=ArtefactError)
+    if kind is not None and manifest["kind"] != kind:
+        raise ArtefactError(
+            f"{folder}: holds a {manifest['kind']!r}, expected a {kind!r}; give the folder of a {kind!r}"
+        )
+    for name in manifest["files"]:
+        _inside(folder, name)
+    return manifest
+
+
+def read_file(folder: Path, name: str) -> bytes:
+    """Return the content of one file of an artefact; of its files, only that one is verified.
+
+    Raises:
+        ArtefactError: as :func:`read_manifest`, or the manifest does not list it, or it is not what the manifest says.
+    """
+    return _listed_file(Path(folder), name, read_manifest(folder)["files"])
+
+
+def artefact_hash(folder: Path) -> str:
+    """Return the SHA-256 over the names, sizes and hashes in the manifest: the same content has the same hash."""
+    return digest(read_manifest(folder)["files"])
+
+
+def parent(folder: Path) -> dict[str, str]:
+    """Describe an artefact as a parent of another: its path and hash."""
+    return {"path": str(folder), "hash": artefact_hash(folder)}
+
+
+def _config(folder: Path, kind: str) -> dict[str, Any]:
+    config = read_json(folder / CONFIG, error=ArtefactError)
+    if config.pop("schema", None) != SCHEMA or config.pop("kind", None) != kind:
+        raise ArtefactError(f"{folder / CONFIG}: schema or kind differs from its manifest; train or download it again")
+    refuse_code(config, where=f"{folder / CONFIG}")
+    return current_config(config)
+
+
+def _checked_config(folder: Path, kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
+    for name in ("schema", "kind"):
+        if name in config:
+            raise ArtefactError(f"{folder}: config may not have a key {name!r}, the artefact sets it; rename the key")
+    body = plain(config, where="config", error=ArtefactError)
+    refuse_code(body, where="config")
+    return {"schema": SCHEMA, "kind": kind, **body}
+
+
+def _checked_parent(folder: Path, entry: Mapping[str, str]) -> dict[str, str]:
+    if set(entry) != {"path", "hash"}:
+        raise ArtefactError(f"{folder}: parent must have exactly 'path' and 'hash', got {sorted(entry)}")
+    return {"path": str(entry["path"]), "hash": str(entry["hash"])}
+
+
+def _manifest(
+    kind: str,
+    files: dict[str, dict[str, Any]],
+    parents: list[dict[str, str]],
+    store_dtype: torch.dtype | None,
+    restore: list[str] | None,
+) -> dict[str, Any]:
+    body = {
+        "schema": SCHEMA,
+        "kind": kind,
+        "worldrl": __version__,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "files": files,
+        "parents": parents,
+        "store_dtype": None if store_dtype is None else str(store_dtype).removeprefix("torch."),
+        "restore_float32": restore or [],
+    }
+    return {**body, "digest": digest(body)}
+
+
+def _fingerprint(path: Path) -> dict[str, Any]:
+    with path.open("rb") as stream:
+        sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+    return {"sha256": sha256, "bytes": path.stat().st_size}
+
+
+def _listed_file(folder: Path, name: str, files: Mapping[str, Any]) -> bytes:
+    if name not in files:
+        raise ArtefactError(f"{folder}: no file {name!r} in its manifest; it lists {', '.join(sorted(files))}")
+    _verify_file(folder, name, files[name])
+    return (folder / name).read_bytes()
+
+
+def _verify_file(folder: Path, name: str, entry: Mapping[str, Any]) -> None:
+    path = _inside(folder, name)
+    if not path.is_file():
+        raise ArtefactError(f"{path}: missing, though the manifest lists it; copy the whole folder again")
+    size = path.stat().st_size
+    if size != entry["bytes"]:
+        raise ArtefactError(
+            f"{path}: {size} bytes, the manifest says {entry['bytes']}; it is cut short or altered: copy it again"
+        )
+    if _fingerprint(path)["sha256"] != entry["sha256"]:
+        raise ArtefactError(f"{path}: its SHA-256 is not the manifest's; it is damaged or altered: copy it again")
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Resolve a name from a manifest, links included, and make sure that it stays in the folder."""
+    if "\0" in name or len(name) > MAX_NAME:
+        raise ArtefactError(f"{folder}: file name {name[:40]!r} holds a NUL or is too long; make the artefact again")
+    root = folder.resolve()
+    try:
+        path = (root / name).resolve()
+    except (OSError, RuntimeError) as reason:  # a link to itself
+        raise ArtefactError(f"{folder}: file {name!r} cannot be read ({reason}); copy the folder again") from reason
+    if not name or not path.is_relative_to(root) or path == root or path == root / MANIFEST:
+        raise ArtefactError(
+            f"{folder}: file name {name!r} must lie inside the folder; use a relative name without '..'"
+        )
+    if path.suffix.lower() in PICKLES:
+        raise ArtefactError(f"{path}: a {path.suffix} file may run code when loaded; convert it to .safetensors")
+    return path
+
+
+def _check_folder(folder: Path, kind: str) -> None:
+    if not folder.exists():
+        maker = MAKERS.get(kind, "the command that writes it")
+        raise ArtefactError(f"{folder}: no such folder; check the path, or make it with {maker}")
+    if folder.suffix.lower() in PICKLES and folder.is_file():
+        raise ArtefactError(
+            f"{folder}: a {folder.suffix} file may run code when loaded; convert it to an artefact folder"
+        )
+    if not folder.is_dir():
+        raise ArtefactError(f"{folder}: is a file; give the artefact's folder, the one that holds {MANIFEST}")
+    pickles = sorted(p.name for p in folder.rglob("*") if p.suffix.lower() in PICKLES)
+    if pickles:
+        raise ArtefactError(f"{folder}: holds {pickles[0]}, which may run code when loaded; convert it to .safetensors")
+    if not (folder / MANIFEST).is_file():
+        found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) or "nothing"
+        raise ArtefactError(
+            f"{folder}: no {MANIFEST} (found {found}); it is not a worldrl artefact, or was copied in part"
+        )

@@ -1,0 +1,83 @@
+"""Requests that no disk or memory here can hold: refused before the work, with what they would need at least."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from worldrl.core.errors import SettingError
+from worldrl.core.storage.atomic import free_bytes
+
+TRAINED_BYTES = 16
+"""Per weight of a network in training: the weight, its gradient and Adam's two moments, in float32."""
+
+
+def available_memory() -> int:
+    """Available memory in bytes; the whole memory where the system does not tell what is free."""
+    table = Path("/proc/meminfo")
+    if table.is_file():
+        rows = dict(line.split(":", 1) for line in table.read_text().splitlines())
+        return int(rows["MemAvailable"].split()[0]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def require_disk(folder: Path, needed: int, asked: str) -> None:
+    """Refuse a request that is larger than the free disk.
+
+    Args:
+        folder: where it is written.
+        needed: bytes that it takes at least.
+        asked: the settings and what they come to, for the message.
+
+    Raises:
+        SettingError: there is less room.
+    """
+    if needed > (free := free_bytes(folder.absolute())):
+        raise SettingError(
+            f"{asked}, which takes at least {_size(needed)} of disk, {_size(free)} are free in {folder}; give less, or a "
+            "run_dir on a larger disk"
+        )
+
+
+def require_memory(needed: int, asked: str, *, free: int | None = None) -> None:
+    """Refuse a request that is larger than the available memory.
+
+    Args:
+        needed: bytes that it takes at least.
+        asked: as of :func:`require_disk`.
+        free: bytes that there are; None asks the system.
+
+    Raises:
+        SettingError: there is less memory.
+    """
+    free = available_memory() if free is None else free
+    if needed > free:
+        raise SettingError(
+            f"{asked}, which takes at least {_size(needed)} of memory, {_size(free)} are free; give less"
+        )
+
+
+def require_model_memory(make: Callable[[], nn.Module], device: torch.device, group: str) -> None:
+    """Refuse a network that cannot be trained in the memory of its device; it is made without any memory first.
+
+    Args:
+        make: makes it.
+        device: where it is to be trained.
+        group: of the settings that decide its size, for example ``"model"``.
+
+    Raises:
+        SettingError: there is less memory.
+    """
+    with torch.device("meta"):
+        count = sum(weight.numel() for weight in make().parameters())
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+    require_memory(TRAINED_BYTES * count, f"{group}: its sizes make a network of {count:,} weights", free=free)
+
+
+def _size(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1e9:,.1f} GB" if count >= 1e8 else f"{count / 1e6:,.1f} MB"

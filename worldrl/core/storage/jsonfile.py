@@ -1,0 +1,216 @@
+"""Strict JSON files: what is written reads back equal, and what is read holds no NaN and no repeated key.
+
+Floats are written by ``repr``, so every finite float64 (and so every float32) survives the round trip exactly.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+from worldrl.core.errors import RunDirectoryError, SettingError, WorldrlError
+from worldrl.core.storage.atomic import write_file
+from worldrl.core.storage.typed import from_plain
+
+T = TypeVar("T")
+
+MAX_BYTES = 256 * 2**20
+"""A JSON file larger than this is refused before it is read: ours are kilobytes."""
+
+NonFinite = Literal["refuse", "null"]
+
+
+def plain(value: Any, *, where: str, nonfinite: NonFinite = "refuse", error: type[WorldrlError] = SettingError) -> Any:
+    """Turn a value into plain JSON values.
+
+    Mappings become dicts, sequences lists, numpy and torch scalars Python numbers.
+
+    Args:
+        value: the value.
+        where: its name in error messages, for example ``"config"``.
+        nonfinite: ``"refuse"`` NaN and infinity, or write them as ``"null"`` (no number).
+        error: class of the error raised.
+
+    Returns:
+        Dicts with text keys, lists, text, bools, ints, finite floats and None.
+
+    Raises:
+        WorldrlError: the value holds something JSON cannot; the message names the key.
+    """
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return _number(value, where, nonfinite, error)
+    if isinstance(value, Mapping):
+        return _mapping(cast("Mapping[object, Any]", value), where, nonfinite, error)
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[Any]", value)
+        return [plain(v, where=f"{where}[{i}]", nonfinite=nonfinite, error=error) for i, v in enumerate(items)]
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
+        return plain(value.item(), where=where, nonfinite=nonfinite, error=error)
+    raise error(f"{where}: {type(value).__name__} is not a JSON value; convert it to numbers, text, lists or dicts")
+
+
+def _number(value: float, where: str, nonfinite: NonFinite, error: type[WorldrlError]) -> float | None:
+    if math.isfinite(value):
+        return float(value)
+    if nonfinite == "null":
+        return None
+    raise error(f"{where}: {value} is not a finite number and cannot be stored in JSON; store None instead")
+
+
+def _mapping(
+    value: Mapping[object, Any], where: str, nonfinite: NonFinite, error: type[WorldrlError]
+) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise error(f"{where}: key {key!r} is {type(key).__name__}, JSON keys are text; use str(key)")
+        result[key] = plain(item, where=f"{where}.{key}", nonfinite=nonfinite, error=error)
+    return result
+
+
+def digest(value: Any) -> str:
+    """Return the SHA-256 (hex) of a plain JSON value, independent of key order and layout."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def json_bytes(value: Any) -> bytes:
+    """Return the file content of a plain JSON value: indented UTF-8 with a final newline."""
+    return (json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n").encode()
+
+
+def write_json(path: Path, value: Any, *, error: type[WorldrlError] = RunDirectoryError) -> None:
+    """Write a plain JSON value atomically.
+
+    Args:
+        path: the file.
+        value: see :func:`plain`.
+        error: class raised when the file cannot be written.
+    """
+    write_file(path, json_bytes(plain(value, where=path.name, error=error)), error=error)
+
+
+def parse_json(data: bytes, *, path: Path, error: type[WorldrlError]) -> Any:
+    """Parse bytes read from ``path``, refusing NaN, infinity and repeated keys with an ``error`` that names it."""
+    try:
+        return json.loads(data, object_pairs_hook=_unique_keys, parse_constant=_no_constant, parse_float=_finite)
+    except (ValueError, RecursionError) as reason:
+        raise error(f"{path}: not valid JSON ({reason}); the file is damaged: restore or delete it") from reason
+
+
+def read_json(path: Path, *, error: type[WorldrlError] = RunDirectoryError) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Args:
+        path: the file.
+        error: class of the error raised.
+
+    Returns:
+        The object.
+
+    Raises:
+        WorldrlError: the file is missing, unreadable, too large, not JSON or not an object.
+    """
+    try:
+        there = path.stat()
+        if not stat.S_ISREG(there.st_mode):
+            raise error(
+                f"{path}: cannot be read (not a regular file but a folder, pipe or device); put a JSON file there"
+            )
+        size = there.st_size
+        if size > MAX_BYTES:
+            raise error(f"{path}: {size} bytes, more than the {MAX_BYTES} a JSON file may have; it is not ours")
+        value = parse_json(path.read_bytes(), path=path, error=error)
+    except OSError as reason:
+        raise error(f"{path}: cannot be read ({reason.strerror}); restore it or check its permissions") from reason
+    if not isinstance(value, dict):
+        raise error(f"{path}: expected a JSON object, found {type(value).__name__}; the file is not ours or is damaged")
+    return cast("dict[str, Any]", value)
+
+
+def read_record(path: Path, hint: type[T], *, error: type[WorldrlError], mend: str) -> T:
+    """Read a JSON object as a dataclass, or as another typed value; keys that the dataclass does not know are left out.
+
+    Args:
+        path: the file.
+        hint: its type.
+        error: class of the error raised.
+        mend: what to do with a damaged file, for the message.
+
+    Raises:
+        WorldrlError: as :func:`read_json`, or a field is missing or of another type; the message names file and field.
+    """
+    return from_plain(hint, read_json(path, error=error), where=f"{path}: damaged; {mend}", error=error, others=True)
+
+
+def check_digest(path: Path, record: Mapping[str, Any], name: str, *, error: type[WorldrlError], mend: str) -> Any:
+    """Return ``record[name]``, a value of any layout, after a look at ``record["digest"]``, where the file has one.
+
+    Args:
+        path: of the file, for messages.
+        record: its content.
+        name: of the field, which must be an object.
+        error: class of the error raised.
+        mend: what to do with a damaged file, for the message.
+
+    Raises:
+        WorldrlError: the field is missing or no object, or is not what was written.
+    """
+    value = record.get(name)
+    if not isinstance(value, dict):
+        raise error(f"{path}: holds no {name}; {mend}")
+    if "digest" in record and record["digest"] != digest(value):
+        raise error(f"{path}: {name} is not what was written (its digest differs); {mend}")
+    return cast("dict[str, Any]", value)
+
+
+def difference(before: Any, now: Any, *, most: int = 8) -> str:
+    """Say in words where two plain JSON values differ.
+
+    Args:
+        before: the older one.
+        now: the newer one.
+        most: name at most this many keys.
+
+    Returns:
+        ``"policy.width: 64 -> 128, seed: 0 -> 1"``, or an empty text when they are the same.
+    """
+    old, new = _leaves(before), _leaves(now)
+    changed = [key for key in dict.fromkeys([*old, *new]) if old.get(key) != new.get(key)]
+    shown = [f"{key}: {old.get(key, '(absent)')} -> {new.get(key, '(absent)')}" for key in changed[:most]]
+    more = f" and {len(changed) - most} more" if len(changed) > most else ""
+    return ", ".join(shown) + more
+
+
+def _leaves(value: Any, prefix: str = "") -> dict[str, str]:
+    """Flatten nested dicts to dotted keys; values as their repr, so that 1, 1.0, True and "1" differ."""
+    if isinstance(value, dict) and value:
+        items = cast("dict[str, Any]", value).items()
+        return {k: v for key, item in items for k, v in _leaves(item, f"{prefix}.{key}" if prefix else key).items()}
+    return {prefix: repr(cast("object", value))}
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"key {repeated!r} appears twice")
+    return result
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(f"{text[:40]} is more than a number may be")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")

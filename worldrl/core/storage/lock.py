@@ -1,0 +1,67 @@
+"""One owner at a time for a folder, by an OS lock that dies with its owner.
+
+What the lock file says is for people only: after a kill its stale content is no obstacle.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+from datetime import UTC, datetime
+from pathlib import Path
+
+from worldrl.core.errors import RunDirectoryError
+from worldrl.core.storage.atomic import FULL, disk_errors, open_regular
+
+
+def take_lock(file: Path, command: str) -> int:
+    """Lock a file for this process and write into it who has it.
+
+    Args:
+        file: the lock file, made if missing and never deleted.
+        command: what its owner is doing.
+
+    Returns:
+        The descriptor that holds the lock; closing it lets go.
+
+    Raises:
+        RunDirectoryError: another process has it (the message names it), or the file system has no locks.
+    """
+    with disk_errors(file, needed=0, error=RunDirectoryError):
+        lock = open_regular(file, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        owner = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "command": command,
+        }
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, json.dumps(owner).encode(), 0)
+    except BlockingIOError as reason:
+        os.close(lock)
+        raise RunDirectoryError(
+            f"{file.parent}: in use by {_owner(file)}; wait for it, stop it, or choose another run_dir"
+        ) from reason
+    except OSError as reason:
+        os.close(lock)
+        raise RunDirectoryError(
+            f"{file}: cannot be locked ({reason.strerror}); "
+            + (
+                "free some space, or choose another run_dir"
+                if reason.errno in FULL
+                else "choose a run_dir on a local disk"
+            )
+        ) from reason
+    return lock
+
+
+def _owner(file: Path) -> str:
+    try:
+        owner = json.loads(file.read_bytes())
+        return f"process {owner['pid']} on {owner['host']} ({owner['command']}, since {owner['started']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"

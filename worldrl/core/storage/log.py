@@ -1,0 +1,282 @@
+"""What a run tells: scalars to ``metrics.jsonl`` and TensorBoard, and progress to the person who waits.
+
+``metrics.jsonl`` has exactly one line per (series, step), also after a kill and a resume::
+
+    {"series": "policy", "step": 12, "values": {"loss": 0.5}}
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.text import Text
+
+from worldrl.core.errors import RunDirectoryError
+from worldrl.core.storage.atomic import disk_errors, open_to_append, write_file
+from worldrl.core.storage.jsonfile import parse_json
+
+WORKER_VARIABLE = "WORLDRL_WORKER"
+"""Set (to anything) in processes that must not draw progress."""
+QUIET_S = 2.0
+LINE_EVERY_S = 60.0
+
+
+@cache
+def console() -> Console:
+    """Return the console shared by everything that talks to a person; it writes to standard error."""
+    return Console(stderr=True)
+
+
+class MetricLog:
+    """Scalars of a run, to ``metrics.jsonl`` and ``tensorboard/<series>/``.
+
+    Args:
+        run_folder: the run directory.
+        tensorboard: also write TensorBoard events (torch is then imported at the first value).
+
+    Raises:
+        RunDirectoryError: the folder cannot be written.
+    """
+
+    def __init__(self, run_folder: Path, *, tensorboard: bool = True) -> None:
+        self.path = run_folder / "metrics.jsonl"
+        self._events = run_folder / "tensorboard" if tensorboard else None
+        self._writers: dict[str, Any] = {}
+        self._purge: dict[str, int] = {}
+        run_folder.mkdir(parents=True, exist_ok=True)
+        self._drop(lambda line: False)  # a kill may have left half a line
+        self._stream = self._open()
+
+    def write(self, series: str, step: int, values: Mapping[str, Any]) -> None:
+        """Record the scalars of one step.
+
+        Args:
+            series: what is being done, for example ``"policy"``.
+            step: counts up within the series.
+            values: numbers or 0-dimensional tensors; NaN and infinity become null.
+        """
+        numbers = {name: _number(value) for name, value in values.items()}
+        line = json.dumps({"series": series, "step": step, "values": numbers}, allow_nan=False)
+        with disk_errors(self.path, needed=len(line), error=RunDirectoryError):
+            self._stream.write(line + "\n")
+        writer = self._writer(series)
+        for name, number in numbers.items():
+            if writer is not None and number is not None:
+                writer.add_scalar(name, number, step)
+
+    def truncate(self, series: str, step: int) -> None:
+        """Forget the steps from ``step`` on of a series and of its sub-series (``series/...``).
+
+        Args:
+            series: as in :meth:`write`.
+            step: the first step that will be written again.
+        """
+        self._stream.close()
+        self._drop(lambda line: _belongs(line["series"], series) and line["step"] >= step)
+        self._stream = self._open()
+        for name in [name for name in self._writers if _belongs(name, series)]:
+            self._writers.pop(name).close()
+        self._purge[series] = step
+
+    def flush(self) -> None:
+        """Bring every line to the disk, so that a checkpoint never knows more steps than the log."""
+        with disk_errors(self.path, needed=0, error=RunDirectoryError):
+            self._stream.flush()
+            os.fsync(self._stream.fileno())
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        """Flush and close all files."""
+        if not self._stream.closed:
+            self.flush()
+            self._stream.close()
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _open(self) -> Any:
+        with disk_errors(self.path, needed=0, error=RunDirectoryError):
+            return io.TextIOWrapper(open_to_append(self.path), encoding="utf-8", line_buffering=True)
+
+    def _drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Rewrite the file without the unwanted lines and without a last line that was cut short."""
+        if not self.path.exists():
+            return
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1].splitlines(keepends=True)
+        kept = b"".join(line for line in whole if not unwanted(_parse(line, self.path)))
+        if kept != data:
+            write_file(self.path, kept)
+
+    def _writer(self, series: str) -> Any:
+        if self._events is None:
+            return None
+        if series not in self._writers:
+            from torch.utils.tensorboard import SummaryWriter
+
+            purge = next((step for name, step in self._purge.items() if _belongs(series, name)), None)
+            self._writers[series] = SummaryWriter(self._events / series, purge_step=purge)
+        return self._writers[series]
+
+
+def read_metrics(run_folder: Path) -> list[dict[str, Any]]:
+    """Return the lines of ``metrics.jsonl`` in file order; an empty list when there is no file.
+
+    Raises:
+        RunDirectoryError: a line is damaged.
+    """
+    path = run_folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    data = path.read_bytes()
+    return [_parse(line, path) for line in data[: data.rfind(b"\n") + 1].splitlines()]
+
+
+class Progress:
+    """Shows how far something is, how fast it goes and how long it will take.
+
+    On a terminal a bar; otherwise a plain line after two seconds, then one a minute, and one at the end. Nothing
+    for what ends within two seconds without a terminal, and nothing in worker processes.
+
+    Args:
+        description: what is being done.
+        total: number of units.
+        start: units already done before, not counted in the rate.
+        unit: what is counted, plural.
+        clock: seconds that only go forward.
+
+    Example:
+        >>> with Progress("collect", total=40, unit="episodes") as progress:
+        ...     for _ in range(40):
+        ...         progress.advance()
+    """
+
+    def __init__(
+        self,
+        description: str,
+        total: int,
+        *,
+        start: int = 0,
+        unit: str = "steps",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.description, self.total, self.unit = description, total, unit
+        self.count = self._first = start
+        self._clock = clock
+        self._began = self._spoke = clock()
+        self._silent = in_worker()
+        self._bar: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._began = self._spoke = self._clock()
+        if not self._silent and console().is_terminal:
+            self._bar = _add_bar(self.description, self.total, self.count)
+        return self
+
+    def advance(self, amount: int = 1, note: str = "") -> None:
+        """Count ``amount`` more units; ``note`` is shown behind the numbers."""
+        self.count += amount
+        if self._bar is not None:
+            _bars().update(self._bar, completed=self.count, note=note)
+        elif not self._silent:
+            self._maybe_speak(note)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar is not None:
+            _remove_bar(self._bar)
+        if not self._silent and self._clock() - self._began >= QUIET_S:
+            end = "finished" if kind is None else f"stopped by {kind.__name__}"
+            self._speak(f"{end} after {_duration(self._clock() - self._began)}")
+
+    def _maybe_speak(self, note: str) -> None:
+        now = self._clock()
+        wait = QUIET_S if self._spoke == self._began else LINE_EVERY_S
+        if now - self._spoke >= wait:
+            self._spoke = now
+            self._speak(note)
+
+    def _speak(self, note: str) -> None:
+        rate = (self.count - self._first) / max(self._clock() - self._began, 1e-9)
+        left = f", {_duration((self.total - self.count) / rate)} left" if rate > 0 and self.count < self.total else ""
+        text = f"{self.description}: {self.count}/{self.total} {self.unit}, {rate:.3g}/s{left}"
+        console().print(f"{text}, {note}" if note else text, highlight=False, markup=False, soft_wrap=True)
+
+
+def in_worker() -> bool:
+    """Whether this process is a worker, which keeps silent."""
+    return multiprocessing.parent_process() is not None or WORKER_VARIABLE in os.environ
+
+
+@cache
+def _bars() -> Bars:
+    """The one live display: nested progress adds a line to it."""
+    return Bars(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        _RateColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=console(),
+        transient=True,
+    )
+
+
+class _RateColumn(ProgressColumn):
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:.3g}/s" if task.speed else "")
+
+
+def _add_bar(description: str, total: int, count: int) -> TaskID:
+    bars = _bars()
+    if not bars.task_ids:
+        bars.start()
+    return bars.add_task(description, total=total, completed=count, note="")
+
+
+def _remove_bar(bar: TaskID) -> None:
+    bars = _bars()
+    bars.remove_task(bar)
+    if not bars.task_ids:
+        bars.stop()
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
+
+
+def _number(value: Any) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _belongs(name: str, series: str) -> bool:
+    return name == series or name.startswith(f"{series}/")
+
+
+def _parse(line: bytes, path: Path) -> dict[str, Any]:
+    return parse_json(line, path=path, error=RunDirectoryError)

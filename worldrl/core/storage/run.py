@@ -1,0 +1,345 @@
+"""A run directory: one command's settings, stages and result, owned by one process at a time.
+
+Layout::
+
+    run_dir/
+      config.yaml  run.lock  run_clock.json  result.json
+      stages/<nn-name>/stage.json  ...that stage's artefacts
+
+A stage is finished when its ``stage.json`` exists; it is written last, so a rerun skips exactly what is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import yaml
+
+from worldrl.core.device import hardware, peak_rss_mb
+from worldrl.core.errors import RunDirectoryError
+from worldrl.core.renames import COMMANDS, current_config, current_results
+from worldrl.core.storage.atomic import disk_errors, recover, write_file
+from worldrl.core.storage.jsonfile import check_digest, difference, digest, plain, read_json, read_record, write_json
+from worldrl.core.storage.lock import take_lock
+from worldrl.core.storage.provenance import code_version, package_versions
+
+SCHEMA = 1
+TICK_EVERY_S = 10.0
+STAGE_NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+CONFIG, RESULT = "config.yaml", "result.json"
+CLAIM = (CONFIG, "run_clock.json")
+"""What makes a directory that of one command and config, and may be taken back while nothing else is in it."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step of a run, with a folder of its own.
+
+    Attributes:
+        name: for example ``"02-train-policy"``.
+        folder: where its artefacts go; exists.
+        config_hash: of the run's config, stored with the summary.
+    """
+
+    name: str
+    folder: Path
+    config_hash: str
+
+    @property
+    def finished(self) -> bool:
+        """Whether an earlier or this process finished it."""
+        return (self.folder / "stage.json").is_file()
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """What :meth:`finish` was given.
+
+        Raises:
+            RunDirectoryError: the stage is not finished, or its file is damaged.
+        """
+        if not self.finished:
+            raise RunDirectoryError(f"stage {self.name!r} in {self.folder} is not finished; run it first")
+        file, mend = self.folder / "stage.json", "delete it to run the stage again"
+        found = check_digest(file, read_json(file), "summary", error=RunDirectoryError, mend=mend)
+        return current_results(found)
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Mark the stage as finished; call it after everything in the folder is on the disk.
+
+        Args:
+            summary: JSON-ready; non-finite numbers become null.
+
+        Raises:
+            RunDirectoryError: the stage was finished before, or the disk refuses.
+        """
+        if self.finished:
+            raise RunDirectoryError(f"stage {self.name!r} in {self.folder} is already finished; skip it")
+        body = plain(summary, where=f"stage {self.name}", nonfinite="null", error=RunDirectoryError)
+        entry = {
+            "schema": SCHEMA,
+            "stage": self.name,
+            "config_hash": self.config_hash,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "summary": body,
+            "digest": digest(body),
+        }
+        write_json(self.folder / "stage.json", entry)
+
+
+class RunDirectory:
+    """A locked run directory; make one with :meth:`open`, and close it or use it in a ``with`` block.
+
+    Attributes:
+        path: the directory.
+        command: the worldrl command, for example ``"train-vla"``.
+        config: plain JSON config.
+        config_hash: its hash, without what may change.
+        resume_command: what to type to go on after a stop.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        command: str,
+        config: dict[str, Any],
+        resume_command: str,
+        lock: int,
+        clock: Callable[[], float],
+        begun: bool,
+        free: Collection[str],
+    ) -> None:
+        self.path, self.command, self.config, self.resume_command = path, command, config, resume_command
+        self.config_hash = config_hash(_bound(config, free))
+        self._lock: int | None = lock
+        self._begun = begun
+        self._clock, self._began = clock, clock()
+        earlier = _clock(path)
+        self._earlier, self._peak_mb = earlier.wall_s, earlier.peak_rss_mb
+        self._ticked = self._began
+
+    @classmethod
+    def open(
+        cls,
+        path: Path,
+        *,
+        command: str,
+        config: Mapping[str, Any],
+        resume_command: str,
+        free: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> RunDirectory:
+        """Create or reopen a run directory and lock it for this process.
+
+        Args:
+            path: the directory; parents are made.
+            command: the worldrl command.
+            config: JSON-ready; on a later open it must be the same.
+            resume_command: what to type to go on after a stop.
+            free: keys of the config that a later open may give other values, since nothing that is computed depends on them.
+            clock: seconds that only go forward, for the wall time.
+
+        Returns:
+            The open run directory.
+
+        Raises:
+            RunDirectoryError: it cannot be written, another process has it, or it belongs to another command
+                or config (the message shows what differs and what to do).
+        """
+        path = Path(path)
+        body = plain(config, where="config", error=RunDirectoryError)
+        with disk_errors(path, needed=0, error=RunDirectoryError):
+            path.mkdir(parents=True, exist_ok=True)
+        lock = take_lock(path / "run.lock", command)
+        try:
+            recover(path)
+            begun = _claim_config(path, command, body, free)
+            run = cls(path, command, body, resume_command, lock, clock, begun, free)
+            run.tick(force=True)
+        except BaseException:
+            os.close(lock)
+            raise
+        return run
+
+    def stage(self, name: str) -> Stage:
+        """Return a stage, making its folder.
+
+        Args:
+            name: lower-case letters, digits, dots and dashes, numbered in order: ``"02-train-policy"``.
+
+        Raises:
+            RunDirectoryError: the name is not one, or the folder cannot be made.
+        """
+        if STAGE_NAME.fullmatch(name) is None:
+            raise RunDirectoryError(f"stage: name {name!r} must match {STAGE_NAME.pattern}, like '02-train-policy'")
+        folder = self.path / "stages" / name
+        with disk_errors(folder, needed=0, error=RunDirectoryError):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.tick(force=True)
+        return Stage(name, folder, self.config_hash)
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds worked on this run, over all sessions; a killed one counts up to its last :meth:`tick`."""
+        return self._earlier + self._clock() - self._began
+
+    def tick(self, *, force: bool = False) -> None:
+        """Note wall time and memory on the disk, at most every ten seconds; cheap enough for every training step.
+
+        Workers count towards the peak memory only if they are alive at a tick.
+        """
+        now = self._clock()
+        if not force and now - self._ticked < TICK_EVERY_S:
+            return
+        self._ticked = now
+        self._peak_mb = max(self._peak_mb, peak_rss_mb())
+        body = {
+            "schema": SCHEMA,
+            "command": self.command,
+            "resume": self.resume_command,
+            "wall_s": self.wall_s,
+            "peak_rss_mb": self._peak_mb,
+        }
+        write_json(self.path / "run_clock.json", body)
+
+    def write_result(
+        self,
+        metrics: Mapping[str, Any],
+        *,
+        seed: int,
+        device: str,
+        wall_s: float | None = None,
+        protocol_hash: str | None = None,
+    ) -> dict[str, Any]:
+        """Write ``result.json``, the stable record that machines read.
+
+        Args:
+            metrics: JSON-ready; non-finite numbers become null.
+            seed: the run's seed.
+            device: where it ran.
+            wall_s: None takes :attr:`wall_s`.
+            protocol_hash: of the evaluation protocol, where one was used.
+
+        Returns:
+            What was written.
+
+        Raises:
+            RunDirectoryError: a value is not JSON-ready, or the disk refuses.
+        """
+        self.tick(force=True)
+        result = {
+            "schema": SCHEMA,
+            "command": self.command,
+            "config_hash": self.config_hash,
+            "protocol_hash": protocol_hash,
+            "code": code_version(),
+            "packages": package_versions(),
+            "seed": seed,
+            "device": str(device),
+            "hardware": hardware(str(device)),
+            "wall_s": round(self.wall_s if wall_s is None else wall_s, 3),
+            "peak_rss_mb": round(self._peak_mb, 1),
+            "metrics": plain(metrics, where="metrics", nonfinite="null", error=RunDirectoryError),
+        }
+        write_json(self.path / RESULT, result)
+        return result
+
+    def close(self) -> None:
+        """Note the wall time and let the lock go."""
+        if self._lock is not None:
+            try:
+                self.tick(force=True)
+            finally:
+                os.close(self._lock)
+                self._lock = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it; begun here and failed before anything was made, it is free for the corrected settings."""
+        if self._begun and self._lock is not None and isinstance(error, Exception) and not _holds_work(self.path):
+            for name in CLAIM:
+                (self.path / name).unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
+        self.close()
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """Return the SHA-256 (hex) of a JSON-ready config, independent of key order."""
+    return digest(plain(config, where="config", error=RunDirectoryError))
+
+
+def _bound(config: Mapping[str, Any], free: Collection[str]) -> dict[str, Any]:
+    """The config without the keys that may change."""
+    return {key: value for key, value in config.items() if key not in free}
+
+
+def _holds_work(path: Path) -> bool:
+    """Whether anything but the claim and the lock has content: logs and stages are made empty."""
+    own = {path / name for name in (*CLAIM, "run.lock")}
+    return any(file.is_file() and file not in own and file.stat().st_size > 0 for file in path.rglob("*"))
+
+
+def _claim_config(path: Path, command: str, config: dict[str, Any], free: Collection[str]) -> bool:
+    """Write the config on the first open, which returns True; later, insist on the same command and config but for ``free``."""
+    file = path / CONFIG
+    if not file.exists():
+        text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+        write_file(file, text.encode())
+        return True
+    begun = _clock(path).command or command
+    if COMMANDS.get(begun, begun) != command:
+        raise RunDirectoryError(f"{path}: was begun by {begun!r}, not {command!r}; choose a new run_dir")
+    earlier = current_config(stored_config(file), command)
+    if changed := difference(_bound(earlier, free), _bound(config, free)):
+        raise RunDirectoryError(
+            f"{path}: was begun with another config: {changed}; choose a new run_dir, or delete {path} to start again"
+        )
+    return False
+
+
+def stored_config(file: Path) -> dict[str, Any]:
+    """Read ``config.yaml``.
+
+    Raises:
+        RunDirectoryError: it is missing, unreadable or no mapping.
+    """
+    try:
+        stored: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as reason:
+        raise RunDirectoryError(f"{file}: damaged; restore it, or choose a new run_dir") from reason
+    except OSError as reason:
+        raise RunDirectoryError(f"{file}: cannot be read ({reason.strerror}); check its permissions") from reason
+    if not isinstance(stored, dict):
+        raise RunDirectoryError(f"{file}: holds no settings; restore it, or choose a new run_dir")
+    return cast("dict[str, Any]", stored)
+
+
+@dataclass(frozen=True)
+class _Clock:
+    """What ``run_clock.json`` holds."""
+
+    schema: int = SCHEMA
+    command: str = ""
+    resume: str = ""
+    wall_s: float = 0.0
+    peak_rss_mb: float = 0.0
+
+
+def _clock(path: Path) -> _Clock:
+    """Read a run's clock; an empty one where there is none yet."""
+    file = path / "run_clock.json"
+    if not file.exists():
+        return _Clock()
+    return read_record(file, _Clock, error=RunDirectoryError, mend="delete it")

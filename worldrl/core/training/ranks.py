@@ -1,0 +1,48 @@
+"""Which of several processes this is, as ``torchrun`` and ``accelerate launch`` tell it through the environment."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from worldrl.core.errors import SettingError
+from worldrl.core.storage.log import WORKER_VARIABLE
+
+if TYPE_CHECKING:
+    import torch
+
+
+def rank() -> int:
+    """This process's number; 0 without a launcher. The first process alone writes."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def world_size() -> int:
+    """How many processes were launched together."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank_device(device: torch.device) -> torch.device:
+    """Give each process of a machine its own GPU, where the setting says no more than ``cuda``."""
+    import torch
+
+    if world_size() > 1 and str(device) == "cuda":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return device
+
+
+def refuse_many(what: str) -> None:
+    """Refuse to run in several processes.
+
+    Raises:
+        SettingError: there are several.
+    """
+    if world_size() > 1:
+        raise SettingError(
+            f"{what} runs in one process, {world_size()} were launched; start it without accelerate launch or torchrun"
+        )
+
+
+def keep_silent() -> None:
+    """Show no progress from this process."""
+    os.environ[WORKER_VARIABLE] = "1"

@@ -1,0 +1,292 @@
+"""A recorded dataset as a sequence of episodes.
+
+Opening reads the journal only, or the metadata of a LeRobotDataset that others made; an episode is decoded when it is asked
+for, or all at once by :meth:`load`. Subsets and concatenations share the files of what they were made from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.storage.jsonfile import difference
+from worldrl.core.types import Episode
+from worldrl.data.lerobot.check import Finding, check_dataset, repair_dataset
+from worldrl.data.lerobot.format import INFO_PATH, JOURNAL_PATH, DatasetHeader, EpisodeRecord, check_episode
+from worldrl.data.lerobot.journal import REPAIR, promised_episodes, read_journal
+from worldrl.data.lerobot.reader import read_episode
+from worldrl.data.lerobot.rows import new_record
+
+__all__ = ["EpisodeDataset", "Finding", "assumed", "check_dataset", "open_recorded", "repair_dataset"]
+
+
+@dataclass(frozen=True)
+class _Entry:
+    """One episode of a dataset: its record, and what decodes it or has it decoded."""
+
+    record: EpisodeRecord
+    read: Callable[[], Episode]
+
+    def loaded(self) -> _Entry:
+        """Decode it once and for all."""
+        return _Entry(self.record, partial(_decoded, self.read()))
+
+
+def _decoded(episode: Episode) -> Episode:
+    return episode
+
+
+class EpisodeDataset(Sequence[Episode]):
+    """Episodes that share fps, cameras, image size and embodiment.
+
+    Make one with :meth:`open`, :meth:`from_episodes`, :meth:`subset` or :meth:`concatenate`.
+
+    Attributes:
+        header: what all episodes share.
+        source: its folder, for messages.
+    """
+
+    def __init__(self, header: DatasetHeader, entries: Iterable[_Entry], source: str = "a dataset in memory") -> None:
+        self.header, self.source = header, source
+        self._entries = tuple(entries)
+
+    @classmethod
+    def open(cls, folder: Path | str, *, fps: float | None = None) -> Self:
+        """Open a dataset on disk; also one whose writer was killed or is still at work.
+
+        Args:
+            folder: a folder written by :class:`~worldrl.data.lerobot.writer.LeRobotWriter`, or a LeRobotDataset v3.0 of
+                others, whose ``worldrl.json`` says what cannot be recognised (:mod:`worldrl.data.lerobot.external.meaning`).
+            fps: refuse a dataset of another rate; None accepts any.
+
+        Returns:
+            The dataset; no episode is decoded yet.
+
+        Raises:
+            ArtefactError: missing, of another version or rate, damaged, or a shortened journal.
+            SettingError: what the numbers of a foreign dataset mean cannot be told.
+        """
+        from worldrl.data.lerobot.external.folder import is_external
+
+        folder = Path(folder)
+        dataset = cls._open_external(folder) if is_external(folder) else cls._open_journal(folder)
+        if fps is not None and dataset.fps != fps:
+            raise ArtefactError(
+                f"{folder}: recorded at {dataset.fps} frames per second, {fps} is needed; "
+                "record again at that control rate, or use a model of the dataset's rate"
+            )
+        return dataset
+
+    @classmethod
+    def _open_external(cls, folder: Path) -> Self:
+        from worldrl.data.lerobot.external.episode import open_external
+
+        external = open_external(folder)
+        return cls(external.header, (_Entry(record, read) for record, read in external.records()), str(folder))
+
+    @classmethod
+    def _open_journal(cls, folder: Path) -> Self:
+        journal = read_journal(folder)
+        if promised_episodes(folder) > len(journal.records):
+            raise ArtefactError(
+                f"{folder / JOURNAL_PATH}: lists {len(journal.records)} episodes, {INFO_PATH} promises "
+                f"{promised_episodes(folder)}; the journal was cut: restore it from a copy, or {REPAIR}"
+            )
+        header = journal.header
+        entries = (_Entry(record, partial(read_episode, folder, header, record)) for record in journal.records)
+        return cls(header, entries, str(folder))
+
+    @classmethod
+    def from_episodes(cls, episodes: Sequence[Episode], *, fps: float, embodiment: AnyEmbodiment) -> Self:
+        """Make a dataset in memory.
+
+        Args:
+            episodes: at least one; the first decides cameras and image size.
+            fps: frames per second.
+            embodiment: constants of the robot.
+
+        Raises:
+            SettingError: there is no episode.
+            ArtefactError: an episode breaks its contract or differs from the first in cameras or size.
+        """
+        if not episodes:
+            raise SettingError("from_episodes needs at least one episode, got none")
+        first = episodes[0]
+        rows, columns = first.frames.shape[2:4]
+        header = DatasetHeader(round(fps), tuple(first.cameras), (rows, columns), embodiment)
+        records: list[EpisodeRecord] = []
+        for number, episode in enumerate(episodes):
+            check_episode(episode, header, f"episode {number}")
+            records.append(new_record(episode, records[-1] if records else None, 0, f"episode {number}"))
+        return cls(header, (_Entry(r, partial(_decoded, e)) for r, e in zip(records, episodes, strict=True)))
+
+    def __len__(self) -> int:
+        """Return the number of episodes."""
+        return len(self._entries)
+
+    def __getitem__(self, index: int | slice) -> Any:
+        """Return one episode (decoded on demand), or the subset of a slice."""
+        if isinstance(index, slice):
+            return self.subset(range(len(self))[index])
+        return self._entries[index].read()
+
+    def __iter__(self) -> Iterator[Episode]:
+        """Decode one episode after the other."""
+        return (entry.read() for entry in self._entries)
+
+    def __repr__(self) -> str:
+        """Show size, not content."""
+        steps = sum(record.length for record in self.records)
+        return f"EpisodeDataset({len(self)} episodes, {steps} steps, {self.fps} fps, cameras {self.cameras})"
+
+    @property
+    def records(self) -> tuple[EpisodeRecord, ...]:
+        """What is known of each episode without decoding it; ``index`` is the number in its own folder."""
+        return tuple(entry.record for entry in self._entries)
+
+    @property
+    def fps(self) -> int:
+        """Frames per second."""
+        return self.header.fps
+
+    @property
+    def embodiment(self) -> AnyEmbodiment:
+        """Constants of the robot."""
+        return self.header.embodiment
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        """Camera names, in the order of the episodes' camera axis."""
+        return self.header.cameras
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Rows and columns of every camera, in pixels."""
+        return self.header.image_size
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all content in order; the same on disk and in memory, and however the images are encoded.
+
+        Of a foreign dataset, whose files have no digests, it covers metadata, file sizes and what was said of their meaning.
+        """
+        digest = hashlib.sha256(json.dumps(self.header.to_json(), sort_keys=True).encode())
+        for record in self.records:
+            digest.update(record.content.encode())
+        return digest.hexdigest()
+
+    def tasks(self) -> tuple[str, ...]:
+        """Return the task names, sorted."""
+        return tuple(sorted({record.task for record in self.records}))
+
+    def summary(self) -> dict[str, Any]:
+        """Count episodes, steps, successes and sources per task, as plain JSON values."""
+        tasks = {task: _count([r for r in self.records if r.task == task]) for task in self.tasks()}
+        return {**_count(self.records), "fps": self.fps, "cameras": list(self.cameras), "tasks": tasks}
+
+    def load(self, workers: int | None = None) -> Self:
+        """Decode everything into memory, several threads at once (OpenCV releases the interpreter lock).
+
+        Args:
+            workers: threads; None takes the number of processors.
+
+        Returns:
+            The same dataset, in memory.
+        """
+        with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+            return type(self)(self.header, pool.map(_Entry.loaded, self._entries), self.source)
+
+    def subset(self, choice: Callable[[EpisodeRecord], bool] | Iterable[int]) -> Self:
+        """Keep some episodes.
+
+        Args:
+            choice: a predicate on the record (nothing is decoded), or positions in the wanted order.
+
+        Raises:
+            SettingError: a position is outside the dataset.
+        """
+        if callable(choice):
+            return type(self)(self.header, (entry for entry in self._entries if choice(entry.record)), self.source)
+        positions = [int(position) for position in choice]
+        for position in positions:
+            if not 0 <= position < len(self):
+                raise SettingError(f"subset: position {position} is outside 0..{len(self) - 1}")
+        return type(self)(self.header, (self._entries[position] for position in positions), self.source)
+
+    def concatenate(self, *others: EpisodeDataset) -> Self:
+        """Put datasets one after the other; the suite is named where all name the same one.
+
+        Raises:
+            ArtefactError: fps, cameras, image size or embodiment differ.
+        """
+        every = (self, *others)
+        require_alike(every, "fps", "cameras", "image_size", "embodiment")
+        suite = self.header.suite if len({dataset.header.suite for dataset in every}) == 1 else ""
+        source = ", ".join(dict.fromkeys(dataset.source for dataset in every))
+        entries = (entry for dataset in every for entry in dataset._entries)
+        return type(self)(replace(self.header, suite=suite), entries, source)
+
+
+ALIKE = {
+    "fps": "record both at one control rate",
+    "cameras": "record both with the same cameras, in the same order",
+    "image_size": "record both with the same image_size",
+    "embodiment": "give datasets of one robot",
+}
+"""Fields of a header that joined datasets share, and what to do where two differ."""
+
+
+def require_alike(datasets: Sequence[EpisodeDataset], *names: str) -> None:
+    """Require that datasets agree in fields of :data:`ALIKE`.
+
+    Raises:
+        ArtefactError: two differ; names both folders and every field that differs.
+    """
+    first, *others = datasets
+    mine = first.header.to_json()
+    for other in others:
+        theirs = other.header.to_json()
+        if differing := [name for name in names if mine[name] != theirs[name]]:
+            shown = difference(*({name: one[name] for name in differing} for one in (mine, theirs)))
+            mend = "; ".join(ALIKE[name] for name in differing)
+            raise ArtefactError(
+                f"data: {first.source} and {other.source} cannot be used together, they differ in {shown}; {mend}"
+            )
+
+
+def open_recorded(folder: Path | str) -> EpisodeDataset:
+    """Open a dataset as :meth:`EpisodeDataset.open` does, which must hold an episode.
+
+    Raises:
+        ArtefactError: it holds none, or cannot be opened.
+    """
+    dataset = EpisodeDataset.open(folder)
+    if not len(dataset):
+        raise ArtefactError(f"{folder}: holds no episode; record some with `worldrl collect`, or give another dataset")
+    return dataset
+
+
+def assumed(episodes: Iterable[Episode | EpisodeRecord]) -> tuple[str, ...]:
+    """What was assumed of foreign datasets' numbers, in sentences; nothing where worldrl recorded them itself."""
+    texts = (text for episode in episodes for text in episode.meta.get("lerobot", {}).get("assumed", ()))
+    return tuple(dict.fromkeys(texts))
+
+
+def _count(records: Sequence[EpisodeRecord]) -> dict[str, Any]:
+    sources = sorted({str(record.source) for record in records})
+    return {
+        "episodes": len(records),
+        "steps": sum(record.length for record in records),
+        "frames": sum(record.rows for record in records),
+        "successes": sum(record.success for record in records),
+        "sources": {source: sum(str(record.source) == source for record in records) for source in sources},
+    }

@@ -1,0 +1,23 @@
+"""LIBERO's robot, as it is stored with recordings."""
+
+from __future__ import annotations
+
+import math
+
+from worldrl.core.embodiment import Embodiment
+from worldrl.workers.libero import facts
+
+
+def libero_embodiment() -> Embodiment:
+    """Constants of LIBERO's robot.
+
+    Its command is the measured pose, which lags behind the actions; integrating them gives where the controller aims.
+    """
+    return Embodiment(
+        position_scale=facts.POSITION_SCALE,
+        rotation_scale=facts.ROTATION_SCALE,
+        workspace_low=facts.WORKSPACE_LOW,
+        workspace_high=facts.WORKSPACE_HIGH,
+        max_rotation=math.pi,
+        control_hz=facts.CONTROL_HZ,
+    )

@@ -1,0 +1,157 @@
+"""What the numbers of an external LeRobotDataset mean: stated in its ``worldrl.json``, recognised where it is LIBERO's.
+
+Every key of ``worldrl.json`` may be left out. What is not stated is recognised from the folder's own data or assumed, said
+once on the terminal, and kept in every episode's ``meta``; what is unknown is one error with the whole file to write::
+
+    robot       "libero", or an embodiment (``core.embodiment``)
+    state       feature, or features one after another; "observation.state[0:6]" takes a part,
+                "observation.state[gripper.pos]" one number by its name; numbers with the robot's names are ordered by them
+    action      likewise
+    command     likewise; left out it is LIBERO's measured pose, or the joints' last target
+    cameras     {"scene": feature, "wrist": feature}: names here to features there; the main camera is "scene", else "head",
+                and is camera 0 of an episode's frames wherever it stands here
+    image_size  pixels that pictures are resized to: a number for square ones, else [rows, columns]
+    pictures    "as they are", "turned" by 180 degrees, "flipped" (rows), "mirrored" (columns)
+    gripper     {"open": -1, "closed": 1}: an action's number for either; or such pairs by the grippers' names
+    observed    "before" the row's action, or "after" it
+    success     a feature that is above 0 where the task is fulfilled, "meta/episodes:COLUMN" of the episode table,
+                "every episode", or "no episode"
+    tasks       {sentence: task name}: only episodes of these sentences are kept, under these names
+    leave_out   [3, 7]: numbers of episodes that are not read
+
+LIBERO's layout is recognised by what it measures, not by names, which differ between publishers: 8 numbers of state and 7 of
+action, the last two of the state a finger each, opposite and within 5 cm. Which gripper command closes is read off those
+fingers: publishers have -1 and 1, and 1 and 0, for open and closed. A recording of worldrl that lerobot's tools edited has
+lost its journal and keeps its header beside the feature ``action``; that header is then what is stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.errors import ArtefactError
+from worldrl.core.storage.jsonfile import read_json
+from worldrl.data.lerobot.external.cameras import read_cameras, read_image_size
+from worldrl.data.lerobot.external.folder import ExternalFolder
+from worldrl.data.lerobot.external.gripper import Ends
+from worldrl.data.lerobot.external.images import TURNS
+from worldrl.data.lerobot.external.robot import read_body
+from worldrl.data.lerobot.external.selection import read_ours
+from worldrl.data.lerobot.external.stated import Columns, Draft, choice
+from worldrl.data.lerobot.external.success import read_success
+from worldrl.data.lerobot.format import COMMAND, CONTACT, HEADER_COPY, IMAGE_PREFIX, SUCCESS, DatasetHeader
+
+BEFORE, AFTER = "before", "after"
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """How rows become episodes; see the module for what each is.
+
+    Attributes:
+        robot: whose actions these are.
+        state: features of the measured numbers.
+        action: features of the action.
+        command: features of the command; empty where it follows from state or actions.
+        cameras: our name to feature, in the order of the episodes' cameras, the main one first.
+        image_size: rows and columns (pixels).
+        pictures: how they are turned.
+        gripper: recorded numbers for open and for closed, of each gripper; None where they are the robot's own.
+        observed: ``before`` or ``after``.
+        success: feature, column of the episode table, ``every episode`` or ``no episode``.
+        contact: feature that says when the fingers touch a task object; empty where none does.
+        tasks: sentence to name; empty keeps all.
+        assumed: what nobody stated, in sentences.
+    """
+
+    robot: AnyEmbodiment
+    state: tuple[Columns, ...]
+    action: tuple[Columns, ...]
+    command: tuple[Columns, ...]
+    cameras: Mapping[str, str]
+    image_size: tuple[int, int]
+    pictures: str
+    gripper: Ends | None
+    observed: str
+    success: str
+    contact: str
+    tasks: Mapping[str, str]
+    assumed: tuple[str, ...]
+
+    def told(self, folder: ExternalFolder) -> dict[str, Any]:
+        """What an episode's ``meta`` keeps, as plain JSON values; the robot is in the dataset's header."""
+        ends = [list(pair) for pair in self.gripper or ()]
+        return {
+            "folder": folder.path.resolve().name,
+            "fps": folder.fps,
+            "cameras": dict(self.cameras),
+            "image_sizes": [list(folder.features[name].image_size) for name in self.cameras.values()],
+            "pictures": self.pictures,
+            "gripper": (ends[0] if len(ends) == 1 else ends) or None,
+            "observed": self.observed,
+            "success": self.success,
+            "assumed": list(self.assumed),
+            **({"leave_out": left} if (left := sorted(folder.selection.leave_out)) else {}),
+        }
+
+
+def read_meaning(folder: ExternalFolder) -> Meaning:
+    """Find out what a folder's numbers mean.
+
+    Args:
+        folder: its metadata.
+
+    Raises:
+        SettingError: ``worldrl.json`` says something impossible, or something that it must say is missing; then the message
+            has a whole ``worldrl.json`` with which the folder opens.
+        ArtefactError: it, or a data file, cannot be read.
+    """
+    own = stated_by_header(folder)
+    stated = {**own, **read_ours(folder.path)}
+    draft = Draft(dict(stated))
+    body = read_body(folder, stated, draft)
+    cameras = read_cameras(folder, stated, draft)
+    success = read_success(folder, stated, draft)
+    draft.entries |= {"cameras": cameras, "success": success}
+    meaning = Meaning(
+        robot=body.robot,
+        state=body.state,
+        action=body.action,
+        command=body.command,
+        cameras=cameras,
+        image_size=read_image_size(folder, stated, cameras, draft),
+        pictures=choice(folder, stated, "pictures", tuple(TURNS), draft, "images are taken as they are"),
+        gripper=body.gripper,
+        observed=choice(
+            folder, stated, "observed", (BEFORE, AFTER), draft, "a row shows what its action was decided on"
+        ),
+        success=success,
+        contact=CONTACT if own and CONTACT in folder.features else "",
+        tasks=folder.selection.tasks,
+        assumed=tuple(draft.assumed),
+    )
+    draft.require_answers(folder)
+    return meaning
+
+
+def stated_by_header(folder: ExternalFolder) -> dict[str, Any]:
+    """What the header of a recording of worldrl says of a folder that lerobot's tools made from it; empty elsewhere.
+
+    Raises:
+        ArtefactError: the header is damaged.
+    """
+    entry = read_json(folder.info, error=ArtefactError)["features"].get("action", {})
+    if HEADER_COPY not in entry:
+        return {}
+    try:
+        header = DatasetHeader.from_json(entry[HEADER_COPY])
+    except (KeyError, TypeError, ValueError) as reason:
+        raise ArtefactError(f"{folder.info}: features.action.{HEADER_COPY} is damaged ({reason})") from reason
+    cameras = {name: IMAGE_PREFIX + name for name in header.cameras if IMAGE_PREFIX + name in folder.features}
+    columns = {"command": COMMAND, "success": SUCCESS}
+    kept = {key: name for key, name in columns.items() if name in folder.features}
+    told = {"robot": header.embodiment.to_json(), "pictures": "as they are", "observed": BEFORE, **kept}
+    return told | ({"cameras": cameras} if cameras else {})

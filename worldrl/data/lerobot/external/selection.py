@@ -1,0 +1,126 @@
+"""Which episodes of a LeRobotDataset that others made are read: ``leave_out`` and ``tasks`` of its ``worldrl.json``.
+
+An episode that cannot be read stops the folder only where it is kept. The error names it, and has the line that leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worldrl.core.errors import ArtefactError, SettingError, nearest
+from worldrl.core.storage.jsonfile import read_json
+from worldrl.data.lerobot.external.files import WHOLE, require_file
+
+OURS = "worldrl.json"
+KEYS = (
+    "robot", "state", "action", "command", "cameras", "image_size", "pictures", "gripper", "observed", "success", "tasks",
+    "leave_out",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is kept.
+
+    Attributes:
+        file: the ``worldrl.json``, which need not exist.
+        leave_out: numbers of episodes that are not read.
+        tasks: sentence to task name; empty keeps all.
+    """
+
+    file: Path
+    leave_out: frozenset[int]
+    tasks: Mapping[str, str]
+
+    def keeps(self, episode: int, sentences: Collection[str]) -> bool:
+        """Whether an episode is read: not left out, and about one of the tasks, or about nobody knows what."""
+        about = not self.tasks or not sentences or any(sentence in self.tasks for sentence in sentences)
+        return about and episode not in self.leave_out
+
+    def mend(self, episodes: Collection[int]) -> str:
+        """Return the words that say how to read the dataset without these episodes."""
+        numbers = sorted({*self.leave_out, *episodes})
+        return f'to read the others, write "leave_out": {numbers} to {self.file}'
+
+    def refuse(self, faults: Mapping[int, str], kept: Collection[int]) -> None:
+        """Stop at episodes that cannot be read.
+
+        Args:
+            faults: by episode, what is wrong with it.
+            kept: all episodes that are kept.
+
+        Raises:
+            ArtefactError: there is one.
+        """
+        if not faults:
+            return
+        first = min(faults)
+        more = f" (the first of {len(faults)} such episodes)" if len(faults) > 1 else ""
+        others, text = set(kept) - set(faults), faults[first].removesuffix(f"; {WHOLE}")
+        again = "" if others and text == faults[first] else f"; {WHOLE}"
+        mend = f"; {self.mend(faults)}" if others else ""
+        raise ArtefactError(f"{text}{more}{again}{mend}")
+
+
+def read_ours(path: Path) -> dict[str, Any]:
+    """Read ``worldrl.json`` of a dataset; empty where there is none.
+
+    Args:
+        path: the dataset.
+
+    Raises:
+        ArtefactError: it is no JSON object.
+        SettingError: a key that is not known.
+    """
+    file = path / OURS
+    if not os.path.lexists(file):
+        return {}
+    require_file(path, file)
+    stated = read_json(file, error=ArtefactError)
+    for key in stated:
+        if key not in KEYS:
+            raise SettingError(f"{file}: unknown key {key!r}{nearest(key, KEYS)}")
+    return stated
+
+
+def read_selection(path: Path, sentences: Collection[str]) -> Selection:
+    """Read what is kept.
+
+    Args:
+        path: the dataset.
+        sentences: all that its episodes may be about.
+
+    Raises:
+        ArtefactError: ``worldrl.json`` is no JSON object.
+        SettingError: a key or a value that cannot be.
+    """
+    stated, file = read_ours(path), path / OURS
+    tasks, left = stated.get("tasks", {}), stated.get("leave_out", [])
+    if not isinstance(tasks, dict) or not all(isinstance(name, str) for name in tasks.values()):
+        raise SettingError(f"{file}: tasks must be names by instruction, got {tasks!r}")
+    for sentence in tasks:
+        if sentence not in sentences:
+            raise SettingError(f"{file}: tasks: no episode is about {sentence!r}{nearest(sentence, sentences)}")
+    if not isinstance(left, list) or not all(type(number) is int and number >= 0 for number in left):
+        raise SettingError(f"{file}: leave_out must be a list of episode numbers, for example [3, 7], got {left!r}")
+    return Selection(file, frozenset(left), tasks)
+
+
+def require_known(selection: Selection, known: Sequence[int]) -> None:
+    """Refuse a ``leave_out`` with a number that no episode has.
+
+    Args:
+        selection: what is kept.
+        known: numbers of all episodes, of the table or of rows.
+
+    Raises:
+        SettingError: the first that is not known.
+    """
+    for number in sorted(selection.leave_out - set(known)):
+        raise SettingError(
+            f"{selection.file}: leave_out: there is no episode {number}; the last one is {max(known, default=0)}"
+        )

@@ -1,0 +1,160 @@
+"""The shape of a window, a batch of them, and how they are cut out of a store (timeline in ``windows.py``)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+from worldrl.data.windows.frame_store import FrameStore
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class WindowLayout:
+    """Shape of a window.
+
+    Attributes:
+        chunk_length: actions per chunk ``L``.
+        memory_frames: frames of memory ``K``.
+        frame_stride: control steps between model frames ``s``; divides ``chunk_length``.
+        unroll: chunks per window ``U``.
+    """
+
+    chunk_length: int = 8
+    memory_frames: int = 4
+    frame_stride: int = 2
+    unroll: int = 1
+
+    def __post_init__(self) -> None:
+        """Check ranges."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value < 1:
+                raise SettingError(f"{field.name} must be at least 1, got {value}")
+        if self.chunk_length % self.frame_stride:
+            raise SettingError(
+                f"chunk_length {self.chunk_length} is not a multiple of frame_stride {self.frame_stride}; "
+                "a chunk must end on a model frame"
+            )
+
+    @property
+    def steps(self) -> int:
+        """Actions per window, ``U·L``."""
+        return self.unroll * self.chunk_length
+
+
+@dataclass(frozen=True)
+class WindowBatch:
+    """A batch of windows; ``W = U·F`` future frames, ``S = U·L`` actions.
+
+    Attributes:
+        reference: uint8 ``[B, Y, X, 3]``, the episode's first frame.
+        memory: uint8 ``[B, K, Y, X, 3]``, oldest first; the last one is frame ``t``.
+        frames: uint8 ``[B, W, Y, X, 3]``, to be predicted. Where the store holds latents ``[R, c, h, w]`` instead of
+            frames, these three are latents in the same layout, on the latents' device.
+        null_action: float32 ``[B, A]``, the null action at the episode's beginning.
+        memory_action: float32 ``[B, K·s, A]``, what led to the memory; null before the episode began.
+        action: float32 ``[B, S, A]``, from frame ``t`` on.
+        command: float32 ``[B, A]`` at frame ``t``.
+        commands: float32 ``[B, S, A]`` after each action.
+        success: bool ``[B, W]``, that future frame fulfils the task.
+        opening: float32 ``[B, W, G]``, measured opening of each gripper in that future frame.
+        valid: bool ``[B, W]``, that future frame was recorded.
+        static: bool ``[B]``, the row is a static clip.
+        fulfilled: bool ``[B]``, the episode that it is cut out of fulfils the task somewhere.
+        episode: int64 ``[B]``, position of the episode in what was given.
+        start: int64 ``[B]``, the frame ``t``.
+        instruction: ``B`` sentences.
+        task: ``B`` task names.
+    """
+
+    reference: Tensor
+    memory: Tensor
+    frames: Tensor
+    null_action: Tensor
+    memory_action: Tensor
+    action: Tensor
+    command: Tensor
+    commands: Tensor
+    success: Tensor
+    opening: Tensor
+    valid: Tensor
+    static: Tensor
+    fulfilled: Tensor
+    episode: Tensor
+    start: Tensor
+    instruction: list[str]
+    task: list[str]
+
+    def to(self, device: torch.device | str) -> WindowBatch:
+        """Move the tensors."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: v.to(device) for name, v in values.items() if isinstance(v, Tensor)})
+
+
+def gather_windows(
+    store: FrameStore, layout: WindowLayout, episode: Index, start: Index, static: NDArray[np.bool_]
+) -> WindowBatch:
+    """Cut windows out of a store.
+
+    Args:
+        store: the episodes.
+        layout: shape of a window.
+        episode: int64 ``[B]``, which episode.
+        start: int64 ``[B]``, frame ``t`` in it.
+        static: bool ``[B]``, make a static clip of frame ``t`` instead.
+
+    Returns:
+        The windows, on the CPU.
+    """
+    first, last = store.first[episode][:, None], store.length[episode][:, None]
+    now = start[:, None]
+    moving = np.where(static, 0, 1)[:, None]  # a static clip is a window in which time stands still
+    past = np.arange(layout.memory_frames - 1, -1, -1) * layout.frame_stride
+    future = np.arange(layout.frame_stride, layout.steps + 1, layout.frame_stride)
+    step = np.arange(layout.steps)
+    memory_row = first + np.maximum(now - moving * past, 0)
+    frame_row = first + np.minimum(now + moving * future, last)
+    command, null = store.command[first[:, 0] + start], store.actions.hold(store.command[first[:, 0]])
+    before = now + np.arange(-layout.memory_frames * layout.frame_stride, 0)
+    taken = np.where(before[..., None] < 0, null[:, None], store.action[first + np.maximum(before, 0)])
+    action = store.action[first + np.minimum(now + step, last)]
+    taken[static] = action[static] = store.actions.hold(command[static])[:, None]
+    return WindowBatch(
+        reference=_take(store.frames, first[:, 0]),
+        memory=_take(store.frames, memory_row),
+        frames=_take(store.frames, frame_row),
+        null_action=torch.from_numpy(null),
+        memory_action=torch.from_numpy(taken),
+        action=torch.from_numpy(action),
+        command=torch.from_numpy(command),
+        commands=torch.from_numpy(store.command[first + np.minimum(now + moving * (step + 1), last)]),
+        success=torch.from_numpy(store.success[frame_row]),
+        opening=torch.from_numpy(store.opening[frame_row]),
+        valid=torch.from_numpy(now + moving * future <= last),
+        static=torch.from_numpy(static),
+        fulfilled=torch.from_numpy(store.fulfilled[episode]),
+        episode=torch.from_numpy(episode),
+        start=torch.from_numpy(start),
+        instruction=[store.instruction[e] for e in episode],
+        task=[store.task[e] for e in episode],
+    )
+
+
+def _take(frames: NDArray[np.uint8] | Tensor, rows: Index) -> Tensor:
+    if isinstance(frames, Tensor):
+        return frames[torch.from_numpy(rows).to(frames.device)]
+    return torch.from_numpy(np.take(frames, rows, axis=0))
+
+
+def actions_before(
+    action: NDArray[np.float32], null: NDArray[np.float32], step: int, count: int
+) -> NDArray[np.float32]:
+    """Return the last ``count`` actions of ``[T, A]`` before frame ``step``; before the start there are ``null`` ``[A]``."""
+    return np.concatenate([np.tile(null, (count, 1)), action[:step]])[-count:]

@@ -1,0 +1,145 @@
+"""All frames of many episodes in one array, so that a batch of windows is one gather.
+
+A row is a frame. Episode ``e`` holds rows ``first[e]`` to ``first[e] + length[e]``; the row of the last frame,
+which has no action, carries the null action that holds the last command.
+
+Shapes legend: ``R`` rows, ``E`` episodes, ``A`` numbers of an action and of a command, ``G`` grippers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldrl.core.actions import ActionSpec
+from worldrl.core.errors import ArtefactError, SettingError
+from worldrl.core.types import Episode
+from worldrl.data.windows.keyframes import keyframes
+
+
+@dataclass(frozen=True)
+class FrameStore:
+    """Concatenated episodes of one robot.
+
+    Attributes:
+        actions: what the numbers of ``action`` and ``command`` are.
+        frames: uint8 ``[R, Y, X, 3]`` of one camera, or what a codec made of them: a tensor ``[R, c, h, w]``.
+        action: float32 ``[R, A]``, taken at this frame.
+        command: float32 ``[R, A]`` at this frame.
+        success: bool ``[R]``, this frame fulfils the task.
+        opening: float32 ``[R, G]``, measured opening of each gripper.
+        first: int64 ``[E]``, the row of each episode's frame 0.
+        length: int64 ``[E]``, each episode's number of actions ``T``.
+        event_episode: int64 ``[events]``, the episode of each keyframe.
+        event_step: int64 ``[events]``, its frame in that episode.
+        fulfilled: bool ``[E]``, some frame of the episode fulfils the task.
+        instruction: ``E`` sentences.
+        task: ``E`` task names.
+    """
+
+    actions: ActionSpec
+    frames: NDArray[np.uint8] | Tensor
+    action: NDArray[np.float32]
+    command: NDArray[np.float32]
+    success: NDArray[np.bool_]
+    opening: NDArray[np.float32]
+    first: NDArray[np.int64]
+    length: NDArray[np.int64]
+    event_episode: NDArray[np.int64]
+    event_step: NDArray[np.int64]
+    fulfilled: NDArray[np.bool_]
+    instruction: tuple[str, ...]
+    task: tuple[str, ...]
+
+
+def build_store(episodes: Sequence[Episode], camera: str | None = None) -> FrameStore:
+    """Copy episodes into one store.
+
+    Args:
+        episodes: a list, or a dataset; one that is not loaded is decoded here, and the store is the only copy.
+        camera: which camera to keep; None keeps the main one.
+
+    Returns:
+        The store.
+
+    Raises:
+        SettingError: there is no episode.
+        ArtefactError: an episode lacks the camera, is of another robot, or its frames have another size than the first's.
+    """
+    if not len(episodes):
+        raise SettingError("windows need at least one episode, got none")
+    length = np.array(_lengths(episodes), dtype=np.int64)
+    first = np.concatenate([[0], np.cumsum(length + 1)[:-1]]).astype(np.int64)
+    rows, one = int((length + 1).sum()), episodes[0]
+    arrays = _empty_arrays(rows, _camera_view(one, camera).shape[1:], one.actions)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        fill = partial(_fill, arrays, camera=camera, actions=one.actions)
+        filled = list(pool.map(lambda e: fill(int(first[e]), episodes[e], number=e), range(len(episodes))))
+    events = [(number, step) for number, (_, _, steps) in enumerate(filled) for step in steps]
+    event = np.array(events, dtype=np.int64).reshape(-1, 2)
+    instruction, task, _ = zip(*filled, strict=True)
+    fulfilled = np.logical_or.reduceat(arrays[3], first)
+    return FrameStore(one.actions, *arrays, first, length, event[:, 0], event[:, 1], fulfilled, instruction, task)
+
+
+_Arrays = tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.float32], NDArray[np.bool_], NDArray[np.float32]]
+
+
+def _empty_arrays(rows: int, shape: tuple[int, ...], actions: ActionSpec) -> _Arrays:
+    return (
+        np.empty((rows, *shape), dtype=np.uint8),
+        np.empty((rows, actions.size), dtype=np.float32),
+        np.empty((rows, actions.size), dtype=np.float32),
+        np.zeros(rows, dtype=np.bool_),
+        np.empty((rows, len(actions.grippers)), dtype=np.float32),
+    )
+
+
+def _fill(
+    arrays: _Arrays, first: int, episode: Episode, *, camera: str | None, actions: ActionSpec, number: int
+) -> tuple[str, str, list[int]]:
+    """Copy one episode to its rows; return its instruction, task and keyframe steps."""
+    frames, action, command, success, opening = (array[first : first + len(episode) + 1] for array in arrays)
+    view = _camera_view(episode, camera)
+    if view.shape != frames.shape:
+        raise ArtefactError(f"episode {number}: frames {view.shape}, the first episode's size is {frames.shape[1:]}")
+    require_robot(episode, number, actions)
+    frames[:] = view
+    action[:-1], action[-1] = episode.action, actions.hold(episode.command[-1])
+    command[:] = episode.command
+    success[1:] = episode.reward > 0
+    opening[:] = episode.opening
+    return episode.instruction, episode.task, sorted({key.step for key in keyframes(episode)})
+
+
+def require_robot(episode: Episode, number: int, actions: ActionSpec) -> None:
+    """Refuse an episode of another robot than the first one's.
+
+    Raises:
+        ArtefactError: its actions are others than ``actions``.
+    """
+    if episode.actions != actions:
+        raise ArtefactError(
+            f"episode {number} ({episode.task}): actions are {', '.join(episode.actions.names)}, the first episode's "
+            f"{', '.join(actions.names)}; policies and world models are of one robot, so train on one robot's tasks"
+        )
+
+
+def _camera_view(episode: Episode, camera: str | None) -> NDArray[np.uint8]:
+    return episode.main_view if camera is None else episode.view(camera)
+
+
+def _lengths(episodes: Sequence[Episode]) -> list[int]:
+    """Return each episode's number of actions, without decoding a dataset's images."""
+    from worldrl.data.lerobot.dataset import EpisodeDataset
+
+    if isinstance(episodes, EpisodeDataset):
+        return [record.length for record in episodes.records]
+    return [len(episode) for episode in episodes]

@@ -1,0 +1,66 @@
+"""Keyframes: the moments of an episode that decide it, found without labels.
+
+Two kinds, both read off the recording: the commanded gripper opens or closes, and the fingers come to touch a
+task object. They are where world models fail first, so training windows and imagined rollouts start near them. A third
+kind, where success and failure part, takes several episodes to see (``divergence_step``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.actions import ActionSpec
+from worldrl.core.types import Episode
+
+Kind = Literal["gripper", "contact", "parting"]
+
+
+@dataclass(frozen=True, order=True)
+class Keyframe:
+    """One keyframe.
+
+    Attributes:
+        step: the first frame (1..T) that shows the change; action ``step - 1`` produced it.
+        kind: ``"gripper"`` (the commanded gripper changed sides), ``"contact"`` (contact began) or ``"parting"``.
+    """
+
+    step: int
+    kind: Kind
+
+
+def gripper_changes(command: NDArray[np.float32], actions: ActionSpec) -> NDArray[np.int64]:
+    """Return the frames at which a commanded gripper changed sides.
+
+    Args:
+        command: ``[T+1, A]``.
+        actions: says which of its numbers are grippers, and when they are closed.
+
+    Returns:
+        Frame indices in 1..T, ascending.
+    """
+    closed = actions.closed(command)
+    return np.flatnonzero((closed[1:] != closed[:-1]).any(axis=1)) + 1
+
+
+def contact_onsets(contact: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the frames at which contact began, ascending; contact at frame 0 did not begin.
+
+    Args:
+        contact: bool ``[T+1]``.
+    """
+    return np.flatnonzero(contact[1:] & ~contact[:-1]) + 1
+
+
+def keyframes(episode: Episode) -> list[Keyframe]:
+    """Return an episode's keyframes in order of time; both kinds may share a frame.
+
+    Args:
+        episode: the recording.
+    """
+    gripper = [Keyframe(int(step), "gripper") for step in gripper_changes(episode.command, episode.actions)]
+    contact = [Keyframe(int(step), "contact") for step in contact_onsets(episode.contact)]
+    return sorted(gripper + contact)

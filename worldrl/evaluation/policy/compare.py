@@ -1,0 +1,113 @@
+"""Two policies on the same episodes: paired by identity, overall and per task, with corrected p-values.
+
+Holm: S. Holm, Scandinavian Journal of Statistics 6 (1979): with the p-values sorted upwards, the i-th of m is
+multiplied by ``m - i`` (i from 0), and the results are made monotone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from worldrl.core.errors import ProtocolError
+from worldrl.core.statistics.intervals import Paired, Rate, paired
+from worldrl.evaluation.policy.protocol import require_same
+from worldrl.evaluation.policy.provenance import differences
+from worldrl.evaluation.policy.result import EvalResult
+
+
+def holm(p: Mapping[str, float]) -> dict[str, float]:
+    """Adjust the p-values of several comparisons, so that a false difference anywhere stays below 5 %.
+
+    Args:
+        p: name to p-value.
+
+    Returns:
+        Name to adjusted p-value, at most 1, in the order of ``p``.
+    """
+    adjusted: dict[str, float] = {}
+    largest = 0.0
+    for rank, name in enumerate(sorted(p, key=lambda name: p[name])):
+        largest = max(largest, min(1.0, p[name] * (len(p) - rank)))
+        adjusted[name] = largest
+    return {name: adjusted[name] for name in p}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``b`` against ``a`` on the same episodes.
+
+    Attributes:
+        a: the result before.
+        b: the result after.
+        overall: over all episodes.
+        tasks: per task; ``p`` is unadjusted.
+        p_holm: per task, adjusted for the number of tasks.
+        at_end: success at the end was compared, instead of at some frame.
+    """
+
+    a: EvalResult
+    b: EvalResult
+    overall: Paired
+    tasks: Mapping[str, Paired]
+    p_holm: Mapping[str, float]
+    at_end: bool
+
+    def rates(self, task: str | None = None) -> tuple[Rate, Rate]:
+        """Success rates of ``a`` and ``b``, of one task or of all."""
+        return self.a.rate(task, at_end=self.at_end), self.b.rate(task, at_end=self.at_end)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what ``result.json`` holds."""
+        before, after = self.rates()
+        return {
+            "a": self.a.policy,
+            "b": self.b.policy,
+            "a_hash": self.a.policy_hash,
+            "b_hash": self.b.policy_hash,
+            "at_end": self.at_end,
+            "before": before,
+            "after": after,
+            "paired": self.overall,
+            "tasks": {task: self._task_metrics(task) for task in self.tasks},
+            "valid": self.a.valid and self.b.valid,
+            "notes": differences(self.a.provenance, self.b.provenance),
+        }
+
+    def _task_metrics(self, task: str) -> dict[str, Any]:
+        before, after = self.rates(task)
+        return {"before": before, "after": after, "paired": self.tasks[task], "p_holm": self.p_holm[task]}
+
+
+def compare(a: EvalResult, b: EvalResult, *, at_end: bool = False) -> Comparison:
+    """Compare two evaluations episode by episode.
+
+    Args:
+        a: the result before.
+        b: the result after.
+        at_end: compare whether the task was still fulfilled at the end, instead of at some frame.
+
+    Raises:
+        ProtocolError: they were measured under different protocols, which the message names field by field; or ``at_end``
+            was not measured.
+    """
+    require_same(a.protocol, b.protocol)
+    if at_end:
+        a.require_end()
+    overall = _pair(a, b, None, at_end)
+    tasks = {task: _pair(a, b, task, at_end) for task in a.protocol.tasks}
+    return Comparison(a, b, overall, tasks, holm({task: pair["p"] for task, pair in tasks.items()}), at_end)
+
+
+def _pair(a: EvalResult, b: EvalResult, task: str | None, at_end: bool) -> Paired:
+    first, second = _successes(a, task, at_end), _successes(b, task, at_end)
+    if first.keys() != second.keys():
+        raise ProtocolError(f"compare: the results hold different episodes: {sorted(first.keys() ^ second.keys())[:3]}")
+    return paired(list(first.values()), [second[key] for key in first])
+
+
+def _successes(result: EvalResult, task: str | None, at_end: bool) -> dict[tuple[str, int, int, int], bool]:
+    return {
+        outcome.spec.key: outcome.success_at_end if at_end else outcome.success_once for outcome in result.of_task(task)
+    }

@@ -1,0 +1,321 @@
+"""The evaluation protocol as a value: everything that decides what a success rate means, hashed.
+
+Episodes are named explicitly by ``(task, index or stored state, seed)``, never counted, so the set of initial states
+is the same whatever the batch size, the worker count or how early an episode succeeds. Two results may be compared
+only if their protocols are equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.embodiment import JointEmbodiment
+from worldrl.core.errors import ProtocolError, SettingError, nearest
+from worldrl.core.rng import stream_seed
+from worldrl.core.storage.jsonfile import digest, read_json, write_json
+from worldrl.core.storage.typed import from_plain
+from worldrl.rollout.chunk_timing import check_timing
+from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment, main_camera
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
+
+SCHEMA = 1
+InitialStates = Literal["sampled", "stored"]
+InstructionMode = Literal["canonical", "paraphrase", "held_out"]
+Domain = Literal["clean", "randomised"]
+CLEAN = "clean"
+DOMAINS = (CLEAN, "randomised")
+"""Of two-armed tasks: in look, clutter and table height as built, or drawn anew for each episode."""
+_CHOICES = {
+    "initial_states": ("sampled", "stored"),
+    "instruction_mode": ("canonical", "paraphrase", "held_out"),
+    "domain": DOMAINS,
+}
+_MAY_BE_SILENT = ("conventions", "latency", "actions", "domain")
+
+
+@dataclass(frozen=True)
+class EvalProtocol:
+    """What is measured.
+
+    Attributes:
+        suite: name of the benchmark, for example ``"worldrl"``.
+        suite_version: version of its tasks; the same name with other tasks must carry another version.
+        tasks: names, in order.
+        initial_states: ``"sampled"`` from ``(task, index, seed)``, or ``"stored"`` with the suite.
+        first_index: number of the first initial state of each task.
+        episodes_per_task: how many consecutive initial states of each task.
+        seed: root of every random stream of the evaluation.
+        horizon: time limit per task (control steps).
+        image_size: pixels of the square image the policy sees; 0 for the suite's own picture, which its conventions name.
+        cameras: names of the rendered cameras, the main one first.
+        control_hz: control steps per second.
+        chunk_length: actions the policy decides at once.
+        replan: actions executed before it decides again.
+        temperature: sampling temperature; None is greedy decoding.
+        hold_steps: further steps after the first success, at whose end ``success_at_end`` is read.
+        instruction_mode: which sentences are told: the task's own, its training paraphrases or its held-out ones.
+        style: visual style of the scene.
+        conventions: what else decides a foreign suite's number, in plain words and numbers: settle steps, image
+            orientation, assets, ...; empty for the embedded suite.
+        packages: versions of the packages that move the physics, for example ``{"mujoco": "3.8.0"}``.
+        latency: control steps that a decision takes (``rollout.chunk_timing``).
+        actions: what the numbers of the robot's actions are.
+        domain: of two-armed tasks: ``"clean"``, or ``"randomised"`` in look, clutter and table height as RoboTwin does, on the same
+            layouts.
+    """
+
+    suite: str
+    suite_version: str
+    tasks: tuple[str, ...]
+    episodes_per_task: int
+    seed: int
+    horizon: Mapping[str, int]
+    chunk_length: int
+    replan: int
+    control_hz: float
+    packages: Mapping[str, str]
+    image_size: int = 64
+    cameras: tuple[str, ...] = ("scene",)
+    initial_states: InitialStates = "sampled"
+    first_index: int = 0
+    temperature: float | None = None
+    hold_steps: int = 0
+    instruction_mode: InstructionMode = "canonical"
+    style: str = "default"
+    conventions: Mapping[str, str | int | float | bool] = field(default_factory=dict[str, "str | int | float | bool"])
+    latency: int = 0
+    actions: ActionSpec = TOOL_ACTIONS
+    domain: Domain = CLEAN
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise SettingError(
+                    f"{name}: unknown value {getattr(self, name)!r}{nearest(getattr(self, name), choices)}"
+                )
+        lowest = {"episodes_per_task": 1, "first_index": 0, "chunk_length": 1, "replan": 1, "hold_steps": 0}
+        for name, low in lowest.items():
+            if getattr(self, name) < low:
+                raise SettingError(f"{name}: must be >= {low}, got {getattr(self, name)}")
+        check_timing(self.replan, self.latency, self.chunk_length)
+        if self.domain != CLEAN and self.style != "default":
+            raise SettingError(
+                f"style: the {self.domain} domain draws its own visual styles, got {self.style!r}; leave it out"
+            )
+        if self.temperature is not None and self.temperature <= 0:
+            raise SettingError(f"temperature: must be > 0, or None for greedy decoding, got {self.temperature}")
+        if not self.tasks or len(set(self.tasks)) != len(self.tasks):
+            raise SettingError(f"tasks: must name at least one task, each once, got {self.tasks}")
+        if set(self.horizon) != set(self.tasks):
+            raise SettingError(f"horizon: must name exactly the tasks {self.tasks}, got {sorted(self.horizon)}")
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over every field (16 hex digits); equal protocols have equal hashes, in any process."""
+        return digest(self.to_json())[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        data = {**asdict(self), "actions": self.actions.to_json()}
+        # Protocols that say nothing new keep the hashes they had before it could be said.
+        if not self.conventions:
+            del data["conventions"]
+        if not self.latency:
+            del data["latency"]
+        if self.actions == TOOL_ACTIONS:
+            del data["actions"]
+        if self.domain == CLEAN:
+            del data["domain"]
+        return {"schema": SCHEMA, **data, "tasks": list(self.tasks), "cameras": list(self.cameras)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EvalProtocol:
+        """Rebuild from :meth:`to_json`.
+
+        Raises:
+            ProtocolError: another schema, or unknown or missing fields.
+        """
+        if data.get("schema") != SCHEMA:
+            raise ProtocolError(f"protocol: schema must be {SCHEMA}, got {data.get('schema')}; evaluate again")
+        values = {name: value for name, value in data.items() if name != "schema"}
+        known = {item.name for item in fields(cls)}
+        if {*values, *_MAY_BE_SILENT} != known:
+            raise ProtocolError(f"protocol: fields differ from schema {SCHEMA}: {sorted(set(values) ^ known)}")
+        # The values themselves are kept: a rate stored as 20 has another hash than 20.0.
+        checked = from_plain(cls, values, where="protocol", error=ProtocolError)
+        return replace(checked, **{name: values[name] for name in ("control_hz", "temperature")})
+
+    def save(self, path: Path) -> None:
+        """Write the protocol as a JSON file."""
+        write_json(path, {**self.to_json(), "hash": self.hash})
+
+    @classmethod
+    def load(cls, path: Path) -> EvalProtocol:
+        """Read :meth:`save`'s file.
+
+        Raises:
+            ProtocolError: not such a file, or its hash does not fit its fields.
+        """
+        data = read_json(path, error=ProtocolError)
+        stored = data.pop("hash", None)
+        try:
+            protocol = cls.from_json(data)
+        except ProtocolError as reason:
+            raise ProtocolError(f"{path}: {reason}") from reason
+        if stored != protocol.hash:
+            raise ProtocolError(f"{path}: hash is {stored}, its fields give {protocol.hash}; the file was edited")
+        return protocol
+
+    def specs(self) -> list[EpisodeSpec]:
+        """Name every episode, task by task."""
+        return [
+            EpisodeSpec(
+                task=task,
+                index=index,
+                seed=self.seed,
+                init_id=index if self.initial_states == "stored" else None,
+                instruction=instruction_of(self.instruction_mode, task, index, self.seed),
+                style=self.style,
+                source="evaluation",
+            )
+            for task in self.tasks
+            for index in range(self.first_index, self.first_index + self.episodes_per_task)
+        ]
+
+    @property
+    def env_options(self) -> EnvOptions:
+        """How the environments are made."""
+        return EnvOptions(
+            image_size=self.image_size,
+            cameras=self.cameras,
+            max_steps=dict(self.horizon),
+            domain=self.domain,
+            actions=self.actions,
+        )
+
+
+def instruction_of(mode: str, task: str, index: int, seed: int) -> str | None:
+    """Choose an episode's sentence.
+
+    Args:
+        mode: see :class:`EvalProtocol`.
+        task: name of the task.
+        index: number of the episode's initial state.
+        seed: root seed.
+
+    Returns:
+        A paraphrase fixed by ``(task, index, seed)``, or None for the task's own sentence.
+
+    Raises:
+        SettingError: unknown mode.
+    """
+    if mode not in _CHOICES["instruction_mode"]:
+        raise SettingError(f"instruction_mode: unknown value {mode!r}{nearest(mode, _CHOICES['instruction_mode'])}")
+    if mode == "canonical":
+        return None
+    from worldrl_envs.tasks import get_task
+
+    phrases = get_task(task).phrases
+    choices: Sequence[str] = phrases.train if mode == "paraphrase" else phrases.held_out
+    return choices[stream_seed(seed, "instruction", task, index) % len(choices)]
+
+
+def require_same(a: EvalProtocol, b: EvalProtocol) -> None:
+    """Refuse to compare results of different protocols.
+
+    Raises:
+        ProtocolError: names each differing field with both values.
+    """
+    _require_alike(a, b, ())
+
+
+def require_other_states(a: EvalProtocol, b: EvalProtocol) -> None:
+    """Refuse to compare results as independent ones unless they differ in their initial states and in nothing else.
+
+    Raises:
+        ProtocolError: another field than ``seed`` and ``first_index`` differs, or an initial state is in both.
+    """
+    _require_alike(a, b, ("seed", "first_index"))
+    shared = _initial_states(a) & _initial_states(b)
+    if shared:
+        raise ProtocolError(
+            f"protocols {a.hash} and {b.hash} share {len(shared)} initial states, so their episodes are not independent; "
+            f"give another {'seed' if a.initial_states == 'sampled' else 'first_index'}, or compare them as pairs"
+        )
+
+
+def _require_alike(a: EvalProtocol, b: EvalProtocol, free: Sequence[str]) -> None:
+    left, right = a.to_json(), b.to_json()
+    differing = [
+        f"{name}: {left.get(name)!r} against {right.get(name)!r}"
+        for name in dict.fromkeys([*left, *right])
+        if name not in free and left.get(name) != right.get(name)
+    ]
+    if differing:
+        raise ProtocolError(
+            f"protocols {a.hash} and {b.hash} differ, so their rates cannot be compared; {'; '.join(differing)}; "
+            "evaluate one of the two again under the other's protocol"
+        )
+
+
+def _initial_states(protocol: EvalProtocol) -> set[tuple[str, int, int | None]]:
+    """Task, number and, where they are drawn, seed of every initial state; stored ones do not depend on it."""
+    return {(spec.task, spec.index, spec.seed if spec.init_id is None else None) for spec in protocol.specs()}
+
+
+def physics_packages() -> dict[str, str]:
+    """Versions of the installed packages that move the physics."""
+    return {"mujoco": version("mujoco")}
+
+
+def embedded_protocol(
+    tasks: Sequence[str], *, episodes_per_task: int, seed: int, chunk_length: int, **fields: Any
+) -> EvalProtocol:
+    """Build the protocol of the embedded suite, with its own horizons, control rate and versions.
+
+    Args:
+        tasks: names.
+        episodes_per_task: initial states of each task.
+        seed: root seed.
+        chunk_length: of the policy.
+        **fields: any further field of :class:`EvalProtocol`; ``replan`` is the whole chunk where not given.
+
+    Raises:
+        SettingError: a field is out of range, more stored states are asked for than there are, one- and two-armed tasks stand
+            together, or a randomised domain is asked for of one-armed ones.
+    """
+    from worldrl_envs.starts import N_STORED
+    from worldrl_envs.tasks import get_task
+
+    robot = embedded_embodiment(tasks)
+    protocol = EvalProtocol(
+        **{
+            "suite": EMBEDDED_SUITE,
+            "suite_version": "v0",
+            "tasks": tuple(tasks),
+            "episodes_per_task": episodes_per_task,
+            "seed": seed,
+            "horizon": {task: get_task(task).horizon for task in tasks},
+            "chunk_length": chunk_length,
+            "replan": chunk_length,
+            "control_hz": float(robot.control_hz),
+            "packages": physics_packages(),
+            "cameras": (main_camera(robot),),
+            "actions": robot.actions,
+            **fields,
+        }
+    )
+    if protocol.domain != CLEAN and not isinstance(robot, JointEmbodiment):
+        raise SettingError(f"domain: {protocol.domain} is of bimanual tasks (kind=bimanual), got {', '.join(tasks)}")
+    last = protocol.first_index + episodes_per_task
+    if protocol.initial_states == "stored" and last > N_STORED:
+        raise SettingError(
+            f"episodes_per_task: first_index + episodes_per_task must be at most the {N_STORED} stored states, "
+            f"got {protocol.first_index} + {episodes_per_task}; use initial_states=sampled for more"
+        )
+    return protocol

@@ -1,0 +1,253 @@
+"""What a policy was trained on, as its folder says it, and what that means for a measurement.
+
+Datasets name their suite; a policy that is cloned from them keeps, by suite and task, the initial states its episodes began
+at. A benchmark tells how many of its own episodes begin at those: practice and examination on the same states are two
+different numbers. A policy also keeps its suites' conventions: seven numbers fit every suite of one arm, and mean another
+motion on each. What a dataset's numbers mean is read from its own robot, never guessed from a suite that is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from typing import Any
+
+from worldrl.core.embodiment import AnyEmbodiment, JointEmbodiment
+from worldrl.core.errors import SettingError
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.lerobot.external.episode import SOURCE
+from worldrl.data.lerobot.format import DatasetHeader
+from worldrl.evaluation.policy.protocol import EvalProtocol
+from worldrl.rollout.agents.robot_side import RECORDED
+from worldrl.rollout.real.embedded import EMBEDDED_SUITE, embedded_embodiment
+from worldrl.rollout.real.specs import EpisodeSpec, spec_of
+from worldrl.workers.isaac import facts as isaac_facts
+from worldrl.workers.libero import facts as libero_facts
+from worldrl.workers.maniskill import facts as maniskill_facts
+from worldrl.workers.robotwin import facts as robotwin_facts
+
+TrainedOn = Mapping[str, Any]
+"""``states``: suite → task → initial states, each a list of numbers that names it; None where a dataset names no suite.
+``conventions``: suite → field → value. ``recorded``: how external recordings were turned into the robot's numbers."""
+_Seen = dict[str, dict[str, dict[tuple[int, ...], None]]]
+"""The same states as sets that keep their order."""
+EMBODIMENT, UNKNOWN, UNNAMED = "embodiment", "unknown", "unnamed suite"
+GRIPPER, WORLD, BASE = "-1 open, +1 closed", "world", "the robot's base"
+ONE_TOOL, JOINTS = "pose changes of one tool", "absolute joint targets"
+WORDS = ("frame", "counted_from", "picture")
+
+
+def suite_conventions(suite: str, tasks: Sequence[str], control_hz: float) -> dict[str, Any]:
+    """What a suite's actions and pictures mean, field by field; ``unknown`` where the suite is.
+
+    Args:
+        suite: as a protocol names it.
+        tasks: of it; the embedded suite has one- and two-armed ones.
+        control_hz: control steps per second.
+    """
+    if suite == EMBEDDED_SUITE:
+        return _robots_conventions(embedded_embodiment(tasks), control_hz, (WORLD, "the commanded pose", "upright"))
+    if suite in robotwin_facts.CONFIGS:
+        return {EMBODIMENT: JOINTS, "gripper": "0 closed, 1 open", "control_hz": control_hz}
+    if is_libero(suite):
+        facts, words = libero_facts, (WORLD, "the measured pose", libero_facts.IMAGE_TURN)
+    elif suite in maniskill_facts.SUITES or suite in isaac_facts.SUITES:
+        facts = maniskill_facts if suite in maniskill_facts.SUITES else isaac_facts
+        words = BASE, "the measured pose", "upright"
+    else:
+        return {EMBODIMENT: UNKNOWN, "control_hz": control_hz}
+    return _tool_conventions(facts.POSITION_SCALE, facts.ROTATION_SCALE, control_hz, words)
+
+
+def recorded_conventions(header: DatasetHeader, tasks: Sequence[str]) -> dict[str, Any]:
+    """What a dataset's actions and pictures mean: its robot's constants, and its suite's words where the suite is known."""
+    known = suite_conventions(header.suite, tasks, float(header.fps))
+    words = tuple(str(known.get(name, UNKNOWN)) for name in WORDS)
+    return _robots_conventions(header.embodiment, float(header.fps), words)
+
+
+def _robots_conventions(robot: AnyEmbodiment, control_hz: float, words: Sequence[str]) -> dict[str, Any]:
+    if isinstance(robot, JointEmbodiment):
+        return {EMBODIMENT: JOINTS, "gripper": "0 closed, 1 open", "control_hz": control_hz}
+    return _tool_conventions(robot.position_scale, robot.rotation_scale, control_hz, words)
+
+
+def _tool_conventions(position: float, rotation: float, control_hz: float, words: Sequence[str]) -> dict[str, Any]:
+    return {
+        EMBODIMENT: ONE_TOOL,
+        "position_scale": position,
+        "rotation_scale": rotation,
+        **dict(zip(WORDS, words, strict=True)),
+        "gripper": GRIPPER,
+        "control_hz": control_hz,
+    }
+
+
+def state_of(suite: str, spec: EpisodeSpec) -> list[int] | None:
+    """Name an episode's initial state; None where it is none of the suite's (a demonstration file's own)."""
+    if is_libero(suite):
+        return None if spec.init_id is None else [spec.init_id]  # whatever the seed: the state is stored
+    return [spec.index, -1 if spec.init_id is None else spec.init_id, spec.seed]
+
+
+def is_libero(suite: str) -> bool:
+    """Whether a suite is one of LIBERO's."""
+    return suite in libero_facts.suite_names()
+
+
+def states_owner(suite: str) -> str:
+    """The suite whose initial states these are: a variant has its suite's own."""
+    return libero_facts.split_suite(suite)[0]
+
+
+def trained_on(datasets: Sequence[EpisodeDataset]) -> dict[str, Any]:
+    """Say what a policy learns from these datasets."""
+    states: _Seen = {}
+    conventions: dict[str, dict[str, Any]] = {}
+    recorded: list[dict[str, Any]] = []
+    for dataset in datasets:
+        suite = dataset.header.suite
+        for record in dataset.records if suite else ():
+            state = state_of(suite, spec_of(record.meta))
+            seen = states.setdefault(states_owner(suite), {}).setdefault(record.task, {})
+            if state is not None:
+                seen[tuple(state)] = None
+        told = recorded_conventions(dataset.header, dataset.tasks())
+        conventions[_free_name(suite or UNNAMED, told, conventions)] = told
+        recorded += [told for told in _recorded(dataset) if told not in recorded]
+    named = all(dataset.header.suite for dataset in datasets)
+    found = {"states": _listed(states) if named else None, "conventions": conventions}
+    return {**found, RECORDED: recorded} if recorded else found
+
+
+def _free_name(name: str, told: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]) -> str:
+    """The name, or a numbered one where others of this name have other conventions."""
+    numbered = (name if number == 1 else f"{name} {number}" for number in count(1))
+    return next(free for free in numbered if others.get(free, told) == told)
+
+
+def _recorded(dataset: EpisodeDataset) -> list[dict[str, Any]]:
+    """How an external dataset's numbers and images were turned into the robot's own, once; nothing of worldrl's own."""
+    told = [record.meta[SOURCE] for record in dataset.records if SOURCE in record.meta]
+    actions, rows = dataset.embodiment.actions, list[dict[str, Any]]()
+    for entry in told:
+        pairs = entry["gripper"] or []
+        pairs = [pairs] * len(actions.grippers) if pairs and not isinstance(pairs[0], list) else pairs
+        names = [actions.names[place] for place in actions.grippers]
+        ends = {
+            name: dict(zip(("open", "closed"), pair, strict=True)) for name, pair in zip(names, pairs, strict=False)
+        }
+        row = {
+            "folder": entry["folder"],
+            "gripper": ends or None,
+            **{name: entry[name] for name in ("cameras", "pictures", "image_sizes")},
+            "image_size": list(dataset.image_size),
+        }
+        rows += [] if row in rows else [row]
+    return rows
+
+
+def _listed(states: _Seen) -> dict[str, dict[str, list[list[int]]]]:
+    """Write sets of initial states as JSON has them."""
+    return {suite: {task: list(map(list, seen)) for task, seen in tasks.items()} for suite, tasks in states.items()}
+
+
+def merged(a: TrainedOn | None, b: TrainedOn | None) -> dict[str, Any] | None:
+    """What a policy has seen that learned from one after the other; None where one of them is not known."""
+    if a is None or b is None:
+        return None
+    states: _Seen = {}
+    for part in (a, b):
+        for suite, tasks in (part["states"] or {}).items():
+            for task, seen in tasks.items():
+                states.setdefault(suite, {}).setdefault(task, {}).update(dict.fromkeys(map(tuple, seen)))
+    known = a["states"] is not None and b["states"] is not None
+    recorded = [*a.get(RECORDED, ()), *(told for told in b.get(RECORDED, ()) if told not in a.get(RECORDED, ()))]
+    found = {"states": _listed(states) if known else None, "conventions": {**a["conventions"], **b["conventions"]}}
+    return {**found, RECORDED: recorded} if recorded else found
+
+
+def seen_states(protocol: EvalProtocol, trained: TrainedOn) -> dict[str, int] | None:
+    """Count a protocol's episodes that begin at states the policy was trained on: ``k`` of ``n``; None where nobody knows."""
+    if trained["states"] is None:
+        return None
+    tasks: Mapping[str, list[list[int]]] = trained["states"].get(states_owner(protocol.suite), {})
+    known = {(task, *state) for task, seen in tasks.items() for state in seen}
+    specs = protocol.specs()
+    named = [(spec.task, *(state_of(protocol.suite, spec) or (None,))) for spec in specs]
+    return {"k": sum(name in known for name in named), "n": len(specs)}
+
+
+def examine(protocol: EvalProtocol, trained: TrainedOn | None, *, refuse: bool) -> dict[str, Any]:
+    """Return what a result says about the policy's training: ``training_states``, ``conventions`` and ``warnings``.
+
+    Args:
+        protocol: what is measured.
+        trained: what the policy's folder says; None where it says nothing.
+        refuse: make episodes from training states an error.
+
+    Raises:
+        SettingError: the policy is of another embodiment; or ``refuse``, and there are such episodes, or nobody knows.
+    """
+    if trained is None:
+        silent = (
+            "the policy does not say what it was trained on: neither its initial states nor its conventions are known"
+        )
+        if refuse:
+            raise SettingError(f"refuse_training_states: {silent}; train it again from datasets that name their suite")
+        return {"training_states": None, "conventions": None, "warnings": [silent]}
+    differing, unknown = differing_conventions(protocol, trained["conventions"])
+    seen = seen_states(protocol, trained)
+    told = "the initial states that the policy was trained on are unknown: one of its datasets names no suite"
+    if seen is not None:
+        told = f"{seen['k']} of {seen['n']} episodes begin at initial states that the policy was trained on"
+    if refuse and (seen is None or seen["k"]):
+        mend = (
+            "train it from datasets that name their suite"
+            if seen is None
+            else "choose others with first_index= and episodes="
+        )
+        raise SettingError(f"refuse_training_states: {told}; {mend}")
+    suites = list(trained["conventions"])
+    warnings = [*([told] if seen is None or seen["k"] else []), *_told(protocol.suite, suites, differing, unknown)]
+    found = {"trained_on": suites, "differing": differing}
+    return {"training_states": seen, "conventions": found, "warnings": warnings}
+
+
+def differing_conventions(
+    protocol: EvalProtocol, known: Mapping[str, Mapping[str, Any]]
+) -> tuple[dict[str, list[Any]], list[str]]:
+    """Fields in which a protocol's suite differs from the nearest one of the training: ``[there, here]``; and unknown fields.
+
+    Raises:
+        SettingError: the embodiment differs from all of them.
+    """
+    here = suite_conventions(protocol.suite, protocol.tasks, protocol.control_hz)
+    tables = [_compared(there, here) for there in known.values()]
+    fitting = [table for table in tables if EMBODIMENT not in table[0]]
+    if not fitting:
+        there = "; ".join(f"{fields[EMBODIMENT]} ({suite})" for suite, fields in known.items())
+        raise SettingError(
+            f"{EMBODIMENT}: the policy was trained on {there}, and {protocol.suite} takes {here[EMBODIMENT]}; "
+            "measure it on a suite of its own robot"
+        )
+    return min(fitting, key=lambda table: (len(table[0]), len(table[1])))
+
+
+def _compared(there: Mapping[str, Any], here: Mapping[str, Any]) -> tuple[dict[str, list[Any]], list[str]]:
+    """Fields that differ, and those of which one side is unknown."""
+    unknown = [name for name in {**there, **here} if UNKNOWN in (there.get(name), here.get(name))]
+    names = [name for name in {**there, **here} if name not in unknown and there.get(name) != here.get(name)]
+    if EMBODIMENT in unknown:
+        names = [name for name in names if name in there and name in here]
+    return {name: [there.get(name), here.get(name)] for name in names}, unknown
+
+
+def _told(
+    suite: str, trained: Sequence[str], differing: Mapping[str, Sequence[Any]], unknown: Sequence[str]
+) -> Iterator[str]:
+    if differing:
+        fields = ", ".join(f"{name} ({there} there, {here} here)" for name, (there, here) in differing.items())
+        yield f"the policy was trained on {', '.join(trained)}, whose conventions are not those of {suite}: {fields}"
+    if unknown:
+        yield f"the policy was trained on {', '.join(trained)}, and whether {', '.join(unknown)} are those of {suite} is unknown"

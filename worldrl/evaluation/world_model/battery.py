@@ -1,0 +1,239 @@
+"""The evaluation battery of a world model: from raw measures to named numbers with intervals.
+
+Every number is defined in ``docs/reference/metrics.md``. Rates carry Wilson intervals, the Fréchet video
+distance a jackknife over episodes, everything else a bootstrap over them.
+Where nothing could be computed, a reason stands in ``not_computed`` instead of a number.
+
+Shapes legend: ``E`` episodes, ``F`` predicted frames, ``P`` points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import numpy_stream
+from worldrl.core.statistics.bootstrap import Bootstrap, Statistic, bootstrap, bootstrap_band
+from worldrl.core.statistics.intervals import wilson
+from worldrl.evaluation.world_model.fvd import fvd_report
+from worldrl.evaluation.world_model.grasp_rule import GraspRule
+from worldrl.evaluation.world_model.measures import Measures
+from worldrl.evaluation.world_model.rollout_error import decibels, f1_score, outcome_report
+from worldrl.rewards.success import precision_recall
+
+HORIZONS = (8, 32, 64, 128, 256)
+"""Control steps at which the drift is reported."""
+WITH_GRASP = ".with_grasp"
+"""End of the names of what score and grasp tell together."""
+
+
+# --- statistics of some episodes ------------------------------------------------------------------------------------
+
+
+def mean(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean over episodes: ``[E, ...]`` to ``[...]``."""
+    return values.mean(axis=0)
+
+
+def psnr_of_mean(error: NDArray[np.float64]) -> NDArray[np.float64]:
+    """PSNR (dB) of the mean squared error over episodes: ``[E, ...]`` to ``[...]``."""
+    return decibels(error.mean(axis=0))
+
+
+def median_of_points(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Median over episodes and points, leaving out NaN: ``[E, ..., P]`` to ``[...]``; NaN where nothing is left.
+
+    ``numpy.nanmedian`` takes a hundred times as long, and the bootstrap asks a thousand times.
+    """
+    together = np.moveaxis(distance, 0, -2)
+    flat = np.sort(together.reshape(*together.shape[:-2], -1), axis=-1)  # NaN comes last
+    count = np.isfinite(flat).sum(axis=-1, keepdims=True)
+    middle = [np.take_along_axis(flat, np.maximum(at, 0), axis=-1) for at in ((count - 1) // 2, count // 2)]
+    return ((middle[0] + middle[1]) / 2)[..., 0]
+
+
+def ratio_of_sums(pair: NDArray[np.float64]) -> float:
+    """Sum of the first column over the sum of the second, ``[E, 2]``; infinite where only the second is 0."""
+    over, under = pair.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return float(over / under)
+
+
+# --- drift ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Drift:
+    """One quantity at every predicted frame, over all episodes.
+
+    Attributes:
+        step: int64 ``[F]``, control steps.
+        value: ``[F]``.
+        lo: lower end of the 95 % interval.
+        hi: its upper end.
+        n: episodes.
+    """
+
+    step: NDArray[np.int64]
+    value: NDArray[np.float64]
+    lo: NDArray[np.float64]
+    hi: NDArray[np.float64]
+    n: int
+
+    def at(self, horizon: int) -> Bootstrap:
+        """Return the number at one horizon (control steps, a multiple of the frame stride)."""
+        frame = int(np.flatnonzero(self.step == horizon)[0])
+        value, lo, hi = (float(part[frame]) for part in (self.value, self.lo, self.hi))
+        return {"n": self.n, "value": value, "lo": lo, "hi": hi, "method": "bootstrap"}
+
+    def to_json(self) -> dict[str, list[float]]:
+        """Return plain JSON values."""
+        return {name: getattr(self, name).tolist() for name in ("step", "value", "lo", "hi")}
+
+
+QUANTITIES: Mapping[str, tuple[str, str, Statistic]] = {
+    "psnr": ("closed_loop.psnr", "error", psnr_of_mean),
+    "ssim": ("closed_loop.ssim", "ssim", mean),
+    "lpips": ("closed_loop.lpips", "lpips", mean),
+    "probe_error_cm": ("probe_error_cm", "probe_cm", median_of_points),
+    "probe_error_cm_real": ("probe_error_cm_real", "real_cm", median_of_points),
+    "probe_across_cm": ("probe_across_cm", "across_cm", median_of_points),
+    "probe_across_cm_real": ("probe_across_cm_real", "real_across_cm", median_of_points),
+}
+"""Name of the drift, of the numbers at the horizons, the field of :class:`Measures`, and its statistic."""
+
+
+def drifts(measures: Measures, *, frame_stride: int, seed: int) -> dict[str, Drift]:
+    """Follow each quantity that was measured over the predicted frames."""
+    step = frame_stride * (1 + np.arange(measures.error.shape[1]))
+    found: dict[str, Drift] = {}
+    for name, (_, source, statistic) in QUANTITIES.items():
+        values: NDArray[np.float64] = getattr(measures, source)
+        if 0 not in values.shape:
+            band = bootstrap_band(values, statistic, generator=numpy_stream(seed, "drift", name))
+            found[name] = Drift(step, *band, len(measures))
+    return found
+
+
+def check_horizons(horizons: Sequence[int], frame_stride: int) -> None:
+    """Refuse horizons at which the model predicts no frame.
+
+    Raises:
+        SettingError: one is not a positive multiple of the frame stride.
+    """
+    for horizon in horizons:
+        if horizon < 1 or horizon % frame_stride:
+            raise SettingError(
+                f"horizons: must be multiples of the model's {frame_stride} control steps per frame, got {horizon}"
+            )
+
+
+# --- everything -----------------------------------------------------------------------------------------------------
+
+
+def summarise(
+    measures: Measures,
+    drift: Mapping[str, Drift],
+    horizons: Sequence[int],
+    *,
+    names: Sequence[str],
+    seed: int,
+    rule: GraspRule | None = None,
+) -> dict[str, Any]:
+    """Put the battery's numbers together.
+
+    Args:
+        measures: of all episodes.
+        drift: of :func:`drifts`.
+        horizons: control steps.
+        names: of the points that the probe reads; empty without one.
+        seed: of the resampling.
+        rule: tells outcomes by score and grasp together as well, under names of their own; None tells none.
+
+    Returns:
+        Metrics by name, as ``result.json`` holds them.
+    """
+    at_horizons = {
+        f"{QUANTITIES[name][0]}@{horizon}": curve.at(horizon) for name, curve in drift.items() for horizon in horizons
+    }
+    static = bootstrap(measures.static, psnr_of_mean, generator=numpy_stream(seed, "static"))
+    # A single episode has no other's actions.
+    pairs = measures.swapped if len(measures) > 1 else np.full_like(measures.swapped, np.nan)
+    swap = bootstrap(pairs, ratio_of_sums, generator=numpy_stream(seed, "swap"))
+    return {
+        "episodes": len(measures),
+        **at_horizons,
+        **probe_numbers(measures, names, seed=seed),
+        **clip_numbers(measures),
+        "action_swap_ratio": swap,
+        "static_psnr": static,
+        **outcome_numbers(measures.predicted, measures.actual, seed=seed),
+        **({} if rule is None else with_grasp(measures, rule, seed=seed)),
+        "tasks": {
+            str(task): task_numbers(measures.select(measures.task == task), seed=seed)
+            for task in np.unique(measures.task)
+        },
+        "repeated": wilson(int(measures.repeated.sum()), len(measures)),
+        "recorded": {str(horizon): int((measures.recorded >= horizon).sum()) for horizon in horizons},
+        "drift": {name: curve.to_json() for name, curve in drift.items()},
+    }
+
+
+def outcome_numbers(predicted: NDArray[np.bool_], actual: NDArray[np.bool_], *, seed: int) -> dict[str, Any]:
+    """Rates, F1 and counts of imagined against real outcomes; None where nothing can be counted."""
+    pairs = np.stack([predicted, actual], axis=1).astype(np.float64)
+    f1 = bootstrap(pairs, f1_score, generator=numpy_stream(seed, "f1")) if pairs.any() else None
+    return {**outcome_report(predicted, actual), "f1": f1, "confusion": precision_recall(predicted, actual)}
+
+
+def with_grasp(measures: Measures, rule: GraspRule, *, seed: int) -> dict[str, Any]:
+    """The same of outcomes told by score and grasp together, each name with :data:`WITH_GRASP`."""
+    counts = rule.counts(measures.score, measures.agreement)
+    return {f"{name}{WITH_GRASP}": found for name, found in outcome_numbers(counts, measures.actual, seed=seed).items()}
+
+
+def clip_numbers(measures: Measures) -> dict[str, Any]:
+    """The Fréchet video distance of all clips, where they were described."""
+    if 0 in measures.real_clips.shape:
+        return {}
+    return {"fvd": fvd_report(measures.real_clips, measures.imagined_clips)}
+
+
+def probe_numbers(measures: Measures, names: Sequence[str], *, seed: int) -> dict[str, Any]:
+    """The probe's own error on the real frames of the evaluated episodes, over all points and point by point."""
+    if 0 in measures.real_cm.shape:
+        return {}
+    own = {"probe_error_cm@real": measures.real_cm, "probe_across_cm@real": measures.real_across_cm}
+    parts = {
+        "imagined": measures.probe_cm,
+        "imagined_across": measures.across_cm,
+        "real": measures.real_cm,
+        "real_across": measures.real_across_cm,
+    }
+    points = {
+        name: {where: float(_median_of_frames(values[:, :, [number]])) for where, values in parts.items()}
+        for number, name in enumerate(names)
+    }
+    return {
+        **{key: bootstrap(values, _median_of_frames, generator=numpy_stream(seed, key)) for key, values in own.items()},
+        "probe_error_cm_by_point": points,
+    }
+
+
+def _median_of_frames(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Median over episodes, frames and points, ``[E, F, P]``."""
+    return median_of_points(distance.reshape(len(distance), -1))
+
+
+def task_numbers(measures: Measures, *, seed: int) -> dict[str, Any]:
+    """What is told of one task: its outcomes, and the pixel error over the recorded and continued frames."""
+    return {
+        "episodes": len(measures),
+        "psnr": float(psnr_of_mean(measures.error.mean(axis=1))),
+        **outcome_numbers(measures.predicted, measures.actual, seed=seed),
+    }

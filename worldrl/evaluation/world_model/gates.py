@@ -1,0 +1,185 @@
+"""Validation gates: numbers a world model must reach before a policy may practise in it.
+
+Reinforcement learning finds every error of its simulator, so a model that fails here is not worth a minute of it. A
+gate on a rate fails when the rate's whole 95 % interval lies below what is needed: from a handful of episodes a good
+model and a fair one look alike, and a gate that fails by chance only teaches its users to switch it off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from worldrl.core.errors import GateError, SettingError
+from worldrl.core.statistics.intervals import Rate
+from worldrl.core.types import Episode
+from worldrl.evaluation.world_model.rollout_error import (
+    action_swap_ratio,
+    closed_loop_psnr,
+    outcome_report,
+    outcomes,
+    padded_actions,
+    replay,
+    static_psnr,
+    whole_chunks,
+)
+from worldrl.rewards.success import SuccessRule
+from worldrl.world_models.loading import AnyVideoModel
+
+
+@dataclass
+class GateThresholds:
+    """Least values; the rates (recall, precision) must lie below with their whole interval to fail.
+
+    Attributes:
+        psnr: closed-loop PSNR (dB) after 32 control steps.
+        action_swap_ratio: error with another episode's actions over the error with the true ones.
+        static_psnr: PSNR (dB) between the first frame and the image after 32 steps of holding still.
+        recall: share of really successful episodes whose true actions are imagined to succeed. Low, because a strict
+            threshold costs only rollouts, while a lax one teaches false successes.
+        precision: share of imagined successes that were real.
+    """
+
+    psnr: float = 22.0
+    action_swap_ratio: float = 1.5
+    static_psnr: float = 24.0
+    recall: float = 0.5
+    precision: float = 0.85
+
+    def __post_init__(self) -> None:
+        """Reject rates that no model can reach."""
+        for name in ("recall", "precision"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SettingError(f"thresholds.{name} must be in [0, 1], got {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One measured gate.
+
+    Attributes:
+        name: for example ``"recall"``.
+        value: measured; NaN where it could not be.
+        threshold: least value that passes.
+        passed: ``value >= threshold``, of a rate ``hi >= threshold``; NaN fails.
+        meaning: what the number says.
+        advice: what to do when it fails.
+        lo: lower end of a rate's 95 % interval.
+        hi: its upper end.
+    """
+
+    name: str
+    value: float
+    threshold: float
+    passed: bool
+    meaning: str
+    advice: str
+    lo: float | None = None
+    hi: float | None = None
+
+    def __str__(self) -> str:
+        """Return the value, of a rate with its interval; words where there was nothing to measure."""
+        if math.isnan(self.value):
+            return "not measurable"
+        interval = "" if self.lo is None or self.hi is None else f" [{self.lo:.2f}, {self.hi:.2f}]"
+        return f"{self.value:.3g}{interval}"
+
+
+MEANING = {
+    "psnr": "closed-loop image error after 32 control steps (dB), held-out episodes",
+    "action_swap_ratio": "error with another episode's actions over the error with the true ones",
+    "static_psnr": "similarity (dB) to the first frame after 32 steps of holding still",
+    "recall": "really successful episodes whose true actions the model imagines to succeed",
+    "precision": "imagined successes that were real, true actions replayed",
+    "confirmed": "imagined successes of this policy that the simulator confirmed with the same actions",
+}
+ADVICE = {
+    "psnr": "train longer (training.steps) or on more rollouts",
+    "action_swap_ratio": "the model ignores its actions: train longer (training.steps), or raise training.event_share",
+    "static_psnr": "raise training.static_share",
+    "recall": "record more episodes that succeed (train-vla: collection.expert_episodes), raise training.event_share, train "
+    "longer (training.steps)",
+    "precision": "record more near misses (train-vla: collection.policy_episodes), raise target_precision, or the frames that "
+    "make a success (model.outcome.debounce; train-vla: world_model.outcome.debounce)",
+    "confirmed": "record more near misses whose actions do not show the outcome (train-vla: collection.expert_episodes, "
+    "collection.policy_episodes), train longer (training.steps)",
+}
+ELSEWHERE = (
+    "training.* is scratch.training.* in the first round of train-vla start=scratch; with backbone=wan training.* and model.* "
+    "are wan.training.* and wan.model.*"
+)
+"""Where else the settings of :data:`ADVICE` stand; what is named goes for ``train-world-model`` unless it says ``train-vla``."""
+
+
+def measure_gates(
+    model: AnyVideoModel, episodes: Sequence[Episode], rule: SuccessRule, thresholds: GateThresholds, *, seed: int
+) -> tuple[list[Gate], dict[str, Any]]:
+    """Measure every gate on held-out episodes.
+
+    Args:
+        model: the world model.
+        episodes: held out from its training, successes and failures.
+        rule: when imagined frames count as success.
+        thresholds: least values.
+        seed: of the model's noise.
+
+    Returns:
+        The gates and all metrics, with intervals where they are rates.
+
+    Raises:
+        SettingError: there is no episode.
+    """
+    if not episodes:
+        raise SettingError("no episode is held out for the gates; raise held_out, or record more episodes")
+    steps = whole_chunks(max(map(len, episodes)), model.chunk_length)
+    actions = np.stack([padded_actions(episode, steps) for episode in episodes])
+    result = replay(model, episodes, actions, seed=seed)
+    actual = np.array([episode.success for episode in episodes])
+    report = outcome_report(outcomes(result, rule), actual)
+    psnrs = closed_loop_psnr(result)
+    values = {
+        "psnr": psnrs.get("closed_loop.psnr@32", float("nan")),
+        "action_swap_ratio": action_swap_ratio(model, episodes, steps, seed=seed, true=result),
+        "static_psnr": static_psnr(model, episodes, 4 * model.chunk_length, seed=seed),
+    }
+    rates = {name: report[name] for name in ("recall", "precision")}
+    return make_gates(values | rates, thresholds), {**values, **psnrs, **report}
+
+
+def make_gates(measured: Mapping[str, float | Rate | None], thresholds: GateThresholds) -> list[Gate]:
+    """Compare what was measured with thresholds."""
+    return [judge(name, measured[name], limit) for name, limit in asdict(thresholds).items()]
+
+
+def judge(name: str, measured: float | Rate | None, threshold: float) -> Gate:
+    """Compare a number or a rate with a threshold; what could not be measured (NaN, None) fails."""
+    if measured is None or isinstance(measured, (int, float)):
+        value = math.nan if measured is None else measured
+        return Gate(name, value, threshold, value >= threshold, MEANING[name], ADVICE[name])
+    value, lo, hi = (measured[key] for key in ("rate", "lo", "hi"))
+    return Gate(name, value, threshold, hi >= threshold, MEANING[name], ADVICE[name], lo, hi)
+
+
+def confirmed_gate(precision: Rate | None, threshold: float) -> Gate:
+    """Judge imagined successes of the policy that is about to practise, replayed action by action in the simulator.
+
+    The other gates replay recorded actions, whose later part may tell the model how the earlier ended; here the policy
+    acted on the model's own pictures. Nothing imagined to succeed is not measurable and fails.
+    """
+    return judge("confirmed", precision, threshold)
+
+
+def require(gates: Sequence[Gate]) -> None:
+    """Raise GateError naming each failed gate, its number, its threshold and what to do."""
+    failed = [gate for gate in gates if not gate.passed]
+    if failed:
+        lines = [f"{g.name} is {g}, needs {g.threshold:.3g} ({g.meaning}): {g.advice}" for g in failed]
+        raise GateError(
+            "the world model is not good enough to improve a policy in:\n  "
+            + "\n  ".join(lines)
+            + f"\n  or continue with gates=warn\n  ({ELSEWHERE})"
+        )

@@ -1,0 +1,186 @@
+"""What a world model is worth, measured on episodes it has never seen.
+
+Everything is closed loop: the model gets the first frame and the true actions, and goes on from its own frames.
+Pixel error alone does not see a nine-pixel cube, so the outcome is asked for as well: does the model imagine
+success where, and only where, the same actions really succeeded?
+
+Shapes legend: ``E`` episodes, ``T`` predicted frames, ``K`` chunks, ``L`` control steps per chunk, ``A`` numbers of an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+
+from worldrl.core.rng import stream
+from worldrl.core.statistics.intervals import Rate, wilson
+from worldrl.core.types import Episode, first_frames
+from worldrl.rewards.success import SuccessRule, precision_recall, success_step
+from worldrl.rollout.imagined.reset_store import record_at
+from worldrl.world_models.loading import AnyVideoModel
+
+HORIZONS = (8, 32, 64)
+"""Control steps at which the closed-loop error is reported."""
+
+
+@dataclass(frozen=True)
+class Replay:
+    """True and imagined frames of the same actions.
+
+    Attributes:
+        real: uint8 ``[E, T, Y, X, 3]``; frames beyond an episode's end repeat its last.
+        imagined: uint8 ``[E, T, Y, X, 3]``.
+        valid: bool ``[E, T]``, the real frame exists.
+        probability: float32 ``[E, T]`` of success.
+        frame_stride: control steps between frames.
+    """
+
+    real: NDArray[np.uint8]
+    imagined: NDArray[np.uint8]
+    valid: NDArray[np.bool_]
+    probability: NDArray[np.float32]
+    frame_stride: int
+
+
+def whole_chunks(steps: int, length: int) -> int:
+    """Round control steps up to whole chunks of ``length``."""
+    return -(-steps // length) * length
+
+
+def padded_actions(episode: Episode, steps: int) -> NDArray[np.float32]:
+    """Return the episode's actions cut or extended to ``steps`` by holding what the last one told."""
+    still = np.tile(episode.actions.hold(episode.action[-1]), (max(steps - len(episode), 0), 1))
+    return np.concatenate([episode.action[:steps], still])
+
+
+def replay(
+    model: AnyVideoModel,
+    episodes: Sequence[Episode],
+    actions: NDArray[np.float32],
+    *,
+    seed: int,
+    batch: int = 64,
+    row: int = 0,
+) -> Replay:
+    """Imagine ``actions`` ``[E, K·L, A]`` from each episode's first frame, ``batch`` episodes at a time.
+
+    ``row`` is the first episode's number in a longer list, so that each part of the list draws noise of its own.
+    """
+    parts = [
+        _replay_rows(model, episodes[i : i + batch], actions[i : i + batch], seed, row + i)
+        for i in range(0, len(episodes), batch)
+    ]
+    frames = parts[0][0].shape[1]
+    step = model.frame_stride * (1 + np.arange(frames))
+    last = np.array([len(episode) for episode in episodes])
+    index = np.minimum(step[None], last[:, None])
+    real = np.stack([episode.main_view[row] for episode, row in zip(episodes, index, strict=True)])
+    imagined, probability = (np.concatenate([part[k] for part in parts]) for k in (0, 1))
+    return Replay(real, imagined, step[None] <= last[:, None], probability, model.frame_stride)
+
+
+def _replay_rows(model: AnyVideoModel, episodes: Sequence[Episode], actions: NDArray[np.float32], seed: int, row: int):
+    records = [
+        record_at(e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="replay")
+        for e in episodes
+    ]
+    state: Any = model.start(records)
+    first = first_frames(records)
+    frames, probabilities = [], []
+    for k, chunk in enumerate(torch.from_numpy(actions).to(model.device).split(model.chunk_length, dim=1)):
+        generators = [stream(seed, "replay", row + i, k) for i in range(len(episodes))]
+        state, imagined = model.imagine(state, chunk.contiguous(), generators=generators)
+        frames.append(model.decode(imagined.latent, first).cpu().numpy())
+        probabilities.append(imagined.success_prob.cpu().numpy())
+    return np.concatenate(frames, axis=1), np.concatenate(probabilities, axis=1)
+
+
+def squared_error(result: Replay) -> NDArray[np.float64]:
+    """Mean squared pixel error ``[E, T]`` on the [0, 1] scale."""
+    difference = (result.imagined.astype(np.float32) - result.real.astype(np.float32)) / 255
+    return np.square(difference).mean(axis=(2, 3, 4), dtype=np.float64)
+
+
+def decibels(error: ArrayLike) -> NDArray[np.float64]:
+    """Peak signal-to-noise ratio in dB of mean squared errors on the [0, 1] scale; 100 dB at most."""
+    return -10 * np.log10(np.maximum(error, 1e-10))
+
+
+def psnr(error: float) -> float:
+    """Peak signal-to-noise ratio in dB of one mean squared error on the [0, 1] scale."""
+    return float(decibels(error))
+
+
+def closed_loop_psnr(result: Replay, horizons: Sequence[int] = HORIZONS) -> dict[str, float]:
+    """PSNR of the frame at each horizon (control steps), over the episodes that last that long."""
+    error, values = squared_error(result), {}
+    for horizon in horizons:
+        frame = horizon // result.frame_stride - 1
+        if frame < error.shape[1] and result.valid[:, frame].any():
+            values[f"closed_loop.psnr@{horizon}"] = psnr(error[result.valid[:, frame], frame].mean())
+    return values
+
+
+def action_swap_ratio(
+    model: AnyVideoModel, episodes: Sequence[Episode], steps: int, *, seed: int, true: Replay | None = None
+) -> float:
+    """Closed-loop error under the actions of *another* episode over the error under the true ones.
+
+    A model that ignores its actions scores 1; a single episode has no other's actions and scores NaN. ``true`` is the
+    replay of the true actions with the same ``seed``, where the caller has it already.
+    """
+    if len(episodes) < 2:
+        return float("nan")
+    actions = np.stack([padded_actions(episode, steps) for episode in episodes])
+    true = true or replay(model, episodes, actions, seed=seed)
+    swapped = replay(model, episodes, np.roll(actions, 1, axis=0), seed=seed)
+    return float(squared_error(swapped)[true.valid].mean() / squared_error(true)[true.valid].mean())
+
+
+def static_error(
+    model: AnyVideoModel, episodes: Sequence[Episode], steps: int, *, seed: int, row: int = 0
+) -> NDArray[np.float64]:
+    """Mean squared error ``[E]`` between the first frame and what the model shows after ``steps`` of holding still."""
+    still = np.stack([np.tile(episode.null_action, (steps, 1)) for episode in episodes])
+    result = replay(model, episodes, still, seed=seed, row=row)
+    first = np.stack([episode.main_view[0] for episode in episodes]).astype(np.float32)
+    difference = (result.imagined[:, -1].astype(np.float32) - first) / 255
+    return np.square(difference).mean(axis=(1, 2, 3), dtype=np.float64)
+
+
+def static_psnr(model: AnyVideoModel, episodes: Sequence[Episode], steps: int, *, seed: int) -> float:
+    """PSNR of :func:`static_error` over all episodes."""
+    return psnr(float(static_error(model, episodes, steps, seed=seed).mean()))
+
+
+def success_steps(result: Replay, rule: SuccessRule) -> NDArray[np.int64]:
+    """Control step at which each row was first imagined to succeed ``[E]``, -1 where it never was."""
+    return success_step(torch.from_numpy(result.probability), rule, result.frame_stride)
+
+
+def outcomes(result: Replay, rule: SuccessRule) -> NDArray[np.bool_]:
+    """Whether each row was imagined to succeed."""
+    return success_steps(result, rule) >= 0
+
+
+def outcome_report(predicted: NDArray[np.bool_], actual: NDArray[np.bool_]) -> dict[str, Rate | None]:
+    """Precision, recall and alignment of imagined outcomes as Wilson rates; None where nothing can be counted."""
+    n = precision_recall(predicted, actual)
+    counts = {
+        "precision": (n["tp"], n["tp"] + n["fp"]),
+        "recall": (n["tp"], n["tp"] + n["fn"]),
+        "outcome_alignment": (n["tp"] + n["tn"], sum(n.values())),
+        "false_success_rate": (n["fp"], n["fp"] + n["tn"]),
+    }
+    return {name: wilson(k, total) if total else None for name, (k, total) in counts.items()}
+
+
+def f1_score(pairs: NDArray[np.float64]) -> float:
+    """Harmonic mean of precision and recall of pairs (imagined, real), each 0 or 1, ``[E, 2]``; 0 where both are always 0."""
+    imagined, real = pairs.T > 0
+    return float(2 * (imagined & real).sum() / max(imagined.sum() + real.sum(), 1))

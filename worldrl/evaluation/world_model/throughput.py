@@ -1,0 +1,64 @@
+"""How fast a world model imagines, with and without turning its latents into pictures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from worldrl.core.rng import stream
+from worldrl.core.types import ResetRecord, first_frames
+from worldrl.world_models.loading import AnyVideoModel
+from worldrl.world_models.wan.model import WanWorldModel
+
+
+def imagined_frames_per_s(
+    model: AnyVideoModel,
+    record: ResetRecord,
+    rows: int,
+    *,
+    chunks: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
+    """Time some chunks of a batch; the first chunk, which warms up, does not count.
+
+    Args:
+        model: the world model.
+        record: a state from which every row starts.
+        rows: rollouts imagined at once.
+        chunks: how many are timed; the median counts.
+        clock: seconds.
+
+    Returns:
+        Frames of all rows together per second: ``latent`` without decoding, ``decoded`` with every frame decoded. A Wan model
+        decodes while it imagines, so that both are the same.
+    """
+    state: Any = model.start([record] * rows)
+    first = first_frames([record] * rows)
+    still = torch.from_numpy(model.embodiment.actions.hold(record.command))
+    action = still.expand(rows, model.chunk_length, -1).contiguous()
+    imagining, decoding, frames = [], [], rows * (model.chunk_length // model.frame_stride)
+    for chunk in range(1 + chunks):
+        generators = [stream(0, "throughput", row, chunk) for row in range(rows)]
+        began = now(model.device, clock)
+        state, imagined = model.imagine(state, action, generators=generators)
+        between = now(model.device, clock)
+        if not isinstance(model, WanWorldModel):
+            model.decode(imagined.latent, first)
+        ended = now(model.device, clock)
+        imagining.append(between - began)
+        decoding.append(ended - began)
+    return {
+        "latent": frames / float(np.median(imagining[1:])),
+        "decoded": frames / float(np.median(decoding[1:])),
+    }
+
+
+def now(device: torch.device, clock: Callable[[], float] = time.perf_counter) -> float:
+    """Read the clock once the device has done what it was told."""
+    if device.type == "cuda":  # kernels are queued: without waiting, only their launch would be timed
+        torch.cuda.synchronize(device)
+    return clock()

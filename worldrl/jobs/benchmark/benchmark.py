@@ -1,0 +1,324 @@
+"""``worldrl benchmark``: a policy, or a suite's scripted expert, on a benchmark suite, without a screen.
+
+The same command serves the embedded suite and every foreign one (LIBERO, ManiSkill, RoboTwin, Isaac Lab); an interrupted run continues where it stopped. With ``against``
+it ends as soon as the comparison is decided; with ``plan.diff`` it says how many episodes a comparison needs.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from worldrl.core.device import resolve_device
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import numpy_stream
+from worldrl.core.statistics.sequential import Boundary
+from worldrl.core.storage.log import console
+from worldrl.core.storage.run import RunDirectory
+from worldrl.evaluation.policy.evaluate import evaluate_actor, evaluate_policy
+from worldrl.evaluation.policy.protocol import DOMAINS, EvalProtocol, embedded_protocol, require_same
+from worldrl.evaluation.policy.result import EvalResult, mean_score
+from worldrl.evaluation.policy.sequential_comparison import (
+    RULES,
+    ComparisonDecided,
+    SequentialComparison,
+    sequential_against,
+)
+from worldrl.evaluation.policy.suites import evaluate_in_suite, suite_protocol
+from worldrl.evaluation.policy.trained_on import examine
+from worldrl.jobs.benchmark.films import (
+    actor_of,
+    cameras_of,
+    film_failures,
+    identity_of,
+    open_external,
+    recycle_after_of,
+)
+from worldrl.jobs.benchmark.plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
+from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, RECORDINGS, Measured, write_report
+from worldrl.jobs.benchmark.tables import protocol_line, write_tables
+from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, show, video_writer
+from worldrl.recipes.run import choose_tasks, open_run
+from worldrl.recipes.suites.opening import say_assets
+from worldrl.rollout.agents.actors import ExpertActor
+from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
+from worldrl.rollout.agents.vector_agent import require_vector_fits
+from worldrl.rollout.chunk_timing import check_timing
+from worldrl.rollout.suites.episodes import EpisodeTiming
+from worldrl.rollout.suites.registry import drawn_size, require_expert, require_suite_fits, suite_names
+from worldrl.settings import non_negative, one_of, positive, setting
+
+SUITES = (EMBEDDED, *suite_names())
+
+
+@dataclass
+class BenchmarkSettings:
+    """Which suite, who acts, and how much of it."""
+
+    policy: str = setting("", "folder of a policy, or expert for the suite's scripted one")
+    suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
+    run_dir: str = setting("runs/benchmark", "where everything is written")
+    seed: int = setting(0, "of sampling, and of the embedded suite's initial states")
+    device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")
+    episodes: int = setting(10, "initial states of each task; LIBERO stores 50")
+    first_index: int = setting(0, "number of the first initial state")
+    refuse_training_states: bool = setting(False, "refuse initial states that the policy was trained on")
+    tasks: list[str] = setting([], "names of tasks; empty takes all of the suite")
+    workers: int = setting(2, "simulator processes; 0 runs the embedded suite in this process")
+    envs: int = setting(4, "environments in all, and the largest batch of a decision")
+    replan: int | None = setting(None, "actions executed of each chunk; null for all")
+    latency: int = setting(0, "control steps that a decision takes, during which the robot executes the previous chunk")
+    hold_steps: int = setting(0, HOLD_STEPS)
+    temperature: float | None = setting(None, "sampling temperature; null is greedy")
+    domain: str = setting("clean", f"embedded suite, {DOMAIN}")
+    shadows: bool = setting(
+        True, "LIBERO: the vendor's shadows; false renders eight times faster on a CPU, but other images"
+    )
+    image_size: int = setting(256, "external suites: pixels of the expert's videos; a policy brings its own")
+    assets: str = setting("", "LIBERO: folder of its assets; empty takes the folder given to setup")
+    assets_note: str = setting("", "LIBERO: note on its assets for the result, added to the note given to setup")
+    timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
+    recycle_after: int | None = setting(
+        None, "episodes after which a worker is replaced; null for 50 of an external suite, 250 of the embedded one"
+    )
+    restarts: int = setting(2, "restarts of a worker per episode")
+    videos: int = setting(0, "episodes per task filmed, in recordings/ and on the page")
+    failures: int = setting(3, "failed episodes that are repeated for the report's images")
+    against: str = setting("", "finished benchmark to compare with: ends as soon as the comparison is decided")
+    stopping: str = setting(
+        Boundary.name, f"when a comparison with against= ends: {' or '.join(RULES)} (other initial states)"
+    )
+    others: list[str] = setting([], "finished benchmarks of other training seeds: one score, states that always fail")
+    plan: BenchmarkPlan = field(default_factory=BenchmarkPlan)
+
+    def __post_init__(self) -> None:
+        """Check the names and the ranges."""
+        one_of("suite", self.suite, SUITES)
+        one_of("domain", self.domain, DOMAINS)
+        if self.domain != "clean" and self.suite != EMBEDDED:
+            raise SettingError(f"domain: is of the embedded suite's bimanual tasks; leave it out with {self.suite}")
+        one_of("stopping", self.stopping, tuple(RULES))
+        for name in ("first_index", "workers", "restarts", "videos", "failures", "latency", "hold_steps"):
+            non_negative(name, getattr(self, name))
+        for name in ("episodes", "envs", "timeout_s", "image_size"):
+            positive(name, getattr(self, name))
+        if self.recycle_after is not None:
+            positive("recycle_after", self.recycle_after)
+
+
+def main(settings: BenchmarkSettings) -> dict[str, Any]:
+    """Run the missing episodes, write the results as JSON, CSV, Markdown and a page, and print the table.
+
+    Args:
+        settings: see :class:`BenchmarkSettings`.
+
+    Returns:
+        The metrics of :meth:`~worldrl.evaluation.policy.result.EvalResult.metrics`; with ``plan.diff`` the advice.
+
+    Raises:
+        SettingError: neither a policy nor ``plan.diff`` is given.
+        ProtocolError: ``against`` or ``others`` were measured under another protocol.
+    """
+    if settings.plan.diff is not None:
+        return advise(settings)
+    if not settings.policy:
+        raise SettingError(
+            "benchmark needs policy; give policy=FOLDER, which `worldrl train-policy` makes, policy=expert, or plan.diff=0.05 for advice"
+        )
+    device = str(resolve_device(settings.device))
+    with open_run("benchmark", settings) as run:
+        measure = embedded if settings.suite == EMBEDDED else is_external
+        account = EpisodeTiming()
+        try:
+            result, extra = measure(settings, run, device, account)
+        except ComparisonDecided as over:
+            return finish_sequential_comparison(settings, run, over, device)
+        others = [EvalResult.load(Path(folder)) for folder in settings.others]
+        score = mean_score([result, *others], generator=numpy_stream(settings.seed, "benchmark", "score"))
+        metrics = {"suite": settings.suite, **result.metrics(), "score": score, "spent": asdict(account), **extra}
+        provenance: dict[str, Any] = {"seed": settings.seed, "device": device, "protocol_hash": result.protocol.hash}
+        write_tables(run.path, result)
+        run.write_result(metrics, **provenance)  # before anything is drawn, which needs more than the measurement did
+        films = film_failures(settings, result, device)
+        found = Measured(settings.suite, result, others, score, films, account, extra)
+        write_report(run, found, seed=settings.seed, device=device, workers=max(1, settings.workers))
+        metrics["images_note"] = films.note
+        run.write_result(metrics, **provenance)
+    show(metrics, result.protocol.hash)
+    console().print(protocol_line(result.protocol, run.path), markup=False)
+    say_assets(metrics)
+    if films.note:
+        console().print(films.note, markup=False)
+    for warning in extra.get("warnings", ()):
+        console().print(f"warning: {warning}", markup=False)
+    console().print(f"report: {run.path / 'report.html'}", markup=False)
+    return metrics
+
+
+def advise(settings: BenchmarkSettings) -> dict[str, Any]:
+    """Say how many episodes a comparison needs; nothing is run."""
+    rows = plan_rows(settings.plan)
+    metrics = plan_metrics(settings.plan, rows)
+    with open_run("benchmark", settings) as run:
+        write_plan(run.path, settings.plan, rows)
+        run.write_result(metrics, seed=settings.seed, device="cpu")
+    show_plan(settings.plan, rows)
+    return metrics
+
+
+def finish_sequential_comparison(
+    settings: BenchmarkSettings, run: RunDirectory, over: ComparisonDecided, device: str
+) -> dict[str, Any]:
+    """Write down a comparison that was decided before the last episode; no rate is claimed from a part of them."""
+    metrics = {"suite": settings.suite, "policy": settings.policy, "race": over.comparison_rule.metrics(over.decision)}
+    run.write_result(metrics, seed=settings.seed, device=device, protocol_hash=over.comparison_rule.protocol.hash)
+    n, most, verdict = (over.decision[key] for key in ("n", "n_max", "verdict"))
+    episodes = "paired episodes" if over.comparison_rule.rule.paired else "episodes of each"
+    console().print(f"{verdict} after {n} of at most {most} {episodes} (a: {settings.against})", markup=False)
+    return metrics
+
+
+def sequential_comparison_of(settings: BenchmarkSettings, protocol: EvalProtocol) -> SequentialComparison | None:
+    """The earlier result that this measurement runs against, if any; other seeds' results are checked beside it.
+
+    Raises:
+        ProtocolError: one of them was measured under another protocol, which is better known before than after hours.
+    """
+    for folder in settings.others:
+        require_same(EvalResult.load(Path(folder)).protocol, protocol)
+    if not settings.against:
+        return None
+    baseline = EvalResult.load(Path(settings.against))
+    return sequential_against(baseline, protocol, alpha=settings.plan.alpha, rule=settings.stopping)
+
+
+def undecided(comparison_rule: SequentialComparison | None, result: EvalResult) -> dict[str, Any]:
+    """What a race says that went to its last episode."""
+    return (
+        {} if comparison_rule is None else {"race": comparison_rule.metrics(comparison_rule.decision(result.outcomes))}
+    )
+
+
+def common_fields(settings: BenchmarkSettings) -> dict[str, Any]:
+    """Fields of the protocol that the policy and the settings decide."""
+    fields: dict[str, Any] = {
+        "first_index": settings.first_index,
+        "seed": settings.seed,
+        "hold_steps": settings.hold_steps,
+    }
+    if settings.policy == EXPERT:
+        return {**fields, "chunk_length": 1}
+    facts = policy_facts(Path(settings.policy))
+    if settings.temperature is not None and not facts.cameras:
+        raise SettingError(f"temperature: {settings.policy} takes its most likely action; leave temperature out")
+    fields |= {"chunk_length": facts.chunk_length, "temperature": settings.temperature, "latency": settings.latency}
+    return {**fields, "replan": check_timing(settings.replan, settings.latency, facts.chunk_length)}
+
+
+def embedded(
+    settings: BenchmarkSettings, run: RunDirectory, device: str, account: EpisodeTiming
+) -> tuple[EvalResult, dict[str, Any]]:
+    """Measure on the embedded suite, in this environment."""
+    fields = common_fields(settings)
+    if settings.policy != EXPERT:
+        facts = policy_facts(Path(settings.policy))
+        fields["image_size"] = facts.image_size
+        fields |= {"cameras": facts.cameras} if len(facts.cameras) > 1 else {}
+    protocol = embedded_protocol(
+        choose_tasks(settings.tasks, None),
+        episodes_per_task=settings.episodes,
+        initial_states="sampled",
+        domain=settings.domain,
+        **fields,
+    )
+    trained = training_of(settings, protocol)
+    comparison_rule = sequential_comparison_of(settings, protocol)
+    options: dict[str, Any] = {
+        "workers": settings.workers,
+        "envs_per_worker": max(1, settings.envs // max(1, settings.workers)),
+        "timeout_s": settings.timeout_s,
+        "restarts": settings.restarts,
+        "recycle_after": recycle_after_of(settings),
+        "out": run.path,
+        "record_videos": settings.videos,
+        "on_recording": video_writer(run.path / RECORDINGS, protocol.control_hz),
+        "race": comparison_rule,
+    }
+    began_s = time.monotonic()
+    if settings.policy == EXPERT:
+        result = evaluate_actor(ExpertActor(), protocol, name=EXPERT, **options)
+    else:
+        result = evaluate_policy(Path(settings.policy), protocol, device=device, **options)
+    account.simulate_s += time.monotonic() - began_s  # its workers decide and simulate in one
+    return result, {**trained, **undecided(comparison_rule, result)}
+
+
+def is_external(
+    settings: BenchmarkSettings, run: RunDirectory, device: str, account: EpisodeTiming
+) -> tuple[EvalResult, dict[str, Any]]:
+    """Measure on a foreign suite, in its own environment, after its physics has been probed."""
+    if settings.policy == EXPERT:
+        require_expert("policy", settings.suite, settings.tasks)
+    else:
+        require_suite_fits(settings.suite, Path(settings.policy))
+    looks = settings.videos > 0 or looks_through(settings)
+    cameras = cameras_of(settings) if looks else ()
+    image_size = image_size_of(settings)
+    with open_external(settings, cameras, image_size) as suite:
+        protocol = suite_protocol(
+            settings.suite,
+            suite.pool.suite,
+            tasks=settings.tasks,
+            episodes_per_task=settings.episodes,
+            shadows=settings.shadows,
+            assets_note=suite.assets_note,
+            image_size=image_size,
+            cameras=cameras_of(settings),
+            **common_fields(settings),
+        )
+        require_size(settings, suite.pool.suite, protocol)
+        trained = training_of(settings, protocol)
+        actor, comparison_rule = actor_of(settings, protocol, device), sequential_comparison_of(settings, protocol)
+        result = evaluate_in_suite(
+            suite.pool,
+            actor,
+            protocol,
+            cameras,
+            account=account,
+            name=Path(settings.policy).name,
+            identity=identity_of(settings),
+            out=run.path,
+            record_videos=settings.videos,
+            on_recording=video_writer(run.path / RECORDINGS, protocol.control_hz) if settings.videos else None,
+            comparison_rule=comparison_rule,
+        )
+    return result, {**suite.facts, **trained, **undecided(comparison_rule, result)}
+
+
+def image_size_of(settings: BenchmarkSettings) -> int:
+    """Pixels that a foreign suite draws: the policy's, or of the videos of who looks at none."""
+    if not looks_through(settings):
+        return settings.image_size
+    return drawn_size(settings.suite, policy_facts(Path(settings.policy)).picture)
+
+
+def looks_through(settings: BenchmarkSettings) -> bool:
+    """Whether who acts looks at pictures: neither a scripted expert nor an agent on vectors does."""
+    return settings.policy != EXPERT and bool(policy_facts(Path(settings.policy)).cameras)
+
+
+def require_size(settings: BenchmarkSettings, described: Mapping[str, Any], protocol: EvalProtocol) -> None:
+    """Refuse an agent whose vector has another size than the suite's worker says; others were looked at before the start."""
+    if settings.policy != EXPERT and is_agent(folder := Path(settings.policy)):
+        shown = described.get("policy_size")
+        require_vector_fits(folder, protocol.actions, f"the suite {settings.suite}", shown=shown)
+
+
+def training_of(settings: BenchmarkSettings, protocol: EvalProtocol) -> dict[str, Any]:
+    """What the result says about the policy's training; a scripted expert had none."""
+    if settings.policy == EXPERT:
+        return {}
+    return examine(protocol, policy_facts(Path(settings.policy)).trained_on, refuse=settings.refuse_training_states)

@@ -1,0 +1,330 @@
+"""``worldrl check-protocol``: do demonstrations mean what a suite means, and if not, which convention is off?
+
+The question behind most reports of a policy with a fine loss and no success. Demonstrations are replayed in the suite;
+where they fail, other meanings of their gripper, rotations, axes, delay and scale are tried, and their first pictures
+and states are held against the suite's own. Demonstrations that others made (LeRobotDataset v3) do not say where they began:
+they are replayed from stored initial states of their tasks, and judged by the hand's motion alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.table import Table
+
+from worldrl.core.actions import ActionSpec
+from worldrl.core.embodiment import Embodiment
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.rng import numpy_stream
+from worldrl.core.statistics.intervals import wilson
+from worldrl.core.storage.log import console
+from worldrl.core.types import Episode
+from worldrl.data.lerobot.dataset import EpisodeDataset, assumed, open_recorded
+from worldrl.data.lerobot.external.libero_robot import libero_embodiment
+from worldrl.evaluation.conventions.conventions import image_alternatives
+from worldrl.evaluation.conventions.fit import Conventions, Fit, Match, Search, fits, match, search, verdict
+from worldrl.evaluation.conventions.joint import JointConventions
+from worldrl.evaluation.conventions.tool import ToolConventions
+from worldrl.jobs.benchmark.check_protocol_report import first_images, write_report
+from worldrl.recipes.run import open_run
+from worldrl.recipes.suites.opening import open_suite
+from worldrl.rollout.real.embedded import embedded_embodiment
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, has_spec, spec_of
+from worldrl.rollout.suites.libero import libero_tasks
+from worldrl.rollout.suites.libero_files import IMAGES, START, SUFFIX, find_demonstrations, read_demonstration
+from worldrl.rollout.suites.registry import FAMILIES
+from worldrl.rollout.suites.replays import EmbeddedReplayer, Opening, Replayer, SuiteReplayer
+from worldrl.settings import one_of, positive, required, setting
+from worldrl.workers.libero import facts as libero_facts
+from worldrl.workers.libero.package import task_instruction
+from worldrl.workers.maniskill import facts as maniskill_facts
+
+EMBEDDED = "embedded"
+LIBERO, MANISKILL = FAMILIES["libero"], FAMILIES["maniskill"]
+SUITES = (EMBEDDED, *LIBERO, *MANISKILL)
+OTHERS = (*FAMILIES["robotwin"], *FAMILIES["isaac"])
+SHOWN = 12
+"""Rows of the closing table."""
+AnyConventions = Conventions[Any]
+F = TypeVar("F", bound=Fit)
+
+
+@dataclass
+class CheckProtocolSettings:
+    """Which demonstrations, in which suite."""
+
+    data: str = required(
+        "dataset folder, also of others, or one of LIBERO's own HDF5 files; successful episodes are replayed",
+        made_by="worldrl collect",
+    )
+    suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
+    run_dir: str = setting("runs/check-protocol", "where the result is written")
+    seed: int = setting(0, "of the random actions that are played for comparison")
+    episodes: int = setting(4, "demonstrations, taken evenly from the dataset; each is replayed about twenty times")
+    workers: int = setting(1, "external suites: simulator processes")
+    shadows: bool = setting(True, "LIBERO: the vendor's shadows, as the images were recorded")
+    assets: str = setting("", "LIBERO: folder of its assets; empty takes the folder given to setup")
+    timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s)")
+
+    def __post_init__(self) -> None:
+        """Check the names and the ranges."""
+        if self.suite in OTHERS:
+            raise SettingError(
+                f"suite: {self.suite} is not covered: demonstrations are replayed in the embedded suite (one arm and two), in LIBERO's "
+                f"and in ManiSkill's. Those of RoboTwin's kind, 14 joint targets, can be held against suite={EMBEDDED}"
+            )
+        one_of("suite", self.suite, SUITES)
+        for name in ("episodes", "workers", "timeout_s"):
+            positive(name, getattr(self, name))
+
+
+def main(settings: CheckProtocolSettings) -> dict[str, Any]:
+    """Replay, try alternatives where needed, write ``result.json`` and a page, and print the verdict.
+
+    Args:
+        settings: which demonstrations, in which suite.
+
+    Returns:
+        The metrics: whether all fits (None: success decides nothing), what is off, everything that was tried.
+    """
+    demonstrations = read(settings)
+    specs, known = starts(demonstrations, settings.seed)
+    with open_run("check-protocol", settings) as run:
+        with open_replayer(settings, demonstrations, specs) as (replayer, robot):
+            openings = replayer.open(specs)
+            matches = first_frames(robot, demonstrations, openings)
+            play = player(replayer, robot, demonstrations, specs, known)
+            idle = {
+                name: play(actions) for name, actions in idle_actions(demonstrations, robot.spec, settings.seed).items()
+            }
+            most = max(fit.successes for fit in idle.values())
+            told = [episode.action for episode in demonstrations]
+            found = search(told, lambda actions: replace(play(actions), idle=most), robot)
+        text = "\n".join([verdict(found, matches), *idle_words(idle)])
+        metrics = {
+            "suite": settings.suite,
+            "fits": fits(found, matches),  # null: not decided
+            "as_recorded": wilson(found.as_recorded.successes, found.as_recorded.episodes) if known else None,
+            **{name: wilson(fit.successes, fit.episodes) for name, fit in idle.items()},
+            "initial_states": "the demonstrations' own" if known else "others of the suite: success says nothing",
+            "assumed": list(assumed(demonstrations)),
+            "unexercised": robot.unexercised(told),
+            **findings(found, matches),
+            "verdict": text,
+        }
+        run.write_result(metrics, seed=settings.seed, device="cpu")
+        page = write_report(run, metrics, found, matches, first_images(demonstrations, openings))
+    show(found, metrics)
+    console().print(f"report: {page}", markup=False)
+    return metrics
+
+
+def read(settings: CheckProtocolSettings) -> list[Episode]:
+    """Take successful episodes evenly from a dataset, or demonstrations from LIBERO's own files.
+
+    Raises:
+        ArtefactError: a file is damaged, or of another suite.
+        SettingError: none succeeded.
+    """
+    data = Path(settings.data)
+    if settings.suite in LIBERO and (data.suffix == SUFFIX or any(data.glob(f"*{SUFFIX}"))):
+        found = find_demonstrations(data, settings.suite, libero_tasks(settings.suite))
+        chosen = [found[place] for place in evenly(len(found), settings.episodes)]
+        episodes = [read_demonstration(item, cameras=tuple(IMAGES), seed=settings.seed) for item in chosen]
+        good = [episode for episode in episodes if episode.success]
+    else:
+        dataset = open_recorded(data)
+        names = suite_names(dataset, settings.suite)
+        numbers = [n for n, record in enumerate(dataset.records) if record.success and names[n] is not None]
+        chosen = [numbers[place] for place in evenly(len(numbers), settings.episodes)]
+        good = [replace(dataset[number], task=str(names[number])) for number in chosen]
+    if not good:
+        raise SettingError("data: no recorded episode succeeded, so replaying them says nothing; give demonstrations")
+    return good
+
+
+def suite_names(dataset: EpisodeDataset, suite: str) -> list[str | None]:
+    """Name each episode's task as the suite does: of recordings that others made by its sentence, None for other suites' tasks.
+
+    Raises:
+        SettingError: none is of this suite.
+    """
+    if all(has_spec(record.meta) for record in dataset.records):
+        return [record.task for record in dataset.records]
+    sentences = suite_instructions(suite)
+    known = set(sentences.values())
+    names = [r.task if r.task in known else sentences.get(r.instruction) for r in dataset.records]
+    if not any(names):
+        told = dataset.records[0].instruction
+        raise SettingError(
+            f"data: no episode is about a task of {suite}; the first has the instruction {told!r}{nearest(told, sentences)}"
+        )
+    return names
+
+
+def suite_instructions(suite: str) -> dict[str, str]:
+    """Task names of a suite by their sentences."""
+    if suite in MANISKILL:
+        return {maniskill_facts.TASKS[name].sentence: name for name in maniskill_facts.SUITES[suite]}
+    if suite in LIBERO:
+        return {task_instruction(name): name for name in libero_tasks(suite)}
+    from worldrl_envs.tasks import BIMANUAL, get_task, task_names
+
+    return {get_task(name).instruction: name for name in (*task_names(), *task_names(BIMANUAL))}
+
+
+def starts(demonstrations: Sequence[Episode], seed: int) -> tuple[list[EpisodeSpec], bool]:
+    """Where to begin, and whether the demonstrations began there; else it is at stored initial states of their tasks."""
+    if all(has_spec(episode.meta) for episode in demonstrations):
+        return [spec_of(episode.meta) for episode in demonstrations], True
+    stored = libero_facts.STORED_STATES  # as many as the embedded suite has
+    return [EpisodeSpec(e.task, n, seed, init_id=n % stored) for n, e in enumerate(demonstrations)], False
+
+
+def evenly(there: int, count: int) -> list[int]:
+    """Places of ``count`` of ``there`` things, the first and the last among them."""
+    return [int(place) for place in np.unique(np.linspace(0, there - 1, min(count, there)).round())]
+
+
+@contextmanager
+def open_replayer(
+    settings: CheckProtocolSettings, demonstrations: Sequence[Episode], specs: Sequence[EpisodeSpec]
+) -> Generator[tuple[Replayer, AnyConventions]]:
+    """Open the suite with the recordings' cameras and picture size, to begin where they began."""
+    cameras, (height, width) = demonstrations[0].cameras, demonstrations[0].frames.shape[2:4]
+    if height != width:
+        raise SettingError(f"data: its images are {width} by {height}; suites draw square ones")
+    if settings.suite == EMBEDDED:
+        robot = embedded_embodiment({spec.task for spec in specs})
+        if demonstrations[0].actions.names != robot.actions.names:
+            raise SettingError(
+                f"data: actions are {', '.join(demonstrations[0].actions.names)}; {specs[0].task} takes "
+                f"{', '.join(robot.actions.names)}, so they are of another robot"
+            )
+        options = EnvOptions(
+            image_size=height, cameras=cameras, domain=domain_of(demonstrations), actions=robot.actions
+        )
+        with closing(EmbeddedReplayer(options, len(robot.state_names))) as replayer:
+            if isinstance(robot, Embodiment):
+                yield replayer, ToolConventions(robot.rotation_scale)
+            else:
+                yield replayer, JointConventions(robot.actions, [episode.state for episode in demonstrations])
+        return
+    with open_suite(
+        settings.suite,
+        cameras=cameras,
+        image_size=height,
+        shadows=settings.shadows,
+        assets=settings.assets,
+        workers=settings.workers,
+        slots=min(settings.episodes, 2 * settings.workers),
+        timeout_s=settings.timeout_s,
+        restarts=2,
+        recycle_after=None,
+    ) as suite:
+        given = {spec.key: e.meta[START] for spec, e in zip(specs, demonstrations, strict=True) if START in e.meta}
+        scale = maniskill_facts.ROTATION_SCALE if settings.suite in MANISKILL else libero_embodiment().rotation_scale
+        yield SuiteReplayer(suite.pool, cameras, given), ToolConventions(scale)
+
+
+def domain_of(demonstrations: Sequence[Episode]) -> str:
+    """The domain in which all demonstrations were recorded.
+
+    Raises:
+        SettingError: some in one, some in another.
+    """
+    domains = {str(episode.meta.get("domain", "clean")) for episode in demonstrations}
+    if len(domains) > 1:
+        raise SettingError(f"data: recorded in the domains {', '.join(sorted(domains))}; check one domain at a time")
+    return domains.pop()
+
+
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def player(
+    replayer: Replayer,
+    robot: Conventions[F],
+    demonstrations: Sequence[Episode],
+    specs: Sequence[EpisodeSpec],
+    known: bool,
+) -> Callable[[Sequence[NDArray[np.float32]]], F]:
+    """Return what replays changed actions of the demonstrations, taken to the robot's range, and measures how well they fit."""
+    within = robot.spec.within  # the suite's range, whatever that of the data is
+
+    def play(actions: Sequence[NDArray[np.float32]]) -> F:
+        return robot.measure(replayer.play(specs, [within(action) for action in actions]), demonstrations, known)
+
+    return play
+
+
+def idle_actions(
+    demonstrations: Sequence[Episode], spec: ActionSpec, seed: int
+) -> dict[str, list[NDArray[np.float32]]]:
+    """Of each demonstration's length: the null action that holds its first command, and random ones in the robot's range."""
+    still, anything = [], []
+    for number, episode in enumerate(demonstrations):
+        shape, draw = episode.action.shape, numpy_stream(seed, "check-protocol", "random", number)
+        still.append(np.broadcast_to(spec.hold(episode.command[0]), shape).astype(np.float32))
+        anything.append(draw.uniform(*spec.bounds, shape).astype(np.float32))
+    return {"no_op": still, "random": anything}
+
+
+def idle_words(idle: Mapping[str, Fit]) -> list[str]:
+    """What it means that a task is fulfilled without the demonstrations' actions."""
+    told = {"no_op": "Doing nothing fulfils", "random": "Random actions fulfil"}
+    return [
+        f"{told[name]} {fit.successes} of {fit.episodes}: there a success says nothing about actions, so check initial states and goals."
+        for name, fit in idle.items()
+        if fit.successes
+    ]
+
+
+def first_frames(robot: AnyConventions, demonstrations: Sequence[Episode], openings: Sequence[Opening]) -> list[Match]:
+    """Compare the first frames: the state's parts, and each camera's pictures."""
+    recorded = np.stack([episode.state[0] for episode in demonstrations])
+    found = list(robot.states(recorded, np.stack([opening.state for opening in openings])))
+    for place, camera in enumerate(demonstrations[0].cameras):
+        theirs = np.stack([episode.frames[0, place] for episode in demonstrations])
+        mine = np.stack([opening.frames[place] for opening in openings])
+        found.append(match(f"image of {camera}", theirs, mine, image_alternatives()))
+    return found
+
+
+# --- telling ----------------------------------------------------------------------------------------------------------
+
+
+def findings(found: Search, matches: Sequence[Match]) -> dict[str, Any]:
+    """What ``result.json`` holds of the search."""
+    off = [{"family": a.family, "name": a.name, "line": a.line} for a in found.chosen]
+    off += [{"family": m.what, "name": m.chosen.name, "line": m.chosen.line} for m in matches if m.chosen]
+    return {
+        "off": off,
+        "best": asdict(found.best),
+        "tried": [{"names": list(trial.names), **asdict(trial.fit)} for trial in found.trials],
+        "first_frames": [
+            {"what": m.what, "error": m.error, "best": m.best, "chosen": m.chosen.name if m.chosen else None}
+            for m in matches
+        ],
+    }
+
+
+def show(found: Search, metrics: Mapping[str, Any]) -> None:
+    """Print the ranking and the verdict."""
+    table = Table(title=f"demonstrations replayed in {metrics['suite']}, best first")
+    for heading in ("meaning of the actions", "success", *found.best.cells):
+        table.add_column(heading, justify="left" if heading.startswith("meaning") else "right")
+    for trial in found.trials[:SHOWN]:
+        fit = trial.fit
+        successes = f"{fit.successes}/{fit.episodes}"
+        table.add_row(" + ".join(trial.names) or "as recorded", successes, *fit.cells.values())
+    console().print(table)
+    if metrics["unexercised"]:
+        console().print(f"not exercised by these demonstrations: {', '.join(metrics['unexercised'])}", markup=False)
+    console().print(metrics["verdict"], markup=False, highlight=False, soft_wrap=True)  # lines of code stay whole

@@ -1,0 +1,139 @@
+"""Who acts in which suite, and failed episodes run again for the report's pictures.
+
+The measurement is over and written down when films are made: whatever they lack (a renderer, a worker) is said beside the
+result and never instead of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from worldrl.core.errors import SettingError, WorldrlError
+from worldrl.core.storage.jsonfile import digest
+from worldrl.core.types import Episode
+from worldrl.evaluation.policy.evaluate import policy_actor
+from worldrl.evaluation.policy.protocol import EvalProtocol
+from worldrl.evaluation.policy.result import EvalResult
+from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, Films, choose_failures
+from worldrl.methods.offline.agent import load_agent, saved_algorithm
+from worldrl.methods.offline.neubay.neubay import Neubay
+from worldrl.recipes.offline.settings import offline_agent
+from worldrl.recipes.suites.opening import OpenSuite, open_suite
+from worldrl.rollout.agents.actors import AnyActor, ExpertActor, actor_to_json
+from worldrl.rollout.agents.policy_folder import is_agent, policy_facts
+from worldrl.rollout.agents.vector_agent import VectorActor, vector_facts
+from worldrl.rollout.real.rollouts import rollout_episodes
+from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.suites.episodes import Rules, play_episodes
+from worldrl.rollout.suites.registry import main_camera, suite_spec
+
+if TYPE_CHECKING:
+    from worldrl.jobs.benchmark.benchmark import BenchmarkSettings
+
+
+def open_external(
+    settings: BenchmarkSettings, cameras: Sequence[str], image_size: int
+) -> AbstractContextManager[OpenSuite]:
+    """Start the suite's workers as the settings say."""
+    return open_suite(
+        settings.suite,
+        cameras=cameras,
+        image_size=image_size,
+        shadows=settings.shadows,
+        assets=settings.assets,
+        assets_note=settings.assets_note,
+        workers=settings.workers,
+        slots=settings.envs,
+        timeout_s=settings.timeout_s,
+        restarts=settings.restarts,
+        recycle_after=recycle_after_of(settings),
+    )
+
+
+def recycle_after_of(settings: BenchmarkSettings) -> int:
+    """Episodes that a worker plays: vendors' simulators leak most, and a worker of the embedded suite loads the policy anew."""
+    return settings.recycle_after or (250 if settings.suite == EMBEDDED else 50)
+
+
+def cameras_of(settings: BenchmarkSettings) -> tuple[str, ...]:
+    """Return the suite's cameras that are drawn: its main one, and those that the policy looks through besides."""
+    own = () if settings.policy == EXPERT else policy_facts(Path(settings.policy)).cameras[1:]
+    return (main_camera(settings.suite), *own)
+
+
+def actor_of(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -> AnyActor | VectorActor:
+    """Who acts in a foreign suite."""
+    if settings.policy != EXPERT and is_agent(Path(settings.policy)):
+        return agent_actor(Path(settings.policy), device)
+    return embedded_actor(settings, protocol, device)
+
+
+def embedded_actor(settings: BenchmarkSettings, protocol: EvalProtocol, device: str) -> AnyActor:
+    """Who acts in the embedded suite, which shows no vector to agents."""
+    if settings.policy == EXPERT:
+        return ExpertActor()
+    return policy_actor(Path(settings.policy), protocol, device)
+
+
+def agent_actor(folder: Path, device: str) -> VectorActor:
+    """Load an offline agent to play.
+
+    Raises:
+        SettingError: it remembers its episode's rewards, which suites do not show.
+    """
+    kind = offline_agent(saved_algorithm(folder))
+    if issubclass(kind, Neubay):
+        raise SettingError(
+            f"{folder}: {kind.name} acts by the rewards of its episode, and suites show none; give another"
+        )
+    facts = vector_facts(folder)
+    return VectorActor(load_agent(folder, kind).to(device), facts.low, facts.high, device)
+
+
+def identity_of(settings: BenchmarkSettings) -> str:
+    """Identity of the policy's weights, or of the scripted actor's settings."""
+    if settings.policy == EXPERT:
+        return digest(actor_to_json(ExpertActor()))
+    return policy_facts(Path(settings.policy)).hash
+
+
+def film_failures(settings: BenchmarkSettings, result: EvalResult, device: str) -> Films:
+    """Run some failed episodes again, with pictures, as far as that goes."""
+    specs = [result.outcomes[at].spec for at in choose_failures(result, settings.failures)]
+    filmed: list[Episode] = []
+    try:
+        for item in _play(settings, result.protocol, specs, device):
+            if isinstance(item, Episode):
+                filmed.append(item)
+    except WorldrlError as error:
+        why = str(error).splitlines()[0]
+        return Films(filmed, f"Images of {len(filmed)} of {len(specs)} failed episodes could be drawn: {why}")
+    return Films(filmed)
+
+
+def _play(
+    settings: BenchmarkSettings, protocol: EvalProtocol, specs: Sequence[EpisodeSpec], device: str
+) -> Iterator[Episode | EpisodeOutcome]:
+    if not specs:
+        return
+    if settings.suite == EMBEDDED:
+        # In a process of its own: a renderer that fails takes nothing else along.
+        yield from rollout_episodes(
+            specs,
+            actor=embedded_actor(settings, protocol, device),
+            env_options=protocol.env_options,
+            workers=1,
+            timeout_s=settings.timeout_s,
+            hold_steps=protocol.hold_steps,
+            restarts=settings.restarts,
+        )
+        return
+    if not suite_spec(settings.suite).cameras:
+        raise SettingError(f"{settings.suite} has no cameras")
+    cameras, actor = cameras_of(settings), actor_of(settings, protocol, device)
+    with open_external(settings, cameras, protocol.image_size) as suite:
+        rules = Rules(protocol.horizon, cameras, protocol.hold_steps, range(len(specs)))
+        yield from play_episodes(suite.pool, specs, actor, rules)

@@ -1,0 +1,290 @@
+"""``worldrl collect``: records episodes in the simulator as a LeRobotDataset v3, and continues where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from worldrl.core.device import resolve_device
+from worldrl.core.embodiment import JointEmbodiment
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import stream_seed
+from worldrl.core.statistics.intervals import wilson
+from worldrl.core.storage.artefact import read_config
+from worldrl.core.storage.capacity import require_disk
+from worldrl.core.storage.log import console
+from worldrl.core.storage.run import RunDirectory
+from worldrl.data.lerobot.writer import least_bytes
+from worldrl.evaluation.policy.protocol import DOMAINS, instruction_of
+from worldrl.jobs.data.collect_suite import check_settings, record_suite
+from worldrl.policies.exploration import Exploration
+from worldrl.policies.token.policy import TokenPolicy, stored_actions
+from worldrl.recipes.run import DATASET, choose_tasks, open_run, rate_interval
+from worldrl.recipes.stages import imagined_plan
+from worldrl.recipes.suites.opening import say_assets
+from worldrl.recipes.world_model.start import weights_folder
+from worldrl.rollout.agents.actors import AnyActor, ExpertActor, PolicyActor, WanderActor
+from worldrl.rollout.real.collect import CollectPlan, collect_dataset
+from worldrl.rollout.real.embedded import embedded_embodiment, main_camera
+from worldrl.rollout.real.specs import IMAGE_SIZES, EnvOptions, EpisodeSpec, require_styles
+from worldrl.settings import fraction, non_negative, one_of, positive, setting
+from worldrl.workers.libero import facts as libero_facts
+from worldrl.world_models.loading import open_world_model
+
+EMBEDDED = "embedded"
+SOURCES = (
+    "expert_episodes",
+    "noisy_episodes",
+    "blind_episodes",
+    "wander_episodes",
+    "policy_episodes",
+    "imagined_episodes",
+)
+"""Settings that say how many episodes of each task somebody records."""
+
+
+@dataclass
+class CollectSettings:
+    """What is recorded: for each task, episodes of up to six sources."""
+
+    run_dir: str = setting("runs/collect", "where everything is written; the dataset goes to run_dir/dataset")
+    seed: int = setting(0, "root of every random stream")
+    device: str = setting("cpu", "where a policy runs: cpu, cuda, cuda:N or auto")
+    workers: int = setting(2, "simulator processes; 0 runs in this process")
+    envs_per_worker: int = setting(4, "environments per process, stepped in lock-step")
+    timeout_s: float = setting(120.0, "longest silence of a worker before it is restarted (s)")
+    suite: str = setting(EMBEDDED, f"one of {', '.join((EMBEDDED, *libero_facts.suite_names()))}")
+    first_index: int = setting(0, "LIBERO: first stored state; leave those out that a benchmark will measure")
+    demonstrations: str | None = setting(
+        None,
+        "LIBERO: folder with its own HDF5 demonstrations; all are read; with expert_episodes=0 nothing else is recorded",
+    )
+    shadows: bool = setting(
+        True, "LIBERO: the vendor's shadows; false renders eight times faster on a CPU, but other images"
+    )
+    tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind")
+    kind: str | None = setting(None, "object, spatial, goal or long; bimanual for two arms; null for all of one arm")
+    expert_episodes: int = setting(20, "per task, by the scripted expert")
+    noisy_episodes: int = setting(0, "per task, by the expert with noise and goal_offset: varied and failed data")
+    blind_episodes: int = setting(
+        0,
+        "per task, by the noisy expert that tries each skill once and never repeats a failed one: near misses",
+    )
+    wander_episodes: int = setting(0, "per task, by a random explorer")
+    policy_episodes: int = setting(0, "per task, by the policy in folder policy")
+    imagined_episodes: int = setting(
+        0, "per task, actions of the policy in imagined rollouts of world_model, executed in the simulator"
+    )
+    policy: str | None = setting(None, "folder of the policy for policy_episodes and imagined_episodes")
+    world_model: str | None = setting(None, "world model of imagined_episodes: a folder, or bundled")
+    temperature: float | None = setting(None, "the policy's sampling temperature; null is greedy")
+    noise_correlation: float = setting(0.0, "share of the policy's randomness that stays the same over an episode")
+    noise: float = setting(0.3, "action noise of the noisy expert, as a fraction of the action range")
+    goal_offset: float = setting(0.02, "error of the noisy expert's targets, standard deviation (m)")
+    hold_steps: int = setting(8, "steps recorded after the first success")
+    image_size: int = setting(64, "pixels per side")
+    wrist: bool = setting(False, "also record the wrist cameras")
+    domain: str = setting(
+        "clean", "bimanual tasks: clean, or randomised in visual style and table height; then no styles"
+    )
+    styles: list[str] = setting(["default"], "visual styles of the scene; each episode gets one of them")
+    instruction_mode: str = setting("canonical", "kind of instructions: canonical, paraphrase or held_out")
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in (*SOURCES, "workers", "first_index"):
+            non_negative(name, getattr(self, name))
+        for name in ("noise", "goal_offset", "hold_steps"):
+            non_negative(name, getattr(self, name))
+        for name in ("envs_per_worker", "timeout_s", "image_size"):
+            positive(name, getattr(self, name))
+        if self.temperature is not None:
+            positive("temperature", self.temperature)
+        fraction("noise_correlation", self.noise_correlation)
+        one_of("instruction_mode", self.instruction_mode, ("canonical", "paraphrase", "held_out"))
+        if (self.policy_episodes + self.imagined_episodes > 0) != (self.policy is not None):
+            raise SettingError("policy goes with policy_episodes or imagined_episodes: give both, or neither")
+        if (self.imagined_episodes > 0) != (self.world_model is not None):
+            raise SettingError("world_model and imagined_episodes go together: give both, or neither")
+        one_of("domain", self.domain, DOMAINS)
+        one_of("suite", self.suite, (EMBEDDED, *libero_facts.suite_names()))
+        if self.suite != EMBEDDED:
+            check_settings(self)
+        elif self.demonstrations is not None:
+            raise SettingError("demonstrations: LIBERO's files are read for one of its suites; give suite=libero_...")
+        require_styles(self.styles, field="styles")
+        low, high = IMAGE_SIZES
+        if self.suite == EMBEDDED and not low <= self.image_size <= high:
+            raise SettingError(
+                f"image_size: must be in {low}..{high} pixels, got {self.image_size}; give image_size=64"
+            )
+
+
+def main(settings: CollectSettings) -> dict[str, Any]:
+    """Record what is missing, write ``result.json`` and print the closing table.
+
+    Args:
+        settings: what to record.
+
+    Returns:
+        The metrics: per task and source, success as k of n, and the number of frames.
+    """
+    device = str(resolve_device(settings.device))
+    record = record_embedded if settings.suite == EMBEDDED else record_suite
+    with open_run("collect", settings) as run:
+        rows, facts = record(settings, run, device)
+        metrics = {**summarise(rows), **facts}
+        run.write_result(metrics, seed=settings.seed, device=device)
+        show(metrics, run.path / DATASET)
+        say_assets(metrics)
+    return metrics
+
+
+def record_embedded(
+    settings: CollectSettings, run: RunDirectory, device: str
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Record the missing episodes of the embedded suite; arguments and return value as of ``record_suite``."""
+    tasks = choose_tasks(settings.tasks, settings.kind)
+    require_room(settings, len(tasks), run.path / DATASET)
+    plans = [*make_plans(settings, tasks, device), *imagined_plans(settings, tasks, run.path / "dreams.npz", device)]
+    rows = collect_dataset(
+        run.path / DATASET,
+        plans,
+        env_options=env_options(settings, tasks),
+        workers=settings.workers,
+        envs_per_worker=settings.envs_per_worker,
+        timeout_s=settings.timeout_s,
+        hold_steps=settings.hold_steps,
+    )
+    return rows, {}
+
+
+def require_room(settings: CollectSettings, tasks: int, folder: Path) -> None:
+    """Refuse more episodes than the disk has room for, before a new dataset is begun.
+
+    Raises:
+        SettingError: naming how much they take.
+    """
+    if folder.exists():
+        return
+    given = {name: count for name in SOURCES if (count := getattr(settings, name))}
+    need = least_bytes(tasks * sum(given.values()), settings.hold_steps + 1, 1, settings.image_size)
+    asked = ", ".join(f"{name}={count}" for name, count in given.items())
+    require_disk(folder, need, f"{asked} for each of {tasks} tasks")
+
+
+def env_options(settings: CollectSettings, tasks: Sequence[str]) -> EnvOptions:
+    """How the environments of these tasks are made.
+
+    Raises:
+        SettingError: one- and two-armed tasks together, a policy of another robot, or a randomised domain that the settings or tasks do not allow.
+    """
+    robot = embedded_embodiment(tasks)
+    two_armed = isinstance(robot, JointEmbodiment)
+    if settings.domain != "clean" and (not two_armed or settings.styles != ["default"]):
+        raise SettingError(
+            "domain: randomised is of bimanual tasks and draws its own visual styles; leave styles as it is"
+        )
+    if settings.policy is not None:
+        own = stored_actions(read_config(Path(settings.policy), kind="policy"))
+        if own != robot.actions:
+            raise SettingError(
+                f"policy: the one in {settings.policy} acts with {', '.join(own.names)}, the robot of these tasks with "
+                f"{', '.join(robot.actions.names)}; give a policy of this robot"
+            )
+    wrists = ("left_wrist", "right_wrist") if two_armed else ("wrist",)
+    cameras = (main_camera(robot), *(wrists if settings.wrist else ()))
+    return EnvOptions(image_size=settings.image_size, cameras=cameras, domain=settings.domain, actions=robot.actions)
+
+
+def make_plans(settings: CollectSettings, tasks: Sequence[str], device: str) -> list[CollectPlan[AnyActor]]:
+    """Name every episode of every source."""
+    noisy = ExpertActor(noise=settings.noise, goal_offset=settings.goal_offset)
+    sources: list[tuple[str, AnyActor, int]] = [
+        ("expert", ExpertActor(), settings.expert_episodes),
+        ("noisy_expert", noisy, settings.noisy_episodes),
+        ("blind_expert", replace(noisy, blind=True), settings.blind_episodes),
+        ("wander", WanderActor(), settings.wander_episodes),
+    ]
+    if settings.policy is not None:
+        policy = PolicyActor(
+            folder=settings.policy, temperature=settings.temperature, lasting=settings.noise_correlation, device=device
+        )
+        sources.append(("policy", policy, settings.policy_episodes))
+    return [CollectPlan(actor, name_episodes(settings, tasks, source, count)) for source, actor, count in sources]
+
+
+def imagined_plans(
+    settings: CollectSettings, tasks: Sequence[str], file: Path, device: str
+) -> list[CollectPlan[AnyActor]]:
+    """Imagine the dreams, unless an earlier start has, and plan to execute them."""
+    if settings.policy is None or settings.world_model is None:
+        return []
+    model = open_world_model(weights_folder(settings.world_model), device)
+    plan = imagined_plan(
+        file,
+        model,
+        TokenPolicy.load(Path(settings.policy), device),
+        tasks,
+        settings.imagined_episodes,
+        seed=stream_seed(settings.seed, "collect", "dream") % 2**31,
+        image_size=settings.image_size,
+        exploration=Exploration(settings.temperature or 1.0, settings.noise_correlation),
+    )
+    return [plan]
+
+
+def name_episodes(settings: CollectSettings, tasks: Sequence[str], source: str, count: int) -> list[EpisodeSpec]:
+    """Specs of one source, ``count`` per task.
+
+    Each source has a seed of its own, so that no two sources share an initial state, and none of them shares one
+    with an evaluation, which uses its seed as it is given.
+    """
+    # Below 2**31: simulators and file formats differ in how large a seed they keep.
+    seed = stream_seed(settings.seed, "collect", source) % 2**31
+    return [
+        EpisodeSpec(
+            task=task,
+            index=index,
+            seed=seed,
+            instruction=instruction_of(settings.instruction_mode, task, index, seed),
+            style=settings.styles[stream_seed(seed, "style", task, index) % len(settings.styles)],
+            source=source,
+        )
+        for task in tasks
+        for index in range(count)
+    ]
+
+
+def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Count a dataset's episodes by task and source."""
+    groups: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        groups.setdefault(row["task"], {}).setdefault(row["source"], []).append(row)
+    return {
+        "episodes": len(rows),
+        "frames": sum(row["length"] + 1 for row in rows),
+        "restarted_episodes": sum(row["restarted"] for row in rows),
+        "tasks": {
+            task: {
+                source: wilson(sum(row["success"] for row in episodes), len(episodes))
+                for source, episodes in sources.items()
+            }
+            for task, sources in groups.items()
+        },
+    }
+
+
+def show(metrics: Mapping[str, Any], dataset: Path) -> None:
+    """Print the closing table."""
+    table = Table(title=f"{metrics['episodes']} episodes, {metrics['frames']} frames in {dataset}")
+    for heading in ("task", "source", "success", "95 % interval"):
+        table.add_column(heading, justify="left" if heading in ("task", "source") else "right")
+    for task, sources in metrics["tasks"].items():
+        for source, rate in sources.items():
+            table.add_row(task, source, f"{rate['k']}/{rate['n']}", rate_interval(rate))
+    console().print(table)

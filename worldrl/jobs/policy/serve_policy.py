@@ -1,0 +1,137 @@
+"""``worldrl serve-policy``: a saved policy, ours or lerobot's, for RoboTwin's own evaluation client, over a websocket.
+
+On the simulator's side, in the checkout::
+
+    python scripts/eval_policy_xpolicylab.py --task_name beat_block_hammer --policy_name worldrl --port 18080
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import gc
+import ipaddress
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from worldrl.core.device import resolve_device
+from worldrl.core.errors import SettingError
+from worldrl.core.extras import require
+from worldrl.core.storage.log import console
+from worldrl.rollout.agents.actors import PolicyActor
+from worldrl.rollout.agents.policy_folder import PolicyFacts, policy_facts, require_policy_fits
+from worldrl.rollout.suites.policy_frames import EXTRA
+from worldrl.rollout.suites.policy_server import PolicyServer
+from worldrl.rollout.suites.registry import suite_spec
+from worldrl.settings import required, setting
+from worldrl.workers.robotwin.facts import CONFIGS, SIZE
+
+
+@dataclass
+class ServePolicySettings:
+    """Which policy, and where it listens."""
+
+    policy: str = required("folder of a policy of two arms (14 joint targets)", made_by="worldrl train-policy")
+    host: str = setting("127.0.0.1", "address to listen on")
+    port: int = setting(18080, "port; 0 takes a free one")
+    exposed: bool = setting(False, "accept connections from other machines, without any password")
+    device: str = setting("cpu", "where the policy runs: cpu, cuda, cuda:N or auto")
+    temperature: float | None = setting(None, "sampling temperature; null is greedy")
+    replan: int | None = setting(None, "actions given of each chunk; null for all")
+
+    def __post_init__(self) -> None:
+        """Check the range, and that nobody opens it to others unasked."""
+        if not 0 <= self.port < 65536:
+            raise SettingError(f"port: must be in 0..65535, got {self.port}")
+        if not self.exposed and not is_loopback(self.host):
+            raise SettingError(
+                f"host: other machines may reach {self.host!r}, and there is no password, so anyone can use this policy; "
+                "keep host=127.0.0.1 and tunnel the port (ssh -L), or give exposed=true"
+            )
+
+
+def main(settings: ServePolicySettings) -> dict[str, Any]:
+    """Serve until interrupted.
+
+    Args:
+        settings: see :class:`ServePolicySettings`.
+
+    Raises:
+        SettingError: the policy is not of two arms, or looks at what the client does not show; or the port is in use.
+        ArtefactError: its folder is incomplete.
+        WorkerEnvironmentError: it is lerobot's, and there is no lerobot.
+        MissingExtraError: websockets or msgpack is not installed.
+    """
+    with open_server(settings) as server:
+        host, port = server.socket.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        console().print(f"serving {settings.policy} on ws://{shown}:{port}; Ctrl-C ends it", markup=False)
+        server.serve_until_interrupted()
+    console().print("closed")
+    atexit.register(gc.freeze)  # the last collection of torch's modules would take most of a second
+    return {}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address; a name other than localhost counts as reached by others."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def open_server(settings: ServePolicySettings) -> PolicyServer:
+    """Open the socket and load the policy."""
+    facts = facts_for_client(Path(settings.policy))
+    require("msgpack", extra=EXTRA)
+    require("websockets", extra=EXTRA)
+    listening = listen(settings.host, settings.port)
+    try:
+        actor = PolicyActor(
+            folder=settings.policy,
+            temperature=settings.temperature,
+            replan=settings.replan,
+            device=str(resolve_device(settings.device)),
+        ).build()
+        return PolicyServer(actor, facts.picture, listening)
+    except BaseException:
+        listening.close()
+        raise
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind an address before the policy is loaded, which may take minutes.
+
+    Raises:
+        SettingError: another program has the port, or this machine does not have the address.
+    """
+    try:
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
+            raise SettingError(
+                f"port: {port} on {host} is in use by another program; port=0 takes a free one and prints it, or give another"
+            ) from error
+        raise SettingError(
+            f"host, port: cannot listen on {host!r}, port {port} ({error}); give an address of this machine, for example "
+            "host=127.0.0.1, and a port from 1024 on"
+        ) from error
+
+
+def facts_for_client(folder: Path) -> PolicyFacts:
+    """Read a policy's facts, and refuse one that RoboTwin's client cannot feed or obey."""
+    facts, spec = policy_facts(folder), suite_spec(next(iter(CONFIGS)))
+    if facts.actions.size != SIZE:
+        raise SettingError(
+            f"policy: {folder} gives {facts.actions.size} numbers, RoboTwin takes {SIZE} joint targets; train one on bimanual "
+            "demonstrations: worldrl collect kind=bimanual"
+        )
+    require_policy_fits(folder, spec.actions, "RoboTwin's client", cameras=spec.cameras, picture=spec.picture)
+    if facts.n_obs_steps > 1:
+        raise SettingError(
+            f"policy: {folder} needs {facts.n_obs_steps} observations, one per control step, and RoboTwin's client shows one "
+            "per chunk; give one of n_obs_steps 1, or measure this one: worldrl benchmark suite=robotwin_clean"
+        )
+    return facts

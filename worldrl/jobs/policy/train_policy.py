@@ -1,0 +1,101 @@
+"""``worldrl train-policy``: demonstrations to a language-conditioned policy by behaviour cloning, worldrl's own or lerobot's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from worldrl.core.device import resolve_device
+from worldrl.core.errors import SettingError
+from worldrl.core.storage.log import MetricLog, console
+from worldrl.core.types import Episode
+from worldrl.data.lerobot.dataset import assumed
+from worldrl.evaluation.policy.trained_on import trained_on
+from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning
+from worldrl.methods.imitation.lerobot_tuning import FineTuning, fine_tune
+from worldrl.policies.lerobot.folder import write_trained_on
+from worldrl.policies.lerobot.policy import LerobotPolicy
+from worldrl.policies.token.policy import TokenPolicyConfig
+from worldrl.recipes.run import open_run
+from worldrl.recipes.stages import POLICY, learn_policy
+from worldrl.recipes.training_data import offers, open_datasets, require_image_size
+from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.settings import setting
+
+
+@dataclass
+class TrainPolicySettings:
+    """What is cloned."""
+
+    run_dir: str = setting("runs/train-policy", "where everything is written; the policy goes to run_dir/policy")
+    seed: int = setting(0, "root of every random stream")
+    device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
+    data: list[str] = setting(
+        ["runs/collect/dataset"], "dataset folders, also external LeRobotDatasets v3; only successful episodes are used"
+    )
+    start: str = setting("", "folder of a lerobot policy to fine-tune; empty trains a new policy of worldrl")
+    model: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
+    training: BehaviourCloning = field(default_factory=BehaviourCloning)
+    fine_tuning: FineTuning = field(default_factory=FineTuning)
+
+    def __post_init__(self) -> None:
+        """Check that there is data."""
+        if not self.data:
+            raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
+
+
+def main(settings: TrainPolicySettings) -> dict[str, Any]:
+    """Clone, save, write ``result.json``.
+
+    Args:
+        settings: what to clone.
+
+    Returns:
+        The training report: episodes, samples, loss and token accuracy on training and held-out episodes.
+    """
+    device = resolve_device(settings.device)
+    datasets = open_datasets(settings.data)
+    if not settings.start:
+        larger = offers("model.image_size={side}", lambda side: replace(settings.model, image_size=side))
+        require_image_size(datasets[0], settings.model.image_size, "model.image_size", larger)
+    with open_run("train-policy", settings) as run, MetricLog(run.path) as log:
+        episodes, trained = [episode for dataset in datasets for episode in dataset.load()], trained_on(datasets)
+        if settings.start:
+            metrics = tune_lerobot(run.path, episodes, settings, str(device), log)
+            write_trained_on(run.path / POLICY, trained)
+        else:
+            metrics = learn_policy(
+                run.path,
+                episodes,
+                model=settings.model,
+                training=settings.training,
+                seed=settings.seed,
+                device=device,
+                log=log,
+                trained=trained,
+            )
+        metrics["assumed"] = list(assumed(episodes))
+        metrics["hash"] = policy_facts(run.path / POLICY).hash
+        run.write_result(metrics, seed=settings.seed, device=str(device))
+        console().print(f"policy in {run.path / POLICY}: {metrics['samples']} samples, held-out {metrics['held_out']}")
+    return metrics
+
+
+def tune_lerobot(
+    folder: Path, episodes: Sequence[Episode], settings: TrainPolicySettings, device: str, log: MetricLog
+) -> dict[str, Any]:
+    """Fine-tune a lerobot policy into ``folder/policy``; return the training report."""
+    policy = LerobotPolicy.load(Path(settings.start), device)
+    report = fine_tune(
+        policy,
+        episodes,
+        config=settings.fine_tuning,
+        seed=settings.seed,
+        folder=folder / "checkpoints",
+        log=log,
+    )
+    policy.save(folder / POLICY)
+    policy.close()
+    return report.to_json()

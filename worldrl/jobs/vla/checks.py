@@ -1,0 +1,118 @@
+"""The measuring stages of ``worldrl train-vla``: evaluation in the simulator, gates, and replayed imagination."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldrl.core.statistics.intervals import Rate, wilson
+from worldrl.core.storage.artefact import artefact_hash
+from worldrl.core.storage.log import console
+from worldrl.core.types import Episode
+from worldrl.evaluation.policy.result import EvalResult
+from worldrl.evaluation.world_model.gates import confirmed_gate, measure_gates, require
+from worldrl.evaluation.world_model.rollout_error import outcome_report, padded_actions, replay, whole_chunks
+from worldrl.jobs.vla.loop import Loop, collection_split, fresh_rollouts, keyframe_rollouts, load_world_model
+from worldrl.recipes.evaluation_output import video_writer
+from worldrl.recipes.gates_output import show_gates
+from worldrl.recipes.run import rate_interval
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.agents.policy_folder import load_policy, policy_facts
+from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute
+from worldrl.rollout.imagined.starts import SimulatorBackend
+from worldrl.world_models.loading import AnyVideoModel
+
+
+def evaluate(loop: Loop, name: str, policy: Path) -> EvalResult:
+    """Measure a policy in the simulator."""
+    stage = loop.run.stage(name)
+    if not stage.finished:
+        result = loop.training_suite.evaluate(
+            policy,
+            out=stage.folder / "evaluation",
+            videos=loop.settings.evaluation.videos,
+            on_recording=video_writer(stage.folder / "videos", loop.training_suite.embodiment.control_hz),
+        )
+        loop.finish(stage, {**result.metrics(), "facts": dict(loop.training_suite.facts)})
+    return EvalResult.load(stage.folder / "evaluation")
+
+
+def gates(loop: Loop, number: int, policy: Path, world: Path, practices: Sequence[Path]) -> dict[str, Any]:
+    """Measure the gates on held-out practice and on the policy's own imagination; stop or warn when one fails.
+
+    Raises:
+        GateError: a gate failed and ``gates=stop``.
+    """
+    stage = loop.run.stage(f"round-{number}-3-gates")
+    if stage.finished:  # the thresholds are part of the run's configuration: it passed, or was told to go on
+        return stage.summary
+    model, rule = load_world_model(loop, world)
+    trained_on, _, held_out = collection_split(loop, practices)
+    seed = loop.seed("gates", number)
+    measured, metrics = measure_gates(model, held_out, rule, loop.settings.thresholds, seed=seed)
+    learner, count, name = load_policy(policy, str(loop.device)), loop.settings.evaluation.verify, f"gates-{number}"
+    outcome = imagined_outcome(
+        fresh_rollouts(loop, learner, model, count, name=name), rule, loop.training_suite.simulator_backend
+    )
+    midway = keyframe_rollouts(loop, learner, model, trained_on, count, name=name)
+    measured.append(confirmed_gate(outcome["precision"], loop.settings.confirmed))
+    show_gates(measured, f"gates of round {number}, {len(held_out)} held-out episodes")
+    if loop.settings.gates == "stop":
+        require(measured)
+    save_replays(stage.folder, model, held_out, seed=seed)
+    summary = {"gates": [asdict(gate) for gate in measured], "on_failure": loop.settings.gates}
+    summary |= {"held_out": len(held_out), "policy": outcome, **metrics}
+    summary["keyframes"] = imagined_outcome(midway, rule, loop.training_suite.simulator_backend) if midway else None
+    loop.finish(stage, summary)
+    return stage.summary
+
+
+def save_replays(folder: Path, model: AnyVideoModel, episodes: Sequence[Episode], *, seed: int) -> None:
+    """Keep a few held-out episodes, real and imagined, for the report: successes first, then failures."""
+    chosen = [e for e in episodes if e.success][:2] + [e for e in episodes if not e.success][:2]
+    steps = whole_chunks(max(map(len, chosen)), model.chunk_length)
+    result = replay(model, chosen, np.stack([padded_actions(e, steps) for e in chosen]), seed=seed)
+    names = [f"{e.task}, {'success' if e.success else 'failure'}" for e in chosen]
+    np.savez_compressed(folder / "replays.npz", real=result.real, imagined=result.imagined, names=np.array(names))
+
+
+def verify(loop: Loop, policy: Path, world: Path) -> dict[str, Any]:
+    """Replay imagined rollouts of the final policy in the simulator, action by action: does imagined success hold?"""
+    stage = loop.run.stage("04-verify")
+    if not stage.finished:
+        model, rule = load_world_model(loop, world)
+        policy_rollouts = fresh_rollouts(
+            loop, load_policy(policy, str(loop.device)), model, loop.settings.evaluation.verify, name="verify"
+        )
+        outcome = imagined_outcome(policy_rollouts, rule, loop.training_suite.simulator_backend)
+        loop.finish(stage, {**outcome, "policy": policy_facts(policy).hash, "world_model": artefact_hash(world)})
+        console().print(confirmed_line(outcome["precision"]), markup=False, highlight=False)
+    return stage.summary
+
+
+def confirmed_line(precision: Rate | None) -> str:
+    """Say what became of imagined successes; None where there was none."""
+    if precision is None:
+        return "imagined success confirmed by the simulator: not measurable, nothing was imagined to succeed"
+    return f"imagined success confirmed by the simulator: {precision['k']} of {precision['n']} ({rate_interval(precision)})"
+
+
+def imagined_outcome(
+    policy_rollouts: PolicyRollouts, rule: SuccessRule, simulator_backend: SimulatorBackend
+) -> dict[str, Rate | None]:
+    """Execute dreams in the simulator, and compare.
+
+    Returns:
+        Precision, recall and so on of imagined success, the imagined rate and the real one.
+    """
+    imagined, real = policy_rollouts.success_step(rule), execute(policy_rollouts, simulator_backend)
+    predicted, actual = imagined >= 0, confirmed_by_execution(imagined, real)
+    return {
+        **outcome_report(predicted, actual),
+        "imagined": wilson(int(predicted.sum()), len(predicted)),
+        "same_actions_real": wilson(int((real >= 0).sum()), len(real)),
+    }

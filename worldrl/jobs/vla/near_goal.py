@@ -1,0 +1,72 @@
+"""Failures of the policy close to the goal, for the world model of ``worldrl train-vla``: World-VLA-Loop's near-success data.
+
+Of the practice episodes that the policy failed, in the simulator or executing its dreams, those that came nearest to their goal are
+learned from more often than the others, task by task. Calibration and gates keep their episodes as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from worldrl.core.embodiment import JointEmbodiment
+from worldrl.core.errors import SettingError
+from worldrl.core.types import Episode
+from worldrl.jobs.vla.settings import EMBEDDED, CollectionSettings, TrainVlaSettings
+from worldrl.rollout.real.embedded import embedded_embodiment
+from worldrl.rollout.real.goal_distance import nearest_to_goal
+
+BY_POLICY = ("policy", "dream")
+"""Sources of practice episodes in which the policy decided."""
+
+
+@dataclass(frozen=True)
+class NearGoal:
+    """The failures that are learned from more often.
+
+    Attributes:
+        repeats: what stands beside the recordings: each of those episodes as often as it is repeated.
+        told: by task, how many failures there were and how many came near, and the largest distance of these (m).
+    """
+
+    repeats: list[Episode]
+    told: dict[str, dict[str, Any]]
+
+
+def check_near_goal(settings: TrainVlaSettings, tasks: Sequence[str]) -> None:
+    """Refuse to rank failures where no simulator says how near to the goal they came, before anything is recorded.
+
+    Raises:
+        SettingError: the suite is another, or a task is of two arms.
+    """
+    if not settings.collection.near_goal_share:
+        return
+    if settings.suite != EMBEDDED or isinstance(embedded_embodiment(tuple(tasks)), JointEmbodiment):
+        raise SettingError(
+            f"collection.near_goal_share={settings.collection.near_goal_share}: how near to its goal an episode came is measured in "
+            "the embedded suite's tasks of one arm only; give collection.near_goal_share=0"
+        )
+
+
+def near_failures(collection: CollectionSettings, episodes: Sequence[Episode]) -> NearGoal:
+    """Find the policy's failures that came nearest to their goal, a share of each task's, rounded up.
+
+    Args:
+        collection: settings.
+        episodes: what the world model learns from, of all sources.
+    """
+    if not collection.near_goal_share:
+        return NearGoal([], {})
+    failed = [e for e in episodes if e.meta.get("source") in BY_POLICY and not e.success]
+    repeats: list[Episode] = []
+    told: dict[str, dict[str, Any]] = {}
+    for task in dict.fromkeys(episode.task for episode in failed):
+        of_task = [episode for episode in failed if episode.task == task]
+        distance = nearest_to_goal(of_task)
+        nearest = np.argsort(distance, kind="stable")[: int(np.ceil(collection.near_goal_share * len(of_task)))]
+        repeats += [of_task[k] for k in nearest.tolist() for _ in range(collection.near_goal_weight - 1)]
+        told[task] = {"failures": len(of_task), "near": len(nearest), "within_m": float(distance[nearest].max())}
+    return NearGoal(repeats, told)

@@ -1,0 +1,268 @@
+"""What the report page of ``worldrl train-vla`` shows, gathered from the run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from worldrl.core.storage.artefact import read_config
+from worldrl.core.storage.log import read_metrics
+from worldrl.core.storage.provenance import package_versions
+from worldrl.core.storage.run import RunDirectory
+from worldrl.evaluation.report.model import (
+    Curve,
+    DataUse,
+    Filmstrip,
+    Gate,
+    ImaginedReal,
+    Number,
+    ReportData,
+    Stage,
+    SuccessRow,
+    Video,
+)
+from worldrl.evaluation.report.store import save_report
+from worldrl.evaluation.report.terminal import show
+from worldrl.evaluation.world_model.film import encode_mp4
+from worldrl.jobs.vla.loop import Loop
+from worldrl.methods.rl.improve import Improvement, hallucination
+from worldrl.recipes.world_model.start import WORLD_MODEL
+
+LIMITS = (
+    "The scripted expert that records demonstrations and varied episodes reads the simulator's state; the policy sees "
+    "the scene image, the commanded pose and the instruction.",
+    "Collected episodes are real rollouts in the simulator, counted below; only the improvement itself is imagined.",
+)
+
+
+def write_report(loop: Loop, metrics: Mapping[str, Any], console: Console) -> Path:
+    """Gather, save ``report.json`` with its media, render ``report.html`` and print the closing table."""
+    data = gather(loop, metrics)
+    page = save_report(data, loop.run.path)
+    show(data, console)
+    for limit in assets_limit(metrics):
+        console.print(limit, markup=False)
+    console.print(f"report: {page}")
+    return page
+
+
+def gather(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
+    """Make the page's data from the finished stages."""
+    comparison, rounds = metrics["comparison"], metrics["rounds"]
+    lines = read_metrics(loop.run.path)
+    return ReportData(
+        title=f"train-vla on {', '.join(loop.tasks)}",
+        overall=success_row(
+            "all tasks", metrics["before"]["success"], metrics["after"]["success"], comparison["paired"]
+        ),
+        tasks=[
+            success_row(
+                task,
+                metrics["before"]["tasks"][task],
+                metrics["after"]["tasks"][task],
+                comparison["tasks"][task]["paired"],
+            )
+            for task in loop.tasks
+        ],
+        headline=[*headline(loop.run, metrics), *keyframe_numbers(loop.settings.improvement, rounds)],
+        imagined_real=imagined_beside_real(rounds, metrics["verify"]),
+        curves=[*improvement_curves(rounds), *training_curves(lines)],
+        gates=report_gates(rounds[-1]["gates"]["gates"]),
+        filmstrips=filmstrips(loop),
+        videos=videos(loop),
+        stages=stage_times(loop),
+        data_budget=data_budget(loop, metrics),
+        seeds=[loop.settings.seed],
+        configuration=loop.run.config,
+        versions=package_versions(),
+        provenance={
+            "command": loop.run.resume_command,
+            "config hash": loop.run.config_hash[:16],
+            "protocol": metrics["before"]["protocol"].get("hash", ""),
+            "evaluation seed": str(loop.settings.evaluation.seed),
+            "device": str(loop.device),
+        },
+        notes=(*assets_limit(metrics), *loop.training_suite.limits, *LIMITS),
+    )
+
+
+def assets_limit(metrics: Mapping[str, Any]) -> tuple[str, ...]:
+    """What must be said of a suite whose assets are not the benchmark's own."""
+    if not metrics.get("assets_note"):
+        return ()
+    return (f"Assets: {metrics['assets_note']}. No number on this page is a {metrics['suite']} result.",)
+
+
+def success_row(
+    task: str, before: Mapping[str, Any], after: Mapping[str, Any], paired: Mapping[str, Any]
+) -> SuccessRow:
+    """One row of the success table."""
+    return SuccessRow(task=task, before=before, after=after, paired=paired)
+
+
+def headline(run: RunDirectory, metrics: Mapping[str, Any]) -> list[Number]:
+    """Numbers of the first screen."""
+    precision = metrics["verify"]["precision"]
+    last = metrics["rounds"][-1]["improve"]["imagined_after"]
+    return [
+        Number("Wall time", round(run.wall_s / 60, 1), "min"),
+        Number("Imagined success", round(100 * last["rate"]), "%", imagined=True, note="final policy, sampled"),
+        Number(
+            "Imagined successes confirmed",
+            None if precision is None else round(100 * precision["rate"]),
+            "%",
+            note="same actions replayed in the simulator",
+        ),
+    ]
+
+
+def keyframe_numbers(config: Improvement, rounds: Sequence[Mapping[str, Any]]) -> list[Number]:
+    """How often each round's rollouts began at keyframes, and what decided that; nothing where none ever do."""
+    if not config.p_keyframe:
+        return []
+    return [
+        Number(
+            f"Rollouts from keyframes, round {number}",
+            round(100 * part["improve"]["p_keyframe"]),
+            "%",
+            imagined=True,
+            note="as set" if config.keyframe_schedule == "fixed" else _measured_hallucination(part["gates"]),
+        )
+        for number, part in enumerate(rounds, start=1)
+    ]
+
+
+def _measured_hallucination(gates: Mapping[str, Any]) -> str:
+    initial, keyframe = gates["policy"]["precision"], gates["keyframes"] and gates["keyframes"]["precision"]
+    wrong = [f"{100 * hallucination(rate):.0f} %" if rate else "unknown, as if all" for rate in (initial, keyframe)]
+    return f"imagined successes that failed when executed: from initial states {wrong[0]}, from keyframes {wrong[1]}"
+
+
+def imagined_beside_real(rounds: Sequence[Mapping[str, Any]], verified: Mapping[str, Any]) -> list[ImaginedReal]:
+    """The same policies in imagination and in the simulator, sampled in both."""
+    rows = [
+        ImaginedReal(
+            f"policy at the start of round {number}",
+            imagined=part["improve"]["imagined_before"],
+            real=part["collection"]["success"].get("policy"),  # a round may practise without the policy
+        )
+        for number, part in enumerate(rounds, start=1)
+    ]
+    return [
+        *rows,
+        ImaginedReal("final policy, the same actions", verified["imagined"], verified["same_actions_real"]),
+    ]
+
+
+def improvement_curves(rounds: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """Imagined success over iterations, one line per round."""
+    series = {f"round {n}": list(enumerate(part["improve"]["history"])) for n, part in enumerate(rounds, start=1)}
+    return [
+        Curve(
+            "Imagined success during improvement",
+            "batch of rollouts",
+            "success",
+            series,
+            imagined=tuple(series),
+            percent=True,
+        )
+    ]
+
+
+def training_curves(lines: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """Losses of the supervised trainings; one line per round of the world model."""
+    cloning = {"token cross-entropy": _points(lines, "behaviour-cloning", "loss")}
+    rounds = sorted({line["series"] for line in lines if line["series"].startswith("dynamics-")})
+    losses = {
+        name.replace("dynamics-", "round "): _points(lines, name, "wm/flow_loss") or _points(lines, name, "wm/edm_loss")
+        for name in rounds
+    }
+    curves = [
+        Curve("Behaviour cloning", "step", "nats per token", cloning),
+        Curve("World model: dynamics", "step", "weighted squared error", losses),
+    ]
+    return [curve for curve in curves if any(curve.series.values())]  # a policy that was given was not cloned here
+
+
+def _points(lines: Sequence[Mapping[str, Any]], series: str, key: str) -> list[tuple[float, float]]:
+    return [(line["step"], line["values"][key]) for line in lines if line["series"] == series and key in line["values"]]
+
+
+def report_gates(gates: Sequence[Mapping[str, Any]]) -> list[Gate]:
+    """The last round's gates."""
+    known = {item.name for item in fields(Gate)}
+    return [Gate(**{key: value for key, value in gate.items() if key in known}) for gate in gates]
+
+
+def _replays(loop: Loop) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    path = loop.run.stage(f"round-{loop.settings.rounds}-3-gates").folder / "replays.npz"
+    if not path.exists():
+        return []
+    with np.load(path, allow_pickle=False) as data:
+        return list(zip(data["names"].tolist(), data["real"], data["imagined"], strict=True))
+
+
+def _frame_stride(loop: Loop) -> int:
+    folder = loop.run.stage(f"round-{loop.settings.rounds}-2-world-model").folder / WORLD_MODEL
+    return read_config(folder)["dynamics"]["frame_stride"]
+
+
+def filmstrips(loop: Loop) -> list[Filmstrip]:
+    """Held-out episodes, real above imagined, the same actions."""
+    strips, stride = [], _frame_stride(loop)
+    for name, real, imagined in _replays(loop):
+        every = max(1, len(real) // 12)
+        rows = {"real": real[::every], "imagined": imagined[::every]}
+        labels = [f"step {stride * (i + 1)}" for i in range(0, len(real), every)]
+        strips.append(Filmstrip(name, "Held-out episode; the model saw the first frame and the actions.", rows, labels))
+    return strips
+
+
+def videos(loop: Loop) -> list[Video]:
+    """The same episodes as side-by-side videos, and the filmed evaluations."""
+    fps = loop.training_suite.embodiment.control_hz / _frame_stride(loop)
+    found = [
+        Video(
+            f"{name}: real | imagined", "Left the simulator, right the world model.", side_by_side(real, imagined, fps)
+        )
+        for name, real, imagined in _replays(loop)
+    ]
+    for label, stage in (("before", "03-before"), ("after", "05-after")):
+        for path in sorted((loop.run.stage(stage).folder / "videos").glob("*.mp4")):
+            found.append(Video(f"{label}: {path.stem}", "Real rollout of the evaluation.", path.read_bytes()))
+    return found
+
+
+def side_by_side(real: np.ndarray, imagined: np.ndarray, fps: float) -> bytes:
+    """Encode two clips ``[T, Y, X, 3]`` beside each other at the model's frame rate."""
+    return encode_mp4(np.concatenate([real, imagined], axis=2), fps=fps)
+
+
+def stage_times(loop: Loop) -> list[Stage]:
+    """Wall time of each stage, from the run's clock at their ends."""
+    ends = []
+    for folder in (loop.run.path / "stages").iterdir():
+        stage = loop.run.stage(folder.name)
+        if stage.finished:
+            ends.append((stage.summary["run_wall_s"], folder.name))
+    times, earlier = [], 0.0
+    for end, name in sorted(ends):
+        times.append(Stage(name, end - earlier))
+        earlier = end
+    return times
+
+
+def data_budget(loop: Loop, metrics: Mapping[str, Any]) -> list[DataUse]:
+    """Real episodes, and what they were used for."""
+    demos = loop.run.stage("01-demonstrations").summary["success"]
+    uses = [DataUse("demonstrations", sum(rate["n"] for rate in demos.values()), "supervised policy, world model")]
+    for number, part in enumerate(metrics["rounds"], start=1):
+        for source, rate in part["collection"]["success"].items():
+            uses.append(DataUse(f"round {number}: {source}", rate["n"], "world model, keyframes, gates"))
+    uses.append(DataUse("evaluation", 2 * metrics["before"]["success"]["n"], "before and after, the same states"))
+    return uses

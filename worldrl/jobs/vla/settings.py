@@ -1,0 +1,209 @@
+"""Settings of ``worldrl train-vla``: the whole loop in one typed tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from worldrl.core.errors import SettingError
+from worldrl.evaluation.policy.protocol import CLEAN, DOMAINS
+from worldrl.evaluation.world_model.gates import GateThresholds
+from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning
+from worldrl.methods.rl.improve import Improvement
+from worldrl.policies.token.policy import TokenPolicyConfig
+from worldrl.recipes.world_model.start import SCRATCH, require_trained_codec
+from worldrl.settings import fraction, non_negative, one_of, positive, setting
+from worldrl.workers.libero import facts as libero_facts
+from worldrl.world_models.loading import BACKBONES, VIDEO
+from worldrl.world_models.video.config import VideoWorldModelConfig
+from worldrl.world_models.video.training_config import WorldModelTraining
+from worldrl.recipes.world_model.wan_settings import WanSettings
+
+EMBEDDED = "embedded"
+SUITES = (EMBEDDED, *libero_facts.suite_names())
+KIND = "object"
+"""Kind of the embedded suite's tasks where none is named."""
+
+
+@dataclass
+class CollectionSettings:
+    """Real episodes that a round's world model learns from.
+
+    Attributes:
+        policy_episodes: per task, by the round's policy, sampled.
+        expert_episodes: per task, by the scripted expert with noise and misplaced goals that tries each skill once, also after
+            a failure: near misses, and successes whose actions do not show the outcome. An external suite's has noise only.
+        imagined_episodes: per task, actions of the round's policy in imagined rollouts of the newest world model, executed in the
+            simulator. None in round 1 of ``start=scratch``.
+        noise: action noise of that expert, as a fraction of the action range.
+        goal_offset: error of its goals, standard deviation (m); of the embedded suite.
+        hold_steps: steps recorded after the first success.
+        near_goal_share: share of the policy's failures, of each task, that came nearest to the goal and are learned from more
+            often (``vla_near_goal``); of the embedded suite's tasks of one arm. 0 treats all failures alike.
+        near_goal_weight: how often the world model has such an episode among those that it learns from; at least 2.
+    """
+
+    policy_episodes: int = 60
+    expert_episodes: int = 40
+    imagined_episodes: int = 60
+    noise: float = 0.15
+    goal_offset: float = 0.015
+    hold_steps: int = 8
+    near_goal_share: float = 0.0
+    near_goal_weight: int = 3
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0 <= self.near_goal_share <= 1:
+            raise SettingError(f"collection.near_goal_share must be in [0, 1], got {self.near_goal_share}")
+        if self.near_goal_weight < 2:
+            raise SettingError(
+                f"collection.near_goal_weight must be at least 2 (1 repeats nothing), got {self.near_goal_weight}"
+            )
+        for name in ("policy_episodes", "expert_episodes", "imagined_episodes", "noise", "goal_offset", "hold_steps"):
+            non_negative(f"collection.{name}", getattr(self, name))
+
+
+@dataclass
+class Scratch:
+    """What replaces the bundled weights when ``start=scratch``: more episodes and a longer training in round 1.
+
+    Attributes:
+        expert_episodes: per task, instead of ``collection.expert_episodes``.
+        training: of codec and dynamics.
+    """
+
+    expert_episodes: int = 400
+    training: WorldModelTraining = field(
+        default_factory=lambda: WorldModelTraining(
+            codec_steps=3000,
+            steps=10000,
+            outcome_steps=1000,
+            learning_rate=5e-4,
+            warmup=200,
+            ema_decay=0.998,
+            bootstrap=0.3,
+        )
+    )
+
+
+@dataclass
+class Evaluation:
+    """The paired measurement of before and after, in the simulator.
+
+    Attributes:
+        episodes: initial states of each task.
+        seed: of the initial states; training never uses it. 1000 is kept for reported numbers. An external suite's are
+            stored and are the last of them, which training never uses.
+        temperature: null decodes greedily.
+        videos: filmed episodes per task.
+        verify: imagined rollouts per task that are replayed in the simulator with the same actions.
+    """
+
+    episodes: int = 100
+    seed: int = 1000
+    temperature: float | None = None
+    videos: int = 1
+    verify: int = 32
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        positive("evaluation.episodes", self.episodes)
+        non_negative("evaluation.videos", self.videos)
+        positive("evaluation.verify", self.verify)
+
+
+@dataclass
+class TrainVlaSettings:
+    """The loop: demonstrations, policy, practice, world model, gates, imagination, evaluation, next round."""
+
+    run_dir: str = setting("runs/train-vla", "where everything is written")
+    seed: int = setting(0, "root of every random stream")
+    device: str = setting("cpu", "where the networks run: cpu, cuda, cuda:N or auto")
+    dtype: str = setting("auto", "number type of imagination: float32, bfloat16, or auto for the faster one")
+    threads: int = setting(2, "torch threads of the main process")
+    workers: int = setting(2, "simulator processes")
+    envs_per_worker: int = setting(8, "environments per process, stepped in lock-step")
+    timeout_s: float = setting(300.0, "longest silence of a worker before it is replaced (s); loading a policy counts")
+    suite: str = setting(EMBEDDED, f"one of {', '.join(SUITES)}")
+    shadows: bool = setting(
+        True, "LIBERO: the vendor's shadows; false renders eight times faster on a CPU, but other images"
+    )
+    tasks: list[str] = setting([], "names of tasks; empty takes all tasks of kind, or all of an external suite")
+    kind: str | None = setting(
+        KIND, "object, spatial, goal or long; bimanual for two arms; null with empty tasks for all kinds"
+    )
+    domain: str = setting(
+        CLEAN,
+        "bimanual tasks: clean, or randomised in visual style, clutter and table height; of all recorded episodes, all initial states, "
+        "the check in the simulator and both evaluations",
+    )
+    backbone: str = setting(VIDEO, "world model: video (worldrl's own transformer) or wan (published Wan weights)")
+    start: str = setting(
+        "bundled",
+        "world model to start from: bundled (of video), scratch (of wan: the published weights in wan.folder), or a "
+        "world-model folder",
+    )
+    supervised: str | None = setting(
+        None, "folder of a policy to improve, of the sizes in policy.*; null clones the demonstrations"
+    )
+    gates: str = setting("stop", "what a failed gate does: stop or warn")
+    rounds: int = setting(2, "rounds of collection, world model and improvement")
+    improve_from: str = setting(
+        "latest",
+        "policy that each round's improvement starts from: latest, or supervised (inherits no exploits)",
+    )
+    demonstrations: int = setting(20, "expert demonstrations per task")
+    data: str | None = setting(
+        None, "dataset folder of demonstrations of these tasks (worldrl collect), instead of the expert's"
+    )
+    styles: int = setting(
+        0,
+        "other visual styles in which the world model sees each of its training episodes (embedded suite): sampled, replayed",
+    )
+    held_out: float = setting(0.2, "share of the collected episodes kept apart for calibration and gates")
+    target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
+    policy: TokenPolicyConfig = field(default_factory=TokenPolicyConfig)
+    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=4000, batch_size=96))
+    collection: CollectionSettings = field(default_factory=CollectionSettings)
+    world_model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
+    training: WorldModelTraining = field(
+        default_factory=lambda: WorldModelTraining(
+            steps=150, learning_rate=1e-4, outcome_steps=150, outcome_learning_rate=5e-4
+        )
+    )
+    scratch: Scratch = field(default_factory=Scratch)
+    wan: WanSettings = field(default_factory=WanSettings)
+    thresholds: GateThresholds = field(default_factory=GateThresholds)
+    confirmed: float = setting(
+        0.75,
+        "gate: share of imagined successes that the simulator confirms with the same actions; fails when its whole "
+        "95 % interval lies below",
+    )
+    improvement: Improvement = field(default_factory=Improvement)
+    evaluation: Evaluation = field(default_factory=Evaluation)
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        one_of("suite", self.suite, SUITES)
+        one_of("gates", self.gates, ("stop", "warn"))
+        one_of("improve_from", self.improve_from, ("latest", "supervised"))
+        one_of("backbone", self.backbone, BACKBONES)
+        fraction("held_out", self.held_out)
+        fraction("confirmed", self.confirmed)
+        fraction("target_precision", self.target_precision)
+        for name in ("rounds", "demonstrations", "threads", "workers", "envs_per_worker", "timeout_s"):
+            positive(name, getattr(self, name))
+        non_negative("styles", self.styles)
+        if self.styles and self.suite != EMBEDDED:
+            raise SettingError(
+                f"styles={self.styles}: visual styles are the embedded suite's, suite={self.suite} has one; give styles=0"
+            )
+        one_of("domain", self.domain, DOMAINS)
+        if self.domain != CLEAN and (self.suite != EMBEDDED or self.styles):
+            raise SettingError(
+                f"domain={self.domain}: is of the embedded suite's bimanual tasks and draws its own visual styles; give suite={EMBEDDED} "
+                "and styles=0"
+            )
+        if self.start == SCRATCH and self.backbone == VIDEO:
+            wanted = "scratch.training.codec_steps above 0 (3000 by default), or start=FOLDER of a trained world model"
+            require_trained_codec(self.world_model, self.scratch.training, wanted)

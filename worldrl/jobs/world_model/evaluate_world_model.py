@@ -1,0 +1,344 @@
+"""``worldrl evaluate-world-model``: one world model against the simulator, on episodes that it has never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from worldrl.core.device import peak_device_mb, peak_rss_mb, resolve_device, resolve_dtype, set_threads
+from worldrl.core.errors import ArtefactError, RunDirectoryError, SettingError
+from worldrl.core.storage.artefact import artefact_hash
+from worldrl.core.storage.jsonfile import difference, digest, read_json, write_json
+from worldrl.core.storage.learned import Learned
+from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.core.storage.run import RunDirectory
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.evaluation.world_model.battery import HORIZONS, check_horizons, drifts, summarise
+from worldrl.evaluation.world_model.fvd import Fvd, check_videos
+from worldrl.evaluation.world_model.lpips import Lpips
+from worldrl.evaluation.world_model.measures import Instruments, Measures, measure
+from worldrl.evaluation.world_model.probe import ProbeSettings
+from worldrl.evaluation.world_model.rollout_error import whole_chunks
+from worldrl.evaluation.world_model.throughput import imagined_frames_per_s
+from worldrl.jobs.world_model.evaluation_probe import given_probe, trained_probe
+from worldrl.jobs.world_model.grasp_outcome import FIT, FITTED_HERE, NO_RULE, check_choice, fitted, made_for, open_rule
+from worldrl.jobs.world_model.report import show, write_report
+from worldrl.recipes.run import open_run
+from worldrl.recipes.sampler import Sampler, sampled
+from worldrl.recipes.training_data import require_image_size
+from worldrl.recipes.world_model.policy_rollouts import (
+    PolicyRolloutConfig,
+    Readers,
+    check_policies,
+    policies_beside_reality,
+)
+from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, starting_world_model, weights_folder
+from worldrl.recipes.world_model.tables import Findings
+from worldrl.recipes.world_model.unseen_episodes import continue_all, draw_scripts, one_arm, open_unseen
+from worldrl.rewards.grasp import GraspDynamics
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
+from worldrl.rewards.motion.similarity import commanded_columns
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.agents.policy_folder import policy_facts
+from worldrl.rollout.imagined.reset_store import record_at
+from worldrl.rollout.real.execution import CONTINUATIONS, HOLD_STEPS, Script, true_runs
+from worldrl.rollout.trust.shown_grasp import check_robot
+from worldrl.rollout.trust.shown_motion import check_spacing
+from worldrl.settings import non_negative, one_of, positive, setting
+from worldrl.world_models.loading import AnyVideoModel
+
+NO_LPIPS = "no weights given; lpips=FILE computes it (docs/reference/video-metrics.md says which file)"
+NO_FVD = "no weights given; fvd=FILE computes it (docs/reference/video-metrics.md says which file)"
+NO_PROBE = "probe.steps=0 trains no probe"
+
+
+@dataclass
+class EvaluateWorldModelSettings:
+    """Which world model, and on which episodes."""
+
+    run_dir: str = setting("runs/evaluate-world-model", "where everything is written")
+    seed: int = setting(0, "root of every random stream; also chooses the episodes")
+    device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
+    dtype: str = setting("auto", "number type of imagination: float32, bfloat16, or auto for the faster one")
+    threads: int = setting(2, "torch threads")
+    world_model: str = setting(BUNDLED, "bundled, or a world-model folder")
+    data: list[str] = setting(["runs/collect/dataset"], "dataset folders, with episodes that it was not trained on")
+    episodes: int = setting(
+        20, "largest number of evaluated episodes per task, drawn by the seed; the probe is trained on the others"
+    )
+    horizons: list[int] = setting(list(HORIZONS), "control steps at which closed-loop numbers are reported")
+    continuation: str = setting(
+        "retrace", "what follows an episode's recorded actions: retrace (back, then another episode's) or hold (still)"
+    )
+    sampler: Sampler = field(default_factory=Sampler)
+    batch: int = setting(16, "episodes imagined at once, and measured between two saves")
+    probe: ProbeSettings = field(default_factory=ProbeSettings)
+    probe_from: str | None = setting(
+        None,
+        "folder of a trained probe that reads the images (run_dir/stages/01-probe/probe of another run); null trains one",
+    )
+    policies: PolicyRolloutConfig = field(default_factory=PolicyRolloutConfig)
+    speed_rows: list[int] = setting([1, 16, 64], "batches of rows whose imagined frames per second are timed")
+    speed_chunks: int = setting(5, "chunks timed of each; the median counts")
+    filmstrips: int = setting(3, "filmstrips each of the worst episodes, the best ones and false successes")
+    idm: str | None = setting(
+        None,
+        "folder of an inverse dynamics (train-idm target=[command]): whether imagined rollouts show the commanded motion",
+    )
+    grasp: str | None = setting(
+        None,
+        "folder of an inverse dynamics of the grasp (train-idm grasp.steps=1500): whether the hand closes at the object in imagined rollouts",
+    )
+    grasp_rule: str | None = setting(
+        None,
+        "outcomes predicted by score and grasp together: file of a rule, or fit, which fits one on these episodes to run_dir/grasp_rule.json",
+    )
+    lpips: str | None = setting(None, "safetensors file with the weights of LPIPS (AlexNet); null: not computed")
+    fvd: str | None = setting(
+        None,
+        "safetensors file with the weights of I3D (Kinetics-400), for the Fréchet video distance; null: not computed",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("threads", "episodes", "batch", "speed_chunks"):
+            positive(name, getattr(self, name))
+        non_negative("filmstrips", self.filmstrips)
+        one_of("dtype", self.dtype, ("float32", "bfloat16", "auto"))
+        one_of("continuation", self.continuation, CONTINUATIONS)
+        for name in ("horizons", "speed_rows"):
+            values = getattr(self, name)
+            if not values or min(values) < 1 or len(set(values)) < len(values):
+                raise SettingError(f"{name}: needs positive numbers, each once, got {values}; give '{name}=[8,32]'")
+        if not self.data:
+            raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
+        if self.world_model == SCRATCH:
+            raise SettingError("world_model=scratch has learned nothing to measure; give bundled or a folder")
+        if self.idm is not None and not self.policies.folders:
+            raise SettingError(f"idm={self.idm} reads imagined rollouts of policies; give policies.folders=[...], too")
+        check_choice(self.grasp_rule, self.grasp)
+        if self.grasp is not None and not self.policies.folders and self.grasp_rule is None:
+            raise SettingError(
+                f"grasp={self.grasp} reads imagined rollouts of policies, or outcomes; give policies.folders=[...] or grasp_rule, too"
+            )
+        if self.probe_from is not None and not self.probe.steps:
+            raise SettingError(
+                f"probe_from={self.probe_from}: with probe.steps=0 no probe reads; leave one of them out"
+            )
+
+
+def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
+    """Measure, write ``result.json`` and ``report.html``, print the closing table.
+
+    Args:
+        settings: which world model, on which episodes.
+
+    Returns:
+        The metrics, see ``docs/reference/metrics.md``.
+    """
+    device = resolve_device(settings.device)
+    set_threads(settings.threads)
+    data = open_unseen(settings.data, weights_folder(settings.world_model))
+    with open_run("evaluate-world-model", settings) as run, MetricLog(run.path) as log:
+        inputs = claim_inputs(run, settings, data)
+        model = load_model(settings, data, device)
+        check_policies(settings.policies.folders, model)
+        chosen, others = draw_scripts(data, settings.episodes, spare(settings), seed=settings.seed)
+        of = made_for(inputs, model)
+        rule = open_rule(settings.grasp_rule, chosen, of)
+        readers, instruments = open_readers(settings, model), make_instruments(settings, model, chosen)
+        if settings.probe_from is not None:
+            probe = given_probe(Path(settings.probe_from), chosen, model.device)
+        else:
+            continued = _continued(settings, model, others, settings.probe.horizon)
+            probe = trained_probe(run, settings.probe, model, others, continued, log, seed=settings.seed)
+        measures = measured(run, settings, model, chosen, replace(instruments, probe=probe, grasp=readers.grasp))
+        drift = drifts(measures, frame_stride=model.frame_stride, seed=settings.seed)
+        names = () if probe is None else probe.names
+        metrics = {
+            **summarise(measures, drift, settings.horizons, names=names, seed=settings.seed, rule=rule),
+            **(fitted(run, measures, chosen, of) if settings.grasp_rule == FIT else {}),
+            **policies_beside_reality(run, settings.policies, model, data.tasks(), seed=settings.seed, readers=readers),
+            **circumstances(settings, model, data),
+            **inputs,
+            "seen": seen_facts(Learned.read(weights_folder(settings.world_model))),
+        }
+        run.write_result(metrics, seed=settings.seed, device=str(device))
+        findings = Findings(metrics, measures, drift, settings.horizons, model.frame_stride, settings.filmstrips)
+        write_report(run, findings, seed=settings.seed, device=str(device))
+        show(findings, run.path)
+    return metrics
+
+
+def claim_inputs(run: RunDirectory, settings: EvaluateWorldModelSettings, data: EpisodeDataset) -> dict[str, Any]:
+    """Note what exactly is measured, so that a continued run never mixes two world models or datasets.
+
+    Raises:
+        RunDirectoryError: the run was begun with other content in the same folders.
+    """
+    folder = weights_folder(settings.world_model)
+    policies = settings.policies.folders
+    inputs: dict[str, Any] = {
+        "world_model": {"path": settings.world_model, "hash": artefact_hash(folder)},
+        "data": {"path": list(settings.data), "hash": data.fingerprint},
+    }
+    if policies:
+        inputs["policy"] = {"path": policies, "hash": [policy_facts(Path(policy)).hash for policy in policies]}
+    if settings.probe_from is not None:
+        inputs["probe"] = {"path": settings.probe_from, "hash": artefact_hash(Path(settings.probe_from))}
+    if settings.idm is not None:
+        inputs["idm"] = {"path": settings.idm, "hash": artefact_hash(Path(settings.idm))}
+    if settings.grasp is not None:
+        inputs["grasp"] = {"path": settings.grasp, "hash": artefact_hash(Path(settings.grasp))}
+    if settings.grasp_rule not in (None, FIT):
+        rule = read_json(Path(settings.grasp_rule), error=ArtefactError)
+        inputs["grasp_rule"] = {"path": settings.grasp_rule, "hash": digest(rule)}
+    file = run.path / "inputs.json"
+    if file.exists() and (changed := difference(read_json(file), inputs)):
+        raise RunDirectoryError(f"{run.path}: was begun with other content: {changed}; choose a new run_dir")
+    write_json(file, inputs)
+    return inputs
+
+
+def seen_facts(learned: Learned) -> dict[str, Any]:
+    """Say what the evaluated episodes were compared with, and whether that is all that the world model has seen."""
+    return {"known": learned.complete, "datasets": len(learned.datasets), "episodes": len(learned.episodes)}
+
+
+def load_model(settings: EvaluateWorldModelSettings, data: EpisodeDataset, device: torch.device) -> AnyVideoModel:
+    """Load the world model, and check that data and horizons fit it.
+
+    Raises:
+        SettingError: another robot or image size, a horizon between two of its frames, or a sampler that it has not.
+    """
+    model = starting_world_model(settings.world_model, None, data.embodiment, seed=settings.seed, device=device)
+    model.eval()
+    settings.sampler.apply(model.config.dynamics)
+    require_image_size(data, model.config.codec.image_size, f"the size of world_model={settings.world_model}")
+    check_horizons(settings.horizons, model.frame_stride)
+    model.compute_dtype = resolve_dtype(settings.dtype, device)
+    return model
+
+
+def open_idm(settings: EvaluateWorldModelSettings, model: AnyVideoModel) -> InverseDynamics | None:
+    """Load the inverse dynamics that reads dreams; None without one.
+
+    Raises:
+        SettingError: it reads nothing that is commanded, or is made for frames of another distance.
+    """
+    if settings.idm is None:
+        return None
+    idm = InverseDynamics.load(Path(settings.idm), model.device)
+    commanded_columns(idm)
+    check_spacing(idm, model.frame_stride)
+    return idm
+
+
+def open_readers(settings: EvaluateWorldModelSettings, model: AnyVideoModel) -> Readers:
+    """Load what judges dreams.
+
+    Raises:
+        SettingError: the inverse dynamics does not fit the world model.
+    """
+    motion = open_idm(settings, model)
+    if settings.grasp is None:
+        return Readers(motion)
+    grasp = GraspDynamics.load(Path(settings.grasp), model.device)
+    check_robot(grasp, model.embodiment.actions)
+    return Readers(motion, grasp)
+
+
+def spare(settings: EvaluateWorldModelSettings) -> int:
+    """How many episodes per task the probe may learn from."""
+    return settings.probe.episodes if settings.probe.steps and settings.probe_from is None else 0
+
+
+def measured(
+    run: RunDirectory,
+    settings: EvaluateWorldModelSettings,
+    model: AnyVideoModel,
+    scripts: Sequence[Script],
+    instruments: Instruments,
+) -> Measures:
+    """Measure batch after batch; a batch that an earlier start has measured is read."""
+    stage, files = run.stage("02-replays"), []
+    recorded, steps = max(map(len, scripts)), control_steps(settings, model, scripts)
+    actions = _continued(settings, model, scripts, steps)
+    swapped = np.roll(np.stack(actions)[:, : whole_chunks(recorded, model.chunk_length)], 1, axis=0)
+    with Progress("closed loop", total=len(scripts), unit="episodes") as progress:
+        for first in range(0, len(scripts), settings.batch):
+            rows = slice(first, first + settings.batch)
+            files.append(stage.folder / f"{first:05d}.npz")
+            if not files[-1].exists():
+                size = model.config.codec.image_size
+                runs = list(true_runs(scripts[rows], actions[rows], image_size=size))
+                measure(model, runs, swapped[rows], instruments, row=first).save(files[-1])
+            progress.advance(len(scripts[rows]))
+    if not stage.finished:
+        stage.finish({"episodes": len(scripts), "control_steps": steps})
+    return Measures.join([Measures.load(file) for file in files])
+
+
+def control_steps(settings: EvaluateWorldModelSettings, model: AnyVideoModel, scripts: Sequence[Script]) -> int:
+    """How long each episode is followed: to the last horizon, and until its outcome is decided; whole chunks."""
+    return whole_chunks(max(*settings.horizons, max(map(len, scripts)) + HOLD_STEPS), model.chunk_length)
+
+
+def make_instruments(
+    settings: EvaluateWorldModelSettings, model: AnyVideoModel, scripts: Sequence[Script]
+) -> Instruments:
+    """What measures an episode, but for the probe, which may have to be trained first.
+
+    Raises:
+        ArtefactError: a file holds other weights than those of its network.
+        SettingError: FVD is asked for of too few clips.
+    """
+    outcome = model.config.outcome
+    if settings.fvd is not None:
+        check_videos(len(scripts), control_steps(settings, model, scripts) // model.frame_stride)
+    return Instruments(
+        rule=SuccessRule(outcome.threshold, outcome.debounce),
+        probe=None,
+        lpips=None if settings.lpips is None else Lpips.load(Path(settings.lpips), model.device),
+        fvd=None if settings.fvd is None else Fvd.load(Path(settings.fvd), model.device),
+        seed=settings.seed,
+    )
+
+
+def _continued(
+    settings: EvaluateWorldModelSettings, model: AnyVideoModel, scripts: Sequence[Script], steps: int
+) -> list[NDArray[np.float32]]:
+    return continue_all(
+        scripts, steps, continuation=settings.continuation, embodiment=one_arm(model.embodiment), seed=settings.seed
+    )
+
+
+def circumstances(settings: EvaluateWorldModelSettings, model: AnyVideoModel, data: EpisodeDataset) -> dict[str, Any]:
+    """Speed and memory, how long horizons were reached, and what was not computed."""
+    record = record_at(
+        data[0], 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source="throughput"
+    )
+    reasons = {
+        "lpips": NO_LPIPS if settings.lpips is None else None,
+        "fvd": NO_FVD if settings.fvd is None else None,
+        "probe_error_cm": None if settings.probe.steps or settings.probe_from else NO_PROBE,
+        "outcome_alignment.with_grasp": {None: settings.grasp and NO_RULE, FIT: FITTED_HERE}.get(settings.grasp_rule),
+    }
+    return {
+        "imagined_frames_per_s": {
+            str(rows): imagined_frames_per_s(model, record, rows, chunks=settings.speed_chunks)
+            for rows in settings.speed_rows
+        },
+        "peak_rss_mb": peak_rss_mb(),
+        "peak_device_mb": peak_device_mb(model.device),
+        "dtype": str(model.compute_dtype).removeprefix("torch."),
+        "sampler": sampled(model.config.dynamics),
+        "continuation": {"kind": settings.continuation, "hold_steps": HOLD_STEPS},
+        "not_computed": {name: reason for name, reason in reasons.items() if reason is not None},
+    }

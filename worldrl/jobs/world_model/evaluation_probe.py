@@ -1,0 +1,93 @@
+"""The probe of ``worldrl evaluate-world-model``: trained on real frames of other episodes, or given by another run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import stream_seed
+from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.core.storage.run import RunDirectory
+from worldrl.evaluation.world_model.probe import PositionProbe, ProbeSettings, fit_probe, new_probe
+from worldrl.evaluation.world_model.probe_frames import ProbeFrames
+from worldrl.rollout.real.execution import Script, true_runs
+from worldrl.rollout.real.scenes import Views, scattered_views
+from worldrl.world_models.loading import AnyVideoModel
+
+
+def trained_probe(
+    run: RunDirectory,
+    config: ProbeSettings,
+    model: AnyVideoModel,
+    scripts: Sequence[Script],
+    actions: Sequence[NDArray[np.float32]],
+    log: MetricLog,
+    *,
+    seed: int,
+) -> PositionProbe | None:
+    """Train the probe, or find it trained; None where ``probe.steps=0``.
+
+    Args:
+        run: its first stage keeps the probe.
+        config: of the probe.
+        model: whose pictures it is to read; tells their size.
+        scripts: other episodes than those that are evaluated.
+        actions: their actions and what continues them, float32 ``[T, 7]`` each.
+        log: receives the training's curve.
+        seed: root of every draw.
+    """
+    if not config.steps:
+        return None
+    stage = run.stage("01-probe")
+    if not stage.finished:
+        frames = probe_frames(config, scripts, actions, image_size=model.config.codec.image_size, seed=seed)
+        learned = {script.spec.key for script in scripts}
+        probe = new_probe(config, frames, seed=seed, learned=learned).to(model.device)
+        report = fit_probe(probe, frames, seed=seed, folder=stage.folder / "checkpoints", log=log)
+        probe.save(stage.folder / "probe")
+        stage.finish({"episodes": len(scripts), "frames": len(frames.frame), **report.logs})
+    return PositionProbe.load(stage.folder / "probe", model.device)
+
+
+def probe_frames(
+    config: ProbeSettings,
+    scripts: Sequence[Script],
+    actions: Sequence[NDArray[np.float32]],
+    *,
+    image_size: int,
+    seed: int,
+) -> ProbeFrames:
+    """Execute episodes again, draw scenes in the same looks beside them, and keep frames with the positions in them."""
+    views: list[Views] = []
+    with Progress("probe: real frames", total=len(scripts), unit="episodes") as progress:
+        for true_run in true_runs(scripts, actions, image_size=image_size):
+            views.append(Views.of(true_run, config.every))
+            progress.advance()
+    tasks, looks = (sorted({getattr(script.spec, name) for script in scripts}) for name in ("task", "style"))
+    for number, look in enumerate(looks if config.scattered else ()):
+        own, count = stream_seed(seed, "scattered", number), -(-config.scattered // len(looks))
+        views += scattered_views(tasks, count, image_size=image_size, seed=own, style=look)
+    return ProbeFrames.of(views)
+
+
+def given_probe(folder: Path, chosen: Sequence[Script], device: torch.device) -> PositionProbe:
+    """Load a probe that another run trained.
+
+    Raises:
+        ArtefactError: no probe in the folder.
+        SettingError: it was trained on an episode that is evaluated, or not on a task that is.
+    """
+    probe = PositionProbe.load(folder, device)
+    if known := [script.spec for script in chosen if script.spec.key in probe.learned]:
+        raise SettingError(
+            f"probe_from: the probe in {folder} was trained on {len(known)} of the evaluated episodes, such as "
+            f"{known[0].describe()}; give probe_from=null, or episodes recorded with another seed"
+        )
+    for task in sorted({script.spec.task for script in chosen}):
+        probe.number(task)
+    return probe

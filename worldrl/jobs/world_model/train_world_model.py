@@ -1,0 +1,256 @@
+"""``worldrl train-world-model``: datasets to a video simulator with success head, calibrated and gated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from worldrl.core.device import resolve_device, resolve_dtype
+from worldrl.core.errors import SettingError
+from worldrl.core.storage.artefact import artefact_hash
+from worldrl.core.storage.jsonfile import difference
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.run import RunDirectory
+from worldrl.core.training.ranks import keep_silent, rank, rank_device, refuse_many
+from worldrl.core.types import Episode
+from worldrl.data.lerobot.dataset import EpisodeDataset, assumed
+from worldrl.evaluation.world_model.gates import Gate, GateThresholds, measure_gates, require
+from worldrl.recipes.gates_output import show_gates
+from worldrl.recipes.run import open_run
+from worldrl.recipes.sampler import Sampler
+from worldrl.recipes.stages import calibrate, learn_world_model, split_held_out, whole_wan
+from worldrl.recipes.training_data import offers, open_datasets, require_events, require_image_size
+from worldrl.recipes.visual_styles import refuse_test_styles
+from worldrl.recipes.world_model.lineage import lineage
+from worldrl.recipes.world_model.start import (
+    BUNDLED,
+    SCRATCH,
+    WORLD_MODEL,
+    check_start,
+    image_size_of,
+    is_wan,
+    require_trained_codec,
+    starting_world_model,
+    weights_folder,
+)
+from worldrl.settings import fraction, one_of, setting
+from worldrl.world_models.loading import BACKBONES, VIDEO, WAN, AnyVideoModel, open_world_model
+from worldrl.world_models.video.codec import IdentityCodec
+from worldrl.world_models.video.config import DynamicsKind, VideoWorldModelConfig
+from worldrl.world_models.video.model import VideoWorldModel
+from worldrl.world_models.video.training_config import WorldModelTraining
+from worldrl.world_models.wan.model import WanWorldModel
+from worldrl.recipes.world_model.wan_settings import WanSettings
+
+WAN_SIDES = 32
+"""Images whose sides are multiples of this fit every published Wan autoencoder."""
+DTYPES = {"float32": None, "float16": torch.float16, "bfloat16": torch.bfloat16}
+
+
+@dataclass
+class TrainWorldModelSettings:
+    """What is learned from what."""
+
+    run_dir: str = setting(
+        "runs/train-world-model", "where everything is written; the model goes to run_dir/world_model"
+    )
+    seed: int = setting(0, "root of every random stream")
+    device: str = setting("cpu", "cpu, cuda, cuda:N or auto")
+    data: list[str] = setting(["runs/collect/dataset"], "dataset folders; episodes of all are pooled")
+    backbone: str = setting(VIDEO, "world model: video (worldrl's own transformer) or wan (published Wan weights)")
+    start: str = setting(
+        BUNDLED,
+        "weights to start from: bundled (of video), scratch (of wan: the published ones in wan.folder), or a world-model "
+        "folder",
+    )
+    codec: str | None = setting(
+        None,
+        "with start=scratch: bundled or a world-model folder, whose trained frame codec is taken; null begins with none",
+    )
+    model: VideoWorldModelConfig = field(default_factory=VideoWorldModelConfig)
+    training: WorldModelTraining = field(default_factory=WorldModelTraining)
+    wan: WanSettings = field(default_factory=WanSettings)
+    sampler: Sampler = field(default_factory=Sampler)
+    held_out: float = setting(
+        0.1, "share of the episodes kept apart, half to calibrate the success head, half for the gates"
+    )
+    target_precision: float = setting(0.85, "precision at which the success threshold is calibrated")
+    gates: str = setting("stop", "what a failed gate does: stop or warn")
+    thresholds: GateThresholds = field(default_factory=GateThresholds)
+    store_dtype: str = setting("float32", "number type of the stored weights: float32, float16 or bfloat16")
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        fraction("held_out", self.held_out)
+        fraction("target_precision", self.target_precision)
+        one_of("gates", self.gates, ("stop", "warn"))
+        one_of("backbone", self.backbone, BACKBONES)
+        one_of("store_dtype", self.store_dtype, tuple(DTYPES))
+        if not self.data:
+            raise SettingError("data must name at least one dataset folder; record one with worldrl collect")
+        latents = self.backbone == VIDEO and self.model.dynamics.kind is DynamicsKind.flow_transformer
+        if self.codec is not None and not (self.start == SCRATCH and latents):
+            raise SettingError(
+                f"codec={self.codec}: is for a flow transformer of backbone=video with start=scratch; leave it out otherwise"
+            )
+        if self.backbone == VIDEO and self.start == SCRATCH and self.codec is None:
+            wanted = "training.codec_steps above 0 (2000 for 64 pixels), or codec=bundled or a world-model folder"
+            require_trained_codec(self.model, self.training, wanted)
+        if self.backbone != VIDEO and self.sampler != Sampler():
+            raise SettingError("sampler: is of backbone=video; give wan.model.dynamics.sampling_steps")
+
+
+def main(settings: TrainWorldModelSettings) -> dict[str, Any]:
+    """Learn, calibrate, measure the gates, save.
+
+    Args:
+        settings: what to learn.
+
+    Returns:
+        The metrics: last training numbers, every gate, rates with intervals.
+
+    Raises:
+        GateError: a gate failed and ``gates=stop``; the model is saved all the same.
+    """
+    if settings.backbone != WAN:
+        refuse_many(f"backbone={settings.backbone}")
+    device = rank_device(resolve_device(settings.device))
+    datasets = open_datasets(settings.data)
+    refuse_test_styles(dict(zip(settings.data, datasets, strict=True)))
+    if rank() > 0:
+        return _help(settings, datasets, device)
+    if settings.backbone == VIDEO:
+        check_start(settings.start, settings.model, settings.training)
+    check_size(settings, datasets[0])
+    with open_run("train-world-model", settings) as run, MetricLog(run.path) as log:
+        model, training, calibration, held_out = _begin(settings, datasets, device)
+        part = settings.wan.training if settings.backbone == WAN else settings.training
+        numbers = learn_world_model(run.path, model, training, part, seed=settings.seed, log=log)
+        if isinstance(model, WanWorldModel):
+            model = whole_wan(model, run.path)
+        if (stored := DTYPES[settings.store_dtype]) is not None:
+            _round(model, stored)  # gate what is stored
+        gates, metrics = _measure(model, calibration, held_out, settings, device)
+        weights = [settings.start] + ([] if settings.codec is None else [settings.codec])
+        parents, learned = lineage(dict(zip(settings.data, datasets, strict=True)), weights)
+        model.save(run.path / WORLD_MODEL, store_dtype=stored, parents=parents, learned=learned)
+        told = assumed(record for dataset in datasets for record in dataset.records)
+        facts = {"training": numbers, "episodes": len(training), "assumed": list(told)}
+        return _finish(run, settings, gates, {**facts, **metrics}, device)
+
+
+def _begin(
+    settings: TrainWorldModelSettings, datasets: list[EpisodeDataset], device: torch.device
+) -> tuple[AnyVideoModel, Sequence[Episode], list[Episode], list[Episode]]:
+    """Return the model to train, and the episodes for training, calibration and gates."""
+    config = settings.wan if settings.backbone == WAN else settings.model
+    model = starting_world_model(settings.start, config, datasets[0].embodiment, seed=settings.seed, device=device)
+    if isinstance(model, VideoWorldModel):
+        settings.sampler.apply(model.config.dynamics)
+        if settings.codec is not None:
+            take_codec(model, settings.codec)
+    if settings.backbone == WAN:
+        # Its frames are large and its processes many: each decodes its own share, where clips are drawn.
+        episodes = datasets[0].concatenate(*datasets[1:])
+    else:
+        episodes = [episode for dataset in datasets for episode in dataset.load()]
+    training, calibration, gates = split_held_out(episodes, settings.held_out, seed=settings.seed)
+    name, part = (
+        ("wan.training", settings.wan.training) if settings.backbone == WAN else ("training", settings.training)
+    )
+    shares = {f"{name}.event_share": part.event_share} if part.steps else {}
+    require_events(training, shares, f"the {len(training)} training episodes")
+    return model, training, calibration, gates
+
+
+def check_size(settings: TrainWorldModelSettings, dataset: EpisodeDataset) -> None:
+    """Refuse images of another size than the world model's, before any is decoded.
+
+    Raises:
+        SettingError: naming both sizes and what to do.
+    """
+    codec, wan, fresh = settings.model.codec, settings.backbone == WAN, settings.start == SCRATCH
+    if not fresh and is_wan(settings.start) != wan:
+        return  # other weights than the backbone's are refused where they are opened
+    field = "wan.model.codec.image_size" if wan else "model.codec.image_size"
+    given = ["" if fresh else "start=scratch ", "" if fresh or wan else "training.codec_steps=2000 ", field, "={side}"]
+    larger = offers(
+        "".join(given),
+        lambda side: side % WAN_SIDES == 0 if wan else replace(settings.model, codec=replace(codec, image_size=side)),
+    )
+    if fresh:
+        require_image_size(dataset, settings.wan.model.codec.image_size if wan else codec.image_size, field, larger)
+    else:
+        require_image_size(dataset, image_size_of(settings.start), f"the size of start={settings.start}", larger)
+
+
+def take_codec(model: VideoWorldModel, source: str) -> None:
+    """Give a world model the trained frame codec of another one.
+
+    Args:
+        model: receives it.
+        source: ``bundled``, or a world-model folder.
+
+    Raises:
+        ArtefactError: no world model in that folder.
+        SettingError: its codec is of other sizes.
+    """
+    folder = weights_folder(source)
+    other = open_world_model(folder, model.device)
+    if not isinstance(other, VideoWorldModel) or isinstance(other.codec, IdentityCodec):
+        raise SettingError(f"codec: the world model in {folder} has no trained frame codec")
+    sizes = ("image_size", "patch", "channels", "width", "depth", "heads")
+    own, its = ({name: getattr(m.config.codec, name) for name in sizes} for m in (model, other))
+    if own != its:
+        raise SettingError(f"codec: the one in {folder} differs from model.codec: {difference(its, own)}")
+    model.codec.load_state_dict(other.codec.state_dict())
+
+
+def _help(settings: TrainWorldModelSettings, datasets: list[EpisodeDataset], device: torch.device) -> dict[str, Any]:
+    """Train along in another process than the first, which alone writes, measures and saves."""
+    keep_silent()
+    model, training, _, _ = _begin(settings, datasets, device)
+    learn_world_model(Path(settings.run_dir), model, training, settings.wan.training, seed=settings.seed, log=None)
+    return {}
+
+
+def _round(model: AnyVideoModel, dtype: torch.dtype) -> None:
+    if isinstance(model, WanWorldModel):
+        model.round_trained(dtype)
+    else:
+        model.to(dtype).float()
+
+
+def _measure(
+    model: AnyVideoModel,
+    calibration: list[Episode],
+    held_out: list[Episode],
+    settings: TrainWorldModelSettings,
+    device: torch.device,
+) -> tuple[list[Gate], dict[str, Any]]:
+    if not held_out:
+        return [], {}
+    part = settings.wan.training if settings.backbone == WAN else settings.training
+    model.compute_dtype = resolve_dtype(part.dtype, device)
+    rule = calibrate(model, calibration, target_precision=settings.target_precision, seed=settings.seed)
+    gates, metrics = measure_gates(model, held_out, rule, settings.thresholds, seed=settings.seed)
+    return gates, {"held_out_episodes": len(held_out), "threshold": rule.threshold, **metrics}
+
+
+def _finish(
+    run: RunDirectory,
+    settings: TrainWorldModelSettings,
+    gates: list[Gate],
+    metrics: dict[str, Any],
+    device: torch.device,
+) -> dict[str, Any]:
+    metrics |= {"gates": [asdict(gate) for gate in gates], "hash": artefact_hash(run.path / WORLD_MODEL)}
+    run.write_result(metrics, seed=settings.seed, device=str(device))
+    show_gates(gates, f"world model in {run.path / WORLD_MODEL}")
+    if settings.gates == "stop":
+        require(gates)
+    return metrics

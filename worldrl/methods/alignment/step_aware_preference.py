@@ -1,0 +1,242 @@
+"""Step-aware preference optimisation (SPO, Liang et al. 2024, 2406.04314) for the denoising steps of videos.
+
+At every noisy step each row draws ``k`` candidates from the same sample. Each is judged by itself, and where the best is
+clearly ahead of the worst the pair is learned; the row goes on from a random candidate, so that preferences do not pile up::
+
+    ρ = exp(log p_θ(x' | x) - log p_ref(x' | x)),  clipped to [1 - ε, 1 + ε]
+    L = -log sigmoid(β (log ρ_best - log ρ_worst))
+
+SPO trains a model that prefers between noisy samples. Here a candidate is judged by the clean chunk that the network sees in
+it, after the finished chunks of its video: one more evaluation per candidate, and the reward that everything else uses.
+
+Shapes legend: ``R`` rows, ``k`` candidates of each, ``M`` pairs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import Logs, RewardMix
+from worldrl.core.rng import stream
+from worldrl.diffusion.flow import expand_sigma
+from worldrl.diffusion.sde import Denoising, RatioRule, gaussian_log_prob, make_schedule
+from worldrl.methods.alignment.ratio import minibatches
+from worldrl.methods.alignment.task import AlignmentTask, judge, reward_logs
+from worldrl.methods.alignment.videos import Key, Surroundings, group_keys, key_noise
+from worldrl.world_models.video.flow_transformer import FlowTransformer
+
+
+def _ratio() -> RatioRule:
+    return RatioRule(clip=0.1)
+
+
+@dataclass
+class StepAwarePreferenceConfig:
+    """Settings of step-aware preference optimisation.
+
+    Attributes:
+        denoising: steps and noise.
+        ratio: reduction of the log-probability and the range that goes with it.
+        candidates: ``k`` per row and noisy step.
+        gap: smallest difference between the best and the worst candidate's share in a softmax over the ``k`` rewards.
+        beta: β.
+        first_step: noisy steps before this one (within a chunk) draw no candidates.
+    """
+
+    denoising: Denoising = field(default_factory=Denoising)
+    ratio: RatioRule = field(default_factory=_ratio)
+    candidates: int = 4
+    gap: float = 0.3
+    beta: float = 10.0
+    first_step: int = 0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.candidates < 2:
+            raise SettingError(f"step_aware_preference.candidates must be at least 2, got {self.candidates}")
+        if not 0 <= self.gap < 1:
+            raise SettingError(f"step_aware_preference.gap must be in [0, 1), got {self.gap}")
+
+
+def candidate_values(mix: RewardMix, terms: Tensor, group: Tensor, count: int) -> Tensor:
+    """Mix the terms ``[R k, K]`` of ``count`` candidates of each row to values ``[R, k]``.
+
+    They are mixed among all candidates of a prompt, ``group`` ``[R]``. Mixed row by row they would be scaled to the row's own
+    deviation, and every row would have a clear best and worst one, however alike its candidates are.
+    """
+    return mix(terms, group.repeat_interleave(count)).view(-1, count)
+
+
+def preferred(value: Tensor, gap: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Choose the best and worst candidates of values ``[R, k]``, and the rows whose softmax gap is above ``gap``."""
+    share = value.softmax(dim=1)
+    best, worst = share.max(dim=1), share.min(dim=1)
+    return best.indices, worst.indices, best.values - worst.values > gap
+
+
+def preference_loss(best: Tensor, worst: Tensor, *, beta: float, clip: float) -> Tensor:
+    """SPO's loss of log-ratios ``[M]`` of the best and worst candidates, each clipped to log(1 ± ``clip``)."""
+    low, high = torch.tensor([1 - clip, 1 + clip]).log().tolist()
+    return -F.logsigmoid(beta * (best.clamp(low, high) - worst.clamp(low, high))).mean()
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Preferred pairs of next samples.
+
+    Attributes:
+        step: int64 ``[M]``.
+        x: before ``[M, F, c, h, w]``.
+        best: the next sample that is preferred.
+        worst: the one that is not.
+        around: what the network saw.
+    """
+
+    step: Tensor
+    x: Tensor
+    best: Tensor
+    worst: Tensor
+    around: Surroundings
+
+    def select(self, index: Tensor) -> Pairs:
+        """Take the pairs of ``index``."""
+        index = index.to(self.x.device)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return Pairs(**{k: v.select(index) if k == "around" else v[index] for k, v in values.items()})
+
+
+def join_pairs(parts: list[Pairs]) -> Pairs:
+    """Put pairs one after the other."""
+    around = {f.name: torch.cat([getattr(p.around, f.name) for p in parts]) for f in fields(Surroundings)}
+    rest = {name: torch.cat([getattr(p, name) for p in parts]) for name in ("step", "x", "best", "worst")}
+    return Pairs(**rest, around=Surroundings(**around))
+
+
+@dataclass
+class _Drawing:
+    """Videos in the making: their keys, prompts and starts, the finished chunks ``[R, T, c, h, w]``, and what was found on the way."""
+
+    keys: list[Key]
+    group: Tensor
+    start: Tensor
+    iteration: int
+    video: Tensor
+    pairs: list[Pairs] = field(default_factory=list[Pairs])
+    evaluations: int = 0
+
+
+class StepAwarePreference:
+    """Step-aware preference optimisation on an alignment task.
+
+    Args:
+        task: model, starts, reward.
+        config: settings.
+    """
+
+    def __init__(self, task: AlignmentTask, config: StepAwarePreferenceConfig) -> None:
+        self.task, self.config = task, config
+        self.schedule = make_schedule(config.denoising, task.model.config.dynamics.shift)
+        self.reference = copy.deepcopy(task.dynamics).requires_grad_(False)
+        self.modules: dict[str, nn.Module] = {}
+
+    def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:
+        """Draw and judge candidates along the way, and yield one loss per gradient step."""
+        parts = self._experience(iteration, logs)
+        logs["align/pairs"] = torch.tensor(float(sum(len(part.step) for part in parts)))
+        if not parts:
+            return
+        pairs = join_pairs(parts)
+        logs["cost/trained_steps"] = 2 * logs["align/pairs"]
+        for index in minibatches(self.task, len(pairs.step), iteration):
+            loss = self._loss(pairs.select(index))
+            logs["align/loss"] = loss.detach()
+            yield loss
+
+    def _loss(self, pairs: Pairs) -> Tensor:
+        now, before = (self._log_probs(net, pairs) for net in (self.task.dynamics, self.reference))
+        best, worst = (a - b.detach() for a, b in zip(now, before, strict=True))
+        return preference_loss(best, worst, beta=self.config.beta, clip=self.config.ratio.range)
+
+    def _log_probs(self, dynamics: FlowTransformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
+        clean = pairs.around.predict(dynamics, pairs.x, self.schedule.level(pairs.step))
+        mean, std = self.schedule.transition(pairs.x, clean, pairs.step)
+        reduce = self.config.ratio.reduce
+        return gaussian_log_prob(pairs.best, mean, std, reduce), gaussian_log_prob(pairs.worst, mean, std, reduce)
+
+    @torch.no_grad()
+    def _experience(self, iteration: int, logs: Logs) -> list[Pairs]:
+        """Denoise a group of videos, with candidates at every noisy step; return the pairs that were clear."""
+        task, model = self.task, self.task.model
+        keys, group = group_keys(iteration, task.config.prompts, task.config.group_size)
+        start = task.draw_starts(iteration)[group]
+        state = model.start([task.starts.records[i] for i in start.tolist()])
+        action = None if task.starts.action is None else task.starts.action[start].to(model.device)
+        drawing = _Drawing(keys, group, start, iteration, state.memory[:, :0])
+        for chunk in range(task.config.chunks):
+            span = slice(chunk * model.chunk_length, (chunk + 1) * model.chunk_length)
+            condition, commands = model.told(state, None if action is None else action[:, span])
+            finished = self._chunk(drawing, chunk, Surroundings(state.reference, state.memory, condition))
+            state = model.remember(state, finished, commands)
+            drawing.video = torch.cat([drawing.video, finished], dim=1)
+        logs.update(reward_logs(task, judge(task, drawing.video, start), group))
+        logs["cost/evaluations"] = torch.tensor(float(drawing.evaluations))
+        return drawing.pairs
+
+    def _chunk(self, drawing: _Drawing, chunk: int, around: Surroundings) -> Tensor:
+        """Denoise one chunk of every row ``[R, F, c, h, w]``, adding to the drawing's pairs and evaluations."""
+        model, schedule = self.task.model, self.schedule
+        x = key_noise(self.task.seed, drawing.keys, ("chunk", chunk), model.noise_shape, model.device)
+        for step in range(schedule.steps):
+            rows = torch.full((len(x),), step, device=x.device)
+            mean, std = schedule.transition(x, around.predict(self.task.dynamics, x, schedule.level(rows)), rows)
+            drawing.evaluations += len(rows)
+            if step not in schedule.noisy:
+                x = mean
+                continue
+            count = self.config.candidates if step >= self.config.first_step else 1
+            drawn = self._candidates(mean, std, drawing.keys, (chunk, step), count)
+            if count > 1:
+                drawing.evaluations += len(rows) * count
+                drawing.pairs += self._pairs(drawing, around, x, drawn, rows)
+            x = self._go_on(drawn, drawing.iteration, chunk, step)
+        return x
+
+    def _pairs(self, drawing: _Drawing, around: Surroundings, x: Tensor, drawn: Tensor, step: Tensor) -> list[Pairs]:
+        """Make the clear pairs of candidates ``[R, k, F, c, h, w]`` drawn from ``x``; an empty list where there is none."""
+        best, worst, clear = preferred(self._judge(around, drawn, drawing, int(step[0])), self.config.gap)
+        if not bool(clear.any()):
+            return []
+        each, device = torch.arange(len(x), device=x.device), x.device
+        pairs = Pairs(step, x, drawn[each, best.to(device)], drawn[each, worst.to(device)], around)
+        return [pairs.select(clear.nonzero()[:, 0])]
+
+    def _candidates(self, mean: Tensor, std: Tensor, keys: list[Key], where: tuple[int, int], count: int) -> Tensor:
+        """Draw ``[R, k, F, c, h, w]``."""
+        noise = [
+            key_noise(self.task.seed, keys, ("step", *where, n), mean.shape[1:], mean.device) for n in range(count)
+        ]
+        spread = expand_sigma(std, mean)
+        return torch.stack([mean + spread * each for each in noise], dim=1)
+
+    def _judge(self, around: Surroundings, drawn: Tensor, drawing: _Drawing, step: int) -> Tensor:
+        """Value candidates ``[R, k]`` by the clean chunk that the network sees in each, after its video so far."""
+        rows, count = drawn.shape[:2]
+        mine = torch.arange(rows, device=drawn.device).repeat_interleave(count)
+        level = self.schedule.level(torch.full((rows * count,), step + 1, device=drawn.device))
+        clean = around.select(mine).predict(self.task.dynamics, drawn.flatten(0, 1), level)
+        whole = torch.cat([drawing.video[mine], clean], dim=1)
+        terms = judge(self.task, whole, drawing.start[mine.cpu()])
+        return candidate_values(self.task.mix, terms, drawing.group, count)
+
+    def _go_on(self, drawn: Tensor, iteration: int, chunk: int, step: int) -> Tensor:
+        """Choose a random candidate of each row: ``[R, F, c, h, w]``."""
+        generator = stream(self.task.seed, "candidates", iteration, chunk, step)
+        which = torch.randint(drawn.shape[1], (len(drawn),), generator=generator).to(drawn.device)
+        return drawn[torch.arange(len(drawn), device=drawn.device), which]

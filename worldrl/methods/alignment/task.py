@@ -1,0 +1,197 @@
+"""What every alignment method is given: a video model to train, where its videos begin, and what they are worth.
+
+Shapes legend: ``E`` starts, ``N`` prompts of an iteration, ``G`` videos per prompt, ``B = N G``, ``K`` reward terms,
+``T`` imagined frames of a video, ``U`` chunks, ``L`` control steps per chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from worldrl.core.embodiment import integrate_commands
+from worldrl.core.errors import NonFiniteError, SettingError, require_at_least_one
+from worldrl.core.interfaces import Logs, RewardMix, VideoReward
+from worldrl.core.rng import stream
+from worldrl.core.types import ImaginedVideos, ResetRecord, first_frames
+from worldrl.methods.rl.advantages import group_advantage, group_mean
+from worldrl.rewards.mixing import group_deviation
+from worldrl.world_models.video.flow_transformer import FlowTransformer
+from worldrl.world_models.video.model import VideoWorldModel
+
+BATCH_EPS = 1e-4
+"""Added to the deviation of a whole batch, as Flow-GRPO and GDPO do."""
+
+
+@dataclass
+class AlignmentConfig:
+    """Settings that all methods share.
+
+    Attributes:
+        iterations: batches of videos.
+        prompts: starts ``N`` per iteration.
+        group_size: videos ``G`` per start; BranchGRPO has as many as its tree has leaves.
+        chunks: length of a video ``U``.
+        learning_rate: AdamW.
+        weight_decay: AdamW.
+        clip_norm: largest gradient norm.
+        epochs: passes over each batch.
+        minibatch: denoising steps (or finished chunks) per gradient step at most; those of an iteration have about as many.
+        advantage_clip: advantages are clipped to ± this.
+        checkpoint_every: iterations between checkpoints.
+    """
+
+    iterations: int = 60
+    prompts: int = 8
+    group_size: int = 8
+    chunks: int = 4
+    learning_rate: float = 3e-5
+    weight_decay: float = 0.0
+    clip_norm: float = 1.0
+    epochs: int = 1
+    minibatch: int = 64
+    advantage_clip: float = 5.0
+    checkpoint_every: int = 5
+
+    def __post_init__(self) -> None:
+        """Reject settings under which nothing could be learned."""
+        require_at_least_one(
+            self, ("iterations", "prompts", "chunks", "epochs", "minibatch", "checkpoint_every"), of="alignment"
+        )
+        if self.group_size < 2:
+            raise SettingError(f"alignment.group_size must be at least 2, got {self.group_size}")
+        if self.advantage_clip <= 0:
+            raise SettingError(f"alignment.advantage_clip must be positive, got {self.advantage_clip}")
+
+
+@dataclass(frozen=True)
+class Starts:
+    """Where videos begin.
+
+    Attributes:
+        records: ``E`` start states.
+        action: float32 ``[E, U L, A]``, what the model is told to do; None lets it plan from the instruction.
+    """
+
+    records: Sequence[ResetRecord]
+    action: Tensor | None = None
+
+    def __len__(self) -> int:
+        """Return ``E``."""
+        return len(self.records)
+
+
+@dataclass(frozen=True)
+class AlignmentTask:
+    """A video model, its starts, and the reward it is aligned with.
+
+    Attributes:
+        model: its dynamics are trained in place.
+        starts: where videos begin.
+        reward: frozen.
+        mix: makes one number of the reward's terms.
+        batch_scale: that number is scaled already (GDPO): advantages are divided by the deviation over the whole batch, so that
+            a group whose terms cancel stays small, and not by each group's own.
+        frame_s: seconds between imagined frames.
+        config: shared settings.
+        seed: root of every draw.
+    """
+
+    model: VideoWorldModel
+    starts: Starts
+    reward: VideoReward
+    mix: RewardMix
+    frame_s: float
+    config: AlignmentConfig
+    seed: int
+    batch_scale: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse models whose denoising is not a plain rectified flow, and tasks without a start."""
+        if not isinstance(self.model.dynamics, FlowTransformer) or self.model.config.dynamics.refinement_steps:
+            raise SettingError("alignment needs a flow transformer without refinement (dynamics.refinement_steps=0)")
+        if not len(self.starts):
+            raise SettingError("alignment needs at least one start, got none")
+
+    @property
+    def dynamics(self) -> FlowTransformer:
+        """The network that is trained."""
+        assert isinstance(self.model.dynamics, FlowTransformer)
+        return self.model.dynamics
+
+    def draw_starts(self, iteration: int) -> Tensor:
+        """Draw the iteration's starts, int64 ``[N]``: all different as long as there are enough."""
+        generator = stream(self.seed, "starts", iteration)
+        count, wanted = len(self.starts), self.config.prompts
+        rounds = [torch.randperm(count, generator=generator) for _ in range(-(-wanted // count))]
+        return torch.cat(rounds)[:wanted]
+
+
+def imagined_videos(task: AlignmentTask, latent: Tensor, start: Tensor) -> ImaginedVideos:
+    """Show latents ``[B, T, c, h, w]`` that began at ``start`` ``[B]`` as their rewards see them."""
+    records = [task.starts.records[i] for i in start.tolist()]
+    now = torch.stack([torch.from_numpy(record.memory[-1]) for record in records])[:, None]
+    frames = torch.cat([now, task.model.decode(latent, first_frames(records)).cpu()], dim=1)
+    sentences = [record.instruction for record in records]
+    action = acted(task, start, latent.shape[1])
+    told = None if action is None else commanded(task, start, action)
+    return ImaginedVideos(frames, latent.cpu(), task.frame_s, sentences, told, action)
+
+
+def acted(task: AlignmentTask, start: Tensor, frames: int) -> Tensor | None:
+    """Return the actions that lead to ``frames`` frames ``[B, frames s, A]``; None of planned videos."""
+    return None if task.starts.action is None else task.starts.action[start][:, : frames * task.model.frame_stride]
+
+
+def commanded(task: AlignmentTask, start: Tensor, action: Tensor) -> Tensor:
+    """Return what the robot is told at the first frame and at those that ``action`` ``[B, T s, A]`` leads to, ``[B, 1 + T, A]``."""
+    stride = task.model.frame_stride
+    first = torch.stack([torch.from_numpy(task.starts.records[i].command) for i in start.tolist()])
+    after = integrate_commands(task.model.embodiment, first, action)
+    return torch.cat([first[:, None], after[:, stride - 1 :: stride]], dim=1)
+
+
+def judge(task: AlignmentTask, latent: Tensor, start: Tensor) -> Tensor:
+    """Score videos ``[B, T, c, h, w]``: terms ``[B, K]``.
+
+    Raises:
+        SettingError: the reward answers in another shape than it names.
+        NonFiniteError: a term is not finite.
+    """
+    terms = task.reward.score(imagined_videos(task, latent, start)).float().cpu()
+    names = task.reward.names
+    if terms.shape != (len(latent), len(names)):
+        raise SettingError(f"reward: {len(latent)} videos and terms {names} need that shape, got {tuple(terms.shape)}")
+    if not bool(terms.isfinite().all()):
+        bad = names[int((~terms.isfinite()).any(dim=0).nonzero()[0])]
+        raise NonFiniteError(f"reward term {bad!r} is not finite; the model was not updated")
+    return terms
+
+
+def advantages(task: AlignmentTask, terms: Tensor, group: Tensor) -> Tensor:
+    """Clipped group advantages ``[B]`` of mixed terms ``[B, K]``."""
+    return clipped_advantage(task, task.mix(terms, group), group)
+
+
+def clipped_advantage(task: AlignmentTask, value: Tensor, group: Tensor, *, batch_scale: bool = False) -> Tensor:
+    """Centre values ``[B]`` in their groups and scale them by each group's deviation, or by the whole batch's; then clip.
+
+    The batch's serves where the task's mixture asks for it, and where a method does (``batch_scale``).
+    """
+    limit = task.config.advantage_clip
+    if not (batch_scale or task.batch_scale):
+        return group_advantage(value, group).clamp(-limit, limit)
+    centred = group_advantage(value, group, scale=False)
+    return (centred / (value.std(correction=0) + BATCH_EPS)).clamp(-limit, limit)
+
+
+def reward_logs(task: AlignmentTask, terms: Tensor, group: Tensor) -> Logs:
+    """Every term's mean over the videos and its deviation within groups, and the share of groups worth the same throughout."""
+    value = task.mix(terms, group)
+    apart = group_mean((value - group_mean(value, group)[group]).abs(), group)
+    named = {"reward": terms.mean(dim=0), "spread": group_deviation(terms, group).mean(dim=0)}
+    of_terms = {f"{kind}/{name}": v[k] for kind, v in named.items() for k, name in enumerate(task.reward.names)}
+    return {**of_terms, "align/groups_without_signal": (apart < 1e-9).float().mean()}

@@ -1,0 +1,289 @@
+"""Behaviour cloning: successful demonstrations to a :class:`TokenPolicy` by token cross-entropy.
+
+Everything random at step ``k`` comes from the stream ``(seed, "behaviour-cloning", k)``, so a stopped and resumed
+training equals an uninterrupted one.
+
+Shapes legend: ``M`` samples, ``B`` rows, ``L`` chunk, ``A`` action, ``Y X`` pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from worldrl.core.actions import ActionSpec
+from worldrl.core.device import resolve_dtype
+from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.interfaces import Logs
+from worldrl.core.rng import stream
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.training.fit import fit_module
+from worldrl.core.types import Episode, PolicyObs
+from worldrl.methods.imitation.demonstrations import Demonstrations, ImitationReport
+from worldrl.nn.vision import colour_jitter, random_shift
+from worldrl.policies.samples import Samples
+from worldrl.policies.token.policy import TokenPolicy
+from worldrl.policies.token.tokens import encode, soft_target, still_dimensions
+
+
+@dataclass
+class BehaviourCloning:
+    """Settings of :func:`train_policy`.
+
+    Attributes:
+        steps: optimiser steps.
+        batch_size: samples per step.
+        learning_rate: peak of the warm-up cosine schedule.
+        warmup_steps: steps of linear warm-up.
+        weight_decay: of AdamW.
+        clip_norm: largest gradient norm.
+        label_width: standard deviation, in bins, of the soft labels; 0 is one-hot.
+        dimension_weights: weight of each action dimension in the loss; empty weighs all alike.
+        command_dropout: probability that a sample's commanded pose is hidden.
+        shift_pixels: largest random shift of the image.
+        jitter: strength of the brightness and colour jitter.
+        ema_decay: decay of the averaged weights that are returned; 0 returns the last weights.
+        held_out_fraction: share of the episodes kept for the held-out loss.
+        dtype: number type of the image encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``:
+            bfloat16 where the device has units for it. The policy acts in float32.
+        checkpoint_every: steps between checkpoints.
+    """
+
+    steps: int = 1500
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    warmup_steps: int = 50
+    weight_decay: float = 1e-3
+    clip_norm: float = 1.0
+    label_width: float = 1.0
+    dimension_weights: tuple[float, ...] = ()
+    command_dropout: float = 0.1
+    shift_pixels: int = 3
+    jitter: float = 0.1
+    ema_decay: float = 0.0
+    held_out_fraction: float = 0.1
+    dtype: str = "auto"
+    checkpoint_every: int = 250
+
+    def __post_init__(self) -> None:
+        """Check the ranges; lists from configuration files become tuples."""
+        self.dimension_weights = tuple(self.dimension_weights)
+        require_at_least_one(self, ("steps", "batch_size", "checkpoint_every"))
+        for name in ("command_dropout", "ema_decay", "held_out_fraction", "jitter"):
+            if not 0 <= getattr(self, name) < 1:
+                raise SettingError(f"{name}: must be in [0, 1), got {getattr(self, name)}")
+        for name in ("label_width", "shift_pixels", "warmup_steps", "weight_decay"):
+            if getattr(self, name) < 0:
+                raise SettingError(f"{name}: must not be negative, got {getattr(self, name)}")
+        if self.warmup_steps >= self.steps:
+            raise SettingError(f"warmup_steps: must be below steps={self.steps}, got {self.warmup_steps}")
+        weights = self.dimension_weights
+        if weights and (min(weights) < 0 or sum(weights) == 0):
+            raise SettingError(f"dimension_weights: numbers >= 0, not all 0, got {weights}")
+
+    def weights(self, actions: ActionSpec) -> Tensor:
+        """Return the weight of each dimension of a robot's actions, ``[A]``.
+
+        Raises:
+            SettingError: there are others than the robot has dimensions.
+        """
+        given = self.dimension_weights or (1.0,) * actions.size
+        if len(given) != actions.size:
+            raise SettingError(f"dimension_weights: one for each of {', '.join(actions.names)}, got {given}")
+        return torch.tensor(given)
+
+
+def token_loss(policy: TokenPolicy, logp: Tensor, chunk: Tensor, *, label_width: float, weights: Tensor) -> Tensor:
+    """Weighted cross-entropy of the (soft) labels, in nats per token.
+
+    Args:
+        policy: for its tokens' scale.
+        logp: ``[B, L, A, bins]`` log-probabilities.
+        chunk: float ``[B, L, A]``, the demonstrated actions.
+        label_width: see :class:`BehaviourCloning`.
+        weights: ``[A]``; dimensions that never move do not count.
+
+    Returns:
+        A scalar.
+    """
+    low, high = policy.action_low, policy.action_high
+    target = soft_target(chunk, low, high, bins=policy.config.bins, width=label_width)
+    entropy = -(target * logp).sum(dim=-1).mean(dim=(0, 1))  # [A]
+    moving = weights.to(entropy) * ~still_dimensions(low, high)
+    return (entropy * moving).sum() / moving.sum().clamp_min(1e-9)
+
+
+def train_policy(
+    policy: TokenPolicy,
+    episodes: Sequence[Episode],
+    *,
+    config: BehaviourCloning,
+    seed: int,
+    folder: Path,
+    log: MetricLog | None,
+    device: torch.device | str,
+    paraphrases: Mapping[str, Sequence[str]] | None = None,
+) -> ImitationReport:
+    """Train a policy in place; resumes from ``folder`` if a checkpoint lies there.
+
+    Args:
+        policy: built with the statistics of these episodes.
+        episodes: demonstrations; failed ones are left out and counted.
+        config: the settings.
+        seed: root of every stream.
+        folder: for the resumable checkpoint.
+        log: receives every step's scalars; None logs nothing.
+        device: where to train; the policy stays there.
+        paraphrases: task to training sentences, one drawn per sample; tasks without keep the recorded sentence.
+
+    Returns:
+        The report, with :func:`measure`'s numbers of up to 1,024 training samples and of the held-out ones.
+
+    Raises:
+        SettingError: no successful episode, or an empty list of paraphrases.
+    """
+    shown = Demonstrations.split(episodes, config.held_out_fraction, policy.chunk_length, seed=seed)
+    source = Source(shown.samples, config.batch_size)
+    clone(policy.to(device), [source], config=config, seed=seed, folder=folder, log=log, paraphrases=paraphrases)
+    return shown.report(
+        train=measure(policy, shown.samples, config, limit=1024),
+        held_out={} if shown.held_out is None else measure(policy, shown.held_out, config),
+    )
+
+
+@dataclass(frozen=True)
+class Source:
+    """Samples, and how many of each batch's rows come from them.
+
+    Attributes:
+        samples: ``M`` of them.
+        rows: drawn for each batch.
+        weight: float ``[M]``, how often each is drawn against the others; None draws all alike.
+    """
+
+    samples: Samples
+    rows: int
+    weight: Tensor | None = None
+
+    def draw(self, generator: torch.Generator) -> Samples:
+        """Draw a batch's rows, with replacement."""
+        if self.weight is None:
+            return self.samples.select(torch.randint(len(self.samples), (self.rows,), generator=generator))
+        return self.samples.select(torch.multinomial(self.weight, self.rows, replacement=True, generator=generator))
+
+
+def clone(
+    policy: TokenPolicy,
+    sources: Sequence[Source],
+    *,
+    config: BehaviourCloning,
+    seed: int,
+    folder: Path,
+    log: MetricLog | None,
+    paraphrases: Mapping[str, Sequence[str]] | None = None,
+    series: str = "behaviour-cloning",
+) -> None:
+    """Train a policy in place on samples, where it is, as in :func:`train_policy`; it ends in evaluation mode."""
+    batches, weights = _Batches(sources, config, seed, _check_paraphrases(paraphrases)), config.weights(policy.actions)
+
+    def loss(step: int) -> tuple[Tensor, Logs]:
+        obs, chunk, seen = batches(step)
+        logp = policy.log_softmax(obs, command_seen=seen)
+        value = token_loss(policy, logp, chunk.to(logp.device), label_width=config.label_width, weights=weights)
+        return value, {"policy/loss": value.detach()}
+
+    policy.image_encoder.compute_dtype = resolve_dtype(config.dtype, policy.device)
+    fit_module(
+        series,
+        policy,
+        loss,
+        part="policy",
+        optimizer=policy.make_optimizer(config.learning_rate, config.weight_decay),
+        steps=config.steps,
+        warmup=config.warmup_steps,
+        clip_norm=config.clip_norm,
+        ema_decay=config.ema_decay,
+        every_checkpoint=config.checkpoint_every,
+        every_log=1,
+        folder=folder,
+        log=log,
+    )
+    policy.image_encoder.compute_dtype = torch.float32
+
+
+@torch.no_grad()
+def measure(
+    policy: TokenPolicy, samples: Samples, config: BehaviourCloning, *, limit: int | None = None
+) -> dict[str, float]:
+    """Measure loss, token accuracy and greedy action error without augmentation.
+
+    Args:
+        policy: the policy.
+        samples: what to measure on.
+        config: for the loss.
+        limit: use at most this many samples, evenly spaced.
+
+    Returns:
+        ``loss`` (nats per token), ``token_accuracy`` (moving dimensions) and ``action_error`` (mean absolute).
+    """
+    stride = 1 if limit is None else max(1, math.ceil(len(samples) / limit))
+    parts: list[Tensor] = []
+    for index in torch.arange(0, len(samples), stride).split(256):
+        parts.append(_measure_rows(policy, samples, index, config) * len(index))
+    total = torch.stack(parts).sum(dim=0) / math.ceil(len(samples) / stride)
+    return dict(zip(("loss", "token_accuracy", "action_error"), total.tolist(), strict=True))
+
+
+def _measure_rows(policy: TokenPolicy, samples: Samples, index: Tensor, config: BehaviourCloning) -> Tensor:
+    sentences = [samples.instruction[i] for i in index.tolist()]
+    logp = policy.log_softmax(PolicyObs(samples.image[index], samples.command[index], sentences))
+    chunk = samples.chunk[index].to(logp.device)
+    token = logp.argmax(dim=-1)
+    weights = config.weights(policy.actions)
+    loss = token_loss(policy, logp, chunk, label_width=config.label_width, weights=weights)
+    moving = ~still_dimensions(policy.action_low, policy.action_high)
+    right = token == encode(chunk, policy.action_low, policy.action_high, policy.config.bins)
+    error = (policy.decode(token) - chunk).abs().mean()
+    return torch.stack([loss, right[:, :, moving].float().mean(), error]).cpu()
+
+
+@dataclass(frozen=True)
+class _Batches:
+    """The batch of step ``k``, a pure function of the seed and ``k``."""
+
+    sources: Sequence[Source]
+    config: BehaviourCloning
+    seed: int
+    paraphrases: Mapping[str, Sequence[str]]
+
+    def __call__(self, step: int) -> tuple[PolicyObs, Tensor, Tensor]:
+        """Return observations, chunks ``[B, L, A]`` and whether the command is seen ``[B]``."""
+        generator = stream(self.seed, "behaviour-cloning", step)
+        config = self.config
+        samples = Samples.join([source.draw(generator) for source in self.sources])
+        rows = len(samples)
+        wording = torch.rand(rows, generator=generator).tolist()
+        seen = torch.rand(rows, generator=generator) >= config.command_dropout
+        image = samples.image
+        if config.shift_pixels:
+            image = random_shift(image, pixels=config.shift_pixels, generator=generator)
+        if config.jitter:
+            image = colour_jitter(image, strength=config.jitter, generator=generator)
+        words = zip(samples.task, samples.instruction, wording, strict=True)
+        return PolicyObs(image, samples.command, [self._instruction_of(*word) for word in words]), samples.chunk, seen
+
+    def _instruction_of(self, task: str, recorded: str, uniform: float) -> str:
+        choices = self.paraphrases.get(task)
+        return choices[int(uniform * len(choices))] if choices else recorded
+
+
+def _check_paraphrases(paraphrases: Mapping[str, Sequence[str]] | None) -> Mapping[str, Sequence[str]]:
+    for task, sentences in (paraphrases or {}).items():
+        if isinstance(sentences, str) or not sentences:
+            raise SettingError(f"paraphrases[{task!r}]: must be a list of instructions, got {sentences!r}")
+    return paraphrases or {}

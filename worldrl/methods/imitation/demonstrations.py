@@ -1,0 +1,102 @@
+"""What every supervised training begins and ends with: demonstrations laid out as samples, and a report of what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from worldrl.core.errors import SettingError
+from worldrl.core.types import Episode
+from worldrl.policies.samples import Samples, make_samples
+from worldrl.rollout.real.motions import shuffled_motions
+
+
+@dataclass(frozen=True)
+class ImitationReport:
+    """What came of a training.
+
+    Attributes:
+        episodes: trained on.
+        held_out_episodes: kept aside.
+        skipped_failures: left out because they did not succeed.
+        samples: trained on.
+        train: measured on samples that were trained on.
+        held_out: measured on the held-out ones.
+    """
+
+    episodes: int
+    held_out_episodes: int
+    skipped_failures: int
+    samples: int
+    train: Any
+    held_out: Any
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Demonstrations:
+    """Successful episodes as samples, some of them held out.
+
+    Attributes:
+        samples: to train on.
+        held_out: to measure on; None without held-out episodes.
+        counts: episodes, held-out and failed ones, as in :class:`ImitationReport`.
+    """
+
+    samples: Samples
+    held_out: Samples | None
+    counts: dict[str, int]
+
+    @classmethod
+    def split(cls, episodes: Sequence[Episode], fraction: float, chunk_length: int, *, seed: int) -> Demonstrations:
+        """Leave failures out, hold a share of the episodes out, and cut both parts into samples.
+
+        Args:
+            episodes: recorded ones.
+            fraction: share of the successful episodes to hold out.
+            chunk_length: control steps per chunk.
+            seed: of the draw.
+
+        Raises:
+            SettingError: no episode succeeded.
+        """
+        successful = [episode for episode in episodes if episode.success]
+        if not successful:
+            raise SettingError(
+                f"episodes: none of {len(episodes)} succeeded; record demonstrations that fulfil the task"
+            )
+        train, held_out = split_episodes(successful, fraction, seed=seed)
+        counts = {
+            "episodes": len(train),
+            "held_out_episodes": len(held_out),
+            "skipped_failures": len(episodes) - len(successful),
+        }
+        return cls(
+            make_samples(train, chunk_length), make_samples(held_out, chunk_length) if held_out else None, counts
+        )
+
+    def report(self, train: Any, held_out: Any) -> ImitationReport:
+        """Put what was measured beside what it was measured on."""
+        return ImitationReport(**self.counts, samples=len(self.samples), train=train, held_out=held_out)
+
+
+def split_episodes(episodes: Sequence[Episode], fraction: float, *, seed: int) -> tuple[list[Episode], list[Episode]]:
+    """Split by motion, never by frame: neighbouring frames are nearly equal, and so are copies in other visual styles.
+
+    Args:
+        episodes: all of them.
+        fraction: share of the motions to hold out, rounded; at least one stays for training.
+        seed: of the draw.
+
+    Returns:
+        Episodes for training and held-out ones.
+    """
+    motions = shuffled_motions(episodes, seed=seed, name="split-episodes")
+    held_out = min(round(fraction * len(motions)), len(motions) - 1)
+    chosen = {place for motion in motions[:held_out] for place in motion}
+    train = [episode for i, episode in enumerate(episodes) if i not in chosen]
+    return train, [episode for i, episode in enumerate(episodes) if i in chosen]

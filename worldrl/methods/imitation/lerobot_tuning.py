@@ -1,0 +1,143 @@
+"""Supervised fine-tuning of a lerobot policy on worldrl's demonstrations, with the policy's own loss and processors.
+
+The loop is that of every training here (``core.training.fit``): resumable bit for bit, step ``k`` drawing from a stream named by ``k``.
+The loss is what the policy's ``forward`` returns of a batch of observations and chunks that its saved preprocessor has
+normalised; nothing is augmented, as in lerobot's own training. A policy that looks at several observations is shown the
+frames before too, and its chunk begins at the oldest one's step; what lies before an episode is its first frame and action.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.interfaces import Logs
+from worldrl.core.rng import stream, stream_seed
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.training.fit import fit_module
+from worldrl.core.types import Episode, PolicyObs
+from worldrl.methods.imitation.demonstrations import Demonstrations, ImitationReport
+from worldrl.policies.lerobot.policy import LerobotPolicy
+from worldrl.policies.samples import Samples
+
+SERIES = "fine-tuning"
+
+
+@dataclass
+class FineTuning:
+    """Settings of :func:`fine_tune`; the learning rate, its shape and the clip are SmolVLA's own.
+
+    Attributes:
+        steps: optimiser steps.
+        batch_size: samples per step.
+        learning_rate: peak of the warm-up cosine schedule.
+        warmup_steps: steps of linear warm-up.
+        weight_decay: of AdamW.
+        clip_norm: largest gradient norm.
+        held_out_fraction: share of the episodes kept for the held-out loss.
+        checkpoint_every: steps between checkpoints; each holds the trained weights and two moments of each.
+    """
+
+    steps: int = 20_000
+    batch_size: int = 64
+    learning_rate: float = 1e-4
+    warmup_steps: int = 1000
+    weight_decay: float = 1e-10
+    clip_norm: float = 10.0
+    held_out_fraction: float = 0.1
+    checkpoint_every: int = 1000
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require_at_least_one(self, ("steps", "batch_size", "checkpoint_every"), of="fine_tuning")
+        if not 0 <= self.warmup_steps < self.steps:
+            raise SettingError(f"fine_tuning.warmup_steps: must be in [0, steps={self.steps}), got {self.warmup_steps}")
+        if not 0 <= self.held_out_fraction < 1:
+            raise SettingError(f"fine_tuning.held_out_fraction: must be in [0, 1), got {self.held_out_fraction}")
+
+
+def fine_tune(
+    policy: LerobotPolicy,
+    episodes: Sequence[Episode],
+    *,
+    config: FineTuning,
+    seed: int,
+    folder: Path,
+    log: MetricLog | None,
+) -> ImitationReport:
+    """Train a policy in place; resumes from ``folder`` if a checkpoint lies there.
+
+    Args:
+        policy: with its own processors, whose statistics stay as they are.
+        episodes: demonstrations; failed ones are left out and counted.
+        config: the settings.
+        seed: root of every stream.
+        folder: for the resumable checkpoint.
+        log: receives every step's scalars.
+
+    Returns:
+        The report, with the mean loss of training samples and of the held-out ones (None where there are none).
+
+    Raises:
+        SettingError: no successful episode, or observations that the policy cannot take.
+    """
+    shown = Demonstrations.split(episodes, config.held_out_fraction, policy.folder.chunk_size, seed=seed)
+    samples, held_out = shown.samples, shown.held_out
+
+    def loss(step: int) -> tuple[Tensor, Logs]:
+        index = torch.randint(len(samples), (config.batch_size,), generator=stream(seed, SERIES, step))
+        value = imitation_loss(policy, samples, index, stream_seed(seed, SERIES, "noise", step))
+        return value, {"policy/loss": value.detach()}
+
+    fit_module(
+        SERIES,
+        policy,
+        loss,
+        part="policy",
+        optimizer=policy.make_optimizer(config.learning_rate, config.weight_decay),
+        steps=config.steps,
+        warmup=config.warmup_steps,
+        final=0.025,
+        clip_norm=config.clip_norm,
+        every_checkpoint=config.checkpoint_every,
+        every_log=1,
+        folder=folder,
+        log=log,
+    )
+    return shown.report(
+        train=measured_loss(policy, samples, config, seed=seed),
+        held_out=None if held_out is None else measured_loss(policy, held_out, config, seed=seed),
+    )
+
+
+def imitation_loss(policy: LerobotPolicy, samples: Samples, index: Tensor, seed: int) -> Tensor:
+    """The policy's own loss of the samples of ``index``."""
+    obs, chunk = window(samples, index, policy.n_obs_steps)
+    return policy.imitation_loss(obs, chunk, seed=seed)
+
+
+def window(samples: Samples, index: Tensor, n_obs_steps: int) -> tuple[PolicyObs, Tensor]:
+    """Observations up to the samples of ``index``, and chunks ``[B, H, A]`` from the oldest observation's step on."""
+    places = [samples.back(index, steps) for steps in reversed(range(n_obs_steps))]
+    instruction = [samples.instruction[i] for i in index.tolist()]
+    *past, newest = (PolicyObs(samples.image[place], samples.command[place], instruction) for place in places)
+    chunk = torch.cat([*(samples.chunk[place, :1] for place in places[:-1]), samples.chunk[index]], dim=1)
+    return replace(newest, past=past), chunk[:, : samples.chunk.shape[1]]
+
+
+@torch.no_grad()
+def measured_loss(policy: LerobotPolicy, samples: Samples, config: FineTuning, *, seed: int, limit: int = 512) -> float:
+    """Mean loss of up to ``limit`` samples, evenly spaced; the same noise at every call."""
+    chosen = torch.arange(0, len(samples), max(1, math.ceil(len(samples) / limit)))
+    parts = chosen.split(config.batch_size)
+    losses = [
+        float(imitation_loss(policy, samples, part, stream_seed(seed, SERIES, "measure", number))) * len(part)
+        for number, part in enumerate(parts)
+    ]
+    return sum(losses) / len(chosen)

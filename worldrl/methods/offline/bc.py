@@ -1,0 +1,70 @@
+"""Behaviour cloning: the actor repeats what the data did.
+
+    min_π E_{(s, a)~D} ‖π(s) − a‖²
+
+Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from worldrl.core.interfaces import Logs
+from worldrl.core.transitions import Transitions
+from worldrl.methods.offline.agent import Agent, Facts, Standardise, adam, gradient_step, require
+from worldrl.methods.offline.networks import DeterministicActor
+
+
+@dataclass(frozen=True)
+class BcConfig:
+    """Settings of :class:`Bc`; defaults as CORL's.
+
+    Attributes:
+        hidden: widths of the actor's hidden layers.
+        learning_rate: of Adam.
+    """
+
+    hidden: tuple[int, ...] = (256, 256)
+    learning_rate: float = 3e-4
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.learning_rate > 0, "agent.learning_rate", "positive", self.learning_rate)
+
+
+def unit_log_prob(mean: Tensor, action: Tensor) -> Tensor:
+    """Log-density ``[B]`` of a unit Gaussian around a deterministic policy's action, as policy guidance takes it."""
+    return -0.5 * (action - mean).square().sum(dim=-1) - 0.5 * math.log(2 * math.pi) * action.shape[-1]
+
+
+class Bc(Agent):
+    """Behaviour cloning with a deterministic actor on standardised observations."""
+
+    name: ClassVar[str] = "bc"
+    config_class: ClassVar[type[BcConfig]] = BcConfig
+
+    def __init__(self, config: BcConfig, facts: Facts) -> None:
+        self.scale = Standardise(facts.obs_mean, facts.obs_std)
+        self.actor = DeterministicActor(facts.obs_size, facts.action_size, config.hidden)
+        self.optimizer = adam(self.actor, config.learning_rate)
+        super().__init__(config, facts, {"scale": self.scale, "actor": self.actor}, {"actor": self.optimizer})
+
+    @torch.no_grad()
+    def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Choose π(s); the policy is deterministic whatever the generator."""
+        return self.actor(self.scale(obs))
+
+    def log_prob(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Log-density ``[B]`` of actions under a unit Gaussian around π(s)."""
+        return unit_log_prob(self.actor(self.scale(obs)), action)
+
+    def take_step(self, batch: Transitions, draws: torch.Generator) -> Logs:
+        """Take one step towards the recorded actions."""
+        loss = (self.actor(self.scale(batch.obs)) - batch.action).square().mean()
+        gradient_step(self.optimizer, loss)
+        return {"actor/clone": loss.detach()}

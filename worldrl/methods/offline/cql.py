@@ -1,0 +1,105 @@
+"""CQL (Kumar et al. 2020): SAC whose critics are pressed down where the policy acts and lifted where the data did.
+
+    critic:  Σ_i mean_b (Q_i(s, a) − y)² + w Σ_i [ T mean_b log Σ_{a' ∈ K} exp((Q_i(s, a') − log q(a'))/T) − mean_b Q_i(s, a) ]
+
+K holds n uniform actions (log q = −A log 2), n of π(·|s) and n of π(·|s') (log q = log π), all valued at s: the
+importance-weighted estimate of log ∫ exp Q up to a constant (Appendix F). OfflineRL-Kit's reshape of these values has no effect,
+so that its log-sum-exp runs over 3 values of one repetition; here it runs over all 3 n.
+
+Shapes legend: ``B`` rows, ``A`` action, ``N`` critics, ``n`` actions of each kind.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from worldrl.core.interfaces import Logs
+from worldrl.core.transitions import Transitions
+from worldrl.methods.offline.agent import require
+from worldrl.methods.offline.networks import StackedCritic, squashed_sample
+from worldrl.methods.offline.sac import Sac, SacConfig
+
+
+@dataclass(frozen=True)
+class CqlConfig(SacConfig):
+    """Settings of :class:`Cql`; defaults are OfflineRL-Kit's for D4RL locomotion.
+
+    Attributes:
+        conservatism: weight w.
+        softmax_temperature: T.
+        actions: n, actions of each kind.
+    """
+
+    hidden: tuple[int, ...] = (256, 256, 256)
+    entropy_backup: bool = False
+    largest_temperature: float | None = None
+    actor_cosine: bool = False
+    conservatism: float = 5.0
+    softmax_temperature: float = 1.0
+    actions: int = 10
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(self.conservatism >= 0, "agent.conservatism", "zero or more", self.conservatism)
+        require(self.softmax_temperature > 0, "agent.softmax_temperature", "positive", self.softmax_temperature)
+        require(self.actions >= 1, "agent.actions", "at least 1", self.actions)
+
+
+def conservative_gap(q_asked: Tensor, logq_asked: Tensor, q_data: Tensor, temperature: float) -> Tensor:
+    """Σ_i [T mean log Σ_K exp((Q − log q)/T) − mean Q_data].
+
+    Args:
+        q_asked: values of the actions asked about, ``[N, K, B]``.
+        logq_asked: log-densities they were drawn with, ``[K, B]``.
+        q_data: values of the recorded actions, ``[N, B]``; rows may be others than those of ``q_asked``.
+        temperature: T.
+
+    Returns:
+        A scalar.
+    """
+    soft = temperature * torch.logsumexp((q_asked - logq_asked) / temperature, dim=1)  # [N, B]
+    return soft.mean(dim=1).sum() - q_data.mean(dim=1).sum()
+
+
+class Cql(Sac):
+    """SAC with the conservative term, of a fixed weight."""
+
+    name: ClassVar[str] = "cql"
+    config_class: ClassVar[type[Any]] = CqlConfig
+
+    def critic_loss(self, batch: Transitions, target: Tensor, draws: torch.Generator) -> tuple[Tensor, Logs]:
+        """Return TD loss plus w times the conservative gap."""
+        loss, logs = super().critic_loss(batch, target, draws)
+        gap = self.gap(batch, batch, draws)
+        return loss + self.config.conservatism * gap, logs | {"critic/gap": gap.detach()}
+
+    def gap(self, asked: Transitions, data: Transitions, draws: torch.Generator) -> Tensor:
+        """Conservative gap between the policy's actions at the states ``asked`` and those of ``data``."""
+        with torch.no_grad():
+            action, logq = self.asked_actions(asked, draws)
+        q_asked = stacked_values(self.critic, asked.obs, action)
+        return conservative_gap(q_asked, logq, self.critic(data.obs, data.action), self.config.softmax_temperature)
+
+    def asked_actions(self, batch: Transitions, draws: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Draw the 3 n actions ``[3 n, B, A]`` and their log-densities ``[3 n, B]``."""
+        count, rows, size = self.config.actions, len(batch), self.facts.action_size
+        uniform = 2 * torch.rand(count, rows, size, generator=draws, device=batch.obs.device) - 1
+        actions, logqs = [uniform], [uniform.new_full((count, rows), -size * math.log(2))]
+        for obs in (batch.obs, batch.next_obs):
+            noise = torch.randn(count, rows, size, generator=draws, device=obs.device)
+            action, logp = squashed_sample(self.actor(obs), noise)
+            actions.append(action)
+            logqs.append(logp)
+        return torch.cat(actions), torch.cat(logqs)
+
+
+def stacked_values(critic: StackedCritic, obs: Tensor, action: Tensor) -> Tensor:
+    """Value ``K`` actions ``[K, B, A]`` at each state ``[B, S]``: ``[N, K, B]``."""
+    count, rows = action.shape[:2]
+    return critic(obs.repeat(count, 1), action.flatten(0, 1)).reshape(-1, count, rows)

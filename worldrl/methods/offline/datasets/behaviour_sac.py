@@ -1,0 +1,273 @@
+"""The behaviour policies of self-made datasets: Stable-Baselines3's SAC, trained in stretches that resume bit for bit.
+
+SAC: T. Haarnoja et al., ICML 2018 and arXiv 1812.05905; the update is Stable-Baselines3's own. Its save file is a zip
+with a pickle in it, so none is written: weights, targets, optimizers and temperature are a checkpoint of ours, the
+replay buffer is the recorded experience, one safetensors file per stretch, and every stretch draws from streams named
+by its number. A stretch begins with a reset, so an episode is cut (truncated, not terminated) at its border.
+
+    folder/
+      actors/step-00010000/       the actor after so many steps, with its deterministic return
+      experience/step-00010000/   the rows of the stretch that ended there, simulator states beside them
+      checkpoints/                the newest two states of the whole learner
+
+Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.extras import require
+from worldrl.core.rng import lent_to_torch, numpy_stream, stream_seed
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
+from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.data.offline.trajectories import VectorEpisode
+from worldrl.methods.offline.datasets.behaviour_actor import ACTOR, BehaviourActor
+from worldrl.methods.offline.datasets.sb3_replay import recorded_replay
+from worldrl.rollout.vector.episodes import StateInfo, environment_info, make_environment, memoryless, play_episode
+
+EXPERIENCE = "sac-experience"
+SERIES = "sac"
+
+
+@dataclass
+class BehaviourSac:
+    """Settings of :func:`train_behaviour`; the defaults are Stable-Baselines3's where nothing else is said.
+
+    Attributes:
+        steps: environment steps, each followed by one update.
+        hidden: widths of the hidden layers of actor and critics.
+        learning_rate: of all three optimizers (Adam).
+        batch_size: rows per update.
+        gamma: discount.
+        tau: how far the targets move per update.
+        learning_starts: steps of uniform actions before the first update.
+        checkpoint_every: steps per stretch; the actor at the end of each is kept and evaluated.
+        evaluation_episodes: deterministic episodes per evaluation.
+    """
+
+    steps: int = 300_000
+    hidden: tuple[int, ...] = (256, 256)
+    learning_rate: float = 3e-4
+    batch_size: int = 256
+    gamma: float = 0.99
+    tau: float = 0.005
+    learning_starts: int = 10_000
+    checkpoint_every: int = 10_000
+    evaluation_episodes: int = 10
+
+    def __post_init__(self) -> None:
+        """Check the ranges; lists from configuration files become tuples."""
+        self.hidden = tuple(self.hidden)
+        require_at_least_one(self, ("steps", "batch_size", "checkpoint_every", "evaluation_episodes"), of="training")
+        for name in ("gamma", "tau"):
+            if not 0 < getattr(self, name) <= 1:
+                raise SettingError(f"training.{name}: must be above 0 and at most 1, got {getattr(self, name)}")
+        if not self.learning_rate > 0 or self.learning_starts < 0 or not self.hidden or min(self.hidden) < 1:
+            raise SettingError("training: learning_rate and hidden must be positive, learning_starts not negative")
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """One kept actor: after how many steps, and its mean deterministic return."""
+
+    step: int
+    value: float
+
+
+def train_behaviour(
+    folder: Path,
+    env_id: str,
+    config: BehaviourSac,
+    *,
+    seed: int,
+    max_episode_steps: int | None = None,
+    log: MetricLog | None = None,
+) -> list[Evaluated]:
+    """Train SAC, or go on where an earlier start stopped.
+
+    Args:
+        folder: of actors, experience and checkpoints.
+        env_id: registered Gymnasium id.
+        config: settings.
+        seed: root of every random stream.
+        max_episode_steps: time limit; None takes the registered one.
+        log: receives the return of each kept actor.
+
+    Returns:
+        Every kept actor, oldest first.
+
+    Raises:
+        SettingError: the environment is not registered or not one of vectors.
+        ArtefactError: what is there is damaged or was trained with other settings.
+        MissingExtraError: Stable-Baselines3 is not installed.
+    """
+    learner = _Learner(folder, env_id, config, seed, max_episode_steps)
+    kept = learner.resume()
+    if log is not None:
+        log.truncate(SERIES, learner.step + 1)
+    with Progress(f"SAC in {env_id}", config.steps, start=learner.step) as progress:
+        while learner.step < config.steps:
+            learner.stretch(progress)
+            kept.append(Evaluated(learner.step, learner.evaluate()))
+            learner.save(kept)
+            if log is not None:
+                log.write(SERIES, learner.step, {"return": kept[-1].value})
+    learner.close()
+    return kept
+
+
+def read_experience(folder: Path, until: int) -> list[VectorEpisode]:
+    """Return the recorded experience up to a step as episodes, in the environment's units and in order.
+
+    Args:
+        folder: as given to :func:`train_behaviour`.
+        until: step of a kept actor.
+
+    Raises:
+        ArtefactError: a stretch is missing or damaged.
+    """
+    episodes: list[VectorEpisode] = []
+    for path in _stretches(folder, until):
+        stretch = read_artefact(path, kind=EXPERIENCE)
+        ends = stretch.tensors["ended"].numpy() > 0
+        ends[-1] = True  # the next stretch begins with a reset
+        begin = 0
+        for end in np.flatnonzero(ends) + 1:
+            seed = stretch.config["seed"] if begin == 0 else None
+            episodes.append(_episode({name: t[begin:end] for name, t in stretch.tensors.items()}, seed))
+            begin = end
+    return episodes
+
+
+def actor_folder(folder: Path, step: int) -> Path:
+    """Return where the actor after ``step`` steps is kept."""
+    return folder / "actors" / _name(step)
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"
+
+
+def _stretches(folder: Path, until: int) -> list[Path]:
+    paths = sorted((folder / "experience").glob("step-*"))
+    return [path for path in paths if int(path.name.removeprefix("step-")) <= until]
+
+
+def _episode(columns: Mapping[str, Tensor], seed: int | None) -> VectorEpisode:
+    last = {name: columns[name][-1:].numpy() for name in ("next_obs", "ended", "timeout")}
+    terminated = bool(last["ended"][0] > 0 and not last["timeout"][0] > 0)
+    obs = np.concatenate([columns["obs"].numpy(), last["next_obs"]]).astype(np.float32)
+    states = {name: columns[name].numpy() if name in columns else None for name in ("qpos", "qvel")}
+    return VectorEpisode(
+        obs, columns["executed"].numpy(), columns["reward"].numpy(), terminated, not terminated, **states, seed=seed
+    )
+
+
+class _Learner:
+    """Stable-Baselines3's learner between two stretches."""
+
+    def __init__(
+        self, folder: Path, env_id: str, config: BehaviourSac, seed: int, max_episode_steps: int | None = None
+    ) -> None:
+        sb3 = require("stable_baselines3", extra="sb3")
+        logger = require("stable_baselines3.common.logger", extra="sb3").Logger
+        self.folder, self.env_id, self.config, self.seed = folder, env_id, config, seed
+        self.env = make_environment(env_id, max_episode_steps=max_episode_steps)
+        self.info = environment_info(self.env, env_id)
+        with lent_to_torch(seed, "behaviour-sac", "weights"):
+            self.sac: Any = sb3.SAC(
+                "MlpPolicy",
+                StateInfo(make_environment(env_id, max_episode_steps=max_episode_steps)),
+                learning_rate=config.learning_rate,
+                buffer_size=config.steps,
+                learning_starts=config.learning_starts,
+                batch_size=config.batch_size,
+                tau=config.tau,
+                gamma=config.gamma,
+                replay_buffer_class=recorded_replay(),
+                policy_kwargs={"net_arch": list(config.hidden)},
+                device="cpu",
+            )
+        self.sac.set_logger(logger(folder=None, output_formats=[]))
+
+    @property
+    def step(self) -> int:
+        return self.sac.num_timesteps
+
+    def stretch(self, progress: Progress) -> None:
+        """Train up to the next border; a function of the state before and of the stretch's number alone."""
+        steps = min(self.config.checkpoint_every, self.config.steps - self.step)
+
+        def advance(local: dict[str, Any], world: dict[str, Any]) -> bool:
+            progress.advance()
+            return True
+
+        self.sac._last_obs = None  # the next call of learn then resets the environment
+        self.sac.env.seed(self._seed("environment"))
+        self.sac.action_space.seed(self._seed("uniform actions"))
+        self.sac.replay_buffer.generator = numpy_stream(self.seed, "behaviour-sac", "batches", self.step)
+        with lent_to_torch(self.seed, "behaviour-sac", "noise", self.step):
+            self.sac.learn(steps, callback=advance, log_interval=None, reset_num_timesteps=False)
+
+    def evaluate(self) -> float:
+        """Mean deterministic return over the same episodes at every border."""
+        policy = memoryless(BehaviourActor(self._actor(), {}))
+        seeds = [stream_seed(self.seed, "behaviour-sac", "evaluation", n) % 2**31 for n in range(self._episodes)]
+        returns = [play_episode(self.env, self.info, policy, seed=s, generator=None).reward.sum() for s in seeds]
+        return float(np.mean(returns))
+
+    def save(self, kept: list[Evaluated]) -> None:
+        """Write the stretch's rows, then its actor, then the checkpoint, which alone makes them count."""
+        begin = kept[-2].step if len(kept) > 1 else 0
+        rows = self.sac.replay_buffer.newest(self.step - begin)
+        seed = stream_seed(self.seed, "behaviour-sac", "environment", begin) % 2**31
+        path = self.folder / "experience" / _name(self.step)
+        write_artefact(path, kind=EXPERIENCE, config={"begin": begin, "seed": seed}, tensors=rows)
+        about = {"env": self.env_id, "step": self.step, "return": kept[-1].value, "training": asdict(self.config)}
+        write_artefact(actor_folder(self.folder, self.step), kind=ACTOR, config=about, tensors=self._actor())
+        extra = {"log_temperature": self.sac.log_ent_coef.detach(), "kept": [[one.step, one.value] for one in kept]}
+        save_checkpoint(self.folder / "checkpoints", self.step, **self._parts(), extra=extra)
+
+    def resume(self) -> list[Evaluated]:
+        """Take up the newest checkpoint and the experience before it; return the actors kept so far."""
+        checkpoint = load_checkpoint(self.folder / "checkpoints", **self._parts())
+        if checkpoint is None:
+            return []
+        with torch.no_grad():
+            self.sac.log_ent_coef.copy_(checkpoint.extra["log_temperature"])
+        for path in _stretches(self.folder, checkpoint.step):
+            self.sac.replay_buffer.refill(read_artefact(path, kind=EXPERIENCE).tensors)
+        self.sac.num_timesteps = checkpoint.step
+        return [Evaluated(int(step), float(value)) for step, value in checkpoint.extra["kept"]]
+
+    def close(self) -> None:
+        self.env.close()
+        self.sac.env.close()
+
+    @property
+    def _episodes(self) -> int:
+        return self.config.evaluation_episodes
+
+    def _seed(self, what: str) -> int:
+        return stream_seed(self.seed, "behaviour-sac", what, self.step) % 2**31
+
+    def _actor(self) -> dict[str, Tensor]:
+        return {name: tensor.detach().clone() for name, tensor in self.sac.actor.state_dict().items()}
+
+    def _parts(self) -> dict[str, Any]:
+        optimizers = {
+            "actor": self.sac.actor.optimizer,
+            "critic": self.sac.critic.optimizer,
+            "temperature": self.sac.ent_coef_optimizer,
+        }
+        return {"modules": {"policy": self.sac.policy}, "optimizers": optimizers}

@@ -1,0 +1,219 @@
+"""The tape: histories of real episodes and the steps imagined after them, back to back, for recurrent agents.
+
+A segment of ``n`` steps is ``n + 1`` *arrivals*. Row ``t`` holds what the agent knows on arriving there, and how it
+came: the observation, the action that led to it and that action's reward. The first row of a segment came from
+nowhere (``reset``)::
+
+    row             0        1        2      |   3 (reset)   4
+    obs             s0       s1       s2     |   s0'         s1'
+    action          0        a0       a1     |   0           a0'
+    reward          0        r0       r1     |   0           r0'
+    terminated      -        no       yes    |   -           no
+
+So the input of a recurrent network at row ``t`` is the row itself, and the transition (s_t, a_t, r_t, s_{t+1}) is
+the pair of rows (t, t+1), for every t whose successor is no reset. A time limit or a truncated rollout just ends the
+rows: the last arrival is in the tape, and the target still bootstraps from it.
+
+Shapes legend: ``T`` rows, ``S`` observation, ``A`` action.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+
+
+@dataclass(frozen=True)
+class PackedSequences:
+    """Rows of arrivals; see the module's table.
+
+    Attributes:
+        obs: float32 ``[T, S]``.
+        action: float32 ``[T, A]`` that led here; zeros at a reset.
+        reward: float32 ``[T]`` of that action; zero at a reset.
+        terminated: bool ``[T]``, the task ended on arriving here.
+        reset: bool ``[T]``, the first row of a segment.
+        real: bool ``[T]``, the step that led here was recorded, not imagined; at a reset as its own observation.
+    """
+
+    obs: Tensor
+    action: Tensor
+    reward: Tensor
+    terminated: Tensor
+    reset: Tensor
+    real: Tensor
+
+    def __len__(self) -> int:
+        """Return the number of rows ``T``."""
+        return int(self.obs.shape[0])
+
+    def select(self, index: Tensor | slice) -> PackedSequences:
+        """Keep the rows of ``index``, in that order."""
+        return PackedSequences(*(getattr(self, field.name)[index] for field in fields(self)))
+
+    def to(self, device: torch.device | str) -> PackedSequences:
+        """Move every column."""
+        return PackedSequences(*(getattr(self, field.name).to(device) for field in fields(self)))
+
+    @property
+    def pairs(self) -> Tensor:
+        """Bool ``[T - 1]``: whether rows (t, t+1) are a transition."""
+        return ~self.reset[1:]
+
+    @property
+    def steps(self) -> int:
+        """Transitions on the tape."""
+        return int(self.pairs.sum()) if len(self) else 0
+
+
+COLUMNS = tuple(field.name for field in fields(PackedSequences))
+
+
+def segment(obs: Tensor, action: Tensor, reward: Tensor, *, terminated: bool, real: Tensor | bool) -> PackedSequences:
+    """Lay one episode, or a part of one, on a tape of its own.
+
+    Args:
+        obs: ``[n + 1, S]``, the last one arrived at.
+        action: ``[n, A]``.
+        reward: ``[n]``.
+        terminated: whether the last step ended the task.
+        real: bool ``[n]`` per step, or one value for all.
+
+    Returns:
+        ``n + 1`` rows.
+
+    Raises:
+        SettingError: lengths that do not fit.
+    """
+    steps = len(action)
+    if len(obs) != steps + 1 or len(reward) != steps:
+        raise SettingError(
+            f"segment: {steps} actions need {steps + 1} obs and {steps} rewards, got {len(obs)} and {len(reward)}"
+        )
+    kind = torch.full((steps,), real) if isinstance(real, bool) else real
+    first = torch.zeros(1, dtype=torch.bool)
+    ends = torch.zeros(steps + 1, dtype=torch.bool)
+    ends[-1] = terminated and steps > 0
+    start = kind[:1] if steps else torch.ones(1, dtype=torch.bool)
+    return PackedSequences(
+        obs=obs.float(),
+        action=torch.cat([action.new_zeros(1, action.shape[1]), action]).float(),
+        reward=torch.cat([reward.new_zeros(1), reward]).float(),
+        terminated=ends,
+        reset=torch.cat([~first, first.expand(steps)]),
+        real=torch.cat([start, kind]),
+    )
+
+
+class PackedSequenceBuffer:
+    """Segments first in, first out, in a ring of rows.
+
+    Args:
+        capacity: rows; the oldest segments go, whole, where a new one would not fit.
+        obs_size: ``S``.
+        action_size: ``A``.
+
+    Raises:
+        SettingError: a capacity below 2, which holds no transition.
+    """
+
+    def __init__(self, capacity: int, obs_size: int, action_size: int) -> None:
+        if capacity < 2:
+            raise SettingError(f"tape capacity must be at least 2 rows, got {capacity}")
+        self.capacity = capacity
+        self._columns = {
+            "obs": torch.zeros(capacity, obs_size),
+            "action": torch.zeros(capacity, action_size),
+            "reward": torch.zeros(capacity),
+            **{name: torch.zeros(capacity, dtype=torch.bool) for name in ("terminated", "reset", "real")},
+        }
+        self._segments: deque[tuple[int, int]] = deque()  # (first row counted from the very first, length)
+        self._written = 0
+
+    def __len__(self) -> int:
+        """Return the number of segments held."""
+        return len(self._segments)
+
+    @property
+    def rows(self) -> int:
+        """Rows held."""
+        return self._written - self._segments[0][0] if self._segments else 0
+
+    def add(self, packed: PackedSequences) -> None:
+        """Append one segment, dropping the oldest ones that are in its way.
+
+        Raises:
+            SettingError: it is longer than the ring, or not exactly one segment.
+        """
+        length = len(packed)
+        if length > self.capacity:
+            raise SettingError(f"tape: a segment of {length} rows does not fit into capacity={self.capacity}")
+        if not length or not bool(packed.reset[0]) or bool(packed.reset[1:].any()):
+            raise SettingError("tape: add takes one segment, which begins with its only reset")
+        while self._segments and self._written + length - self._segments[0][0] > self.capacity:
+            self._segments.popleft()
+        index = (torch.arange(length) + self._written) % self.capacity
+        for name, column in self._columns.items():
+            column[index] = getattr(packed, name)
+        self._segments.append((self._written, length))
+        self._written += length
+
+    def sample(self, rows: int, *, generator: torch.Generator) -> PackedSequences:
+        """Draw segments uniformly, with replacement, until exactly ``rows`` rows are together.
+
+        The last segment is cut short at its end, never at its start, so that every memory on the tape begins where
+        its episode did.
+
+        Args:
+            rows: length of the tape, at least 2.
+            generator: of the draw.
+
+        Raises:
+            SettingError: nothing is held yet.
+        """
+        if not self._segments:
+            raise SettingError("tape: nothing to sample from; add a segment first")
+        parts, missing = [], rows
+        while missing > 0:
+            pick = int(torch.randint(len(self._segments), (), generator=generator))
+            first, length = self._segments[pick]
+            taken = min(length, missing)
+            parts.append(torch.arange(first, first + taken) % self.capacity)
+            missing -= taken
+        index = torch.cat(parts)
+        return PackedSequences(*(self._columns[name][index] for name in COLUMNS))
+
+    def state_dict(self) -> dict[str, Any]:
+        """The segments held, as tensors and numbers."""
+        first = self._segments[0][0] if self._segments else self._written
+        index = torch.arange(first, self._written) % self.capacity
+        lengths = torch.tensor([length for _, length in self._segments], dtype=torch.int64)
+        return {
+            "first": first,
+            "lengths": lengths,
+            "columns": {name: column[index] for name, column in self._columns.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what :meth:`state_dict` gave; later draws are the same as without the detour.
+
+        Raises:
+            SettingError: it holds more rows than fit.
+        """
+        lengths = [int(length) for length in state["lengths"]]
+        if sum(lengths) > self.capacity:
+            raise SettingError(f"tape: {sum(lengths)} saved rows do not fit into capacity={self.capacity}")
+        self._segments.clear()
+        self._written = int(state["first"])
+        for length in lengths:
+            self._segments.append((self._written, length))
+            self._written += length
+        index = torch.arange(int(state["first"]), self._written) % self.capacity
+        for name, column in self._columns.items():
+            column[index] = state["columns"][name]

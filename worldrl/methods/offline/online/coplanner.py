@@ -1,0 +1,147 @@
+"""COPlanner (Wang et al., ICLR 2024): the policy proposes, a few imagined steps decide, uncertainty counts for or against.
+
+UP-MPC draws K candidate actions from the policy at each state, follows each with the policy for H steps in the world,
+and takes the candidate of the largest
+
+    Σ_{i<H} γ_r^i r_i + w Σ_{i<H} γ_u^i u_i
+
+with w = −α_c (conservative) where rollouts for training are made, and w = +α_o (optimistic) where the real
+environment is explored. u is the world's uncertainty; the published one is the deviation of the members' samples (``sample_std``).
+
+Shapes legend: ``B`` states, ``K`` candidates, ``S`` observation, ``A`` action.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldrl.core.interfaces import OfflineAgent, StateWorld
+from worldrl.methods.offline.agent import require
+
+
+@dataclass(frozen=True)
+class UpMpcConfig:
+    """Settings of :func:`up_mpc`; defaults are those on MBPO.
+
+    Attributes:
+        candidates: K.
+        horizon: H.
+        reward_discount: γ_r.
+        uncertainty_discount: γ_u.
+        conservative: α_c, of rollouts.
+        optimistic: α_o, of exploration.
+    """
+
+    candidates: int = 5
+    horizon: int = 5
+    reward_discount: float = 0.97
+    uncertainty_discount: float = 0.97
+    conservative: float = 2.0
+    optimistic: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("candidates", "horizon"):
+            require(getattr(self, name) >= 1, f"planner.{name}", "at least 1", getattr(self, name))
+        for name in ("reward_discount", "uncertainty_discount"):
+            require(0 <= getattr(self, name) <= 1, f"planner.{name}", "in [0, 1]", getattr(self, name))
+        for name in ("conservative", "optimistic"):
+            require(getattr(self, name) >= 0, f"planner.{name}", "zero or more", getattr(self, name))
+
+
+@torch.no_grad()
+def plan_scores(
+    world: StateWorld,
+    state: Any,
+    agent: OfflineAgent,
+    action: Tensor,
+    config: UpMpcConfig,
+    weight: float,
+    *,
+    generator: torch.Generator,
+) -> Tensor:
+    """Score first actions by following the policy from them.
+
+    Args:
+        world: steps through.
+        state: of the world, ``B`` rows.
+        agent: the policy that follows.
+        action: first actions ``[B, A]``.
+        config: horizon and discounts.
+        weight: w of the uncertainties.
+        generator: of world and policy.
+
+    Returns:
+        ``[B]``; what comes after a termination counts nothing.
+    """
+    score = torch.zeros(len(action), device=action.device)
+    alive = torch.ones_like(score)
+    for step in range(config.horizon):
+        state, outcome = world.step(state, action, generator=generator)
+        gain = config.reward_discount**step * outcome.reward
+        score += alive * (gain + weight * config.uncertainty_discount**step * outcome.uncertainty)
+        alive = alive * ~outcome.terminated
+        if step + 1 < config.horizon:
+            action = agent.act(outcome.obs, generator=generator)
+    return score
+
+
+@torch.no_grad()
+def up_mpc(
+    world: StateWorld,
+    state: Any,
+    obs: Tensor,
+    agent: OfflineAgent,
+    config: UpMpcConfig,
+    weight: float,
+    *,
+    generator: torch.Generator,
+) -> Tensor:
+    """Choose actions by uncertainty-aware policy-guided planning.
+
+    Args:
+        world: where candidates are tried; it should measure an uncertainty.
+        state: of the world, ``B`` rows; it is not changed.
+        obs: the same as observations, ``[B, S]``.
+        agent: the policy.
+        config: sizes.
+        weight: −α_c or +α_o.
+        generator: of all draws.
+
+    Returns:
+        ``[B, A]``.
+    """
+    rows, count = len(obs), config.candidates
+    index = torch.arange(rows, device=obs.device).repeat(count)  # candidate after candidate
+    candidates = agent.act(obs[index], generator=generator)
+    scores = plan_scores(
+        world, world.select(state, index), agent, candidates, config, weight, generator=generator
+    ).reshape(count, rows)
+    best = scores.argmax(dim=0)
+    return candidates.reshape(count, rows, -1)[best, torch.arange(rows, device=obs.device)]
+
+
+class Planner:
+    """A policy that plans from observations, for rollouts (``conservative``) or exploration.
+
+    Args:
+        world: a world that can begin at any observation (``start_at``), such as the ensemble's.
+        agent: the policy it plans with.
+        config: sizes.
+        explores: seek uncertainty instead of shunning it.
+    """
+
+    def __init__(self, world: Any, agent: OfflineAgent, config: UpMpcConfig, *, explores: bool) -> None:
+        self.world, self.agent, self.config = world, agent, config
+        self.weight = config.optimistic if explores else -config.conservative
+
+    def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
+        """Choose actions ``[B, A]``; ``generator=None`` takes the policy's most likely action, without a plan."""
+        if generator is None:
+            return self.agent.act(obs, generator=None)
+        state, obs = self.world.start_at(obs, generator=generator)
+        return up_mpc(self.world, state, obs, self.agent, self.config, self.weight, generator=generator)

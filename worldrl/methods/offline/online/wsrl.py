@@ -1,0 +1,225 @@
+"""WSRL (Zhou et al. 2024, "Efficient Online RL Fine-Tuning Need Not Retain Offline Data"): from offline to online.
+
+    1. warm-up: the pre-trained policy, frozen, collects ``warmup`` steps
+    2. online: after each step one batch of the online buffer alone; ``updates_per_step`` critic steps, one on each part of
+       it, then one step of temperature and actor on all of it
+
+No offline row is kept: the warm-up fills the buffer with what the policy itself meets, so the values are recalibrated
+instead of forgotten. The published agent is SAC with 10 critics, targets from 2 of them, layer normalisation and no
+entropy in the target, layer normalisation in the policy too, pre-trained with Cal-QL, or CQL on locomotion.
+
+The environment's own state is not saved. A checkpoint is therefore taken between two episodes, of which the next begins
+with a seed of its own: with agent, buffer and counters, a killed phase goes on from there bit for bit.
+
+Shapes legend: ``B`` rows, ``S`` observation, ``A`` action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.interfaces import Logs, Stateful
+from worldrl.core.rng import stream, stream_seed
+from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
+from worldrl.core.storage.interrupts import interrupts
+from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.core.transitions import Transitions
+from worldrl.data.offline.trajectories import DatasetInfo, env_action
+from worldrl.methods.offline.agent import require
+from worldrl.methods.offline.buffer import TransitionBuffer
+from worldrl.methods.offline.online.online_world import OnlineWorld
+from worldrl.rollout.vector.episodes import Acts
+
+COUNTED = ("returns", "ends", "updates", "told")
+"""Of the online phase, besides what learns."""
+
+
+@dataclass(frozen=True)
+class WsrlConfig:
+    """Settings of :func:`fine_tune`; defaults are the paper's.
+
+    Attributes:
+        steps: environment steps in all, the warm-up's among them.
+        warmup: steps collected by the frozen policy.
+        updates_per_step: update-to-data ratio, the critic steps per environment step.
+        batch_size: rows drawn per environment step, shared out among the critic steps.
+        capacity: rows the online buffer holds.
+        log_every: environment steps between log lines.
+        checkpoint_every: environment steps between checkpoints, at least; the next end of an episode takes it.
+    """
+
+    steps: int = 500_000
+    warmup: int = 5000
+    updates_per_step: int = 4
+    batch_size: int = 1024
+    capacity: int = 1_000_000
+    log_every: int = 1000
+    checkpoint_every: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require(self.steps >= 0, "online.steps", "zero or more", self.steps)
+        for name in ("warmup", "updates_per_step", "batch_size", "capacity", "log_every", "checkpoint_every"):
+            require(getattr(self, name) >= 1, f"online.{name}", "at least 1", getattr(self, name))
+        require(
+            self.batch_size % self.updates_per_step == 0,
+            "online.batch_size",
+            f"a multiple of online.updates_per_step={self.updates_per_step}",
+            self.batch_size,
+        )
+        fits = self.steps == 0 or self.warmup <= self.steps
+        require(fits, "online.warmup", f"at most online.steps={self.steps}", self.warmup)
+
+
+@dataclass(frozen=True)
+class FineTuned:
+    """What :func:`fine_tune` did.
+
+    Attributes:
+        returns: undiscounted return of each finished episode.
+        ends: environment step at which each ended.
+        updates: critic steps taken.
+    """
+
+    returns: list[float] = field(default_factory=list[float])
+    ends: list[int] = field(default_factory=list[int])
+    updates: int = 0
+
+
+def fine_tune(
+    name: str,
+    agent: Any,
+    env: gymnasium.Env[Any, Any],
+    info: DatasetInfo,
+    config: WsrlConfig,
+    *,
+    seed: int,
+    folder: Path | None = None,
+    log: MetricLog | None = None,
+    explorer: Acts | None = None,
+    world: OnlineWorld | None = None,
+) -> FineTuned:
+    """Go on learning online, in place, resuming from ``folder``.
+
+    Args:
+        name: first name of the random streams, and series in the log.
+        agent: pre-trained; its state is changed.
+        env: with vector observations and actions; what a reset with a seed does not set is its ``state_dict``, if it has one.
+        info: gives the action bounds.
+        config: sizes.
+        seed: root of resets, actions and batches; step ``k`` draws from ``stream(seed, name, k)``.
+        folder: of the checkpoints; None learns without.
+        log: receives the agent's logs and ``episode/return``.
+        explorer: acts after the warm-up in the agent's place (COPlanner); None lets the agent itself act.
+        world: learns along and gives imagined rows (COPlanner); None trains on what was met alone.
+
+    Returns:
+        Episodes and updates.
+
+    Raises:
+        ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses.
+        KeyboardInterrupt: after Ctrl-C, once the running episode is over and saved.
+    """
+    online = _Online(agent, env, info, TransitionBuffer(config.capacity), seed, name, world)
+    first, logs = online.resume(folder, log), {}
+    saved = first
+    with Progress(name, config.steps, start=first) as progress, interrupts("episode") as interrupted:
+        for step in range(first, config.steps):
+            generator = stream(seed, name, step)
+            online.collect(step, agent.explore if explorer is None or step < config.warmup else explorer.act, generator)
+            if step >= config.warmup:
+                if world is not None:
+                    online.told = world.refresh(step - config.warmup, online.buffer, agent, generator) or online.told
+                drawn = online.buffer.sample if world is None else partial(world.batch, online.buffer)
+                batch = drawn(config.batch_size, generator=generator).to(agent.device)
+                logs = online.told | agent.update_parts(batch, config.updates_per_step, generator=generator)
+                online.updates += config.updates_per_step
+            if log is not None and logs and (step + 1) % config.log_every == 0:
+                returns = {"episode/return": online.returns[-1]} if online.returns else {}
+                log.write(name, step, {**logs, **returns})
+            progress.advance()
+            stop = online.obs is None and interrupted()
+            between = online.obs is None and step + 1 - saved >= config.checkpoint_every
+            if stop or between or step + 1 == config.steps:
+                online.save(step + 1, folder, log)
+                saved = step + 1
+            if stop:
+                raise KeyboardInterrupt
+    return FineTuned(online.returns, online.ends, online.updates)
+
+
+@dataclass
+class _Online:
+    """The environment between two steps, what was collected, and all that learns from it."""
+
+    agent: Any
+    env: gymnasium.Env[Any, Any]
+    info: DatasetInfo
+    buffer: TransitionBuffer
+    seed: int
+    name: str
+    world: OnlineWorld | None
+    returns: list[float] = field(default_factory=list[float])
+    ends: list[int] = field(default_factory=list[int])
+    updates: int = 0
+    told: Logs = field(default_factory=dict[str, Tensor])
+    obs: Any = None
+    total: float = 0.0
+
+    @property
+    def parts(self) -> dict[str, Stateful]:
+        """What a checkpoint holds besides the counters."""
+        given = {"agent": self.agent, "buffer": self.buffer, "world": self.world, "env": self.env}
+        return {name: part for name, part in given.items() if hasattr(part, "state_dict")}
+
+    def save(self, step: int, folder: Path | None, log: MetricLog | None) -> None:
+        """Write a checkpoint; a running episode is not part of it."""
+        if log is not None:
+            log.flush()  # first the log: it may know more steps than the checkpoint, never fewer
+        if folder is not None:
+            counted = {name: getattr(self, name) for name in COUNTED}
+            parts = {name: part.state_dict() for name, part in self.parts.items()}
+            save_checkpoint(folder, step, modules={}, optimizers={}, extra=counted | parts)
+
+    def resume(self, folder: Path | None, log: MetricLog | None) -> int:
+        """Restore the newest checkpoint; return the step to go on with."""
+        found = None if folder is None else load_checkpoint(folder, modules={}, optimizers={})
+        step = 0 if found is None else found.step
+        if found is not None:
+            for name in COUNTED:
+                setattr(self, name, found.extra[name])
+            for name, part in self.parts.items():
+                part.load_state_dict(found.extra[name])
+        if log is not None:
+            log.truncate(self.name, step)
+        return step
+
+    def collect(self, step: int, explore: Callable[..., Tensor], generator: torch.Generator) -> None:
+        """Take one step with an action of ``explore(obs, generator=…)``; begin an episode where none runs."""
+        if self.obs is None:
+            reset_seed = stream_seed(self.seed, self.name, "reset", len(self.returns)) % 2**31
+            self.obs, self.total = self.env.reset(seed=reset_seed)[0], 0.0
+        obs = torch.as_tensor(np.asarray(self.obs, np.float32))[None]
+        action = explore(obs.to(self.agent.device), generator=generator).cpu()
+        after, reward, terminated, truncated, _ = self.env.step(env_action(action[0].numpy(), self.info))
+        self.buffer.add(_row(obs, action, float(reward), after, terminated, truncated))
+        self.total += float(reward)
+        self.obs = None if terminated or truncated else after
+        if self.obs is None:
+            self.returns.append(self.total)
+            self.ends.append(step + 1)
+
+
+def _row(obs: Tensor, action: Tensor, reward: float, after: Any, terminated: bool, truncated: bool) -> Transitions:
+    next_obs = torch.as_tensor(np.asarray(after, np.float32))[None]
+    flags = (torch.tensor([bool(flag)]) for flag in (terminated, truncated))
+    return Transitions(obs, action, torch.tensor([reward]), next_obs, *flags)

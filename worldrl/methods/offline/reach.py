@@ -1,0 +1,59 @@
+"""Which imagined states lie at the edge of reach, and whether the critics notice (Sims et al. 2024).
+
+A state that rollouts reach at their last step only serves in targets and is never corrected. In continuous spaces no two
+states are equal, so distance decides: of the final states, the tenth that lies farthest from all states that rollouts
+acted from counts as the edge.
+
+Shapes legend: ``B`` rows, ``N`` critics.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from worldrl.core.statistics.intervals import auroc
+from worldrl.methods.offline.branches import Branches, branch
+from worldrl.methods.offline.sac import Sac, effective_penalty
+
+FAR = 0.1
+"""The share of final states, the farthest ones, that counts as the edge of reach."""
+
+
+def nearest(final: Tensor, earlier: Tensor) -> Tensor:
+    """Distance ``[B]`` of final states to the nearest state that a rollout acted from, in deviations of the latter."""
+    std = earlier.std(0) + 1e-3
+    return torch.cat([torch.cdist(part / std, earlier / std).min(dim=1).values for part in final.split(1024)])
+
+
+@torch.no_grad()
+def reach_report(agent: Sac, imagination: Branches, *, rollouts: int, generator: torch.Generator) -> dict[str, float]:
+    """Ask the critics about the final states of new rollouts.
+
+    Args:
+        agent: trained; its sampled actions make the rollouts.
+        imagination: where, and how long.
+        rollouts: how many.
+        generator: of all draws.
+
+    Returns:
+        ``penalty_auroc``: how well mean_i Q_i - min_i Q_i tells the edge from the other final states (0.5: not at all);
+        ``penalty_edge`` and ``penalty_within``: its means on either side; ``distance_edge``: least distance that counted as
+        edge, in deviations; ``largest_uncertainty``: of the world.
+    """
+    index = torch.randint(imagination.rows, (rollouts,), generator=generator, device=generator.device)
+    parts, outcomes = branch(imagination.world, agent, index, imagination.config, generator=generator)
+    alive = ~parts[-1].terminated
+    final = parts[-1].next_obs[alive] if bool(alive.any()) else parts[-1].next_obs
+    distance = nearest(final, torch.cat([part.obs for part in parts]))
+    penalty = effective_penalty(agent.critic(final, agent.act(final, generator=None)))
+    bound = distance.quantile(1 - FAR)
+    far = distance >= bound
+    two = bool(far.any() and (~far).any())
+    return {
+        "penalty_auroc": auroc(penalty[far].cpu().numpy(), penalty[~far].cpu().numpy()),
+        "penalty_edge": float(penalty[far].mean()),
+        "penalty_within": float(penalty[~far].mean()) if two else float(penalty.mean()),
+        "distance_edge": float(bound),
+        "largest_uncertainty": float(torch.cat([outcome.uncertainty for outcome in outcomes]).max()),
+    }

@@ -1,0 +1,140 @@
+"""RO2O (Wen et al. 2024): a critic ensemble that is smooth around the data, for offline learning and the step online.
+
+SAC-N (:mod:`worldrl.methods.offline.sac_n`) plus three terms on states s + ν with ν ~ U(−ε, ε)^S, n draws of ν:
+
+    critic:  w_Q mean_b max_ν mean_i L_τ(Q_i(s + ν, a) − Q_i(s, a)),   L_τ(u) = (1 − τ) u₊² + τ u₋²
+    critic:  β_o mean_{i,b,ν} (Q_i(s + ν, a') − sg[Q_i(s + ν, a') − λ Std_i Q_i(s + ν, a')])²,   a' ~ π(·|s + ν)
+    actor:   β_P mean_b max_ν [KL(π(s) ‖ π(s + ν)) + KL(π(s + ν) ‖ π(s))]
+
+λ falls by ``spread_decay`` per update, down to ``least_spread``. KLs are those of the Gaussians before tanh, to which they are equal. As in the
+published code, all rows of a batch share their n draws of ν. The same objective is learned offline and online.
+
+Shapes legend: ``B`` rows, ``S`` observation, ``A`` action, ``N`` critics, ``n`` draws of ν.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from worldrl.core.interfaces import Logs
+from worldrl.core.transitions import Transitions
+from worldrl.methods.offline.agent import require
+from worldrl.methods.offline.networks import Gaussian
+from worldrl.methods.offline.sac import Sac
+from worldrl.methods.offline.sac_n import SacNConfig
+
+
+@dataclass(frozen=True)
+class Ro2oConfig(SacNConfig):
+    """Settings of :class:`Ro2o`; defaults are the published ones for locomotion. Observations are best standardised.
+
+    Attributes:
+        noise_q: ε of the critics' smoothness.
+        noise_policy: ε of the policy's smoothness.
+        noise_spread: ε of the states whose actions are doubted.
+        draws: n.
+        weight_q: w_Q.
+        asymmetry: τ of L_τ.
+        weight_policy: β_P.
+        weight_spread: β_o.
+        spread: λ at the beginning.
+        least_spread: λ at the end.
+        spread_decay: by how much λ falls per update.
+    """
+
+    noise_q: float = 0.01
+    noise_policy: float = 0.01
+    noise_spread: float = 0.01
+    draws: int = 20
+    weight_q: float = 1e-4
+    asymmetry: float = 0.2
+    weight_policy: float = 1.0
+    weight_spread: float = 0.1
+    spread: float = 1.0
+    least_spread: float = 0.1
+    spread_decay: float = 5e-7
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        require(self.draws >= 1, "agent.draws", "at least 1", self.draws)
+        require(0 <= self.asymmetry <= 1, "agent.asymmetry", "in [0, 1]", self.asymmetry)
+        require(self.critics >= 2, "agent.critics", "at least 2", self.critics)
+        for name in ("noise_q", "noise_policy", "noise_spread", "weight_q", "weight_policy", "weight_spread"):
+            require(getattr(self, name) >= 0, f"agent.{name}", "zero or more", getattr(self, name))
+
+
+def asymmetric_square(difference: Tensor, asymmetry: float) -> Tensor:
+    """L_τ(u) = (1 − τ) u₊² + τ u₋², element by element: values that rise under noise weigh more for τ < ½."""
+    return torch.where(difference > 0, 1 - asymmetry, asymmetry) * difference.square()
+
+
+def worst_smoothness(q_noised: Tensor, q: Tensor, asymmetry: float) -> Tensor:
+    """mean_b max_ν mean_i L_τ(Q_i(s + ν, a) − Q_i(s, a)): ``[N, n, B]`` and ``[N, B]`` to a scalar."""
+    return asymmetric_square(q_noised - q[:, None], asymmetry).mean(dim=0).amax(dim=0).mean()
+
+
+def gaussian_kl(p: Gaussian, q: Gaussian) -> Tensor:
+    """KL(p ‖ q) of independent normals, summed over the last axis."""
+    ratio = 2 * (p.log_std - q.log_std)
+    shift = ((p.mean - q.mean) * (-q.log_std).exp()).square()
+    return 0.5 * (ratio.exp() + shift - 1 - ratio).sum(dim=-1)
+
+
+def worst_symmetric_kl(clean: Gaussian, noised: Gaussian) -> Tensor:
+    """mean_b max_ν of both KLs added: ``[B, A]`` and ``[n, B, A]`` to a scalar."""
+    both = gaussian_kl(clean, noised) + gaussian_kl(noised, clean)  # [n, B]
+    return both.amax(dim=0).mean()
+
+
+def out_of_distribution_loss(q: Tensor, spread: float) -> Tensor:
+    """Mean squared distance to Q − λ Std_i Q, a constant: ``[N, ...]`` to λ² Var_i Q in value, a push down in gradient."""
+    aim = (q - spread * q.std(dim=0)).detach()
+    return (q - aim).square().mean()
+
+
+class Ro2o(Sac):
+    """SAC-N with smooth critics and a smooth policy."""
+
+    name: ClassVar[str] = "ro2o"
+    config_class: ClassVar[type[Any]] = Ro2oConfig
+
+    @property
+    def spread(self) -> float:
+        """λ after the updates taken so far."""
+        config = self.config
+        return max(config.spread - config.spread_decay * self.updates, config.least_spread)
+
+    def noised(self, obs: Tensor, noise: float, draws: torch.Generator) -> Tensor:
+        """Return s + ν, ``[n, B, S]``."""
+        shape = (self.config.draws, 1, obs.shape[1])
+        return obs + noise * (2 * torch.rand(shape, generator=draws, device=obs.device) - 1)
+
+    def critic_loss(self, batch: Transitions, target: Tensor, draws: torch.Generator) -> tuple[Tensor, Logs]:
+        """Return TD loss, smoothness and doubt."""
+        config = self.config
+        loss, logs = super().critic_loss(batch, target, draws)
+        q = self.critic(batch.obs, batch.action)
+        q_noised = values_at(self.critic, self.noised(batch.obs, config.noise_q, draws), batch.action)
+        smooth = worst_smoothness(q_noised, q, config.asymmetry)
+        around = self.noised(batch.obs, config.noise_spread, draws).flatten(0, 1)
+        with torch.no_grad():
+            action, _ = self.sample(around, draws)
+        uncertainty = out_of_distribution_loss(self.critic(around, action), self.spread)
+        logs |= {"critic/smoothness": smooth.detach(), "critic/doubt": uncertainty.detach()}
+        return loss + config.weight_q * smooth + config.weight_spread * uncertainty, logs
+
+    def actor_penalty(self, batch: Transitions, draws: torch.Generator) -> Tensor | None:
+        """Return β_P times the worst symmetric KL."""
+        noised = self.noised(batch.obs, self.config.noise_policy, draws)
+        return self.config.weight_policy * worst_symmetric_kl(self.actor(batch.obs), self.actor(noised))
+
+
+def values_at(critic: Any, obs: Tensor, action: Tensor) -> Tensor:
+    """Value one action ``[B, A]`` at each of several states ``[n, B, S]``: ``[N, n, B]``."""
+    count, rows = obs.shape[:2]
+    return critic(obs.flatten(0, 1), action.repeat(count, 1)).reshape(-1, count, rows)

@@ -1,0 +1,35 @@
+"""SAC-N (An et al. 2021): SAC whose pessimism is the minimum of many critics, and nothing else.
+
+Equations as in :mod:`worldrl.methods.offline.sac`; only the number of critics and the sizes differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from worldrl.methods.offline.sac import Sac, SacConfig
+
+
+@dataclass(frozen=True)
+class SacNConfig(SacConfig):
+    """Settings of :class:`SacN`; defaults as CORL's (N from 10 on HalfCheetah to 500 on Hopper).
+
+    Attributes:
+        hidden: widths of hidden layers, actor and critics.
+        critics: members N.
+    """
+
+    hidden: tuple[int, ...] = (256, 256, 256)
+    critics: int = 10
+    actor_rate: float = 3e-4
+    temperature_rate: float = 3e-4
+    largest_temperature: float | None = None
+    actor_cosine: bool = False
+
+
+class SacN(Sac):
+    """SAC with the minimum of ``N`` critics."""
+
+    name: ClassVar[str] = "sac_n"
+    config_class: ClassVar[type[Any]] = SacNConfig

@@ -1,0 +1,40 @@
+"""Bellman targets and the losses towards them, shared by all critics.
+
+Shapes legend: ``B`` rows, ``N`` critics.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from worldrl.methods.offline.agent import require
+
+
+def td_target(reward: Tensor, terminated: Tensor, next_value: Tensor, discount: float) -> Tensor:
+    """Return y = r + γ (1 − terminated) v(s'), ``[B]``; truncated rows bootstrap like any other."""
+    return reward + discount * torch.where(terminated, 0.0, next_value)
+
+
+def td_loss(q: Tensor, target: Tensor) -> Tensor:
+    """Σ_i mean_b (Q_i − y)²: ``q`` is ``[N, B]``, ``target`` ``[B]``."""
+    return (q - target).square().mean(dim=1).sum()
+
+
+def bounded(target: Tensor, floor: float | None, ceiling: float | None) -> Tensor:
+    """Keep targets ``[B]`` where returns can lie; None bounds nothing on its side.
+
+    Where a success pays 1 and ends the episode no return lies outside [0, 1], and a value that does is an error that
+    would be bootstrapped on (Andrychowicz et al. 2017, §4.4, for -1 per step).
+    """
+    return target if floor is None and ceiling is None else target.clamp(floor, ceiling)
+
+
+def require_bounds(floor: float | None, ceiling: float | None) -> None:
+    """Refuse bounds that leave no room.
+
+    Raises:
+        SettingError: the ceiling does not lie above the floor.
+    """
+    room = floor is None or ceiling is None or floor < ceiling
+    require(room, "agent.ceiling", f"above agent.floor={floor}", ceiling)

@@ -1,0 +1,251 @@
+"""The one loop of all offline agents: batches of recorded and imagined rows, refreshed imagination, evaluation, resume.
+
+Step ``k`` draws everything from ``rng.stream(seed, name, k)``: first the imagined generation where one is due, then the
+batch, then the agent's own noise. With the agent's state and the buffer in the checkpoint, a run that is killed and
+started again continues bit for bit. (Same machine, same number of threads.)
+
+Shapes legend: ``B`` rows.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from worldrl.core.errors import NonFiniteError
+from worldrl.core.interfaces import Imagination, Logs
+from worldrl.core.rng import on_device, stream
+from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
+from worldrl.core.storage.interrupts import interrupts
+from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.core.transitions import Transitions, concat
+from worldrl.methods.offline.agent import require
+from worldrl.methods.offline.buffer import TransitionBuffer
+from worldrl.methods.offline.imagining import Imagining
+from worldrl.methods.offline.updates import EAGER, UPDATES, Update, updates_of
+
+Evaluate = Callable[[Any, int], Mapping[str, float]]
+"""Maps the agent and the number of updates taken to numbers; must not draw from any stream of the training."""
+
+
+@dataclass(frozen=True)
+class OfflineTraining:
+    """Settings of :func:`train_offline`.
+
+    Attributes:
+        steps: gradient steps in all.
+        batch_size: rows per step, recorded and imagined together.
+        evaluate_every: steps between evaluations; one more is made at the end.
+        checkpoint_every: steps between checkpoints; one more is saved at the end.
+        log_every: steps between log lines.
+        updates: eager, compiled (``torch.compile``) or graphed (CUDA graphs); see :mod:`worldrl.methods.offline.updates`.
+    """
+
+    steps: int = 100_000
+    batch_size: int = 256
+    evaluate_every: int = 10_000
+    checkpoint_every: int = 10_000
+    log_every: int = 100
+    updates: str = EAGER
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name in ("steps", "batch_size", "evaluate_every", "checkpoint_every", "log_every"):
+            require(getattr(self, name) >= 1, f"training.{name}", "at least 1", getattr(self, name))
+        require(self.updates in UPDATES, "training.updates", f"one of {', '.join(UPDATES)}", self.updates)
+
+
+@dataclass(frozen=True)
+class OfflineReport:
+    """What :func:`train_offline` did.
+
+    Attributes:
+        steps: gradient steps in all.
+        resumed_from: the step this session began with.
+        wall_s: seconds of this session.
+        evaluations: one entry per evaluation: ``step`` and what the callback returned.
+        logs: the last logged scalars, of an earlier session where nothing was left to do.
+    """
+
+    steps: int
+    resumed_from: int
+    wall_s: float
+    evaluations: list[dict[str, Any]]
+    logs: dict[str, float] = field(default_factory=dict[str, float])
+
+
+def draw(data: Transitions, rows: int, *, generator: torch.Generator) -> Transitions:
+    """Draw rows uniformly with replacement."""
+    index = torch.randint(len(data), (rows,), generator=generator, device=generator.device)
+    return data.select(index.to(data.obs.device))
+
+
+def mixed(
+    data: Transitions, imagined: TransitionBuffer | None, batch_size: int, real: int, *, generator: torch.Generator
+) -> Transitions:
+    """Draw a batch: ``real`` recorded rows first, imagined ones behind them; all recorded where nothing is imagined."""
+    if imagined is None:
+        return draw(data, batch_size, generator=generator)
+    parts = [draw(data, real, generator=generator)] if real else []
+    parts += [imagined.sample(batch_size - real, generator=generator)] if batch_size > real else []
+    return concat(parts)
+
+
+def train_offline(
+    name: str,
+    agent: Any,
+    data: Transitions,
+    training: OfflineTraining,
+    *,
+    seed: int,
+    imagination: Imagination | None = None,
+    imagining: Imagining | None = None,
+    evaluate: Evaluate | None = None,
+    folder: Path | None = None,
+    log: MetricLog | None = None,
+) -> OfflineReport:
+    """Train an agent in place until ``training.steps`` steps have been taken, resuming from ``folder``.
+
+    Args:
+        name: of the training: its series in the log, and first name of its random streams.
+        agent: an :class:`~worldrl.core.interfaces.OfflineAgent` as it is before its first update.
+        data: recorded rows, on the agent's device.
+        training: sizes.
+        seed: root of the streams.
+        imagination: where imagined rows come from; None trains on recorded ones alone.
+        imagining: how much is imagined; needed with ``imagination``.
+        evaluate: called every ``evaluate_every`` steps and at the end.
+        folder: of the checkpoints; None trains without.
+        log: receives the agent's logs, the imagination's, and, in the series ``name/evaluation``, the evaluations.
+
+    Returns:
+        What was done.
+
+    Raises:
+        NonFiniteError: a logged scalar is not finite.
+        ArtefactError: the checkpoints are damaged or belong to another agent, or the disk refuses.
+        SettingError: ``imagination`` without ``imagining``, or the reverse; or updates that the agent has not.
+        KeyboardInterrupt: after Ctrl-C, once the step in flight is complete and saved.
+    """
+    together = (imagination is None) == (imagining is None)
+    require(together, "imagining", "given where there is an imagination, and only there", imagining)
+    buffer = None if imagining is None else TransitionBuffer(imagining.capacity, data.obs.device)
+    state = _Run(name, agent, buffer, folder, log)
+    first = state.resume()
+    update = updates_of(agent, training.updates)
+    step_of = _Step(name, agent, data, training, seed, imagination, imagining, buffer, update)
+    began = time.monotonic()
+    with Progress(name, training.steps, start=first) as progress, interrupts() as interrupted:
+        for step in range(first, training.steps):
+            logs = step_of(step)
+            last = step + 1 == training.steps
+            if last or (step + 1) % training.log_every == 0 or step_of.refreshed:
+                state.write(step, logs)
+            if evaluate is not None and (last or (step + 1) % training.evaluate_every == 0):
+                state.note_evaluation(step + 1, evaluate(agent, step + 1))
+            progress.advance(note=state.note)
+            stop = interrupted()
+            if stop or last or (step + 1) % training.checkpoint_every == 0:
+                state.save(step + 1)
+            if stop:
+                raise KeyboardInterrupt
+    return OfflineReport(max(training.steps, first), first, time.monotonic() - began, state.evaluations, state.logs)
+
+
+@dataclass
+class _Step:
+    """One step of the loop as a function of its number."""
+
+    name: str
+    agent: Any
+    data: Transitions
+    training: OfflineTraining
+    seed: int
+    imagination: Imagination | None
+    imagining: Imagining | None
+    buffer: TransitionBuffer | None
+    update: Update
+    refreshed: bool = False
+
+    def refresh(self, step: int, generator: torch.Generator) -> Logs:
+        """Imagine a generation where one is due: every so many steps, and as soon as the agent begins to read them."""
+        self.refreshed = False
+        if self.imagination is None or self.imagining is None or self.buffer is None or not _imagines(self.agent):
+            return {}
+        if step % self.imagining.refresh_every and len(self.buffer):
+            return {}
+        rows, logs = self.imagination.generate(self.agent, generator=generator)
+        self.buffer.add(rows)
+        self.refreshed = True
+        return logs
+
+    def __call__(self, step: int) -> Logs:
+        generator = on_device(stream(self.seed, self.name, step), self.data.obs.device)
+        logs = self.refresh(step, generator)
+        size, buffer = self.training.batch_size, self.buffer if _imagines(self.agent) else None
+        real = size if buffer is None or self.imagining is None else self.imagining.real_rows(size)
+        batch = mixed(self.data, buffer, size, real, generator=generator)
+        return logs | self.update(batch, generator=generator, real=real)
+
+
+def _imagines(agent: Any) -> bool:
+    return getattr(agent, "imagines", True)
+
+
+@dataclass
+class _Run:
+    """What a checkpoint holds besides the step, and what the person who waits is told."""
+
+    name: str
+    agent: Any
+    buffer: TransitionBuffer | None
+    folder: Path | None
+    log: MetricLog | None
+    evaluations: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    logs: dict[str, float] = field(default_factory=dict[str, float])
+    note: str = ""
+
+    def resume(self) -> int:
+        found = None if self.folder is None else load_checkpoint(self.folder, modules={}, optimizers={})
+        step = 0
+        if found is not None:
+            step = found.step
+            self.agent.load_state_dict(found.extra["agent"])
+            self.evaluations, self.logs = found.extra["evaluations"], found.extra["logs"]
+            if self.buffer is not None:
+                self.buffer.load_state_dict(found.extra["buffer"])
+        if self.log is not None:
+            self.log.truncate(self.name, step)
+        return step
+
+    def write(self, step: int, logs: Logs) -> None:
+        self.logs = {key: float(value) for key, value in logs.items()}
+        wrong = [key for key, value in self.logs.items() if not math.isfinite(value)]
+        if wrong:
+            raise NonFiniteError(
+                f"{self.name}: {wrong[0]} is {self.logs[wrong[0]]} at step {step}; lower the learning rates, or check "
+                "critic/q in the log: it grows without bound where values are bootstrapped from states never trained on"
+            )
+        if self.log is not None:
+            self.log.write(self.name, step, self.logs)
+
+    def note_evaluation(self, step: int, numbers: Mapping[str, float]) -> None:
+        self.evaluations.append({"step": step, **numbers})
+        self.note = ", ".join(f"{key} {value:.4g}" for key, value in numbers.items())
+        if self.log is not None:
+            self.log.write(f"{self.name}/evaluation", step - 1, numbers)  # beside the update it follows
+
+    def save(self, step: int) -> None:
+        if self.log is not None:
+            self.log.flush()  # first the log: it may know more steps than the checkpoint, never fewer
+        if self.folder is not None:
+            buffer = None if self.buffer is None else self.buffer.state_dict()
+            extra = {"agent": self.agent.state_dict(), "buffer": buffer}
+            seen = {"evaluations": self.evaluations, "logs": self.logs}
+            save_checkpoint(self.folder, step, modules={}, optimizers={}, extra=extra | seen)

@@ -1,0 +1,203 @@
+"""An agent's updates as they are, with compiled mathematics, or recorded as CUDA graphs.
+
+``eager`` calls :meth:`~worldrl.methods.offline.agent.Agent.update`. ``compiled`` does too, but what an update computes
+between its random numbers and its optimizers' steps goes through ``torch.compile``, each part as one whole graph: a part that
+has none is an error. ``graphed`` records all that an update does on the GPU, random numbers and optimizers included, once per
+:attr:`~worldrl.methods.offline.agent.Agent.phase`, and replays it: one launch where eager has hundreds. The numbers are
+the eager ones, up to rounding where kernels are compiled.
+
+A graph reads and writes fixed memory. So rows are copied into one batch, the generator's state into one generator, and
+learning rates into tensors; counters and schedules stay on the host. Never run on a GPU: what is tested is all around the
+recording, with a recorder that replays by calling.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, Protocol
+
+import torch
+
+from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import Logs
+from worldrl.core.transitions import Transitions
+from worldrl.methods.offline.agent import Agent, require
+
+EAGER, COMPILED, GRAPHED = UPDATES = ("eager", "compiled", "graphed")
+SAC_PARTS = ("policy", "worth", "target_of")
+PARTS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("sac", "sac_n", "mbpo", "mopo"), (*SAC_PARTS, "td_terms")),
+    **dict.fromkeys(("edac", "ravl"), (*SAC_PARTS, "critic_gradients")),
+    "td3_bc": ("critic_terms", "actor_terms"),
+}
+"""Algorithm to the methods that hold its update's mathematics; of no other are updates compiled or recorded."""
+WARM_UP = 3
+"""Updates of each phase before it is recorded: they make the optimizers' state and choose the kernels."""
+
+Replay = Callable[[], Logs]
+Update = Callable[..., Logs]
+"""Takes a batch and ``generator=`` as :meth:`~worldrl.methods.offline.agent.Agent.update` does."""
+
+
+def check_updates(kind: str, algorithm: str, config: Any, device: torch.device) -> None:
+    """Refuse updates that this algorithm, its settings, the device or the machine do not allow.
+
+    Raises:
+        SettingError: the message names which of them, and what to give instead.
+    """
+    require(kind in UPDATES, "training.updates", f"one of {', '.join(UPDATES)}", kind)
+    if kind == EAGER:
+        return
+    if algorithm not in PARTS:
+        raise SettingError(
+            f"training.updates={kind}: {algorithm}'s update is not made for it, those of {', '.join(PARTS)} are; give "
+            "training.updates=eager"
+        )
+    if algorithm in ("edac", "ravl") and config.layer_norm and config.diversity:
+        raise SettingError(
+            f"training.updates={kind}: {algorithm} with agent.layer_norm differentiates twice, which does not compile; give "
+            "agent.layer_norm=false or training.updates=eager"
+        )
+    if kind == GRAPHED and device.type != "cuda":
+        raise SettingError(
+            f"training.updates=graphed: CUDA graphs need a GPU, and the device is {device}; give device=cuda, or "
+            "training.updates=compiled"
+        )
+    if kind == COMPILED and device.type == "cpu" and cpp_compiler() is None:
+        raise SettingError(
+            f"training.updates=compiled: on a CPU it needs a C++ compiler, and PATH has not {compiler_names()}; install g++, or "
+            "give training.updates=eager"
+        )
+
+
+def compiler_names() -> str:
+    """Return the C++ compilers that are looked for: the one in $CXX, else the usual ones."""
+    return os.environ.get("CXX") or "g++ or clang++"
+
+
+def cpp_compiler() -> str | None:
+    """Return where the C++ compiler is; None without one."""
+    named = os.environ.get("CXX")
+    return shutil.which(named) if named else shutil.which("g++") or shutil.which("clang++")
+
+
+def updates_of(agent: Any, kind: str) -> Update:
+    """Return what takes an agent's updates; call it after the agent's state was restored.
+
+    Args:
+        agent: on the device that it learns on.
+        kind: ``eager``, ``compiled`` or ``graphed``.
+
+    Raises:
+        SettingError: see :func:`check_updates`.
+    """
+    if kind == EAGER:
+        return agent.update
+    check_updates(kind, agent.name, agent.config, agent.device)
+    if kind == COMPILED:
+        compile_parts(agent)
+        return agent.update
+    return Graphed(agent, CudaRecorder())
+
+
+def compile_parts(agent: Agent, backend: str = "inductor") -> None:
+    """Replace the methods that hold an update's mathematics by compiled ones, in this agent alone."""
+    for name in PARTS[agent.name]:
+        setattr(agent, name, torch.compile(getattr(agent, name), fullgraph=True, dynamic=False, backend=backend))
+
+
+# --- recorded updates -----------------------------------------------------------------------------------------------
+
+
+class Recorder(Protocol):
+    """How a step is recorded."""
+
+    def warm(self, step: Replay) -> Logs:
+        """Take a step that is not recorded."""
+        ...
+
+    def record(self, step: Replay, generator: torch.Generator) -> Replay:
+        """Record a step without taking it; return what takes it."""
+        ...
+
+
+class CudaRecorder:
+    """Records steps as CUDA graphs."""
+
+    def warm(self, step: Replay) -> Logs:
+        """Take a step on a stream of its own, as PyTorch asks before a recording."""
+        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        side.wait_stream(current)
+        with torch.cuda.stream(side):
+            logs = step()
+        current.wait_stream(side)
+        return logs
+
+    def record(self, step: Replay, generator: torch.Generator) -> Replay:
+        """Record; a replay draws from the state that ``generator`` has then, and overwrites the logs of the one before."""
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(generator)
+        with torch.cuda.graph(graph):
+            logs = step()
+
+        def replay() -> Logs:
+            graph.replay()
+            return logs
+
+        return replay
+
+
+class Graphed:
+    """Updates of one agent that are recorded per phase after a few ordinary ones, and replayed.
+
+    Args:
+        agent: learns in place.
+        recorder: records its steps.
+    """
+
+    def __init__(self, agent: Agent, recorder: Recorder) -> None:
+        self.agent, self.recorder = agent, recorder
+        self.replays: dict[int, Replay] = {}
+        self.taken: Counter[int] = Counter()
+        self.batch: Transitions | None = None
+        self.generator: torch.Generator | None = None
+        make_capturable(agent)
+
+    def __call__(self, batch: Transitions, *, generator: torch.Generator, real: int | None = None) -> Logs:
+        """Take one update; its logs hold until the next."""
+        agent, phase = self.agent, self.agent.phase
+        agent.real = len(batch) if real is None else real
+        rows, own = self.fill(batch, agent.draws(generator))
+        agent.schedule()
+        self.taken[phase] += 1
+        if self.taken[phase] <= WARM_UP:
+            logs = self.recorder.warm(lambda: agent.take_step(rows, own))
+        else:
+            if phase not in self.replays:
+                self.replays[phase] = self.recorder.record(lambda: agent.take_step(rows, own), own)
+            logs = self.replays[phase]()
+        agent.updates += 1
+        return logs
+
+    def fill(self, batch: Transitions, draws: torch.Generator) -> tuple[Transitions, torch.Generator]:
+        """Copy rows and generator to where graphs read them, and return those."""
+        if self.batch is None or self.generator is None:
+            self.batch = batch.select(torch.arange(len(batch), device=batch.obs.device))
+            self.generator = torch.Generator(device=draws.device)
+        require(len(batch) == len(self.batch), "training.batch_size", "the same in every update", len(batch))
+        for item in fields(batch):
+            getattr(self.batch, item.name).copy_(getattr(batch, item.name))
+        self.generator.set_state(draws.get_state())
+        return self.batch, self.generator
+
+
+def make_capturable(agent: Agent) -> None:
+    """Keep the learning rates of an agent's optimizers on its device, where a graph reads them anew at each replay."""
+    for optimizer in agent.optimizers.values():
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(float(group["lr"]), device=agent.device)
+            group["capturable"] = True

@@ -1,0 +1,231 @@
+"""Self-training in imagination (ReST: Gulcehre et al. 2023, "Reinforced Self-Training for Language Modeling").
+
+::
+
+    grow:     policy ──► imagined rollouts ──► those imagined to succeed ──┐
+    improve:  policy ◄── token cross-entropy ◄── demonstrations ───────────┘
+
+With success as the only reward, imitating one's own successes is a policy gradient with the baseline 0, taken to
+convergence: each rollout is used for hundreds of gradient steps instead of one or two, which is what a small machine
+needs. With several rollouts from each start the baseline is the mates' rate of success (leave one out, as in RLOO): a
+success counts 1 - that rate, so that what always succeeds anyway is not learned again. A success that is not trusted
+(``methods.rl.filtering``) counts less, too. Failures teach nothing here; a lasting
+exploration (``policies.exploration``) sees to it that there are successes worth imitating. Learning like a demonstration, a
+success is also shown shifted, recoloured and in other words.
+
+Shapes legend: ``B`` rollouts, ``M`` kept chunks, ``L`` control steps per chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.rng import stream_seed
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning, Source, clone
+from worldrl.methods.rl.advantages import mates_mean
+from worldrl.methods.rl.filtering import FilterResult, RolloutFilter
+from worldrl.methods.rl.imagination import imagine_batch
+from worldrl.policies.exploration import Exploration
+from worldrl.policies.samples import Samples
+from worldrl.policies.token.policy import TokenPolicy
+from worldrl.rollout.imagined.env import WorldModelVecEnv
+from worldrl.rollout.imagined.rollouts import ImaginedRollouts
+
+KIND = "imagined-successes"
+
+
+@dataclass
+class FilteredCloning:
+    """Settings of :func:`self_train`.
+
+    Attributes:
+        cycles: repetitions of imagining and cloning; rollouts of earlier cycles are kept.
+        rollouts: imagined in each cycle.
+        rows: of those at once.
+        group_size: rollouts from each start.
+        imagined_share: share of each gradient step's samples that is imagined; the rest are demonstrations.
+        cloning: the improve step.
+    """
+
+    cycles: int = 1
+    rollouts: int = 3072
+    rows: int = 128
+    group_size: int = 1
+    imagined_share: float = 0.7
+    cloning: BehaviourCloning = field(default_factory=lambda: BehaviourCloning(steps=1500, batch_size=96))
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require_at_least_one(self, ("cycles", "rollouts", "rows", "group_size"), of="self_training")
+        if self.rows % self.group_size:
+            raise SettingError(f"self_training.group_size must divide rows {self.rows}, got {self.group_size}")
+        if not 0 < self.imagined_share <= 1:
+            raise SettingError(f"self_training.imagined_share must be in (0, 1], got {self.imagined_share}")
+
+    @property
+    def batches(self) -> int:
+        """Batches of ``rows`` rollouts per cycle."""
+        return -(-self.rollouts // self.rows)
+
+
+@dataclass(frozen=True)
+class SelectedSamples:
+    """What one batch of rollouts leaves to learn.
+
+    Attributes:
+        samples: ``M`` chunks of imagined successes.
+        weight: float32 ``[M]``, how much each counts.
+        rate: of imagined success.
+    """
+
+    samples: Samples
+    weight: Tensor
+    rate: float
+
+
+def selected_samples(rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Tensor | None = None) -> SelectedSamples:
+    """Keep the chunks of successful rollouts up to and including the first success.
+
+    Args:
+        rollouts: ``B`` of them.
+        policy: which chose the tokens.
+        trust: ``[B]``, by which each success's :func:`rarity` is multiplied; None trusts all.
+    """
+    chunk, row = (rollouts.valid & rollouts.success).nonzero(as_tuple=True)
+    rows = row.tolist()
+    samples = Samples(
+        image=rollouts.image[chunk, row],
+        command=rollouts.command[chunk, row],
+        chunk=policy.decode(rollouts.token[chunk, row].to(policy.device)).cpu(),
+        instruction=tuple(rollouts.instruction[r] for r in rows),
+        task=tuple(rollouts.task[r] for r in rows),
+    )
+    success = rollouts.success.float()
+    weight = rarity(success, rollouts.group) * (1 if trust is None else trust)
+    return SelectedSamples(samples, weight[row], float(success.mean()))
+
+
+def rarity(success: Tensor, group: Tensor) -> Tensor:
+    """1 - the rate of success of each rollout's group mates, ``[B]``; 1 for one alone."""
+    return 1 - mates_mean(success, group)
+
+
+def self_train(
+    policy: TokenPolicy,
+    env: WorldModelVecEnv,
+    demonstrations: Samples,
+    config: FilteredCloning,
+    *,
+    exploration: Exploration,
+    p_keyframe: float,
+    paraphrases: Mapping[str, Sequence[str]],
+    seed: int,
+    folder: Path,
+    log: MetricLog,
+    series: str,
+    judge: RolloutFilter | None = None,
+) -> list[float]:
+    """Improve ``policy`` in place; a killed training goes on bit for bit.
+
+    Args:
+        policy: the supervised policy, or an earlier round's.
+        env: imagined, with ``config.rows`` rows.
+        demonstrations: mixed into every gradient step.
+        config: settings.
+        exploration: how actions are drawn in imagination.
+        p_keyframe: probability that a rollout starts at a keyframe.
+        paraphrases: task to training sentences.
+        seed: root of every draw.
+        folder: imagined successes and checkpoints.
+        log: receives each batch's and each gradient step's numbers.
+        series: name in the log.
+        judge: says how far each success counts; None believes all.
+
+    Returns:
+        Imagined success rate of each batch.
+    """
+    history: list[float] = []
+    select_successes: list[SelectedSamples] = []
+    batches = [folder / f"batch-{k:05d}" for k in range(config.cycles * config.batches)]
+    log.truncate(series, sum(batch.exists() for batch in batches))  # a saved batch has its line, see _log_and_save
+    for cycle in range(config.cycles):
+        policy.eval()
+        with Progress(f"{series}: imagining", config.batches, unit="batches") as progress:
+            for k in range(cycle * config.batches, (cycle + 1) * config.batches):
+                if not batches[k].exists():
+                    draw = stream_seed(seed, "grow", k)
+                    batch = _grow(env, policy, exploration, p_keyframe, config, judge, draw)
+                    _log_and_save(batch, batches[k], log, series, k)
+                select_successes.append(load_selected(batches[k]))
+                history.append(select_successes[-1].rate)
+                progress.advance(note=f"imagined success {history[-1]:.2f}")
+        clone(
+            policy,
+            _sources(demonstrations, select_successes, config),
+            config=config.cloning,
+            seed=stream_seed(seed, "improve", cycle),
+            folder=folder / f"cycle-{cycle}",
+            log=log,
+            paraphrases=paraphrases,
+            series=f"{series}-cloning-{cycle}",
+        )
+    return history
+
+
+def _grow(
+    env: WorldModelVecEnv,
+    policy: TokenPolicy,
+    exploration: Exploration,
+    p_keyframe: float,
+    config: FilteredCloning,
+    judge: RolloutFilter | None,
+    seed: int,
+) -> SelectedSamples:
+    """Imagine one batch."""
+    rollouts = imagine_batch(env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=seed)
+    judged = FilterResult(rollouts) if judge is None else judge.judge(env, rollouts, seed=seed)
+    return selected_samples(judged.rollouts, policy, judged.trust)
+
+
+def _log_and_save(batch: SelectedSamples, folder: Path, log: MetricLog, series: str, number: int) -> None:
+    """Save a batch; first its line in the log, which may then know one batch more than there is, never one fewer."""
+    kept = {"self_training/samples": len(batch.samples), "self_training/weight": float(batch.weight.sum())}
+    log.write(series, number, {"self_training/imagined_success": batch.rate, **kept})
+    log.flush()
+    save_selected(folder, batch)
+
+
+def _sources(
+    demonstrations: Samples, select_successes: Sequence[SelectedSamples], config: FilteredCloning
+) -> list[Source]:
+    """Share each batch out; where nothing imagined counts, the demonstrations are all there is."""
+    imagined = Samples.join([batch.samples for batch in select_successes])
+    weight = torch.cat([batch.weight for batch in select_successes])
+    rows = round(config.imagined_share * config.cloning.batch_size) if (weight > 0).any() else 0
+    sources = [Source(demonstrations, config.cloning.batch_size - rows), Source(imagined, rows, weight)]
+    return [source for source in sources if source.rows]
+
+
+def save_selected(folder: Path, batch: SelectedSamples) -> None:
+    """Write what a batch leaves to learn, whole or not at all."""
+    samples = batch.samples
+    tensors = {"image": samples.image, "command": samples.command, "chunk": samples.chunk, "weight": batch.weight}
+    config = {"instruction": list(samples.instruction), "task": list(samples.task), "imagined_success": batch.rate}
+    write_artefact(folder, kind=KIND, config=config, tensors={k: v.contiguous() for k, v in tensors.items()})
+
+
+def load_selected(folder: Path) -> SelectedSamples:
+    """Read :func:`save_selected`'s folder; ArtefactError where it is damaged."""
+    artefact = read_artefact(folder, kind=KIND)
+    tensors, config = dict(artefact.tensors), artefact.config
+    weight = tensors.pop("weight")
+    samples = Samples(**tensors, instruction=tuple(config["instruction"]), task=tuple(config["task"]))
+    return SelectedSamples(samples, weight, float(config["imagined_success"]))

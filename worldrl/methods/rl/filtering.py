@@ -1,0 +1,267 @@
+"""How far imagined rollouts are believed: one sign of trust, and what it does to those that look untrustworthy.
+
+The signs are those of ``rollout.trust.confidence``. Scores (the dream's own, the mean or the least of further opinions) are
+probabilities p; agreements are minus a doubt d, the largest over a rollout's frames:
+
+    weight: trust = p, or d₀ / max(d, d₀)          mask: trust = 1 where p >= p₀, or d <= d₀, else 0
+    shorten: a rollout ends before the first chunk with d > d₀; a success behind it is none
+    term:   the agreement -d of every rollout, failures too, as a reward beside success; d₀ has no part in it, since where every d
+            stays below, trust is 1 throughout and tells no rollouts apart
+
+In self-training trust multiplies a success's weight; in GRPO it multiplies its reward, and what a shortened rollout did
+after its end teaches nothing. As a term it is GRPO's alone: A = A(success) + weight A(-d), each normalised in its group (GDPO).
+
+Shapes legend: ``B`` rollouts, ``E`` some of them, ``T`` chunks, ``L`` control steps per chunk, ``F`` frames per chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.actions import ActionSpec
+from worldrl.core.errors import SettingError, nearest
+from worldrl.methods.rl.grasp_uncertainty import GraspCheck, GraspUncertainty
+from worldrl.methods.rl.motion_uncertainty import MotionCheck, MotionUncertainty
+from worldrl.rewards.success import debounced_score
+from worldrl.rollout.imagined.env import WorldModelVecEnv
+from worldrl.rollout.imagined.rollouts import ImaginedRollouts
+from worldrl.rollout.trust.confidence import CONFIDENCE_SCORES, confidence_scores
+from worldrl.rollout.trust.resampled import ResampledRollouts, resample_rollouts
+
+OFF, SCORE, MEMBERS = "off", "score", "member_agreement"
+MOTION, GRASP = "motion_agreement", "grasp_agreement"
+READ = (MOTION, GRASP)
+"""Signs of inverse dynamics: they need no further imagination, and real episodes set their limit."""
+AGREEMENTS = tuple(name for name in CONFIDENCE_SCORES if name.endswith("_agreement"))
+WEIGHT, MASK, SHORTEN, TERM = "weight", "mask", "shorten", "term"
+USES = (WEIGHT, MASK, SHORTEN, TERM)
+
+
+@dataclass
+class Trust:
+    """Whether and how imagined rollouts are judged.
+
+    Attributes:
+        confidence_score: ``off``, or ``score``, ``mean_resampled``, ``min_resampled``, ``member_agreement``,
+            ``latent_agreement``, ``motion_agreement``, ``grasp_agreement`` (``docs/reference/metrics.md``).
+        use: ``weight`` (a success of low confidence counts less), ``mask`` (it counts nothing) or ``shorten`` (a rollout ends where
+            its uncertainty passes the limit), or ``term`` (GRPO: agreement is a reward of its own, beside success).
+        weight: with ``use=term``, of that reward; that of success is 1.
+        limit: p₀ or d₀; null takes the success threshold for scores, and for motion and grasp what real episodes stay below. None
+            with ``use=term``.
+        resampled_rollouts: rollouts imagined again with the same actions and other noise, for all scores but ``score``, motion and grasp.
+        idm: the inverse dynamics behind ``motion_agreement``.
+        grasp: the one behind ``grasp_agreement``.
+    """
+
+    confidence_score: str = OFF
+    use: str = WEIGHT
+    weight: float = 0.2
+    limit: float | None = None
+    resampled_rollouts: int = 2
+    idm: MotionUncertainty = field(default_factory=MotionUncertainty)
+    grasp: GraspUncertainty = field(default_factory=GraspUncertainty)
+
+    def __post_init__(self) -> None:
+        """Check the ranges, and that the sign can be used so."""
+        if self.confidence_score not in (OFF, *CONFIDENCE_SCORES):
+            raise SettingError(
+                f"improvement.trust.confidence_score: unknown {self.confidence_score!r}{nearest(self.confidence_score, (OFF, *CONFIDENCE_SCORES))}"
+            )
+        if self.use not in USES:
+            raise SettingError(f"improvement.trust.use: unknown {self.use!r}{nearest(self.use, USES)}")
+        if self.resampled_rollouts < 2:
+            raise SettingError(
+                f"improvement.trust.resampled_rollouts must be at least 2, got {self.resampled_rollouts}: one has no spread"
+            )
+        if self.limit is not None and self.limit <= 0:
+            raise SettingError(f"improvement.trust.limit must be positive, got {self.limit}")
+        if self.limit is not None and self.use == TERM:
+            raise SettingError(
+                f"improvement.trust.limit has no effect with use={TERM}, where the agreement itself is the reward; leave it out"
+            )
+        if (
+            self.confidence_score in AGREEMENTS
+            and self.confidence_score not in READ
+            and self.limit is None
+            and self.use != TERM
+        ):
+            raise SettingError(
+                f"improvement.trust.confidence_score={self.confidence_score} needs a limit: give improvement.trust.limit (evaluate-world-model "
+                "policies.folders=[...] measures the uncertainties)"
+            )
+        if self.use in (SHORTEN, TERM) and self.confidence_score not in (OFF, *AGREEMENTS):
+            raise SettingError(
+                f"improvement.trust.use={self.use} needs an uncertainty at every chunk, and {self.confidence_score} is one number; give confidence_score="
+                f"{', '.join(AGREEMENTS)}"
+            )
+        if self.use == TERM and self.confidence_score == GRASP:
+            raise SettingError(
+                f"improvement.trust.use={TERM} would reward hands that never close, for which {GRASP} measures no uncertainty; give confidence_score={MOTION}"
+            )
+        if not self.weight > 0:
+            raise SettingError(f"improvement.trust.weight must be positive, got {self.weight}")
+
+
+class FilterResult(NamedTuple):
+    """What judging ``B`` rollouts leaves of them.
+
+    Attributes:
+        rollouts: shortened, or as they were.
+        trust: in each rollout's success, ``[B]`` in [0, 1]; None where all that is left is believed.
+        agreement: of each rollout, ``[B]``, at most 0, a reward beside success; None unless ``use=term``.
+    """
+
+    rollouts: ImaginedRollouts
+    trust: Tensor | None = None
+    agreement: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class RolloutFilter:
+    """Judges the rollouts of one environment.
+
+    Attributes:
+        config: which sign, and what it does; never ``off``.
+        reader: inverse dynamics, for ``motion_agreement`` and ``grasp_agreement``.
+
+    Raises:
+        SettingError: the sign needs inverse dynamics, and there is none.
+    """
+
+    config: Trust
+    reader: MotionCheck | GraspCheck | None = None
+
+    def __post_init__(self) -> None:
+        """Check that what is to be judged can be."""
+        if self.config.confidence_score == OFF or (self.config.confidence_score in READ and self.reader is None):
+            raise SettingError(
+                f"improvement.trust.confidence_score={self.config.confidence_score}: needs an inverse dynamics model, and there is none"
+            )
+
+    @property
+    def term_weight(self) -> float:
+        """Weight of the agreement as a reward beside success; 0 where it is none."""
+        return self.config.weight if self.config.use == TERM else 0.0
+
+    def judge(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, *, seed: int) -> FilterResult:
+        """Judge rollouts: trust in their successes, with ``use=term`` their agreement, with ``use=shorten`` what is left of them.
+
+        Args:
+            env: in which they were just imagined: it still knows where its rows began.
+            rollouts: ``B`` of them, with their actions, probabilities and last frames.
+            seed: root of the opinions' noise.
+        """
+        config = self.config
+        if config.use == SHORTEN:
+            return FilterResult(shortened(rollouts, self._uncertainty(env, rollouts, seed), self._limit(env)))
+        if config.use == TERM:
+            return FilterResult(
+                rollouts, agreement=-(self._uncertainty(env, rollouts, seed) * rollouts.valid).amax(dim=0)
+            )
+        rows = rollouts.success.nonzero().squeeze(1)
+        trust = torch.zeros(len(rollouts.success))
+        if len(rows):
+            sign = self._sign(env, rollouts, rows, seed)
+            believe = confidence_from_uncertainty if config.confidence_score in AGREEMENTS else trust_in_score
+            trust[rows] = believe(sign, config.use, self._limit(env))
+        return FilterResult(rollouts, trust)
+
+    def _limit(self, env: WorldModelVecEnv) -> float:
+        if self.config.limit is not None:
+            return self.config.limit
+        return env.rule.threshold if self.reader is None else self.reader.bound
+
+    def _sign(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, seed: int) -> Tensor:
+        """The sign of trust in some rollouts ``[E]``."""
+        if self.config.confidence_score in READ:
+            return -self._normalised_error(rollouts)[:, rows].amax(dim=0)
+        own = probabilities(rollouts, rows)
+        if self.config.confidence_score == SCORE:
+            return torch.from_numpy(debounced_score(own, env.rule.debounce))
+        heard = ask(env, rollouts, rows, self.config.resampled_rollouts, seed=seed)
+        return torch.from_numpy(confidence_scores(own, heard, env.rule.debounce)[self.config.confidence_score]).float()
+
+    def _uncertainty(self, env: WorldModelVecEnv, rollouts: ImaginedRollouts, seed: int) -> Tensor:
+        """Doubt in every chunk of every rollout ``[T, B]``."""
+        if self.config.confidence_score in READ:
+            return self._normalised_error(rollouts)
+        heard = ask(env, rollouts, torch.arange(len(rollouts.success)), self.config.resampled_rollouts, seed=seed)
+        uncertainty = torch.from_numpy(heard.uncertainty if self.config.confidence_score == MEMBERS else heard.spread)
+        return uncertainty.unflatten(1, (len(rollouts.valid), -1)).amax(dim=-1).T
+
+    def _normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
+        if self.reader is None:
+            raise SettingError(
+                f"improvement.trust.confidence_score={self.config.confidence_score}: there is no inverse dynamics"
+            )
+        return self.reader.normalised_error(rollouts)
+
+
+def trust_in_score(score: Tensor, use: str, limit: float) -> Tensor:
+    """Trust from scores ``[E]``: themselves, or whether they reach ``limit``."""
+    return (score >= limit).float() if use == MASK else score.float()
+
+
+def confidence_from_uncertainty(sign: Tensor, use: str, limit: float) -> Tensor:
+    """Trust from minus the doubt ``[E]``: whether it stays within ``limit``, or how far beyond it is."""
+    uncertainty = -sign.float()
+    return (uncertainty <= limit).float() if use == MASK else limit / uncertainty.clamp_min(limit)
+
+
+def shortened(rollouts: ImaginedRollouts, uncertainty: Tensor, limit: float) -> ImaginedRollouts:
+    """End each rollout before its first chunk whose doubt ``[T, B]`` passes ``limit``; a success behind that is none."""
+    passed = (uncertainty > limit) & rollouts.valid
+    lost = passed.cumsum(dim=0) > 0  # [T, B]
+    return replace(rollouts, valid=rollouts.valid & ~lost, success=rollouts.success & ~passed.any(dim=0))
+
+
+def probabilities(rollouts: ImaginedRollouts, rows: Tensor) -> np.ndarray:
+    """Success probability of some rollouts ``[E, T F]``; 0 after their last chunk."""
+    if rollouts.probability is None:
+        raise SettingError(
+            "improvement.trust: these rollouts were kept without their probabilities; imagine them again"
+        )
+    kept = rollouts.probability[:, rows] * rollouts.valid[:, rows, None]
+    return kept.transpose(0, 1).flatten(1).numpy()
+
+
+def ask(env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: int, *, seed: int) -> ResampledRollouts:
+    """Imagine the actions of some rollouts ``count`` times more, standing still after them; no doubt where they were over.
+
+    Args:
+        env: in which the rollouts were just imagined: it still knows where its rows began.
+        rollouts: ``B`` of them.
+        rows: ``E`` of those.
+        count: opinions, at least 2.
+        seed: root of their noise.
+    """
+    starts = [env.records[row] for row in rows.tolist()]
+    heard = resample_rollouts(env.world_model, starts, actions_of(rollouts, rows, env.actions), count, seed=seed)
+    valid = rollouts.valid[:, rows].T.numpy()  # [E, T]
+    kept = {
+        name: value * valid.repeat(value.shape[1] // valid.shape[1], axis=1)
+        for name, value in (("doubt", heard.uncertainty), ("spread", heard.spread))
+    }
+    return replace(heard, **kept)
+
+
+def actions_of(rollouts: ImaginedRollouts, rows: Tensor, spec: ActionSpec) -> Tensor:
+    """Return the actions of some rollouts ``[E, T L, A]``; after their last chunk they hold what they told last.
+
+    Raises:
+        SettingError: the rollouts were kept without them.
+    """
+    if rollouts.action is None:
+        raise SettingError("improvement.trust: these rollouts were kept without their actions; imagine them again")
+    action = rollouts.action[:, rows]  # [T, E, L, A]
+    valid = rollouts.valid[:, rows]
+    told = action[valid.sum(dim=0) - 1, torch.arange(len(rows)), -1]  # [E, A]
+    still = torch.from_numpy(spec.hold(told.numpy()))
+    whole = torch.where(valid[:, :, None, None], action, still[None, :, None])
+    return whole.transpose(0, 1).flatten(1, 2)

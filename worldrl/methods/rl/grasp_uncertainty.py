@@ -1,0 +1,94 @@
+"""The doubt that inverse dynamics of the grasp has in imagined rollouts: does the hand close where the object was?
+
+It is trained on the practice episodes' successes, and judges a rollout by the picture at which it begins and by its commands, never by
+imagined frames. All of the doubt lies in the chunk of the last closing before the imagined success, or in the last one where a closing is
+missing; its bound is what a given share of real successes stays below.
+
+Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``F`` frames per chunk, ``A`` numbers of a command.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.errors import SettingError
+from worldrl.rewards.grasp import Closings, GraspConfig, GraspDynamics
+from worldrl.rewards.success import SuccessRule, success_step
+from worldrl.rollout.imagined.rollouts import ImaginedRollouts
+from worldrl.rollout.trust.shown_grasp import closings, commands_from, counted_steps
+
+
+@dataclass
+class GraspUncertainty:
+    """Inverse dynamics of the grasp that judges imagined rollouts.
+
+    Attributes:
+        real_share: share of held-out real successes that must pass.
+        model: its sizes and training, in a stage of each round, on the practice episodes.
+    """
+
+    real_share: float = 0.95
+    model: GraspConfig = field(default_factory=lambda: GraspConfig(steps=1500))
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if not 0 < self.real_share <= 1:
+            raise SettingError(f"improvement.trust.grasp.real_share must be in (0, 1], got {self.real_share}")
+        if self.model.steps < 1:
+            raise SettingError(f"improvement.trust.grasp.model.steps must be at least 1, got {self.model.steps}")
+
+
+@dataclass(frozen=True)
+class GraspCheck:
+    """Trained inverse dynamics of the grasp.
+
+    Attributes:
+        grasp: reads where the hand must close.
+        embodiment: integrates actions into commands.
+        bound: surprise that real successes stay below.
+        rule: of imagined success.
+    """
+
+    grasp: GraspDynamics
+    embodiment: AnyEmbodiment
+    bound: float
+    rule: SuccessRule
+
+    def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
+        """Surprise of :func:`~worldrl.rollout.trust.shown_grasp.closings`, in the chunk that it is about ``[T, B]``; 0 elsewhere.
+
+        Raises:
+            SettingError: the rollouts were kept without their actions or their probabilities.
+        """
+        if rollouts.action is None or rollouts.probability is None:
+            raise SettingError(
+                "grasp trust: these rollouts were kept without their actions or their probabilities; imagine them again"
+            )
+        chunk_length = rollouts.action.shape[2]
+        action = rollouts.action.transpose(0, 1).flatten(1, 2)  # [B, T L, A]
+        command = commands_from(self.embodiment, rollouts.command[0], action)
+        until, claimed = self._until(rollouts, rollouts.probability, chunk_length), rollouts.success.numpy()
+        step, normalised_error = closings(self.grasp, rollouts.image[0], rollouts.instruction, command, until, claimed)
+        about = (np.where(step >= 0, step, until) - 1) // chunk_length
+        found, rows = torch.zeros(rollouts.valid.shape), np.flatnonzero(normalised_error > 0)
+        found[torch.from_numpy(about[rows]), torch.from_numpy(rows)] = torch.from_numpy(normalised_error[rows])
+        return found
+
+    def _until(self, rollouts: ImaginedRollouts, probability: Tensor, chunk_length: int) -> NDArray[np.int64]:
+        """Control steps up to the imagined success, or to the end where there is none, ``[B]``."""
+        kept = probability * rollouts.valid[..., None]
+        step = success_step(kept.transpose(0, 1).flatten(1), self.rule, chunk_length // probability.shape[2])
+        won = np.where(rollouts.success.numpy(), step, -1)
+        return counted_steps(won, (rollouts.valid.sum(dim=0) * chunk_length).numpy())
+
+
+def real_grasp_bound(grasp: GraspDynamics, kept: Closings, share: float) -> float:
+    """Surprise below which ``share`` of the closings in ``kept`` lie: real ones that it has not learned from."""
+    error = (kept.told - grasp.read(kept.frame, kept.instruction)) / grasp.deviation.cpu()
+    return float(np.quantile(error.square().mean(dim=1).numpy(), share))

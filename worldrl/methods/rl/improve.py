@@ -1,0 +1,149 @@
+"""Improvement in imagination, by whichever algorithm the settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.interfaces import TrainablePolicy
+from worldrl.core.statistics.intervals import Rate
+from worldrl.core.storage.log import MetricLog
+from worldrl.methods.rl.filtered_cloning import FilteredCloning, self_train
+from worldrl.methods.rl.filtering import OFF, TERM, RolloutFilter, Trust
+from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.policies.exploration import Exploration
+from worldrl.policies.samples import Samples
+from worldrl.policies.token.policy import TokenPolicy
+from worldrl.rollout.imagined.env import WorldModelVecEnv
+
+ALGORITHMS = ("self_training", "grpo")
+SCHEDULES = ("fixed", "hallucination")
+
+
+@dataclass
+class Improvement:
+    """Settings of :func:`improve`.
+
+    Attributes:
+        algorithm: ``self_training`` or ``grpo``.
+        p_keyframe: probability that a rollout or a group starts at a keyframe instead of an initial state.
+        keyframe_schedule: ``fixed``, or ``hallucination``: the fewer false positives from keyframes than from the
+            beginning, the more often, up to ``p_keyframe`` (:func:`keyframe_probability`).
+        keyframe_margin: control steps before the keyframe.
+        stop_at_success: whether what an imagined rollout does after its first success is masked out (off only for
+            ablations).
+        starts_per_task: initial states rendered per task.
+        exploration: how the policy's actions are drawn, in imagination and in practice.
+        self_training: its settings.
+        grpo: its settings.
+        trust: whether and how imagined rollouts are judged before they are learned from.
+    """
+
+    algorithm: str = "self_training"
+    p_keyframe: float = 0.0
+    keyframe_schedule: str = "fixed"
+    keyframe_margin: int = 8
+    stop_at_success: bool = True
+    starts_per_task: int = 512
+    exploration: Exploration = field(default_factory=Exploration)
+    self_training: FilteredCloning = field(default_factory=FilteredCloning)
+    grpo: GrpoConfig = field(default_factory=GrpoConfig)
+    trust: Trust = field(default_factory=Trust)
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.algorithm not in ALGORITHMS:
+            raise SettingError(
+                f"improvement.algorithm: unknown {self.algorithm!r}{nearest(self.algorithm, ALGORITHMS)}"
+            )
+        if self.keyframe_schedule not in SCHEDULES:
+            raise SettingError(
+                f"improvement.keyframe_schedule: unknown {self.keyframe_schedule!r}"
+                f"{nearest(self.keyframe_schedule, SCHEDULES)}"
+            )
+        if not 0 <= self.p_keyframe <= 1:
+            raise SettingError(f"improvement.p_keyframe must be in [0, 1], got {self.p_keyframe}")
+        if self.trust.use == TERM and self.trust.confidence_score != OFF and self.algorithm != "grpo":
+            raise SettingError(
+                f"improvement.trust.use={TERM} is a reward beside success, and {self.algorithm} knows none; give improvement.algorithm=grpo, "
+                "or use=weight"
+            )
+        if self.starts_per_task < 1:
+            raise SettingError(f"improvement.starts_per_task must be at least 1, got {self.starts_per_task}")
+
+    @property
+    def rows(self) -> int:
+        """Rollouts imagined at once."""
+        grpo = self.grpo
+        return grpo.groups * grpo.group_size if self.algorithm == "grpo" else self.self_training.rows
+
+
+def keyframe_probability(config: Improvement, beginning: Rate | None, keyframe: Rate | None) -> float:
+    """Share the starts out by measured hallucination: h₀ / (h₀ + h₁), at most ``config.p_keyframe``.
+
+    Args:
+        config: settings; a fixed schedule returns ``p_keyframe``.
+        beginning: imagined successes from initial states that came true; see :func:`hallucination` for h₀.
+        keyframe: the same from keyframes, for h₁.
+    """
+    if config.keyframe_schedule == "fixed":
+        return config.p_keyframe
+    h0, h1 = hallucination(beginning), hallucination(keyframe)
+    return min(config.p_keyframe, h0 / (h0 + h1) if h0 + h1 else 0.5)
+
+
+def hallucination(confirmed_by_execution: Rate | None) -> float:
+    """Return the share of imagined successes that did not come true; what could not be measured counts as all wrong."""
+    return 1.0 if confirmed_by_execution is None else 1 - confirmed_by_execution["rate"]
+
+
+def improve(
+    policy: TrainablePolicy,
+    env: WorldModelVecEnv,
+    config: Improvement,
+    *,
+    demonstrations: Samples,
+    paraphrases: Mapping[str, Sequence[str]],
+    seed: int,
+    folder: Path,
+    log: MetricLog,
+    series: str = "improve",
+    judge: RolloutFilter | None = None,
+) -> list[float]:
+    """Improve ``policy`` in place; a killed improvement goes on bit for bit.
+
+    Args:
+        policy: the supervised policy, or an earlier round's.
+        env: imagined, with ``config.rows`` rows.
+        config: settings.
+        demonstrations: what self-training mixes in.
+        paraphrases: task to training sentences, for self-training.
+        seed: root of every draw.
+        folder: checkpoints.
+        log: receives each batch's numbers.
+        series: name in the log.
+        judge: judges imagined rollouts; None believes all.
+
+    Returns:
+        Imagined success rate of each batch of rollouts.
+    """
+    from worldrl.methods.rl.grpo_training import train_grpo
+
+    common = {
+        "exploration": config.exploration,
+        "p_keyframe": config.p_keyframe,
+        "seed": seed,
+        "folder": folder,
+        "log": log,
+        "series": series,
+        "judge": judge,
+    }
+    if config.algorithm == "grpo":
+        return train_grpo(policy, env, config.grpo, **common)
+    if not isinstance(policy, TokenPolicy):
+        raise SettingError(
+            f"improvement.algorithm: self_training imitates tokens, which {type(policy).__name__} has none of; use grpo"
+        )
+    return self_train(policy, env, demonstrations, config.self_training, paraphrases=paraphrases, **common)

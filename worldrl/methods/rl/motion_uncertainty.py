@@ -1,0 +1,108 @@
+"""The doubt that inverse dynamics has in imagined rollouts: do their frames show the commanded motion?
+
+Inverse dynamics, trained on the practice episodes, reads the picture before each chunk and the last one of every imagined
+rollout. A rollout is as doubtful as its worst frame, and the bound of its surprise (``rewards.motion.similarity``) is what a given share of
+real episodes stays below.
+
+Shapes legend: ``B`` rollouts, ``T`` chunks, ``N`` frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+from worldrl.core.types import Episode
+from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.motion.training import IdmTraining, Restore, as_shown
+from worldrl.rollout.imagined.rollouts import ImaginedRollouts
+from worldrl.rollout.trust.shown_motion import check_spacing, motion_error
+
+
+@dataclass
+class MotionUncertainty:
+    """Inverse dynamics that judges imagined rollouts.
+
+    Attributes:
+        real_share: share of real held-out episodes that must pass.
+        model: sizes of the inverse dynamics.
+        training: of it, in a stage of each round, on the practice episodes.
+    """
+
+    real_share: float = 0.95
+    model: IdmConfig = field(default_factory=IdmConfig)
+    training: IdmTraining = field(default_factory=IdmTraining)
+
+    def __post_init__(self) -> None:
+        """Check the range."""
+        if not 0 < self.real_share <= 1:
+            raise SettingError(f"improvement.trust.idm.real_share must be in (0, 1], got {self.real_share}")
+
+
+@dataclass(frozen=True)
+class MotionCheck:
+    """Trained inverse dynamics.
+
+    Attributes:
+        idm: reads commanded columns of frames a chunk apart.
+        bound: surprise that real episodes stay below.
+    """
+
+    idm: InverseDynamics
+    bound: float
+
+    def normalised_error(self, rollouts: ImaginedRollouts) -> Tensor:
+        """Surprise at the frame that each chunk leads to, ``[T, B]``; 0 where a rollout was over.
+
+        Raises:
+            SettingError: the rollouts were kept without their last frame.
+        """
+        if rollouts.end is None:
+            raise SettingError("motion trust: these rollouts were kept without their last frame; imagine them again")
+        frames = torch.cat([rollouts.image, rollouts.end.image[None]]).transpose(0, 1)
+        command = torch.cat([rollouts.command, rollouts.end.command[None]]).transpose(0, 1)
+        found = motion_error(self.idm, frames, command)
+        # The first frame is real; chunk t leads to frame t + 1, which counts where the chunk did.
+        return found[:, 1:].T.masked_fill(~rollouts.valid, 0.0)
+
+
+def real_bound(
+    idm: InverseDynamics,
+    episodes: Sequence[Episode],
+    *,
+    chunk_length: int,
+    share: float,
+    camera: str = "scene",
+    restore: Restore | None = None,
+) -> float:
+    """Surprise s₀ below which the worst frame of ``share`` of real episodes lies.
+
+    Args:
+        idm: reads commanded columns.
+        episodes: that it has not learned from; every ``chunk_length``-th frame after the first is read.
+        chunk_length: control steps between an imagined rollout's frames.
+        share: in (0, 1].
+        camera: which of their cameras.
+        restore: shows frames as the world model's codec does.
+
+    Raises:
+        SettingError: no episode is as long as a chunk.
+    """
+    check_spacing(idm, chunk_length)
+    worst = []
+    for episode in (episode for episode in episodes if len(episode) >= chunk_length):
+        view = episode.frames[::chunk_length, episode.cameras.index(camera)]
+        frames = torch.from_numpy(np.ascontiguousarray(view))
+        command = torch.from_numpy(episode.command[::chunk_length].copy())
+        shown = as_shown(frames, restore)
+        worst.append(float(motion_error(idm, shown[None], command[None])[0, 1:].amax()))
+    if not worst:
+        raise SettingError(
+            f"improvement.trust.idm: no held-out collected episode has {chunk_length} steps; collect longer episodes"
+        )
+    return float(np.quantile(worst, share))

@@ -1,0 +1,281 @@
+"""A lerobot policy's folder as lerobot publishes it, read and checked without lerobot.
+
+::
+
+    folder/
+      config.json                    type, sizes, input and output features, normalisation
+      model.safetensors              weights
+      policy_preprocessor.json       steps before the network, with *.safetensors of their statistics
+      policy_postprocessor.json      steps after it
+      worldrl.json                   optional, ours: {"inputs": {feature: what the suite shows}, "actions": ActionSpec,
+                                     "trained_on": what it was fine-tuned on here}
+      worldrl_head.safetensors       optional, ours: ACT's learned standard deviations
+
+lerobot passes a number through unchanged where its statistics are missing, and starts from random weights where weights are
+missing: both only look like a bad policy. Here both are errors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec, suite_actions
+from worldrl.core.errors import ArtefactError, SettingError, nearest
+from worldrl.core.storage.jsonfile import digest, read_json, write_json
+from worldrl.core.storage.tensorfile import load_tensors
+from worldrl.policies.lerobot.safety import (
+    POSTPROCESSOR,
+    PREPROCESSOR,
+    VLM,
+    check_hub_names,
+    check_language_model,
+    processor_steps,
+)
+from worldrl.workers.robotwin import facts as robotwin_facts
+
+CONFIG, WEIGHTS, OURS, HEAD = "config.json", "model.safetensors", "worldrl.json", "worldrl_head.safetensors"
+TYPES = ("act", "diffusion", "pi0", "smolvla")
+WINDOWED = "diffusion"
+"""The kind that looks at several observations."""
+ACTION, TRAINED_ON = "action", "trained_on"
+EMPTY_CAMERA = "observation.images.empty_camera_"
+"""Prefix of cameras that a policy fills in itself."""
+_STATISTICS = {
+    "MEAN_STD": ("mean", "std"),
+    "MIN_MAX": ("min", "max"),
+    "QUANTILES": ("q01", "q99"),
+    "QUANTILE10": ("q10", "q90"),
+    "IDENTITY": (),
+}
+_RELATIVE = ("relative_actions_processor", "absolute_actions_processor", "delta_actions_processor")
+_REFUSED = {
+    "temporal_ensemble_coeff": "temporal ensembling decides at every step; chunks are executed here, so set it to null",
+    "adapt_to_pi_aloha": "its conversion to another robot's joints is not done here; set it to false",
+    "rtc_config": "real-time chunking changes the sampler; set it to null, latency= aligns chunks in time instead",
+}
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One input or output of a policy: ``kind`` is lerobot's VISUAL, STATE, ENV or ACTION."""
+
+    kind: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LerobotFolder:
+    """A complete policy folder.
+
+    Attributes:
+        path: the folder.
+        kind: lerobot's type, for example ``"smolvla"``.
+        inputs: features that a suite must show, by name.
+        sources: what the suite calls them, where ``worldrl.json`` says so.
+        action_size: numbers of an action.
+        actions: what they are: ``worldrl.json``'s word, else RoboTwin's joint targets where there are 14, LIBERO's seven where
+            not.
+        chunk_size: actions that the network decides at once.
+        chunk_length: of those, how many are executed (``n_action_steps``), from the newest observation's step on.
+        n_obs_steps: newest observations that a decision looks at; the network's chunk begins at the oldest one's step.
+        hash: identity of every file that decides what the policy does.
+        trained_on: what it was fine-tuned on here; None where nobody said.
+    """
+
+    path: Path
+    kind: str
+    inputs: Mapping[str, Feature]
+    sources: Mapping[str, str]
+    action_size: int
+    actions: ActionSpec
+    chunk_size: int
+    chunk_length: int
+    hash: str = field(repr=False)
+    trained_on: Mapping[str, Any] | None = None
+    n_obs_steps: int = 1
+
+    @property
+    def windowed(self) -> bool:
+        """Whether its features have an axis of observations ``[B, n_obs_steps, ...]``, be it of one."""
+        return self.kind == WINDOWED
+
+    @property
+    def executed(self) -> slice:
+        """The executed actions of the network's chunk: those of steps before the newest observation are past."""
+        return slice(self.n_obs_steps - 1, self.n_obs_steps - 1 + self.chunk_length)
+
+    @property
+    def picture(self) -> tuple[int, int]:
+        """Rows and columns of the pictures; SettingError where cameras differ."""
+        sizes = {feature.shape[1:] for feature in self.inputs.values() if feature.kind == "VISUAL"}
+        if len(sizes) != 1:
+            raise SettingError(f"{self.path}: cameras must be of one size, config.json says {sorted(sizes)}")
+        rows, columns = next(iter(sizes))
+        return rows, columns
+
+
+def is_lerobot_folder(folder: Path) -> bool:
+    """Whether a folder looks like a published lerobot policy rather than an artefact of ours."""
+    if (folder / PREPROCESSOR).is_file() or (folder / POSTPROCESSOR).is_file():
+        return True
+    return (folder / CONFIG).is_file() and "input_features" in read_json(folder / CONFIG, error=ArtefactError)
+
+
+def read_lerobot_folder(folder: Path) -> LerobotFolder:
+    """Read a folder and check that nothing is missing.
+
+    Raises:
+        ArtefactError: a file, a processor or its statistics are missing; the message says how to get them.
+        SettingError: a kind of policy, or a setting of it, that is not supported.
+    """
+    config = read_json(_present(folder, CONFIG, "the policy's config"), error=ArtefactError)
+    kind = str(config.get("type"))
+    if kind not in TYPES:
+        raise SettingError(f"{folder / CONFIG}: type {kind!r} is not supported{nearest(kind, TYPES)}")
+    for name, why in _REFUSED.items():
+        if config.get(name):
+            raise SettingError(f"{folder / CONFIG}: {name}: {why}")
+    _present(folder, WEIGHTS, "the checkpoint")
+    check_language_model(folder)
+    check_hub_names(str(folder / CONFIG), config, replaced=(folder / VLM).is_dir())
+    inputs, outputs = (_features(config[name]) for name in ("input_features", "output_features"))
+    _check_processors(folder, config, {**inputs, **outputs})
+    _refuse_relative_actions(folder)
+    ours = read_json(folder / OURS, error=ArtefactError) if (folder / OURS).is_file() else {}
+    sources = ours.get("inputs", {})
+    if unknown := sorted(set(sources) - set(inputs)):
+        raise ArtefactError(f"{folder / OURS}: inputs: unknown feature {unknown[0]!r}{nearest(unknown[0], inputs)}")
+    chunk_size, chunk_length, n_obs_steps = _times(folder, config)
+    return LerobotFolder(
+        path=folder,
+        kind=kind,
+        inputs={name: feature for name, feature in inputs.items() if not name.startswith(EMPTY_CAMERA)},
+        sources=sources,
+        action_size=outputs[ACTION].shape[0],
+        actions=_actions(folder, ours, outputs[ACTION].shape[0]),
+        chunk_size=chunk_size,
+        chunk_length=chunk_length,
+        hash=_identity(folder),
+        trained_on=ours.get(TRAINED_ON),
+        n_obs_steps=n_obs_steps,
+    )
+
+
+def write_trained_on(folder: Path, trained_on: Mapping[str, Any] | None) -> None:
+    """Say in a policy's folder what it was fine-tuned on; None leaves the folder silent."""
+    if trained_on is None:
+        return
+    ours = read_json(folder / OURS, error=ArtefactError) if (folder / OURS).is_file() else {}
+    write_json(folder / OURS, {**ours, TRAINED_ON: trained_on}, error=ArtefactError)
+
+
+def _actions(folder: Path, ours: Mapping[str, Any], size: int) -> ActionSpec:
+    """What the numbers of an action are."""
+    if "actions" not in ours:
+        return suite_actions({"joints": robotwin_facts.joints()}) if size == robotwin_facts.SIZE else TOOL_ACTIONS
+    spec = ActionSpec.from_json(ours["actions"])
+    if spec.size != size:
+        raise ArtefactError(f"{folder / OURS}: actions: names {spec.size} numbers, the policy's actions have {size}")
+    return spec
+
+
+def _times(folder: Path, config: Mapping[str, Any]) -> tuple[int, int, int]:
+    """Control steps of the network's chunk, how many of them are executed, and observations of a decision."""
+    windowed = config["type"] == WINDOWED
+    chunk_size, chunk_length = int(config["horizon" if windowed else "chunk_size"]), int(config["n_action_steps"])
+    n_obs_steps = int(config.get("n_obs_steps", 2 if windowed else 1))  # lerobot's defaults
+    if n_obs_steps != 1 and not windowed:
+        raise SettingError(
+            f"{folder / CONFIG}: n_obs_steps is {n_obs_steps}; a network of type {config['type']} takes one "
+            "observation, so it must be 1"
+        )
+    if n_obs_steps < 1 or not 1 <= chunk_length <= chunk_size - n_obs_steps + 1:
+        raise SettingError(
+            f"{folder / CONFIG}: needs n_obs_steps >= 1 and 1 <= n_action_steps <= chunk - n_obs_steps + 1, "
+            f"got n_obs_steps {n_obs_steps}, n_action_steps {chunk_length}, a chunk of {chunk_size}"
+        )
+    return chunk_size, chunk_length, n_obs_steps
+
+
+def _features(listed: Mapping[str, Any]) -> dict[str, Feature]:
+    return {name: Feature(item["type"], tuple(item["shape"])) for name, item in listed.items()}
+
+
+def _present(folder: Path, name: str, what: str) -> Path:
+    path = folder / name
+    if not path.is_file():
+        found = ", ".join(sorted(p.name for p in folder.iterdir())[:8]) if folder.is_dir() else "no such folder"
+        raise ArtefactError(
+            f"{path}: {what} is missing (found there: {found or 'nothing'}); fetch the whole policy, for example with "
+            f"`hf download <user>/<policy> --local-dir {folder}`"
+        )
+    return path
+
+
+# --- processors ----------------------------------------------------------------------------------------------------
+
+
+def _check_processors(folder: Path, config: Mapping[str, Any], features: Mapping[str, Feature]) -> None:
+    """Every feature that the config normalises must have its statistics beside the processor that uses them."""
+    modes: Mapping[str, str] = config["normalization_mapping"]
+    for file, step, wanted in (
+        (PREPROCESSOR, "normalizer_processor", list(features)),
+        (POSTPROCESSOR, "unnormalizer_processor", [ACTION]),
+    ):
+        needed = [
+            f"{name}.{number}"
+            for name in wanted
+            for number in _statistics(folder, modes.get(features[name].kind, "IDENTITY"))
+            if not name.startswith(EMPTY_CAMERA)
+        ]
+        held = _held_statistics(folder, file, step)
+        if missing := sorted(set(needed) - held):
+            raise ArtefactError(
+                f"{folder / file}: statistics {', '.join(missing[:4])} are missing, and lerobot would pass those numbers "
+                f"through unscaled; save the policy with its processors, or convert an older one with "
+                f"`python -m lerobot.processor.migrate_policy_normalization --pretrained-path {folder}`"
+            )
+
+
+def _refuse_relative_actions(folder: Path) -> None:
+    """From 0.5 on lerobot may save chunks counted from the measured state: its two processors must then be coupled."""
+    for file in (PREPROCESSOR, POSTPROCESSOR):
+        for entry in processor_steps(folder, file):
+            name = entry["registry_name"]
+            if name in _RELATIVE and entry.get("config", {}).get("enabled", False):
+                raise SettingError(
+                    f"{folder / file}: step {name!r} counts actions from the measured state, which is not done here; "
+                    "train the policy again without relative actions"
+                )
+
+
+def _statistics(folder: Path, mode: str) -> tuple[str, ...]:
+    if mode not in _STATISTICS:
+        raise SettingError(
+            f"{folder / CONFIG}: normalization_mapping: unknown mode {mode!r}{nearest(mode, _STATISTICS)}"
+        )
+    return _STATISTICS[mode]
+
+
+def _held_statistics(folder: Path, file: str, step: str) -> set[str]:
+    """Names of the statistics that a processor's (un)normalising steps have."""
+    held: set[str] = set()
+    _present(folder, file, "the saved processor")
+    for entry in processor_steps(folder, file):
+        if entry["registry_name"] == step and "state_file" in entry:
+            held |= load_tensors(_present(folder, entry["state_file"], "the processor's statistics")).keys()
+    return held
+
+
+def _identity(folder: Path) -> str:
+    """SHA-256 over config, weights, processors and what we add."""
+    files = sorted(p for p in folder.iterdir() if p.suffix in (".json", ".safetensors") and p.is_file())
+    sums: dict[str, str] = {}
+    for path in files:
+        with path.open("rb") as stream:
+            sums[path.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+    return digest(sums)

@@ -1,0 +1,137 @@
+"""Which of a suite's observations is which of a policy's features; what does not fit is said with both sides.
+
+A suite shows ``image``, ``command``, and where it can ``wrist_image``, of two arms ``left_wrist_image`` and
+``right_wrist_image``, and ``state``. A policy's features have names of their own data set. What is unmistakable is matched by
+itself: the only camera, a camera with *wrist* in its name, LIBERO's ``image`` and ``image2``, the three cameras of two arms, an
+``observation.state`` of 8 numbers or of as many as there are joint targets, ``observation.command``. The rest the folder's
+``worldrl.json`` must say, because a wrong guess looks like a bad policy.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from worldrl.core.actions import ActionSpec
+from worldrl.core.errors import SettingError
+from worldrl.data.lerobot.format import camera_role
+from worldrl.policies.lerobot.folder import OURS, Feature, LerobotFolder
+
+IMAGE, WRIST, COMMAND, STATE = "image", "wrist_image", "command", "state"
+LEFT, RIGHT = "left_wrist_image", "right_wrist_image"
+IMAGES = (IMAGE, WRIST, LEFT, RIGHT)
+SHOWN = (IMAGE, COMMAND)
+"""What every suite shows, imagination too."""
+LIBERO_STATE = 8
+"""Numbers of LIBERO's state."""
+TWO_ARMED = {
+    LEFT: ("left_wrist", "wrist_left", "left_hand", "left_camera"),
+    RIGHT: ("right_wrist", "wrist_right", "right_hand", "right_camera"),
+    IMAGE: ("head", "high"),
+}
+"""Words in the names of three cameras (ALOHA's, RoboTwin's own and its client's) that tell which one each is."""
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def guess_source(name: str, feature: Feature, cameras: int, measured: int) -> str | None:
+    """What a feature unmistakably is; None where nothing is sure.
+
+    Args:
+        name: of the feature.
+        feature: its kind and shape.
+        cameras: how many the policy has.
+        measured: numbers of the measured state (:func:`measured_size`).
+    """
+    last = name.rpartition(".")[2]
+    if feature.kind == "VISUAL":
+        if cameras == len(TWO_ARMED):
+            return next((source for source, words in TWO_ARMED.items() if any(word in last for word in words)), None)
+        role = camera_role(name, cameras)
+        return None if role is None else {"scene": IMAGE, "wrist": WRIST}[role]
+    if last == COMMAND:
+        return COMMAND
+    return STATE if last == STATE and feature.shape == (measured,) else None
+
+
+def measured_size(actions: ActionSpec) -> int:
+    """Numbers of what a suite calls ``state``: the measured joints of a robot that takes joint targets, or LIBERO's eight."""
+    return actions.size if actions.absolute else LIBERO_STATE
+
+
+def match_inputs(folder: LerobotFolder) -> dict[str, str]:
+    """Name each feature's source.
+
+    Raises:
+        SettingError: a feature cannot be placed, or two share a source; with the ``worldrl.json`` to write.
+    """
+    cameras = sum(feature.kind == "VISUAL" for feature in folder.inputs.values())
+    found = {
+        name: folder.sources.get(name) or guess_source(name, feature, cameras, measured_size(folder.actions))
+        for name, feature in folder.inputs.items()
+    }
+    placed = [source for source in found.values() if source in (*IMAGES, COMMAND, STATE)]
+    if len(placed) < len(found) or len(set(placed)) < len(placed):
+        raise SettingError(f"{folder.path}: its inputs cannot be placed\n{side_by_side(folder, {}, found)}")
+    return {name: str(source) for name, source in found.items()}
+
+
+def further(sources: Mapping[str, str]) -> tuple[str, ...]:
+    """What is looked at, by :func:`match_inputs`'s word, beside what every suite shows."""
+    return tuple(source for source in sources.values() if source not in SHOWN)
+
+
+def require_fit(folder: LerobotFolder, sources: Mapping[str, str], shown: Shapes, action_size: int, where: str) -> None:
+    """Refuse a policy whose spec is not the suite's.
+
+    Args:
+        folder: the policy.
+        sources: of :func:`match_inputs`.
+        shown: shapes of what the suite shows, pictures ``(Y, X, 3)``.
+        action_size: numbers of the suite's actions.
+        where: name of the suite, for people.
+
+    Raises:
+        SettingError: an input is not shown or has another shape, or actions have another size.
+    """
+    fits = all(shown.get(source) == _suite_shape(folder.inputs[name]) for name, source in sources.items())
+    if not fits or folder.action_size != action_size:
+        table = side_by_side(folder, {**shown, "action": (action_size,)}, sources)
+        raise SettingError(f"{folder.path} does not fit {where}\n{table}")
+
+
+def _suite_shape(feature: Feature) -> tuple[int, ...]:
+    """The shape under which a suite shows a feature: pictures have their channels last."""
+    return (*feature.shape[1:], feature.shape[0]) if feature.kind == "VISUAL" else feature.shape
+
+
+def side_by_side(folder: LerobotFolder, shown: Shapes, sources: Mapping[str, str | None]) -> str:
+    """Both specs as a table, and the nearest adapter."""
+    rows = [("the policy takes", "the suite shows")]
+    for name, feature in folder.inputs.items():
+        source = sources.get(name)
+        have = f"{source} {shown.get(source, 'not shown')}" if source and shown else (source or "?")
+        rows.append((f"{name} {_suite_shape(feature)}", have))
+    rows.append((f"action ({folder.action_size},)", f"action {shown.get('action', '')}" if shown else "action"))
+    width = max(len(left) for left, _ in rows)
+    lines = [f"  {left:<{width}} | {right}" for left, right in rows]
+    return "\n".join([*lines, f"nearest adapter: {nearest_adapter(folder, shown)}"])
+
+
+def nearest_adapter(folder: LerobotFolder, shown: Shapes) -> str:
+    """What to write into the folder so that the inputs fit as far as shapes tell, or that nothing does."""
+    if shown and shown.get("action") not in (None, (folder.action_size,)):
+        return "none: actions of another size mean another robot; train the policy on this suite's demonstrations"
+    left = dict(shown) or {**dict.fromkeys((*IMAGES, COMMAND), ()), STATE: (measured_size(folder.actions),)}
+    chosen: dict[str, str] = {}
+    for name, feature in folder.inputs.items():
+        visual = feature.kind == "VISUAL"
+        same = [s for s in left if s != "action" and (s in IMAGES) == visual and left[s] in ((), _suite_shape(feature))]
+        if not same:
+            return (
+                f"none: nothing of {name}'s kind and shape is shown; train the policy without it, or on images of "
+                "this suite's size"
+            )
+        chosen[name] = same[0]
+        left.pop(same[0])
+    return f"write {json.dumps({'inputs': chosen})} to {folder.path / OURS}"

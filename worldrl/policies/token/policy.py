@@ -1,0 +1,316 @@
+"""``TokenPolicy``: image, instruction and commanded pose to a chunk of action tokens in one forward pass.
+
+Parallel decoding after OpenVLA-OFT ("Fine-Tuning Vision-Language-Action Models: Optimizing Speed and Success"): the
+``L × A`` tokens of a chunk are independent given the observation, so a chunk costs one pass and its log-probability
+is exact, the sum of the tokens'::
+
+    log π(token | obs) = Σ_{l,a} log softmax(logits[l, a] / temperature)[token[l, a]]
+
+The policy is of one robot: what its ``A`` numbers are (``actions``) comes from the demonstrations and goes into the folder.
+
+Shapes legend: ``B`` rows, ``L`` chunk, ``A`` numbers of an action and of a command, ``Y X`` pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.errors import SettingError
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.typed import from_plain
+from worldrl.core.storage.weights import fitting, load_weights
+from worldrl.core.training.optimizer import adamw
+from worldrl.core.types import Chunk, CorrelatedNoise, Likelihood, PolicyObs
+from worldrl.nn.text import InstructionEncoder
+from worldrl.nn.vision import ImageEncoder
+from worldrl.policies.exploration import uniform_draws
+from worldrl.policies.observation import check_obs
+from worldrl.policies.statistics import PolicyStatistics
+from worldrl.policies.token.tokens import allowed_bins, decode
+
+FORBIDDEN = -1e9
+"""Logit of a forbidden bin: probability exactly 0, and unlike -inf no NaN in 0 × log 0."""
+
+
+@dataclass
+class TokenPolicyConfig:
+    """Size of a :class:`TokenPolicy`.
+
+    Attributes:
+        image_size: pixels per side, a multiple of 8.
+        chunk_length: control steps per chunk.
+        bins: values per action dimension.
+        width: channels of the image encoder.
+        blocks: residual blocks of the image encoder.
+        keypoints: keypoints of the image encoder.
+        text_width: size of the instruction vector.
+        hidden: width of the decoder.
+    """
+
+    image_size: int = 64
+    chunk_length: int = 8
+    bins: int = 33
+    width: int = 48
+    blocks: int = 2
+    keypoints: int = 16
+    text_width: int = 64
+    hidden: int = 256
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        for name, least in (
+            ("chunk_length", 1),
+            ("bins", 2),
+            ("width", 1),
+            ("keypoints", 1),
+            ("hidden", 1),
+            ("blocks", 0),
+            ("text_width", 1),
+        ):
+            if getattr(self, name) < least:
+                raise SettingError(f"policy.{name}: must be at least {least}, got {getattr(self, name)}")
+        if self.image_size < 8 or self.image_size % 8:
+            raise SettingError(f"policy.image_size: must be a multiple of 8, got {self.image_size}")
+
+
+ACTIONS = "actions"
+"""Key of a policy's :class:`ActionSpec` in its ``config.json``."""
+TRAINED_ON = "trained_on"
+"""Key of what it learned from."""
+
+
+def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
+    """Return what the numbers of a saved policy's actions are; folders older than the key hold LIBERO's seven."""
+    return ActionSpec.from_json(config[ACTIONS]) if ACTIONS in config else TOOL_ACTIONS
+
+
+def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
+    """Sample bins by inverting the cumulative distribution.
+
+    In float64, so that the CPU and a GPU, which add in different orders, pick the same bin.
+
+    Args:
+        probability: ``[..., bins]``, sums to 1.
+        uniform: ``[...]`` in [0, 1).
+
+    Returns:
+        int64 ``[...]``; a bin of probability 0 is never chosen.
+    """
+    cdf = probability.double().cumsum(dim=-1)
+    cdf = cdf / cdf[..., -1:]  # ends at exactly 1, above every uniform draw
+    return (cdf <= uniform.double()[..., None]).sum(dim=-1)
+
+
+class TokenPolicy(nn.Module):
+    """A chunked, language-conditioned image policy (:class:`worldrl.core.interfaces.TrainablePolicy`).
+
+    Args:
+        config: sizes.
+        statistics: what actions and commands are, and their normalisation; saved with the weights.
+
+    Attributes:
+        actions: what the numbers of an action are.
+        trained_on: what it learned from, in plain JSON values, saved with it; None where nobody said.
+
+    Raises:
+        SettingError: ``statistics`` is missing.
+    """
+
+    action_low: Tensor
+    action_high: Tensor
+    command_mean: Tensor
+    command_std: Tensor
+    needs_noise, n_obs_steps = False, 1
+    more: tuple[str, ...] = ()
+    """It looks at picture, command and sentence only."""
+
+    def __init__(self, config: TokenPolicyConfig, statistics: PolicyStatistics) -> None:
+        super().__init__()
+        if not isinstance(statistics, PolicyStatistics):
+            raise SettingError(
+                f"statistics: must be PolicyStatistics, got {statistics!r}; "
+                "compute them with PolicyStatistics.from_episodes(demonstrations)"
+            )
+        self.config, self.chunk_length, self.actions = config, config.chunk_length, statistics.actions
+        self.trained_on: dict[str, Any] | None = None
+        for name, tensor in statistics.tensors().items():
+            self.register_buffer(name, tensor)
+        self.instruction_encoder = InstructionEncoder(config.text_width)
+        self.image_encoder = ImageEncoder(
+            config.text_width, width=config.width, blocks=config.blocks, keypoints=config.keypoints
+        )
+        seen = self.image_encoder.out_width + config.text_width + self.actions.size + 1
+        self.decoder = nn.Sequential(
+            nn.Linear(seen, config.hidden),
+            nn.GELU(),
+            nn.Linear(config.hidden, config.hidden),
+            nn.GELU(),
+            nn.Linear(config.hidden, config.chunk_length * self.actions.size * config.bins),
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are; observations are moved there."""
+        return self.action_low.device
+
+    def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
+        """Return the tokens' logits, forbidden bins masked.
+
+        Args:
+            obs: ``B`` observations.
+            command_seen: bool ``[B]``, false where the commanded pose is hidden (training only); None shows all.
+
+        Returns:
+            ``[B, L, A, bins]``.
+
+        Raises:
+            ObservationError: an observation breaks a rule.
+        """
+        check_obs(obs, self.config.image_size, self.actions.size)
+        text = self.instruction_encoder(obs.instruction)
+        image = self.image_encoder(obs.image.to(self.device), text)
+        command = self._command_features(obs.command, command_seen)
+        flat = self.decoder(torch.cat([image, text, command], dim=1))
+        out = flat.unflatten(1, (self.chunk_length, self.actions.size, self.config.bins))
+        return out.masked_fill(~allowed_bins(self.action_low, self.action_high, self.config.bins), FORBIDDEN)
+
+    def log_softmax(self, obs: PolicyObs, *, temperature: float = 1.0, command_seen: Tensor | None = None) -> Tensor:
+        """Return every bin's log-probability ``[B, L, A, bins]``; see :meth:`logits` for ``command_seen``."""
+        return self._tempered(obs, temperature, command_seen).log_softmax(dim=-1)
+
+    @torch.no_grad()
+    def act(
+        self,
+        obs: PolicyObs,
+        *,
+        generators: Sequence[torch.Generator] | None,
+        temperature: float = 1.0,
+        correlated_noise: CorrelatedNoise | None = None,
+    ) -> Chunk:
+        """Choose a chunk for each row.
+
+        Args:
+            obs: ``B`` observations.
+            generators: one CPU stream per row, each giving ``L × A`` uniform draws; None is greedy.
+            temperature: divides the logits; ``logp`` is that of the divided ones.
+            correlated_noise: the rows' lasting part of the exploration; None draws every token apart.
+
+        Returns:
+            The chunk, on the policy's device.
+
+        Raises:
+            ObservationError: an observation breaks a rule.
+            SettingError: the number of generators is not ``B``, or the temperature is not above 0.
+        """
+        logp = self.log_softmax(obs, temperature=temperature)
+        token = logp.argmax(dim=-1) if generators is None else self._sample(logp, generators, correlated_noise)
+        chosen = logp.gather(-1, token[..., None]).squeeze(-1)
+        return Chunk(action=self.decode(token), token=token, logp=chosen)
+
+    def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:
+        """Log-probability of given tokens, with gradient; equals :meth:`act`'s at the same temperature.
+
+        Args:
+            obs: ``B`` observations.
+            token: int64 ``[B, L, A]``.
+            temperature: as in :meth:`act`.
+
+        Returns:
+            ``[B, L, A]``.
+
+        Raises:
+            ObservationError: an observation breaks a rule.
+            SettingError: tokens of another shape, dtype or range.
+        """
+        return self.likelihood(obs, token, temperature=temperature).logp
+
+    def likelihood(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Likelihood:
+        """:meth:`log_prob`, with the logits divided by the temperature: the tokens' whole distribution."""
+        self._check_token(token, len(obs.instruction))
+        logits = self._tempered(obs, temperature, None)
+        logp = logits.log_softmax(dim=-1)
+        return Likelihood(logp.gather(-1, token.to(self.device)[..., None]).squeeze(-1), logits)
+
+    def make_optimizer(self, learning_rate: float, weight_decay: float) -> Optimizer:
+        """Make the AdamW of its weights."""
+        return adamw(self, learning_rate, weight_decay)
+
+    def entropy(self, obs: PolicyObs, *, temperature: float = 1.0) -> Tensor:
+        """Entropy of each token's distribution in nats, ``[B, L, A]``, with gradient."""
+        logp = self.log_softmax(obs, temperature=temperature)
+        return -(logp.exp() * logp).sum(dim=-1)
+
+    def decode(self, token: Tensor) -> Tensor:
+        """Map tokens ``[..., A]`` to actions in the robot's range."""
+        low, high = (torch.from_numpy(bound).to(self.device) for bound in self.actions.bounds)
+        return decode(token, self.action_low, self.action_high, self.config.bins, bounds=(low, high))
+
+    def save(self, folder: Path, *, parents: Sequence[Mapping[str, str]] = ()) -> None:
+        """Write ``config.json``, ``model.safetensors`` (weights and statistics) and the manifest.
+
+        Args:
+            folder: where to; an older artefact there is replaced once the new one is complete.
+            parents: what the policy was made from, see :func:`worldrl.core.storage.artefact.parent`.
+        """
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
+        said = {} if self.trained_on is None else {TRAINED_ON: self.trained_on}
+        config = {**asdict(self.config), ACTIONS: self.actions.to_json(), **said}
+        write_artefact(folder, kind="policy", config=config, tensors=tensors, parents=parents)
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str) -> TokenPolicy:
+        """Read a policy that :meth:`save` wrote.
+
+        Args:
+            folder: the artefact folder.
+            device: where the weights go.
+
+        Returns:
+            The policy in evaluation mode.
+
+        Raises:
+            ArtefactError: the folder is missing, damaged, of another kind, or lacks statistics or weights.
+        """
+        artefact = read_artefact(folder, kind="policy")
+        sizes = {name: value for name, value in artefact.config.items() if name not in (ACTIONS, TRAINED_ON)}
+        with fitting(artefact):
+            statistics = PolicyStatistics.from_tensors(artefact.tensors, stored_actions(artefact.config), folder)
+            policy = cls(from_plain(TokenPolicyConfig, sizes, where="config"), statistics)
+            load_weights(policy, artefact)
+            policy.trained_on = artefact.config.get(TRAINED_ON)
+        return policy.to(device).eval()
+
+    def _tempered(self, obs: PolicyObs, temperature: float, command_seen: Tensor | None) -> Tensor:
+        if not temperature > 0:
+            raise SettingError(f"temperature: must be above 0, got {temperature}; for greedy pass generators=None")
+        return self.logits(obs, command_seen=command_seen) / temperature
+
+    def _command_features(self, command: Tensor, seen: Tensor | None) -> Tensor:
+        # Beyond five deviations only the direction counts: an outlier must not swamp the decoder.
+        scaled = ((command.to(self.command_mean) - self.command_mean) / self.command_std).clamp(-5, 5)
+        shown = scaled.new_ones(len(scaled), 1) if seen is None else seen.to(scaled)[:, None]
+        return torch.cat([scaled * shown, shown], dim=1)
+
+    def _sample(
+        self, logp: Tensor, generators: Sequence[torch.Generator], correlated_noise: CorrelatedNoise | None
+    ) -> Tensor:
+        rows, length, size, _ = logp.shape
+        if len(generators) != rows:
+            raise SettingError(f"generators: one per row, so {rows}, got {len(generators)}")
+        uniform = uniform_draws(generators, length, size, correlated_noise)
+        return inverse_cdf(logp.double().exp(), uniform.to(logp.device))
+
+    def _check_token(self, token: Tensor, rows: int) -> None:
+        shape = (rows, self.chunk_length, self.actions.size)
+        if token.dtype != torch.int64 or tuple(token.shape) != shape:
+            raise SettingError(f"token: must be int64 {list(shape)}, got {token.dtype} {list(token.shape)}")
+        if int(token.min()) < 0 or int(token.max()) >= self.config.bins:
+            raise SettingError(f"token: must be in [0, {self.config.bins}), got {token.min()} … {token.max()}")

@@ -1,0 +1,45 @@
+"""How ``worldrl train-offline`` reads a dataset of vectors: what its settings say of it, and what a person should know of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from worldrl.core.errors import MissingExtraError, SettingError
+from worldrl.core.storage.log import console
+from worldrl.data.offline.remarks import remarks
+from worldrl.data.offline.trajectories import Trajectories
+from worldrl.rollout.vector.episodes import make_environment
+
+READING = ("action_low", "action_high", "clip_actions", "obs_keys")
+"""Settings that only a dataset of vectors has."""
+
+
+def reading(settings: Any) -> dict[str, Any]:
+    """Return the arguments of :func:`~worldrl.data.offline.loading.open_trajectories`.
+
+    A D4RL file names no bounds of actions; those of the environment that ``env=`` names are taken.
+    """
+    given = {name: getattr(settings, name) for name in READING}
+    if Path(settings.data).is_file() and settings.env is not None and not (given["action_low"] or given["action_high"]):
+        given |= _bounds(settings)
+    return {"env_id": settings.env, "max_episode_steps": settings.max_episode_steps, **given}
+
+
+def _bounds(settings: Any) -> dict[str, list[float]]:
+    """Return an environment's bounds; none where it cannot be made and no episode is played in it."""
+    try:
+        env = make_environment(settings.env, max_episode_steps=settings.max_episode_steps)
+    except (SettingError, MissingExtraError):
+        if settings.episodes or settings.video_episodes:
+            raise
+        return {}
+    box: Any = env.action_space
+    env.close()
+    return {"action_low": box.low.tolist(), "action_high": box.high.tolist()}
+
+
+def print_remarks(data: Trajectories) -> None:
+    """Print what the checks of reading found, a line each."""
+    for line in remarks(data):
+        console().print(line, soft_wrap=True, markup=False)

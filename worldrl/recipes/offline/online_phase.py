@@ -1,0 +1,242 @@
+"""From offline to online: a pre-trained agent goes on learning in its data's own environment.
+
+WSRL's way (:mod:`~worldrl.methods.offline.online.wsrl`): the policy, frozen, fills a buffer, then updates follow each step, and
+no recorded row is used any more. Two options besides: episodes that begin at the data's simulator states
+(``online.resets=snapshots``), and COPlanner's exploration, which plans with the learned world and seeks what the world
+does not know (``planner.use``); the ensemble is then refitted to what it finds, and imagined in. CQL's agent goes on as plain SAC with the same networks, as the paper has it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+
+from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import Logs
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.transitions import Transitions
+from worldrl.data.offline.trajectories import Trajectories
+from worldrl.methods.offline.agent import Agent, require
+from worldrl.methods.offline.bc import Bc
+from worldrl.methods.offline.branches import BranchConfig, Branches
+from worldrl.methods.offline.combo import Combo
+from worldrl.methods.offline.cql import Cql
+from worldrl.methods.offline.imagining import Imagining
+from worldrl.methods.offline.neubay.neubay import Neubay
+from worldrl.methods.offline.online.coplanner import Planner, UpMpcConfig
+from worldrl.methods.offline.online.online_world import OnlineWorld
+from worldrl.methods.offline.online.snapshot_resets import SnapshotResets
+from worldrl.methods.offline.online.wsrl import FineTuned, WsrlConfig, fine_tune
+from worldrl.methods.offline.sac import Sac, SacConfig
+from worldrl.methods.offline.td3_bc import Td3Bc
+from worldrl.methods.offline.updates import GRAPHED
+from worldrl.rollout.vector.episodes import dataset_environment
+from worldrl.settings import one_of
+
+RESETS = ("own", "snapshots")
+USES = ("none", "rollouts", "exploration", "both")
+LAST_EPISODES = 10
+"""Episodes at the end of the online phase whose mean return is reported."""
+
+
+@dataclass(frozen=True)
+class OnlineConfig(WsrlConfig):
+    """Settings of the online phase.
+
+    Attributes:
+        steps: environment steps in all, the warm-up's among them; 0 for no online phase (the paper: 500,000).
+        resets: where episodes begin: own (the environment's resets) or snapshots (states of the dataset).
+        refit_every: steps between two refits of the ensemble, each followed by a generation of rollouts (imagining.*),
+            where planner.use explores; 250 is MBPO's.
+    """
+
+    steps: int = 0
+    resets: str = "own"
+    refit_every: int = 250
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        one_of("online.resets", self.resets, RESETS)
+        require(self.refit_every >= 1, "online.refit_every", "at least 1", self.refit_every)
+
+
+@dataclass(frozen=True)
+class PlannerConfig(UpMpcConfig):
+    """Settings of COPlanner.
+
+    Attributes:
+        use: where plans replace the policy's own actions: none, rollouts (avoiding uncertainty), exploration (seeking it,
+            in the online phase) or both.
+    """
+
+    use: str = "none"
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        super().__post_init__()
+        one_of("planner.use", self.use, USES)
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether imagined rollouts are planned."""
+        return self.use in ("rollouts", "both")
+
+    @property
+    def explores(self) -> bool:
+        """Whether the online phase is."""
+        return self.use in ("exploration", "both")
+
+
+def check_online(settings: Any, agent_class: type[Agent]) -> None:
+    """Refuse what does not fit together before anything runs.
+
+    Raises:
+        SettingError: an agent that cannot go on from rows alone, no environment to go on in, or a planner without an
+            ensemble to plan with.
+    """
+    online, planner = settings.online, settings.planner
+    if planner.use != "none" and settings.world != "ensemble":
+        raise SettingError(f"planner.use={planner.use} plans in an ensemble; give world=ensemble, not {settings.world}")
+    if planner.explores and not online.steps:
+        raise SettingError(f"planner.use={planner.use} explores in the online phase; give online.steps=N")
+    if planner.use != "none" and issubclass(agent_class, Bc | Td3Bc):
+        raise SettingError(
+            f"planner.use={planner.use}: {agent_class.name} proposes one action, so there is nothing to choose from; "
+            "choose an agent that samples, for example sac or iql"
+        )
+    if not online.steps:
+        return
+    if settings.training.updates == GRAPHED:
+        raise SettingError(
+            "training.updates=graphed: a graph is of one update of one batch, and online.steps takes others; give "
+            "training.updates=compiled, or no online.steps"
+        )
+    if settings.world == "latent":
+        raise SettingError("online.steps: an agent of latents cannot be played in the simulator by this command")
+    if agent_class.needs or issubclass(agent_class, Bc | Combo | Neubay):
+        raise SettingError(
+            f"online.steps: {agent_class.name} needs more than the rows of its own episodes to learn; choose sac, cql, edac, "
+            "ro2o, ravl, td3_bc, iql or f_dvl"
+        )
+
+
+def check_snapshots(settings: Any, data: Trajectories) -> None:
+    """Refuse snapshots of a dataset without simulator states before hours of training.
+
+    Raises:
+        SettingError: it has none.
+    """
+    snapshots = bool(settings.online.steps) and settings.online.resets == "snapshots"
+    if snapshots and (data.qpos is None or data.qvel is None):
+        raise SettingError(
+            f"online.resets=snapshots: {data.info.source} holds no simulator states (qpos, qvel); make one with worldrl "
+            "make-dataset, or give online.resets=own"
+        )
+
+
+class PlannedBranches:
+    """Branched rollouts whose actions COPlanner chooses, shunning uncertainty.
+
+    Args:
+        branches: the rollouts.
+        config: of the planner.
+    """
+
+    def __init__(self, branches: Branches, config: PlannerConfig) -> None:
+        self.branches, self.config = branches, config
+
+    def generate(self, agent: Any, *, generator: torch.Generator) -> tuple[Transitions, Logs]:
+        """Imagine one generation."""
+        planner = Planner(self.branches.world, agent, self.config, explores=False)
+        return self.branches.generate(planner, generator=generator)
+
+
+def rollouts_in(world: Any, rows: int, imagining: Imagining, planner: PlannerConfig) -> Branches | PlannedBranches:
+    """Return branched rollouts in a world that begins at so many rows, planned where the planner rolls out."""
+    config = BranchConfig(starts=imagining.rollouts, horizon=imagining.horizon, penalty=imagining.penalty)
+    branches = Branches(world, rows, config)
+    return PlannedBranches(branches, planner) if planner.rolls_out else branches
+
+
+def online_agent(agent: Agent) -> Agent:
+    """Return the agent that goes on: CQL's networks in plain SAC, any other one itself.
+
+    Its actor learns at a constant rate: the cosine of the offline phase has come to 0.
+    """
+    if hasattr(agent.config, "actor_cosine"):
+        agent.config = replace(agent.config, actor_cosine=False)
+    if not isinstance(agent, Cql):
+        return agent
+    config = SacConfig(**{item.name: getattr(agent.config, item.name) for item in fields(SacConfig)})
+    plain = Sac(config, agent.facts).to(agent.device)
+    for name, module in plain.modules.items():
+        module.load_state_dict(agent.modules[name].state_dict())
+    return plain
+
+
+def online_phase(
+    settings: Any, agent: Agent, data: Trajectories, world: Any, *, folder: Path, log: MetricLog
+) -> tuple[Agent, dict[str, Any]]:
+    """Let an agent go on learning in its data's environment, resuming from ``folder``.
+
+    Args:
+        settings: of ``train-offline``.
+        agent: pre-trained; its weights change, unless it is CQL's.
+        data: names the environment; with ``online.resets=snapshots`` its states are where episodes begin.
+        world: the ensemble, for a planner.
+        folder: of the checkpoints.
+        log: of the training.
+
+    Returns:
+        The agent that went on, and what happened: episodes, updates, steps, returns of the first and last ten episodes.
+
+    Raises:
+        SettingError: snapshots of a dataset without simulator states.
+    """
+    env: gymnasium.Env[Any, Any] = dataset_environment(data.info)
+    if settings.online.resets == "snapshots":
+        env = SnapshotResets(env, data, settings.snapshots, seed=settings.seed)
+    learner = online_agent(agent)
+    planner, explorer, along = settings.planner, None, None
+    if planner.explores:
+        explorer = Planner(world, learner, planner, explores=True)
+        along = OnlineWorld(
+            world,
+            data.transitions().to(world.ensemble.device),
+            settings.imagining,
+            settings.ensemble_training,
+            refit_every=settings.online.refit_every,
+            seed=settings.seed,
+            rollouts=lambda world, rows: rollouts_in(world, rows, settings.imagining, planner),
+        )
+    found = fine_tune(
+        "online",
+        learner,
+        env,
+        data.info,
+        settings.online,
+        seed=settings.seed,
+        folder=folder,
+        log=log,
+        explorer=explorer,
+        world=along,
+    )
+    return learner, online_report(found, settings.online.steps)
+
+
+def online_report(found: FineTuned, steps: int) -> dict[str, Any]:
+    """Sum an online phase up, JSON-ready; episodes from snapshots are shorter, and so are their returns."""
+    head, tail = found.returns[:LAST_EPISODES], found.returns[-LAST_EPISODES:]
+    return {
+        "steps": steps,
+        "episodes": len(found.returns),
+        "updates": found.updates,
+        "first_returns": float(np.mean(head)) if head else None,
+        "last_returns": float(np.mean(tail)) if tail else None,
+    }

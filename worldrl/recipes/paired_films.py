@@ -1,0 +1,47 @@
+"""Two videos of one length beside each other: as a film, and as a filmstrip."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.storage.atomic import write_file
+from worldrl.evaluation.report.filmstrip import draw_filmstrip, encode_png
+from worldrl.evaluation.report.model import Filmstrip
+from worldrl.evaluation.world_model.film import write_mp4
+
+FRAMES_PER_STRIP = 12
+
+
+def write_pair(
+    folder: Path,
+    name: str,
+    title: str,
+    real: NDArray[np.uint8],
+    imagine_policy: NDArray[np.uint8],
+    *,
+    stride: int,
+    fps: float,
+    first: int = 0,
+    second: str = "imagined",
+) -> None:
+    """Write ``videos/NAME.mp4`` and ``filmstrips/NAME.png``.
+
+    Args:
+        folder: of both.
+        name: of both.
+        title: above the strip.
+        real: uint8 ``[T, Y, X, 3]``.
+        imagine_policy: uint8 ``[T, Y, X, 3]``.
+        stride: control steps between frames.
+        fps: of the film.
+        first: control step of frame 0.
+        second: what the dream is called.
+    """
+    write_mp4(np.concatenate([real, imagine_policy], axis=2), folder / "videos" / f"{name}.mp4", fps)
+    every = max(1, len(real) // FRAMES_PER_STRIP)
+    labels = [f"step {first + i * stride}" for i in range(0, len(real), every)]
+    strip = Filmstrip(title, "", {"real": real[::every], second: imagine_policy[::every]}, labels)
+    write_file(folder / "filmstrips" / f"{name}.png", encode_png(draw_filmstrip(strip)))

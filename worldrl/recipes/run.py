@@ -1,0 +1,67 @@
+"""What simulator jobs share: opening the run directory, choosing tasks, printing rates."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.storage.heartbeat import Heartbeat
+from worldrl.core.storage.run import RunDirectory
+from worldrl.settings import MAY_CHANGE, WHERE, as_plain, resume_command
+
+DATASET = "dataset"
+"""Folder of the recorded episodes in a run directory."""
+
+
+@contextmanager
+def open_run(command: str, settings: Any) -> Generator[RunDirectory]:
+    """Open (or reopen) the run directory of a job, and keep its clock going until the job is over.
+
+    Args:
+        command: for example ``"collect"``.
+        settings: the job's settings dataclass, with ``run_dir``.
+
+    Raises:
+        RunDirectoryError: it is in use, not writable, or belongs to other settings.
+    """
+    config = {name: value for name, value in as_plain(settings).items() if name not in MAY_CHANGE}
+    with (
+        RunDirectory.open(
+            Path(settings.run_dir), command=command, config=config, resume_command=resume_command(command), free=WHERE
+        ) as run,
+        Heartbeat(run),
+    ):
+        yield run
+
+
+def choose_tasks(tasks: Sequence[str], kind: str | None) -> list[str]:
+    """Return the named tasks, or all of one kind, or all of one arm.
+
+    Args:
+        tasks: names; empty takes all of ``kind``.
+        kind: object, spatial, goal, long, bimanual (two arms), or None for all of one arm.
+
+    Raises:
+        SettingError: an unknown name, a task named twice, or both given.
+    """
+    from worldrl_envs.tasks import BIMANUAL, KINDS, task_names
+
+    kinds, known = (*KINDS, BIMANUAL), (*task_names(), *task_names(BIMANUAL))
+    if tasks and kind is not None:
+        raise SettingError(f"tasks and kind: give one of them, got tasks={list(tasks)} and kind={kind}")
+    if kind is not None and kind not in kinds:
+        raise SettingError(f"kind: unknown value {kind!r}{nearest(kind, kinds)}")
+    for name in tasks:
+        if name not in known:
+            raise SettingError(f"tasks: unknown task {name!r}{nearest(name, known)}")
+    if len(set(tasks)) < len(tasks):
+        raise SettingError(f"tasks: each may be named once, got {list(tasks)}")
+    return list(tasks) or list(task_names(kind))
+
+
+def rate_interval(rate: Mapping[str, Any]) -> str:
+    """A rate's interval in per cent, for tables."""
+    return f"{100 * rate['lo']:.0f}–{100 * rate['hi']:.0f} %"

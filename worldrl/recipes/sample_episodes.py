@@ -1,0 +1,81 @@
+"""A handful of episodes that a command records for itself when no dataset was given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from worldrl.core.embodiment import AnyEmbodiment
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import stream_seed
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.evaluation.policy.protocol import instruction_of
+from worldrl.recipes.run import choose_tasks
+from worldrl.rollout.agents.actors import AnyActor, ExpertActor
+from worldrl.rollout.real.collect import CollectPlan, collect_dataset
+from worldrl.rollout.real.embedded import embedded_embodiment, embedded_options
+from worldrl.rollout.real.specs import EpisodeSpec
+
+KIND = "object"
+"""Kind of the tasks that the bundled world model was trained on."""
+HOLD_STEPS = 8
+NEAR_MISS = ExpertActor(noise=0.3, goal_offset=0.02, blind=True)
+"""An expert with noise that tries each skill once: failures that start like successes."""
+
+
+def check_samples(tasks: Sequence[str], robot: AnyEmbodiment) -> list[str]:
+    """Return the tasks to record; an error where the embedded suite does not have this robot.
+
+    Args:
+        tasks: names; empty takes the Pick tasks.
+        robot: of the world model.
+
+    Raises:
+        SettingError: unknown tasks, or tasks of another robot.
+    """
+    chosen = choose_tasks(tasks, None if tasks else KIND)
+    if embedded_embodiment(chosen) != robot:
+        raise SettingError(
+            f"data: must be a dataset of the world model's robot, got none; the tasks {', '.join(chosen)} have another "
+            "robot. Record one with `worldrl collect`, and give data=FOLDER"
+        )
+    return chosen
+
+
+def record_samples(folder: Path, tasks: Sequence[str], count: int, *, seed: int, image_size: int) -> EpisodeDataset:
+    """Record ``count`` episodes in the embedded suite, half by the expert and half near misses, and open them.
+
+    Args:
+        folder: the dataset; continued where an earlier start stopped.
+        tasks: names, taken in turn.
+        count: episodes in all.
+        seed: of the initial states.
+        image_size: pixels per side.
+
+    Raises:
+        WorkerError: the simulator failed.
+        ArtefactError: the folder holds something else.
+    """
+    plans = [
+        CollectPlan(actor, [_spec(source, tasks, number, seed) for number in range(first, count, 2)])
+        for first, (source, actor) in enumerate(_sources())
+    ]
+    collect_dataset(
+        folder,
+        [plan for plan in plans if plan.specs],
+        env_options=embedded_options(tasks, image_size),
+        workers=0,
+        hold_steps=HOLD_STEPS,
+    )
+    return EpisodeDataset.open(folder)
+
+
+def _sources() -> tuple[tuple[str, AnyActor], ...]:
+    return ("expert", ExpertActor()), ("blind_expert", NEAR_MISS)
+
+
+def _spec(source: str, tasks: Sequence[str], number: int, seed: int) -> EpisodeSpec:
+    task, index = tasks[number // 2 % len(tasks)], number // 2 // len(tasks)
+    own = stream_seed(seed, "samples", source) % 2**31
+    instruction = instruction_of("canonical", task, index, own)
+    return EpisodeSpec(task=task, index=index, seed=own, instruction=instruction, source=source)

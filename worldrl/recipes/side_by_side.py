@@ -1,0 +1,106 @@
+"""Stages side by side: each in a spawned process with one thread, its result handed over as a JSON file.
+
+Small networks gain nothing from a second thread, but two of them run side by side on two cores. What a stage returns
+depends on its task alone, so it does not matter how many run at once.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from os import _exit
+from pathlib import Path
+from typing import Any, Protocol
+
+from worldrl.core.device import set_threads
+from worldrl.core.errors import WorkerError
+from worldrl.core.storage.jsonfile import read_json, write_json
+from worldrl.core.storage.log import Progress
+
+RESULT, COST = "result.json", "cost.json"
+
+
+class Task(Protocol):
+    """What one stage computes: a frozen dataclass of plain values, which a new process is handed."""
+
+    @property
+    def label(self) -> str:
+        """What the person who waits is told of it."""
+        ...
+
+    def compute(self, folder: Path) -> dict[str, Any]:
+        """Do the work of a stage in its folder; return what is JSON-ready."""
+        ...
+
+
+def run_tasks(
+    name: str, tasks: Mapping[str, Task], workers: int, *, on_result: Callable[[str, dict[str, Any]], None]
+) -> None:
+    """Compute tasks, ``workers`` at a time.
+
+    Args:
+        name: of the command.
+        tasks: by folder.
+        workers: processes at once; 0 computes in this process, with its own number of threads.
+        on_result: called in this process with each folder and its result, as soon as it is there.
+
+    Raises:
+        WorkerError: a process died; the others are stopped.
+    """
+    queue, running = list(tasks.items()), dict[int, tuple[str, SpawnProcess]]()
+    with Progress(name, total=len(tasks), unit="stages") as progress:
+        try:
+            while queue or running:
+                if not workers:
+                    folder, task = queue.pop(0)
+                    on_result(folder, task.compute(Path(folder)))
+                    progress.advance()
+                    continue
+                while queue and len(running) < workers:
+                    folder, task = queue.pop(0)
+                    process = _start(folder, task)
+                    running[process.sentinel] = (folder, process)
+                for sentinel in wait(list(running)):
+                    folder, process = running.pop(int(sentinel))  # pyright: ignore[reportArgumentType]
+                    on_result(folder, _collect(name, folder, process, tasks[folder]))
+                    progress.advance(note=tasks[folder].label)
+        finally:
+            for _, process in running.values():
+                process.terminate()
+                process.join()
+
+
+def _start(folder: str, task: Task) -> SpawnProcess:
+    process = get_context("spawn").Process(target=_work, args=(folder, task), daemon=True)
+    process.start()
+    return process
+
+
+def _collect(name: str, folder: str, process: SpawnProcess, task: Task) -> dict[str, Any]:
+    process.join()
+    if process.exitcode != 0:
+        raise WorkerError(
+            f"{name}: the process of {task.label} ended with code {process.exitcode}; its message stands above; "
+            "workers=0 computes in one process"
+        )
+    return read_json(Path(folder) / RESULT)
+
+
+def _work(folder: str, task: Task) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent stops its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    set_threads(1)
+    write_json(Path(folder) / RESULT, task.compute(Path(folder)))
+    write_json(Path(folder) / COST, {"cpu_s": time.process_time()})  # of this start; apart, for it never repeats
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        _exit(1)

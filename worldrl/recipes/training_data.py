@@ -1,0 +1,92 @@
+"""Datasets that a command learns from: opened together, of one robot, and of the image size that a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from worldrl.core.errors import SettingError
+from worldrl.core.types import Episode
+from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded, require_alike
+from worldrl.data.windows.keyframes import keyframes
+
+Offer = Callable[[int], str | None]
+"""Maps the side of square images to the settings that make a model take them; None where none do."""
+
+
+def open_datasets(folders: Sequence[str]) -> list[EpisodeDataset]:
+    """Open datasets to be used together; nothing is decoded.
+
+    Raises:
+        ArtefactError: one is missing, damaged or empty, or two are of different robots, rates or image sizes.
+    """
+    datasets = [open_recorded(folder) for folder in folders]
+    require_alike(datasets, "embodiment", "fps", "image_size")
+    return datasets
+
+
+def require_image_size(dataset: EpisodeDataset, size: int, field: str, offer: Offer = lambda _side: None) -> None:
+    """Refuse images of another size than a model's before any is decoded.
+
+    Args:
+        dataset: of one image size, as those of :func:`open_datasets` are.
+        size: pixels per side that the model takes.
+        field: the model's size as the user knows it, for example ``"model.image_size"``.
+        offer: says how the model would take the dataset's size.
+
+    Raises:
+        SettingError: naming both sizes and what to do.
+    """
+    rows, columns = dataset.image_size
+    if (rows, columns) == (size, size):
+        return
+    mends = [offer(rows) if rows == columns else None, _other_images(dataset, size, square=rows == columns)]
+    raise SettingError(
+        f"data: the images in {dataset.source} are {columns} by {rows} pixels, {field} is {size}; "
+        f"{', or '.join(mend for mend in mends if mend)}"
+    )
+
+
+def _other_images(dataset: EpisodeDataset, size: int, *, square: bool) -> str:
+    """Say how the dataset's images become ``size`` pixels: external ones are resized, and only as stated squeezed."""
+    if any("lerobot" in record.meta for record in dataset.records):
+        value = f"{size}" if square else f"[{size}, {size}]"
+        return f'write {{"image_size": {value}}} to {dataset.source}/worldrl.json'
+    return f"record them again with image_size={size}"
+
+
+def offers(settings: str, takes: Callable[[int], object]) -> Offer:
+    """Return how a model takes another image size.
+
+    Args:
+        settings: what is given then, with ``{side}``.
+        takes: makes the model's configuration of that size; SettingError or False where its other sizes do not allow it.
+    """
+
+    def offer(side: int) -> str | None:
+        try:
+            return None if takes(side) is False else f"give {settings.format(side=side)}"
+        except SettingError:
+            return None
+
+    return offer
+
+
+def require_events(episodes: Iterable[Episode], shares: Mapping[str, float], what: str, besides: str = "") -> None:
+    """Refuse shares of windows around gripper changes and contacts where there are none, before the training begins.
+
+    Args:
+        episodes: decoded one after another up to the first that has such a frame.
+        shares: of windows, by setting; 0 asks for none.
+        what: of the episodes, for the message.
+        besides: what else to do.
+
+    Raises:
+        SettingError: naming every such setting.
+    """
+    asked = {name: share for name, share in shares.items() if share > 0}
+    if asked and not any(keyframes(episode) for episode in episodes):
+        given = " and ".join(f"{name} is {share}" for name, share in asked.items())
+        raise SettingError(
+            f"{given}, but no gripper changes and no contact begins in any of {what}; "
+            f"give {' '.join(f'{name}=0' for name in asked)}{besides}"
+        )

@@ -1,0 +1,58 @@
+"""What a world model is made from: its direct parents for the manifest, and all that it has ever learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from worldrl.core.storage.artefact import MANIFEST, parent
+from worldrl.core.storage.learned import Learned
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.recipes.world_model.start import SCRATCH, weights_folder
+from worldrl.rollout.real.specs import scene_digest
+
+
+def lineage(data: Mapping[str, EpisodeDataset], weights: Sequence[str]) -> tuple[list[dict[str, str]], Learned]:
+    """Return the parents of a world model, and what it has learned from.
+
+    Args:
+        data: the datasets that it is trained, calibrated or gated on, by folder.
+        weights: world models that it began with, wholly or in part: ``bundled``, ``scratch``, or a folder.
+    """
+    folders = [weights_folder(start) for start in weights if start != SCRATCH]
+    parents = [{"path": folder, "hash": dataset.fingerprint} for folder, dataset in data.items()]
+    learned = learned_from(list(data.values()))
+    for folder in folders:
+        learned |= Learned.read(folder)
+    return parents + [parent(folder) for folder in folders], learned
+
+
+def rewards_lineage(folders: Iterable[str]) -> tuple[list[dict[str, str]], Learned]:
+    """Return the parents that a model has in the rewards it climbed, and what these have learned from.
+
+    Args:
+        folders: of the rewards, each an artefact, or a folder of artefacts; what is neither leaves unknown what was learned from.
+    """
+    parents, learned = list[dict[str, str]](), Learned()
+    for folder in map(Path, folders):
+        found = (
+            [folder] if (folder / MANIFEST).exists() else sorted(file.parent for file in folder.glob(f"*/{MANIFEST}"))
+        )
+        parents += [parent(artefact) for artefact in found]
+        learned |= Learned(complete=bool(found))
+        for artefact in found:
+            learned |= Learned.read(artefact)
+    return parents, learned
+
+
+def learned_from(data: Sequence[EpisodeDataset]) -> Learned:
+    """Return datasets and their episodes as what was learned from."""
+    return Learned(
+        datasets=frozenset(dataset.fingerprint for dataset in data),
+        episodes=frozenset(scene_digest(record) for dataset in data for record in dataset.records),
+    )
+
+
+def opened(folders: Sequence[Path | str]) -> dict[str, EpisodeDataset]:
+    """Open datasets by folder."""
+    return {str(folder): EpisodeDataset.open(folder) for folder in folders}

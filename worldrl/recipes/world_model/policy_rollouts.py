@@ -1,0 +1,325 @@
+"""What policies dream in a world model, beside what the simulator says: part of ``worldrl evaluate-world-model``.
+
+Each policy dreams from initial states of its own; its dreams are executed in the simulator with the same actions, and it
+also acts there freely from the same initial states. Together the policies tell whether imagined success follows real
+success; together their dreams tell which sign of trust knows the false ones.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from worldrl.core.errors import SettingError
+from worldrl.core.renames import first_name
+from worldrl.core.rng import stream_seed
+from worldrl.core.statistics.intervals import Rate, auroc_within, pearson, wilson
+from worldrl.core.storage.atomic import write_file
+from worldrl.core.storage.run import RunDirectory, Stage
+from worldrl.core.types import ResetRecord
+from worldrl.evaluation.world_model.confidence import advantage, rank_sum, worth
+from worldrl.evaluation.world_model.rollout_error import outcome_report
+from worldrl.policies.exploration import Exploration
+from worldrl.rewards.grasp import GraspDynamics
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
+from worldrl.rewards.success import SuccessRule
+from worldrl.rollout.agents.actors import PolicyActor
+from worldrl.rollout.agents.policy_folder import load_policy, policy_facts
+from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts, confirmed_by_execution, execute, imagine_policy
+from worldrl.rollout.imagined.starts import simulator_starts, task_horizons
+from worldrl.rollout.real.collect import CollectPlan, collect_dataset
+from worldrl.rollout.real.embedded import embedded_options
+from worldrl.rollout.trust.confidence import confidence_scores
+from worldrl.rollout.trust.resampled import ResampledRollouts, resample_rollouts
+from worldrl.rollout.trust.shown_grasp import check_robot, grasp_error
+from worldrl.rollout.trust.shown_motion import rollout_motion_error
+from worldrl.settings import non_negative, positive, setting
+from worldrl.world_models.loading import AnyVideoModel
+
+LEAST_POLICIES = 5
+"""A correlation of fewer says next to nothing: of four, an r of 0.9 has an interval from below 0 on."""
+
+
+SCORE, GRASP, SCORE_AND_GRASP = "score", "grasp_agreement", "score_and_grasp"
+TOGETHER = "sum of the ranks of own score and grasp agreement among these rollouts"
+"""What ``score_and_grasp`` is, for people; practice cannot go by it, since one rollout has no rank."""
+ALIKE = "the same for all of these rollouts, as the agreement of a single member is"
+UNASKED = {
+    "motion_agreement": "give idm=FOLDER",
+    GRASP: "give grasp=FOLDER",
+    SCORE_AND_GRASP: "give grasp=FOLDER",
+}
+"""Why a sign was not measured."""
+
+
+@dataclass
+class PolicyRolloutConfig:
+    """Which policies dream, and how much.
+
+    Attributes:
+        folders: policies; none leaves this part out.
+        imagined_rollouts: per task and policy.
+        resampled_rollouts: rollouts imagined again with the same actions and other noise, at least 2.
+        workers: simulator processes of the policies' free rollouts; 0 runs in this process.
+        envs_per_worker: environments per process.
+        exploration: how the policies' actions are drawn, in dreams and in the simulator.
+    """
+
+    folders: list[str] = setting(
+        [],
+        "policies, worldrl's or lerobot's; their imagined rollouts are executed and compared with their real success",
+    )
+    imagined_rollouts: int = 30
+    resampled_rollouts: int = 2
+    workers: int = 2
+    envs_per_worker: int = 8
+    exploration: Exploration = field(default_factory=Exploration)
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        positive("policies.imagined_rollouts", self.imagined_rollouts)
+        positive("policies.envs_per_worker", self.envs_per_worker)
+        non_negative("policies.workers", self.workers)
+        if self.resampled_rollouts < 2:
+            raise SettingError(
+                f"policies.resampled_rollouts must be at least 2 (one has no spread), got {self.resampled_rollouts}"
+            )
+
+
+@dataclass(frozen=True)
+class Readers:
+    """Inverse dynamics that judge the dreams; None where there is none.
+
+    Attributes:
+        motion: reads every frame.
+        grasp: reads where a dream begins.
+    """
+
+    motion: InverseDynamics | None = None
+    grasp: GraspDynamics | None = None
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One policy's dreams and what became of them.
+
+    Attributes:
+        metrics: as in ``result.json``.
+        imagined: bool ``[E]``, imagined to succeed.
+        confirmed_by_execution: bool ``[E]``, and really did with the same actions.
+        signs: each sign of trust ``[E]``.
+        task: of each dream, ``E`` names.
+    """
+
+    metrics: dict[str, Any]
+    imagined: NDArray[np.bool_]
+    confirmed_by_execution: NDArray[np.bool_]
+    signs: dict[str, NDArray[np.float64]]
+    task: tuple[str, ...]
+
+
+def policies_beside_reality(
+    run: RunDirectory,
+    config: PolicyRolloutConfig,
+    model: AnyVideoModel,
+    tasks: Sequence[str],
+    *,
+    seed: int,
+    readers: Readers,
+) -> dict[str, Any]:
+    """Measure every policy; return what ``result.json`` says of them, nothing when there is none."""
+    judged = [
+        judge_policy(run.stage(f"03-policy-{number}"), config, Path(folder), model, tasks, seed=stream_seed(seed, "policy", number) % 2**31, readers=readers)
+        for number, folder in enumerate(config.folders, start=1)
+    ]  # fmt: skip
+    if not judged:
+        return {}
+    return {
+        "policies": [one.metrics for one in judged],
+        "imagined_real_pearson": correlation([one.metrics for one in judged]),
+        "trust": trust(judged, seed=seed),
+    }
+
+
+def check_policies(folders: Sequence[str], model: AnyVideoModel) -> None:
+    """Refuse policies that cannot dream in this world model, before anything is measured.
+
+    worldrl's own and lerobot's can; agents on vectors see no picture.
+
+    Raises:
+        ArtefactError: no policy in a folder.
+        SettingError: one looks at what imagination does not show, or is made for another robot, chunk length or image size.
+    """
+    fitting = {
+        "chunk_length": model.chunk_length,
+        "image_size": model.config.codec.image_size,
+        "actions": model.embodiment.actions,
+    }
+    for folder in folders:
+        facts = policy_facts(Path(folder))
+        if facts.not_imagined:
+            raise SettingError(
+                f"policies.folders: the policy in {folder} ({facts.kind}) needs {' and '.join(facts.not_imagined)}, which "
+                "imagination does not show; leave it out"
+            )
+        if differing := [name for name, value in fitting.items() if getattr(facts, name) != value]:
+            raise SettingError(
+                f"policies.folders: the policy in {folder} has another {' and '.join(differing)} than the world model; give "
+                "policies that were made for it"
+            )
+
+
+def judge_policy(
+    stage: Stage,
+    config: PolicyRolloutConfig,
+    folder: Path,
+    model: AnyVideoModel,
+    tasks: Sequence[str],
+    *,
+    seed: int,
+    readers: Readers,
+) -> Judged:
+    """Let one policy dream and act; what an earlier session did is read."""
+    outcome = model.config.outcome
+    rule = SuccessRule(outcome.threshold, outcome.debounce)
+    horizon, size = task_horizons(tasks), model.config.codec.image_size
+    files = {name: stage.folder / f"{name}.npz" for name in ("dreams", "opinions")}
+    if not files["dreams"].exists():
+        policy = load_policy(folder, str(model.device))
+        imagine_policy(
+            model, policy, tasks, config.imagined_rollouts, seed=seed, horizon=horizon, image_size=size, exploration=config.exploration
+        ).save(files["dreams"])  # fmt: skip
+    policy_rollouts = PolicyRollouts.load(files["dreams"])
+    if not files["opinions"].exists():
+        starts = _starts(model, policy_rollouts, config.imagined_rollouts, seed)
+        action = torch.from_numpy(policy_rollouts.action)
+        resample_rollouts(model, starts, action, config.resampled_rollouts, seed=seed).save(files["opinions"])
+    if not stage.finished:
+        free = _act_freely(stage.folder / "dataset", config, folder, policy_rollouts, size)
+        stage.finish({"real_step": execute(policy_rollouts).tolist(), "real": free})
+    real_step, imagined_step = np.array(stage.summary["real_step"]), policy_rollouts.success_step(rule)
+    predicted, actual = imagined_step >= 0, confirmed_by_execution(imagined_step, real_step)
+    metrics = {
+        "path": str(folder),
+        "hash": policy_facts(folder).hash,
+        "imagined": wilson(int(predicted.sum()), len(policy_rollouts)),
+        "real": stage.summary["real"],
+        "same_actions": outcome_report(predicted, actual),
+    }
+    motion = (
+        None
+        if readers.motion is None
+        else _normalised_error(
+            stage.folder / "surprise.npz", model, readers.motion, policy_rollouts, config.imagined_rollouts, seed
+        )
+    )
+    grasp = (
+        None
+        if readers.grasp is None
+        else _grasp(model, readers.grasp, policy_rollouts, imagined_step, config.imagined_rollouts, seed)
+    )
+    signs = confidence_scores(
+        policy_rollouts.probability, ResampledRollouts.load(files["opinions"]), rule.debounce, motion, grasp
+    )
+    return Judged(metrics, predicted, actual, signs, tuple(policy_rollouts.task))
+
+
+def _starts(model: AnyVideoModel, policy_rollouts: PolicyRollouts, count: int, seed: int) -> list[ResetRecord]:
+    """Render the initial states of dreams again."""
+    tasks, size = list(dict.fromkeys(policy_rollouts.task)), model.config.codec.image_size
+    return simulator_starts(tasks, count, seed=seed, memory_frames=model.memory_frames, image_size=size)
+
+
+def _normalised_error(
+    file: Path, model: AnyVideoModel, idm: InverseDynamics, policy_rollouts: PolicyRollouts, count: int, seed: int
+) -> NDArray[np.float32]:
+    """What inverse dynamics makes of every frame of the dreams ``[E, N]``, or what an earlier session found."""
+    if not file.exists():
+        starts = _starts(model, policy_rollouts, count, seed)
+        found = rollout_motion_error(model, idm, starts, torch.from_numpy(policy_rollouts.action), seed=seed)
+        data = io.BytesIO()
+        np.savez_compressed(data, normalised_error=found)
+        write_file(file, data.getvalue())
+    with np.load(file, allow_pickle=False) as data:
+        return data["surprise"]
+
+
+def _grasp(
+    model: AnyVideoModel,
+    grasp: GraspDynamics,
+    policy_rollouts: PolicyRollouts,
+    success_step: NDArray[np.int64],
+    count: int,
+    seed: int,
+) -> NDArray[np.float32]:
+    """What inverse dynamics makes of the closing of the hand in each dream ``[E]``."""
+    check_robot(grasp, policy_rollouts.actions)
+    starts = _starts(model, policy_rollouts, count, seed)
+    return grasp_error(grasp, model.embodiment, starts, torch.from_numpy(policy_rollouts.action), success_step)
+
+
+def _act_freely(
+    data: Path, config: PolicyRolloutConfig, policy: Path, policy_rollouts: PolicyRollouts, image_size: int
+) -> Rate:
+    """Let the policy act in the simulator, drawing its actions alike, from the initial states it dreamt from."""
+    drawn = config.exploration
+    plan = CollectPlan(
+        PolicyActor(str(policy), drawn.temperature, drawn.noise_correlation), policy_rollouts.specs("policy")
+    )
+    rows = collect_dataset(
+        data,
+        [plan],
+        env_options=embedded_options(set(policy_rollouts.task), image_size),
+        workers=config.workers,
+        envs_per_worker=config.envs_per_worker,
+    )
+    return wilson(sum(bool(row["success"]) for row in rows), len(rows))
+
+
+def correlation(policies: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Pearson's r of imagined and real success over policies; None where it is undefined."""
+    imagined, real = ([one[name]["rate"] for one in policies] for name in ("imagined", "real"))
+    if len(policies) < LEAST_POLICIES or not (np.ptp(imagined) and np.ptp(real)):
+        return None
+    return {**pearson(imagined, real)}
+
+
+def trust(judged: Sequence[Judged], *, seed: int) -> dict[str, Any]:
+    """What each sign of trust is worth among all dreams that were imagined to succeed, beside the dream's own score.
+
+    Among all of them a sign that only tells easy tasks or good policies from others has a worth, too; ``within`` compares dreams of
+    one policy and task alone.
+
+    A sign that was not measured, or is the same for all of them, has a reason in ``not_measured`` instead.
+    """
+    believed = np.concatenate([one.imagined for one in judged])
+    true = np.concatenate([one.confirmed_by_execution for one in judged])[believed]
+    signs = {name: np.concatenate([one.signs[name] for one in judged])[believed] for name in judged[0].signs}
+    if not len(true):
+        return {"imagined_successes": None, "auroc": {}, "within": {}, "over_score": {}, "not_measured": {}}
+    if GRASP in signs:
+        signs[SCORE_AND_GRASP] = rank_sum(signs[SCORE], signs[GRASP])
+    differing = {name: sign for name, sign in signs.items() if np.ptp(sign)}
+    score = signs[SCORE]
+    strata = [(k, one.task[n]) for k, one in enumerate(judged) for n in np.flatnonzero(one.imagined)]
+    return {
+        "imagined_successes": wilson(int(true.sum()), len(true)),
+        "auroc": {name: worth(sign, true, seed=seed, name=first_name(name)) for name, sign in differing.items()},
+        "within": {name: auroc_within(sign, true, strata) for name, sign in differing.items()},
+        "over_score": {
+            name: advantage(sign, score, true, seed=seed, name=first_name(name))
+            for name, sign in differing.items()
+            if name != SCORE
+        },
+        "not_measured": {
+            **{name: ALIKE for name in signs if name not in differing},
+            **{name: why for name, why in UNASKED.items() if name not in signs},
+        },
+    }

@@ -1,0 +1,234 @@
+"""Which world model a job begins with: the bundled weights, a folder, or none, and whether it fits what is asked for."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import initial_weights
+from worldrl.core.storage.artefact import read_config
+from worldrl.core.storage.capacity import require_model_memory
+from worldrl.core.storage.log import console
+from worldrl.paths import weights_dir
+from worldrl.world_models.loading import AnyVideoModel, open_world_model
+from worldrl.world_models.video.config import CodecKind, VideoWorldModelConfig
+from worldrl.world_models.video.extension import FREE, WAN_FREE, asked_for, changes, extended, extended_config
+from worldrl.world_models.video.model import KIND, VideoWorldModel
+from worldrl.world_models.video.training_config import WorldModelTraining
+from worldrl.world_models.wan.config import WanConfig
+
+if TYPE_CHECKING:
+    from worldrl.recipes.world_model.wan_settings import WanSettings
+
+BUNDLED, SCRATCH = "bundled", "scratch"
+WORLD_MODEL = "world_model"
+"""Folder name of a world model inside a stage, and of the bundled one."""
+OTHER_ROBOT = "start: the world model in {folder} was made for another robot; use start=scratch"
+
+
+def require_kind(start: str, config: VideoWorldModelConfig) -> None:
+    """Refuse weights of another dynamics backend than the settings ask for.
+
+    Raises:
+        ArtefactError: no world model in that folder.
+        SettingError: the kinds differ.
+    """
+    if start == SCRATCH:
+        return
+    asked, held = config.dynamics.kind, config_of(start).dynamics.kind
+    if held is not asked:
+        raise SettingError(
+            f"start: the dynamics in {weights_folder(start)} are {held}, dynamics.kind is {asked}; use start=scratch"
+        )
+
+
+def require_trained_codec(config: VideoWorldModelConfig, training: WorldModelTraining, wanted: str) -> None:
+    """Refuse dynamics from nothing on a frame codec that nobody trains.
+
+    Args:
+        config: of the world model.
+        training: of it.
+        wanted: what to give.
+
+    Raises:
+        SettingError: the codec would stay random.
+    """
+    if config.codec_kind is CodecKind.patch and training.steps and not training.codec_steps:
+        raise SettingError(
+            f"start=scratch: the frame codec would stay untrained, and no image could be decoded; give {wanted}"
+        )
+
+
+def check_start(start: str, config: VideoWorldModelConfig, training: WorldModelTraining) -> None:
+    """Refuse settings that do not fit the weights to begin with, before anything is read or recorded; tell the others.
+
+    What stands at its default was not asked for, and the weights keep their own.
+
+    Args:
+        start: see :func:`starting_world_model`.
+        config: of the world model, as asked for.
+        training: of the weights.
+
+    Raises:
+        ArtefactError: no world model in that folder.
+        SettingError: the weights are not made for what is asked for, or jurors would be added, or told something else, and
+            never trained.
+    """
+    if start == SCRATCH:
+        return
+    require_kind(start, config)
+    held = config_of(start)
+    taken = extended_config(held, config)
+    if taken.outcome.ensemble_size > held.outcome.ensemble_size and not training.outcome_steps:
+        raise SettingError(
+            f"outcome.ensemble_size={taken.outcome.ensemble_size} adds members to the {held.outcome.ensemble_size} of {weights_folder(start)}, which "
+            "training.outcome_steps=0 leaves untrained; give it steps"
+        )
+    if taken.outcome.conditioning != held.outcome.conditioning and not training.outcome_steps:
+        raise SettingError(
+            f"outcome.conditioning={taken.outcome.conditioning}: the outcome head of {weights_folder(start)} has learned from "
+            f"{held.outcome.conditioning}, and training.outcome_steps=0 does not train it again; give it steps"
+        )
+    _tell(start, config.to_json(), held.to_json(), taken.to_json())
+
+
+def _tell(start: str, wanted: dict[str, Any], held: dict[str, Any], taken: dict[str, Any]) -> None:
+    """Say what of the settings the weights take over, and where they keep their own."""
+    told = {
+        "taken over": changes(held, taken),
+        "its own kept": {name: both for name, both in changes(wanted, taken).items() if name in FREE | WAN_FREE},
+    }
+    for what, found in told.items():
+        if found:
+            shown = ", ".join(f"{name} {old} -> {new}" for name, (old, new) in found.items())
+            console().print(f"start={start}: {what}: {shown}", markup=False)
+
+
+def config_of(start: str) -> VideoWorldModelConfig:
+    """Read the configuration of the weights that ``start`` names; ArtefactError without any."""
+    return VideoWorldModelConfig.from_json(read_config(weights_folder(start), kind=KIND))
+
+
+def image_size_of(start: str) -> int:
+    """Read the pixels per side of the weights that ``start`` names; ArtefactError without any."""
+    return int(read_config(weights_folder(start))["codec"]["image_size"])
+
+
+def is_wan(start: str) -> bool:
+    """Whether the weights that ``start`` names are a Wan world model's; ArtefactError without any."""
+    return bool(read_config(weights_folder(start)).get("base"))
+
+
+def check_wan_start(start: str, config: WanSettings) -> None:
+    """Refuse Wan settings that do not fit the weights to begin with, before anything is read or recorded; tell the others.
+
+    Raises:
+        ArtefactError: no world model in that folder.
+        SettingError: the weights are not made for what is asked for, or its jury would never be trained.
+    """
+    if start == SCRATCH:
+        _require_trained_ensemble(config)
+    elif (kept := read_config(folder := weights_folder(start))).get("base"):
+        held = WanConfig.from_json(kept)
+        taken = wan_as_asked(folder, held, config.model)
+        _tell(start, config.model.to_json(), held.to_json(), taken.to_json())
+
+
+def require_robot(start: str, robot: AnyEmbodiment) -> None:
+    """Refuse weights of another robot before anything is recorded for this one.
+
+    Raises:
+        ArtefactError: no world model in that folder.
+        SettingError: the robots differ.
+    """
+    if start == SCRATCH:
+        return
+    folder = weights_folder(start)
+    if embodiment_from_json(read_config(folder)["embodiment"]) != robot:
+        raise SettingError(OTHER_ROBOT.format(folder=folder))
+
+
+def starting_world_model(
+    start: str,
+    config: VideoWorldModelConfig | WanSettings | None,
+    embodiment: AnyEmbodiment,
+    *,
+    seed: int,
+    device: torch.device,
+) -> AnyVideoModel:
+    """Return the world model that training begins with.
+
+    Args:
+        start: ``bundled`` (the weights that come with worldrl), ``scratch`` (with Wan, published weights and action
+            channels of one's own), or a world-model folder.
+        config: sizes, used from scratch, the backend that is asked for, and what existing weights are to do otherwise
+            (:mod:`worldrl.world_models.video.extension`); None takes whatever a folder holds.
+        embodiment: constants of the data's robot.
+        seed: of the initial weights.
+        device: where it goes.
+
+    Raises:
+        ArtefactError: no world model in that folder, or no published weights in ``config.folder``.
+        SettingError: its robot is not the data's, it is not made for what is asked for, or its jury would never be trained.
+    """
+    from worldrl.world_models.wan.model import WanWorldModel
+    from worldrl.recipes.world_model.wan_settings import WanSettings
+
+    if isinstance(config, WanSettings):
+        if start == SCRATCH:
+            _require_trained_ensemble(config)
+            return WanWorldModel.from_base(config.folder, deepcopy(config.model), embodiment, seed=seed).to(device)
+    elif config is not None:
+        require_kind(start, config)
+        if start == SCRATCH:
+            require_model_memory(lambda: VideoWorldModel(deepcopy(config), embodiment), device, "model")
+            with initial_weights(seed, "world-model"):
+                return VideoWorldModel(deepcopy(config), embodiment).to(
+                    device
+                )  # calibrated later, the settings are not
+    folder = weights_folder(start)
+    model = open_world_model(folder, device)
+    if model.embodiment != embodiment:
+        raise SettingError(OTHER_ROBOT.format(folder=folder))
+    if isinstance(config, VideoWorldModelConfig) and isinstance(model, VideoWorldModel):
+        return extended(model, config, seed=seed)
+    if isinstance(config, WanSettings) and isinstance(model, WanWorldModel):
+        model.configure(wan_as_asked(folder, model.config, config.model))
+    return model
+
+
+def wan_as_asked(folder: Path, held: WanConfig, wanted: WanConfig) -> WanConfig:
+    """Return saved weights' configuration with what is asked for and fits any weights.
+
+    Raises:
+        SettingError: something else is asked for; all such settings are named.
+    """
+    own = held.to_json()
+    asked = asked_for(wanted.to_json(), WanConfig().to_json(), own)
+    if refused := [
+        f"wan.model.{name}={value} ({old})"
+        for name, (old, value) in changes(own, asked).items()
+        if name not in FREE | WAN_FREE or name == "outcome.ensemble_size"
+    ]:
+        raise SettingError(
+            f"start: the weights in {folder} are not made for {', '.join(refused)}, in brackets what they are made for; leave "
+            "it out, or use start=scratch"
+        )
+    return WanConfig.from_json(asked)
+
+
+def _require_trained_ensemble(config: WanSettings) -> None:
+    if (jury := config.model.outcome.ensemble_size) and not config.training.outcome_steps:
+        raise SettingError(
+            f"wan.model.outcome.ensemble_size={jury}: its members would stay untrained; give wan.training.outcome_steps above 0, or ensemble_size=0"
+        )
+
+
+def weights_folder(start: str) -> Path:
+    """Return the world-model folder that ``start`` names: ``bundled``, or the folder itself."""
+    return weights_dir() / WORLD_MODEL if start == BUNDLED else Path(start)

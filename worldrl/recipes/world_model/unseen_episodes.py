@@ -1,0 +1,123 @@
+"""Episodes that a world model has not seen: which are evaluated, which train the probe, and what continues them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.embodiment import AnyEmbodiment, Embodiment
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.rng import numpy_stream
+from worldrl.core.storage.learned import Learned
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.recipes.training_data import open_datasets
+from worldrl.rollout.real.execution import Script, continued
+from worldrl.rollout.real.specs import scene_digest, spec_of
+
+
+def open_unseen(folders: Sequence[str], world_model: Path) -> EpisodeDataset:
+    """Open datasets as one, unless the world model was trained on one of them.
+
+    Args:
+        folders: the datasets.
+        world_model: folder of the world model, which tells what it has learned from.
+
+    Raises:
+        SettingError: one is of another robot than one arm, the world model, or weights that it began with, learned from one of them
+            or from one of their episodes, or a task is not the embedded suite's.
+        ArtefactError: a dataset is missing, damaged or empty, or two do not fit together.
+    """
+    from worldrl_envs.tasks import task_names
+
+    datasets = open_datasets(folders)
+    learned = Learned.read(world_model)
+    for folder, dataset in zip(folders, datasets, strict=True):
+        one_arm(dataset.embodiment)
+        refuse_seen(folder, dataset, learned, world_model)
+    data = datasets[0].concatenate(*datasets[1:])
+    for task in data.tasks():
+        if task not in task_names():
+            raise SettingError(f"data: task {task!r} is not of the embedded suite{nearest(task, task_names())}")
+    return data
+
+
+def refuse_seen(folder: str, dataset: EpisodeDataset, learned: Learned, world_model: Path) -> None:
+    """Raise SettingError where a world model has learned from a dataset, or from an episode of it in any look."""
+    who = f"data: the world model in {world_model}, or weights that it began with,"
+    if dataset.fingerprint in learned.datasets:
+        raise SettingError(f"{who} was trained on {folder}; record episodes with another seed")
+    known = [record for record in dataset.records if scene_digest(record) in learned.episodes]
+    if known:
+        raise SettingError(
+            f"{who} was trained on {len(known)} of the {len(dataset)} episodes of {folder}, such as its episode "
+            f"{known[0].index}, maybe in another visual style; record episodes with another seed"
+        )
+
+
+def one_arm(robot: AnyEmbodiment) -> Embodiment:
+    """Return the constants of a one-armed robot.
+
+    Raises:
+        SettingError: it is another robot.
+    """
+    if not isinstance(robot, Embodiment):
+        raise SettingError(
+            f"data: episodes are continued along the path of one tool, and this robot takes "
+            f"{', '.join(robot.actions.names)}; give a dataset of tasks of one arm"
+        )
+    return robot
+
+
+def draw_scripts(data: EpisodeDataset, count: int, spare: int, *, seed: int) -> tuple[list[Script], list[Script]]:
+    """Draw the episodes to evaluate, and others beside them, task by task; no initial state is on both sides.
+
+    Args:
+        data: the episodes.
+        count: to evaluate, per task at most.
+        spare: others, per task at most; 0 takes none.
+        seed: draws.
+
+    Raises:
+        SettingError: others are asked for and a task has none left.
+        ArtefactError: an episode's initial state is unknown.
+    """
+    chosen: list[int] = []
+    others: list[int] = []
+    for task in data.tasks():
+        rows = [row for row, record in enumerate(data.records) if record.task == task]
+        order = [rows[place] for place in numpy_stream(seed, "unseen", task).permutation(len(rows))]
+        keys = {spec_of(data.records[row].meta).key for row in order[:count]}
+        rest = [row for row in order[count:] if spec_of(data.records[row].meta).key not in keys]
+        if spare and not rest:
+            raise SettingError(
+                f"episodes: all {len(rows)} of {task} are evaluated, which leaves none to train the probe on; lower "
+                "episodes, record more, or switch the probe off with probe.steps=0"
+            )
+        chosen += order[:count]
+        others += rest[:spare]
+    return [Script.of(data[row]) for row in chosen], [Script.of(data[row]) for row in others]
+
+
+def continue_all(
+    scripts: Sequence[Script], steps: int, *, continuation: str, embodiment: Embodiment, seed: int
+) -> list[NDArray[np.float32]]:
+    """Continue every script to ``steps`` control steps, with the actions of the scripts of its task.
+
+    Returns:
+        float32 ``[steps, 7]`` of each.
+    """
+    same = {task: [s for s in scripts if s.spec.task == task] for task in {s.spec.task for s in scripts}}
+    return [
+        continued(
+            script,
+            same[script.spec.task],
+            steps,
+            continuation=continuation,
+            embodiment=embodiment,
+            generator=numpy_stream(seed, "continuation", *script.spec.key),
+        )
+        for script in scripts
+    ]

@@ -1,0 +1,184 @@
+"""The effects that ``worldrl reproduce`` knows: one line each, what they cost, and where they are computed."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.reproductions.findings import Findings
+
+SCALES = ("tiny", "quick", "full", "paper")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of one method with one seed: what a stage computes.
+
+    Attributes:
+        method: its name.
+        seed: of every random stream in it.
+    """
+
+    method: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A cell of an effect at a size, in plain values: what a process of its own computes.
+
+    Attributes:
+        name: of the effect.
+        scale: of its settings.
+        change: of single numbers or names of them.
+        cell: which method and seed.
+    """
+
+    name: str
+    scale: str
+    change: Mapping[str, float | str]
+    cell: Cell
+
+    @property
+    def label(self) -> str:
+        """Method and seed."""
+        return f"{self.cell.method}, seed {self.cell.seed}"
+
+    def compute(self, folder: Path) -> dict[str, Any]:
+        """Run the method."""
+        effect = find(self.name).load()
+        return effect.run(changed(effect.SETTINGS[self.scale], self.change), self.cell, folder)
+
+
+class Reproduction(Protocol):
+    """What a module of this folder offers. Settings are a frozen dataclass of numbers, ``seeds`` among them, and names.
+
+    It may offer ``numbers_read`` (see the function of that name below), so that stages of earlier versions are refused.
+    """
+
+    SETTINGS: Mapping[str, Any]
+    METHODS: Sequence[str]
+    run: Callable[[Any, Cell, Path], dict[str, Any]]
+    conclude: Callable[[Any, Mapping[str, Sequence[dict[str, Any]]]], Findings]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the list.
+
+    Attributes:
+        name: what is typed.
+        module: below ``worldrl.reproductions``.
+        summary: the effect, in one line.
+        cost: of the quick, the full and the paper's setting.
+    """
+
+    name: str
+    module: str
+    summary: str
+    cost: str
+
+    def load(self) -> Reproduction:
+        """Import its module."""
+        module: Any = importlib.import_module(f"worldrl.reproductions.{self.module}")
+        return module
+
+
+CATALOGUE = {
+    entry.name: entry
+    for entry in (
+        Entry(
+            "edge-of-reach-2d",
+            "edge_of_reach.plane_agents",
+            "with true dynamics a penalised method is the base method and fails; RAVL and oracle patching do not",
+            "quick 6 CPU min for five seeds; full some 4 min of one core per seed; paper not timed",
+        ),
+        Entry(
+            "neubay-bandit",
+            "neubay.bandit",
+            "a penalty commits to the arm that the data show; neutral Bayes tries the other and keeps the better",
+            "quick 2 min (20 CPU s per stage); full 19 CPU min for five seeds; paper not timed",
+        ),
+        Entry(
+            "neubay-horizon",
+            "neubay.horizon",
+            "over-estimation falls as the rollout horizon grows (a pendulum)",
+            "quick 22 CPU min for three seeds; full an hour of one core for ten; paper not timed",
+        ),
+        Entry(
+            "edge-of-reach",
+            "edge_of_reach.mujoco",
+            "the same with the simulator of a MuJoCo task as the model: base collapses, RAVL does not",
+            "quick 12 CPU min for three seeds; full 28 CPU min for ten; paper extrapolated, 7 h of one core per seed",
+        ),
+        Entry(
+            "pgd",
+            "pgd.reproduction",
+            "policy-guided diffusion: smaller dynamics error than the ensemble, better TD3+BC and IQL",
+            "quick 8 min of one core; full 17 to 31 min of one core for each of ten seeds; paper not timed",
+        ),
+        Entry(
+            "offline-video",
+            "offline_video.reproduction",
+            "RAVL, NEUBAY and policy-guided diffusion on video latents, against behaviour cloning in the simulator",
+            "quick 12 min on two cores for three seeds; full 69 CPU min for five seeds; paper not timed",
+        ),
+        Entry(
+            "eva",
+            "eva.reproduction",
+            "two arms: a reward by inverse dynamics makes a video model's decoded plans executable",
+            "quick about an hour of a shared core for each of three seeds; full 40 min of one core per seed; paper not timed",
+        ),
+    )
+}
+
+
+def methods_of(effect: Reproduction, settings: Any) -> Sequence[str]:
+    """Methods that are run: all of the effect, or those that its settings choose (``methods``)."""
+    return getattr(settings, "methods", effect.METHODS)
+
+
+def numbers_read(effect: Reproduction, settings: Any, method: str) -> Sequence[str]:
+    """Names of what an effect reads off a method's finished stage, dotted where nested; none where the effect names none."""
+    return getattr(effect, "numbers_read", lambda settings, method: ())(settings, method)
+
+
+def find(name: str) -> Entry:
+    """Look an effect up.
+
+    Raises:
+        SettingError: no such name; the message has the nearest.
+    """
+    if name not in CATALOGUE:
+        raise SettingError(f"name: unknown effect {name!r}{nearest(name, CATALOGUE)} (worldrl reproduce lists all)")
+    return CATALOGUE[name]
+
+
+def changed(settings: Any, change: Mapping[str, float | str]) -> Any:
+    """Return settings with some numbers or names replaced.
+
+    Args:
+        settings: a frozen dataclass of numbers and names.
+        change: new value by field.
+
+    Raises:
+        SettingError: no such field, a word for a number or the other way round, or a fraction for a whole number; or the
+            settings themselves refuse the value.
+    """
+    kinds = {item.name: type(getattr(settings, item.name)) for item in fields(settings)}
+    return replace(settings, **{name: new_value(name, value, kinds) for name, value in change.items()})
+
+
+def new_value(name: str, value: float | str, kinds: Mapping[str, type]) -> Any:
+    """Return a new value as its field's kind; raises as :func:`changed`."""
+    if name not in kinds:
+        raise SettingError(f"change.{name}: no such setting of this effect{nearest(name, kinds)}")
+    if isinstance(value, str) != (kinds[name] is str):
+        raise SettingError(f"change.{name}: must be a {'name' if kinds[name] is str else 'number'}, got {value}")
+    if kinds[name] is int and not float(value).is_integer():
+        raise SettingError(f"change.{name}: must be a whole number, got {value}")
+    return kinds[name](value)

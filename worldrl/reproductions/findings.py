@@ -1,0 +1,181 @@
+"""What a reproduction found: claims with one number per seed, and a verdict that follows from their interval alone.
+
+A claim's numbers are laid out so that the paper expects them above zero. The verdict is "reproduced" where the 95 %
+Student interval of their mean over seeds lies above zero, "contrary" where it lies below, "not reproduced" where
+it holds zero, and "open" where one seed gives no interval or a seed's number is not decided. A claim of episodes instead of seeds brings its own
+(:class:`Judged`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from worldrl.core.rng import numpy_stream
+from worldrl.core.statistics.intervals import mean_interval
+from worldrl.evaluation.offline.scores import score_over_seeds
+from worldrl.evaluation.report.model import Curve, Filmstrip, Point, Table
+from worldrl.evaluation.report.words import number
+
+Verdict = Literal["reproduced", "not reproduced", "contrary", "open"]
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+
+
+class Judged(NamedTuple):
+    """Interval and verdict of a claim that does not follow from its seeds: of paired episodes, for example."""
+
+    lo: float
+    hi: float
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One statement of the paper, as a number that should be above zero.
+
+    Attributes:
+        sentence: the statement.
+        quantity: what the numbers are, with unit.
+        values: one per seed.
+        judged: what was found of it otherwise than over seeds; None where the seeds decide.
+        undecided: seeds that have no number, since their noise leaves it open; with any, the claim is open, too: those that have
+            one are the seeds in which there was something to see.
+    """
+
+    sentence: str
+    quantity: str
+    values: Sequence[float]
+    judged: Judged | None = None
+    undecided: int = 0
+
+    @property
+    def mean(self) -> float | None:
+        """Mean over seeds; None where none has a number."""
+        return float(np.mean(self.values)) if len(self.values) else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """95 % interval of the mean; None for a single seed."""
+        if self.judged is not None:
+            return self.judged.lo, self.judged.hi
+        if len(self.values) < 2:
+            return None
+        found = mean_interval(self.values)
+        return found["lo"], found["hi"]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Follow from the interval."""
+        if self.judged is not None:
+            return self.judged.verdict
+        if self.interval is None or self.undecided:
+            return "open"
+        lo, hi = self.interval
+        return "reproduced" if lo > 0 else "contrary" if hi < 0 else "not reproduced"
+
+    def metrics(self) -> dict[str, Any]:
+        """For ``result.json``."""
+        lo, hi = self.interval or (None, None)
+        head = {"statement": self.sentence, "quantity": self.quantity, "verdict": self.verdict}
+        counts = {"n": len(self.values), "undecided": self.undecided}
+        return {**head, **counts, "mean": self.mean, "lo": lo, "hi": hi, "values": list(self.values)}
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All of one reproduction.
+
+    Attributes:
+        claims: at least one.
+        tables: further numbers.
+        curves: the figure.
+        notes: how it was done, and limits.
+        filmstrips: pictures, where there is something to see.
+    """
+
+    claims: Sequence[Claim]
+    tables: Sequence[Table] = ()
+    curves: Sequence[Curve] = ()
+    notes: Sequence[str] = ()
+    filmstrips: Sequence[Filmstrip] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """What all claims are; else contrary where any is, or not reproduced."""
+        found: set[Verdict] = {claim.verdict for claim in self.claims}
+        if len(found) == 1:
+            return found.pop()
+        return "contrary" if "contrary" in found else "not reproduced"
+
+
+def claims_table(claims: Sequence[Claim]) -> Table:
+    """Write the claims as a table."""
+    rows = [(c.sentence, c.quantity, number(c.mean), _range(c), str(len(c.values)), c.verdict) for c in claims]
+    return Table("Claims", ("Claim", "Quantity", "Mean", "95 % interval", "Seeds", "Verdict"), rows)
+
+
+def over_seeds(values: Sequence[float]) -> str:
+    """Write scores of several seeds as interquartile mean, with its bootstrap interval, and the extremes."""
+    found = score_over_seeds(values, generator=numpy_stream(0, "findings", "seeds"))
+    interval = "" if len(values) < 2 else f" [{number(found['lo'])}, {number(found['hi'])}]"
+    return f"{number(found['value'])}{interval}, {number(min(values))} to {number(max(values))}"
+
+
+def across_seeds(
+    title: str,
+    x_label: str,
+    y_label: str,
+    x: Sequence[float],
+    series: Mapping[str, Sequence[Sequence[float]]],
+    *,
+    percent: bool = False,
+) -> Curve:
+    """Draw the mean over seeds of each series, with its 95 % band.
+
+    Args:
+        title: heading.
+        x_label: of the axis.
+        y_label: of the axis.
+        x: common to all.
+        series: name to one row of numbers per seed.
+        percent: the numbers are fractions.
+    """
+    lines: dict[str, list[Point]] = {}
+    bands: dict[str, list[tuple[float, float, float]]] = {}
+    for name, rows in series.items():
+        columns = [[float(value) for value in column] for column in zip(*rows, strict=True)]
+        lines[name] = [(float(at), float(np.mean(column))) for at, column in zip(x, columns, strict=True)]
+        ends = [_ends(column) for column in columns]
+        bands[name] = [(float(at), *end) for at, end in zip(x, ends, strict=True) if end is not None]
+    return Curve(title, x_label, y_label, lines, bands, percent=percent)
+
+
+def side_by_side(
+    title: str,
+    y_label: str,
+    places: Sequence[str],
+    series: Mapping[str, Sequence[Sequence[float]]],
+    *,
+    percent: bool = False,
+) -> Curve:
+    """Draw the mean over seeds at each of some named places, with its 95 % interval; see :func:`across_seeds`."""
+    drawn = across_seeds(title, "", y_label, range(1, len(places) + 1), series, percent=percent)
+    return replace(drawn, places=tuple(places))
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float] | None:
+    if len(values) < 2 or not np.isfinite(values).all():
+        return None
+    found = mean_interval(values)
+    return found["lo"], found["hi"]
+
+
+def _range(claim: Claim) -> str:
+    left = f"not decided in {claim.undecided} of {claim.undecided + len(claim.values)} seeds"
+    if claim.interval is None:
+        return left if claim.undecided else "one seed: none"
+    told = " to ".join(number(end) for end in claim.interval)
+    return f"{told}; {left}" if claim.undecided else told

@@ -1,0 +1,322 @@
+"""``neubay-bandit``: what a penalty on uncertainty does to an agent that could find out.
+
+Ni et al., "Long-Horizon Model-Based Offline RL Without Conservatism" (2025). Two Bernoulli arms, 100 pulls. The data
+are 10 episodes that pull arm 0 alone, which pays half of the time. A recurrent agent is trained in an ensemble of
+reward models, one member per episode, once with the plain rewards ("neutral": maximise the expected return over the
+posterior) and once with ``r - λ U`` ("penalised", U the members' disagreement). Both then meet real bandits whose arm 1 pays
+with probabilities from 0.01 to 0.99.
+
+The data, the ensemble and the agent are drawn anew for every seed; both methods of a seed share data and ensemble.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from worldrl.core.rng import initial_weights, stream
+from worldrl.evaluation.report.model import Table
+from worldrl.methods.offline.neubay.lru import MemoryConfig
+from worldrl.methods.offline.neubay.packed_sequences import PackedSequenceBuffer, segment
+from worldrl.methods.offline.neubay.recurrent_q import RecurrentQAgent, RecurrentQConfig
+from worldrl.reproductions.catalogue import Cell
+from worldrl.reproductions.findings import Claim, Findings, across_seeds
+from worldrl.reproductions.neubay.bandit_world import (
+    ResampledRollouts,
+    RewardEnsemble,
+    RewardTraining,
+    fit_rewards,
+    resampled,
+)
+from worldrl.reproductions.resume_state import LoopCheckpoints
+
+ARMS, HORIZON, KNOWN, EPISODES = 2, 100, 0.5, 10
+GRID = (0.01, 0.15, 0.3, 0.45, 0.55, 0.7, 0.85, 0.99)
+"""Success probabilities of arm 1 in the test; arm 0 pays with ``KNOWN``."""
+BETTER, WORSE = (0.7, 0.85, 0.99), (0.01, 0.15, 0.3)
+"""Where arm 1 is clearly better or worse; 0.45 and 0.55 take more pulls than an episode has to tell from 0.5."""
+METHODS = ("neutral", "penalised")
+OBS = 1
+"""The observation is the last raw reward; a bandit has no other state."""
+CHECKPOINTS = 10
+"""Of a training, where generations end."""
+
+
+@dataclass(frozen=True)
+class BanditSettings:
+    """Settings of the bandit, the paper's by default.
+
+    Attributes:
+        seeds: how many.
+        updates: gradient steps.
+        updates_per_step: gradient steps per imagined pull.
+        batch: rows of tape per update.
+        rollouts: episodes imagined at once, one per member.
+        buffer: rows of tape kept.
+        width: features of the memory.
+        states: complex states of each memory layer.
+        hidden: width of the head.
+        encoder_lr: learning rate up to the memory.
+        head_lr: learning rate after it.
+        tau: of the target network.
+        epsilon_end: random share of pulls from ``epsilon_share`` of the training on; it falls from 1.
+        epsilon_share: see there.
+        penalty: λ of the penalised agent; the paper's are 0.1, 0.5 and 2.5.
+        centre: 1 trains on rewards less the data's mean, which changes no policy's rank, since every episode has 100
+            pulls; values are then near 0 instead of 50, where one pull is a hundredth of them. 0 leaves rewards raw.
+        radius: largest modulus of the memory's eigenvalues at the start; 0.9, the paper's, forgets within ten pulls.
+        standardise: 1 lets the reward models learn rewards in deviations of the data, as NEUBAY's state models do; 0,
+            as its bandit does, the rewards themselves.
+        tests: real bandits per success probability.
+        members: reward models trained; ``rollouts`` of them, the best, are used.
+        epochs: of their training, at most.
+    """
+
+    seeds: int = 5
+    updates: int = 20_000
+    updates_per_step: float = 0.02
+    batch: int = 1000
+    rollouts: int = 100
+    buffer: int = 1_000_000
+    width: int = 256
+    states: int = 128
+    hidden: int = 256
+    encoder_lr: float = 3e-6
+    head_lr: float = 1e-4
+    tau: float = 0.005
+    epsilon_end: float = 0.1
+    epsilon_share: float = 0.1
+    penalty: float = 2.5
+    centre: int = 0
+    radius: float = 0.9
+    standardise: int = 0
+    tests: int = 20
+    members: int = 128
+    epochs: int = 500
+
+
+SETTINGS: Mapping[str, BanditSettings] = {
+    "paper": BanditSettings(),
+    "full": BanditSettings(
+        updates=3000, width=128, states=64, hidden=128, encoder_lr=1e-4, head_lr=1e-4, tau=0.03, buffer=500_000, standardise=1,
+        centre=1,
+    ),
+    "quick": BanditSettings(
+        updates=1000, width=32, states=16, hidden=32, encoder_lr=3e-4, head_lr=3e-4, tau=0.1, buffer=200_000, standardise=1,
+        centre=1,
+    ),
+    "tiny": BanditSettings(
+        seeds=2, updates=4, rollouts=4, batch=150, width=8, states=4, hidden=8, tests=2, members=6, epochs=2
+    ),
+}  # fmt: skip
+
+
+def run(settings: BanditSettings, cell: Cell, folder: Path) -> dict[str, Any]:
+    """Train and test one agent; ``folder`` holds the training's checkpoints."""
+    world = learned_world(settings, cell.seed)
+    penalty = settings.penalty if cell.method == "penalised" else 0.0
+    agent = trained_agent(settings, world, penalty, folder, seed=cell.seed)
+    arm = tested(settings, agent, seed=cell.seed)
+    return {
+        "arm_1": arm.mean((1, 2)).tolist(),
+        "arm_1_by_pull": {str(p): arm[i].mean(0).tolist() for i, p in enumerate(GRID)},
+        "best_arm": [float((arm[i] == (p > KNOWN)).float().mean()) for i, p in enumerate(GRID)],
+        "mu": world.mu.mean(0).tolist(),
+        "uncertainty": world.uncertainty.tolist(),
+    }
+
+
+def learned_world(settings: BanditSettings, seed: int) -> ResampledRollouts:
+    """Draw the data and train the ensemble; the same for both methods of a seed."""
+    training = RewardTraining(members=settings.members, elites=settings.rollouts, epochs=settings.epochs)
+    reward = torch.bernoulli(torch.full((EPISODES * HORIZON,), KNOWN), generator=stream(seed, "bandit", "data"))
+    with initial_weights(seed, "bandit", "ensemble"):
+        ensemble = RewardEnsemble(training.members, ARMS, training.hidden)
+    mean, std = (float(reward.mean()), float(reward.std())) if settings.standardise else (0.0, 1.0)
+    loss = fit_rewards(ensemble, (reward - mean) / std, training, generator=stream(seed, "bandit", "ensemble"))
+    return resampled(ensemble, loss, training.elites).rescaled(mean, std)
+
+
+def epsilon_at(settings: BanditSettings, update: int) -> float:
+    """Random share of pulls after some updates: linear from 1 to ``epsilon_end``."""
+    progress = min(update / (settings.updates * settings.epsilon_share), 1.0)
+    return 1 + (settings.epsilon_end - 1) * progress
+
+
+def trained_agent(
+    settings: BanditSettings, world: ResampledRollouts, penalty: float, folder: Path, *, seed: int
+) -> RecurrentQAgent:
+    """Imagine a generation of episodes, learn from the tape, and so on; resume from ``folder``."""
+    config = RecurrentQConfig(
+        memory=MemoryConfig(settings.width, settings.states, radius_max=settings.radius),
+        hidden=settings.hidden,
+        tau=settings.tau,
+        encoder_lr=settings.encoder_lr,
+        head_lr=settings.head_lr,
+    )
+    with initial_weights(seed, "bandit", "agent"):
+        agent = RecurrentQAgent(OBS, ARMS, config)
+    buffer = PackedSequenceBuffer(settings.buffer, OBS, ARMS)
+    generator = stream(seed, "bandit", "training")
+    kept = LoopCheckpoints(folder, generator, {"agent": agent, "tape": buffer})
+    update, _ = kept.restore()
+    while update < settings.updates:
+        tenth = update * CHECKPOINTS // settings.updates
+        imagine(agent, world, penalty, settings, buffer, epsilon=epsilon_at(settings, update), generator=generator)
+        for _ in range(math.ceil(settings.rollouts * HORIZON * settings.updates_per_step)):
+            agent.update(buffer.sample(settings.batch, generator=generator))
+            update += 1
+        if update * CHECKPOINTS // settings.updates > tenth:
+            kept.save(update)
+    return agent
+
+
+def imagine(
+    agent: RecurrentQAgent,
+    world: ResampledRollouts,
+    penalty: float,
+    settings: BanditSettings,
+    buffer: PackedSequenceBuffer,
+    *,
+    epsilon: float,
+    generator: torch.Generator,
+) -> None:
+    """Let each member play one episode, and lay them on the tape; the penalty is in the tape's rewards alone."""
+
+    def pay(arm: Tensor, t: int) -> Tensor:
+        return world.rewards(arm, generator=generator)
+
+    arm, raw = play(agent, settings.rollouts, pay, epsilon=epsilon, generator=generator)
+    centre = float(world.mu[:, 0].mean()) if settings.centre else 0.0  # all members agree on the arm that the data show
+    trained_on = raw - centre - penalty * world.uncertainty[arm]
+    for row in range(settings.rollouts):
+        obs = torch.cat([torch.zeros(1), raw[row]])[:, None]
+        chosen = F.one_hot(arm[row], ARMS).float()
+        buffer.add(segment(obs, chosen, trained_on[row], terminated=False, real=False))
+
+
+def play(
+    agent: RecurrentQAgent, rows: int, pay: Any, *, epsilon: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Play episodes side by side.
+
+    Args:
+        agent: who plays.
+        rows: E.
+        pay: maps arms int64 ``[E]`` and the pull's number to rewards ``[E]``.
+        epsilon: random share of pulls.
+        generator: of those.
+
+    Returns:
+        Arms int64 ``[E, HORIZON]`` and rewards ``[E, HORIZON]``.
+    """
+    obs, chosen, state = torch.zeros(rows, OBS), torch.zeros(rows, ARMS), None
+    arms, rewards = [], []
+    for t in range(HORIZON):
+        arm, state = agent.act(obs, chosen, state, epsilon=epsilon, generator=generator)
+        reward = pay(arm, t)
+        obs, chosen = reward[:, None], F.one_hot(arm, ARMS).float()
+        arms.append(arm)
+        rewards.append(reward)
+    return torch.stack(arms, 1), torch.stack(rewards, 1)
+
+
+def tested(settings: BanditSettings, agent: RecurrentQAgent, *, seed: int) -> Tensor:
+    """Play greedily in real bandits; return which arm was pulled, ``[grid, tests, HORIZON]`` of 0 and 1.
+
+    The outcomes of both arms are drawn beforehand, so that both methods of a seed meet the same ones.
+    """
+    p = torch.tensor(GRID).repeat_interleave(settings.tests)
+    chance = torch.stack([torch.full_like(p, KNOWN), p], 1)[:, None].expand(-1, HORIZON, -1)
+    outcome = torch.bernoulli(chance, generator=stream(seed, "bandit", "test"))
+
+    def pay(arm: Tensor, t: int) -> Tensor:
+        return outcome[:, t].gather(1, arm[:, None]).squeeze(1)
+
+    arm, _ = play(agent, len(p), pay, epsilon=0.0, generator=stream(seed, "bandit", "greedy"))
+    return arm.reshape(len(GRID), settings.tests, HORIZON).float()
+
+
+def conclude(settings: BanditSettings, results: Mapping[str, Sequence[dict[str, Any]]]) -> Findings:
+    """Compare the two agents."""
+    share = {m: np.array([found["arm_1"] for found in results[m]]) for m in METHODS}
+    at = {name: [GRID.index(p) for p in chosen] for name, chosen in (("better", BETTER), ("worse", WORSE))}
+    mean = {m: {name: share[m][:, columns].mean(1) for name, columns in at.items()} for m in METHODS}
+    claims = [
+        Claim(
+            f"neutral keeps arm 1 where it is better and returns to arm 0 where it is worse (p in {BETTER} against {WORSE})",
+            "share of pulls, difference",
+            (mean["neutral"]["better"] - mean["neutral"]["worse"]).tolist(),
+        ),
+        Claim(
+            f"where arm 1 is better, neutral pulls it more than penalised (p in {BETTER})",
+            "share of pulls, difference",
+            (mean["neutral"]["better"] - mean["penalised"]["better"]).tolist(),
+        ),
+        Claim(
+            f"penalised commits to arm 0: it pulls arm 1 in under 10 % of pulls even where it is better (p in {BETTER})",
+            "10 % less the share of pulls",
+            (0.1 - mean["penalised"]["better"]).tolist(),
+        ),
+    ]
+    return Findings(claims, [grid_table(results), ensemble_table(results)], curves(results), notes(settings))
+
+
+def curves(results: Mapping[str, Sequence[dict[str, Any]]]) -> list[Any]:
+    """The figure: arm 1's share over its success probability, and over the pulls of an episode."""
+    share = {m: [found["arm_1"] for found in results[m]] for m in METHODS}
+    figure = [
+        across_seeds(
+            "Pulls of arm 1", "success probability of arm 1 (arm 0: 0.5)", "share of pulls", GRID, share, percent=True
+        )
+    ]
+    for method in METHODS:
+        by_pull = {
+            f"p = {p}": [found["arm_1_by_pull"][str(p)] for found in results[method]] for p in (0.01, 0.3, 0.7, 0.99)
+        }
+        pulls = list(range(1, HORIZON + 1))
+        figure.append(
+            across_seeds(
+                f"{method}: pulls of arm 1 over the episode", "pull", "share of episodes", pulls, by_pull, percent=True
+            )
+        )
+    return figure
+
+
+def grid_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+    """Shares per success probability, mean over seeds."""
+    rows = []
+    for method in METHODS:
+        for name, key in (("pulls of arm 1", "arm_1"), ("pulls of the better arm", "best_arm")):
+            mean = np.mean([found[key] for found in results[method]], axis=0)
+            rows.append((f"{method}: {name}", *(f"{100 * value:.1f} %" for value in mean)))
+    return Table("Shares by success probability of arm 1", ("Agent", *map(str, GRID)), rows, "Mean over seeds.")
+
+
+def ensemble_table(results: Mapping[str, Sequence[dict[str, Any]]]) -> Table:
+    """What the ensembles believe."""
+    rows = []
+    for name, key in (("mean over members", "mu"), ("standard deviation over members", "uncertainty")):
+        mean = np.mean([found[key] for found in results["neutral"]], axis=0)
+        rows.append((name, *(f"{value:.3f}" for value in mean)))
+    return Table("The ensemble's mean reward", ("Over seeds", "arm 0", "arm 1"), rows)
+
+
+def notes(settings: BanditSettings) -> list[str]:
+    """How it was done."""
+    return [
+        f"The penalised agent is trained on r - {settings.penalty:g} U; both see raw rewards, in training and in the test.",
+        "The reward models learned "
+        + ("standardised rewards" if settings.standardise else "the rewards as they are")
+        + ("; agents learn from rewards less the data's mean." if settings.centre else "."),
+        "Data, ensemble and agent are drawn anew for each seed; the paper has one data set.",
+        "The tests are greedy, 100 pulls, and both agents of a seed meet the same outcomes.",
+    ]

@@ -1,0 +1,104 @@
+"""Likelihood against dynamics error: what ``pgd`` measures of imagined steps, in the true pendulum.
+
+Both sources are driven to several likelihoods under the target policy: the ensemble's rollouts lose it by noise on the policy's
+actions, guided trajectories gain it by guidance. Each set of steps is one point; at equal likelihood, errors compare.
+
+Shapes legend: ``B`` rows, ``L`` steps of a trajectory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.rng import stream
+from worldrl.core.transitions import Transitions, concat
+from worldrl.methods.offline.td3_bc import Td3Bc
+from worldrl.reproductions.neubay.pendulum import observe, swing
+from worldrl.world_models.state.ensemble_world import EnsembleWorld
+from worldrl.world_models.state.guided_rollouts import GuidedRollouts
+
+NOISES = (0.0, 0.25, 0.5, 1.0, 2.0)
+"""Deviations of the noise on the target policy's actions, by which the ensemble's rollouts lose likelihood."""
+SHARES = (0.0, 0.25, 0.5, 1.0, 2.0)
+"""Of the guidance coefficient, by which guided trajectories gain it."""
+KINDS = ("ensemble", "guided")
+LEAST_ERROR = 1e-12
+"""Smaller errors count as this in logarithms."""
+
+
+def measure(
+    policy: Td3Bc,
+    world: EnsembleWorld,
+    policy_rollouts: Callable[[float], GuidedRollouts],
+    std: Tensor,
+    *,
+    rollouts: int,
+    length: int,
+    seed: int,
+) -> dict[str, list[float]]:
+    """Measure both sources at several distances from the target policy.
+
+    Args:
+        policy: the target.
+        world: the autoregressive model.
+        policy_rollouts: gives the trajectories of a share of the guidance.
+        std: deviations of the observations ``[S]``.
+        rollouts: of each point.
+        length: L.
+        seed: of the draws.
+
+    Returns:
+        Mean log-likelihood and log10 dynamics error of each point, by source.
+    """
+    found: dict[str, list[float]] = {f"{kind}_{key}": [] for kind in KINDS for key in ("log_prob", "error")}
+    for noise, share in zip(NOISES, SHARES, strict=True):
+        draws = stream(seed, "pgd", "quality", int(1000 * share))
+        imagined = {
+            "ensemble": roll_out(world, policy, rollouts, length, noise, generator=draws),
+            "guided": policy_rollouts(share).generate(policy, generator=draws)[0],
+        }
+        for kind, steps in imagined.items():
+            found[f"{kind}_log_prob"].append(float(policy.log_prob(steps.obs, steps.action).detach().mean()))
+            found[f"{kind}_error"].append(math.log10(max(float(step_error(steps, std).mean()), LEAST_ERROR)))
+    return found
+
+
+@torch.no_grad()
+def roll_out(
+    world: EnsembleWorld, policy: Td3Bc, rollouts: int, length: int, noise: float, *, generator: torch.Generator
+) -> Transitions:
+    """Follow the target policy, with noise on its actions, for L - 1 steps from recorded states."""
+    index = torch.randint(len(world.starts), (rollouts,), generator=generator)
+    state, obs = world.start(index, generator=generator)
+    parts, no = [], torch.zeros(rollouts, dtype=torch.bool)
+    for _ in range(length - 1):
+        action = policy.act(obs, generator=None)
+        action = (action + noise * torch.randn(action.shape, generator=generator)).clamp(-1, 1)
+        state, outcome = world.step(state, action, generator=generator)
+        parts.append(Transitions(obs, action, outcome.reward, outcome.obs, no, no))
+        obs = outcome.obs
+    return concat(parts)
+
+
+def step_error(rows: Transitions, std: Tensor) -> Tensor:
+    """Mean over dimensions of ((s' - true s') / std)², ``[B]``; the pendulum is set to the angle that s points to."""
+    angle, speed = torch.atan2(rows.obs[:, 1], rows.obs[:, 0]), rows.obs[:, 2]
+    true = observe(*swing(angle, speed, rows.action)[:2])
+    return ((rows.next_obs - true) / std).square().mean(1)
+
+
+def log_ratio(found: Mapping[str, Sequence[float]]) -> float:
+    """How many powers of ten the ensemble's error is above that of the guided trajectories, at their likelihoods.
+
+    The ensemble's curve is interpolated at the likelihood of each guided set but the unguided one; beyond its ends, which
+    are the policy itself and pure noise, it stays constant.
+    """
+    order = np.argsort(found["ensemble_log_prob"])
+    at, error = (np.array(found[f"ensemble_{key}"])[order] for key in ("log_prob", "error"))
+    there = np.interp(found["guided_log_prob"][1:], at, error)
+    return float(np.mean(there - np.array(found["guided_error"][1:])))

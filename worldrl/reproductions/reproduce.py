@@ -1,0 +1,197 @@
+"""``worldrl reproduce NAME``: a paper's central effect at small scale, with a table, a figure and a verdict.
+
+Every pair of seed and method is a stage of the run directory, computed in a process of its own with one thread; a
+killed run goes on with the stages that are missing. The verdict follows from the interval over seeds alone
+(:mod:`worldrl.reproductions.findings`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rich.table import Table as TerminalTable
+
+from worldrl.core.errors import RunDirectoryError
+from worldrl.core.storage.log import console
+from worldrl.core.storage.provenance import package_versions
+from worldrl.core.storage.run import RunDirectory, Stage
+from worldrl.evaluation.report.model import Filmstrip, Number, ReportData
+from worldrl.evaluation.report.store import save_report
+from worldrl.recipes.run import open_run
+from worldrl.recipes.side_by_side import run_tasks
+from worldrl.reproductions.catalogue import CATALOGUE, SCALES, Cell, Task, changed, find, methods_of, numbers_read
+from worldrl.reproductions.eva.film_strips import stored_strips
+from worldrl.reproductions.findings import VERDICTS, Findings, claims_table
+from worldrl.settings import non_negative, one_of, positive, setting
+
+PAGE = ("measurements", "curves", "filmstrips", "notes", "configuration")
+
+
+@dataclass
+class ReproduceSettings:
+    """Which effect, and at what size."""
+
+    name: str = setting("", "which effect; worldrl reproduce without a name lists them")
+    run_dir: str = setting("runs/reproduce", "where everything is written")
+    seed: int = setting(0, "the first seed; the others follow it")
+    scale: str = setting(
+        "quick",
+        "tiny (does it run), quick (minutes), full (hours of two cores) or paper (the paper's, where known)",
+    )
+    seeds: int | None = setting(None, "how many seeds; null takes the scale's own number")
+    workers: int = setting(2, "processes at once, one thread each; 0 computes in this process")
+    change: dict[str, int | float | str] = setting(
+        {},
+        "other numbers or names of the effect, as change.NAME=value (docs/guide/reproductions.md, docs/reference/eva.md)",
+    )
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        one_of("scale", self.scale, SCALES)
+        non_negative("workers", self.workers)
+        if self.seeds is not None:
+            positive("seeds", self.seeds)
+        if self.name:
+            changed(find(self.name).load().SETTINGS[self.scale], self.change)
+
+
+def main(settings: ReproduceSettings) -> dict[str, Any]:
+    """Compute what is missing, write ``result.json`` and ``report.html``, print the verdict.
+
+    Args:
+        settings: which effect, at what size.
+
+    Returns:
+        The metrics: verdict, claims with their intervals, and the numbers of every stage; empty after the list.
+    """
+    if not settings.name:
+        show_list()
+        return {}
+    effect = find(settings.name).load()
+    sizes = changed(effect.SETTINGS[settings.scale], settings.change)
+    methods = methods_of(effect, sizes)
+    # Neighbours are of different seeds: those of one share a dataset and a model, and would wait for each other to make it.
+    cells = [Cell(m, settings.seed + k) for m in methods for k in range(settings.seeds or sizes.seeds)]
+    with open_run("reproduce", settings) as run:
+        for cell in cells:
+            refuse_earlier(run.stage(stage_name(cell)), numbers_read(effect, sizes, cell.method))
+        results = compute(run, settings, cells)
+        findings = effect.conclude(sizes, results)
+        findings = replace(findings, filmstrips=[*findings.filmstrips, *pictures(run, settings.seed, methods)])
+        metrics = {
+            "name": settings.name,
+            "verdict": findings.verdict,
+            "claims": [claim.metrics() for claim in findings.claims],
+            "methods": results,
+        }
+        run.write_result(metrics, seed=settings.seed, device="cpu")
+        write_report(run, settings, findings)
+    show(settings.name, findings, f"{settings.run_dir}/report.html")
+    return metrics
+
+
+def compute(run: RunDirectory, settings: ReproduceSettings, cells: Sequence[Cell]) -> dict[str, list[dict[str, Any]]]:
+    """Finish every stage; return each method's results in the order of seeds."""
+    stages = {cell: run.stage(stage_name(cell)) for cell in cells}
+    missing = {
+        str(stage.folder): Task(settings.name, settings.scale, dict(settings.change), cell)
+        for cell, stage in stages.items()
+        if not stage.finished
+    }
+    by_folder = {str(stage.folder): stage for stage in stages.values()}
+    run_tasks("reproduce", missing, settings.workers, on_result=lambda folder, result: by_folder[folder].finish(result))
+    results: dict[str, list[dict[str, Any]]] = {}
+    for cell, stage in stages.items():
+        results.setdefault(cell.method, []).append(stage.summary)
+    return results
+
+
+def refuse_earlier(stage: Stage, read: Sequence[str]) -> None:
+    """Refuse a finished stage that lacks some of what is read of it, before hours go into the others.
+
+    Raises:
+        RunDirectoryError: an earlier version finished it.
+    """
+    if not stage.finished:
+        return
+    held = flat_names(stage.summary)
+    if lacking := [name for name in read if name not in held]:
+        raise RunDirectoryError(
+            f"{stage.folder}: an earlier version finished this stage, and kept no {', '.join(lacking)}; choose a new run_dir"
+        )
+
+
+def flat_names(summary: Mapping[str, Any], prefix: str = "") -> set[str]:
+    """Names of all numbers and their groups; those within a group follow its own and a dot."""
+    inner = [flat_names(value, f"{prefix}{name}.") for name, value in summary.items() if isinstance(value, Mapping)]
+    return {f"{prefix}{name}" for name in summary}.union(*inner)
+
+
+def stage_name(cell: Cell) -> str:
+    """Name the stage that computes a cell."""
+    return f"seed-{cell.seed}-{cell.method}"
+
+
+def pictures(run: RunDirectory, seed: int, methods: Sequence[str]) -> list[Filmstrip]:
+    """Take what the first seed's stages left to be seen, in the order of the methods."""
+    return stored_strips(
+        {f"{method}, seed {seed}": run.stage(stage_name(Cell(method, seed))).folder for method in methods}
+    )
+
+
+# --- what is shown --------------------------------------------------------------------------------------------------
+
+
+def sentence(name: str, findings: Findings) -> str:
+    """Say the verdict, in one sentence made of numbers alone."""
+    counts = {v: sum(c.verdict == v for c in findings.claims) for v in VERDICTS}
+    told = ", ".join(f"{n} {verdict}" for verdict, n in counts.items() if n)
+    seeds = max(len(claim.values) for claim in findings.claims)
+    basis = "one seed, so without intervals" if seeds == 1 else f"{seeds} seeds, 95 % intervals"
+    return f"{name}: {findings.verdict} ({told} of {len(findings.claims)} claims; {basis})."
+
+
+def write_report(run: RunDirectory, settings: ReproduceSettings, findings: Findings) -> None:
+    """Save ``report.json`` and render ``report.html``."""
+    entry = find(settings.name)
+    data = ReportData(
+        title=f"reproduce {settings.name}, scale {settings.scale}",
+        sentence=sentence(settings.name, findings),
+        sections=[key for key in PAGE if key != "filmstrips" or findings.filmstrips],
+        headline=[
+            Number(c.verdict, None if c.mean is None else float(f"{c.mean:.3g}"), note=f"{c.quantity}: {c.sentence}")
+            for c in findings.claims
+        ],
+        tables=[claims_table(findings.claims), *findings.tables],
+        curves=findings.curves,
+        filmstrips=findings.filmstrips,
+        seeds=[settings.seed + k for k in range(max(len(c.values) for c in findings.claims))],
+        configuration=run.config,
+        versions=package_versions(),
+        provenance={"command": run.resume_command, "config hash": run.config_hash[:16]},
+        notes=[f"The effect: {entry.summary}.", *findings.notes],
+    )
+    save_report(data, run.path)
+
+
+def show(name: str, findings: Findings, page: str) -> None:
+    """Print the claims and the verdict."""
+    table = TerminalTable(title=name)
+    for heading in ("claim", "quantity", "mean", "95 % interval", "verdict"):
+        table.add_column(heading, overflow="fold")
+    for row in claims_table(findings.claims).rows:
+        table.add_row(*row[:4], row[5])
+    console().print(table)
+    console().print(f"{sentence(name, findings)}\nreport: {page}")
+
+
+def show_list() -> None:
+    """Print every effect with its cost."""
+    table = TerminalTable(title="worldrl reproduce NAME")
+    for heading in ("name", "effect", "cost on two cores"):
+        table.add_column(heading, overflow="fold")
+    for entry in CATALOGUE.values():
+        table.add_row(entry.name, entry.summary, entry.cost)
+    console().print(table)

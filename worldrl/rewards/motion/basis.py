@@ -1,0 +1,106 @@
+"""What the rewards on decoded motion stand on: bounds, noise floor and motion of one robot and one inverse dynamics.
+
+Measured once, on real videos that the inverse dynamics has not learned from, and kept beside its weights, so that whoever
+uses it as a reward need not guess. ``rewards`` names the functions ``f(q, dt, limits) -> [N]`` with these constants
+filled in.
+
+Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.rewards.motion.executability import Constants, executability, position_limits, refit
+from worldrl.rewards.motion.limits import JointLimits
+from worldrl.rewards.motion.moving import block_speed, motion, motion_content, moving_executability
+
+MotionReward = Callable[[Tensor, float, JointLimits], Tensor]
+REAL_SHARE = 0.9
+"""A video earns all of the motion term where it moves so much of what the median real one does: what alignment may take away."""
+
+
+@dataclass(frozen=True)
+class MotionBasis:
+    """Constants of the motion rewards.
+
+    Attributes:
+        dt: seconds between the frames they were measured at.
+        limits: bounds of the ``D`` coordinates.
+        constants: EVA's, with P0 re-fitted to the noise floor.
+        motion_path: motion content that earns all of the motion term, above the noise (s).
+        motion_floor: speed decoded from still videos, as a share of the velocity bounds.
+    """
+
+    dt: float
+    limits: JointLimits
+    constants: Constants
+    motion_path: float
+    motion_floor: float
+
+    @property
+    def rewards(self) -> Mapping[str, MotionReward]:
+        """The rewards by name, each ``f(q, dt, limits) -> [N]``."""
+        moving = {"reference": self.motion_path, "floor": self.motion_floor}
+        return {
+            "executability": partial(executability, constants=self.constants),
+            "position_limits": position_limits,
+            "motion": partial(motion, **moving),
+            "moving_executability": partial(moving_executability, constants=self.constants, **moving),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return {**asdict(self), "limits": self.limits.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> MotionBasis:
+        """Rebuild from :meth:`to_json`."""
+        limits, constants = JointLimits.from_json(data["limits"]), Constants(**data["constants"])
+        return cls(**{**data, "limits": limits, "constants": constants})
+
+
+def check_terms(terms: Sequence[str], known: Collection[str]) -> None:
+    """Refuse terms that a reward does not have; SettingError with the nearest name."""
+    for name in terms:
+        if name not in known:
+            raise SettingError(f"rewards: unknown term {name!r}{nearest(name, known)}")
+
+
+def check_frame_time(basis: MotionBasis | None, frame_s: float) -> None:
+    """Refuse videos whose frames are not as far apart as those that an inverse dynamics was measured on.
+
+    Args:
+        basis: its constants; None where it has none, and nothing can be said.
+        frame_s: seconds between the videos' frames.
+
+    Raises:
+        SettingError: they are not.
+    """
+    if basis is not None and abs(frame_s - basis.dt) > 1e-6:
+        raise SettingError(
+            f"reward: the inverse dynamics is for frames {basis.dt:g} s apart, the videos' are {frame_s:g} s apart; "
+            "train one with the world model's frame stride"
+        )
+
+
+def measure_basis(real: Tensor, still: Tensor, dt: float, limits: JointLimits) -> MotionBasis:
+    """Measure the noise floor of an inverse dynamics.
+
+    Args:
+        real: decodes of real videos ``[N, T, D]``, as long as those that will be judged.
+        still: decodes of their first frames, each shown ``T`` times, ``[N, T, D]``; what moves there is noise.
+        dt: seconds between frames.
+        limits: bounds of the ``D`` coordinates.
+    """
+    floor = float(block_speed(still, dt, limits).mean(dim=1).median())
+    content = float(motion_content(real, dt, limits, floor=floor).median())
+    path = max(REAL_SHARE * content, torch.finfo(real.dtype).eps)
+    return MotionBasis(dt, limits, refit(real, dt, limits), path, floor)

@@ -1,0 +1,284 @@
+"""Could the next frames be foreseen? MIND-V's physical-foresight reward, with a feature predictor trained here.
+
+MIND-V (arXiv 2512.06628) asks a frozen V-JEPA 2 how well it predicts what comes: for window i with context c_i and target y_i::
+
+    s_i = cos(P(E(c_i)), E(y_i)),     R = Σ_i softmax_i((1 - s_i) / τ) s_i
+
+so the worst windows get the weight. Any frozen encoder can be E: the features of an inverse dynamics, or the latents of a world
+model's codec. P is a small residual network on the features of ``context`` frames, trained on real videos to foresee the
+features ``ahead`` frames later. Features are standardised by the real videos' mean and deviation, or the cosine of any
+two pictures of one scene would be near 1. τ is not published; 0.1 here.
+
+A video in which nothing happens is easily foreseen, so R alone pays alignment for stillness. Guarded by motion::
+
+    m = mean_t |x_{t+ahead} - x_t| / sqrt(F),     M = clip((m - tremble) / (pace - tremble), 0, 1),     R' = (1 + R)/2 M
+
+with x the standardised features, ``pace`` what 0.9 of the median real video's m is and ``tremble`` the m of real first frames standing
+still, as the videos that will be judged show them. A still video earns 0 of R' in [0, 1], and who moves twice as much is not better.
+
+Shapes legend: ``N`` videos, ``T`` frames, ``F`` features, ``W`` windows, ``K`` context frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.rng import initial_weights, stream
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.learned import Learned
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.typed import from_plain
+from worldrl.core.storage.weights import fitting, load_weights
+from worldrl.core.training.fit import FitReport, fit_module
+from worldrl.core.training.optimizer import adamw
+from worldrl.core.types import ImaginedVideos
+from worldrl.nn.blocks import Mlp
+from worldrl.rewards.motion.basis import REAL_SHARE, check_frame_time, check_terms
+from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER, InverseDynamics
+
+KIND = "feature-predictor"
+TEMPERATURE = 0.1
+PHYSICAL, MOVING = "physical_foresight", "moving_foresight"
+"""MIND-V's R, and R' that a still video earns nothing of."""
+PREDICTOR = "foresight"
+"""Folder of P in a run directory of ``worldrl train-idm``, beside E."""
+
+
+@dataclass
+class ForesightConfig:
+    """The feature predictor and its training.
+
+    Attributes:
+        context: frames that it reads, ``K``.
+        ahead: frames from the last of them to the predicted one.
+        hidden: width of its hidden layer.
+        steps: of its training; 0 trains none.
+        batch: windows per step.
+        learning_rate: peak, warm-up cosine.
+        weight_decay: AdamW.
+    """
+
+    context: int = 4
+    ahead: int = 4
+    hidden: int = 256
+    steps: int = 0
+    batch: int = 128
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require_at_least_one(self, ("context", "ahead", "hidden", "batch"), of="foresight")
+        if self.steps < 0:
+            raise SettingError(f"foresight.steps must be 0 or more, got {self.steps}")
+
+
+def physical_foresight(similarity: Tensor, temperature: float = TEMPERATURE) -> Tensor:
+    """R = Σ_i softmax_i((1 - s_i)/τ) s_i of similarities ``[N, W]``, ``[N]``."""
+    return (((1 - similarity) / temperature).softmax(dim=1) * similarity).sum(dim=1)
+
+
+class FeaturePredictor(nn.Module):
+    """P: standardised features of ``K`` frames to those of a later one; at first nothing but the last of the ``K``.
+
+    Args:
+        config: sizes.
+        width: features per frame ``F``.
+    """
+
+    def __init__(self, config: ForesightConfig, width: int):
+        super().__init__()
+        self.config, self.width = config, width
+        self.net = Mlp(config.context * width, config.hidden, width)
+        nn.init.zeros_(self.net[2].weight)  # pyright: ignore[reportArgumentType]
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("deviation", torch.ones(width))
+        self.register_buffer("pace", torch.ones(()))
+        self.register_buffer("tremble", torch.zeros(()))
+
+    @property
+    def span(self) -> int:
+        """Frames of a window: the context, and up to what is foreseen."""
+        return self.config.context + self.config.ahead
+
+    def standardised(self, features: Tensor) -> Tensor:
+        """Standardise ``[..., F]``."""
+        return (features - self.get_buffer("mean")) / self.get_buffer("deviation")
+
+    def forward(self, context: Tensor) -> Tensor:
+        """Map standardised ``[B, K, F]`` to ``[B, F]``."""
+        return context[:, -1] + self.net(context.flatten(1))
+
+    def similarity(self, features: Tensor) -> Tensor:
+        """s_i of every window of videos' features ``[N, T, F]``, ``[N, W]``, W = T - span + 1.
+
+        Raises:
+            SettingError: videos shorter than a window.
+        """
+        if features.shape[1] < self.span:
+            raise SettingError(f"foresight needs {self.span} frames, got {features.shape[1]}; give longer videos")
+        window = self.standardised(features).unfold(1, self.span, 1).movedim(-1, 2)  # [N, W, span, F]
+        foreseen = self(window[:, :, : self.config.context].flatten(0, 1)).unflatten(0, window.shape[:2])
+        return F.cosine_similarity(foreseen, window[:, :, -1], dim=-1)
+
+    @torch.no_grad()
+    def reward(self, features: Tensor, temperature: float = TEMPERATURE) -> Tensor:
+        """MIND-V's R of videos' features ``[N, T, F]``, ``[N]`` in [-1, 1]."""
+        return physical_foresight(self.similarity(features), temperature)
+
+    def motion_content(self, features: Tensor) -> Tensor:
+        """Motion content m of videos' features ``[N, T, F]``, ``[N]``."""
+        path = self.standardised(features)
+        return (path[:, self.config.ahead :] - path[:, : -self.config.ahead]).square().mean(dim=-1).sqrt().mean(dim=1)
+
+    @torch.no_grad()
+    def moving_reward(self, features: Tensor, temperature: float = TEMPERATURE) -> Tensor:
+        """R' of videos' features ``[N, T, F]``, ``[N]`` in [0, 1]."""
+        tremble, pace = self.get_buffer("tremble"), self.get_buffer("pace")
+        moving = ((self.motion_content(features) - tremble) / (pace - tremble)).clamp(0, 1)
+        return (1 + self.reward(features, temperature)) / 2 * moving
+
+    @torch.no_grad()
+    def measure_pace(self, real: Tensor, still: Tensor) -> None:
+        """Set ``pace`` and ``tremble``.
+
+        Args:
+            real: features of real videos that it has not learned from ``[N, T, F]``, shown as the videos that will be judged are.
+            still: those of their first frames, each shown ``T`` times.
+
+        Raises:
+            SettingError: the real ones move no more than the still ones.
+        """
+        pace = REAL_SHARE * self.motion_content(real).median()
+        tremble = self.motion_content(still).median()
+        if not pace > tremble:
+            raise SettingError(
+                f"foresight: real videos move by {pace:.3g} deviations of a feature and still ones by {tremble:.3g}, so motion cannot be "
+                "separated from the codec's noise; lower latent_noise, or raise foresight.ahead"
+            )
+        self.get_buffer("pace").copy_(pace)
+        self.get_buffer("tremble").copy_(tremble)
+
+    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
+        """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""
+        config = {"sizes": asdict(self.config), "width": self.width}
+        files = None if learned is None else learned.files()
+        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> FeaturePredictor:
+        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+        artefact = read_artefact(folder, kind=KIND)
+        with fitting(artefact):
+            predictor = cls(
+                from_plain(ForesightConfig, artefact.config["sizes"], where="sizes"), artefact.config["width"]
+            )
+            load_weights(predictor, artefact)
+        return predictor.to(device).eval()
+
+
+def fit_foresight(
+    config: ForesightConfig, features: Sequence[Tensor], *, seed: int, folder: Path | None, log: MetricLog | None
+) -> tuple[FeaturePredictor, FitReport]:
+    """Train a predictor to maximise the cosine on real videos.
+
+    Args:
+        config: sizes and training.
+        features: frozen features ``[T_i, F]`` of each video; those shorter than a window are left out.
+        seed: of initial weights and draws.
+        folder: of the checkpoints.
+        log: receives the loss.
+
+    Raises:
+        SettingError: no video is as long as a window.
+    """
+    with initial_weights(seed, "foresight"):
+        predictor = FeaturePredictor(config, features[0].shape[-1]).to(features[0].device)
+    long = [video for video in features if len(video) >= predictor.span]
+    if not long:
+        raise SettingError(
+            f"foresight: no video has {predictor.span} frames; lower foresight.context or foresight.ahead"
+        )
+    every = torch.cat(long)
+    predictor.get_buffer("mean").copy_(every.mean(dim=0))
+    predictor.get_buffer("deviation").copy_(every.std(dim=0).clamp_min(1e-3))
+    windows = torch.cat([predictor.standardised(video).unfold(0, predictor.span, 1).movedim(-1, 1) for video in long])
+
+    def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        rows = torch.randint(len(windows), (config.batch,), generator=stream(seed, "foresight", step))
+        window = windows[rows.to(windows.device)]
+        similarity = F.cosine_similarity(predictor(window[:, : config.context]), window[:, -1], dim=-1)
+        return 1 - similarity.mean(), {"foresight/similarity": similarity.mean().detach()}
+
+    report = fit_module(
+        "foresight",
+        predictor,
+        loss,
+        part="predictor",
+        optimizer=adamw(predictor, config.learning_rate, config.weight_decay),
+        steps=config.steps,
+        warmup=50,
+        folder=folder,
+        log=log,
+    )
+    return predictor, report
+
+
+# --- as a reward of imagined videos ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ForesightReward:
+    """R' and R as a :class:`~worldrl.core.interfaces.VideoReward`.
+
+    Attributes:
+        encoder: E, an inverse dynamics.
+        predictor: P, trained on its features.
+        names: ``moving_foresight``, ``physical_foresight``, or both.
+    """
+
+    encoder: InverseDynamics
+    predictor: FeaturePredictor
+    names: tuple[str, ...] = (MOVING,)
+
+    @torch.no_grad()
+    def score(self, videos: ImaginedVideos) -> Tensor:
+        """Ask how well each video's frames could be foreseen: ``[N, K]``.
+
+        Raises:
+            SettingError: videos shorter than a window, or frames of another distance than the encoder's.
+        """
+        check_frame_time(self.encoder.basis, videos.frame_s)
+        features = self.encoder.encode(videos.frames)
+        asked = {MOVING: self.predictor.moving_reward, PHYSICAL: self.predictor.reward}
+        return torch.stack([asked[name](features).float().cpu() for name in self.names], dim=1)
+
+
+def foresight_reward(folder: str, terms: Sequence[str], device: torch.device) -> ForesightReward:
+    """Make the reward ``foresight``.
+
+    Args:
+        folder: run directory of ``worldrl train-idm`` with ``foresight.steps`` above 0.
+        terms: ``moving_foresight`` and ``physical_foresight``; none takes the former.
+        device: where features are encoded and foreseen.
+
+    Raises:
+        ArtefactError: the folder holds no inverse dynamics or no predictor.
+        SettingError: no folder is given, or a term is unknown.
+    """
+    if not folder:
+        raise SettingError(
+            "folders.foresight: this reward needs the run directory of worldrl train-idm foresight.steps=1000"
+        )
+    check_terms(terms, (MOVING, PHYSICAL))
+    encoder, predictor = (Path(folder) / name for name in (IDM_FOLDER, PREDICTOR))
+    idm, foreseeing = InverseDynamics.load(encoder, device), FeaturePredictor.load(predictor, device)
+    return ForesightReward(idm, foreseeing, tuple(terms) or (MOVING,))

@@ -1,0 +1,247 @@
+"""Inverse dynamics: what a video's frames say about the robot's pose, or about the actions between them.
+
+EVA (arXiv 2603.17808) and its kin: convolutions (worldrl's own, or a backbone of timm), spatial softmax, MLP. Every frame is encoded by itself; a window of frames
+shares one small head::
+
+    frames ─► encoder (points and what is seen there) ─► [t-1, t, t+1] ─► head ─► mean and deviation of each column
+
+``window=1`` reads positions frame by frame; ``2`` (t, t+1) suits actions; ``3`` halves the noise. At a video's ends
+the window repeats its first or last frame. The deviation is learned with the mean (Gaussian likelihood), then scaled on episodes
+kept apart, so that it can be believed. Normalisation travels with the weights.
+
+Shapes legend: ``N`` videos, ``T`` frames, ``Y X`` pixels, ``W`` frames of a window, ``F`` features, ``D`` columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.learned import Learned
+from worldrl.core.storage.typed import from_plain
+from worldrl.core.storage.weights import fitting, load_weights
+from worldrl.core.types import ImaginedVideos
+from worldrl.nn.backbone import BackboneEncoder
+from worldrl.nn.blocks import Mlp
+from worldrl.nn.vision import ImageEncoder
+from worldrl.rewards.motion.readout import Column
+
+if TYPE_CHECKING:
+    from worldrl.rewards.motion.basis import MotionBasis
+
+KIND = "idm"
+IDM_FOLDER = "idm"
+"""Its folder in a run directory of ``worldrl train-idm``."""
+OFFSETS = {1: (0,), 2: (0, 1), 3: (-1, 0, 1)}
+"""Frames of each window, counted from the one that is read."""
+CONDITION = 16
+"""Width of the encoder's condition, a learned constant: inverse dynamics knows no instruction."""
+LEAST_LOG, MOST_LOG = -6.0, 3.0
+"""Range of the predicted logarithm of a standardised deviation."""
+
+
+@dataclass
+class IdmConfig:
+    """Sizes of an inverse dynamics.
+
+    Attributes:
+        window: frames that the head sees: 1, 2 (this and the next) or 3 (one on either side).
+        width: channels of the image encoder.
+        blocks: its residual blocks.
+        keypoints: keypoints of the image encoder.
+        value_width: features read at each point.
+        hidden: width of the head's hidden layer.
+        backbone: a convolutional model of timm (extra ``timm``) that sees the frames, for example ``resnet50``; empty takes
+            worldrl's own convolutions.
+        backbone_stride: pixels per cell of its finest level that is read; coarser ones are added to it.
+    """
+
+    window: int = 1
+    width: int = 48
+    blocks: int = 2
+    keypoints: int = 24
+    value_width: int = 16
+    hidden: int = 256
+    backbone: str = ""
+    backbone_stride: int = 8
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        if self.window not in OFFSETS:
+            raise SettingError(f"model.window must be one of {sorted(OFFSETS)}, got {self.window}")
+        require_at_least_one(
+            self, ("width", "blocks", "keypoints", "value_width", "hidden", "backbone_stride"), of="model"
+        )
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What was read off videos, in the columns' own units.
+
+    Attributes:
+        mean: float32 ``[N, T, D]``.
+        std: predicted standard deviation, float32 ``[N, T, D]``.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+
+def make_encoder(config: IdmConfig) -> ImageEncoder | BackboneEncoder:
+    """Make what sees the frames, at random.
+
+    Raises:
+        MissingExtraError: a backbone is asked for, and timm is not installed.
+        SettingError: timm has no such backbone.
+    """
+    sizes = {"width": config.width, "keypoints": config.keypoints, "value_width": config.value_width}
+    if config.backbone:
+        return BackboneEncoder(CONDITION, name=config.backbone, stride=config.backbone_stride, **sizes)
+    return ImageEncoder(CONDITION, blocks=config.blocks, **sizes)
+
+
+class InverseDynamics(nn.Module):
+    """Pictures to recorded columns, with uncertainty.
+
+    Args:
+        config: sizes.
+        columns: what is predicted.
+        frame_stride: control steps between the frames of the videos it is made for.
+
+    Attributes:
+        basis: constants of the motion rewards, measured with it; None where its columns are no positions.
+        begun: what its backbone's training began with, in words; None without a backbone.
+        mean: of each column in the training data, ``[D]``.
+        deviation: its standard deviation there, ``[D]``.
+        trust: what the predicted deviations are multiplied with, ``[D]``.
+    """
+
+    mean: Tensor
+    deviation: Tensor
+    trust: Tensor
+
+    def __init__(self, config: IdmConfig, columns: Sequence[Column], frame_stride: int = 1):
+        super().__init__()
+        self.config, self.columns, self.frame_stride = config, tuple(columns), frame_stride
+        self.basis: MotionBasis | None = None
+        self.begun: str | None = None
+        self.condition = nn.Parameter(torch.randn(1, CONDITION))
+        self.encoder = make_encoder(config)
+        self.head = Mlp(config.window * self.encoder.out_width, config.hidden, 2 * len(columns))
+        for name, fill in (("mean", 0.0), ("deviation", 1.0), ("trust", 1.0)):
+            self.register_buffer(name, torch.full((len(columns),), fill))
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.condition.device
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Frames of a window, counted from the one that is read."""
+        return OFFSETS[self.config.window]
+
+    def standardised(self, value: Tensor) -> Tensor:
+        """Columns ``[..., D]`` in their training data's deviations from its mean."""
+        return (value - self.mean) / self.deviation
+
+    def features(self, frames: Tensor) -> Tensor:
+        """Encode uint8 ``[B, Y, X, 3]`` to ``[B, F]``."""
+        return self.encoder(frames, self.condition.expand(len(frames), -1))
+
+    def read(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Map a window's features ``[B, W, F]`` to standardised mean and logarithm of the deviation, ``[B, D]`` each."""
+        mean, log_std = self.head(features.flatten(1)).chunk(2, dim=-1)
+        return mean, log_std.clamp(LEAST_LOG, MOST_LOG)
+
+    def forward(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Read windows of frames uint8 ``[B, W, Y, X, 3]``; see :meth:`read`."""
+        return self.read(self.features(frames.flatten(0, 1)).unflatten(0, frames.shape[:2]))
+
+    @torch.no_grad()
+    def encode(self, frames: Tensor, *, batch: int = 256) -> Tensor:
+        """Features of videos uint8 ``[N, T, Y, X, 3]``, ``[N, T, F]``."""
+        parts = [self.features(part.to(self.device)) for part in frames.flatten(0, 1).split(batch)]
+        return torch.cat(parts).unflatten(0, frames.shape[:2])
+
+    @torch.no_grad()
+    def decode(self, frames: Tensor, *, batch: int = 256) -> Decoded:
+        """Read whole videos.
+
+        Args:
+            frames: uint8 ``[N, T, Y, X, 3]``, sides multiples of 8, ``frame_stride`` control steps apart.
+            batch: frames encoded at once.
+
+        Returns:
+            Mean and deviation ``[N, T, D]``. Of action columns the last frame's have no meaning: nothing follows it.
+
+        Raises:
+            SettingError: frames of another layout.
+        """
+        if frames.ndim != 5 or frames.shape[-1] != 3 or frames.dtype != torch.uint8:
+            raise SettingError(f"decode: frames must be uint8 [N, T, Y, X, 3], got {frames.dtype} {frames.shape}")
+        features, steps = self.encode(frames, batch=batch), torch.arange(frames.shape[1], device=self.device)
+        windows = [features[:, (steps + offset).clamp(0, len(steps) - 1)] for offset in self.offsets]
+        mean, log_std = self.read(torch.stack(windows, dim=2).flatten(0, 1))
+        mean = self.mean + self.deviation * mean
+        std = self.trust * self.deviation * log_std.exp()
+        return Decoded(*(value.unflatten(0, frames.shape[:2]) for value in (mean, std)))
+
+    # -- folder ----------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
+        """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""
+        config = {
+            "sizes": asdict(self.config),
+            "columns": [column.to_json() for column in self.columns],
+            "frame_stride": self.frame_stride,
+            "basis": None if self.basis is None else self.basis.to_json(),
+            "begun": self.begun,
+        }
+        files = None if learned is None else learned.files()
+        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> InverseDynamics:
+        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+        from worldrl.rewards.motion.basis import MotionBasis
+
+        artefact = read_artefact(folder, kind=KIND)
+        config = artefact.config
+        with fitting(artefact):
+            columns = [Column(**column) for column in config["columns"]]
+            idm = cls(from_plain(IdmConfig, config["sizes"], where="sizes"), columns, config["frame_stride"])
+            load_weights(idm, artefact)
+            idm.basis = None if config["basis"] is None else MotionBasis.from_json(config["basis"])
+            idm.begun = config.get("begun")  # folders older than backbones do not say
+        return idm.to(device).eval()
+
+
+def read_once(idm: InverseDynamics, videos: ImaginedVideos) -> Tensor:
+    """Columns that ``idm`` reads off videos, float32 ``[N, T, D]`` on the CPU; decoded for the first who asks, and kept with the videos.
+
+    Errors as :meth:`InverseDynamics.decode`.
+    """
+    reader = next((known for known in videos.readings if reads_alike(known, idm)), idm)
+    if reader not in videos.readings:
+        videos.readings[reader] = idm.decode(videos.frames).mean.float().cpu()
+    return videos.readings[reader]
+
+
+def reads_alike(one: object, other: object) -> bool:
+    """Whether two are the same inverse dynamics, or were opened twice: each reward opens the folder that it is given, or its copy.
+
+    The weights are compared, which costs little beside decoding, since folders of the same weights differ in what they were made from.
+    """
+    if one is other or not (isinstance(one, InverseDynamics) and isinstance(other, InverseDynamics)):
+        return one is other
+    if (one.config, one.device) != (other.config, other.device):
+        return False
+    return all(map(torch.equal, one.state_dict().values(), other.state_dict().values()))

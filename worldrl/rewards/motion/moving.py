@@ -1,0 +1,84 @@
+"""Does anything move? What keeps a still video from scoring best.
+
+Smoothness alone is greatest where nothing happens: third parties report that long alignment with EVA's reward drifts to still
+videos. Motion content is the length of the path that a decoded trajectory travels, in units of its velocity bounds, after
+averaging over blocks of half a second, so that the noise of the inverse dynamics counts for little. It earns up to
+what real videos do and no more: who moves twice as much is not better.
+
+    m = Σ_blocks mean_d w_d |q̄_{k+1} - q̄_k| / v_max,d / duration,   M = clip((m - floor) / (reference - floor), 0, 1)
+
+Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates, ``K`` blocks.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+from worldrl.rewards.motion.executability import PUBLISHED, Constants, executability
+from worldrl.rewards.motion.limits import JointLimits
+
+BLOCK_S = 0.5
+"""Seconds of a block."""
+
+
+def block_frames(frames: int, dt: float) -> int:
+    """Frames of a block: half a second, but at least two blocks in a video."""
+    return max(1, min(round(BLOCK_S / dt), frames // 2))
+
+
+def block_speed(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
+    """Mean speed between neighbouring blocks, as a share of the velocity bounds, ``[N, K-1]``.
+
+    Args:
+        q: positions ``[N, T, D]``; frames that fill no block are left out at the end.
+        dt: seconds between frames.
+        limits: bounds of the ``D`` coordinates.
+
+    Raises:
+        SettingError: fewer than two frames.
+    """
+    if q.shape[1] < 2:
+        raise SettingError(f"motion needs at least two frames, got {q.shape[1]}")
+    size = block_frames(q.shape[1], dt)
+    block = q[:, : q.shape[1] // size * size].unflatten(1, (-1, size)).mean(dim=2)  # [N, K, D]
+    speed = block.diff(dim=1).abs() / (size * dt) / limits.tensor("velocity", q)
+    return (limits.shares(q) * speed).mean(dim=-1)
+
+
+def motion_content(q: Tensor, dt: float, limits: JointLimits, *, floor: float = 0.0) -> Tensor:
+    """M less what noise travels at speed ``floor``, ``[N]``, in seconds at the velocity bounds."""
+    seconds = block_frames(q.shape[1], dt) * dt
+    return ((block_speed(q, dt, limits) - floor) * seconds).sum(dim=1)
+
+
+def motion(q: Tensor, dt: float, limits: JointLimits, *, reference: float, floor: float = 0.0) -> Tensor:
+    """M, ``[N]`` in [0, 1].
+
+    Args:
+        q: decoded positions ``[N, T, D]``.
+        dt: seconds between frames.
+        limits: bounds of the ``D`` coordinates.
+        reference: motion content that earns everything, above the noise (s).
+        floor: speed that is decoded from still videos, as a share of the velocity bounds.
+
+    Raises:
+        SettingError: the reference is not positive.
+    """
+    if not reference > 0:
+        raise SettingError(f"motion: reference {reference} must be positive: measure it on real videos")
+    return (motion_content(q, dt, limits, floor=floor) / reference).clamp(0, 1)
+
+
+def moving_executability(
+    q: Tensor,
+    dt: float,
+    limits: JointLimits,
+    *,
+    reference: float,
+    floor: float = 0.0,
+    constants: Constants = PUBLISHED,
+) -> Tensor:
+    """R M, ``[N]``: EVA's reward times the motion content, under which a still video scores 0."""
+    moving = motion(q, dt, limits, reference=reference, floor=floor)
+    return executability(q, dt, limits, constants=constants) * moving

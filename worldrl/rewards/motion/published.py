@@ -1,0 +1,48 @@
+"""EVA's reward with the constants as published, beside the one whose bounds and P0 are fitted to the data.
+
+The bounds are those of two AgileX PiPER arms (``limits.piper_bimanual``), and P0 = 2000, at which the noise of an inverse dynamics
+costs as much as it did theirs (``rewards.motion.executability``). It is there to compare with what others report; it fits two arms of six
+joints (rad) and a gripper each (opening from 0 to 1), and no other robot.
+
+Shapes legend: ``N`` videos, ``T`` frames, ``D`` columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from worldrl.core.actions import is_gripper
+from worldrl.core.errors import SettingError
+from worldrl.rewards.motion.executability import executability
+from worldrl.rewards.motion.limits import JointLimits, piper_bimanual
+from worldrl.rewards.motion.readout import Column
+
+PUBLISHED_EXECUTABILITY = "published_executability"
+PIPER = 2 * [*6 * ["joint"], "gripper"]
+"""Kind of each column that the published bounds are of."""
+
+
+def published_executability(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
+    """EVA's R of decoded positions ``[N, T, 14]`` with the published constants, ``[N]`` in [0, 10]; ``limits`` have no part in it."""
+    return executability(q, dt, piper_bimanual())
+
+
+def fits_published(columns: Sequence[Column]) -> bool:
+    """Whether columns are positions of two arms of six joints and a gripper each, in this order."""
+    kinds = ["gripper" if is_gripper(c.name) else "joint" if c.unit == "rad" else c.name for c in columns]
+    return kinds == PIPER and len({c.vector for c in columns}) == 1 and columns[0].vector != "action"
+
+
+def check_published(columns: Sequence[Column]) -> None:
+    """Refuse an inverse dynamics of another robot.
+
+    Raises:
+        SettingError: the published constants are not for what it reads.
+    """
+    if not fits_published(columns):
+        raise SettingError(
+            f"rewards: idm.{PUBLISHED_EXECUTABILITY} has the constants of two arms of six joints and a gripper each, and this inverse "
+            f"dynamics reads {', '.join(column.label for column in columns)}; take idm.executability, whose constants are fitted to it"
+        )

@@ -1,0 +1,110 @@
+"""Do the frames show the commanded motion? Rewards that compare a command with what inverse dynamics reads off a video.
+
+They suit a world that is told its actions; ``rewards.motion.executability`` suits one that plans by itself.
+
+Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates, ``A`` numbers of a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+from worldrl.core.types import ImaginedVideos
+from worldrl.rewards.motion.basis import check_frame_time, check_terms
+from worldrl.rewards.motion.inverse_dynamics import InverseDynamics, read_once
+
+TERM = "action_similarity"
+TEMPERATURE = 0.25
+"""Of the reward in ``align-world-model``: that at which ``train-idm`` runs its acceptance probe."""
+
+
+def action_similarity(decoded: Tensor, commanded: Tensor, deviation: Tensor, temperature: float = 1.0) -> Tensor:
+    """RLinf's reward: the mean over frames of r_t = exp(-mean_d (z(decoded_t) - z(commanded_t))² / temperature).
+
+    Args:
+        decoded: ``[N, T, D]``.
+        commanded: ``[N, T, D]``, in the same units.
+        deviation: ``[D]`` of the inverse dynamics' training targets, which z divides by (their means cancel).
+        temperature: 1 by default there, 2 in its configuration for 14 joints.
+
+    Returns:
+        ``[N]`` in (0, 1].
+    """
+    error = ((decoded - commanded) / deviation).square().mean(dim=-1)
+    return (-error / temperature).exp().mean(dim=1)
+
+
+def normalised_error(decoded: Tensor, deviation: Tensor, commanded: Tensor) -> Tensor:
+    """Mean square error in units of what the inverse dynamics expects to err, ``[N, T]``: 1 on honest frames.
+
+    Args:
+        decoded: means ``[N, T, D]``.
+        deviation: predicted standard deviations ``[N, T, D]``.
+        commanded: ``[N, T, D]``.
+    """
+    return ((decoded - commanded) / deviation).square().mean(dim=-1)
+
+
+def commanded_columns(idm: InverseDynamics) -> tuple[list[int], list[int]]:
+    """Return where an inverse dynamics' commanded columns are among its own, and in the command.
+
+    Raises:
+        SettingError: it reads none.
+    """
+    found = [(place, column.index) for place, column in enumerate(idm.columns) if column.vector == "command"]
+    if not found:
+        labels = ", ".join(column.label for column in idm.columns)
+        raise SettingError(f"idm: it reads {labels}, and nothing that is commanded; train it with target=[command]")
+    own, theirs = zip(*found, strict=True)
+    return list(own), list(theirs)
+
+
+@dataclass(frozen=True)
+class SimilarityReward:
+    """:func:`action_similarity` as a :class:`~worldrl.core.interfaces.VideoReward` of videos that were told their actions.
+
+    Attributes:
+        decoder: reads commanded columns.
+    """
+
+    decoder: InverseDynamics
+    names: tuple[str, ...] = (TERM,)
+
+    @torch.no_grad()
+    def score(self, videos: ImaginedVideos) -> Tensor:
+        """Compare every imagined frame with the command it should show: ``[N, 1]``.
+
+        Raises:
+            SettingError: the videos were planned, so nothing was commanded; or their frames are further apart than those the
+                inverse dynamics was measured on.
+        """
+        if videos.command is None:
+            raise SettingError(
+                f"reward: {TERM} compares videos with commands, and these were planned; give conditioning=actions"
+            )
+        check_frame_time(self.decoder.basis, videos.frame_s)
+        own, theirs = commanded_columns(self.decoder)
+        decoded = read_once(self.decoder, videos)[:, 1:, own]
+        deviation = self.decoder.deviation.cpu()[own]
+        return action_similarity(decoded, videos.command[:, 1:, theirs], deviation, TEMPERATURE)[:, None]
+
+
+def similarity_reward(folder: str, terms: Sequence[str], device: torch.device) -> SimilarityReward:
+    """Make the reward ``similarity``; arguments as :func:`worldrl.rewards.motion.decoded.idm_reward`.
+
+    Raises:
+        ArtefactError: there is no inverse dynamics in the folder.
+        SettingError: no folder is given, it reads nothing that is commanded, or a term is unknown.
+    """
+    if not folder:
+        raise SettingError("folders.similarity: this reward needs an inverse dynamics; make one with worldrl train-idm")
+    idm = InverseDynamics.load(Path(folder), device)
+    commanded_columns(idm)
+    check_terms(terms, (TERM,))
+    return SimilarityReward(idm)

@@ -1,0 +1,249 @@
+"""Training of an inverse dynamics, and the scaling of its deviations on episodes kept apart.
+
+The likelihood is Gaussian with a predicted deviation; each term is weighted with σ^{2β} (β-NLL: Seitzer et al. 2022, "On the
+Pitfalls of Heteroscedastic Uncertainty Estimation"), since under the plain one (β = 0) what is hard at first is
+explained away by a large σ::
+
+    L = mean_d sg(σ_d^{2β}) [ (y_d - μ_d)² / (2 σ_d²) + ln σ_d ]
+
+Shapes legend: ``R`` frames of all episodes, ``B`` rows, ``W`` frames of a window, ``D`` columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.device import resolve_dtype
+from worldrl.core.errors import SettingError, require_at_least_one
+from worldrl.core.rng import initial_weights, stream
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.training.fit import FitReport, fit_module
+from worldrl.core.training.optimizer import adamw
+from worldrl.core.types import Episode
+from worldrl.data.windows.frame_store import build_store
+from worldrl.nn.backbone import BackboneEncoder
+from worldrl.nn.vision import colour_jitter
+from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
+from worldrl.rewards.motion.readout import Column, column_values
+
+Restore = Callable[[Tensor, Tensor], Tensor]
+"""Shows frames uint8 ``[N, Y, X, 3]`` as a world model's codec gives them back; told the first frame of each one's episode."""
+COVERED, WITHIN = 0.9, 1.6449
+"""The deviations are scaled so that 90 % of the errors lie within 1.64 of them."""
+LEAST_DEVIATION = 1e-3
+"""Of a column's normalisation: what never moves in the data keeps a thousandth of its unit to answer with."""
+
+
+def as_shown(frames: Tensor, restore: Restore | None) -> Tensor:
+    """Show an episode's frames uint8 ``[T, Y, X, 3]``, the first among them, as recorded or as ``restore`` does."""
+    return frames if restore is None else restore(frames, frames[:1].expand_as(frames))
+
+
+@dataclass
+class IdmTraining:
+    """Settings of :func:`fit_idm`.
+
+    Attributes:
+        steps: gradient steps.
+        batch: windows per step.
+        learning_rate: peak, warm-up cosine.
+        weight_decay: AdamW.
+        beta: of the β-NLL, in [0, 1].
+        jitter: strength of the colour jitter, since imagined colours are inexact.
+        codec_share: share of the windows decoded by the codec of ``world_model``; needs one.
+        checkpoint_every: steps between checkpoints.
+        backbone_weights: ``.safetensors`` file of timm's that ``model.backbone`` begins with; empty begins at random. Nothing is ever
+            downloaded.
+        dtype: number type of the encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where
+            the device has units for it. Reading is float32.
+    """
+
+    steps: int = 3000
+    batch: int = 64
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    beta: float = 0.5
+    jitter: float = 0.05
+    codec_share: float = 0.5
+    checkpoint_every: int = 500
+    backbone_weights: str = ""
+    dtype: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Check the ranges."""
+        require_at_least_one(self, ("steps", "batch"), of="training")
+        for name in ("beta", "codec_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SettingError(f"training.{name} must be in [0, 1], got {getattr(self, name)}")
+        if self.jitter < 0:
+            raise SettingError(f"training.jitter must be 0 or more, got {self.jitter}")
+
+
+@dataclass(frozen=True)
+class IdmFrames:
+    """Frames with what they should be read as.
+
+    Attributes:
+        frame: uint8 ``[R, Y, X, 3]``.
+        restored: the same through a codec; None without one.
+        target: float32 ``[R, D]``, NaN where there is nothing to read.
+        first: int64 ``[R]``, row of the first frame of each one's episode.
+        last: int64 ``[R]``, row of the last one.
+    """
+
+    frame: Tensor
+    restored: Tensor | None
+    target: Tensor
+    first: Tensor
+    last: Tensor
+
+    @classmethod
+    def of(
+        cls,
+        episodes: Sequence[Episode],
+        columns: Sequence[Column],
+        *,
+        frame_stride: int,
+        camera: str,
+        restore: Restore | None,
+    ) -> IdmFrames:
+        """Copy one camera's frames of some episodes.
+
+        Raises:
+            SettingError: no episode has anything to read.
+            ArtefactError: an episode lacks the camera.
+        """
+        store = build_store(episodes, camera)
+        frame = torch.from_numpy(np.asarray(store.frames))
+        values = [column_values(episode, columns, frame_stride) for episode in episodes]
+        target = torch.from_numpy(np.concatenate(values))
+        if not torch.isfinite(target).all(dim=1).any():
+            raise SettingError(f"target: no episode has {frame_stride} actions; lower frame_stride")
+        first, rows = torch.from_numpy(store.first), torch.from_numpy(store.length + 1)
+        last = first + rows - 1
+        return cls(
+            frame=frame,
+            restored=None if restore is None else restore(frame, frame[first.repeat_interleave(rows)]),
+            target=target,
+            first=first.repeat_interleave(rows),
+            last=last.repeat_interleave(rows),
+        )
+
+    def window(self, row: Tensor, offsets: Sequence[int], through_codec: Tensor | None) -> Tensor:
+        """Frames uint8 ``[B, W, Y, X, 3]`` around ``row`` ``[B]``; where ``through_codec`` ``[B]``, restored ones."""
+        at = torch.stack([row + offset for offset in offsets], dim=1)
+        at = torch.minimum(torch.maximum(at, self.first[row, None]), self.last[row, None])
+        frames = self.frame[at]
+        if self.restored is not None and through_codec is not None:
+            frames[through_codec] = self.restored[at[through_codec]]
+        return frames
+
+
+def new_idm(
+    config: IdmConfig, columns: Sequence[Column], data: IdmFrames, *, frame_stride: int, seed: int
+) -> InverseDynamics:
+    """Make an untrained inverse dynamics with the data's normalisation."""
+    with initial_weights(seed, "idm"):
+        idm = InverseDynamics(config, columns, frame_stride)
+    target = data.target[torch.isfinite(data.target).all(dim=1)].double()
+    idm.mean.copy_(target.mean(dim=0))
+    idm.deviation.copy_(target.std(dim=0, correction=0).clamp_min(LEAST_DEVIATION))
+    return idm
+
+
+def begin_with(idm: InverseDynamics, training: IdmTraining) -> str | None:
+    """Load the backbone's weights, where there is one and a file; say what it begins with, None without a backbone.
+
+    Raises:
+        SettingError: there are weights and no backbone.
+        ArtefactError: the file is missing, damaged or of another model.
+    """
+    file = training.backbone_weights
+    if not isinstance(idm.encoder, BackboneEncoder):
+        if file:
+            raise SettingError(f"training.backbone_weights: {file} needs a backbone; give model.backbone=NAME too")
+        return None
+    if not file:
+        return f"backbone {idm.encoder.name} begins at random; training.backbone_weights=FILE gives it weights"
+    idm.encoder.load_weights(Path(file))
+    return (
+        f"backbone {idm.encoder.name} begins with {file} ({hashlib.sha256(Path(file).read_bytes()).hexdigest()[:16]})"
+    )
+
+
+def beta_nll(mean: Tensor, log_std: Tensor, target: Tensor, beta: float) -> Tensor:
+    """β-NLL ``[B, D]`` of standardised targets, without the constant ½ ln 2π."""
+    variance = (2 * log_std).exp()
+    likelihood = 0.5 * (target - mean).square() / variance + log_std
+    return variance.detach().pow(beta) * likelihood
+
+
+def fit_idm(
+    idm: InverseDynamics,
+    data: IdmFrames,
+    training: IdmTraining,
+    *,
+    seed: int,
+    folder: Path | None,
+    log: MetricLog | None,
+    series: str = "idm",
+) -> FitReport:
+    """Train in place on frames held in memory; a killed training goes on bit for bit.
+
+    Args:
+        idm: from :func:`new_idm`.
+        data: what it reads.
+        training: settings.
+        seed: of the draws.
+        folder: of the checkpoints.
+        log: receives loss and standardised error.
+        series: name in the log.
+    """
+    usable = torch.isfinite(data.target).all(dim=1).nonzero().squeeze(1)
+    offsets = [offset * idm.frame_stride for offset in idm.offsets]
+
+    def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        generator = stream(seed, series, step)
+        row = usable[torch.randint(len(usable), (training.batch,), generator=generator)]
+        through_codec = torch.rand(training.batch, generator=generator) < training.codec_share
+        frames = data.window(row, offsets, through_codec).to(idm.device)
+        tall = frames.flatten(1, 2)  # one picture, so that a window's frames change their colours alike
+        frames = colour_jitter(tall, strength=training.jitter, generator=generator).view_as(frames)
+        mean, log_std = idm(frames)
+        target = idm.standardised(data.target[row].to(idm.device))
+        error = (mean - target).detach().abs().mean()
+        return beta_nll(mean, log_std, target, training.beta).mean(), {"idm/error": error}
+
+    idm.encoder.compute_dtype = resolve_dtype(training.dtype, idm.device)
+    report = fit_module(
+        series,
+        idm,
+        loss,
+        part="idm",
+        optimizer=adamw(idm, training.learning_rate, training.weight_decay),
+        steps=training.steps,
+        warmup=100,
+        every_checkpoint=training.checkpoint_every,
+        folder=folder,
+        log=log,
+    )
+    idm.encoder.compute_dtype = torch.float32
+    return report
+
+
+def scale_deviations(idm: InverseDynamics, scores: Tensor) -> None:
+    """Scale the predicted deviations, column by column, so that 90 % of the errors lie within 1.64 of them.
+
+    Args:
+        idm: changed in place.
+        scores: errors over predicted deviations ``[R, D]``, of episodes that it has not learned from.
+    """
+    factor = scores.abs().double().quantile(COVERED, dim=0) / WITHIN
+    idm.trust.mul_(factor.clamp_min(1e-3).to(scores.dtype))

@@ -1,0 +1,293 @@
+"""Who acts in a real rollout: small specs that travel as JSON, built into an actor inside the worker.
+
+An actor serves many environments at once. Each row of a call is one running episode with its own random stream,
+named after the episode, so an episode's draws never depend on the batch, the worker or the order.
+
+An actor answers with ``chunk_length`` actions per row; only a policy uses more than one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from worldrl.core.actions import TOOL_ACTIONS
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.rng import numpy_stream, stream
+from worldrl.core.types import CorrelatedNoise
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.policies.exploration import Exploration
+from worldrl.rollout.chunk_timing import check_timing, splice
+from worldrl.rollout.imagined.policy_rollouts import PolicyRollouts
+from worldrl.rollout.real.rows import Actor, Row, stack_obs
+from worldrl.rollout.real.specs import EpisodeSpec, spec_of
+
+
+@dataclass(frozen=True)
+class ExpertActor:
+    """The suite's scripted expert.
+
+    Attributes:
+        noise: standard deviation of the noise on each action component, in action units.
+        goal_offset: standard deviation of a per-episode error in where the expert believes its goal to be (m).
+        blind: try each skill once and go on whatever became of it, so that actions do not tell the outcome.
+    """
+
+    kind: ClassVar[str] = "expert"
+    noise: float = 0.0
+    goal_offset: float = 0.0
+    blind: bool = False
+
+    def __post_init__(self) -> None:
+        if self.noise < 0 or self.goal_offset < 0:
+            raise SettingError(
+                f"ExpertActor: noise and goal_offset must be >= 0, got {self.noise} and {self.goal_offset}"
+            )
+
+    def build(self) -> Actor:
+        """Make the actor, inside the worker."""
+        return _Scripted(self)
+
+
+@dataclass(frozen=True)
+class WanderActor:
+    """A random walk through the workspace: broad motion for a world model, rarely a success."""
+
+    kind: ClassVar[str] = "wander"
+
+    def build(self) -> Actor:
+        """Make the actor, inside the worker."""
+        return _Scripted(self)
+
+
+@dataclass(frozen=True)
+class PolicyActor:
+    """A trained policy from its artefact folder.
+
+    Attributes:
+        folder: the policy's folder.
+        temperature: sampling temperature; None acts greedily (the most probable tokens).
+        lasting: share of the draws' variance that stays the same over an episode.
+        replan: actions executed of each chunk; None executes all.
+        device: torch device that the policy runs on, inside each worker.
+        latency: control steps that a decision takes, in which the robot goes on with the chunk before
+            (``rollout.chunk_timing``).
+    """
+
+    folder: str
+    kind: ClassVar[str] = "policy"
+    temperature: float | None = None
+    lasting: float = 0.0
+    replan: int | None = None
+    device: str = "cpu"
+    latency: int = 0
+
+    def __post_init__(self) -> None:
+        if self.latency < 0:
+            raise SettingError(f"PolicyActor.latency: must be >= 0, got {self.latency}")
+        if self.temperature is not None:
+            Exploration(self.temperature, self.lasting)
+        elif self.lasting:
+            raise SettingError("noise_correlation: greedy actions have no noise; give a temperature with it")
+        if self.replan is not None and self.replan < 1:
+            raise SettingError(f"PolicyActor.replan: must be >= 1, or None for the whole chunk, got {self.replan}")
+
+    def build(self) -> Actor:
+        """Load the policy, inside the worker."""
+        return _PolicyActor(self)
+
+
+@dataclass(frozen=True)
+class ImaginedPlanActor:
+    """Executes dreamt actions, whatever happens in reality.
+
+    Attributes:
+        file: written by :meth:`worldrl.rollout.imagined.policy_rollouts.PolicyRollouts.save`; it must hold every episode asked for.
+    """
+
+    file: str
+    kind: ClassVar[str] = "dream"
+
+    def build(self) -> Actor:
+        """Read the file, inside the worker."""
+        return _GivenActions(_dreamt_actions(self))
+
+
+@dataclass(frozen=True)
+class ReplayActor:
+    """Repeats the actions of recorded episodes.
+
+    Attributes:
+        dataset: folder; it must hold every episode asked for.
+    """
+
+    dataset: str
+    kind: ClassVar[str] = "replay"
+
+    def build(self) -> Actor:
+        """Open the dataset, inside the worker."""
+        return _GivenActions(_recorded_actions(self))
+
+
+AnyActor = ExpertActor | WanderActor | PolicyActor | ImaginedPlanActor | ReplayActor
+_SPECS: dict[str, type[AnyActor]] = {
+    spec.kind: spec for spec in (ExpertActor, WanderActor, PolicyActor, ImaginedPlanActor, ReplayActor)
+}
+
+
+def actor_to_json(spec: AnyActor) -> dict[str, Any]:
+    """Return plain JSON values, with the actor's ``kind``."""
+    return {"kind": spec.kind, **asdict(spec)}
+
+
+def actor_from_json(data: Mapping[str, Any]) -> AnyActor:
+    """Rebuild from :func:`actor_to_json`.
+
+    Raises:
+        SettingError: unknown kind.
+    """
+    kind = data["kind"]
+    if kind not in _SPECS:
+        raise SettingError(f"unknown actor {kind!r}{nearest(kind, _SPECS)}")
+    return _SPECS[kind](**{name: value for name, value in data.items() if name != "kind"})
+
+
+class _Scripted:
+    """Runs the suite's own behaviours, which read the simulator's state; one object per episode."""
+
+    looks = 0
+
+    def __init__(self, spec: ExpertActor | WanderActor) -> None:
+        self._spec = spec
+
+    def begin(self, row: Row) -> None:
+        from worldrl_envs import behaviours
+
+        generator = numpy_stream(row.spec.seed, "act", self._spec.kind, *row.spec.stream_names)
+        if isinstance(self._spec, ExpertActor):
+            row.actor_state = behaviours.make_expert(
+                row.spec.task,
+                generator=generator,
+                noise=self._spec.noise,
+                goal_offset=self._spec.goal_offset,
+                blind=self._spec.blind,
+            )
+        else:
+            row.actor_state = behaviours.make_explorer(row.spec.task, generator=generator)
+        row.actor_state.reset(row.env)
+
+    def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        return np.stack([np.asarray(row.actor_state.act(row.env), np.float32) for row in rows])[:, None]
+
+
+@dataclass
+class _ActorState:
+    """One episode's draws, its stream and what lasts of them, and its last chunk, part of which a slow decision executes."""
+
+    generator: torch.Generator
+    lasting: torch.Tensor | None
+    chunk: NDArray[np.float32] | None = None
+
+
+def _correlated_noise(moods: Sequence[_ActorState], share: float) -> CorrelatedNoise | None:
+    lasting = [mood.lasting for mood in moods if mood.lasting is not None]
+    return CorrelatedNoise(torch.stack(lasting), share) if lasting else None
+
+
+class _PolicyActor:
+    """Batched policy inference, once per chunk."""
+
+    def __init__(self, spec: PolicyActor) -> None:
+        from worldrl.rollout.agents.policy_folder import load_policy
+
+        self._spec = spec
+        self._policy = load_policy(Path(spec.folder), spec.device)
+        self._replan = check_timing(spec.replan, spec.latency, self._policy.chunk_length)
+
+    @property
+    def looks(self) -> int:
+        return self._policy.n_obs_steps
+
+    def begin(self, row: Row) -> None:
+        row.keep(self.looks)
+        generator = stream(row.spec.seed, "act", "policy", *row.spec.stream_names)
+        row.actor_state = _ActorState(
+            generator, torch.randn(self._policy.actions.size, generator=generator) if self._spec.lasting else None
+        )
+
+    def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        moods: list[_ActorState] = [row.actor_state for row in rows]
+        obs = stack_obs(rows, self._spec.device, self._policy.more)
+        with torch.inference_mode():
+            chunk = self._policy.act(obs, **self._draws(moods))
+        decided = (chunk.action if chunk.decided is None else chunk.decided).float().cpu().numpy()
+        executed = [
+            splice(mood.chunk, actions, replan=self._replan, latency=self._spec.latency)
+            for mood, actions in zip(moods, decided, strict=True)
+        ]
+        for mood, actions in zip(moods, decided, strict=True):
+            mood.chunk = actions
+        return np.stack(executed)
+
+    def _draws(self, moods: Sequence[_ActorState]) -> dict[str, Any]:
+        """How a chunk is drawn: greedily, or from the episodes' streams."""
+        temperature = self._spec.temperature
+        if temperature is None and not self._policy.needs_noise:
+            return {"generators": None}
+        return {
+            "generators": [mood.generator for mood in moods],
+            "temperature": 0.0 if temperature is None else temperature,
+            "habit": _correlated_noise(moods, self._spec.lasting),
+        }
+
+
+class _GivenActions:
+    """Hands out each episode's actions one by one, and holds still after the last."""
+
+    looks = 0
+
+    def __init__(self, actions: Callable[[EpisodeSpec], NDArray[np.float32]]) -> None:
+        self._actions = actions
+
+    def begin(self, row: Row) -> None:
+        action = self._actions(row.spec)
+        row.actor_state = chain(action, _held(row))
+
+    def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
+        return np.stack([next(row.actor_state) for row in rows])[:, None]
+
+
+def _held(row: Row) -> Iterator[NDArray[np.float32]]:
+    while True:  # a foreign suite's row has no environment, and one arm
+        yield row.env.unwrapped.hold_action() if row.env else TOOL_ACTIONS.hold(np.asarray(row.obs["command"]))
+
+
+def _dreamt_actions(spec: ImaginedPlanActor) -> Callable[[EpisodeSpec], NDArray[np.float32]]:
+    policy_rollouts = PolicyRollouts.load(Path(spec.file))
+    # By task, index and seed, which name an initial state wherever a simulator places it.
+    number = {
+        (joined_rollouts.task, joined_rollouts.index, joined_rollouts.seed): n
+        for n, joined_rollouts in enumerate(policy_rollouts.specs("dream"))
+    }
+    return lambda episode: policy_rollouts.action[
+        _find(number, (episode.task, episode.index, episode.seed), episode, spec.file)
+    ]
+
+
+def _recorded_actions(spec: ReplayActor) -> Callable[[EpisodeSpec], NDArray[np.float32]]:
+    dataset = EpisodeDataset.open(spec.dataset)
+    number = {spec_of(record.meta).key: n for n, record in enumerate(dataset.records)}
+    return lambda episode: dataset[_find(number, episode.key, episode, spec.dataset)].action
+
+
+def _find(number: Mapping[Any, int], key: Any, episode: EpisodeSpec, where: str) -> int:
+    if key not in number:
+        raise SettingError(f"{where}: holds nothing of {episode.describe()}")
+    return number[key]

@@ -1,0 +1,203 @@
+"""A policy's folder, whatever kind it holds: worldrl's own artefact, or lerobot's published layout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from worldrl.core.actions import ActionSpec
+from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import TrainablePolicy
+from worldrl.core.storage.artefact import parent, read_artefact, read_manifest
+from worldrl.core.types import MAIN_CAMERAS
+from worldrl.policies.lerobot.inputs import (
+    COMMAND,
+    IMAGE,
+    LEFT,
+    RIGHT,
+    STATE,
+    WRIST,
+    further,
+    match_inputs,
+    measured_size,
+    require_fit,
+)
+from worldrl.policies.token.policy import TRAINED_ON, TokenPolicy, stored_actions
+
+if TYPE_CHECKING:
+    from worldrl.policies.lerobot.folder import LerobotFolder
+
+TOKEN = "token"
+IMAGES = {**dict.fromkeys(MAIN_CAMERAS, IMAGE), "wrist": WRIST, "left_wrist": LEFT, "right_wrist": RIGHT}
+"""A suite's camera → what policies call its picture; no policy asks for further ones."""
+
+
+@dataclass(frozen=True)
+class PolicyFacts:
+    """What a protocol must know of a policy before it is loaded.
+
+    Attributes:
+        kind: ``token``, lerobot's type, or ``offline-agent``, which looks at a vector and at no picture.
+        chunk_length: actions executed of each chunk.
+        picture: rows and columns of the pictures it was made for; 0 where it looks at none.
+        cameras: that it looks through, the scene camera first.
+        actions: what the numbers of its actions are.
+        hash: identity of everything that decides what it does.
+        trained_on: what it learned from (``evaluation.policy.trained_on``); None where its folder does not say.
+        more: what it looks at beside picture, command and sentence.
+        n_obs_steps: newest observations that a decision looks at.
+    """
+
+    kind: str
+    chunk_length: int
+    picture: tuple[int, int]
+    cameras: tuple[str, ...]
+    actions: ActionSpec
+    hash: str
+    trained_on: Mapping[str, Any] | None = None
+    more: tuple[str, ...] = ()
+    n_obs_steps: int = 1
+
+    @property
+    def not_imagined(self) -> tuple[str, ...]:
+        """What it looks at that imagination does not show: that is the main camera, the command and the sentence, once per chunk."""
+        from worldrl.rollout.agents.vector_agent import KIND as AGENT
+
+        steps = (f"{self.n_obs_steps} observations (n_obs_steps)",) if self.n_obs_steps > 1 else ()
+        return *(("a vector of numbers",) if self.kind == AGENT else ()), *self.more, *steps
+
+    @property
+    def image_size(self) -> int:
+        """Pixels of square pictures; SettingError where they are not square."""
+        rows, columns = self.picture
+        if rows != columns:
+            raise SettingError(f"the policy's images are {rows} by {columns} pixels; here they are square")
+        return rows
+
+
+def is_agent(folder: Path) -> bool:
+    """Whether a folder holds an agent on vectors; ArtefactError where it holds nothing of worldrl's."""
+    from worldrl.policies.lerobot.folder import is_lerobot_folder
+    from worldrl.rollout.agents.vector_agent import KIND as AGENT
+
+    return not is_lerobot_folder(folder) and read_manifest(folder, wanted="policy")["kind"] == AGENT
+
+
+def policy_facts(folder: Path) -> PolicyFacts:
+    """Read a folder's facts; ArtefactError or SettingError where it is incomplete or not supported."""
+    from worldrl.policies.lerobot.folder import is_lerobot_folder, read_lerobot_folder
+    from worldrl.rollout.agents.vector_agent import KIND as AGENT
+    from worldrl.rollout.agents.vector_agent import vector_facts
+
+    if is_lerobot_folder(folder):
+        found = read_lerobot_folder(folder)
+        sources = match_inputs(found)
+        further_cameras = (camera for camera, name in IMAGES.items() if name != IMAGE and name in sources.values())
+        return PolicyFacts(
+            kind=found.kind,
+            chunk_length=found.chunk_length,
+            picture=found.picture,
+            cameras=("scene", *further_cameras),
+            actions=found.actions,
+            hash=found.hash,
+            trained_on=found.trained_on,
+            more=further(sources),
+            n_obs_steps=found.n_obs_steps,
+        )
+    if is_agent(folder):
+        agent = vector_facts(folder)
+        return PolicyFacts(AGENT, 1, (0, 0), (), vector_actions(agent.low, agent.high), agent.hash)
+    artefact = read_artefact(folder, kind="policy")
+    config = artefact.config
+    return PolicyFacts(
+        kind=TOKEN,
+        chunk_length=config["chunk_length"],
+        picture=(config["image_size"], config["image_size"]),
+        cameras=("scene",),
+        actions=stored_actions(config),
+        hash=artefact.hash,
+        trained_on=config.get(TRAINED_ON),
+    )
+
+
+def vector_actions(low: Sequence[float], high: Sequence[float]) -> ActionSpec:
+    """Numbers of which nothing but the bounds is known."""
+    names = tuple(f"action {number}" for number in range(len(low)))
+    return ActionSpec(names, tuple(low), tuple(high), (False,) * len(names), (), 0.0, 0.0, 0.0)
+
+
+def require_policy_fits(
+    folder: Path,
+    actions: ActionSpec,
+    where: str,
+    *,
+    cameras: Sequence[str],
+    picture: tuple[int, int] | None = None,
+    vector: int | None = None,
+) -> None:
+    """Refuse a policy whose inputs or actions are not those of a suite, before anything is started.
+
+    Args:
+        folder: of the policy.
+        actions: of the suite's robot.
+        where: name of the suite, for people.
+        cameras: that the suite has; it draws them as squares of any size.
+        picture: rows and columns that it draws besides; None for squares only.
+        vector: numbers of the vector for agents (:func:`~worldrl.rollout.agents.vector_agent.require_vector_fits`).
+
+    Raises:
+        SettingError: with both specs side by side, and the nearest adapter.
+    """
+    from worldrl.policies.lerobot.folder import is_lerobot_folder, read_lerobot_folder
+    from worldrl.rollout.agents.vector_agent import require_vector_fits
+
+    if is_agent(folder):
+        return require_vector_fits(folder, actions, where, shown=vector)
+    found = read_lerobot_folder(folder) if is_lerobot_folder(folder) else _described(folder)
+    rows, columns = found.picture
+    drawn = (rows, columns, 3) if picture == (rows, columns) else (rows, rows, 3)
+    pictures = [name for camera, name in IMAGES.items() if camera in cameras]
+    shown = {**dict.fromkeys(pictures, drawn), COMMAND: (actions.size,), STATE: (measured_size(actions),)}
+    require_fit(found, match_inputs(found), shown, actions.size, where)
+
+
+def _described(folder: Path) -> LerobotFolder:
+    """Say of worldrl's own policy in lerobot's words what it takes and gives."""
+    from worldrl.policies.lerobot.folder import Feature, LerobotFolder
+
+    facts = policy_facts(folder)
+    size = facts.actions.size
+    return LerobotFolder(
+        path=folder,
+        kind=facts.kind,
+        inputs={
+            IMAGE: Feature("VISUAL", (3, *facts.picture)),
+            COMMAND: Feature("STATE", (size,)),
+        },
+        sources={IMAGE: IMAGE, COMMAND: COMMAND},
+        action_size=size,
+        actions=facts.actions,
+        chunk_size=facts.chunk_length,
+        chunk_length=facts.chunk_length,
+        hash=facts.hash,
+    )
+
+
+def load_policy(folder: Path, device: str) -> TrainablePolicy:
+    """Load a policy onto ``device``; a lerobot policy starts its worker."""
+    from worldrl.policies.lerobot.folder import is_lerobot_folder
+
+    if is_lerobot_folder(folder):
+        from worldrl.policies.lerobot.policy import LerobotPolicy
+
+        return LerobotPolicy.load(folder, device)
+    return TokenPolicy.load(folder, device)
+
+
+def policy_parent(folder: Path) -> dict[str, str]:
+    """Describe a policy as the parent of an artefact."""
+    from worldrl.policies.lerobot.folder import is_lerobot_folder
+
+    return {"path": str(folder), "hash": policy_facts(folder).hash} if is_lerobot_folder(folder) else parent(folder)

@@ -1,0 +1,288 @@
+"""Dreams: rollouts imagined to the horizon, whose actions can then be executed in the simulator.
+
+Recorded actions may tell a world model how the recording went: a policy that sees that it missed moves differently.
+A dream's actions cannot, since the policy acted on the model's own pictures. Executing them is therefore the honest
+test of imagination (`rewards`' rule against reality), and the executed episodes are the data a world model needs
+most: they come from where it is about to be believed. A dream may also go on from the middle of a recorded episode; its
+actions then begin with the recorded ones.
+
+Shapes legend: ``E`` dreams, ``T`` control steps, ``N`` imagined frames, ``L`` control steps per chunk, ``A`` numbers of an action.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.errors import ArtefactError
+from worldrl.core.interfaces import Policy, WorldModel
+from worldrl.core.rng import stream
+from worldrl.core.storage.atomic import write_file
+from worldrl.core.types import Episode, PolicyObs, ResetRecord
+from worldrl.policies.exploration import Exploration
+from worldrl.rewards.success import SuccessRule, success_step
+from worldrl.rollout.imagined.reset_store import record_at
+from worldrl.rollout.imagined.starts import EMBEDDED_BACKEND, SimulatorBackend
+from worldrl.rollout.real.specs import EpisodeSpec, spec_of
+
+
+@dataclass(frozen=True)
+class PolicyRollouts:
+    """Imagined rollouts from known initial states of the simulator.
+
+    Attributes:
+        task: ``E`` names.
+        index: int64 ``[E]``; with ``seed`` the initial state.
+        seed: int64 ``[E]``, of the initial states.
+        action: float32 ``[E, T, A]``, what the policy did in the dream; beyond a task's horizon it holds still.
+        probability: float32 ``[E, N]`` of success, 0 beyond the task's horizon.
+        frame_stride: control steps between imagined frames.
+        actions: what the numbers of an action are.
+    """
+
+    task: tuple[str, ...]
+    index: NDArray[np.int64]
+    seed: NDArray[np.int64]
+    action: NDArray[np.float32]
+    probability: NDArray[np.float32]
+    frame_stride: int
+    actions: ActionSpec = TOOL_ACTIONS
+
+    def __len__(self) -> int:
+        """Return ``E``."""
+        return len(self.task)
+
+    def specs(self, source: str) -> list[EpisodeSpec]:
+        """Name the real episodes that execute these dreams."""
+        return [
+            EpisodeSpec(task, int(index), int(seed), source=source)
+            for task, index, seed in zip(self.task, self.index, self.seed, strict=True)
+        ]
+
+    def success_step(self, rule: SuccessRule) -> NDArray[np.int64]:
+        """Return the control step of each dream's first imagined success ``[E]``, -1 where there is none."""
+        return success_step(torch.from_numpy(self.probability), rule, self.frame_stride)
+
+    def save(self, file: Path) -> None:
+        """Write all arrays into one ``.npz`` file, whole or not at all."""
+        data = io.BytesIO()
+        np.savez_compressed(
+            data,
+            task=np.array(self.task),
+            index=self.index,
+            seed=self.seed,
+            action=self.action,
+            probability=self.probability,
+            frame_stride=np.int64(self.frame_stride),
+            actions=json.dumps(self.actions.to_json()),
+        )
+        write_file(file, data.getvalue())
+
+    @classmethod
+    def load(cls, file: Path) -> PolicyRollouts:
+        """Read :meth:`save`'s file.
+
+        Raises:
+            ArtefactError: the file is missing, truncated or something else.
+        """
+        try:
+            with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as data:
+                return cls(
+                    task=tuple(str(name) for name in data["task"]),
+                    index=data["index"],
+                    seed=data["seed"],
+                    action=data["action"],
+                    probability=data["probability"],
+                    frame_stride=int(data["frame_stride"]),
+                    actions=ActionSpec.from_json(json.loads(str(data["actions"])))
+                    if "actions" in data
+                    else TOOL_ACTIONS,
+                )
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise ArtefactError(f"{file}: cannot be read as imagined rollouts: {error}") from error
+
+
+def imagine_policy(
+    model: WorldModel,
+    policy: Policy,
+    tasks: Sequence[str],
+    count: int,
+    *,
+    seed: int,
+    horizon: Mapping[str, int],
+    image_size: int,
+    exploration: Exploration,
+    simulator_backend: SimulatorBackend = EMBEDDED_BACKEND,
+) -> PolicyRollouts:
+    """Imagine ``count`` rollouts of each task from fresh initial states, to the horizon whatever happens.
+
+    Args:
+        model: imagines.
+        policy: acts on the imagined pictures, by sampling.
+        tasks: names.
+        count: rollouts per task, from initial states 0..count-1 of ``seed``.
+        seed: of the initial states, the policy's and the model's draws.
+        horizon: control steps per task.
+        image_size: pixels per side.
+        exploration: how the policy's actions are drawn.
+        simulator_backend: the simulator whose initial states they begin at.
+    """
+    steps = max(-(-horizon[task] // model.chunk_length) for task in tasks) * model.chunk_length
+    parts = []
+    for task in tasks:
+        starts = simulator_backend.starts(
+            [task], count, seed=seed, memory_frames=model.memory_frames, image_size=image_size
+        )
+        action, probability = imagine_policy_rows(model, policy, starts, steps, seed=seed, exploration=exploration)
+        action[:, horizon[task] :] = policy.actions.hold(action[:, horizon[task] - 1])[:, None]
+        probability[:, horizon[task] // model.frame_stride :] = 0
+        parts.append((action, probability))
+    action, probability = (np.concatenate(part) for part in zip(*parts, strict=True))
+    names = tuple(task for task in tasks for _ in range(count))
+    index, seeds = np.tile(np.arange(count), len(tasks)), np.full(len(names), seed, np.int64)
+    return PolicyRollouts(names, index, seeds, action, probability, model.frame_stride, policy.actions)
+
+
+def imagine_from_keyframes(
+    model: WorldModel,
+    policy: Policy,
+    starts: Sequence[tuple[Episode, int]],
+    *,
+    seed: int,
+    horizon: Mapping[str, int],
+    exploration: Exploration,
+) -> PolicyRollouts:
+    """Dream recorded episodes on, from one of their frames to the horizon.
+
+    Args:
+        model: imagines.
+        policy: acts on the imagined pictures, by sampling.
+        starts: episodes recorded from sampled initial states, and a frame of each; it moves back to a model frame.
+        seed: of the policy's and the model's draws.
+        horizon: control steps per task.
+        exploration: how the policy's actions are drawn.
+
+    Returns:
+        Dreams whose first actions are the recorded ones, with probability 0 so far: executed from the initial state,
+        they lead to that frame and on.
+    """
+    stride, length = model.frame_stride, max(horizon.values())
+    at = [step - step % stride for _, step in starts]
+    records = [
+        record_at(e, step, memory_frames=model.memory_frames, frame_stride=stride, source="imagined with")
+        for (e, _), step in zip(starts, at, strict=True)
+    ]
+    steps = -(-(length - min(at)) // model.chunk_length) * model.chunk_length
+    action, probability = imagine_policy_rows(model, policy, records, steps, seed=seed, exploration=exploration)
+    joined = [_joined(e, step, a, horizon[e.task], length) for (e, _), step, a in zip(starts, at, action, strict=True)]
+    later = [
+        _later(p, step // stride, horizon[e.task] // stride, length // stride)
+        for (e, _), step, p in zip(starts, at, probability, strict=True)
+    ]
+    specs = [spec_of(episode.meta) for episode, _ in starts]
+    index, seeds = (np.array([getattr(spec, name) for spec in specs], np.int64) for name in ("index", "seed"))
+    names = tuple(spec.task for spec in specs)
+    return PolicyRollouts(names, index, seeds, np.stack(joined), np.stack(later), stride, policy.actions)
+
+
+def _joined(episode: Episode, step: int, action: NDArray[np.float32], horizon: int, length: int) -> NDArray[np.float32]:
+    """Put the recorded actions before the imagined withes; stand still from the horizon to ``length``."""
+    whole = np.concatenate([episode.action[:step], action])[:horizon]
+    return np.concatenate([whole, np.repeat(episode.actions.hold(whole[-1:]), length - horizon, axis=0)])
+
+
+def _later(probability: NDArray[np.float32], first: int, horizon: int, length: int) -> NDArray[np.float32]:
+    """Shift frame probabilities to ``first`` frames later; nothing succeeds before and beyond the horizon."""
+    later = np.zeros(length, np.float32)
+    later[first:horizon] = probability[: horizon - first]
+    return later
+
+
+def join_rollouts(parts: Sequence[PolicyRollouts]) -> PolicyRollouts:
+    """Put dreams of one world model under each other; shorter ones stand still at their end."""
+    actions = parts[0].actions
+    steps, frames = (max(getattr(part, name).shape[1] for part in parts) for name in ("action", "probability"))
+    return PolicyRollouts(
+        task=tuple(task for part in parts for task in part.task),
+        index=np.concatenate([part.index for part in parts]),
+        seed=np.concatenate([part.seed for part in parts]),
+        action=np.concatenate([_padded_actions(part.action, steps, actions) for part in parts]),
+        probability=np.concatenate(
+            [np.pad(part.probability, ((0, 0), (0, frames - part.probability.shape[1]))) for part in parts]
+        ),
+        frame_stride=parts[0].frame_stride,
+        actions=actions,
+    )
+
+
+def _padded_actions(action: NDArray[np.float32], steps: int, actions: ActionSpec) -> NDArray[np.float32]:
+    still = actions.hold(action[:, -1])[:, None]
+    return np.concatenate([action, np.repeat(still, steps - action.shape[1], axis=1)], axis=1)
+
+
+@torch.no_grad()
+def imagine_policy_rows(
+    model: WorldModel, policy: Policy, starts: Sequence[ResetRecord], steps: int, *, seed: int, exploration: Exploration
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Imagine one rollout per start; return its actions ``[E, T, A]`` and success probabilities ``[E, N]``."""
+    state, actions, probabilities = model.start(starts), [], []
+    image = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))
+    task, instruction = [record.task for record in starts], [record.instruction for record in starts]
+    habits = [stream(seed, "habit", task[row], row) for row in range(len(starts))]
+    correlated_noise = exploration.correlated_noise(habits, policy.actions.size)
+    for chunk in range(steps // model.chunk_length):
+        draws = {
+            name: [stream(seed, "dream", name, task[row], row, chunk) for row in range(len(starts))]
+            for name in ("policy", "noise")
+        }
+        obs = PolicyObs(image, state.state_dict()["command"], instruction)
+        action = policy.act(
+            obs, generators=draws["policy"], temperature=exploration.temperature, correlated_noise=correlated_noise
+        ).action
+        state, imagined = model.imagine(state, action, generators=draws["noise"])
+        image = model.decode_last(state)
+        actions.append(action.cpu().numpy())
+        probabilities.append(imagined.success_prob.float().cpu().numpy())
+    return np.concatenate(actions, axis=1), np.concatenate(probabilities, axis=1)
+
+
+def execute(
+    policy_rollouts: PolicyRollouts, simulator_backend: SimulatorBackend = EMBEDDED_BACKEND
+) -> NDArray[np.int64]:
+    """Execute every dream in its simulator; return the step of its first real success ``[E]``, -1 for none."""
+    step, task = np.full(len(policy_rollouts), -1, np.int64), np.array(policy_rollouts.task)
+    for name in dict.fromkeys(policy_rollouts.task):
+        rows = np.flatnonzero(task == name)
+        starts = [
+            (int(index), int(seed))
+            for index, seed in zip(policy_rollouts.index[rows], policy_rollouts.seed[rows], strict=True)
+        ]
+        step[rows] = simulator_backend.replay(name, starts, list(policy_rollouts.action[rows]))
+    return step
+
+
+GRACE_STEPS = 8
+"""Control steps that reality may come later than the dream: a lift in motion is seen to succeed a little early."""
+
+
+def confirmed_by_execution(imagined: NDArray[np.int64], real: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Judge each dream by its execution.
+
+    Args:
+        imagined: step of the first imagined success ``[E]``, -1 for none.
+        real: step of the first real one.
+
+    Returns:
+        ``[E]``: reality succeeded, and where a success was imagined, not later than :data:`GRACE_STEPS` after it.
+    """
+    in_time = (imagined < 0) | (real <= imagined + GRACE_STEPS)
+    return (real >= 0) & in_time

@@ -1,0 +1,143 @@
+"""Where imagined rollouts may start: initial states of the simulator and keyframes of recorded episodes.
+
+Keyframe-initialised rollouts (WoVR) begin just before the critical part, so the model need not imagine the way
+there; their horizon is shorter by the steps already spent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from worldrl.core.errors import SettingError
+from worldrl.core.types import Episode, ResetRecord
+from worldrl.data.windows.batch import actions_before
+from worldrl.data.windows.divergence import first_closing, partings
+from worldrl.data.windows.keyframes import Keyframe, keyframes
+
+
+def record_at(episode: Episode, step: int, *, memory_frames: int, frame_stride: int, source: str) -> ResetRecord:
+    """Make the record of frame ``step`` of an episode, seen by its main camera; frames before the start repeat the first one."""
+    index, view = np.maximum(step - frame_stride * np.arange(memory_frames)[::-1], 0), episode.main_view
+    return ResetRecord(
+        reference=view[0],
+        memory=view[index],
+        command=episode.command[step],
+        instruction=episode.instruction,
+        task=episode.task,
+        step=step,
+        source=source,
+        memory_action=actions_before(episode.action, episode.null_action, step, memory_frames * frame_stride),
+        reference_command=episode.command[0],
+    )
+
+
+def initial_record(
+    image: np.ndarray, command: np.ndarray, *, instruction: str, task: str, memory_frames: int, source: str
+) -> ResetRecord:
+    """Make the record of an initial state from one rendered frame (uint8 ``[Y, X, 3]``)."""
+    return ResetRecord(
+        reference=image,
+        memory=np.repeat(image[None], memory_frames, axis=0),
+        command=np.asarray(command, dtype=np.float32),
+        instruction=instruction,
+        task=task,
+        step=0,
+        source=source,
+    )
+
+
+def keyframe_records(
+    episodes: Sequence[Episode], *, margin: int, memory_frames: int, frame_stride: int
+) -> list[ResetRecord]:
+    """Make records a little before each keyframe of each episode.
+
+    Args:
+        episodes: recorded episodes.
+        margin: control steps to go back from the keyframe.
+        memory_frames: memory frames of the world model.
+        frame_stride: control steps between them.
+
+    Returns:
+        One record per :func:`keyframe_starts`.
+    """
+    return [
+        record_at(
+            episodes[number],
+            step,
+            memory_frames=memory_frames,
+            frame_stride=frame_stride,
+            source=f"episode {number}, {what}",
+        )
+        for number, step, what in keyframe_starts(episodes, margin=margin)
+    ]
+
+
+def keyframe_starts(episodes: Sequence[Episode], *, margin: int) -> list[tuple[int, int, str]]:
+    """Find where rollouts may start that begin near a keyframe.
+
+    Returns:
+        Episode, frame and description for each keyframe that lies at least ``margin`` steps into its episode and before
+        its success; where success and failure of its task part counts as one.
+    """
+    starts, offsets = [], partings(episodes)
+    for number, episode in enumerate(episodes):
+        end = episode.first_success or len(episode)
+        for keyframe in [*keyframes(episode), *_divergence_step(episode, offsets)]:
+            step = keyframe.step - margin
+            if 0 < step < end:
+                starts.append((number, step, f"{margin} steps before {keyframe.kind} at {keyframe.step}"))
+    return starts
+
+
+def _divergence_step(episode: Episode, offsets: Mapping[str, int]) -> list[Keyframe]:
+    closing = first_closing(episode)
+    if closing is None or episode.task not in offsets:
+        return []
+    return [Keyframe(closing + offsets[episode.task], "parting")]
+
+
+class ResetStore:
+    """Draws start states, balanced over tasks.
+
+    Args:
+        initial: records of initial states, at least one.
+        keyframe: records of keyframes, possibly none.
+    """
+
+    def __init__(self, initial: Sequence[ResetRecord], keyframe: Sequence[ResetRecord] = ()):
+        if not initial:
+            raise SettingError("a reset store needs at least one initial state, got none")
+        self.tasks = sorted({record.task for record in initial})
+        self._initial = {task: [r for r in initial if r.task == task] for task in self.tasks}
+        self._keyframe = {task: [r for r in keyframe if r.task == task] for task in self.tasks}
+
+    def __len__(self) -> int:
+        """Return how many records there are."""
+        return len(self.records)
+
+    @property
+    def records(self) -> list[ResetRecord]:
+        """All start states: initial ones, then keyframes."""
+        return [record for kind in (self._initial, self._keyframe) for task in self.tasks for record in kind[task]]
+
+    def sample(self, n_groups: int, p_keyframe: float, *, generator: torch.Generator) -> list[ResetRecord]:
+        """Draw one start state per group.
+
+        Args:
+            n_groups: ``N``.
+            p_keyframe: probability of a keyframe where the task has any.
+            generator: CPU generator.
+
+        Returns:
+            ``N`` records; tasks take turns from a random start.
+        """
+        offset = int(torch.randint(len(self.tasks), (), generator=generator))
+        return [self._draw(self.tasks[(offset + n) % len(self.tasks)], p_keyframe, generator) for n in range(n_groups)]
+
+    def _draw(self, task: str, p_keyframe: float, generator: torch.Generator) -> ResetRecord:
+        use_keyframe = float(torch.rand((), generator=generator)) < p_keyframe and self._keyframe[task]
+        records = self._keyframe[task] if use_keyframe else self._initial[task]
+        return records[int(torch.randint(len(records), (), generator=generator))]

@@ -1,0 +1,149 @@
+"""One batch of imagined rollouts of a policy, as GRPO consumes it.
+
+Shapes legend: ``B`` rollouts, ``T`` chunks, ``L`` control steps per chunk, ``A`` numbers of an action and of a command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.interfaces import Policy
+from worldrl.core.rng import row_streams, stream
+from worldrl.core.types import Chunk, PolicyObs, ResetRecord
+from worldrl.policies.exploration import Exploration
+from worldrl.rollout.imagined.env import WorldModelVecEnv
+
+
+@dataclass(frozen=True)
+class ImaginedRollouts:
+    """Rollouts, padded to the longest.
+
+    Attributes:
+        image: uint8 ``[T, B, Y, X, 3]`` before each chunk.
+        command: float32 ``[T, B, A]``.
+        instruction: ``B`` sentences.
+        token: int64 ``[T, B, L, A]``.
+        logp: float32 ``[T, B, L, A]`` under the acting policy.
+        valid: bool ``[T, B]``, the rollout was still running: chunks after the first success do not count, unless the
+            environment does not stop there.
+        success: bool ``[B]``, imagined.
+        group: int64 ``[B]``.
+        task: ``B`` task names.
+        end: what each rollout saw after its last chunk; None where that was not kept.
+        action: float32 ``[T, B, L, A]``; None where that was not kept.
+        probability: of success, float32 ``[T, B, F]`` for the ``F`` frames of each chunk; None where that was not kept.
+    """
+
+    image: Tensor
+    command: Tensor
+    instruction: tuple[str, ...]
+    token: Tensor
+    logp: Tensor
+    valid: Tensor
+    success: Tensor
+    group: Tensor
+    task: tuple[str, ...]
+    end: PolicyObs | None = None
+    action: Tensor | None = None
+    probability: Tensor | None = None
+
+
+def observation(obs: dict, rows: np.ndarray) -> PolicyObs:
+    """Take ``rows`` of a vector environment's observation."""
+    return PolicyObs(
+        image=torch.from_numpy(obs["image"][rows]),
+        command=torch.from_numpy(obs["command"][rows]),
+        instruction=[obs["instruction"][row] for row in rows],
+    )
+
+
+def imagine_rollouts(
+    env: WorldModelVecEnv,
+    policy: Policy,
+    starts: Sequence[ResetRecord],
+    *,
+    group_size: int,
+    seed: int,
+    exploration: Exploration,
+) -> ImaginedRollouts:
+    """Let the policy act in imagination until every row succeeded or ran out of time.
+
+    Args:
+        env: an imagined environment with ``len(starts) * group_size`` rows and autoreset off.
+        policy: acts by sampling.
+        starts: one start state per group.
+        group_size: rollouts per start.
+        seed: root of the policy's and the model's draws for this batch.
+        exploration: how the policy's actions are drawn.
+
+    Returns:
+        The batch.
+    """
+    records = [record for record in starts for _ in range(group_size)]
+    obs, _ = env.reset(seed=seed, options={"records": records})
+    running = np.ones(env.num_envs, bool)
+    success = np.zeros(env.num_envs, bool)
+    chunks: list[tuple[Tensor, Tensor, Chunk, np.ndarray]] = []
+    probability: list[Tensor] = []
+    correlated_noise = exploration.correlated_noise(row_streams(seed, ["habit"], env.num_envs), policy.actions.size)
+    while running.any():
+        rows = np.flatnonzero(running)
+        generators = [stream(seed, "policy", int(row), len(chunks)) for row in rows]
+        with torch.no_grad():
+            chunk = policy.act(
+                observation(obs, rows),
+                generators=generators,
+                temperature=exploration.temperature,
+                correlated_noise=correlated_noise and correlated_noise.select(torch.from_numpy(rows)),
+            )
+        chunk = _on_cpu(chunk)
+        chunks.append((torch.from_numpy(obs["image"]), torch.from_numpy(obs["command"]), chunk, rows))
+        action = np.zeros((env.num_envs, *chunk.action.shape[1:]), np.float32)
+        action[rows] = chunk.action.numpy()
+        obs, reward, terminated, truncated, info = env.chunk_step(action)
+        probability.append(torch.from_numpy(info["success_prob"]))
+        success |= reward > 0
+        running &= ~(terminated | truncated)
+    end = observation(obs, np.arange(env.num_envs))
+    return _stack(chunks, records, group_size, success, end, torch.stack(probability))
+
+
+def _on_cpu(chunk: Chunk) -> Chunk:
+    return Chunk(chunk.action.cpu(), chunk.token.cpu(), chunk.logp.cpu())
+
+
+def _scatter(value: Tensor, rows: np.ndarray, total: int) -> Tensor:
+    full = torch.zeros((total, *value.shape[1:]), dtype=value.dtype)
+    full[torch.from_numpy(rows)] = value
+    return full
+
+
+def _stack(
+    chunks: list[tuple[Tensor, Tensor, Chunk, np.ndarray]],
+    records: list[ResetRecord],
+    group_size: int,
+    success: np.ndarray,
+    end: PolicyObs,
+    probability: Tensor,
+) -> ImaginedRollouts:
+    rows = len(records)
+    valid = torch.stack([_scatter(torch.ones(len(r), dtype=torch.bool), r, rows) for *_, r in chunks])
+    return ImaginedRollouts(
+        image=torch.stack([image for image, *_ in chunks]),
+        command=torch.stack([command for _, command, *_ in chunks]),
+        instruction=tuple(record.instruction for record in records),
+        token=torch.stack([_scatter(chunk.token, r, rows) for _, _, chunk, r in chunks]),
+        logp=torch.stack([_scatter(chunk.logp, r, rows) for _, _, chunk, r in chunks]),
+        valid=valid,
+        success=torch.from_numpy(success),
+        group=torch.arange(rows) // group_size,
+        task=tuple(record.task for record in records),
+        end=end,
+        action=torch.stack([_scatter(chunk.action, r, rows) for _, _, chunk, r in chunks]),
+        probability=probability,
+    )

@@ -1,0 +1,138 @@
+"""Gathers one running episode, step by step, into an ``Episode`` or an ``EpisodeOutcome``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.errors import WorldrlError
+from worldrl.core.types import MAIN_CAMERAS, Episode
+from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
+
+
+def camera_frames(obs: Mapping[str, Any], cameras: tuple[str, ...]) -> NDArray[np.uint8]:
+    """Stack the cameras of one observation, uint8 ``[V, Y, X, 3]``."""
+    return np.stack([obs["image" if camera in MAIN_CAMERAS else f"{camera}_image"] for camera in cameras])
+
+
+class Recording:
+    """One running episode.
+
+    The episode ends when the task was first fulfilled ``hold_steps`` steps ago, or when the environment ends it.
+    ``terminated`` means that the task was fulfilled, also when it is undone while holding; every other end is a
+    truncation.
+
+    Args:
+        spec: which episode.
+        cameras: names, in the order of the frames' axis ``V``.
+        keep: whether to keep observations; otherwise only the outcome is known.
+        hold_steps: further steps after the first success.
+        restarted: an earlier worker lost this episode; also an attribute, for workers that are lost while it runs.
+        actions: of the robot.
+        domain: of the environment; kept with the record where it is not ``clean``.
+    """
+
+    def __init__(
+        self,
+        spec: EpisodeSpec,
+        *,
+        cameras: tuple[str, ...],
+        keep: bool,
+        hold_steps: int,
+        restarted: bool,
+        actions: ActionSpec = TOOL_ACTIONS,
+        domain: str = "clean",
+    ) -> None:
+        self.spec, self._actions = spec, actions
+        self._domain = {} if domain == "clean" else {"domain": domain}
+        self._cameras, self._keep, self._hold_steps, self.restarted = cameras, keep, hold_steps, restarted
+        self._frames: list[NDArray[np.uint8]] = []
+        self._state: list[NDArray[np.float32]] = []
+        self._command: list[NDArray[np.float32]] = []
+        self._action: list[NDArray[np.float32]] = []
+        self._contact: list[bool] = []
+        self._reward: list[float] = []
+        self._first_success: int | None = None
+        self._clipped = 0
+        self.ended = False
+
+    def observe(self, obs: Mapping[str, Any], info: Mapping[str, Any]) -> None:
+        """Keep one frame's observation."""
+        if not self._keep:
+            return
+        self._frames.append(camera_frames(obs, self._cameras))
+        self._state.append(np.array(obs["state"], np.float32))
+        self._command.append(np.array(obs["command"], np.float32))
+        self._contact.append(bool(info["contact"]))
+
+    def step(
+        self,
+        action: NDArray[np.float32],
+        obs: Mapping[str, Any],
+        info: Mapping[str, Any],
+        *,
+        env_ended: bool,
+        clipped: int = 0,
+    ) -> None:
+        """Keep one action and the frame it produced.
+
+        Args:
+            action: as it was executed, float32 ``[A]``.
+            obs: what it led to.
+            info: of the environment.
+            env_ended: the environment's terminated | truncated.
+            clipped: how many of its numbers were decided outside the robot's range.
+        """
+        success = bool(info["is_success"])
+        self._clipped += clipped
+        if self._keep:
+            self._action.append(np.array(action, np.float32))
+        self._reward.append(float(success))
+        self.observe(obs, info)
+        if success and self._first_success is None:
+            self._first_success = len(self._reward)
+        self.ended = env_ended or self._held()
+
+    @property
+    def fulfilled(self) -> bool:
+        """Whether the task was fulfilled in some step so far."""
+        return self._first_success is not None
+
+    def _held(self) -> bool:
+        return self._first_success is not None and len(self._reward) >= self._first_success + self._hold_steps
+
+    def outcome(self) -> EpisodeOutcome:
+        """Return how the episode went."""
+        return EpisodeOutcome(
+            spec=self.spec,
+            success_once=self._first_success is not None,
+            success_at_end=self._reward[-1] > 0,
+            steps=len(self._reward),
+            first_success=self._first_success,
+            restarted=self.restarted,
+            clipped=self._clipped,
+        )
+
+    def episode(self, instruction: str) -> Episode:
+        """Return the full record; its ``meta`` is the spec's fields, ``restarted`` and ``clipped``."""
+        if not self._keep:
+            raise WorldrlError(f"{self.spec.describe()}: was run without keeping frames; ask with record=True")
+        return Episode(
+            frames=np.stack(self._frames),
+            state=np.stack(self._state),
+            command=np.stack(self._command),
+            action=np.stack(self._action),
+            reward=np.array(self._reward, np.float32),
+            contact=np.array(self._contact, np.bool_),
+            terminated=self._first_success is not None,
+            truncated=self._first_success is None,
+            instruction=instruction,
+            task=self.spec.task,
+            cameras=self._cameras,
+            meta={**self.spec.to_json(), "restarted": self.restarted, "clipped": self._clipped, **self._domain},
+            actions=self._actions,
+        )

@@ -1,0 +1,117 @@
+"""Structure-guided style augmentation with a simulator (Sword): the same motion under another look.
+
+Sword re-renders clips with a video model that is held to depth and segments. A simulator can do it exactly: recorded
+actions are replayed from the recorded initial state, and only light, colours, textures, camera and props differ. What
+must not differ (states, commands, outcomes) is compared with the recording, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from worldrl.core.errors import ArtefactError
+from worldrl.core.rng import stream_seed
+from worldrl.core.types import Episode
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.rollout.agents.actors import ReplayActor
+from worldrl.rollout.real.collect import CollectPlan, collect_dataset
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
+
+SAMPLED = "sampled"
+"""Stands for any of the looks that training may see."""
+SAMPLED_STYLES = 2**20
+"""How many looks it draws from."""
+
+STRUCTURE = ("state", "command", "action", "reward", "contact")
+"""Arrays of an episode that a look must not change."""
+
+
+def restyled_specs(dataset: EpisodeDataset, styles: Sequence[str], *, seed: int) -> list[EpisodeSpec]:
+    """Name the recorded episodes under other looks.
+
+    Args:
+        dataset: recorded by ``rollout_episodes``.
+        styles: looks to draw from, one per episode; ``sampled`` stands for one of :data:`SAMPLED_STYLES`.
+        seed: of the draws.
+    """
+    return [_restyled(spec_of(record.meta), record.instruction, styles, seed) for record in dataset.records]
+
+
+def _restyled(spec: EpisodeSpec, instruction: str, styles: Sequence[str], seed: int) -> EpisodeSpec:
+    draw = stream_seed(seed, "restyle", *map(str, spec.key))
+    style = styles[draw % len(styles)]
+    if style == SAMPLED:
+        style = f"sampled-{draw // len(styles) % SAMPLED_STYLES}"
+    return replace(spec, style=style, instruction=instruction)
+
+
+def restyle_dataset(
+    source: Path,
+    folder: Path,
+    styles: Sequence[str],
+    *,
+    seed: int,
+    workers: int,
+    envs_per_worker: int = 1,
+    timeout_s: float = 120.0,
+) -> list[EpisodeSpec]:
+    """Replay every episode of ``source`` into the dataset ``folder``; an interrupted one goes on.
+
+    Args:
+        source: recorded by ``rollout_episodes``.
+        folder: the new dataset.
+        styles: see :func:`restyled_specs`.
+        seed: of the draws.
+        workers: simulator processes; 0 runs in this process.
+        envs_per_worker: environments per process.
+        timeout_s: longest silence of a worker (s).
+
+    Returns:
+        The episodes with their looks.
+
+    Raises:
+        ArtefactError: ``source`` was not recorded by ``rollout_episodes`` or is randomised already, or a replay left the recorded path.
+    """
+    recorded = EpisodeDataset.open(source)
+    if any("domain" in record.meta for record in recorded.records):
+        raise ArtefactError(f"{source}: was recorded in the randomised domain, which draws its own visual styles")
+    specs = restyled_specs(recorded, styles, seed=seed)
+    collect_dataset(
+        folder,
+        [CollectPlan(ReplayActor(str(source)), specs)],
+        env_options=EnvOptions(
+            image_size=recorded.header.image_size[0], cameras=recorded.cameras, actions=recorded.embodiment.actions
+        ),
+        workers=workers,
+        envs_per_worker=envs_per_worker,
+        hold_steps=held_steps(recorded),
+        timeout_s=timeout_s,
+    )
+    check_structure(recorded, EpisodeDataset.open(folder))
+    return specs
+
+
+def held_steps(dataset: EpisodeDataset) -> int:
+    """Return for how many steps after the first success the episodes were recorded; the time limit may cut some."""
+    return max((len(e) - e.first_success for e in dataset if e.first_success is not None), default=0)
+
+
+def check_structure(recorded: EpisodeDataset, restyled: EpisodeDataset) -> None:
+    """Raise ArtefactError where a restyled episode is not the recorded one but for its frames."""
+    for before, after in zip(recorded, restyled, strict=True):
+        different = [name for name in STRUCTURE if not np.array_equal(getattr(before, name), getattr(after, name))]
+        if different:
+            raise ArtefactError(
+                f"{spec_of(before.meta).describe()}: replayed in another visual style its {', '.join(different)} differ from "
+                f"the recording{_first_difference(before, after)}; was it recorded by another version of the simulator?"
+            )
+
+
+def _first_difference(before: Episode, after: Episode) -> str:
+    steps = min(len(before), len(after))
+    apart = (before.state[: steps + 1] != after.state[: steps + 1]).any(axis=1)
+    return f" from frame {int(apart.argmax())}" if apart.any() else f" in length ({len(before)} and {len(after)} steps)"

@@ -1,0 +1,169 @@
+"""Real rollouts: episodes run by worker processes, each with several environments, returned as they finish.
+
+::
+
+    specs ──► share of worker 0 ──► process: environments in lock-step ──► pipe ──┐
+          └─► share of worker 1 ──► process: environments in lock-step ──► pipe ──┴─► results, in order
+
+Worker ``w`` of ``W`` runs specs ``w, w + W, ...``, so neighbours in a list sorted by task are spread evenly. A worker
+that dies or falls silent is restarted and its unfinished episodes are run again from the start; an episode that loses its
+worker too often is an error. With ``recycle_after`` a fresh process goes on after so many episodes: renderers leak. No worker outlives the iterator.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from worldrl.core.errors import ProtocolError, SettingError
+from worldrl.core.types import Episode
+from worldrl.rollout.agents.actors import AnyActor
+from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
+from worldrl.rollout.real.worker_task import Assignment, WorkerTask, run_share
+
+if TYPE_CHECKING:
+    from worldrl.rollout.real.pool import WorkerPool
+
+Result = Episode | EpisodeOutcome
+Order = Literal["spec", "completion"]
+LEAST = {"workers": 0, "envs_per_worker": 1, "hold_steps": 0, "recycle_after": 1}
+"""Least values of settings that count."""
+
+
+def rollout_episodes(
+    specs: Sequence[EpisodeSpec],
+    *,
+    actor: AnyActor | Sequence[AnyActor],
+    env_options: EnvOptions,
+    workers: int = 1,
+    envs_per_worker: int = 1,
+    timeout_s: float = 120.0,
+    hold_steps: int = 0,
+    record: bool | Collection[int] = True,
+    order: Order = "spec",
+    restarts: int = 1,
+    recycle_after: int | None = None,
+) -> Iterator[Result]:
+    """Run episodes in the real simulator.
+
+    The call checks its arguments at once; processes start with the first ``next`` and end with the iterator. Scripts that call it with workers need the usual ``if __name__ == "__main__":`` guard.
+
+    Args:
+        specs: the episodes; each identity may appear once.
+        actor: who acts, in all episodes or one for each spec.
+        env_options: how to make environments.
+        workers: processes; 0 runs everything in this process, without a watchdog.
+        envs_per_worker: environments stepped in lock-step by each worker, and the largest batch of a decision.
+        timeout_s: longest silence of a worker (s) before it counts as dead; its start may take two minutes.
+        hold_steps: further steps after the first success before an episode ends.
+        record: True for full episodes, False for outcomes, or the positions in ``specs`` to record in full.
+        order: yield in the order of ``specs`` (buffers a few results), or as episodes finish.
+        restarts: how often the same episode may lose its worker before that is an error.
+        recycle_after: episodes after which a worker is replaced by a fresh one; None never.
+
+    Returns:
+        An iterator over one ``Episode`` (recorded positions) or ``EpisodeOutcome`` for each spec.
+
+    Raises:
+        SettingError: a number is out of range, or there is not one actor per spec.
+        ProtocolError: an episode identity appears twice.
+        WorkerEnvironmentError: pictures are needed of workers, and nothing renders.
+        WorkerError: a worker raised, or died or fell silent more than ``restarts`` times on the same episode.
+    """
+    from worldrl.rollout.real.pool import WorkerPool
+
+    counts = {"workers": workers, "envs_per_worker": envs_per_worker, "hold_steps": hold_steps}
+    _check(specs, actor, counts | ({} if recycle_after is None else {"recycle_after": recycle_after}), timeout_s)
+    count, positions = max(1, min(workers, len(specs))), range(len(specs))
+    each = list(actor) if isinstance(actor, Sequence) else [actor] * len(specs)
+    actors = list(dict.fromkeys(each))
+    whole = WorkerTask(
+        episodes=[Assignment(at, *pair) for at, pair in enumerate(zip(specs, map(actors.index, each), strict=True))],
+        actors=actors,
+        env_options=env_options,
+        envs_per_worker=envs_per_worker,
+        hold_steps=hold_steps,
+        record=frozenset(record if not isinstance(record, bool) else positions if record else ()),
+    )
+    if workers == 0:
+        return _arrange(_inline(whole), order)
+    shares = [replace(whole, episodes=whole.episodes[number::count]) for number in range(count)]
+    pool = WorkerPool(shares, timeout_s=timeout_s, restarts=restarts, recycle_after=recycle_after)
+    return _pooled(pool, shares, order) if specs else iter(())
+
+
+def _check(
+    specs: Sequence[EpisodeSpec],
+    actor: AnyActor | Sequence[AnyActor],
+    counts: Mapping[str, int],
+    timeout_s: float,
+) -> None:
+    """Raise where an argument of :func:`rollout_episodes` cannot be used."""
+    for name, value in counts.items():
+        if value < (low := LEAST[name]):
+            raise SettingError(f"{name}: must be >= {low}, got {value}")
+    if isinstance(actor, Sequence) and len(actor) != len(specs):
+        raise SettingError(f"actor: needs one for each of the {len(specs)} specs, got {len(actor)}")
+    if timeout_s <= 0:
+        raise SettingError(f"timeout_s: must be > 0, got {timeout_s}")
+    for key, times in Counter(spec.key for spec in specs).items():
+        if times > 1:
+            raise ProtocolError(f"specs: (task, index, init_id, seed) = {key} appears {times} times; each counts once")
+
+
+def _inline(share: WorkerTask) -> Iterator[tuple[int, Result]]:
+    return run_share(share, lambda call, position: None)
+
+
+def _arrange(results: Iterator[tuple[int, Result]], order: Order) -> Iterator[Result]:
+    """Yield one process's results in the wanted order."""
+    held = _Held(order)
+    for position, item in results:
+        held.add(position, item)
+        yield from held.release()
+
+
+class _Held:
+    """Results that wait for their turn."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._items: dict[int, Result] = {}
+        self.turn = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def add(self, position: int, item: Result) -> None:
+        """Keep a result."""
+        self._items[position] = item
+
+    def release(self) -> Iterator[Result]:
+        """Yield what may go now."""
+        while self._items and (self._order == "completion" or self.turn in self._items):
+            first = self.turn if self._order == "spec" else next(iter(self._items))
+            self.turn += 1
+            yield self._items.pop(first)
+
+
+def _pooled(pool: WorkerPool, shares: Sequence[WorkerTask], order: Order) -> Iterator[Result]:
+    from worldrl.simulators.renderer import embedded_drawing
+
+    if shares[0].obs == "pixels":
+        embedded_drawing()
+    # Memory holds a few results at most: beyond that only the worker whose turn it is may deliver.
+    window = 2 * len(shares) * shares[0].envs_per_worker
+    held = _Held(order)
+    with pool:
+        while not pool.finished:
+            owner = held.turn % len(shares)
+            paused = set(range(len(shares))) - {owner} if len(held) >= window else ()
+            for position, item in pool.poll(paused):
+                held.add(position, item)
+            for item in held.release():
+                left_s = time.monotonic()
+                yield item
+                pool.extend_deadline(time.monotonic() - left_s)

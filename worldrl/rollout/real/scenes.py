@@ -1,0 +1,77 @@
+"""Pictures of the simulator with the positions of what is in them: of scenes drawn at random, and of true runs.
+
+Shapes legend: ``N`` pictures, ``P`` points (gripper, free objects, drawer), ``Y X`` pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.rng import numpy_stream
+from worldrl.rollout.camera import Camera, scene_camera
+from worldrl.rollout.real.execution import TrueRun, point_names, points_in
+from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec
+from worldrl.rollout.real.worker_task import EnvSlot
+
+
+@dataclass(frozen=True)
+class Views:
+    """Pictures of one task by one camera.
+
+    Attributes:
+        task: its name.
+        frame: uint8 ``[N, Y, X, 3]``.
+        point: float32 ``[N, P, 3]``, positions in the world (m).
+        names: of the points.
+        camera: what took the pictures.
+    """
+
+    task: str
+    frame: NDArray[np.uint8]
+    point: NDArray[np.float32]
+    names: tuple[str, ...]
+    camera: Camera
+
+    @classmethod
+    def of(cls, run: TrueRun, every: int) -> Views:
+        """Take every ``every``-th frame of a run."""
+        frame = run.episode.main_view[::every]
+        return cls(run.episode.task, frame, run.point[::every], run.names, run.camera)
+
+
+def scattered_views(
+    tasks: Sequence[str], count: int, *, image_size: int, seed: int, style: str = "default"
+) -> Iterator[Views]:
+    """Draw scenes and show them.
+
+    Args:
+        tasks: of the embedded suite, one-armed.
+        count: scenes of each.
+        image_size: pixels per side.
+        seed: of the draws, which have nothing to do with any episode's.
+        style: look of the scenes.
+
+    Yields:
+        One record per task.
+    """
+    with closing(EnvSlot(EnvOptions(image_size=image_size), "pixels")) as slot:
+        for task in tasks:
+            env, _, _ = slot.reset(EpisodeSpec(task, 0, seed, style=style))
+            yield _scattered(env, task, count, numpy_stream(seed, "scattered", task))
+
+
+def _scattered(env: Any, task: str, count: int, generator: np.random.Generator) -> Views:
+    from worldrl_envs.arrangements import draw_arrangement
+    from worldrl_envs.tasks import get_task
+
+    names, spec = point_names(task), get_task(task)
+    shown = [env.unwrapped.arrange(draw_arrangement(spec, generator=generator)) for _ in range(count)]
+    frame = np.stack([obs["image"] for obs, _ in shown])
+    point = np.stack([points_in(names, obs, info) for obs, info in shown])
+    return Views(task, frame, point, names, scene_camera(env))

@@ -1,0 +1,255 @@
+"""What a real rollout is asked for, and what it answers: plain records that travel to a worker and back as JSON.
+
+An episode's initial state and every draw made while it runs depend on its :class:`EpisodeSpec` alone: never on how
+many workers there are, which one runs it, in which order, or beside which other episodes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.errors import ArtefactError, SettingError, nearest
+from worldrl.core.rng import Name
+from worldrl.core.storage.typed import from_plain
+from worldrl.core.types import Episode
+from worldrl.data.lerobot.format import EpisodeRecord, episode_digest
+
+COPY_OF = "copy_of"
+"""Key of an episode's meta: digest of the recording of which it is a copy in another look."""
+
+
+IMAGE_SIZES = (8, 512)
+"""Fewest and most pixels per side that the embedded suite renders."""
+
+
+def require_styles(names: Iterable[str], *, field: str) -> None:
+    """Check names of the embedded suite's visual styles before anything is made.
+
+    Args:
+        names: what the user gave.
+        field: the setting's name.
+
+    Raises:
+        SettingError: none is given, or one is unknown; names the nearest.
+    """
+    given = list(names)
+    if not given:
+        raise SettingError(f"{field}: must name at least one style, got []; give {field}=[default]")
+    if set(given) == {"default"}:
+        return  # the suite is not imported for it
+    from worldrl_envs.style import STYLES, get_style
+
+    for name in given:
+        try:
+            get_style(name)
+        except ValueError as error:
+            raise SettingError(f"{field}: unknown style {name!r}{nearest(name, STYLES)}") from error
+
+
+@dataclass(frozen=True)
+class EpisodeSpec:
+    """The identity of one episode.
+
+    Attributes:
+        task: name of the task, for example ``"PickRedCube"``.
+        index: number of the sampled initial state; with ``seed`` it fixes that state.
+        seed: root of the episode's random streams (initial state, expert noise, policy sampling).
+        init_id: number of a stored initial state, which then replaces the sampled one.
+        instruction: sentence told to the actor; None for the task's own.
+        style: visual style of the scene.
+        source: label kept with the record, for example ``"expert"``.
+    """
+
+    task: str
+    index: int
+    seed: int
+    init_id: int | None = None
+    instruction: str | None = None
+    style: str = "default"
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.index < 0 or (self.init_id is not None and self.init_id < 0):
+            raise SettingError(f"EpisodeSpec: index and init_id must be >= 0, got {self.index} and {self.init_id}")
+
+    @property
+    def key(self) -> tuple[str, int, int, int]:
+        """Identity used for pairing: task, index, stored state (-1 where sampled) and seed."""
+        return (self.task, self.index, -1 if self.init_id is None else self.init_id, self.seed)
+
+    @property
+    def stream_names(self) -> tuple[Name, ...]:
+        """Path of the episode's random streams below ``seed``."""
+        if self.init_id is not None:
+            return (self.task, "stored", self.init_id)
+        return (self.task, "sampled", self.index)
+
+    def describe(self) -> str:
+        """Name the episode for an error message."""
+        state = f"index {self.index}" if self.init_id is None else f"stored state {self.init_id} (index {self.index})"
+        return f"{self.task} episode {state}, seed {self.seed}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EpisodeSpec:
+        """Rebuild from :meth:`to_json`; ArtefactError for a field that is missing, unknown or of another type."""
+        return from_plain(cls, dict(data), where="identity of an episode", error=ArtefactError)
+
+
+@dataclass(frozen=True)
+class EpisodeOutcome:
+    """How one episode went.
+
+    Attributes:
+        spec: which episode.
+        success_once: the task was fulfilled at some frame.
+        success_at_end: it was still fulfilled at the last frame.
+        steps: number of actions.
+        first_success: first frame (1..steps) that fulfilled the task, or None.
+        restarted: its worker died or fell silent while it ran, and it was run again from the start.
+        clipped: numbers of its actions that were decided outside the robot's range and executed as its nearest end; None
+            where nobody counted.
+    """
+
+    spec: EpisodeSpec
+    success_once: bool
+    success_at_end: bool
+    steps: int
+    first_success: int | None
+    restarted: bool = False
+    clipped: int | None = None
+
+    @classmethod
+    def of(cls, episode: Episode) -> EpisodeOutcome:
+        """Read the outcome of a recorded episode (one made by ``rollout_episodes``)."""
+        return cls(
+            spec=spec_of(episode.meta),
+            success_once=episode.success,
+            success_at_end=bool(episode.reward[-1] > 0),
+            steps=len(episode),
+            first_success=episode.first_success,
+            restarted=bool(episode.meta["restarted"]),
+            clipped=episode.meta.get("clipped"),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return one flat row of plain JSON values."""
+        row = asdict(self)
+        return {**row.pop("spec"), **row}
+
+    @classmethod
+    def from_json(cls, row: Mapping[str, Any]) -> EpisodeOutcome:
+        """Rebuild from :meth:`to_json`.
+
+        Raises:
+            ArtefactError: a field is missing, unknown or of another type.
+        """
+        names = EpisodeSpec.__dataclass_fields__
+        spec = {name: value for name, value in row.items() if name in names}
+        rest = {name: value for name, value in row.items() if name not in names}
+        return from_plain(cls, {"spec": spec, **rest}, where="outcome of an episode", error=ArtefactError)
+
+
+@dataclass(frozen=True)
+class EnvOptions:
+    """How a worker makes its environments.
+
+    Attributes:
+        image_size: pixels of the square image.
+        cameras: names in the order of the frames' axis ``V``; the first is the main camera.
+        max_steps: time limit by task (control steps); a task without one has its registered horizon.
+        domain: ``clean`` or ``randomised``, of two-armed tasks.
+        actions: of the robot that does the tasks.
+        env_id: Gymnasium id with ``{task}``; what stands before the colon is imported in the worker.
+    """
+
+    image_size: int = 64
+    cameras: tuple[str, ...] = ("scene",)
+    max_steps: Mapping[str, int] = field(default_factory=dict)
+    domain: str = "clean"
+    actions: ActionSpec = TOOL_ACTIONS
+    env_id: str = "worldrl_envs:worldrl/{task}-v0"
+
+    def __post_init__(self) -> None:
+        low, high = IMAGE_SIZES
+        if not self.cameras:
+            raise SettingError("EnvOptions: needs at least one camera, got none")
+        if not low <= self.image_size <= high:
+            raise SettingError(
+                f"image_size: must be in {low}..{high} pixels, which the embedded suite renders, got {self.image_size}"
+            )
+        for task, steps in self.max_steps.items():
+            if steps < 1:
+                raise SettingError(f"EnvOptions.max_steps[{task}]: must be >= 1, got {steps}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        plain = {"cameras": list(self.cameras), "max_steps": dict(self.max_steps), "actions": self.actions.to_json()}
+        return {**asdict(self), **plain}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> EnvOptions:
+        """Rebuild from :meth:`to_json`."""
+        actions = ActionSpec.from_json(data["actions"])
+        return cls(**{**data, "cameras": tuple(data["cameras"]), "actions": actions})
+
+
+def domains_of(metas: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Names of the domains that recorded episodes lie in, sorted; what says none is ``clean``."""
+    return sorted({meta.get("domain", "clean") for meta in metas})
+
+
+def spec_of(meta: Mapping[str, Any]) -> EpisodeSpec:
+    """Return the spec that a recorded episode was made from, kept in its ``meta``.
+
+    Raises:
+        ArtefactError: the episode was not recorded by ``rollout_episodes``.
+    """
+    missing = sorted(EpisodeSpec.__dataclass_fields__.keys() - meta.keys())
+    if missing:
+        raise ArtefactError(f"episode: its meta lacks {missing}, so its identity is unknown; record it again")
+    return EpisodeSpec.from_json({name: meta[name] for name in EpisodeSpec.__dataclass_fields__})
+
+
+def scene_digest(record: EpisodeRecord) -> str:
+    """Return what an episode shares with its copies in other looks and with all that begin in its initial state.
+
+    Where that state is unknown, copies of one recording share it alone.
+    """
+    return state_digest(spec_of(record.meta)) if has_spec(record.meta) else _digest([_recording(record)])
+
+
+def state_digest(spec: EpisodeSpec) -> str:
+    """Return :func:`scene_digest` of all episodes that begin in a spec's initial state."""
+    return _digest(list(spec.key))
+
+
+def _digest(identity: list[Any]) -> str:
+    return hashlib.blake2b(json.dumps(identity).encode(), digest_size=8).hexdigest()
+
+
+def motion_key(episode: Episode | EpisodeRecord) -> tuple[Any, ...]:
+    """Return what episodes of one motion in several looks have in common."""
+    if not has_spec(episode.meta):
+        return (_recording(episode),)
+    spec = spec_of(episode.meta)
+    return *spec.key, spec.source
+
+
+def _recording(episode: Episode | EpisodeRecord) -> str:
+    """Digest of the recording that an episode shows: its own, or that of which it is a copy."""
+    own = episode.content if isinstance(episode, EpisodeRecord) else episode_digest(episode)
+    return str(episode.meta.get(COPY_OF, own))
+
+
+def has_spec(meta: Mapping[str, Any]) -> bool:
+    """Whether an episode's meta say where in a simulator it began; recordings of others do not."""
+    return EpisodeSpec.__dataclass_fields__.keys() <= meta.keys()

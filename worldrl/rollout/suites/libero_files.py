@@ -1,0 +1,262 @@
+"""LIBERO's own demonstrations, HDF5 files in robomimic's layout with one task each, read as episodes.
+
+Layout of a file::
+
+    data              attributes: bddl_file_name, whose stem is the task; macros_image_convention, "opengl"
+    data/demo_K       actions [N, 7], rewards [N]; states [N, D]: time, joints, ... of the simulator before each action
+    data/demo_K/obs   agentview_rgb, eye_in_hand_rgb uint8 [N, Y, X, 3], rows from bottom to top; ee_pos [N, 3] (m),
+                      ee_ori [N, 3] (axis-angle, rad), gripper_states [N, 2] (m), joint_states [N, 7] (rad)
+
+Row ``i`` of ``obs`` is what action ``i`` led to, not what it was decided on: LIBERO's script writes what ``step`` returns.
+Files that others made anew from these (OpenVLA's without idle steps) have it the other way round. Which of the two
+a file is can be measured: ``states`` are those before the action in both, and hold the arm's joints::
+
+    file          obs 0   obs 1  ...             LIBERO's: action 0 has no frame before it and is left out
+                a0  |   a1  |   a2
+    file          obs 0   obs 1  ...             made anew: the last action has no frame after it and is left out;
+                    |  a0   |  a1                its success counts for the last frame there is
+
+Contact of the fingers was not recorded and is nowhere true. Turning pictures and putting states together is the
+worker's business (``workers/libero_observation.py``), also here.
+
+Shapes legend: ``N`` rows of a file, ``T`` actions, ``V`` cameras, ``Y X`` pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.core.errors import ArtefactError, SettingError, nearest
+from worldrl.core.extras import require
+from worldrl.core.types import Episode
+from worldrl.data.offline.columns import column, fault
+from worldrl.rollout.real.specs import EpisodeSpec
+from worldrl.workers.libero import facts
+from worldrl.workers.libero.observation import command_vector, robot_observation, state_vector, turn
+from worldrl.workers.libero.package import task_instruction
+
+SUFFIX = ".hdf5"
+SOURCE, START = "demonstrations", "start_state"
+"""Label of these episodes, and the name under which their meta holds the simulator's state at the first frame."""
+IMAGES = {"scene": "obs/agentview_rgb", "wrist": "obs/eye_in_hand_rgb"}
+WIDTHS = {
+    "actions": 7,
+    "obs/ee_pos": 3,
+    "obs/ee_ori": 3,
+    "obs/gripper_states": 2,
+    "obs/joint_states": 7,
+    "states": 0,
+}
+ARM = slice(1, 8)
+"""Where a flattened simulator state holds the arm's joints: after the time, before everything else."""
+SAME_RAD, TOLD_APART = 0.05, 0.5
+"""Largest mean distance of joints that are the same (rad), for LIBERO played its recordings again and they drifted; and the
+largest ratio of the two distances that still tells before from after."""
+ACTION_TOLERANCE = 1e-6
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """One demonstration in its file.
+
+    Attributes:
+        file: the HDF5 file.
+        task: name of its task.
+        number: ``K`` of ``demo_K``.
+    """
+
+    file: Path
+    task: str
+    number: int
+
+    def spec(self, seed: int) -> EpisodeSpec:
+        """Identity of the episode; its initial state is the file's own, not one that the suite stores."""
+        return EpisodeSpec(self.task, self.number, seed, source=SOURCE)
+
+
+# --- which there are --------------------------------------------------------------------------------------------------
+
+
+def find_demonstrations(folder: Path, suite: str, tasks: Sequence[str]) -> list[Demonstration]:
+    """List every demonstration, in the order of the suite's tasks and of the file's numbers.
+
+    Args:
+        folder: with one file per task; or one such file.
+        suite: whose demonstrations these should be.
+        tasks: all of the suite's.
+
+    Raises:
+        ArtefactError: a file that cannot be read, is of another suite, or of a task that another file has.
+        MissingExtraError: h5py is not installed.
+        SettingError: no such file there.
+    """
+    files = [folder] if folder.is_file() else sorted(folder.glob(f"*{SUFFIX}"))
+    if not files:
+        raise SettingError(f"demonstrations: no {SUFFIX} file in {folder}; give the folder of {suite}'s files")
+    found: dict[str, list[Demonstration]] = {}
+    for file in files:
+        task, numbers = _contents(file, suite, tasks)
+        if task in found:
+            raise ArtefactError(f"{file}: holds task {task} as {found[task][0].file} does; keep one of them")
+        found[task] = [Demonstration(file, task, number) for number in numbers]
+    return [item for task in tasks for item in found.get(task, [])]
+
+
+def _contents(file: Path, suite: str, tasks: Sequence[str]) -> tuple[str, list[int]]:
+    with _Opened(file) as content:
+        if "data" not in content:
+            raise fault(file, "all", "data", "is missing; LIBERO's files have one group of this name")
+        given = str(content["data"].attrs.get("bddl_file_name", ""))
+        names = list(content["data"])
+        picture = str(content["data"].attrs.get("macros_image_convention", "opengl"))
+    task = Path(given).stem or file.stem.removesuffix("_demo")
+    if task not in tasks:
+        told = "attribute bddl_file_name" if given else "its name"
+        raise ArtefactError(f"{file}: {told} says task {task!r}, which {suite} does not have{nearest(task, tasks)}")
+    if picture != "opengl":
+        raise fault(file, "all", "macros_image_convention", f"is {picture!r}; only 'opengl' images are known here")
+    if not names or not all(name.startswith("demo_") and name[5:].isdigit() for name in names):
+        raise fault(file, "all", "data", f"must hold demo_0, demo_1, ..., got {names[:3]}")
+    return task, sorted(int(name[5:]) for name in names)
+
+
+class _Opened:
+    """An HDF5 file that says its name when it cannot be read."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._h5py = file, require("h5py", extra="offline")
+
+    def __enter__(self) -> Any:
+        try:
+            self._content = self._h5py.File(self._file, "r")
+        except OSError as reason:
+            raise fault(
+                self._file, "all", "all", f"cannot be read ({reason}); it is damaged: copy it again"
+            ) from reason
+        return self._content
+
+    def __exit__(self, *_: object) -> None:
+        self._content.close()
+
+
+# --- one of them ------------------------------------------------------------------------------------------------------
+
+
+def read_demonstration(demonstration: Demonstration, *, cameras: Sequence[str], seed: int) -> Episode:
+    """Read one demonstration; its meta is its spec, the file, and the simulator's state at its first frame.
+
+    Args:
+        demonstration: which one.
+        cameras: ``scene`` and ``wrist``, in the order of the frames' axis ``V``.
+        seed: of its identity; nothing is drawn.
+
+    Raises:
+        ArtefactError: a missing field, a wrong shape, a number that is not finite, an action outside [-1, 1]; the message
+            names file, demonstration and field.
+    """
+    where = f"{demonstration.file}/data/demo_{demonstration.number}"
+    raw = _fields(demonstration, where, cameras)
+    after = follows_action(raw["obs/joint_states"], raw["states"], where)
+    actions, rewards = raw["actions"], (raw["rewards"] > 0).astype(np.float32)
+    grippers = actions[:, 6] if after else np.append(np.float32(facts.NO_OP[6]), actions[:-1, 6])
+    if not after:
+        rewards[-2] = max(rewards[-2:])
+    kept = slice(1, None) if after else slice(None, -1)
+    observed = [_observation(raw, row) for row in range(len(actions))]
+    success = bool((rewards[kept] > 0).any())
+    return Episode(
+        frames=np.stack([_turned(raw[IMAGES[camera]]) for camera in cameras], axis=1),
+        state=np.stack([state_vector(obs) for obs in observed]),
+        command=np.stack([command_vector(obs, float(g)) for obs, g in zip(observed, grippers, strict=True)]),
+        action=np.clip(actions[kept], -1, 1),
+        reward=rewards[kept],
+        contact=np.zeros(len(actions), np.bool_),
+        terminated=success,
+        truncated=not success,
+        instruction=task_instruction(demonstration.task),
+        task=demonstration.task,
+        cameras=tuple(cameras),
+        meta=_meta(demonstration, seed, start=raw["states"][int(after)]),
+    )
+
+
+def _meta(demonstration: Demonstration, seed: int, *, start: NDArray[np.float64]) -> dict[str, Any]:
+    told = {"restarted": False, "file": demonstration.file.name, START: start.tolist()}
+    return {**demonstration.spec(seed).to_json(), **told}
+
+
+def follows_action(joints: NDArray[np.float32], states: NDArray[np.float64], where: str) -> bool:
+    """Whether row ``i`` of a file's observations shows what action ``i`` led to, measured by the arm's joints.
+
+    Args:
+        joints: observed, ``[N, 7]`` (rad).
+        states: of the simulator before each action, ``[N, D]``.
+        where: file and demonstration, for the message.
+
+    Raises:
+        ArtefactError: the observations are neither those before the actions nor those after.
+    """
+    before = float(np.abs(joints[1:] - states[1:, ARM]).mean())
+    after = float(np.abs(joints[:-1] - states[1:, ARM]).mean())
+    nearer, farther = sorted((before, after))
+    if nearer > min(SAME_RAD, TOLD_APART * farther):
+        raise fault(
+            where,
+            "all",
+            "obs/joint_states",
+            f"lies {before:.3f} rad from the joints in 'states' before each action and {after:.3f} rad from those after; one "
+            "of them must be the same, or the file mixes demonstrations",
+        )
+    return after < before
+
+
+def _fields(demonstration: Demonstration, where: str, cameras: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Read and check every field that an episode is made of."""
+    names = [*WIDTHS, "rewards", *(IMAGES[camera] for camera in cameras)]
+    raw, name = dict[str, NDArray[Any]](), "all"
+    with _Opened(demonstration.file) as content:
+        group = content[f"data/demo_{demonstration.number}"]
+        try:
+            for name in names:
+                if name not in group:
+                    raise fault(where, demonstration.number, name, f"is missing; needed are {', '.join(names)}")
+                raw[name] = group[name][()]
+        except (OSError, RuntimeError, TypeError) as reason:
+            raise fault(
+                where, demonstration.number, name, f"cannot be read ({reason}); copy the file again"
+            ) from reason
+    return _checked(raw, demonstration.number, where)
+
+
+def _checked(raw: dict[str, NDArray[Any]], number: int, where: str) -> dict[str, NDArray[Any]]:
+    rows = len(raw["actions"]) if raw["actions"].ndim else 0
+    if rows < 2:
+        raise fault(where, number, "actions", f"has {rows} rows; a demonstration has at least 2")
+    exact = raw["states"]
+    for name, width in (*WIDTHS.items(), ("rewards", None)):
+        raw[name] = column(raw[name], rows=rows, width=width, source=where, episode=number, name=name)
+    if raw["states"].shape[1] < ARM.stop:
+        raise fault(where, number, "states", f"has {raw['states'].shape[1]} numbers, too few for time and seven joints")
+    raw["states"] = np.asarray(exact, np.float64)
+    for name in set(raw) & set(IMAGES.values()):
+        shape = raw[name].shape
+        if raw[name].dtype != np.uint8 or len(shape) != 4 or shape[0] != rows or shape[1] != shape[2] or shape[3] != 3:
+            raise fault(where, number, name, f"must be uint8 [{rows}, Y, Y, 3], got {raw[name].dtype} {list(shape)}")
+    beyond = np.abs(raw["actions"]).max(axis=1)
+    if beyond.max() > 1 + ACTION_TOLERANCE:
+        raise fault(where, number, "actions", f"leaves [-1, 1] at step {int(beyond.argmax())} ({beyond.max():.3f})")
+    return raw
+
+
+def _observation(raw: dict[str, NDArray[Any]], row: int) -> dict[str, NDArray[np.float64]]:
+    return robot_observation(raw["obs/ee_pos"][row], raw["obs/ee_ori"][row], raw["obs/gripper_states"][row])
+
+
+def _turned(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.stack([turn(picture) for picture in pictures])

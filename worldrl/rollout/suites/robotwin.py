@@ -1,0 +1,83 @@
+"""How a RoboTwin worker is started, and ``worldrl/RoboTwin-v0``: a checkout's tasks as a Gymnasium vector environment.
+
+Importing this module registers the id::
+
+    import gymnasium, worldrl.rollout.suites.robotwin
+
+    env = gymnasium.make_vec("worldrl/RoboTwin-v0", num_envs=2, suite="robotwin_clean")
+
+Never run against the real RoboTwin; see ``workers/robotwin.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.rollout.suites.env import SuiteVecEnv, register_vector
+from worldrl.simulators.environments import cache_dir, find_environment
+from worldrl.simulators.process import Launch
+from worldrl.workers.robotwin import facts
+
+ENV_ID = "worldrl/RoboTwin-v0"
+TARGET = "worldrl.workers.robotwin.worker:RoboTwin"
+
+
+def robotwin_launch(suite: str, *, cameras: Sequence[str] = ("head",), image_size: int = 0) -> Launch:
+    """Say how a RoboTwin worker is started.
+
+    Args:
+        suite: ``robotwin_clean`` or ``robotwin_randomised``.
+        cameras: of ``head``, ``left_wrist``, ``right_wrist``, the head camera first; empty draws nothing.
+        image_size: pixels of squared pictures; 0 keeps RoboTwin's 240 by 320.
+
+    Raises:
+        SettingError: unknown suite or camera.
+        WorkerEnvironmentError: not set up.
+    """
+    if suite not in facts.CONFIGS:
+        raise SettingError(f"suite: unknown value {suite!r}{nearest(suite, facts.CONFIGS)}")
+    for camera in cameras:
+        if camera not in facts.CAMERAS:
+            raise SettingError(f"cameras: unknown camera {camera!r}{nearest(camera, facts.CAMERAS)}")
+    environment = find_environment("robotwin")
+    options = {
+        "suite": suite,
+        "checkout": str(environment.record["checkout"]),
+        "seeds": str(cache_dir() / "robotwin_seeds"),
+        "cameras": list(cameras),
+        "image_size": image_size,
+    }
+    return Launch(suite, environment.python, TARGET, options)
+
+
+def make_vec(
+    *,
+    num_envs: int,
+    suite: str = "robotwin_clean",
+    cameras: Sequence[str] = tuple(facts.CAMERAS),
+    image_size: int = 0,
+    **settings: Any,
+) -> SuiteVecEnv:
+    """Make ``worldrl/RoboTwin-v0``, one process per environment.
+
+    Args:
+        num_envs: environments, each in its own process.
+        suite: see :func:`robotwin_launch`.
+        cameras: see :func:`robotwin_launch`.
+        image_size: see :func:`robotwin_launch`.
+        **settings: any other of :class:`~worldrl.rollout.suites.env.SuiteVecEnv`.
+    """
+    return SuiteVecEnv(
+        robotwin_launch(suite, cameras=cameras, image_size=image_size),
+        num_envs=num_envs,
+        workers=num_envs,
+        horizon=facts.DEFAULT_STEPS,
+        cameras=tuple(cameras),
+        image_size=image_size,
+        **settings,
+    )
+
+
+register_vector(ENV_ID, "worldrl.rollout.suites.robotwin:make_vec")

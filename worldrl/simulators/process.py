@@ -1,0 +1,197 @@
+"""One simulator in a Python environment of its own: its process, the pipe to it, and how its end is noticed.
+
+::
+
+    core process ──socket pair──► python -I workers/link/boot.py: the suite's own packages, numpy, nothing of torch
+
+The pair has no name and no port, so nobody else can reach it. What the simulator prints goes to a log file whose last
+lines an error quotes; its standard input is closed, so it cannot ask anything.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from worldrl.core.errors import WorkerError
+from worldrl.simulators.process_end import JOIN_S, STARTUP_S, describe_exit
+from worldrl.simulators.renderer import given_backend
+from worldrl.workers.link import boot
+from worldrl.workers.link.channel import Channel
+from worldrl.workers.link.wire import PROTOCOL, Arrays, WireError
+
+Reply = tuple[dict[str, Any], Arrays]
+_HIDDEN = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "DISPLAY")
+_LOG_LINES = 6
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a suite's worker is started.
+
+    Attributes:
+        name: of the suite, for people.
+        python: interpreter of its environment.
+        target: its class, ``module:Class`` or ``/path/to/file.py:Class``.
+        options: keyword arguments of that class, JSON values.
+        variables: environment variables that it needs.
+    """
+
+    name: str
+    python: str
+    target: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    variables: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class WorkerDied(Exception):  # noqa: N818  (news for the pool, which decides whether it is an error)
+    """The process died or fell silent; the text says how."""
+
+
+class SimulatorProcess:
+    """One worker process.
+
+    Args:
+        launch: what to start.
+        number: its place in a pool, for people.
+        timeout_s: longest silence while an answer is owed (s); the start may take two minutes.
+    """
+
+    def __init__(self, launch: Launch, *, number: int, timeout_s: float) -> None:
+        self.number, self._launch, self._timeout_s = number, launch, timeout_s
+        self.suite: dict[str, Any] = {}
+        self.call, self.slot = "start", -1
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  (closed by stop)
+        ours, theirs = socket.socketpair()
+        command = [launch.python, "-I", boot.__file__, "link.server", str(theirs.fileno()), launch.target]
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                env=_environment(launch.variables),
+            )
+        except OSError as error:
+            ours.close()
+            self._log.close()
+            raise WorkerError(f"{launch.name}: {launch.python} cannot be started ({error.strerror})") from error
+        finally:
+            theirs.close()  # only the worker may hold this end, or its death would not end the pipe
+        self.connection = Channel(ours)
+        self._heard_s = time.monotonic() + max(0.0, STARTUP_S - timeout_s)
+        self.send({"kind": "hello", "protocol": PROTOCOL, "options": dict(launch.options)})
+
+    def send(self, header: Mapping[str, Any], arrays: Arrays | None = None) -> None:
+        """Ask for something; a dead worker is noticed by :meth:`receive`."""
+        self._heard_s = max(self._heard_s, time.monotonic())
+        self.call = header["kind"]
+        try:
+            self.connection.send(header, arrays)
+        except OSError:
+            return
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds until its silence is too long."""
+        return self._heard_s + self._timeout_s - time.monotonic()
+
+    def extend_deadline(self) -> None:
+        """Forgive the silence of a time in which nobody listened."""
+        self._heard_s = max(self._heard_s, time.monotonic())
+
+    def receive(self) -> Reply | None:
+        """Read one message; return it where it is an answer.
+
+        Raises:
+            WorkerDied: the worker is gone, or sent something that is not ours.
+            WorkerError: it reports an exception, or why it cannot serve; asking again would raise it again.
+        """
+        try:
+            header, arrays = self.connection.receive()
+        except (EOFError, OSError, WireError) as error:
+            raise WorkerDied(self._end(error)) from error
+        self._heard_s = time.monotonic()
+        if header["kind"] == "pulse":
+            self.call, self.slot = header["call"], header["slot"]
+            return None
+        if header["kind"] == "failed":
+            raise WorkerError(f"{self._launch.name}: {header['error']}\n{header['traceback']}")
+        if header["kind"] == "refused":
+            raise WorkerError(f"{self._launch.name}: {header['error']}")
+        if header["kind"] == "ready" and header["protocol"] != PROTOCOL:
+            raise WorkerError(
+                f"{self._launch.name}: the worker speaks protocol {header['protocol']}, the core {PROTOCOL}"
+            )
+        return header, arrays
+
+    def answer(self) -> Reply:
+        """Wait for one answer.
+
+        Raises:
+            WorkerDied: it died or fell silent.
+            WorkerError: it reports an exception.
+        """
+        while True:
+            if not self.connection.poll(max(0.0, self.patience_s)):
+                raise WorkerDied(self.silence())
+            reply = self.receive()
+            if reply is not None:
+                return reply
+
+    def silence(self) -> str:
+        """Kill a silent worker and say so."""
+        self._process.kill()
+        self._process.wait()
+        return f"was silent for {self._timeout_s:g} s and killed{self._tail()}"
+
+    def _end(self, error: Exception) -> str:
+        if isinstance(error, WireError):
+            self._process.kill()
+            return f"sent something that is not a message ({error}){self._tail()}"
+        try:
+            self._process.wait(JOIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return f"closed its connection{self._tail()}"
+        return f"{describe_exit(self._process.returncode)}{self._tail()}"
+
+    def _tail(self) -> str:
+        """The last lines that it printed."""
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()[-_LOG_LINES:]
+        return "; it printed last: " + " | ".join(lines) if lines else ""
+
+    def stop(self) -> None:
+        """End the process, whatever it is doing."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(JOIN_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        self.connection.close()
+        self._log.close()
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """The core's variables without those that point at its own packages or say what it draws with; one thread per worker."""
+    kept = {name: value for name, value in os.environ.items() if name not in (*_HIDDEN, "MUJOCO_GL")}
+    if given := given_backend():
+        kept["MUJOCO_GL"] = given
+    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **variables}

@@ -1,0 +1,122 @@
+"""hf-libero's package as installed: its exact versions, tasks, assets and drawing, without importing its training half."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import re
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from worldrl.workers.libero import facts
+from worldrl.workers.link.boot import load_file
+from worldrl.workers.link.server import Refusal
+
+PHYSICAL = (".py", ".xml", ".json", ".stl", ".msh")
+"""Endings of files that decide physics; textures and meshes that are only seen do not."""
+
+
+class LiberoError(Refusal):
+    """The environment is not the one that the protocol names: packages, assets or physics."""
+
+
+def task_instruction(name: str) -> str:
+    """The instruction that a task's file name carries: what published policies are told."""
+    return " ".join(re.sub(r"^[A-Z_]+SCENE\d+_", "", name).split("_"))
+
+
+def assets_digest(folder: Path) -> str:
+    """SHA-256 (16 hex digits) over the names and contents of an assets folder; texts beside them do not count."""
+    return _files_digest(folder, lambda path: path.suffix != ".md")
+
+
+def sources_digests(root: Path, suite: str) -> dict[str, str]:
+    """Digests of what decides a suite's physics besides assets and stored states: a version alone hides an edited file.
+
+    Args:
+        root: of LIBERO's package, see :func:`package_root`.
+        suite: its name.
+
+    Returns:
+        ``bddl``: the suite's tasks; ``libero`` and ``robosuite``: programs, models, controllers and collision meshes.
+    """
+    robosuite = importlib.util.find_spec("robosuite")
+    if robosuite is None or not robosuite.submodule_search_locations:
+        raise LiberoError("robosuite is not installed in this environment; run `worldrl setup libero`")
+
+    def deciding(path: Path) -> bool:
+        return path.suffix in PHYSICAL
+
+    return {
+        "bddl": _files_digest(root / "bddl_files" / suite, lambda path: path.suffix == ".bddl"),
+        "libero": _files_digest(root / "envs", deciding),
+        "robosuite": _files_digest(Path(next(iter(robosuite.submodule_search_locations))), deciding),
+    }
+
+
+def _files_digest(folder: Path, counts: Callable[[Path], bool]) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and counts(path)):
+        digest.update(f"{path.relative_to(folder).as_posix()}\n".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()[:16]
+
+
+def require_packages(physics: str) -> dict[str, str]:
+    """Return the exact packages of a protocol version.
+
+    Raises:
+        LiberoError: others are installed.
+    """
+    if physics not in facts.PHYSICS:
+        raise LiberoError(f"physics {physics!r}: known are {', '.join(facts.PHYSICS)}")
+    wanted = facts.PHYSICS[physics]
+    found = {name: version(name) for name in wanted}
+    if found != wanted:
+        raise LiberoError(f"libero@{physics} means {dict(wanted)}, installed are {found}; run `worldrl setup libero`")
+    return found
+
+
+def package_root() -> Path:
+    """Folder ``libero/libero`` of the installed package, found without importing it."""
+    spec = importlib.util.find_spec("libero")
+    if spec is None or not spec.submodule_search_locations:
+        raise LiberoError("hf-libero is not installed in this environment; run `worldrl setup libero`")
+    return Path(next(iter(spec.submodule_search_locations))) / "libero"
+
+
+def task_names(root: Path) -> dict[str, list[str]]:
+    """Names of each suite's tasks, in the benchmark's order; read without the package's imports of torch."""
+    return load_file("libero_task_map", root / "benchmark" / "libero_suite_task_map.py").libero_task_map
+
+
+def find_assets(root: Path, given: str) -> Path:
+    """Return the assets' folder.
+
+    Raises:
+        LiberoError: there are none; the message says where it looked and what to do.
+    """
+    folder = Path(given) if given else root / "assets"
+    if not (folder / "scenes").is_dir():
+        raise LiberoError(
+            f"LIBERO's assets (meshes, textures) are not in {folder}; its wheel does not bring them: copy "
+            "libero/libero/assets of the repository Lifelong-Robot-Learning/LIBERO somewhere, and run "
+            "`worldrl setup libero assets=THAT_FOLDER`"
+        )
+    return folder
+
+
+def draw_plainly() -> None:
+    """Build every later model without shadows and anti-aliasing."""
+    base = importlib.import_module("robosuite.environments.base").MujocoEnv
+    original = base._initialize_sim
+
+    def initialize(self: Any, xml_string: str | None = None) -> None:
+        original(self, xml_string)
+        quality = self.sim.model._model.vis.quality
+        quality.shadowsize = quality.offsamples = 0
+
+    base._initialize_sim = initialize

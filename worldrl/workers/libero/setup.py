@@ -1,0 +1,51 @@
+"""What ``worldrl setup libero`` does inside LIBERO's environment, once: ``python -I boot.py libero_setup FOLDER``.
+
+It writes the file without which LIBERO's first import asks on standard input, and converts the stored initial states
+of every suite to ``initial_states/<suite>.npz``, checked against the digests of the benchmark.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldrl.workers.libero import facts
+from worldrl.workers.libero.package import package_root, require_packages, task_names
+from worldrl.workers.libero.states import check_digest, convert_suite
+
+
+def vendor_config(root: Path) -> dict[str, str]:
+    """Content of LIBERO's ``config.yaml``; JSON is YAML."""
+    return {
+        "benchmark_root": str(root),
+        "bddl_files": str(root / "bddl_files"),
+        "init_states": str(root / "init_files"),
+        "datasets": str(root.parent / "datasets"),
+        "assets": str(root / "assets"),
+    }
+
+
+def main(folder: str) -> None:
+    """Prepare an environment.
+
+    Args:
+        folder: of the environment.
+
+    Raises:
+        LiberoError: other packages than the protocol names.
+        StatesError: stored states that are not the benchmark's.
+    """
+    require_packages(facts.VERSION)
+    root, here = package_root(), Path(folder)
+    config = here / "libero_config" / "config.yaml"
+    config.parent.mkdir(parents=True, exist_ok=True)
+    config.write_text(json.dumps(vendor_config(root), indent=2) + "\n")
+    names = task_names(root)
+    (here / "initial_states").mkdir(exist_ok=True)
+    for suite in facts.SUITES:
+        states: dict[str, Any] = convert_suite(root / "init_files" / suite, names[suite])
+        check_digest(suite, states)
+        np.savez(here / "initial_states" / f"{suite}.npz", **states)

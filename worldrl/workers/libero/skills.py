@@ -1,0 +1,350 @@
+"""Scripted experts for what else LIBERO's goals ask for: a drawer pulled open or emptied, a knob turned, a plate pushed; over privileged state.
+
+Each is a list of legs. A leg aims the hand at a point, turned away from straight down where it must reach in from the side,
+and is over when the hand is there or its time is spent; the last one lasts until the episode ends. Everything that moves
+is looked at anew in each step, so a handle that follows the hand stays in sight.
+
+:func:`make_expert` chooses by the goal. The handle's and the knob's places are those of LIBERO's ``wooden_cabinet`` and
+``flat_stove``; other kinds are an error that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.workers.libero.expert import CLOSED, GAIN, OPEN, UP, NoExpertError, PickAndPlace, World, grip_of
+from worldrl.workers.libero.facts import ROTATION_SCALE
+from worldrl.workers.link.rotations import DOWN, quaternion, rotation_matrix, rotation_vector
+
+Point = NDArray[np.float64]
+Aim = Callable[[World, Point], Point]
+"""From the world and where the hand was when a leg began to where it should be (m)."""
+FOREVER = 1000
+TURN_GAIN, TURN_MOST = 0.6, 0.5
+"""Share of the remaining angle asked for in each step, and the largest action of a turn: the arm follows with a lag."""
+CABINET, STOVE = "wooden_cabinet", "flat_stove"
+HANDLE = np.array([0.004, -0.113, -0.006])
+"""A drawer's handle, a bar along x, in the frame of the drawer's region (m)."""
+SHUT_M = 0.1
+"""A drawer that is less far out than this is pulled before anything is put into it; LIBERO calls 0.14 m open."""
+PULL_M = 0.17
+REACHABLE = ("top_region", "middle_region")
+"""Drawers whose handle the hand can come to; before the bottom one there is no room above the table."""
+OUTSIDE_M = 0.018
+"""How much further out the fingers close on the rim of what goes into the drawer, which they then draw to them."""
+ASIDE_M = 0.06
+"""How far further out still the hand begins to come down, and ends going up: straight above the grasp an open finger comes
+down on the open drawer, and what is lifted meets it from below; what is lifted out of a drawer meets the cabinet's edge."""
+AWAY = -0.45
+"""Angle (rad) about y at which the hand then reaches for what goes into the drawer, its back away from the open drawer."""
+DRAWERS = (*REACHABLE, "bottom_region")
+WITHIN = np.array([0.04, 0.085, 0.105])
+"""Half the height, depth and width of a drawer, in the frame of its region (m)."""
+INWARD_M = 0.008
+"""How much further in the fingers close on the rim of what is taken out of a drawer: beside it are 5 cm
+to the drawer's side, too little for an open finger around the rim's middle."""
+LEAN = 1.3
+"""Angle (rad) from straight down at which the hand comes to a handle: steeper, it would meet the handle above."""
+Y = np.array([0.0, 1.0, 0.0])
+BAR = np.array([0.034, 0.0, 0.038])
+"""The far end of the bar on the knob, from the stove's place (m)."""
+BACK = 0.5
+"""Angle (rad) by which the hand leans towards the robot at the knob: straight down, the elbow is at its limit there."""
+HIGH_M, STRETCH = 1.05, -0.3
+"""What stands higher than this (m; the table is at 0.9) is picked up with a hand turned by this angle (rad) about y: its fingers
+point away from the robot, which saves the arm some of the way."""
+BESIDE_M, SWEEP_M = 0.05, 0.05
+"""Where the closed fingers come down beside the bar, and how far beyond it they push."""
+INSIDE_M = 0.003
+"""Height of the closed hand over a plate's place while it pushes from within: below the rim, above the bottom."""
+AHEAD_M = 0.006
+"""How far ahead of a plate's middle, on the way it is pushed, the hand comes down: straight over the middle, the hand, 20 cm
+wide, may come down on the cabinet behind."""
+PUSH_M = 0.03
+"""How far ahead the pushing hand aims at most: faster, it would climb over the rim."""
+
+
+class Expert(Protocol):
+    """One episode's plan."""
+
+    def act(self, world: World) -> NDArray[np.float32]:
+        """Return the next action ``[7]`` in [-1, 1]."""
+        ...
+
+
+@dataclass(frozen=True)
+class Leg:
+    """One leg.
+
+    Attributes:
+        aim: where the hand should be.
+        gripper: −1 open, +1 closed.
+        turn: rotation vector (rad) from a hand that points straight down.
+        least: steps it takes at least.
+        most: steps after which it is over, reached or not.
+        reached_m: distance that counts as reached (m).
+        reached_rad: angle that counts as reached.
+    """
+
+    aim: Aim
+    gripper: float
+    turn: Point
+    least: int = 0
+    most: int = 60
+    reached_m: float = 0.01
+    reached_rad: float = 0.1
+
+
+class Legs:
+    """Legs one after the other.
+
+    Args:
+        legs: the plan; the last leg does not end.
+    """
+
+    def __init__(self, legs: Sequence[Leg]) -> None:
+        self._legs = list(legs)
+        self._age, self._anchor = 0, np.zeros(3)
+
+    @property
+    def over(self) -> bool:
+        """Whether the last leg is the current one."""
+        return len(self._legs) == 1
+
+    def act(self, world: World) -> NDArray[np.float32]:
+        """Return the next action, float32 ``[7]`` in [-1, 1]."""
+        hand = np.array(world.obs["robot0_eef_pos"])
+        if self._age == 0:
+            self._anchor = hand
+        way, turn = self._lack(world, hand)
+        leg = self._legs[0]
+        there = float(np.linalg.norm(way)) < leg.reached_m and float(np.linalg.norm(turn)) < leg.reached_rad
+        if not self.over and ((there and self._age >= leg.least) or self._age >= leg.most):
+            self._legs.pop(0)
+            self._age, self._anchor = 0, hand
+            way, turn = self._lack(world, hand)
+        self._age += 1
+        motion = np.clip(GAIN * way, -1, 1)
+        return np.array([*motion, *turning(turn), self._legs[0].gripper], np.float32)
+
+    def _lack(self, world: World, hand: Point) -> tuple[Point, Point]:
+        """What the hand lacks of the current leg: a way (m) and a rotation vector (rad)."""
+        leg = self._legs[0]
+        return leg.aim(world, self._anchor) - hand, turn_lack(world, leg.turn)
+
+
+def turn_lack(world: World, turn: Point) -> Point:
+    """Rotation vector (rad) that the hand lacks of one given from straight down."""
+    hand = rotation_matrix(np.asarray(world.obs["robot0_eef_quat"], np.float64))
+    return rotation_vector(rotation_matrix(quaternion(turn)) @ DOWN @ hand.T)
+
+
+def turning(lack: Point) -> Point:
+    """The action's three numbers of rotation towards what is lacking."""
+    return np.clip(TURN_GAIN * lack / ROTATION_SCALE, -TURN_MOST, TURN_MOST)
+
+
+class Turned:
+    """Puts something down with a hand that is kept turned: left alone, it would sag.
+
+    Args:
+        put: where the hand goes, and when it closes.
+        turn: rotation vector (rad) from a hand that points straight down.
+    """
+
+    def __init__(self, put: PickAndPlace, turn: Point) -> None:
+        self._put, self._turn = put, turn
+
+    def act(self, world: World) -> NDArray[np.float32]:
+        """Return the next action, float32 ``[7]`` in [-1, 1]."""
+        action = self._put.act(world)
+        action[3:6] = turning(turn_lack(world, self._turn))
+        return action
+
+
+def stay(world: World, anchor: Point) -> Point:
+    """Where the hand was when the leg began."""
+    return anchor
+
+
+# --- a drawer -------------------------------------------------------------------------------------------------------
+
+
+def drawer_legs(world: World, region: str) -> list[Leg]:
+    """Pull the drawer of a region open, let go, and leave upwards."""
+    out = outward(world, region)
+    lean = LEAN * np.cross(UP, out)
+
+    def before(distance_m: float) -> Aim:
+        return lambda world, _: handle(world, region) + distance_m * out
+
+    return [
+        Leg(before(0.15), OPEN, lean, reached_m=0.1, reached_rad=2.0),
+        Leg(before(0.1), OPEN, lean, reached_m=0.02, reached_rad=0.2),
+        Leg(before(0.0), OPEN, lean, most=40),
+        Leg(stay, CLOSED, lean, least=10, most=10),
+        Leg(lambda _, anchor: anchor + PULL_M * out, CLOSED, lean),
+        Leg(stay, OPEN, lean, least=8, most=8),
+        Leg(before(0.06), OPEN, lean, most=30, reached_m=0.02),
+        Leg(lambda _, anchor: anchor + 0.2 * UP, OPEN, AWAY * Y, reached_m=0.05, reached_rad=0.15),
+        Leg(stay, OPEN, AWAY * Y, most=FOREVER),
+    ]
+
+
+def outward(world: World, region: str) -> Point:
+    """Direction in which a region's drawer comes out."""
+    return -world.matrix(region)[:, 1]
+
+
+def handle(world: World, region: str) -> Point:
+    """Place of the handle of a region's drawer (m)."""
+    return world.position(region) + world.matrix(region) @ HANDLE
+
+
+class OpenAndPut:
+    """Pulls a drawer open, then puts something into it.
+
+    Args:
+        world: after the reset.
+        region: the drawer's.
+    """
+
+    def __init__(self, world: World, region: str) -> None:
+        self._drawer = Legs(drawer_legs(world, region))
+        self._put: Turned | None = None
+
+    def act(self, world: World) -> NDArray[np.float32]:
+        """Return the next action, float32 ``[7]`` in [-1, 1]."""
+        if self._put is None and self._drawer.over:
+            put = PickAndPlace(world, outer_side(world), ASIDE_M * outward(world, world.goals[0][2]))
+            self._put = Turned(put, AWAY * Y)
+        return (self._put or self._drawer).act(world)
+
+
+def outer_side(world: World) -> Point:
+    """Offset of the grip on what goes into an open drawer: on the side away from it, and further out."""
+    _, name, region = world.goals[0]
+    rim = grip_of(name).side_m
+    return (rim + OUTSIDE_M if rim else 0.0) * outward(world, region)
+
+
+def holding_drawer(world: World, name: str) -> str | None:
+    """Region of the open drawer that an object lies in; None where it lies in none."""
+    regions = [f"{fixture}_{level}" for fixture in world.fixtures if fixture.startswith(CABINET) for level in DRAWERS]
+    return next((region for region in regions if is_open(world, region) and lies_in(world, name, region)), None)
+
+
+def is_open(world: World, region: str) -> bool:
+    """Whether a region is that of a drawer far enough out to reach into."""
+    return (world.pulled(region) or 0.0) > SHUT_M
+
+
+def lies_in(world: World, name: str, region: str) -> bool:
+    """Whether an object's origin is within a drawer's walls."""
+    offset = world.matrix(region).T @ (world.position(name) - world.position(region))
+    return bool((np.abs(offset) < WITHIN).all())
+
+
+def take_out(world: World, region: str) -> Turned:
+    """Take something out of a region's open drawer, and put it down.
+
+    The fingers open along its width, or one would come down on its front; at a slant, for the cabinet hangs over its back.
+    """
+    width = np.cross(UP, outward(world, region))
+    width = width if width[1] >= 0 else -width  # the shorter turn: it is all the same which finger is on which side
+    put = PickAndPlace(world, roomier_side(world, region, width), ASIDE_M * outward(world, region))
+    return Turned(put, np.arctan2(-width[0], width[1]) * UP)
+
+
+def roomier_side(world: World, region: str, width: Point) -> Point:
+    """Offset of the grip on what lies in a drawer: on the side with more room to the drawer's own."""
+    name = world.goals[0][1]
+    rim = grip_of(name).side_m
+    across = float(width @ (world.position(name) - world.position(region)))
+    return (rim - INWARD_M if rim else 0.0) * (-width if across > 0 else width)
+
+
+# --- a knob, a plate ------------------------------------------------------------------------------------------------
+
+
+def knob_legs(world: World, stove: str) -> list[Leg]:
+    """Come down beside the far end of the knob's bar with closed fingers, and push it round."""
+    bar, back = world.position(stove) + BAR, BACK * Y
+    beside = bar - BESIDE_M * Y
+    return [
+        Leg(at(beside + 0.12 * UP), CLOSED, back, reached_m=0.02),
+        Leg(at(beside), CLOSED, back),
+        Leg(at(bar + SWEEP_M * Y), CLOSED, back, most=FOREVER),
+    ]
+
+
+def plate_legs(world: World, plate: str, target: str) -> list[Leg]:
+    """Press closed fingers into a plate and push it over the table, and what lies before it along."""
+    straight = np.zeros(3)
+
+    def ahead(world: World, most_m: float) -> Point:
+        way = (world.position(target) - world.position(plate))[:2]
+        return np.append(way * min(1.0, most_m / max(float(np.linalg.norm(way)), 1e-6)), 0.0)
+
+    inside = world.position(plate) + ahead(world, AHEAD_M) + INSIDE_M * UP
+
+    def push(world: World, _: Point) -> Point:
+        return np.append((np.array(world.obs["robot0_eef_pos"]) + ahead(world, PUSH_M))[:2], inside[2])
+
+    return [
+        Leg(lambda _, anchor: np.append(inside[:2], anchor[2]), CLOSED, straight, reached_m=0.03),
+        Leg(at(inside), CLOSED, straight, most=40),
+        Leg(push, CLOSED, straight, most=FOREVER),
+    ]
+
+
+def at(place: Point) -> Aim:
+    """A place that does not move."""
+    return lambda world, anchor: place
+
+
+# --- which ----------------------------------------------------------------------------------------------------------
+
+
+def known_goal(goals: Sequence[Sequence[str]], movable: Sequence[str]) -> bool:
+    """Whether a task's goal is one object put on or in something, a cabinet's drawer open, or a stove turned on."""
+    if len(goals) != 1:
+        return False
+    verb, name, *_ = (word.lower() for word in goals[0])
+    if verb == "open":
+        return name.startswith(CABINET) and name.endswith(REACHABLE)
+    return (verb == "turnon" and name.startswith(STOVE)) or (verb in ("on", "in") and name in movable)
+
+
+def make_expert(world: World) -> Expert:
+    """Choose by the goal.
+
+    Args:
+        world: after the reset.
+
+    Raises:
+        NoExpertError: the goal is of another kind.
+    """
+    if not known_goal(world.goals, world.movable):
+        raise NoExpertError(
+            f"no scripted expert for the goal {world.goals}; it knows one (on A B) or (in A B), the {CABINET}'s drawers "
+            f"{', '.join(REACHABLE)}, and turning on a {STOVE}"
+        )
+    verb, name, *target = world.goals[0]
+    if verb.lower() == "open":
+        return Legs(drawer_legs(world, name))
+    if verb.lower() == "turnon":
+        return Legs(knob_legs(world, name))
+    if name.startswith("plate"):
+        return Legs(plate_legs(world, name, *target))
+    if (drawer := holding_drawer(world, name)) is not None:
+        return take_out(world, drawer)
+    if world.position(name)[2] > HIGH_M:
+        return Turned(PickAndPlace(world), STRETCH * Y)
+    shut = world.pulled(target[0])
+    return PickAndPlace(world) if shut is None or shut > SHUT_M else OpenAndPut(world, target[0])

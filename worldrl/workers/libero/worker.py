@@ -1,0 +1,140 @@
+"""LIBERO in its own environment: hf-libero's tasks behind the worker's interface (``workers/server.py``).
+
+A task's simulation is in ``libero_simulation.py``, observations in ``libero_observation.py``, what is installed in
+``libero_package.py``, every number in ``libero_facts.py``. Vendor packages are imported when the suite is built, after
+the file that their import would otherwise ask for on standard input has been pointed at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from worldrl.workers.libero import facts
+from worldrl.workers.libero.observation import OBSERVED
+from worldrl.workers.libero.package import (
+    LiberoError,
+    assets_digest,
+    draw_plainly,
+    find_assets,
+    package_root,
+    require_packages,
+    sources_digests,
+    task_instruction,
+    task_names,
+)
+from worldrl.workers.libero.simulation import Simulation
+from worldrl.workers.libero.states import load_suite
+from worldrl.workers.link.rendering import current_renderer
+from worldrl.workers.link.server import IMAGE
+from worldrl.workers.link.wire import Arrays
+
+
+class Libero:
+    """One suite of LIBERO.
+
+    Args:
+        suite: for example ``"libero_goal"``.
+        states: folder of the converted stored states.
+        assets: folder of meshes, textures and MJCF; empty takes the package's own.
+        image_size: pixels of the square pictures.
+        cameras: our camera names, the scene camera first; empty renders nothing.
+        shadows: the vendor's shadows and anti-aliasing; without them a CPU draws about eight times faster, other
+            pictures.
+        physics: protocol version whose exact packages are required.
+
+    Raises:
+        LiberoError: other packages, or no assets.
+    """
+
+    def __init__(
+        self,
+        *,
+        suite: str,
+        states: str,
+        assets: str = "",
+        image_size: int = 256,
+        cameras: tuple[str, ...] = (),
+        shadows: bool = True,
+        physics: str = facts.VERSION,
+    ) -> None:
+        self.packages = require_packages(physics)
+        self.image_size, self.cameras, self.suite = image_size, tuple(cameras), suite
+        root = self._root = package_root()
+        self.assets = find_assets(root, assets)
+        vendor: Any = importlib.import_module("libero.libero")
+        vendor._assets_path_cache = str(self.assets)  # its own look-up would download
+        self._vendor = importlib.import_module("libero.libero.envs.env_wrapper")
+        self._bddl = root / "bddl_files"
+        self._states_folder = Path(states)
+        self._names = task_names(root)
+        self.states = load_suite(self._states_folder / f"{suite}.npz", suite)
+        if not shadows:
+            draw_plainly()
+
+    def describe(self) -> dict[str, Any]:
+        """Say what there is."""
+        return {
+            "suite": self.suite,
+            "tasks": [{"name": name, "instruction": task_instruction(name)} for name in self._names[self.suite]],
+            "stored_states": facts.STORED_STATES,
+            "packages": self.packages,
+            "assets": assets_digest(self.assets),
+            "sources": sources_digests(self._root, self.suite),
+            "control_hz": facts.CONTROL_HZ,
+            "action_size": len(facts.NO_OP),
+        }
+
+    def make(self, task: str) -> Simulation:
+        """Make an environment of one task."""
+        if task not in self.states:
+            raise LiberoError(f"{self.suite}: no task {task!r}; it has {', '.join(self.states)}")
+        return Simulation(self, self._environment(self.suite, task), self.states[task])
+
+    def _environment(self, suite: str, task: str, *, render: bool | None = None) -> Any:
+        env = self._vendor.ControlEnv(
+            bddl_file_name=str(self._bddl / suite / f"{task}.bddl"),
+            use_camera_obs=False,  # pictures are drawn only where somebody looks at them
+            has_offscreen_renderer=bool(self.cameras) if render is None else render,
+            control_freq=facts.CONTROL_HZ,
+            **{"ignore_done": True},  # the horizon is the protocol's, counted by the core
+        )
+        for name in env.env.observation_names.difference(OBSERVED):
+            env.env.modify_observable(name, "enabled", False)
+        return env
+
+    def probe(self) -> dict[str, Any]:
+        """Let one telling stored state settle.
+
+        Raises:
+            LiberoError: it does not hold: this is not the physics the states were stored with.
+        """
+        place = facts.SETTLE_PROBE
+        task = self._names[place.suite][place.task]
+        states = load_suite(self._states_folder / f"{place.suite}.npz", place.suite)[task]
+        simulation = Simulation(self, self._environment(place.suite, task), states)
+        try:
+            drawn = drawn_frame(simulation.reset(place.init_id, 0, render=bool(self.cameras)))
+            for _ in range(place.steps - facts.SETTLE_STEPS):
+                simulation.step(np.array(facts.NO_OP, np.float32), render=False)
+            distance = float(np.linalg.norm((simulation.position(place.upper) - simulation.position(place.lower))[:2]))
+        finally:
+            simulation.close()
+        if distance > place.limit_m:
+            raise LiberoError(
+                f"settle probe: stored state {place.init_id} of {task} does not hold: {place.upper} ends "
+                f"{1000 * distance:.0f} mm beside {place.lower}, at most {1000 * place.limit_m:.0f} mm are allowed; "
+                f"this is not the physics of {self.packages}"
+            )
+        return {"task": task, "init_id": place.init_id, "distance_mm": 1000 * distance, **drawn}
+
+
+def drawn_frame(row: Arrays) -> dict[str, str]:
+    """Digest of a row's first picture and what drew it; nothing where no camera is drawn."""
+    if IMAGE not in row:
+        return {}
+    return {"frame": hashlib.sha256(row[IMAGE].tobytes()).hexdigest()[:16], "renderer": current_renderer()}

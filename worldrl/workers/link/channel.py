@@ -1,0 +1,99 @@
+"""One end of a worker's socket pair: messages of ``workers/wire.py``, each behind its length, without spare copies.
+
+::
+
+    uint64 (little-endian) length of the message | message
+
+A picture is copied once into the kernel and once out of it. The sender hands over the arrays where they lie; the receiver
+reads into fresh memory of the right size, and the large arrays of the answer are views of it.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from worldrl.workers.link.wire import Arrays, WireError, decode, parts
+
+_SIZE = struct.Struct("<Q")
+BUFFER_BYTES = 1 << 20
+"""Asked of the kernel for what is under way (it may grant less): an answer with two cameras' pictures of 256 pixels is
+393 KB, and a sender that fills a smaller buffer is put to sleep and woken again several times per answer."""
+_PARTS = 64
+"""Parts handed over in one call; a system takes 1024 at most, and a network has more tensors."""
+LARGEST_BYTES = 1 << 36
+"""A longer announcement is damage, not a message."""
+
+
+class Channel:
+    """Sends and receives messages.
+
+    Args:
+        end: one end of a connected pair; the channel closes it.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        end.setblocking(True)
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            end.setsockopt(socket.SOL_SOCKET, option, BUFFER_BYTES)
+
+    def fileno(self) -> int:
+        """Descriptor, for ``select`` and ``multiprocessing.connection.wait``."""
+        return self._end.fileno()
+
+    def send(self, header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]] | None = None) -> None:
+        """Send one message.
+
+        Raises:
+            WireError: see :func:`~worldrl.workers.link.wire.parts`; nothing was sent.
+            OSError: the other end is gone.
+        """
+        body = parts(header, arrays)
+        pending = [memoryview(_SIZE.pack(sum(part.nbytes for part in body))), *body]
+        while pending:
+            sent = self._end.sendmsg(pending[:_PARTS])
+            while pending and sent >= pending[0].nbytes:
+                sent -= pending.pop(0).nbytes
+            if pending:
+                pending[0] = pending[0][sent:]
+
+    def receive(self) -> tuple[dict[str, Any], Arrays]:
+        """Wait for one message.
+
+        Raises:
+            EOFError: the other end is closed.
+            WireError: what came is no message.
+            OSError: the connection broke.
+        """
+        (size,) = _SIZE.unpack(self._read(_SIZE.size))
+        if size > LARGEST_BYTES:
+            raise WireError(f"a message of {size} bytes is announced")
+        return decode(self._read(size))
+
+    def _read(self, size: int) -> memoryview:
+        # numpy's memory, because a bytearray would be written twice: with zeros first.
+        view = np.empty(size, np.uint8).data
+        place = 0
+        while place < size:
+            count = self._end.recv_into(view[place:], 0, socket.MSG_WAITALL)
+            if count == 0:
+                raise EOFError("the other end is closed")
+            place += count
+        return view
+
+    def poll(self, timeout_s: float) -> bool:
+        """Whether something can be read, or the other end is closed, within this time (s)."""
+        poller = select.poll()
+        poller.register(self._end, select.POLLIN)
+        return bool(poller.poll(1000 * timeout_s))
+
+    def close(self) -> None:
+        """Close this end."""
+        self._end.close()

@@ -1,0 +1,75 @@
+"""Seeds that RoboTwin's expert has solved: searched once, kept as one small file per candidate.
+
+A verdict is a function of task, configuration and candidate, so several workers may search the same folder: they write
+equal files, each by one rename.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from worldrl.workers.link.server import Refusal
+from worldrl.workers.robotwin import facts
+
+Verdict = Mapping[str, Any]
+SOLVED, UNSTABLE, UNSOLVED, FAILED = "solved", "unstable", "unsolved", "failed"
+
+
+class RoboTwinError(Refusal):
+    """The checkout is not what the adapter expects, or no start can be found."""
+
+
+class VerifiedSeeds:
+    """The starts of one task.
+
+    Args:
+        folder: keeps the verdicts.
+        verify: plays a candidate with the expert; returns ``{"verdict", "info"}``.
+    """
+
+    def __init__(self, folder: Path, verify: Callable[[int], Verdict]) -> None:
+        self._folder, self._verify = folder, verify
+
+    def find(self, init_id: int, seed: int) -> tuple[int, dict[str, Any]]:
+        """Return the ``init_id``-th solved candidate and what the expert said about its scene.
+
+        Raises:
+            RoboTwinError: too many candidates were not solved, or too many in a row raised an exception.
+        """
+        first, solved, failures = facts.first_seed(seed), -1, 0
+        attempts = facts.MOST_ATTEMPTS * (init_id + 1)
+        for candidate in range(first, first + attempts):
+            verdict = self.verdict(candidate)
+            if verdict["verdict"] != UNSTABLE:  # says nothing about the expert
+                failures = failures + 1 if verdict["verdict"] == FAILED else 0
+            if failures == facts.FAILED_IN_A_ROW:
+                raise RoboTwinError(
+                    f"the expert failed on {failures} seeds in a row, last on {candidate}: {verdict['why']}"
+                )
+            solved += verdict["verdict"] == SOLVED
+            if solved == init_id:
+                return candidate, dict(verdict["info"])
+        raise RoboTwinError(
+            f"of {attempts} candidates from {first} on the expert solved {solved + 1}, wanted is number {init_id}; "
+            f"the verdicts are in {self._folder}"
+        )
+
+    def verdict(self, candidate: int) -> Verdict:
+        """What is known about a candidate; played with the expert where nothing is.
+
+        Exceptions are not kept: a repaired installation must not go on failing.
+        """
+        path = self._folder / f"{candidate}.json"
+        if path.exists():
+            return json.loads(path.read_text())
+        verdict = self._verify(candidate)
+        if verdict["verdict"] != FAILED:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            whole = path.with_suffix(f".{os.getpid()}.tmp")
+            whole.write_text(json.dumps(verdict))
+            whole.replace(path)
+        return verdict

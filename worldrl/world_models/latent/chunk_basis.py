@@ -1,0 +1,102 @@
+"""Chunks of actions as a few numbers: their principal components.
+
+A chunk of 8 control steps of 7 numbers has 56, but hands move smoothly: a handful of components carries nearly all of what recorded
+chunks differ in. An agent that acts in them explores motions instead of 56 numbers one by one, and cannot leave what they span.
+
+    z = (a − mean) Vᵀ / reach, clipped to [-1, 1];   a = mean + (z · reach) V, clipped to [-1, 1]
+
+Shapes legend: ``B`` rows, ``A`` numbers of a chunk, ``C`` components.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.errors import SettingError
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.weights import fitting, load_weights
+
+KIND = "chunk-basis"
+REACH_SHARE = 0.995
+"""Share of the recorded chunks that a component reaches without being clipped."""
+REACH_FLOOR = 1e-6
+"""Least reach, so that a component along which no chunk differs stays finite."""
+
+
+class ChunkBasis(nn.Module):
+    """Maps chunks in [-1, 1] to components in [-1, 1] and back; nothing of it is trained.
+
+    Args:
+        size: ``A``.
+        components: ``C``.
+
+    Attributes:
+        mean: ``[A]``.
+        directions: orthonormal rows ``[C, A]``, V.
+        reach: ``[C]``, what 1 stands for.
+        explained: scalar, share of the recorded chunks' variance that is left after encoding and decoding them.
+    """
+
+    mean: Tensor
+    directions: Tensor
+    reach: Tensor
+    explained: Tensor
+
+    def __init__(self, size: int, components: int) -> None:
+        super().__init__()
+        if not 1 <= components <= size:
+            raise SettingError(f"components must be between 1 and a chunk's {size} numbers, got {components}")
+        self.sizes = {"size": size, "components": components}
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("directions", torch.eye(size)[:components].clone())
+        self.register_buffer("reach", torch.ones(components))
+        self.register_buffer("explained", torch.ones(()))
+
+    @property
+    def components(self) -> int:
+        """Numbers ``C`` of an action."""
+        return len(self.reach)
+
+    @classmethod
+    def of(cls, chunks: Tensor, components: int) -> Self:
+        """Find the components of recorded chunks ``[N, A]``.
+
+        Raises:
+            SettingError: more components than numbers of a chunk, or than recorded chunks.
+        """
+        basis = cls(chunks.shape[1], components)
+        if components > len(chunks):
+            raise SettingError(f"components={components} of {len(chunks)} recorded chunks; record more, or take fewer")
+        basis.mean.copy_(chunks.mean(0))
+        basis.directions.copy_(torch.linalg.svd(chunks - basis.mean, full_matrices=False).Vh[:components])
+        along = ((chunks - basis.mean) @ basis.directions.T).abs()
+        basis.reach.copy_(along.quantile(REACH_SHARE, dim=0).clamp(min=REACH_FLOOR))
+        lost = (basis.decode(basis.encode(chunks)) - chunks).square().sum()
+        whole = (chunks - basis.mean).square().sum()
+        basis.explained.copy_(1 - lost / whole.clamp(min=REACH_FLOOR))
+        return basis
+
+    def encode(self, chunk: Tensor) -> Tensor:
+        """Map ``[B, A]`` to the nearest components ``[B, C]``."""
+        return (((chunk - self.mean) @ self.directions.T) / self.reach).clamp(-1, 1)
+
+    def decode(self, components: Tensor) -> Tensor:
+        """Map ``[B, C]`` to chunks ``[B, A]``."""
+        return (self.mean + (components * self.reach) @ self.directions).clamp(-1, 1)
+
+    def save(self, folder: Path) -> None:
+        """Write it as an artefact folder."""
+        write_artefact(folder, kind=KIND, config=self.sizes, tensors=self.state_dict())
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+        artefact = read_artefact(folder, kind=KIND)
+        with fitting(artefact):
+            basis = cls(**artefact.config)
+            load_weights(basis, artefact)
+        return basis

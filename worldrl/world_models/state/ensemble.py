@@ -1,0 +1,297 @@
+"""A probabilistic ensemble of state dynamics: p_i(Δs, r | s, a) = N(μ_i, diag σ_i²), i = 1..M.
+
+PETS (Chua et al. 2018) as MBPO, MOPO and RAVL use it, and NEUBAY's variant with layer norm (arXiv 2512.04341). Weights of
+all members are stacked, so one batched matrix product serves them; a row that needs one member only is computed by that
+one only. Uncertainty measures are small pure functions of what all members say.
+
+Shapes legend: ``M`` members, ``m`` some of them, ``B`` rows, ``S`` observation, ``A`` action, ``D = S + 1`` targets
+(Δs, r), ``P`` rows per member.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from worldrl.core.errors import ActionError
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.typed import from_plain
+from worldrl.core.storage.weights import fitting, load_weights
+from worldrl.core.transitions import Transitions
+from worldrl.nn.stacked import StackedLayerNorm, StackedLinear, fan_in_uniform, truncated_normal
+from worldrl.world_models.state.config import EnsembleConfig, Uncertainty, Variant
+
+KIND = "state-ensemble"
+LOGVAR_LOW, LOGVAR_HIGH = -10.0, 0.5
+"""Where the learnable bounds of the log-variance begin (``plain``)."""
+LOG_SIGMA_LOW, LOG_SIGMA_HIGH = -5.0, 0.25
+"""Fixed bounds of log σ (``layer_norm``)."""
+CONSTANT = 1e-12
+"""A column whose standard deviation is no larger does not move; it is scaled by 1."""
+
+Measure = Callable[[Tensor, Tensor], Tensor]
+"""Means and log-variances ``[M, B, D]`` of all members to an uncertainty ``[B]``."""
+
+
+# --- the density ---------------------------------------------------------------------------------------------------
+
+
+def soft_clamp(x: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
+    """Keep ``x`` within (low, high) with gradient everywhere: u = high - softplus(high - x), low + softplus(u - low)."""
+    x = high - F.softplus(high - x)
+    return low + F.softplus(x - low)
+
+
+def member_loss(mean: Tensor, logvar: Tensor, target: Tensor) -> Tensor:
+    """Return mean_{b,d}[(μ - y)² e^{-l} + l] per member ``[M]``: twice the negative log-likelihood without its constant."""
+    return ((mean - target).square() * (-logvar).exp() + logvar).mean(dim=(1, 2))
+
+
+def gaussian_nll(mean: Tensor, logvar: Tensor, target: Tensor) -> Tensor:
+    """Return the mean negative log-likelihood per member ``[M]``, in nats per number."""
+    return 0.5 * (member_loss(mean, logvar, target) + math.log(2 * math.pi))
+
+
+# --- uncertainty ---------------------------------------------------------------------------------------------------
+
+
+def max_sigma(mean: Tensor, logvar: Tensor) -> Tensor:
+    """MOPO's penalty: max_i ‖σ_i(s, a)‖₂ over state and reward, ``[B]``."""
+    return (0.5 * logvar).exp().norm(dim=-1).amax(dim=0)
+
+
+def epistemic_mean(mean: Tensor, logvar: Tensor) -> Tensor:
+    """NEUBAY's ``epi_mean``: √(mean_d Var_i μ_{i,d}), what more data would take away, ``[B]``."""
+    return mean.var(dim=0, correction=0).mean(dim=-1).sqrt()
+
+
+def disagreement(mean: Tensor, logvar: Tensor) -> Tensor:
+    """Return max_i ‖μ_i - μ̄‖₂ over the state alone, ``[B]`` (OfflineRL-Kit's ``pairwise-diff``)."""
+    state = mean[..., :-1]
+    return (state - state.mean(dim=0)).norm(dim=-1).amax(dim=0)
+
+
+def total_sigma(mean: Tensor, logvar: Tensor) -> Tensor:
+    """Return √(mean_d [Var_i μ_{i,d} + mean_i σ²_{i,d}]): deviation of the mixture, ``[B]`` (Lu et al. 2022)."""
+    return (mean.var(dim=0, correction=0) + logvar.exp().mean(dim=0)).mean(dim=-1).sqrt()
+
+
+MEASURES: Mapping[Uncertainty, Measure] = {
+    Uncertainty.max_sigma: max_sigma,
+    Uncertainty.epistemic_mean: epistemic_mean,
+    Uncertainty.disagreement: disagreement,
+    Uncertainty.total_sigma: total_sigma,
+}
+
+
+def sample_std(mean: Tensor, logvar: Tensor, *, generator: torch.Generator) -> Tensor:
+    """COPlanner's u: mean_d Std_i x_{i,d} of one sample x_i ~ N(μ_i, σ_i²) of each member, ``[B]``."""
+    noise = torch.randn(mean.shape, generator=generator, device=generator.device).to(mean.device)
+    return (mean + (0.5 * logvar).exp() * noise).std(dim=0).mean(dim=-1)
+
+
+def measure(kind: Uncertainty, mean: Tensor, logvar: Tensor, *, generator: torch.Generator) -> Tensor:
+    """Return the uncertainty ``[B]`` of what all members say, ``[M, B, D]``; only ``sample_std`` draws."""
+    if kind is Uncertainty.sample_std:
+        return sample_std(mean, logvar, generator=generator)
+    return MEASURES[kind](mean, logvar)
+
+
+# --- who computes which row ----------------------------------------------------------------------------------------
+
+
+def balanced_members(rows: int, count: int, *, generator: torch.Generator) -> Tensor:
+    """Draw one of ``count`` members for each row, int64 ``[rows]``, shares equal up to one row.
+
+    Each row alone sees a uniform draw; rows and the members that get one row more are shuffled.
+    """
+    device = generator.device
+    member = torch.randperm(count, generator=generator, device=device)[torch.arange(rows, device=device) % count]
+    return member[torch.randperm(rows, generator=generator, device=device)]
+
+
+def group_rows(member: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Lay rows out by member, so that each member computes its own rows and no others.
+
+    Args:
+        member: int64 ``[B]`` in [0, count).
+        count: ``m``.
+
+    Returns:
+        Row of each place ``[m, P]`` (short groups are filled up with row 0), and the place of each row ``[B]`` in the
+        flattened result.
+    """
+    order = torch.argsort(member, stable=True)
+    size = torch.bincount(member, minlength=count)
+    width, sorted_member = int(size.max()), member[order]
+    slot = torch.arange(len(member), device=member.device) - (size.cumsum(0) - size)[sorted_member]
+    place = torch.empty_like(member)
+    place[order] = sorted_member * width + slot
+    rows = member.new_zeros(count * width)
+    rows[place] = torch.arange(len(member), device=member.device)
+    return rows.view(count, width), place
+
+
+# --- the networks --------------------------------------------------------------------------------------------------
+
+
+class Ensemble(nn.Module):
+    """``M`` networks from (s, a) to mean and log-variance of (Δs, r), with the statistics they were trained with.
+
+    Args:
+        config: sizes.
+        obs_size: ``S``.
+        action_size: ``A``.
+
+    Attributes:
+        elites: int64 ``[m]``, the members that move rows; the first ones until training has chosen.
+    """
+
+    input_mean: Tensor
+    input_std: Tensor
+    target_shift: Tensor
+    target_scale: Tensor
+    elites: Tensor
+
+    def __init__(self, config: EnsembleConfig, obs_size: int, action_size: int):
+        super().__init__()
+        self.config, self.obs_size, self.action_size = config, obs_size, action_size
+        widths = [obs_size + action_size, *[config.width] * config.depth, 2 * (obs_size + 1)]
+        self.layers = nn.ModuleList([StackedLinear(config.members, *pair) for pair in pairwise(widths)])
+        normed = widths[1:-1] if config.variant is Variant.layer_norm else []
+        self.norms = nn.ModuleList([StackedLayerNorm(config.members, width) for width in normed])
+        self.logvar_low = nn.Parameter(torch.full((obs_size + 1,), LOGVAR_LOW), requires_grad=not self.norms)
+        self.logvar_high = nn.Parameter(torch.full((obs_size + 1,), LOGVAR_HIGH), requires_grad=not self.norms)
+        self.register_buffer("input_mean", torch.zeros(obs_size + action_size))
+        self.register_buffer("input_std", torch.ones(obs_size + action_size))
+        self.register_buffer("target_shift", torch.zeros(obs_size + 1))
+        self.register_buffer("target_scale", torch.ones(obs_size + 1))
+        self.register_buffer("elites", torch.arange(config.elites))
+        for layer in self.layers:
+            (fan_in_uniform if normed else truncated_normal)(layer)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.logvar_low.device
+
+    def stacked(self) -> Iterator[nn.Parameter]:
+        """Parameters whose first axis are the members: all but the shared bounds."""
+        yield from self.layers.parameters()
+        yield from self.norms.parameters()
+
+    def fit_statistics(self, rows: Transitions) -> None:
+        """Take the means and deviations of ``rows``; targets get units of their own only in ``layer_norm``."""
+        inputs = torch.cat([rows.obs, rows.action], dim=-1).double()
+        reward = rows.reward.double()
+        std = _scale(inputs.std(dim=0, correction=0))
+        self.input_mean.copy_(inputs.mean(dim=0))
+        self.input_std.copy_(std)
+        if self.config.variant is Variant.layer_norm:  # s' and s share one scaler, so Δs has no shift
+            self.target_scale.copy_(torch.cat([std[: self.obs_size], _scale(reward.std(correction=0))[None]]))
+            self.target_shift[-1] = reward.mean()
+
+    def inputs(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Standardise (s, a): ``[..., S]`` and ``[..., A]`` to ``[..., S + A]``."""
+        scaled = (torch.cat([obs, action], dim=-1) - self.input_mean) / self.input_std
+        limit = self.config.input_clip
+        return scaled.clamp_(-limit, limit) if limit else scaled
+
+    def targets(self, rows: Transitions) -> Tensor:
+        """Return what the networks learn to predict: (Δs, r) ``[B, D]`` in their units."""
+        change = torch.cat([rows.next_obs - rows.obs, rows.reward[:, None]], dim=-1)
+        return (change - self.target_shift) / self.target_scale
+
+    def forward(self, inputs: Tensor, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return mean and log-variance ``[M, B, D]`` in the networks' units.
+
+        Args:
+            inputs: standardised, ``[M, B, S + A]``.
+            members: int64 ``[m]``: only these, the first axis being theirs.
+        """
+        hidden = inputs
+        for index, layer in enumerate(self.layers[:-1]):
+            hidden = layer(hidden, members)
+            if self.norms:
+                hidden = F.leaky_relu(self.norms[index](hidden, members), inplace=not torch.is_grad_enabled())
+            else:
+                hidden = F.silu(hidden, inplace=not torch.is_grad_enabled())
+        mean, spread = self.layers[-1](hidden, members).chunk(2, dim=-1)
+        if self.norms:  # this head says log σ
+            return mean, 2 * soft_clamp(spread, LOG_SIGMA_LOW, LOG_SIGMA_HIGH)
+        return mean, soft_clamp(spread, self.logvar_low, self.logvar_high)
+
+    def loss(self, mean: Tensor, logvar: Tensor, target: Tensor, bound_weight: float) -> Tensor:
+        """Return the training loss, a scalar; ``target`` is ``[M, B, D]`` or ``[B, D]``.
+
+        ``plain``: Σ_i of :func:`member_loss` + w·(Σ max - Σ min) over the bounds. ``layer_norm``: mean of
+        :func:`gaussian_nll`.
+        """
+        if self.norms:
+            return gaussian_nll(mean, logvar, target).mean()
+        bounds = bound_weight * (self.logvar_high.sum() - self.logvar_low.sum())
+        return member_loss(mean, logvar, target).sum() + bounds
+
+    def predict(self, obs: Tensor, action: Tensor, members: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return what each member says of the same rows, in the data's units.
+
+        Args:
+            obs: ``[B, S]``.
+            action: ``[B, A]``.
+            members: int64 ``[m]``; None asks all.
+
+        Returns:
+            Mean and log-variance of (Δs, r), ``[m, B, D]`` each, with gradient where it is enabled.
+        """
+        count = self.config.members if members is None else len(members)
+        mean, logvar = self(self.inputs(obs, action).expand(count, -1, -1), members)
+        return self.in_data_units(mean, logvar)
+
+    def in_data_units(self, mean: Tensor, logvar: Tensor) -> tuple[Tensor, Tensor]:
+        """Turn means and log-variances ``[..., D]`` from the networks' units into the data's."""
+        return mean * self.target_scale + self.target_shift, logvar + 2 * self.target_scale.log()
+
+    # -- folder ----------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path, *, extra: Mapping[str, Any] | None = None) -> None:
+        """Write weights, statistics, elites and configuration as an artefact folder; ``extra`` joins the config."""
+        sizes = {"obs_size": self.obs_size, "action_size": self.action_size}
+        config = {"ensemble": self.config.to_json(), **sizes, **(extra or {})}
+        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> Ensemble:
+        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+        artefact = read_artefact(folder, kind=KIND)
+        with fitting(artefact):
+            config = from_plain(EnsembleConfig, artefact.config["ensemble"], where="ensemble")
+            ensemble = cls(config, artefact.config["obs_size"], artefact.config["action_size"])
+            load_weights(ensemble, artefact)
+        return ensemble.to(device).eval()
+
+
+def _scale(std: Tensor) -> Tensor:
+    return torch.where(std <= CONSTANT, torch.ones_like(std), std)
+
+
+def check_rows(obs: Tensor, action: Tensor, obs_size: int, action_size: int) -> None:
+    """Refuse rows of a wrong shape or with actions that are not finite.
+
+    Raises:
+        ActionError: naming what was received.
+    """
+    if obs.ndim != 2 or obs.shape[1] != obs_size or tuple(action.shape) != (len(obs), action_size):
+        raise ActionError(
+            f"a world of {obs_size} observations and {action_size} actions got obs {tuple(obs.shape)} and "
+            f"action {tuple(action.shape)}; give [B, {obs_size}] and [B, {action_size}]"
+        )
+    if not bool(action.isfinite().all()):
+        row = int((~action.isfinite()).any(dim=1).nonzero()[0])
+        raise ActionError(f"action[{row}] is not finite: {action[row].tolist()}; no state was changed")

@@ -1,0 +1,350 @@
+"""Training of the state ensemble: maximum likelihood in epochs, until no member gets better.
+
+Each member meets the rows in an order of its own. After each epoch its squared error on held-out rows is measured; a
+member that improved by more than 1 % is copied into the snapshot of the best, and after five epochs in which none did,
+training ends with that snapshot, whose members of lowest error are the elites.
+
+Epoch ``k`` uses nothing but weights, optimizer, snapshot and ``k``: orders come from ``rng.stream(seed, name, "order", k)``.
+A run that is killed continues from its newest checkpoint bit for bit.
+
+Shapes legend: ``M`` members, ``N`` training rows, ``H`` held-out rows, ``B`` rows of a batch, ``D`` targets.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from worldrl.core.errors import NonFiniteError, SettingError
+from worldrl.core.rng import initial_weights, stream
+from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
+from worldrl.core.storage.interrupts import interrupts
+from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.core.transitions import Transitions
+from worldrl.world_models.state.config import EnsembleConfig, EnsembleTraining
+from worldrl.world_models.state.ensemble import Ensemble
+
+SLOWED = 0.3
+"""Of the learning rate, from the first dry spell before ``min_epochs`` on, as RAVL has it."""
+
+
+@dataclass(frozen=True)
+class EnsembleReport:
+    """What :func:`fit_ensemble` did.
+
+    Attributes:
+        epochs: passes over the data in all.
+        resumed_from: the epoch this session began with; 0 for a fresh start.
+        holdout_error: best mean squared error of each member on the held-out rows, in units of the targets.
+        elites: members in order of that error.
+        stopped: ``"patience"`` or ``"max_epochs"``.
+        wall_s: seconds of this session.
+        skipped: why damaged checkpoints were passed over.
+    """
+
+    epochs: int
+    resumed_from: int
+    holdout_error: tuple[float, ...]
+    elites: tuple[int, ...]
+    stopped: str
+    wall_s: float
+    skipped: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        errors, elites = list(self.holdout_error), list(self.elites)
+        return {"epochs": self.epochs, "holdout_error": errors, "elites": elites, "stopped": self.stopped}
+
+
+def fit_ensemble(
+    name: str,
+    rows: Transitions,
+    config: EnsembleConfig,
+    training: EnsembleTraining,
+    *,
+    seed: int,
+    folder: Path | None = None,
+    log: MetricLog | None = None,
+    device: torch.device | str = "cpu",
+) -> tuple[Ensemble, EnsembleReport]:
+    """Train an ensemble on recorded rows.
+
+    Args:
+        name: of the training, used as series in the log, in messages and in the names of its random streams.
+        rows: recorded transitions, with their true next observations.
+        config: sizes.
+        training: how it learns.
+        seed: root of initial weights, split and orders.
+        folder: of the checkpoints; None trains without.
+        log: receives ``loss``, ``holdout_error`` of the elites-to-be, and how many members improved, per epoch.
+        device: where to train.
+
+    Returns:
+        The ensemble of every member's best epoch, in evaluation mode, and what was done.
+
+    Raises:
+        SettingError: fewer than two rows, or weight decays that do not fit the depth.
+        NonFiniteError: the loss is not finite.
+        ArtefactError: the checkpoints are damaged or belong to another ensemble, or the disk refuses.
+        KeyboardInterrupt: after Ctrl-C, once the epoch in flight is complete and saved.
+    """
+    began = time.monotonic()
+    train, held = split_rows(rows, training, seed, name)
+    with initial_weights(seed, name, "weights"):
+        ensemble = Ensemble(config, rows.obs.shape[1], rows.action.shape[1])
+    ensemble.fit_statistics(train)
+    ensemble.to(device)
+    data = MemberRows(ensemble, train.to(device), held.to(device), training, seed, name)
+    state = _State(name, training, ensemble, copy.deepcopy(ensemble), make_optimizer(ensemble, training), folder, log)
+    resumed_from, skipped = state.resume()
+    with (
+        Progress(name, training.max_epochs or 1, start=resumed_from, unit="epochs") as progress,
+        interrupts() as interrupted,
+    ):
+        while not state.stopped:
+            state.take_epoch(data)
+            progress.advance(note=f"hold-out {min(state.errors):.4g}")
+            asked = interrupted()
+            state.save(at_once=asked)
+            if asked:
+                raise KeyboardInterrupt
+    elites = state.finish()
+    seconds = time.monotonic() - began
+    errors = tuple(state.errors)
+    report = EnsembleReport(state.epoch, resumed_from, errors, elites, state.stopped, seconds, skipped)
+    return state.best.eval(), report
+
+
+def refit_ensemble(
+    name: str, ensemble: Ensemble, rows: Transitions, training: EnsembleTraining, *, seed: int
+) -> EnsembleReport:
+    """Go on training an ensemble, in place and by the same rule, on rows that have grown.
+
+    Its statistics stay those of the first training, so that the units of its uncertainties do not move.
+
+    Args:
+        name: of the random streams.
+        ensemble: trained; it gets every member's best epoch.
+        rows: all of them, old and new.
+        training: how it learns.
+        seed: root of split and orders.
+
+    Returns:
+        What was done.
+    """
+    began = time.monotonic()
+    train, held = split_rows(rows, training, seed, name)
+    data = MemberRows(ensemble, train.to(ensemble.device), held.to(ensemble.device), training, seed, name)
+    optimizer = make_optimizer(ensemble, training)
+    state = _State(name, training, ensemble, copy.deepcopy(ensemble), optimizer, None, None)
+    while not state.stopped:
+        state.take_epoch(data)
+    elites = state.finish()
+    ensemble.load_state_dict(state.best.state_dict())
+    return EnsembleReport(state.epoch, 0, tuple(state.errors), elites, state.stopped, time.monotonic() - began)
+
+
+# --- parts ---------------------------------------------------------------------------------------------------------
+
+
+def split_rows(rows: Transitions, training: EnsembleTraining, seed: int, name: str) -> tuple[Transitions, Transitions]:
+    """Part rows at random into those to learn from and min(``holdout_share``·N, ``holdout_most``) to hold out."""
+    held = min(int(len(rows) * training.holdout_share), training.holdout_most)
+    if held < 1:
+        raise SettingError(
+            f"{name}: {len(rows)} rows leave none to hold out at holdout_share={training.holdout_share}; "
+            "give more rows or a larger share"
+        )
+    order = torch.randperm(len(rows), generator=stream(seed, name, "split")).to(rows.obs.device)
+    return rows.select(order[held:]), rows.select(order[:held])
+
+
+def make_optimizer(ensemble: Ensemble, training: EnsembleTraining) -> Optimizer:
+    """Make Adam with one weight decay per layer on its weights (½·wd·‖W‖² each), or AdamW on everything (``decoupled``)."""
+    decay = training.decay_of_layers(len(ensemble.layers))
+    trained = [parameter for parameter in ensemble.parameters() if parameter.requires_grad]
+    if training.decoupled:
+        return torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=decay[0], fused=True)
+    weights = [layer.weight for layer in ensemble.layers]
+    groups = [{"params": [w], "weight_decay": d} for w, d in zip(weights, decay, strict=True)]
+    others = [parameter for parameter in trained if all(parameter is not w for w in weights)]
+    return torch.optim.Adam([*groups, {"params": others}], lr=training.learning_rate, fused=True)
+
+
+def train_step(
+    ensemble: Ensemble, optimizer: Optimizer, inputs: Tensor, targets: Tensor, bound_weight: float
+) -> Tensor:
+    """Take one step on standardised inputs ``[M, B, S + A]`` and targets ``[M, B, D]``; return the loss, detached."""
+    mean, logvar = ensemble(inputs)
+    loss = ensemble.loss(mean, logvar, targets, bound_weight)
+    optimizer.zero_grad(set_to_none=True)
+    torch.autograd.backward(loss)
+    optimizer.step()
+    return loss.detach()
+
+
+@torch.no_grad()
+def holdout_error(ensemble: Ensemble, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Return each member's mean squared error ``[M]`` on standardised rows ``[H, S + A]`` with targets ``[H, D]``."""
+    mean, _ = ensemble(inputs.expand(ensemble.config.members, -1, -1))
+    return (mean - targets).square().mean(dim=(1, 2))
+
+
+class MemberRows:
+    """Standardised rows on the training device, and the orders in which members meet them."""
+
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        train: Transitions,
+        held: Transitions,
+        training: EnsembleTraining,
+        seed: int,
+        name: str,
+    ):
+        self.inputs, self.targets = ensemble.inputs(train.obs, train.action), ensemble.targets(train)
+        self.held_inputs, self.held_targets = ensemble.inputs(held.obs, held.action), ensemble.targets(held)
+        self.training, self.seed, self.name, self.members = training, seed, name, ensemble.config.members
+        self.drawn: Tensor | None = None
+        if training.bootstrap:
+            shape, generator = (self.members, len(train)), stream(seed, name, "bootstrap")
+            self.drawn = torch.randint(len(train), shape, generator=generator, dtype=torch.int32)
+
+    def order(self, epoch: int) -> Tensor:
+        """Return the rows of each member in the order of an epoch: int32 ``[M, N]``."""
+        generator, count = stream(self.seed, self.name, "order", epoch), len(self.inputs)
+        orders = [torch.randperm(count, generator=generator, dtype=torch.int32) for _ in range(self.members)]
+        if self.drawn is not None:
+            orders = [drawn[order] for drawn, order in zip(self.drawn, orders, strict=True)]
+        return torch.stack(orders).to(self.inputs.device)
+
+
+def train_epoch(ensemble: Ensemble, optimizer: Optimizer, data: MemberRows, epoch: int) -> float:
+    """Take one step per batch of each member's rows in the order of ``epoch``; return the mean loss.
+
+    Raises:
+        NonFiniteError: it is not finite.
+    """
+    losses = []
+    for index in data.order(epoch).split(data.training.batch_size, dim=1):
+        batch = data.inputs[index], data.targets[index]
+        losses.append(train_step(ensemble, optimizer, *batch, data.training.bound_weight))
+    loss = float(torch.stack(losses).mean())
+    if not math.isfinite(loss):
+        raise NonFiniteError(
+            f"{data.name}: loss is {loss} in epoch {epoch}; lower the learning rate or search for outliers in the data; "
+            "the last checkpoint is intact"
+        )
+    return loss
+
+
+@dataclass
+class _State:
+    """Everything a checkpoint holds, and what changes it.
+
+    Attributes:
+        ensemble: as it trains.
+        best: every member at its best epoch so far.
+        errors: hold-out error of each member there.
+        epoch: epochs taken.
+        dry: how many of them, at the end, improved no member.
+    """
+
+    name: str
+    training: EnsembleTraining
+    ensemble: Ensemble
+    best: Ensemble
+    optimizer: Optimizer
+    folder: Path | None
+    log: MetricLog | None
+    errors: list[float] = field(init=False)
+    epoch: int = 0
+    dry: int = 0
+
+    def __post_init__(self) -> None:
+        self.errors = [math.inf] * self.ensemble.config.members
+
+    @property
+    def impatient(self) -> bool:
+        """Whether so many epochs in a row improved no member that training might end."""
+        return self.dry >= self.training.patience
+
+    @property
+    def stopped(self) -> str:
+        """Why training is over, or nothing while it is not."""
+        if self.impatient and self.epoch > self.training.min_epochs:
+            return "patience"
+        return "max_epochs" if self.training.max_epochs and self.epoch >= self.training.max_epochs else ""
+
+    def take_epoch(self, data: MemberRows) -> None:
+        loss = train_epoch(self.ensemble, self.optimizer, data, self.epoch)
+        improved = self.keep_improved(holdout_error(self.ensemble, data.held_inputs, data.held_targets).tolist())
+        self.dry = 0 if improved else self.dry + 1
+        if self.log is not None:
+            best = sorted(self.errors)[: self.ensemble.config.elites]
+            values = {"loss": loss, "holdout_error": sum(best) / len(best), "improved": float(len(improved))}
+            self.log.write(self.name, self.epoch, values)
+        self.epoch += 1
+        if self.impatient and self.epoch < self.training.min_epochs:
+            self.slow_down()
+
+    def slow_down(self) -> None:
+        """Lower the learning rate, once; the optimizer's state tells whether it was."""
+        groups = self.optimizer.param_groups
+        if groups[0]["lr"] < self.training.learning_rate:
+            return
+        for group in groups:
+            group["lr"] = SLOWED * self.training.learning_rate
+        self.dry = 0
+
+    @torch.no_grad()
+    def keep_improved(self, errors: list[float]) -> list[int]:
+        """Copy members that improved by more than the asked share into the snapshot; return which."""
+        share = 1 - self.training.improvement
+        improved = [index for index, error in enumerate(errors) if error < share * self.errors[index]]
+        for kept, new in zip(self.best.stacked(), self.ensemble.stacked(), strict=True):
+            kept[improved] = new[improved]
+        for index in improved:
+            self.errors[index] = errors[index]
+        return improved
+
+    @torch.no_grad()
+    def finish(self) -> tuple[int, ...]:
+        """Give the snapshot the present bounds, which belong to no member, and its elites; return these."""
+        self.best.logvar_low.copy_(self.ensemble.logvar_low)
+        self.best.logvar_high.copy_(self.ensemble.logvar_high)
+        order = sorted(range(len(self.errors)), key=self.errors.__getitem__)[: self.ensemble.config.elites]
+        self.best.elites.copy_(torch.tensor(order))
+        return tuple(order)
+
+    def _modules(self) -> Mapping[str, nn.Module]:
+        return {"ensemble": self.ensemble, "best": self.best}
+
+    def resume(self) -> tuple[int, tuple[str, ...]]:
+        """Load the newest checkpoint; return the next epoch and what was skipped."""
+        found = None
+        if self.folder is not None:
+            found = load_checkpoint(self.folder, modules=self._modules(), optimizers={"optimizer": self.optimizer})
+        if found is not None:
+            self.epoch, self.errors, self.dry = found.step, found.extra["errors"], found.extra["dry"]
+        if self.log is not None:
+            self.log.truncate(self.name, self.epoch)
+        return self.epoch, () if found is None else found.skipped
+
+    def save(self, *, at_once: bool) -> None:
+        if self.log is not None:
+            self.log.flush()  # first the log: it may know more epochs than the checkpoint, never fewer
+        due = at_once or self.stopped or self.epoch % self.training.checkpoint_epochs == 0
+        if self.folder is not None and due:
+            extra = {"errors": self.errors, "dry": self.dry}
+            optimizers = {"optimizer": self.optimizer}
+            save_checkpoint(self.folder, self.epoch, modules=self._modules(), optimizers=optimizers, extra=extra)

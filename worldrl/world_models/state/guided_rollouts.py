@@ -1,0 +1,121 @@
+"""Policy-guided diffusion as a source of experience, and the two numbers by which it is judged.
+
+At each refresh whole trajectories are drawn anew, steered towards the agent as it is then. What they are worth: how well
+the agent's policy likes their actions (target-policy likelihood), and how far their successors are from those of the true
+simulator (dynamics error). More guidance raises the first; the claim is that the second grows less than that of an
+autoregressive model.
+
+Shapes legend: ``N`` rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import ActionDensity, Logs
+from worldrl.core.transitions import Transitions, concat
+from worldrl.world_models.state.trajectory_diffusion import TrajectoryDiffusion
+from worldrl.world_models.state.trajectory_sampling import GuidanceConfig, SamplerConfig, sample_trajectories
+from worldrl.world_models.state.true_dynamics import Simulator, dynamics_error
+
+
+@dataclass
+class GuidedRolloutConfig:
+    """One generation of trajectories.
+
+    Attributes:
+        trajectories: per generation; 8192 is the published number, which takes the small model minutes.
+        batch: trajectories drawn side by side.
+    """
+
+    trajectories: int = 8192
+    batch: int = 256
+
+    def __post_init__(self) -> None:
+        """Reject numbers out of range."""
+        for name in ("trajectories", "batch"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"diffusion.{name} must be at least 1, got {getattr(self, name)}")
+
+
+class GuidedRollouts:
+    """An :class:`~worldrl.core.interfaces.Imagination` that draws trajectories of the present agent.
+
+    Args:
+        model: trained.
+        config: how many.
+        sampler: how they are drawn.
+        guidance: how strongly the agent pulls.
+    """
+
+    def __init__(
+        self,
+        model: TrajectoryDiffusion,
+        config: GuidedRolloutConfig | None = None,
+        sampler: SamplerConfig | None = None,
+        guidance: GuidanceConfig | None = None,
+    ):
+        self.model, self.config = model, config or GuidedRolloutConfig()
+        self.sampler, self.guidance = sampler or SamplerConfig(), guidance or GuidanceConfig()
+
+    def generate(self, agent: ActionDensity | None, *, generator: torch.Generator) -> tuple[Transitions, Logs]:
+        """Draw one generation.
+
+        Args:
+            agent: its ``log_prob`` guides; None draws unguided, as the method does before the agent has learned anything.
+            generator: of all draws.
+
+        Returns:
+            Their rows, and what to log of them.
+
+        Raises:
+            SettingError: guidance is asked for and the agent has no ``log_prob``.
+        """
+        log_prob = None if agent is None else getattr(agent, "log_prob", None)
+        if self.guidance.coefficient and agent is not None and log_prob is None:
+            raise SettingError(
+                f"{type(agent).__name__} has no log_prob(obs, action), which guidance needs; "
+                "choose another agent or set guidance.coefficient=0"
+            )
+        parts = []
+        for first in range(0, self.config.trajectories, self.config.batch):
+            count = min(self.config.batch, self.config.trajectories - first)
+            x = sample_trajectories(
+                self.model, count, self.sampler, generator=generator, guidance=self.guidance, log_prob=log_prob
+            )
+            parts.append(self.model.transitions(x))
+        rows = concat(parts)
+        return rows, {
+            "imagination/rows": torch.tensor(float(len(rows))),
+            "imagination/length": torch.tensor(len(rows) / self.config.trajectories),
+            "imagination/reward": rows.reward.mean(),
+            "imagination/terminated": rows.terminated.float().mean(),
+        }
+
+
+@torch.no_grad()
+def trajectory_quality(simulator: Simulator, agent: Any, rows: Transitions) -> dict[str, float]:
+    """Judge imagined rows of any world: branched rollouts of an ensemble or guided trajectories.
+
+    Args:
+        simulator: the true environment.
+        agent: the target policy, with ``log_prob``.
+        rows: imagined; those that terminated are left out, their successors mean nothing.
+
+    Returns:
+        ``dynamics_error``: mean over rows and dimensions of (s' - true s')²; ``dynamics_error_median``: of the rows' means,
+        which a few wild rows do not move; ``log_prob``: mean log-density of the actions under the agent's policy.
+    """
+    rows = rows.select(~rows.terminated)
+    error = dynamics_error(simulator, rows.obs, rows.action, rows.next_obs)
+    likelihood = agent.log_prob(rows.obs, rows.action)
+    return {
+        "dynamics_error": float(error.mean()),
+        "dynamics_error_median": float(error.median()),
+        "log_prob": float(likelihood.mean()),
+        "rows": float(len(rows)),
+    }

@@ -1,0 +1,316 @@
+"""A diffusion model of whole trajectories: the data half of policy-guided diffusion (Jackson et al., RLC 2024).
+
+EDM (Karras et al. 2022) over windows of ``L`` steps; see ``trajectory_windows`` for what a window is, ``trajectory_sampling``
+for how one is drawn and steered. The published size has 178 million parameters (at Hopper's sizes) and needs a GPU; the
+default is the same network with 64 instead of 1024 features.
+
+Shapes legend: ``B`` windows, ``L`` steps, ``S`` observation, ``A`` action, ``W = S + A + 2`` numbers per step.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import Logs
+from worldrl.core.rng import initial_weights, on_device, stream
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.storage.typed import from_plain
+from worldrl.core.storage.weights import fitting, load_weights
+from worldrl.core.training.ema import Ema
+from worldrl.core.training.fit import FitReport, Loss, fit
+from worldrl.core.training.optimizer import warmup_cosine
+from worldrl.core.transitions import Transitions
+from worldrl.diffusion.edm import denoised, draw_sigma, loss_weight, precondition
+from worldrl.diffusion.flow import expand_sigma
+from worldrl.nn.trajectory_unet import TrajectoryUNet
+from worldrl.world_models.state.trajectory_windows import stack_windows, window_starts, window_transitions
+
+KIND = "trajectory-diffusion"
+CONSTANT = 1e-6
+"""A column whose standard deviation is no larger does not move; it is scaled by 1."""
+
+
+@dataclass
+class TrajectoryDiffusionConfig:
+    """Sizes and noise levels; the levels are the published ones.
+
+    Attributes:
+        length: steps ``L`` of a window.
+        features: of the first level; 1024 is the published size, 64 what a CPU can sample in minutes.
+        levels: resolutions of the U-Net.
+        groups: of its norms.
+        sigma_data: standard deviation of the normalised data.
+        log_sigma_mean: mean of the training levels' logarithm.
+        log_sigma_std: its standard deviation.
+        sigma_low: lowest level.
+        sigma_high: highest level, where sampling starts.
+    """
+
+    length: int = 32
+    features: int = 64
+    levels: int = 3
+    groups: int = 8
+    sigma_data: float = 1.0
+    log_sigma_mean: float = -1.2
+    log_sigma_std: float = 1.2
+    sigma_low: float = 2e-3
+    sigma_high: float = 80.0
+
+    def __post_init__(self) -> None:
+        """Reject sizes that make no network."""
+        if self.features < 8 or self.features % 8 or self.features % self.groups:
+            raise SettingError(f"trajectory.features must be a multiple of 8 and of groups, got {self.features}")
+        if self.length < max(2, 2 ** (self.levels - 1)):
+            raise SettingError(f"trajectory.length must be at least 2^(levels - 1) and 2, got {self.length}")
+        if not 0 < self.sigma_low < self.sigma_high:
+            raise SettingError(f"trajectory.sigma_low must be in (0, sigma_high), got {self.sigma_low}")
+
+
+@dataclass
+class TrajectoryTraining:
+    """How the trajectory model learns.
+
+    Attributes:
+        steps: optimizer steps; 0 where epochs are given.
+        epochs: passes over the windows instead; 0 where steps are given.
+        batch_size: windows per step.
+        learning_rate: Adam's highest.
+        warmup: share of the steps in which it rises; a cosine down to zero follows.
+        ema_decay: per step; 0.9995 is the published 0.995 at every tenth.
+        stride: steps between windows of one episode.
+        validation_share: of the episodes, kept out of training.
+        checkpoint_steps: steps between checkpoints.
+    """
+
+    steps: int = 10_000
+    epochs: int = 0
+    batch_size: int = 32
+    learning_rate: float = 2e-3
+    warmup: float = 0.1
+    ema_decay: float = 0.9995
+    stride: int = 8
+    validation_share: float = 0.05
+    checkpoint_steps: int = 1000
+
+    def __post_init__(self) -> None:
+        """Reject a length given twice, or not at all."""
+        if (self.steps > 0) == (self.epochs > 0):
+            raise SettingError(
+                f"trajectory training: give steps or epochs and set the other to 0, got steps={self.steps} and "
+                f"epochs={self.epochs}"
+            )
+
+    def steps_for(self, windows: int) -> int:
+        """Return the optimizer steps on so many windows; an epoch leaves an incomplete batch out."""
+        return self.steps or self.epochs * max(1, windows // self.batch_size)
+
+
+def published_trajectory_training() -> TrajectoryTraining:
+    """Return the published length: 10,000 passes over the windows."""
+    return TrajectoryTraining(steps=0, epochs=10_000)
+
+
+def published_trajectory_diffusion() -> TrajectoryDiffusionConfig:
+    """Return the published size: 1024, 2048 and 4096 features."""
+    return TrajectoryDiffusionConfig(features=1024)
+
+
+class TrajectoryDiffusion(nn.Module):
+    """The denoiser D(x; σ) of normalised windows, with the statistics it was trained with.
+
+    Args:
+        config: sizes.
+        obs_size: ``S``.
+        action_size: ``A``.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: TrajectoryDiffusionConfig, obs_size: int, action_size: int):
+        super().__init__()
+        self.config, self.obs_size, self.action_size = config, obs_size, action_size
+        self.net = TrajectoryUNet(self.width, config.features, config.levels, config.groups)
+        self.register_buffer("mean", torch.zeros(self.width))
+        self.register_buffer("std", torch.ones(self.width))
+
+    @property
+    def width(self) -> int:
+        """Numbers ``W`` per step."""
+        return self.obs_size + self.action_size + 2
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.mean.device
+
+    def fit_statistics(self, windows: Tensor) -> None:
+        """Take mean and deviation of every column of ``[n, L, W]``."""
+        flat = windows.flatten(0, 1).double()
+        std = flat.std(dim=0, correction=0)
+        self.mean.copy_(flat.mean(dim=0))
+        self.std.copy_(torch.where(std <= CONSTANT, torch.ones_like(std), std))
+
+    def normalise(self, windows: Tensor) -> Tensor:
+        """Map windows ``[..., W]`` to about unit variance."""
+        return (windows - self.mean) / self.std
+
+    def denormalise(self, x: Tensor) -> Tensor:
+        """Invert :meth:`normalise`."""
+        return x * self.std + self.mean
+
+    def denoise(self, x: Tensor, sigma: Tensor) -> Tensor:
+        """Return D(x; σ) for normalised windows ``[B, L, W]`` at levels ``[B]``."""
+        scale = precondition(sigma, self.config.sigma_data)
+        inputs = (expand_sigma(scale.c_in, x) * x).transpose(1, 2)
+        return denoised(x, self.net(inputs, scale.c_noise).transpose(1, 2), scale)
+
+    def loss(self, clean: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Return EDM's loss on normalised windows ``[B, L, W]``: mean of λ(σ)·(D(x + σn; σ) - x)², a scalar."""
+        c = self.config
+        levels = {"lowest": c.sigma_low, "highest": c.sigma_high}
+        sigma = draw_sigma(len(clean), mean=c.log_sigma_mean, std=c.log_sigma_std, **levels, generator=generator)
+        noise = torch.randn(clean.shape, generator=generator, device=generator.device)
+        error = self.denoise(clean + expand_sigma(sigma, clean) * noise, sigma) - clean
+        return (expand_sigma(loss_weight(sigma, c.sigma_data), error) * error.square()).mean()
+
+    def transitions(self, x: Tensor) -> Transitions:
+        """Turn normalised windows ``[B, L, W]`` into rows, see :func:`~.trajectory_windows.window_transitions`."""
+        return window_transitions(self.denormalise(x), self.obs_size)
+
+    # -- folder ----------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path, *, extra: dict[str, Any] | None = None) -> None:
+        """Write weights, statistics and configuration as an artefact folder; ``extra`` joins the config."""
+        sizes = {"obs_size": self.obs_size, "action_size": self.action_size}
+        config = {"trajectory": asdict(self.config), **sizes, **(extra or {})}
+        write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict())
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> TrajectoryDiffusion:
+        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+        artefact = read_artefact(folder, kind=KIND)
+        with fitting(artefact):
+            config = from_plain(TrajectoryDiffusionConfig, artefact.config["trajectory"], where="trajectory")
+            model = cls(config, artefact.config["obs_size"], artefact.config["action_size"])
+            load_weights(model, artefact)
+        return model.to(device).eval()
+
+
+@dataclass(frozen=True)
+class TrajectoryReport:
+    """What :func:`fit_trajectories` did.
+
+    Attributes:
+        windows: windows it learned from.
+        validation_loss: the averaged model's loss on windows of the episodes kept out; None where none were.
+        fit: of the training loop.
+    """
+
+    windows: int
+    validation_loss: float | None
+    fit: FitReport
+
+
+def fit_trajectories(
+    name: str,
+    rows: Transitions,
+    episode: Tensor,
+    config: TrajectoryDiffusionConfig,
+    training: TrajectoryTraining,
+    *,
+    seed: int,
+    folder: Path | None = None,
+    log: MetricLog | None = None,
+    device: torch.device | str = "cpu",
+) -> tuple[TrajectoryDiffusion, TrajectoryReport]:
+    """Train a trajectory model on a dataset.
+
+    Args:
+        name: of the training, used as series in the log and in the names of its random streams.
+        rows: the dataset in order, on any device; windows are cut on the CPU.
+        episode: int64 ``[N]`` on the CPU, the same number throughout an episode.
+        config: sizes.
+        training: how it learns.
+        seed: root of all draws.
+        folder: of the checkpoints; None trains without.
+        log: receives the loss at each step.
+        device: where to train.
+
+    Returns:
+        The averaged model, in evaluation mode, and what was done.
+
+    Raises:
+        SettingError: no episode is long enough for a window.
+        NonFiniteError: the loss is not finite.
+    """
+    train, held = split_windows(rows.to("cpu"), episode, config.length, training, seed, name)
+    with initial_weights(seed, name, "weights"):
+        model = TrajectoryDiffusion(config, rows.obs.shape[1], rows.action.shape[1])
+    model.fit_statistics(train)
+    model.to(device)
+    ema = Ema(model, training.ema_decay)
+    steps = training.steps_for(len(train))
+    report = fit(
+        name,
+        modules={"model": model},
+        optimizer=torch.optim.Adam(model.parameters(), lr=training.learning_rate, fused=True),
+        loss=_windows_loss(model, train.to(device), training.batch_size, seed, name),
+        steps=steps,
+        folder=folder,
+        every_checkpoint=training.checkpoint_steps,
+        schedule=warmup_cosine(steps, int(training.warmup * steps)),
+        log=log,
+        every_log=max(1, steps // 1000),
+        ema=ema,
+    )
+    averaged = TrajectoryDiffusion(config, model.obs_size, model.action_size).to(device)
+    averaged.load_state_dict(ema.module.state_dict())
+    validation = validation_loss(averaged.eval(), held.to(device), seed=seed, name=name)
+    return averaged, TrajectoryReport(len(train), validation, report)
+
+
+def _windows_loss(model: TrajectoryDiffusion, windows: Tensor, batch_size: int, seed: int, name: str) -> Loss:
+    """Return the loss of step ``k`` on windows ``[n, L, W]`` drawn from the stream of ``k``."""
+    clean = model.normalise(windows)
+
+    def loss(step: int) -> tuple[Tensor, Logs]:
+        generator = on_device(stream(seed, name, step), model.device)
+        index = torch.randint(len(clean), (batch_size,), generator=generator, device=generator.device)
+        return model.loss(clean[index], generator=generator), {}
+
+    return loss
+
+
+def split_windows(
+    rows: Transitions, episode: Tensor, length: int, training: TrajectoryTraining, seed: int, name: str
+) -> tuple[Tensor, Tensor]:
+    """Part the windows ``[n, L, W]`` by episode: those to learn from, and those of a share of the episodes.
+
+    Raises:
+        SettingError: no episode holds a window.
+    """
+    starts = window_starts(rows, episode, length, training.stride)
+    owners = episode[starts].unique()
+    count = int(training.validation_share * len(owners))
+    chosen = owners[torch.randperm(len(owners), generator=stream(seed, name, "validation"))[:count]]
+    held = torch.isin(episode[starts], chosen)
+    return stack_windows(rows, starts[~held], length), stack_windows(rows, starts[held], length)
+
+
+@torch.no_grad()
+def validation_loss(model: TrajectoryDiffusion, windows: Tensor, *, seed: int, name: str) -> float | None:
+    """Return the loss on windows ``[n, L, W]`` with draws of its own, 16 levels each; None without windows."""
+    if not len(windows):
+        return None
+    generator = on_device(stream(seed, name, "validation loss"), model.device)
+    clean = model.normalise(windows)
+    parts = [model.loss(part, generator=generator) * len(part) for _ in range(16) for part in clean.split(1024)]
+    return float(torch.stack(parts).sum() / (16 * len(clean)))

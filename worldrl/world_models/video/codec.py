@@ -1,0 +1,125 @@
+"""Frame codecs: a frame to its latent and back, one frame at a time.
+
+The patch codec makes an 8×8 grid of latent vectors of 64×64 RGB. Its latents are normalised to unit root-mean-square per
+token, so they need no stored statistics and have the scale that the flow's unit noise expects. The identity codec leaves
+the pixels what they are.
+
+Shapes legend: ``B`` rows, ``T`` frames, ``c`` latent channels, ``h w`` latent grid, ``n = h w`` tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.interfaces import Logs
+from worldrl.core.rng import on_device
+from worldrl.nn.blocks import Block
+from worldrl.nn.embed import patchify, unpatchify
+from worldrl.world_models.video.config import CodecConfig
+
+
+def to_unit(frames: Tensor) -> Tensor:
+    """Map uint8 ``[..., Y, X, 3]`` to float ``[..., 3, Y, X]`` in [-1, 1]."""
+    return frames.movedim(-1, -3).float() / 127.5 - 1
+
+
+def to_uint8(frames: Tensor) -> Tensor:
+    """Map float ``[..., 3, Y, X]`` in [-1, 1] to uint8 ``[..., Y, X, 3]``."""
+    return ((frames.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).movedim(-3, -1)
+
+
+def quantise(frames: Tensor) -> Tensor:
+    """Round floats in [-1, 1] to the 256 levels of a picture, as :func:`to_uint8` and :func:`to_unit` would."""
+    return ((frames.clamp(-1, 1) + 1) * 127.5).round() / 127.5 - 1
+
+
+def salience_weight(frames: Tensor, salience: float) -> Tensor:
+    """Weight pixels by how far they are from the batch's mean frame.
+
+    Args:
+        frames: ``[N, 3, Y, X]`` in [-1, 1].
+        salience: weight of a fully different pixel, on top of 1.
+
+    Returns:
+        ``[N, 1, Y, X]`` with mean 1.
+    """
+    difference = (frames - frames.mean(dim=0, keepdim=True)).abs().mean(dim=1, keepdim=True)
+    weight = 1 + salience * (difference / 0.5).clamp(max=1)
+    return weight / weight.mean()
+
+
+class PatchCodec(nn.Module):
+    """Encoder and decoder of a few attention blocks over patches."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.config = config
+        self.side = config.image_size // config.patch
+        tokens, pixels = self.side**2, 3 * config.patch**2
+        self.encode_in = nn.Linear(pixels, config.width)
+        self.encode_position = nn.Parameter(0.02 * torch.randn(tokens, config.width))
+        self.encoder = nn.Sequential(*[Block(config.width, config.heads) for _ in range(config.depth)])
+        self.encode_out = nn.Linear(config.width, config.channels)
+        self.decode_in = nn.Linear(config.channels, config.width)
+        self.decode_position = nn.Parameter(0.02 * torch.randn(tokens, config.width))
+        self.decoder = nn.Sequential(*[Block(config.width, config.heads) for _ in range(config.depth)])
+        self.decode_norm = nn.LayerNorm(config.width)
+        self.decode_out = nn.Linear(config.width, pixels)
+
+    @property
+    def latent_shape(self) -> tuple[int, int, int]:
+        """``(c, h, w)`` of one frame."""
+        return self.config.channels, self.side, self.side
+
+    def encode(self, frames: Tensor) -> Tensor:
+        """Map float ``[B, T, 3, Y, X]`` in [-1, 1] to ``[B, T, c, h, w]`` with unit root-mean-square per token."""
+        rows, steps = frames.shape[:2]
+        tokens = self.encode_in(patchify(frames.flatten(0, 1), self.config.patch)) + self.encode_position
+        latent = self.encode_out(self.encoder(tokens))  # [B T, n, c]
+        latent = latent * torch.rsqrt(latent.square().mean(dim=-1, keepdim=True) + 1e-6)
+        return latent.transpose(1, 2).reshape(rows, steps, *self.latent_shape)
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Map ``[B, T, c, h, w]`` to float ``[B, T, 3, Y, X]``, about in [-1, 1]."""
+        rows, steps = latent.shape[:2]
+        tokens = self.decode_in(latent.flatten(0, 1).flatten(2).transpose(1, 2)) + self.decode_position
+        pixels = self.decode_out(self.decode_norm(self.decoder(tokens)))  # [B T, n, 3 p p]
+        return unpatchify(pixels, self.config.patch, self.side).unflatten(0, (rows, steps))
+
+    def loss(self, frames: Tensor, *, generator: torch.Generator) -> tuple[Tensor, Logs]:
+        """Reconstruction loss of uint8 frames ``[N, Y, X, 3]``: salience-weighted squared plus absolute error.
+
+        The absolute error keeps small objects sharp where the squared one alone would blur them.
+        """
+        target = to_unit(frames)
+        latent = self.encode(target[:, None])
+        noise = torch.randn(latent.shape, generator=on_device(generator, latent.device), device=latent.device)
+        decoded = self.decode(latent + self.config.latent_noise * noise)[:, 0]
+        weight = salience_weight(target, self.config.salience)
+        error = decoded - target
+        squared = error.square()
+        loss = (weight * (squared + 0.1 * error.abs())).mean()
+        psnr = 10 * torch.log10(4 / squared.mean().detach().clamp_min(1e-10))
+        return loss, {"codec/loss": loss.detach(), "codec/psnr_db": psnr}
+
+
+class IdentityCodec(nn.Module):
+    """Latents are pixels in [-1, 1]; nothing is learned."""
+
+    def __init__(self, config: CodecConfig):
+        super().__init__()
+        self.config = config
+
+    @property
+    def latent_shape(self) -> tuple[int, int, int]:
+        """``(3, Y, X)`` of one frame."""
+        return 3, self.config.image_size, self.config.image_size
+
+    def encode(self, frames: Tensor) -> Tensor:
+        """Return float ``[B, T, 3, Y, X]`` in [-1, 1] as it is."""
+        return frames
+
+    def decode(self, latent: Tensor) -> Tensor:
+        """Return ``[B, T, 3, Y, X]`` as it is."""
+        return latent

@@ -1,0 +1,310 @@
+"""Typed configuration of the video world model; it travels with the weights as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from worldrl.core.errors import SettingError, nearest
+from worldrl.core.renames import current_config
+from worldrl.core.storage.typed import from_plain
+from worldrl.world_models.video.unet_config import UNetConfig
+
+Kind = TypeVar("Kind", bound=StrEnum)
+
+
+class CodecKind(StrEnum):
+    """What a frame becomes; ``auto`` is what the dynamics were made for."""
+
+    auto = "auto"
+    patch = "patch"
+    identity = "identity"
+
+
+class DynamicsKind(StrEnum):
+    """Implementations of :class:`~worldrl.world_models.video.dynamics.Dynamics`."""
+
+    flow_transformer = "flow_transformer"
+    edm_unet = "edm_unet"
+
+
+NATURAL_CODEC = {DynamicsKind.flow_transformer: CodecKind.patch, DynamicsKind.edm_unet: CodecKind.identity}
+
+
+@dataclass
+class CodecConfig:
+    """Frame codec: square patches, linear layers and small attention blocks (matrix products suit a CPU).
+
+    The identity codec has nothing but the size of its frames.
+
+    Attributes:
+        kind: ``patch`` (latents), ``identity`` (pixels), or ``auto``: latents for the flow transformer, pixels for the
+            U-Net.
+        image_size: pixels of a square frame.
+        patch: pixels of a patch, also the spatial compression.
+        channels: latent channels ``c``.
+        width: token width.
+        depth: blocks in the encoder and in the decoder.
+        heads: attention heads.
+        latent_noise: noise added to latents in training, so that decoding tolerates small errors.
+        salience: extra weight on pixels that differ from the batch's mean frame: so that small
+            objects are not lost.
+    """
+
+    kind: CodecKind = CodecKind.auto
+    image_size: int = 64
+    patch: int = 8
+    channels: int = 16
+    width: int = 128
+    depth: int = 3
+    heads: int = 4
+    latent_noise: float = 0.1
+    salience: float = 8.0
+
+    def __post_init__(self) -> None:
+        """Reject sizes that do not divide."""
+        self.kind = _kind("codec.kind", CodecKind, self.kind)
+        if self.image_size % self.patch:
+            raise SettingError(f"codec.patch must divide image_size {self.image_size}, got {self.patch}")
+        if self.width % self.heads:
+            raise SettingError(f"codec.heads must divide width {self.width}, got {self.heads}")
+
+
+@dataclass
+class DynamicsConfig:
+    """Action-conditioned prediction of one chunk.
+
+    Both backends read what stands up to ``reference``; the rest is the flow transformer's, and ``unet`` the U-Net's.
+
+    Attributes:
+        kind: ``flow_transformer`` (all frames of a chunk at once, in latents) or ``edm_unet`` (DIAMOND: one frame after
+            the other, in pixels).
+        chunk_length: control steps ``L`` per chunk, the policy's chunk.
+        frame_stride: control steps per predicted frame.
+        memory_frames: newest frames ``K`` the model sees, besides the episode's first one.
+        memory_noise: largest noise level of the memory frames in training (uniform from 0).
+        motion_weight: extra loss weight on places that change within the chunk.
+        reference: whether the first frame anchors the prediction (off only for ablations).
+        width: token width.
+        depth: modulated blocks.
+        heads: attention heads.
+        pure_noise_share: share of training rows at σ = 1.
+        shift: schedule shift.
+        sampling_steps: Euler steps of the sampler.
+        refinement_steps: refinement steps: a finished sample is made slightly noisy and denoised again.
+        refinement_sigma: level of the last of them; the k-th of K has this to the power of k/K.
+        refinement_share: share of training rows at those levels, if there are any.
+        action_modulation: whether actions modulate the blocks (off only for ablations).
+        action_tokens: whether actions are attended to as tokens (off only for ablations).
+        pose_map: whether tokens see where each future gripper pose is in the image.
+        planning: whether the model also runs without actions, conditioned on the instruction instead (``imagine(state, None)``);
+            ``training.action_dropout`` teaches it.
+        unet: sizes and levels of the U-Net.
+    """
+
+    kind: DynamicsKind = DynamicsKind.flow_transformer
+    chunk_length: int = 8
+    frame_stride: int = 2
+    memory_frames: int = 4
+    memory_noise: float = 0.15
+    motion_weight: float = 4.0
+    reference: bool = True
+    width: int = 192
+    depth: int = 6
+    heads: int = 6
+    pure_noise_share: float = 0.5
+    shift: float = 1.0
+    sampling_steps: int = 2
+    refinement_steps: int = 0
+    refinement_sigma: float = 0.02
+    refinement_share: float = 0.25
+    action_modulation: bool = True
+    action_tokens: bool = True
+    pose_map: bool = True
+    planning: bool = False
+    unet: UNetConfig = field(default_factory=UNetConfig)
+
+    def __post_init__(self) -> None:
+        """Reject a chunk that does not hold whole frames, and switches of the backend that is not asked for."""
+        self.kind = _kind("dynamics.kind", DynamicsKind, self.kind)
+        if self.chunk_length % self.frame_stride:
+            raise SettingError(
+                f"dynamics.frame_stride must divide chunk_length {self.chunk_length}, got {self.frame_stride}"
+            )
+        if self.width % self.heads:
+            raise SettingError(f"dynamics.heads must divide width {self.width}, got {self.heads}")
+        if not (self.action_modulation or self.action_tokens):
+            raise SettingError("dynamics needs action_modulation or action_tokens; both are off")
+        self._check_refinement()
+        if self.kind is DynamicsKind.edm_unet:
+            self._refuse_flow_switches()
+
+    def _check_refinement(self) -> None:
+        if self.refinement_steps < 0:
+            raise SettingError(f"dynamics.refinement_steps must be zero or more, got {self.refinement_steps}")
+        if not 0 < self.refinement_sigma < 1:
+            raise SettingError(f"dynamics.refinement_sigma must be in (0, 1), got {self.refinement_sigma}")
+        if not 0 <= self.refinement_share <= 1:
+            raise SettingError(f"dynamics.refinement_share must be in [0, 1], got {self.refinement_share}")
+
+    def _refuse_flow_switches(self) -> None:
+        off = [name for name in ("action_modulation", "action_tokens", "pose_map") if not getattr(self, name)]
+        off += [name for name in ("refinement_steps", "planning") if getattr(self, name)]
+        if off:
+            raise SettingError(f"dynamics.{off[0]} is the flow transformer's; leave it alone with kind=edm_unet")
+
+    @property
+    def chunk_frames(self) -> int:
+        """Predicted frames ``F`` per chunk."""
+        return self.chunk_length // self.frame_stride
+
+
+@dataclass
+class SuccessHeadConfig:
+    """Joint success head.
+
+    Attributes:
+        loss_weight: weight of its cross-entropy beside the flow loss.
+        positive_weight: weight of frames of success; below 1 favours precision, since false success is what
+            reinforcement learning exploits.
+        noise_weight: how much less a frame weighs in pure noise than in none; 0 weighs all levels alike, 1 leaves pure
+            noise out.
+    """
+
+    loss_weight: float = 0.1
+    positive_weight: float = 1.0
+    noise_weight: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Reject weights that would turn the loss around."""
+        if not 0 <= self.noise_weight <= 1:
+            raise SettingError(f"success.noise_weight must be in [0, 1], got {self.noise_weight}")
+
+
+@dataclass
+class GripperHeadConfig:
+    """Gripper head.
+
+    Attributes:
+        loss_weight: weight of its squared error (in units of 2 cm) beside the flow loss; 0 switches it off.
+    """
+
+    loss_weight: float = 0.3
+
+
+CONDITIONINGS = ("actions", "instruction")
+"""What a video is made from."""
+
+
+@dataclass
+class OutcomeHeadConfig:
+    """Outcome head, and when its probability counts as success.
+
+    Attributes:
+        conditioning: what it is conditioned on: ``actions`` (to improve a policy in imagination), or ``instruction`` (to rate planned videos,
+            which have no actions).
+        width: of a member's recurrent state.
+        ensemble_size: members of the outcome ensemble; their mean probability counts, their spread is the uncertainty.
+        threshold: probability from which a frame counts as success; calibrated on held-out rollouts.
+        min_threshold: calibration never goes below this.
+        debounce: consecutive frames over the threshold that make a success.
+    """
+
+    width: int = 128
+    ensemble_size: int = 1
+    threshold: float = 0.7
+    min_threshold: float = 0.5
+    debounce: int = 2
+    conditioning: str = "actions"
+
+    def __post_init__(self) -> None:
+        """Reject a jury of none, and one that is told anything else."""
+        if self.conditioning not in CONDITIONINGS:
+            raise SettingError(
+                f"outcome.conditioning: unknown value {self.conditioning!r}{nearest(self.conditioning, CONDITIONINGS)}"
+            )
+        if self.ensemble_size < 1:
+            raise SettingError(f"outcome.ensemble_size must be at least 1, got {self.ensemble_size}")
+
+
+@dataclass
+class RestorerConfig:
+    """Frame restorer of decoded pictures.
+
+    Attributes:
+        width: channels; 0 shows what the codec decodes.
+        block: pixels of a square that the convolutions see as one place.
+        depth: residual convolutions.
+    """
+
+    width: int = 0
+    block: int = 2
+    depth: int = 3
+
+    def __post_init__(self) -> None:
+        """Reject sizes that make no network."""
+        if self.width < 0 or self.block < 1 or self.depth < 0:
+            raise SettingError(
+                f"restorer needs width and depth of 0 or more and block of 1 or more, got width={self.width}, "
+                f"block={self.block}, depth={self.depth}"
+            )
+
+
+@dataclass
+class VideoWorldModelConfig:
+    """Everything that shapes a :class:`~worldrl.world_models.video.model.VideoWorldModel`."""
+
+    codec: CodecConfig = field(default_factory=CodecConfig)
+    dynamics: DynamicsConfig = field(default_factory=DynamicsConfig)
+    success: SuccessHeadConfig = field(default_factory=SuccessHeadConfig)
+    gripper: GripperHeadConfig = field(default_factory=GripperHeadConfig)
+    outcome: OutcomeHeadConfig = field(default_factory=OutcomeHeadConfig)
+    restorer: RestorerConfig = field(default_factory=RestorerConfig)
+
+    def __post_init__(self) -> None:
+        """Reject a U-Net that halves its grid more often than that can be halved, and blocks that do not tile a frame."""
+        halvings = 2 ** (self.dynamics.unet.levels - 1)
+        if self.dynamics.kind is DynamicsKind.edm_unet and self.latent_size % halvings:
+            raise SettingError(
+                f"dynamics.unet.levels {self.dynamics.unet.levels} needs latents whose side {halvings} divides, "
+                f"got {self.latent_size}; use fewer levels"
+            )
+        if self.restorer.width and self.codec.image_size % self.restorer.block:
+            raise SettingError(
+                f"restorer.block must divide image_size {self.codec.image_size}, got {self.restorer.block}"
+            )
+
+    @property
+    def codec_kind(self) -> CodecKind:
+        """The codec that is meant, never ``auto``."""
+        return NATURAL_CODEC[self.dynamics.kind] if self.codec.kind is CodecKind.auto else self.codec.kind
+
+    @property
+    def latent_size(self) -> int:
+        """Side of a latent frame."""
+        return self.codec.image_size // (self.codec.patch if self.codec_kind is CodecKind.patch else 1)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> VideoWorldModelConfig:
+        """Rebuild from :meth:`to_json`; keys younger than the file take their defaults.
+
+        Raises:
+            SettingError: an unknown key, a value of another type or out of its range.
+        """
+        own = {name: part for name, part in current_config(data).items() if name != "embodiment"}
+        return from_plain(cls, own, where="config")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values."""
+        return asdict(self)
+
+
+def _kind(name: str, kinds: type[Kind], value: str) -> Kind:
+    """Read a kind that JSON or the command line has written as text."""
+    try:
+        return kinds(value)
+    except ValueError:
+        raise SettingError(
+            f"{name}: unknown value {value!r}{nearest(str(value), [kind.value for kind in kinds])}"
+        ) from None

@@ -1,0 +1,101 @@
+"""Existing weights under other settings: what fits them is taken over, what they lack is added, the rest is refused.
+
+A setting that stands at its default was not asked for, and the weights keep their own value.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import initial_weights
+from worldrl.world_models.video.config import VideoWorldModelConfig
+from worldrl.world_models.video.model import VideoWorldModel
+
+FREE = frozenset(
+    {
+        "codec.latent_noise", "codec.salience",
+        "dynamics.memory_noise", "dynamics.motion_weight", "dynamics.pure_noise_share", "dynamics.shift",
+        "dynamics.sampling_steps", "dynamics.refinement_steps", "dynamics.refinement_sigma", "dynamics.refinement_share",
+        "dynamics.planning",
+        "dynamics.unet.offset_noise", "dynamics.unet.log_sigma_mean", "dynamics.unet.log_sigma_std",
+        "dynamics.unet.sigma_low", "dynamics.unet.sigma_high", "dynamics.unet.sigma_start", "dynamics.unet.rho",
+        "dynamics.unet.sampling_steps", "dynamics.unet.order",
+        "success.loss_weight", "success.positive_weight", "success.noise_weight", "gripper.loss_weight",
+        "outcome.ensemble_size", "outcome.threshold", "outcome.min_threshold", "outcome.debounce",
+        "outcome.conditioning",
+    }
+)  # fmt: skip
+"""Settings that fit any weights: of losses, of training, of sampling, of what counts; and what can be added untrained."""
+WAN_FREE = frozenset({"codec.dtype", "codec.rows", "dynamics.bell_weight"})
+"""Further ones of a Wan world model."""
+RESTORER = "restorer."
+"""Settings of the frame restorer are free where the weights have none."""
+
+
+def extended(model: VideoWorldModel, wanted: VideoWorldModelConfig, *, seed: int) -> VideoWorldModel:
+    """Return the model under the settings that ``wanted`` asks for.
+
+    Planning, a frame restorer and further jurors are added untrained where the model has none. With the same settings of
+    sampling, and no juror added, it gives the numbers and pictures that it gave before.
+
+    Raises:
+        SettingError: something is asked for that these weights are not made for, or its backend cannot plan.
+    """
+    config = extended_config(model.config, wanted)
+    if config == model.config:
+        return model
+    with initial_weights(seed, "planning"):
+        larger = VideoWorldModel(config, model.embodiment)
+    larger.load_state_dict(larger.state_dict() | model.state_dict())
+    return larger.to(model.device).train(model.training)
+
+
+def extended_config(held: VideoWorldModelConfig, wanted: VideoWorldModelConfig) -> VideoWorldModelConfig:
+    """Return the configuration of :func:`extended`'s model: that of the weights, with what is asked for and fits.
+
+    Raises:
+        SettingError: something that is asked for does not fit them; all such settings are named.
+    """
+    own = held.to_json()
+    asked = asked_for(wanted.to_json(), VideoWorldModelConfig().to_json(), own)
+    if wanted.codec_kind is held.codec_kind:
+        asked["codec"]["kind"] = own["codec"]["kind"]
+    if refused := [
+        f"{name}={value} ({old})"
+        for name, (old, value) in changes(own, asked).items()
+        if not _fits(name, old, value, held)
+    ]:
+        raise SettingError(
+            f"start: these weights are not made for {', '.join(refused)}, in brackets what they are made for; leave it out, "
+            "or use start=scratch"
+        )
+    return VideoWorldModelConfig.from_json(asked)
+
+
+def _fits(name: str, old: Any, value: Any, held: VideoWorldModelConfig) -> bool:
+    if name.startswith(RESTORER):
+        return not held.restorer.width
+    return name in FREE and not (name == "outcome.ensemble_size" and value < old)
+
+
+def asked_for(wanted: dict[str, Any], default: dict[str, Any], held: dict[str, Any]) -> dict[str, Any]:
+    """Return ``held`` with every value of ``wanted`` that is not its default; nested dicts of the same keys."""
+
+    def one(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return asked_for(cast("dict[str, Any]", value), default[name], held[name])
+        return held[name] if value == default[name] else value
+
+    return {name: one(name, value) for name, value in wanted.items()}
+
+
+def changes(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return both values of everything that differs between nested dicts of the same keys, by dotted name."""
+    found: dict[str, tuple[Any, Any]] = {}
+    for name, value in new.items():
+        if isinstance(value, dict):
+            found |= changes(old[name], cast("dict[str, Any]", value), f"{prefix}{name}.")
+        elif value != old[name]:
+            found[prefix + name] = old[name], value
+    return found

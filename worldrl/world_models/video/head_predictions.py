@@ -1,0 +1,114 @@
+"""What a world model finds in finished videos, recorded or imagined: each chunk is read as if it had just been sampled.
+
+The chunk is made a little noisy, as it was before the sampler's last step, and the network looks at it once, with the true
+frames before it as its memory. Nothing is imagined: the frames are what they are, and only the heads are asked.
+
+Shapes legend: ``N`` videos, ``T`` imagined frames of each (whole chunks), ``F`` frames per chunk, ``L`` control steps per chunk,
+``d`` width of the dynamics, ``c h w`` latent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import stream
+from worldrl.core.types import ResetRecord
+from worldrl.world_models.video.codec import to_unit
+from worldrl.world_models.video.flow_transformer import FlowTransformer
+from worldrl.world_models.video.model import VideoState, VideoWorldModel
+from worldrl.world_models.video.outcome_head import verdict
+
+
+def read_findings(
+    model: VideoWorldModel, state: VideoState, latent: Tensor, action: Tensor | None, noise: Tensor
+) -> Tensor:
+    """Read videos chunk by chunk.
+
+    Args:
+        model: reads; none of its weights is changed.
+        state: just before the first chunk, ``N`` rows, with the instructions embedded.
+        latent: the frames ``[N, T, c, h, w]``.
+        action: what they were told ``[N, T L / F, A]``; None reads them as plans of the instruction.
+        noise: standard normal ``[N, T, c, h, w]``.
+
+    Returns:
+        Findings of both heads ``[N, T, 2d]``, for the outcome jury.
+
+    Raises:
+        SettingError: the model is no flow transformer, or the frames are no whole chunks.
+        ActionError: there are no actions, and the model does not plan.
+    """
+    dynamics, frames, steps = model.dynamics, model.config.dynamics.chunk_frames, model.chunk_length
+    if not isinstance(dynamics, FlowTransformer):
+        raise SettingError("reading videos needs a world model with dynamics.kind=flow_transformer")
+    if latent.shape[1] % frames:
+        raise SettingError(f"reading videos needs whole chunks of {frames} frames, got {latent.shape[1]} frames")
+    found = []
+    for number, (clean, fresh) in enumerate(zip(latent.split(frames, 1), noise.split(frames, 1), strict=True)):
+        told = None if action is None else action[:, number * steps : (number + 1) * steps]
+        condition, commands = model.told(state, told)
+        features = dynamics.read(clean, fresh, state.reference, state.memory, condition)
+        found.append(model.find(features, state.instruction))
+        state = model.remember(state, clean, commands)
+    return torch.cat(found, dim=1)
+
+
+@torch.no_grad()
+def read_success(
+    model: VideoWorldModel,
+    frames: Tensor,
+    instruction: Sequence[str],
+    command: Tensor | None = None,
+    action: Tensor | None = None,
+) -> Tensor:
+    """Ask the outcome jury, frame by frame, whether videos that begin an episode have fulfilled their instructions.
+
+    The noise is the same in every video and at every call, so a video's answer depends on that video alone.
+
+    Args:
+        model: its codec encodes the frames, so videos of any model can be read.
+        frames: uint8 ``[N, 1 + T, Y, X, 3]``; frame 0 is the episode's first.
+        instruction: ``N`` sentences.
+        command: what the robot was told at frame 0, ``[N, A]``; None of plans.
+        action: float32 ``[N, T L / F, A]``; None of plans.
+
+    Returns:
+        The jury's mean probability, float32 ``[N, T]``.
+
+    Raises:
+        SettingError: pictures of another size than the model's, or those of :func:`read_findings`.
+    """
+    size = model.config.codec.image_size
+    if frames.shape[2:4] != (size, size):
+        raise SettingError(f"reading videos: the model sees {size} pixels, the videos have {tuple(frames.shape[2:4])}")
+    state = model.start(_records(model, frames[:, 0], instruction, command))
+    with model.autocast():
+        latent = model.codec.encode(to_unit(frames[:, 1:].to(model.device))).float()
+        noise = torch.randn(latent.shape[1:], generator=stream(0, "read-videos")).to(model.device).expand_as(latent)
+        findings = read_findings(model, state, latent, action, noise)
+        votes, _ = model.outcome(findings, state.belief)
+    return verdict(votes)[0].float().cpu()
+
+
+def _records(
+    model: VideoWorldModel, first: Tensor, instruction: Sequence[str], command: Tensor | None
+) -> list[ResetRecord]:
+    """Say where videos begin: nothing is remembered but the first frame."""
+    told = np.zeros((len(first), model.embodiment.actions.size), np.float32) if command is None else command.numpy()
+    return [
+        ResetRecord(
+            reference=picture,
+            memory=np.repeat(picture[None], model.memory_frames, axis=0),
+            command=now,
+            instruction=sentence,
+            task="",
+            step=0,
+            source="video",
+        )
+        for picture, sentence, now in zip(first.cpu().numpy(), instruction, told, strict=True)
+    ]

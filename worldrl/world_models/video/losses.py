@@ -1,0 +1,129 @@
+"""Losses of the video world model over windows of real episodes.
+
+The dynamics loss looks at one chunk of a window, at a drawn ``depth``. Where that is not the first chunk, the model
+imagines the chunks before it and is then asked to go on from its own frames, which is what closed-loop imagination
+will ask of it. The target stays the true future.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from worldrl.core.interfaces import Logs
+from worldrl.core.rng import on_device
+from worldrl.data.windows.windows import WindowBatch
+from worldrl.diffusion.flow import add_noise
+from worldrl.world_models.video.dynamics import ChunkLoss, Dynamics
+from worldrl.world_models.video.following import imagine_chunk
+from worldrl.world_models.video.gripper_head import opening_loss
+from worldrl.world_models.video.model import VideoState, VideoWorldModel, latent_start
+from worldrl.world_models.video.success_head import success_loss
+
+Denoise = Callable[..., ChunkLoss]
+"""A backend's ``loss``, or what takes its place (:meth:`worldrl.world_models.video.dynamics.Dynamics.loss`)."""
+
+
+def noisy_memory(memory: Tensor, strength: float, generator: torch.Generator) -> Tensor:
+    """Mix noise into memory latents, each row at its own level in [0, ``strength``]; the level is not told."""
+    level = strength * torch.rand(memory.shape[0], generator=generator, device=memory.device)
+    noise = torch.randn(memory.shape, generator=generator, device=memory.device)
+    return add_noise(memory, noise, level)
+
+
+def draw_depth(unroll: int, bootstrap: float, generator: torch.Generator) -> int:
+    """Draw how many chunks the model imagines before the one in question.
+
+    0, or with probability ``bootstrap`` one of 1..``unroll``-1, all alike.
+    """
+    if unroll < 2 or float(torch.rand((), generator=generator)) >= bootstrap:
+        return 0
+    return int(torch.randint(1, unroll, (), generator=generator))
+
+
+def dynamics_loss(
+    model: VideoWorldModel,
+    batch: WindowBatch,
+    *,
+    generator: torch.Generator,
+    depth: int = 0,
+    denoise: Denoise | None = None,
+    hidden: Tensor | None = None,
+) -> tuple[Tensor, Logs]:
+    """The backend's loss on clean latents plus the losses of success and gripper head, for one chunk of each window.
+
+    Args:
+        model: the world model; its codec is not trained here.
+        batch: windows of ``U`` chunks, cut out of latents (see :func:`worldrl.world_models.video.training.latent_sampler`).
+        generator: CPU generator of this step.
+        depth: chunks that the model imagines before the one in question, from 0 to ``U`` - 1.
+        denoise: in place of the backend's own loss of a chunk.
+        hidden: bool ``[B]``, rows that are told the instruction instead of their actions, in the chunks that they imagine
+            before too; None hides none.
+
+    Returns:
+        Scalar loss and logs.
+    """
+    generator = on_device(generator, model.device)
+    with torch.no_grad():
+        state, target = window_state(batch)
+        state = imagine_ahead(model, state, batch, depth, generator, hidden)
+        state = _with_noise(state, model.config.dynamics.memory_noise if depth == 0 else 0.0, generator)
+    return chunk_loss(model, state, batch, target, depth, generator, denoise, hidden)
+
+
+def _with_noise(state: VideoState, strength: float, generator: torch.Generator) -> VideoState:
+    return replace(state, memory=noisy_memory(state.memory, strength, generator)) if strength else state
+
+
+def window_state(batch: WindowBatch) -> tuple[VideoState, Tensor]:
+    """Split a window of latents into its start (without instruction, belief and picture) and all future ones ``[B, U·F, ...]``."""
+    return latent_start(batch), batch.frames.float()
+
+
+def imagine_ahead(
+    model: VideoWorldModel,
+    state: VideoState,
+    batch: WindowBatch,
+    depth: int,
+    generator: torch.Generator,
+    hidden: Tensor | None = None,
+) -> VideoState:
+    """Let the model imagine the first ``depth`` chunks of the window; see :func:`imagine_chunk`."""
+    for chunk in range(depth):
+        state, _ = imagine_chunk(model, state, batch, chunk, generator, hidden)
+    return state
+
+
+def chunk_loss(
+    model: VideoWorldModel,
+    state: VideoState,
+    batch: WindowBatch,
+    target: Tensor,
+    chunk: int,
+    generator: torch.Generator,
+    denoise: Denoise | None = None,
+    hidden: Tensor | None = None,
+) -> tuple[Tensor, Logs]:
+    """Loss of one chunk of the window, from ``state`` just before it; ``denoise`` replaces the backend's own part.
+
+    Rows of ``hidden`` are told the instruction instead of their actions.
+    """
+    config = model.config
+    frames = slice(chunk * config.dynamics.chunk_frames, (chunk + 1) * config.dynamics.chunk_frames)
+    steps = slice(chunk * config.dynamics.chunk_length, (chunk + 1) * config.dynamics.chunk_length)
+    clean, valid, success = target[:, frames], batch.valid[:, frames], batch.success[:, frames]
+    condition = model.window_condition(batch, steps, hidden)
+    instruction = model.success.embed(batch.instruction)
+    dynamics: Dynamics = model.dynamics
+    told = (denoise or dynamics.loss)(clean, valid, state.reference, state.memory, condition, generator=generator)
+    logit = model.success(told.features, instruction)
+    weights = config.success.positive_weight, config.success.noise_weight
+    head = success_loss(logit.float(), success, valid, told.level, *weights)
+    unit = model.embodiment.actions.opening_unit
+    grip = opening_loss(model.gripper(told.features).float(), batch.opening[:, frames], valid, unit)
+    total = told.loss + config.success.loss_weight * head + config.gripper.loss_weight * grip
+    return total, {**told.logs, "wm/success_loss": head.detach(), "wm/gripper_loss": grip.detach()}

@@ -1,0 +1,318 @@
+"""The video world model: codec, dynamics and heads behind one surface.
+
+A rollout stays in latent space: the state keeps the reference latent and the ``K`` newest latents of each row,
+and only the frame that the policy must see is decoded.
+
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``A`` numbers of an action and of a
+command, ``U`` chunks of a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.core.device import autocast
+from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
+from worldrl.core.errors import ActionError
+from worldrl.core.rng import row_noise
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.learned import Learned
+from worldrl.core.storage.weights import fitting, load_weights
+from worldrl.core.types import Imagined, ResetRecord
+from worldrl.data.windows.batch import WindowBatch
+from worldrl.world_models.video.checks import check_chunk, check_imagined
+from worldrl.world_models.video.chunks import Chunked
+from worldrl.world_models.video.codec import IdentityCodec, PatchCodec, to_uint8, to_unit
+from worldrl.world_models.video.config import CodecKind, DynamicsKind, VideoWorldModelConfig
+from worldrl.world_models.video.dynamics import hide_actions
+from worldrl.world_models.video.flow_transformer import FlowTransformer
+from worldrl.world_models.video.gripper_head import GripperHead
+from worldrl.world_models.video.outcome_head import OutcomeEnsemble, named_as_ensemble, verdict
+from worldrl.world_models.video.success_head import SuccessHead
+
+if TYPE_CHECKING:
+    from worldrl.world_models.video.unet import EdmUNet
+
+KIND = "video-world-model"
+
+
+@dataclass(frozen=True)
+class VideoState:
+    """Rows between chunks.
+
+    Attributes:
+        reference: latent of each row's first frame ``[B, c, h, w]``.
+        memory: newest latents ``[B, K, c, h, w]``.
+        command: what the robot was last told ``[B, A]``.
+        instruction: embedded instructions ``[B, d]``.
+        belief: of the outcome jury ``[B, J b]``.
+        first: uint8 ``[B, Y, X, 3]``, each row's first frame as the camera saw it.
+    """
+
+    reference: Tensor
+    memory: Tensor
+    command: Tensor
+    instruction: Tensor
+    belief: Tensor
+    first: Tensor
+
+    @property
+    def rows(self) -> int:
+        """How many rollouts."""
+        return self.reference.shape[0]
+
+    def select(self, index: Tensor) -> VideoState:
+        """Keep the rows of ``index``."""
+        index = index.to(self.reference.device)
+        return VideoState(**{name: value[index] for name, value in self.state_dict().items()})
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors that restore the state exactly."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+class VideoWorldModel(Chunked[VideoWorldModelConfig], nn.Module):
+    """Latent video diffusion as a simulator.
+
+    Args:
+        config: sizes.
+        embodiment: the robot: what its actions are, and the constants that integrate them into commands.
+
+    Attributes:
+        compute_dtype: number type of imagination; bfloat16 doubles its speed where the processor has it.
+    """
+
+    def __init__(self, config: VideoWorldModelConfig, embodiment: AnyEmbodiment):
+        from worldrl.world_models.video.restorer import FrameRestorer
+
+        super().__init__()
+        self.config = config
+        self.embodiment = embodiment
+        self.compute_dtype = torch.float32
+        self.codec = make_codec(config)
+        self.dynamics = make_dynamics(config, self.codec.latent_shape, embodiment.actions)
+        sizes = (self.dynamics.width, self.dynamics.heads, config.dynamics.chunk_frames)
+        self.success = SuccessHead(*sizes)
+        self.gripper = GripperHead(*sizes, len(embodiment.actions.grippers))
+        self.outcome = OutcomeEnsemble(2 * self.dynamics.width, config.outcome.width, config.outcome.ensemble_size)
+        self.restorer = FrameRestorer(config.restorer) if config.restorer.width else None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.success.frame.device
+
+    @property
+    def noise_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the standard normal noise that one row's chunk is made of."""
+        return self.dynamics.noise_frames, *self.codec.latent_shape
+
+    def autocast(self) -> torch.autocast:
+        """Compute in ``compute_dtype``; weights and states stay float32."""
+        return autocast(self.device, self.compute_dtype)
+
+    # -- rollout ---------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def start(self, records: Sequence[ResetRecord]) -> VideoState:
+        """Begin one rollout per record."""
+        stacked = np.stack([np.concatenate([r.reference[None], r.memory]) for r in records])
+        frames = torch.from_numpy(stacked).to(self.device)
+        with self.autocast():
+            latent = self.codec.encode(to_unit(frames)).float()  # [B, 1+K, c, h, w]
+            instruction = self.success.embed([r.instruction for r in records]).float()
+        command = torch.from_numpy(np.stack([r.command for r in records])).to(self.device)
+        belief = self.outcome.blank(len(records))
+        return VideoState(latent[:, 0], latent[:, 1:], command, instruction, belief, frames[:, 0])
+
+    @torch.no_grad()
+    def imagine(
+        self, state: VideoState, action: Tensor | None, *, generators: Sequence[torch.Generator]
+    ) -> tuple[VideoState, Imagined]:
+        """Predict one chunk.
+
+        Args:
+            state: ``B`` rows.
+            action: float32 ``[B, L, A]`` in the robot's range, or None: the model plans the chunk from the instruction. What is
+                commanded is then unknown, and the command stays what it was.
+            generators: one per row.
+
+        Returns:
+            The next state and what was imagined.
+
+        Raises:
+            ActionError: wrong shape or non-finite values, or none to a model that does not plan; ``state`` is untouched.
+            NonFiniteError: the model imagined NaN or infinite latents; ``state`` is untouched.
+        """
+        if action is not None:
+            check_chunk(action, (state.rows, self.chunk_length, self.embodiment.actions.size), generators)
+        elif len(generators) != state.rows:
+            raise ActionError(f"imagine needs one generator per row: {state.rows}, got {len(generators)}")
+        condition, commands = self.told(state, action)
+        noise = row_noise(generators, self.noise_shape, self.device)
+        with self.autocast():
+            latent, features = self.sample(state, condition, noise)
+            votes, belief = self.outcome(self.find(features, state.instruction), state.belief)
+        check_imagined(latent)
+        after = replace(self.remember(state, latent, commands), belief=belief)
+        return after, Imagined(latent, self.frame_steps, commands, *verdict(votes))
+
+    def told(self, state: VideoState, action: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the condition of each row's chunk, and the commands ``[B, L, A]`` in it; see :meth:`imagine`."""
+        if action is None:
+            return self.plan(state), state.command[:, None].expand(-1, self.chunk_length, -1)
+        action = action.to(self.device)
+        commands = integrate_commands(self.embodiment, state.command, action)
+        return self.condition(action, commands), commands
+
+    def remember(self, state: VideoState, latent: Tensor, commands: Tensor) -> VideoState:
+        """Move on to after a chunk's latents ``[B, F, c, h, w]`` and commands ``[B, L, A]``."""
+        memory = torch.cat([state.memory, latent], dim=1)[:, -self.memory_frames :]
+        return replace(state, memory=memory, command=commands[:, -1])
+
+    def embed(self, instruction: Sequence[str]) -> Tensor:
+        """Encode ``B`` sentences as ``[B, d]``."""
+        return self.success.embed(instruction)
+
+    def find(self, features: Tensor, instruction: Tensor) -> Tensor:
+        """Return what both heads find in features ``[B, n, d]``, frame by frame: ``[B, F, 2d]``."""
+        return torch.cat([self.success.find(features, instruction), self.gripper.find(features)], dim=-1)
+
+    def sample(self, state: VideoState, condition: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Make a chunk of ``noise`` ``[B, *noise_shape]``; return latents ``[B, F, c, h, w]`` and features ``[B, n, d]``."""
+        return self.dynamics.sample(noise, state.reference, state.memory, condition)
+
+    def condition(self, action: Tensor, commands: Tensor) -> Tensor:
+        """Join scaled actions ``[B, L, A]`` with the scaled commands they lead to: ``[B, L, 2A]``."""
+        robot = self.embodiment
+        return torch.cat([robot.actions.scaled(action), robot.scaled_command(commands)], dim=-1)
+
+    def plan(self, state: VideoState) -> Tensor:
+        """Make the condition of a chunk without actions: the instruction alone (``dynamics.hide_actions``).
+
+        Raises:
+            ActionError: the model was not made to plan.
+        """
+        if not self.config.dynamics.planning:
+            raise ActionError(
+                "action=None needs a world model that plans; train one with model.dynamics.planning=true and "
+                "training.action_dropout above 0"
+            )
+        nothing = state.command.new_zeros(state.rows, self.chunk_length, 2 * self.embodiment.actions.size)
+        return hide_actions(nothing, state.instruction, torch.ones(state.rows, dtype=torch.bool, device=self.device))
+
+    @torch.no_grad()
+    def decode_last(self, state: VideoState) -> Tensor:
+        """Decode the newest frame of each row: uint8 ``[B, Y, X, 3]``."""
+        return self.decode(state.memory[:, -1:], state.first)[:, 0]
+
+    @torch.no_grad()
+    def decode(self, latent: Tensor, first: Tensor) -> Tensor:
+        """Decode latents ``[B, T, c, h, w]`` of rows whose first frames were ``first``: uint8 ``[B, T, Y, X, 3]``."""
+        with self.autocast():
+            frames = self.codec.decode(latent)
+            if self.restorer is not None:
+                whole = to_unit(first.to(self.device))[:, None].expand_as(frames)
+                shape = frames.shape[:2]
+                frames = self.restorer(frames.flatten(0, 1), whole.flatten(0, 1)).unflatten(0, shape)
+        return to_uint8(frames.float())
+
+    def restore(self, data: dict[str, Tensor]) -> VideoState:
+        """Rebuild a state from :meth:`VideoState.state_dict`; ActionError when it is not one of this model."""
+        if tuple(data["memory"].shape[1:]) != (self.memory_frames, *self.codec.latent_shape):
+            raise ActionError(f"memory must be [B, {self.memory_frames}, c, h, w], got {tuple(data['memory'].shape)}")
+        return VideoState(**data)
+
+    # -- recorded windows ------------------------------------------------------------------------------------
+
+    def window_start(self, batch: WindowBatch) -> VideoState:
+        """Begin where windows begin, of latents or of pictures (uint8), without instruction and belief."""
+        if batch.reference.dtype != torch.uint8:
+            return latent_start(batch)
+        frames = torch.cat([batch.reference[:, None], batch.memory], dim=1)
+        latent = self.codec.encode(to_unit(frames.to(self.device))).half()  # as windows of latents are kept
+        encoded = replace(batch, reference=latent[:, 0], memory=latent[:, 1:])
+        return replace(latent_start(encoded), first=batch.reference)
+
+    def follow(
+        self, state: VideoState, batch: WindowBatch, steps: slice, noise: Tensor, hidden: Tensor | None = None
+    ) -> tuple[VideoState, Tensor]:
+        """Imagine a chunk of windows; see :meth:`worldrl.world_models.video.following.Follower.follow`."""
+        latent, features = self.sample(state, self.window_condition(batch, steps, hidden), noise)
+        return self.remember(state, latent, batch.commands[:, steps]), features
+
+    def window_condition(self, batch: WindowBatch, steps: slice, hidden: Tensor | None) -> Tensor:
+        """Make the condition of windows' control steps; rows of ``hidden`` are told the instruction instead of them."""
+        condition = self.condition(batch.action[:, steps], batch.commands[:, steps])
+        if hidden is None:
+            return condition
+        return hide_actions(condition, self.success.embed(batch.instruction), hidden.to(condition.device))
+
+    # -- folder ----------------------------------------------------------------------------------------------
+
+    def save(
+        self,
+        folder: Path,
+        *,
+        store_dtype: torch.dtype | None = None,
+        parents: Sequence[dict[str, Any]] = (),
+        learned: Learned | None = None,
+    ) -> None:
+        """Write the model as an artefact folder.
+
+        Args:
+            folder: the artefact.
+            store_dtype: ``torch.float16`` halves it.
+            parents: what it was made from.
+            learned: all it has learned from; None leaves that unknown.
+        """
+        write_artefact(
+            folder,
+            kind=KIND,
+            config={**self.config.to_json(), "embodiment": self.embodiment.to_json()},
+            tensors=self.state_dict(),
+            files=None if learned is None else learned.files(),
+            store_dtype=store_dtype,
+            parents=parents,
+        )
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> VideoWorldModel:
+        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
+        artefact = read_artefact(folder, kind=KIND)
+        with fitting(artefact):
+            config = VideoWorldModelConfig.from_json(artefact.config)
+            model = cls(config, embodiment_from_json(artefact.config["embodiment"]))
+            load_weights(model, artefact, named_as_ensemble(artefact.tensors))
+        return model.to(device).eval()
+
+
+def latent_start(batch: WindowBatch) -> VideoState:
+    """Begin where windows of latents begin, without instruction, belief and picture."""
+    reference, memory = batch.reference.float(), batch.memory.float()
+    nothing = reference.new_zeros(len(reference), 0)
+    return VideoState(reference, memory, batch.command, nothing, nothing, nothing)
+
+
+def make_codec(config: VideoWorldModelConfig) -> PatchCodec | IdentityCodec:
+    """Make the codec that a configuration means."""
+    return (PatchCodec if config.codec_kind is CodecKind.patch else IdentityCodec)(config.codec)
+
+
+def make_dynamics(
+    config: VideoWorldModelConfig, latent_shape: tuple[int, int, int], actions: ActionSpec = TOOL_ACTIONS
+) -> FlowTransformer | EdmUNet:
+    """Make the backend that a configuration names, for frames of ``latent_shape`` ``(c, h, w)`` and a robot's actions."""
+    from worldrl.world_models.video.unet import EdmUNet
+
+    if config.dynamics.kind is DynamicsKind.flow_transformer:
+        return FlowTransformer(config.dynamics, latent_shape, actions)
+    return EdmUNet(config.dynamics, latent_shape, actions, pixels=config.codec_kind is CodecKind.identity)

@@ -1,0 +1,134 @@
+"""Pose maps: every token is told where the hands of each future frame will be, relative to itself.
+
+The commands follow from the actions, and where a hand is in the picture follows from the command, up to the camera. For a
+tool whose commanded pose is known, a learned pinhole camera places it (:class:`PoseMap`). For joint targets the arm's
+geometry is learned with the camera: a small network per arm maps its joints to the same homogeneous image coordinates
+(:class:`JointPoseMap`). Drawing the arm then is the same local problem for every token.
+
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``H`` hands, ``A`` numbers of a command, ``n = h w`` tokens.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.actions import ActionSpec
+from worldrl.nn.blocks import Mlp
+
+OCTAVES = 4
+"""The finest wave is a quarter of the image: two tokens of eight."""
+
+NEAREST = 0.2
+"""Least depth of the learned camera, in units of its distance: a bad step must not divide by nothing."""
+
+TOOL_POSE = 7
+"""Numbers of a commanded tool pose: position, rotation, gripper."""
+
+JOINT_WIDTH = 64
+"""Width of the networks that learn an arm's geometry."""
+
+
+def token_grid(height: int, width: int) -> Tensor:
+    """Centres of the tokens in image coordinates, ``[n, 2]`` as (right, down) in [-1, 1]."""
+    down, right = torch.meshgrid(
+        (2 * torch.arange(height) + 1) / height - 1, (2 * torch.arange(width) + 1) / width - 1, indexing="ij"
+    )
+    return torch.stack([right, down], dim=-1).flatten(0, 1)
+
+
+def offset_features(offset: Tensor, octaves: int) -> Tensor:
+    """Embed offsets ``[..., 2]`` as themselves and sines and cosines of ``octaves`` doubling frequencies."""
+    angle = offset[..., None] * (0.5 * torch.pi * 2.0 ** torch.arange(octaves, device=offset.device))
+    return torch.cat([offset, angle.sin().flatten(-2), angle.cos().flatten(-2)], dim=-1)
+
+
+def in_image(homogeneous: Tensor) -> Tensor:
+    """Divide homogeneous coordinates ``[..., 3]`` by their depth: image coordinates ``[..., 2]`` (right, down)."""
+    return homogeneous[..., :2] / homogeneous[..., 2:].clamp_min(NEAREST)
+
+
+class PoseMap(nn.Module):
+    """Tells every token where the gripper of each future frame is, relative to itself.
+
+    Args:
+        height: rows of tokens.
+        width: columns of tokens.
+        frames: future frames ``F``.
+    """
+
+    grid: Tensor
+
+    def __init__(self, height: int, width: int, frames: int):
+        super().__init__()
+        self.register_buffer("grid", token_grid(height, width), persistent=False)
+        self.project = nn.Linear(3, 3)
+        self.channels = frames * (2 + 4 * OCTAVES + TOOL_POSE - 2)
+        with torch.no_grad():
+            # A first guess that training corrects: a camera that faces the robot and looks down.
+            self.project.weight.copy_(torch.tensor([[0.0, 0.9, 0.0], [0.8, 0.0, -0.6], [0.0, 0.0, 0.0]]))
+            self.project.bias.copy_(torch.tensor([0.0, 0.0, 1.0]))
+
+    def forward(self, command: Tensor) -> Tensor:
+        """Map scaled commanded poses ``[B, F, 7]`` to ``[B, n, channels]``."""
+        place = self.place(command[..., :3])  # [B, F, 2]
+        offset = self.grid[:, None] - place[:, None]  # [B, n, F, 2]
+        shared = command[:, None, :, 2:].expand(-1, len(self.grid), -1, -1)  # height, rotation, gripper
+        return torch.cat([offset_features(offset, OCTAVES), shared.to(offset.dtype)], dim=-1).flatten(2)
+
+    def place(self, position: Tensor) -> Tensor:
+        """Project scaled positions ``[..., 3]`` to image coordinates ``[..., 2]`` (right, down) in about [-1, 1]."""
+        # In float32 also under autocast: a bfloat16 image coordinate is off by a quarter of a pixel in 64.
+        with torch.autocast(position.device.type, enabled=False):
+            return in_image(self.project(position.float()))
+
+
+class JointPoseMap(nn.Module):
+    """Tells every token where the hands of each future frame are, for arms that are told joint targets.
+
+    Args:
+        height: rows of tokens.
+        width: columns of tokens.
+        frames: future frames ``F``.
+        actions: says which numbers belong to which arm.
+    """
+
+    grid: Tensor
+
+    def __init__(self, height: int, width: int, frames: int, actions: ActionSpec):
+        super().__init__()
+        self.register_buffer("grid", token_grid(height, width), persistent=False)
+        self.arms = actions.arms
+        self.hands = nn.ModuleList(_hand(arm.stop - arm.start) for arm in self.arms)
+        self.channels = frames * (len(self.arms) * (2 + 4 * OCTAVES) + actions.size)
+
+    def forward(self, command: Tensor) -> Tensor:
+        """Map scaled commanded joints ``[B, F, A]`` to ``[B, n, channels]``."""
+        offset = self.grid[:, None, None] - self.place(command)[:, None]  # [B, n, F, H, 2]
+        seen = offset_features(offset, OCTAVES).flatten(3)
+        shared = command[:, None].expand(-1, len(self.grid), -1, -1).to(seen.dtype)
+        return torch.cat([seen, shared], dim=-1).flatten(2)
+
+    def place(self, command: Tensor) -> Tensor:
+        """Place each hand: image coordinates ``[..., H, 2]`` of scaled commanded joints ``[..., A]``."""
+        with torch.autocast(command.device.type, enabled=False):  # as in PoseMap
+            arms = [hand(command[..., arm].float()) for hand, arm in zip(self.hands, self.arms, strict=True)]
+            return in_image(torch.stack(arms, dim=-2))
+
+
+def _hand(joints: int) -> Mlp:
+    """Make one arm's network; its first guess is the middle of the picture, at unit depth."""
+    hand = Mlp(joints, JOINT_WIDTH, 3)
+    last = hand[-1]
+    assert isinstance(last, nn.Linear)
+    with torch.no_grad():
+        last.weight.mul_(0.1)
+        last.bias.copy_(torch.tensor([0.0, 0.0, 1.0]))
+    return hand
+
+
+def make_pose_map(height: int, width: int, frames: int, actions: ActionSpec) -> PoseMap | JointPoseMap:
+    """Make the pose map of a robot's commands."""
+    if actions.absolute:
+        return JointPoseMap(height, width, frames, actions)
+    return PoseMap(height, width, frames)

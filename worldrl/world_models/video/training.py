@@ -1,0 +1,246 @@
+"""Training of the video world model: the codec on frames, then the dynamics with two heads on its latents.
+
+The sampler may then be distilled to fewer steps (``distillation``). The outcome head and the frame restorer come last, on
+whole episodes (``outcome_training``, ``restorer_training``).
+
+The codec is frozen while the dynamics learn, so every frame is encoded once and windows are cut out of latents:
+on two cores that saves a third of each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from worldrl.core.device import autocast as device_autocast
+from worldrl.core.device import resolve_dtype
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import on_device, stream
+from worldrl.core.storage.log import MetricLog
+from worldrl.core.training.ema import Ema
+from worldrl.core.training.fit import FitReport, fit, fit_module
+from worldrl.core.training.optimizer import adamw, warmup_cosine
+from worldrl.core.types import Episode
+from worldrl.data.windows.windows import WindowSampler
+from worldrl.world_models.video.bootstrapping import LatentRollouts
+from worldrl.world_models.video.codec import IdentityCodec, to_unit
+from worldrl.world_models.video.instructions import TaskInstructions, hide_rows, relabel
+from worldrl.world_models.video.losses import Denoise, chunk_loss, draw_depth, dynamics_loss, window_state
+from worldrl.world_models.video.model import VideoWorldModel
+from worldrl.world_models.video.training_config import WorldModelTraining
+
+
+def fit_codec(
+    model: VideoWorldModel,
+    frames: Tensor,
+    config: WorldModelTraining,
+    *,
+    seed: int,
+    folder: Path | None,
+    log: MetricLog | None,
+) -> FitReport:
+    """Train the codec in place on uint8 frames ``[R, Y, X, 3]`` held in memory; SettingError when it is the identity."""
+    codec = model.codec
+    if isinstance(codec, IdentityCodec):
+        raise SettingError("codec.kind=identity has nothing to learn; give codec_steps=0, or codec.kind=patch")
+
+    def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        generator = stream(seed, "codec", step)
+        rows = torch.randint(len(frames), (config.codec_batch,), generator=generator)
+        with autocast(model, config):
+            return codec.loss(frames[rows.to(frames.device)].to(model.device), generator=generator)
+
+    return fit_module(
+        "codec",
+        codec,
+        loss,
+        part="codec",
+        optimizer=adamw(codec, config.codec_learning_rate, config.weight_decay),
+        steps=config.codec_steps,
+        warmup=config.warmup,
+        final=0.02,
+        clip_norm=config.clip_norm,
+        every_checkpoint=config.checkpoint_every,
+        folder=folder,
+        log=log,
+    )
+
+
+def fit_dynamics(
+    model: VideoWorldModel,
+    episodes: Sequence[Episode],
+    config: WorldModelTraining,
+    *,
+    sentences: TaskInstructions,
+    seed: int,
+    folder: Path | None,
+    log: MetricLog | None,
+    series: str = "dynamics",
+) -> FitReport:
+    """Train dynamics and both heads in place on windows of ``episodes``; the codec stays as it is.
+
+    ``series`` names the training in the log, so that several rounds keep a curve each.
+    """
+    if config.compile:
+        model.dynamics.compile()
+    sampler = latent_sampler(model, episodes, config)
+    return fit_windows(
+        series, model, sampler, config, sentences=sentences, seed=seed, folder=folder, log=log, steps=config.steps
+    )
+
+
+class Placed(Protocol):
+    """A model that is somewhere."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        ...
+
+
+class Typed(Protocol):
+    """Settings of a training that say in which number type to compute.
+
+    Attributes:
+        dtype: ``float32``, ``bfloat16``, or ``auto``.
+    """
+
+    dtype: str
+
+
+@dataclass(frozen=True)
+class _WindowLoss:
+    """The loss of step ``k``, a pure function of weights, seed and ``k``, and of the latent rollouts where there are any."""
+
+    model: VideoWorldModel
+    sampler: WindowSampler
+    config: WorldModelTraining
+    sentences: TaskInstructions
+    seed: int
+    rollouts: LatentRollouts | None
+    denoise: Denoise | None
+
+    def __call__(self, step: int) -> tuple[Tensor, dict[str, Tensor]]:
+        config = self.config
+        generator = stream(self.seed, "dynamics", step)
+        if self.rollouts is not None:
+            if float(torch.rand((), generator=generator)) < config.bootstrap:
+                return self._continued(self.rollouts, generator)
+            depth = 0
+        else:
+            depth = draw_depth(config.unroll, config.bootstrap, generator)
+        batch = self.sampler.sample(config.batch, generator, chunk=depth)
+        hidden = hide_rows(batch, config.action_dropout, generator)
+        batch = relabel(batch, self.sentences, config.negative_share, generator, hidden).to(self.model.device)
+        with autocast(self.model, config):
+            return dynamics_loss(
+                self.model, batch, generator=generator, depth=depth, denoise=self.denoise, hidden=hidden
+            )
+
+    def _continued(self, rollouts: LatentRollouts, generator: torch.Generator) -> tuple[Tensor, dict[str, Tensor]]:
+        """Learn from rows of the buffer, then let them go on."""
+        context = rollouts.draw(self.config.batch, generator)
+        hidden = hide_rows(context.batch, self.config.action_dropout, generator)
+        batch = relabel(context.batch, self.sentences, self.config.negative_share, generator, hidden)
+        drawn = on_device(generator, self.model.device)
+        with autocast(self.model, self.config):
+            state, target = window_state(batch)
+            found = chunk_loss(self.model, state, batch, target, 0, drawn, self.denoise, hidden)
+            rollouts.advance(self.model, replace(context, batch=batch), drawn, hidden)
+        return found
+
+
+def fit_windows(
+    series: str,
+    model: VideoWorldModel,
+    sampler: WindowSampler,
+    config: WorldModelTraining,
+    *,
+    sentences: TaskInstructions,
+    seed: int,
+    folder: Path | None,
+    log: MetricLog | None,
+    steps: int,
+    denoise: Denoise | None = None,
+) -> FitReport:
+    """Train dynamics, success and gripper head in place on windows; ``denoise`` replaces the backend's own loss."""
+    if config.action_dropout and not model.config.dynamics.planning:
+        raise SettingError(
+            f"training.action_dropout={config.action_dropout} needs a model that plans: give dynamics.planning=true of the model"
+        )
+    modules = {"dynamics": model.dynamics, "success": model.success, "gripper": model.gripper}
+    together = torch.nn.ModuleDict(modules)
+    ema = Ema(together, config.ema_decay) if config.ema_decay else None
+    rollouts = latent_rollouts(model, sampler, config)
+    model.train()
+    report = fit(
+        series,
+        modules={**modules, **({} if rollouts is None else {"rollouts": rollouts})},
+        optimizer=adamw(together, config.learning_rate, config.weight_decay),
+        loss=_WindowLoss(model, sampler, config, sentences, seed, rollouts, denoise),
+        steps=steps,
+        folder=folder,
+        every_checkpoint=config.checkpoint_every,
+        schedule=warmup_cosine(steps, min(config.warmup, steps - 1), final=0.02),
+        clip_norm=config.clip_norm,
+        log=log,
+        every_log=10,
+        ema=ema,
+    )
+    if ema is not None:
+        for name, module in modules.items():
+            module.load_state_dict(ema.module.get_submodule(name).state_dict())
+    model.eval()
+    return report
+
+
+def latent_rollouts(
+    model: VideoWorldModel, sampler: WindowSampler, config: WorldModelTraining
+) -> LatentRollouts | None:
+    """Make the buffer that bootstrapped steps continue, where there is one."""
+    if not config.bootstrap_rows:
+        return None
+    return LatentRollouts(sampler.store, sampler.layout, config.bootstrap_rows).to(model.device)
+
+
+def latent_sampler(model: VideoWorldModel, episodes: Sequence[Episode], config: WorldModelTraining) -> WindowSampler:
+    """Make a sampler whose frames are latents ``[c, h, w]``, encoded once."""
+    dynamics = model.config.dynamics
+    sampler = WindowSampler(
+        episodes,
+        chunk_length=dynamics.chunk_length,
+        memory_frames=dynamics.memory_frames,
+        frame_stride=dynamics.frame_stride,
+        unroll=config.unroll,
+        first_chunk_share=config.first_chunk_share,
+        static_share=config.static_share,
+        event_share=config.event_share,
+    )
+    frames = np.asarray(sampler.store.frames)
+    sampler.store = replace(sampler.store, frames=encode_frames(model, frames, config))
+    return sampler
+
+
+@torch.no_grad()
+def encode_frames(model: VideoWorldModel, frames: np.ndarray, config: Typed, *, batch: int = 256) -> Tensor:
+    """Encode uint8 frames ``[R, Y, X, 3]`` to latents ``[R, c, h, w]`` on the model's device.
+
+    Kept in half precision: rounding is a hundred times below the codec's own error.
+    """
+    latent = torch.empty((len(frames), *model.codec.latent_shape), dtype=torch.float16, device=model.device)
+    for first in range(0, len(frames), batch):
+        part = to_unit(torch.from_numpy(frames[first : first + batch]).to(model.device))
+        with autocast(model, config):
+            latent[first : first + batch] = model.codec.encode(part[:, None])[:, 0].half()
+    return latent
+
+
+def autocast(model: Placed, config: Typed) -> torch.autocast:
+    """Compute in the training's number type; weights stay float32."""
+    return device_autocast(model.device, resolve_dtype(config.dtype, model.device))

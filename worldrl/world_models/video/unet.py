@@ -1,0 +1,195 @@
+"""EDM U-Net: a chunk's frames one after the other, each from the newest frames and the actions that lead to it.
+
+The backend of DIAMOND (Alonso et al. 2024): a small residual U-Net that sees the past frames beside the noisy one in
+its channels, and noise level and actions through adaptive group norms; EDM's preconditioning, loss and few-step sampler
+(Karras et al. 2022). A finished frame is rounded to 8 bits and becomes the newest memory frame of the next.
+
+Three things differ from DIAMOND. The episode's first frame is one more picture in the channels, as everywhere in
+worldrl. Actions are continuous vectors, each with the commanded pose it leads to. Sampling starts at variance σ_max², as
+EDM's Algorithm 1 has it, where DIAMOND's code starts at 1.
+
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions, ``s = L/F`` actions per frame,
+``c h w`` latent (pixels, as a rule), ``n`` tokens of a frame at the bottom of the U-Net, ``d`` channels.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.diffusion import edm
+from worldrl.diffusion.flow import euler_step, expand_sigma
+from worldrl.nn.blocks import Mlp
+from worldrl.nn.convolution import UNet, convolution, groups
+from worldrl.nn.embed import sinusoidal
+from worldrl.world_models.video.codec import quantise
+from worldrl.world_models.video.config import DynamicsConfig
+from worldrl.world_models.video.dynamics import ChunkLoss, motion_weight
+
+CACHE = 2**22
+"""Bytes of one layer's activations up to which rows are sampled together on a CPU: about what stays in its cache.
+
+At 64 pixels these are four rows. 32 rows in parts of four take half the time of all at once in float32, two thirds
+in bfloat16 (one core, 1 MB of second-level cache).
+"""
+
+
+class EdmUNet(nn.Module):
+    """Denoises the next frame.
+
+    Args:
+        config: sizes, levels and switches.
+        latent_shape: ``(c, h, w)`` of one frame.
+        actions: of the robot.
+        pixels: latents are pixels in [-1, 1]: finished frames are rounded to their 256 levels.
+    """
+
+    def __init__(
+        self,
+        config: DynamicsConfig,
+        latent_shape: tuple[int, int, int],
+        actions: ActionSpec = TOOL_ACTIONS,
+        *,
+        pixels: bool,
+    ):
+        super().__init__()
+        self.config = config
+        self.pixels = pixels
+        unet = config.unet
+        self.width, self.heads = unet.channels, unet.heads
+        channels = latent_shape[0]
+        self.action_in = nn.Linear(config.frame_stride * 2 * actions.size, unet.condition)
+        self.condition = Mlp(unet.condition, unet.condition)
+        self.conv_in = convolution(channels * (config.memory_frames + 2), unet.channels)
+        self.unet = UNet(unet.channels, unet.levels, unet.blocks, unet.condition, unet.heads)
+        self.norm_out = nn.GroupNorm(groups(unet.channels), unet.channels)
+        self.conv_out = convolution(unet.channels, channels)
+        self.norm_features = nn.LayerNorm(unet.channels)
+        # As large as the features: a head's query must tell its own frame's tokens from the others'.
+        self.frame = nn.Parameter(torch.randn(config.chunk_frames, unet.channels))
+        nn.init.zeros_(self.conv_out.weight)
+
+    def forward(self, x: Tensor, sigma: Tensor, past: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Denoise one frame.
+
+        Args:
+            x: noisy frame ``[B, c, h, w]`` at level ``sigma``.
+            sigma: ``[B]``.
+            past: reference and memory in one ``[B, (1 + K) c, h, w]``.
+            action: ``[B, s, 2A]``, those that lead to the frame.
+
+        Returns:
+            The clean frame D(x; σ) in float32 and the features ``[B, n, d]``.
+        """
+        unet = self.config.unet
+        scale = edm.precondition(edm.fold_offset(sigma, unet.offset_noise), unet.sigma_data)
+        seen = torch.cat([past / unet.sigma_data, expand_sigma(scale.c_in, x) * x], dim=1)
+        level = sinusoidal(1000 * scale.c_noise, unet.condition)
+        condition = self.condition(level + self.action_in(action.flatten(1)))
+        # Convolutions run half again as fast on a CPU when channels lie innermost.
+        hidden = self.conv_in(seen.contiguous(memory_format=torch.channels_last))
+        hidden, bottom = self.unet(hidden, condition)
+        output = self.conv_out(F.silu(self.norm_out(hidden)))
+        return edm.denoised(x, output.float(), scale), self.norm_features(bottom.flatten(2).transpose(1, 2))
+
+    @property
+    def noise_frames(self) -> int:
+        """One per frame: the sampler adds none on its way."""
+        return self.config.chunk_frames
+
+    def sample(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Sample frame after frame, each from those before, a few rows at a time; see :meth:`Dynamics.sample`."""
+        rows = self._rows_together(noise)
+        parts = zip(*(given.split(rows) for given in (noise, reference, memory, action)), strict=True)
+        frames, features = zip(*(self._sample_rows(*part) for part in parts), strict=True)
+        return torch.cat(frames), torch.cat(features)
+
+    def _rows_together(self, noise: Tensor) -> int:
+        if noise.device.type != "cpu":
+            return max(1, len(noise))
+        height, width = noise.shape[-2:]
+        return max(1, CACHE // (4 * self.width * height * width))
+
+    def _sample_rows(self, noise: Tensor, reference: Tensor, memory: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        frames: list[Tensor] = []
+        features: list[Tensor] = []
+        for start, steps in zip(noise.unbind(1), self._steps(action), strict=True):
+            frame, found = self._sample_frame(start, self._past(reference, memory), steps)
+            memory = self._remember(memory, frame)
+            frames.append(memory[:, -1])
+            features.append(found)
+        return torch.stack(frames, dim=1), self._features(features)
+
+    def _sample_frame(self, noise: Tensor, past: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Integrate dx/dσ from noise to a frame (EDM's Algorithm 1, without churn); the features are the last evaluation's."""
+        unet = self.config.unet
+        grid = edm.karras_grid(unet.sampling_steps, unet.sigma_low, unet.sigma_start, unet.rho).to(noise.device)
+        x, features = grid[0] * noise, noise.new_zeros(0)
+        for step, (sigma, sigma_next) in enumerate(pairwise(grid[:, None].expand(-1, len(noise))), start=1):
+            clean, features = self(x, sigma, past, action)
+            ahead = euler_step(x, clean, sigma, sigma_next)
+            if unet.order == 2 and step < unet.sampling_steps:
+                clean_ahead, features = self(ahead, sigma_next, past, action)
+                ahead = edm.heun_step(x, clean, ahead, clean_ahead, sigma, sigma_next)
+            x = ahead
+        return x, features
+
+    def loss(
+        self,
+        clean: Tensor,
+        valid: Tensor,
+        reference: Tensor,
+        memory: Tensor,
+        action: Tensor,
+        *,
+        generator: torch.Generator,
+    ) -> ChunkLoss:
+        """Denoise frame after frame, each from the model's own estimates of those before; see :meth:`Dynamics.loss`.
+
+        The estimates are detached (DIAMOND's multi-step training): no gradient runs from a frame into the one before.
+        """
+        unet, now = self.config.unet, memory[:, -1:]
+        found, errors, levels = list[Tensor](), list[Tensor](), list[Tensor]()
+        for frame, steps in zip(clean.unbind(1), self._steps(action), strict=True):
+            sigma = self._draw_sigma(len(frame), generator)
+            noisy = frame + edm.draw_noise(frame.shape, sigma, unet.offset_noise, generator)
+            estimate, features = self(noisy, sigma, self._past(reference, memory), steps)
+            told = edm.fold_offset(sigma, unet.offset_noise)
+            scale = expand_sigma(edm.loss_weight(told, unet.sigma_data), frame)
+            errors.append(scale * (estimate - frame).square())
+            levels.append(edm.flow_level(told))
+            found.append(features)
+            memory = self._remember(memory, estimate.detach())
+        weight = motion_weight(clean, now, self.config.motion_weight) * valid[:, :, None, None, None]
+        loss = (weight * torch.stack(errors, dim=1)).mean()
+        return ChunkLoss(loss, self._features(found), torch.stack(levels, dim=1), {"wm/edm_loss": loss.detach()})
+
+    def _draw_sigma(self, rows: int, generator: torch.Generator) -> Tensor:
+        unet = self.config.unet
+        return edm.draw_sigma(
+            rows,
+            mean=unet.log_sigma_mean,
+            std=unet.log_sigma_std,
+            lowest=unet.sigma_low,
+            highest=unet.sigma_high,
+            generator=generator,
+        )
+
+    def _steps(self, action: Tensor) -> tuple[Tensor, ...]:
+        return action.unflatten(1, (self.config.chunk_frames, -1)).unbind(1)  # F of [B, s, 2A]
+
+    def _past(self, reference: Tensor, memory: Tensor) -> Tensor:
+        anchor = reference if self.config.reference else torch.zeros_like(reference)
+        return torch.cat([anchor, memory.flatten(1, 2)], dim=1)
+
+    def _remember(self, memory: Tensor, frame: Tensor) -> Tensor:
+        frame = quantise(frame) if self.pixels else frame
+        return torch.cat([memory[:, 1:], frame[:, None]], dim=1)
+
+    def _features(self, frames: list[Tensor]) -> Tensor:
+        """Join the frames' tokens ``[B, n, d]``, each with its frame's own vector: ``[B, F n, d]``."""
+        return torch.cat([found + place for found, place in zip(frames, self.frame, strict=True)], dim=1)

@@ -1,0 +1,227 @@
+"""diffusers' Wan transformer with WoVR's layout and dual-channel action injection.
+
+A clip is ``[reference | memory | future]`` in latent frames. Given frames enter at timestep 0 and future ones at their
+noise level, token by token (the "separated timestep" that Wan2.2-TI2V was made with). Actions enter twice: as one token
+each in the place of the text, which every block attends to, and, grouped by latent frame, as a vector that joins
+that frame's time embedding before the projection to six modulations. Both channels end in a layer of zeros, so an
+untrained model is the published one without text.
+
+Shapes legend: ``B`` rows, ``f`` latent frames of a clip, ``N`` actions of a clip of ``A`` numbers, ``n`` tokens of a latent frame,
+``d`` width, ``c h w`` latent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.actions import TOOL_ACTIONS, ActionSpec
+from worldrl.nn.blocks import Mlp
+from worldrl.world_models.video.success_head import SuccessHead
+from worldrl.world_models.wan.config import WanDynamicsConfig, WanSuccessConfig
+from worldrl.world_models.wan.folder import MASK_CHANNELS, frame_tokens
+
+TIMESTEPS = 1000
+"""Wan's timestep of noise level 1."""
+
+
+def grouped_actions(action: Tensor, size: int) -> Tensor:
+    """Gather the actions behind each latent frame.
+
+    Args:
+        action: ``[B, 1 + k size, A]``, the reference's null action first.
+        size: actions per latent frame after the first.
+
+    Returns:
+        ``[B, 1 + k, size * A]``; the null action stands for the reference's whole group.
+    """
+    first = action[:, :1].expand(-1, size - 1, -1)
+    return torch.cat([first, action], dim=1).unflatten(1, (-1, size)).flatten(2)
+
+
+class InputTypeNorm(nn.RMSNorm):
+    """A published norm of queries or keys with its weight in the input's type.
+
+    Under autocast the input is bfloat16 and the weight float32, for which torch has no fused kernel and warns.
+
+    Args:
+        norm: whose weight is taken over, under the same name.
+    """
+
+    def __init__(self, norm: nn.RMSNorm):
+        super().__init__(list(norm.normalized_shape), eps=norm.eps, device="meta")
+        self.weight = norm.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise over the last axis."""
+        return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+
+
+class ActionConditioning(nn.Module):
+    """Takes the place of the transformer's ``condition_embedder``: its time layers, and actions instead of text.
+
+    Args:
+        embedder: the published ``condition_embedder``, of which the time layers are kept.
+        config: layout, and which channels are on.
+        actions: of the robot.
+    """
+
+    def __init__(self, embedder: Any, config: WanDynamicsConfig, actions: ActionSpec):
+        super().__init__()
+        self.actions = actions
+        self.timesteps_proj, self.time_embedder = embedder.timesteps_proj, embedder.time_embedder
+        self.time_proj = embedder.time_proj
+        width = self.time_proj.in_features
+        self.frames, self.group = config.context_latents + config.future_latents, config.group_actions
+        self.action_token = Mlp(actions.size, width, width) if config.action_tokens else None
+        # Tokens of Wan's text carry no position; without one, the order of a chunk's actions would be lost here.
+        self.action_position = nn.Parameter(0.02 * torch.randn(config.clip_actions, width))
+        self.action_vector = None
+        if config.action_modulation:
+            hidden = nn.Linear(self.group * actions.size, 4 * width)
+            self.action_vector = nn.Sequential(hidden, nn.SiLU(), nn.Linear(4 * width, width))
+        self._initialise()
+
+    def _initialise(self) -> None:
+        for channel in (self.action_token, self.action_vector):
+            for parameter in () if channel is None else channel[-1].parameters():
+                nn.init.zeros_(parameter)
+
+    def forward(
+        self,
+        timestep: Tensor,
+        encoder_hidden_states: Tensor,
+        encoder_hidden_states_image: Tensor | None = None,
+        timestep_seq_len: int | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor, None]:
+        """Embed; the signature is the published embedder's.
+
+        Args:
+            timestep: ``[B * f n]``, the same for all tokens of a latent frame.
+            encoder_hidden_states: actions ``[B, N, A]``.
+            encoder_hidden_states_image: not used.
+            timestep_seq_len: ``f n``.
+
+        Returns:
+            Time embedding ``[B, f n, d]``, its projection ``[B, f n, 6 d]``, action tokens ``[B, N, d]``, None.
+        """
+        action, tokens = self.actions.scaled(encoder_hidden_states), (timestep_seq_len or 0) // self.frames
+        level = timestep.unflatten(0, (len(action), -1))[:, ::tokens]  # [B, f]
+        embedded = self.time_embedder(self._waves(level))
+        if self.action_vector is not None:
+            embedded = embedded + self.action_vector(grouped_actions(action, self.group))
+        modulation = self.time_proj(nn.functional.silu(embedded))
+        context = self.action_position.expand(len(action), -1, -1)
+        if self.action_token is not None:
+            context = context + self.action_token(action)
+        return embedded.repeat_interleave(tokens, 1), modulation.repeat_interleave(tokens, 1), context, None
+
+    def _waves(self, level: Tensor) -> Tensor:
+        waves = self.timesteps_proj(level.flatten()).unflatten(0, level.shape)
+        return waves.to(self.time_embedder.linear_1.weight.dtype)
+
+
+class WanDynamics(nn.Module):
+    """Velocity of a clip's latents under its actions.
+
+    Args:
+        transformer: diffusers' ``WanTransformer3DModel``; its text layers are dropped, and of an image-to-video model
+            the layers for an image's embedding.
+        config: layout, channels and adapter.
+        shape: ``(c, h, w)`` of a latent frame.
+        actions: of the robot.
+
+    Raises:
+        SettingError: transformer and latents do not fit.
+    """
+
+    _no_split_modules = ("WanTransformerBlock",)
+    """Unit of sharding and of recomputation, under the name that Accelerate looks for."""
+
+    def __init__(
+        self,
+        transformer: Any,
+        config: WanDynamicsConfig,
+        shape: tuple[int, int, int],
+        actions: ActionSpec = TOOL_ACTIONS,
+    ):
+        super().__init__()
+        self.config, self.shape = config, shape
+        self.tokens = frame_tokens(transformer.config, shape)
+        self.masked = transformer.config["in_channels"] == 2 * shape[0] + MASK_CHANNELS
+        transformer.condition_embedder = ActionConditioning(transformer.condition_embedder, config, actions)
+        for block in transformer.blocks:
+            block.attn2.add_k_proj = block.attn2.add_v_proj = block.attn2.norm_added_k = None
+            for attention in (block.attn1, block.attn2):
+                attention.norm_q, attention.norm_k = map(InputTypeNorm, (attention.norm_q, attention.norm_k))
+        self.transformer = transformer
+
+    @property
+    def width(self) -> int:
+        """Width of the features."""
+        return self.transformer.proj_out.in_features
+
+    def forward(self, x: Tensor, sigma: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Predict.
+
+        Args:
+            x: latents ``[B, f, c, h, w]``: given ones, then future ones at level ``sigma``.
+            sigma: ``[B]`` in (0, 1]; the given frames' level is 0.
+            action: float32 ``[B, N, A]``, the null action of the reference first.
+
+        Returns:
+            Velocity ε − z ``[B, f, c, h, w]``, of which the future part means something, and the features of all
+            tokens ``[B, f n, d]``.
+        """
+        features: list[Tensor] = []
+        hook = self.transformer.proj_out.register_forward_pre_hook(lambda _, given: features.append(given[0]))
+        try:
+            (velocity,) = self.transformer(self._input(x), self.timesteps(sigma), action, return_dict=False)
+        finally:
+            hook.remove()
+        return velocity.transpose(1, 2), features[0]
+
+    def timesteps(self, sigma: Tensor) -> Tensor:
+        """Return the timestep of every token ``[B, f n]``: 0 where frames are given, else 1000 σ."""
+        given = sigma.new_zeros(len(sigma), self.config.context_latents * self.tokens)
+        future = (TIMESTEPS * sigma)[:, None].expand(-1, self.config.future_latents * self.tokens)
+        return torch.cat([given, future], dim=1)
+
+    def _input(self, x: Tensor) -> Tensor:
+        """Lay out as ``[B, channels, f, h, w]``; image-to-video models also get a mask and what is given."""
+        if self.masked:
+            known = torch.zeros_like(x[:1, :, :1])
+            known[:, : self.config.context_latents] = 1  # [1, f, 1, h, w]
+            mask = known.expand(len(x), -1, MASK_CHANNELS, -1, -1)
+            x = torch.cat([x, mask, known * x], dim=2)
+        return x.transpose(1, 2).contiguous()
+
+
+class WanSuccess(nn.Module):
+    """The joint success head on features that are narrowed first.
+
+    Args:
+        features: width of the transformer's features.
+        config: sizes.
+        frames: frames ``F`` per chunk.
+    """
+
+    def __init__(self, features: int, config: WanSuccessConfig, frames: int):
+        super().__init__()
+        self.narrow = nn.Sequential(nn.LayerNorm(features), nn.Linear(features, config.width))
+        self.head = SuccessHead(config.width, config.heads, frames)
+
+    def embed(self, instruction: Sequence[str]) -> Tensor:
+        """Encode ``B`` sentences as ``[B, d]``."""
+        return self.head.embed(instruction)
+
+    def find(self, features: Tensor, embedded: Tensor) -> Tensor:
+        """Return findings ``[B, F, width]`` from the features of all tokens, for the outcome jury."""
+        return self.head.find(self.narrow(features), embedded)
+
+    def forward(self, features: Tensor, embedded: Tensor) -> Tensor:
+        """Return logits ``[B, F]`` from the features of all tokens."""
+        return self.head(self.narrow(features), embedded)

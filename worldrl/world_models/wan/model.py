@@ -1,0 +1,340 @@
+"""A Wan-class video world model: WoVR's recipe on diffusers' transformer and autoencoder, behind the usual surface.
+
+The reference and the memory are kept as pictures, and encoded before each chunk as a training clip's were: the causal
+autoencoder makes latents that depend on what came before, so a chunk's own latents are not those of the next one's
+memory. The actions behind the memory are kept too: an arm still follows them. Where there is an outcome jury, its
+probability is the one that counts; otherwise the joint success head's.
+
+Shapes legend: ``B`` rows, ``F`` frames per chunk, ``K`` memory frames, ``L`` actions per chunk, ``M`` actions behind the
+memory, ``A`` numbers of an action and of a command, ``f`` latent frames of a clip, ``c h w`` latent, ``Y X`` pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.device import autocast
+from worldrl.core.embodiment import AnyEmbodiment, embodiment_from_json, integrate_commands
+from worldrl.core.errors import ActionError, ArtefactError, SettingError
+from worldrl.core.rng import initial_weights, row_noise
+from worldrl.core.storage.artefact import read_artefact, write_artefact
+from worldrl.core.storage.learned import Learned
+from worldrl.core.types import Imagined, ResetRecord
+from worldrl.data.windows.batch import WindowBatch
+from worldrl.diffusion.flow import sigma_grid
+from worldrl.world_models.video.checks import check_chunk, check_imagined
+from worldrl.world_models.video.chunks import Chunked
+from worldrl.world_models.video.outcome_head import OutcomeEnsemble, verdict
+from worldrl.world_models.wan.adapter import add_adapter, is_trained
+from worldrl.world_models.wan.codec import WanCodec
+from worldrl.world_models.wan.config import WanConfig
+from worldrl.world_models.wan.dynamics import WanDynamics, WanSuccess
+from worldrl.world_models.wan.folder import WanBase, download_command, load_transformer, load_vae, open_base
+from worldrl.world_models.wan.state import WanState, clip_action, context_frames, start_arrays
+
+KIND = "wan-world-model"
+
+
+class WanWorldModel(Chunked[WanConfig], nn.Module):
+    """Latent video diffusion on published Wan weights as a simulator.
+
+    Args:
+        config: layout and training of the clip.
+        embodiment: constants of the data's robot.
+        base: the published folder, for its identity.
+        transformer: diffusers' ``WanTransformer3DModel``.
+        vae: diffusers' ``AutoencoderKLWan``.
+    """
+
+    compute_dtype = torch.float32
+    """Number type of imagination; the autoencoder has its own."""
+
+    def __init__(self, config: WanConfig, embodiment: AnyEmbodiment, base: WanBase, transformer: Any, vae: Any):
+        super().__init__()
+        self.config, self.embodiment, self.base = config, embodiment, base
+        self.codec = WanCodec(vae, config.codec)
+        self.dynamics = WanDynamics(transformer, config.dynamics, self.codec.latent_shape, embodiment.actions)
+        self.success = WanSuccess(self.dynamics.width, config.success, config.dynamics.chunk_frames)
+        add_adapter(self.dynamics.transformer, config.dynamics)
+        head = config.outcome
+        self.outcome = (
+            OutcomeEnsemble(config.success.width, head.width, head.ensemble_size) if head.ensemble_size else None
+        )
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(is_trained(name, config.dynamics))
+        self.eval()
+
+    @classmethod
+    def from_base(cls, folder: Path | str, config: WanConfig, embodiment: AnyEmbodiment, *, seed: int) -> WanWorldModel:
+        """Begin with published weights, and action channels and success head of one's own, on the CPU.
+
+        Args:
+            folder: in diffusers' layout, see ``wan_folder``.
+            config: layout and training.
+            embodiment: constants of the data's robot.
+            seed: of the new weights.
+
+        Raises:
+            ArtefactError: the folder is missing, damaged or of another class.
+            SettingError: configuration and folder do not fit.
+            MissingExtraError: diffusers or peft is not installed.
+        """
+        base = open_base(folder)
+        dtype = getattr(torch, config.dynamics.base_dtype)
+        transformer, vae = load_transformer(base, dtype), load_vae(base)
+        with initial_weights(seed, "wan-world-model"):
+            return cls(config, embodiment, base, transformer, vae)
+
+    def configure(self, config: WanConfig) -> None:
+        """Take over a configuration of the same layout, in every part."""
+        self.config, self.codec.config, self.dynamics.config = config, config.codec, config.dynamics
+
+    @cached_property
+    def base_hash(self) -> str:
+        """Identity of the published weights; the first look reads all of them."""
+        return self.base.hash()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self.codec.mean.device
+
+    @property
+    def noise_shape(self) -> tuple[int, int, int, int]:
+        """Shape of the standard normal noise that one row's chunk is made of."""
+        return self.config.dynamics.future_latents, *self.codec.latent_shape
+
+    def autocast(self) -> torch.autocast:
+        """Compute in ``compute_dtype``.
+
+        Raises:
+            SettingError: float32 was asked for, but the published weights are kept in bfloat16.
+        """
+        if self.compute_dtype == torch.float32 and self.config.dynamics.base_dtype != "float32":
+            raise SettingError("dtype: these published weights are kept in bfloat16; give dtype=bfloat16 (or auto)")
+        return autocast(self.device, self.compute_dtype)
+
+    # -- rollout ---------------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def start(self, records: Sequence[ResetRecord]) -> WanState:
+        """Begin one rollout per record.
+
+        Raises:
+            SettingError: a record's pictures or actions have another size.
+        """
+        arrays = start_arrays(records, self.config, self.embodiment.actions)
+        with self.autocast():
+            instruction = self.embed([record.instruction for record in records]).float()
+        kept = {name: torch.from_numpy(array).to(self.device) for name, array in arrays.items()}
+        belief = instruction.new_zeros(len(records), 0) if self.outcome is None else self.outcome.blank(len(records))
+        return WanState(**kept, instruction=instruction, belief=belief)
+
+    @torch.no_grad()
+    def imagine(
+        self, state: WanState, action: Tensor, *, generators: Sequence[torch.Generator]
+    ) -> tuple[WanState, Imagined]:
+        """Predict one chunk.
+
+        Args:
+            state: ``B`` rows.
+            action: float32 ``[B, L, A]`` in the robot's range.
+            generators: one per row.
+
+        Returns:
+            The next state and what was imagined; its ``latent`` is the whole clip, which :meth:`decode` needs.
+
+        Raises:
+            ActionError: wrong shape or non-finite values; ``state`` is untouched.
+            NonFiniteError: the model imagined NaN or infinite latents; ``state`` is untouched.
+        """
+        check_chunk(action, (state.rows, self.chunk_length, self.embodiment.actions.size), generators)
+        action = action.to(self.device)
+        commands = integrate_commands(self.embodiment, state.command, action)
+        noise = row_noise(generators, self.noise_shape, self.device)
+        with self.autocast():
+            clip, features = self._clip(state, action, noise)
+            probability, uncertainty, belief = self._judge(features, state)
+        check_imagined(clip)
+        after = replace(self._remember(state, clip, action, commands), belief=belief)
+        return after, Imagined(clip, self.frame_steps, commands, probability, uncertainty)
+
+    def _clip(self, state: WanState, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Make a chunk of noise; return the latents of the whole clip and the features."""
+        context = self.codec.encode(context_frames(state.reference, state.memory, self.config.dynamics))
+        future, features = self.sample(context, clip_action(state.null_action, state.memory_action, action), noise)
+        return torch.cat([context, future], dim=1), features
+
+    def _judge(self, features: Tensor, state: WanState) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return the probability of success ``[B, F]``, the jurors' doubt of it, and the belief after the chunk."""
+        if self.outcome is None:
+            return torch.sigmoid(self.success(features, state.instruction).float()), None, state.belief
+        votes, belief = self.outcome(self.find(features, state.instruction), state.belief)
+        return *verdict(votes), belief
+
+    def _remember(self, state: WanState, clip: Tensor, action: Tensor, commands: Tensor) -> WanState:
+        memory = torch.cat([state.memory, self.decode(clip, state.reference)], dim=1)[:, -self.memory_frames :]
+        taken = torch.cat([state.memory_action, action], dim=1)[:, -self.config.dynamics.memory_actions :]
+        return replace(state, memory=memory, memory_action=taken, command=commands[:, -1])
+
+    def embed(self, instruction: Sequence[str]) -> Tensor:
+        """Encode ``B`` sentences as ``[B, d]``."""
+        return self.success.embed(instruction)
+
+    def find(self, features: Tensor, instruction: Tensor) -> Tensor:
+        """Return what the success head finds in features of all tokens, frame by frame: ``[B, F, width]``."""
+        return self.success.find(features, instruction)
+
+    def sample(self, context: Tensor, action: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Integrate the flow from ``noise``, the future latents; return those, and the last evaluation's features.
+
+        Args:
+            context: given latents ``[B, 1 + K/4, c, h, w]``.
+            action: of the clip, see :func:`clip_action`.
+            noise: ``[B, F/4, c, h, w]``.
+        """
+        future, features = noise, noise.new_zeros(0)
+        grid = sigma_grid(self.config.dynamics.sampling_steps, self.config.dynamics.shift).to(noise.device)
+        for sigma, sigma_next in pairwise(grid):
+            clip = torch.cat([context, future], dim=1)
+            velocity, features = self.dynamics(clip, sigma.expand(len(clip)), action)
+            future = future + (sigma_next - sigma) * velocity[:, context.shape[1] :].float()
+        return future, features
+
+    @torch.no_grad()
+    def decode_last(self, state: WanState) -> Tensor:
+        """Return the newest frame of each row: uint8 ``[B, Y, X, 3]``."""
+        return state.memory[:, -1]
+
+    @torch.no_grad()
+    def decode(self, latent: Tensor, first: Tensor) -> Tensor:
+        """Decode the future frames of whole clips ``[B, f, c, h, w]``, each with its first frame: uint8 ``[B, F, Y, X, 3]``."""
+        del first  # a clip begins with it
+        return self.codec.decode(latent)[:, -self.config.dynamics.chunk_frames :]
+
+    def restore(self, data: dict[str, Tensor]) -> WanState:
+        """Rebuild a state from :meth:`WanState.state_dict`; ActionError when it is not one of this model."""
+        size = self.config.codec.image_size
+        if tuple(data["memory"].shape[1:]) != (self.memory_frames, size, size, 3):
+            raise ActionError(
+                f"memory must be [B, {self.memory_frames}, {size}, {size}, 3], got {tuple(data['memory'].shape)}"
+            )
+        return WanState(**data)
+
+    # -- recorded windows ------------------------------------------------------------------------------------
+
+    def window_start(self, batch: WindowBatch) -> WanState:
+        """Begin where windows of pictures begin, without instruction and belief."""
+        nothing = batch.command.new_zeros(len(batch.command), 0)
+        given = (batch.reference, batch.memory, batch.null_action, batch.memory_action, batch.command)
+        return WanState(*given, instruction=nothing, belief=nothing)
+
+    def follow(
+        self, state: WanState, batch: WindowBatch, steps: slice, noise: Tensor, hidden: Tensor | None = None
+    ) -> tuple[WanState, Tensor]:
+        """Imagine a chunk of windows; see :meth:`worldrl.world_models.video.following.Follower.follow`.
+
+        Raises:
+            ActionError: some rows are to go without actions.
+        """
+        if hidden is not None:
+            raise ActionError("hidden: a Wan world model does not plan; every row needs its actions")
+        action = batch.action[:, steps]
+        clip, features = self._clip(state, action, noise)
+        return self._remember(state, clip, action, batch.commands[:, steps]), features
+
+    # -- folder ----------------------------------------------------------------------------------------------
+
+    def trained(self) -> dict[str, Tensor]:
+        """Return what the published folder does not hold, by name."""
+        return {name: value for name, value in self.state_dict().items() if is_trained(name, self.config.dynamics)}
+
+    def load_trained(self, tensors: Mapping[str, Tensor]) -> None:
+        """Copy :meth:`trained`'s tensors in; ArtefactError when names or sizes are others."""
+        own = self.trained()
+        if odd := sorted(set(own) ^ set(tensors)):
+            raise ArtefactError(f"weights do not fit this model: {odd[0]} and {len(odd) - 1} more are on one side only")
+        for name, value in own.items():
+            if value.shape != tensors[name].shape:
+                raise ArtefactError(f"{name}: is {list(tensors[name].shape)}, this model's is {list(value.shape)}")
+            value.copy_(tensors[name])
+
+    def round_trained(self, dtype: torch.dtype) -> None:
+        """Round what is trained to ``dtype``, so that what is measured is what a smaller file will hold."""
+        self.load_trained({name: value.to(dtype).to(value.dtype) for name, value in self.trained().items()})
+
+    def save(
+        self,
+        folder: Path,
+        *,
+        store_dtype: torch.dtype | None = None,
+        parents: Sequence[dict[str, Any]] = (),
+        learned: Learned | None = None,
+    ) -> None:
+        """Write what was trained, and the identity of the published folder, as an artefact folder.
+
+        Args:
+            folder: the artefact.
+            store_dtype: number type of the file.
+            parents: what it was made from, beside the published folder.
+            learned: all it has learned from, beside what the publishers took; None leaves that unknown.
+        """
+        path = str(self.base.folder.resolve())
+        base = {"path": path, "hash": self.base_hash}
+        config = {**self.config.to_json(), "embodiment": self.embodiment.to_json(), "base": base}
+        lineage = [*parents, base]
+        write_artefact(
+            folder,
+            kind=KIND,
+            config=config,
+            tensors=self.trained(),
+            files=None if learned is None else learned.files(),
+            store_dtype=store_dtype,
+            parents=lineage,
+        )
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device | str = "cpu", *, base: Path | str | None = None) -> WanWorldModel:
+        """Read :meth:`save`'s folder onto its published weights.
+
+        Args:
+            folder: the artefact.
+            device: where the model goes.
+            base: the published folder; None looks where it was when the model was saved.
+
+        Raises:
+            ArtefactError: either folder is missing or damaged, or the published weights are others.
+        """
+        artefact = read_artefact(folder, kind=KIND)
+        try:
+            stored = artefact.config["base"]
+            config = WanConfig.from_json(artefact.config)
+            embodiment = embodiment_from_json(artefact.config["embodiment"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ArtefactError(f"{folder}: its config does not fit this version: {error}") from error
+        where = _find_base(folder, stored["path"] if base is None else base)
+        model = cls.from_base(where, config, embodiment, seed=0)
+        if model.base_hash != stored["hash"]:
+            raise ArtefactError(
+                f"{folder}: was trained on other weights than those in {where} (hash {stored['hash'][:12]}, found "
+                f"{model.base_hash[:12]}); give the folder it was trained on"
+            )
+        model.load_trained(artefact.tensors)
+        return model.to(device).eval()
+
+
+def _find_base(folder: Path, base: Path | str) -> Path:
+    if not Path(base).is_dir():
+        raise ArtefactError(
+            f"{folder}: the published weights it builds on are not at {base}; move them or link them there, or download "
+            f"them: {download_command(Path(base))}"
+        )
+    return Path(base)

@@ -1,0 +1,107 @@
+"""The rows of a Wan world model between chunks, and how they begin.
+
+Shapes legend: as in ``wan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from worldrl.core.actions import ActionSpec
+from worldrl.core.errors import SettingError
+from worldrl.core.types import ResetRecord
+from worldrl.world_models.wan.config import WanConfig, WanDynamicsConfig
+
+
+@dataclass(frozen=True)
+class WanState:
+    """Rows between chunks.
+
+    Attributes:
+        reference: uint8 ``[B, Y, X, 3]``, each row's first frame.
+        memory: uint8 ``[B, K, Y, X, 3]``, the newest frames.
+        null_action: float32 ``[B, A]``, the null action at the reference.
+        memory_action: float32 ``[B, M, A]``, the actions that led to the memory.
+        command: what the robot was last told ``[B, A]``.
+        instruction: embedded instructions ``[B, d]``.
+        belief: of the outcome jury ``[B, J b]``, nothing where there is none.
+    """
+
+    reference: Tensor
+    memory: Tensor
+    null_action: Tensor
+    memory_action: Tensor
+    command: Tensor
+    instruction: Tensor
+    belief: Tensor
+
+    @property
+    def rows(self) -> int:
+        """How many rollouts."""
+        return self.reference.shape[0]
+
+    def select(self, index: Tensor) -> WanState:
+        """Keep the rows of ``index``."""
+        index = index.to(self.reference.device)
+        return WanState(**{name: value[index] for name, value in self.state_dict().items()})
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors that restore the state exactly."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def clip_action(null_action: Tensor, memory_action: Tensor, action: Tensor) -> Tensor:
+    """Lay out a clip's actions ``[B, 1 + M + L, A]``: the reference's null action, the memory's, the future's."""
+    return torch.cat([null_action[:, None], memory_action, action], dim=1)
+
+
+def context_frames(reference: Tensor, memory: Tensor, config: WanDynamicsConfig) -> Tensor:
+    """Lay out a clip's given pictures ``[B, 1 + K, Y, X, 3]``: the reference, then the memory.
+
+    Without the reference the oldest frame of the memory begins the clip: the autoencoder wants one frame alone, and its
+    latents of the memory would know whatever stands there.
+    """
+    return torch.cat([reference[:, None] if config.reference else memory[:, :1], memory], dim=1)
+
+
+def start_arrays(records: Sequence[ResetRecord], config: WanConfig, actions: ActionSpec) -> dict[str, NDArray[Any]]:
+    """Stack what a state keeps of its records, by name of its attribute.
+
+    Raises:
+        SettingError: a record's pictures or actions have another size.
+    """
+    return {
+        "reference": np.stack([record.reference for record in records]),
+        "memory": np.stack([_memory(record, config) for record in records]),
+        "null_action": np.stack([actions.hold(record.first_command) for record in records]),
+        "memory_action": np.stack([_memory_action(record, config, actions) for record in records]),
+        "command": np.stack([record.command for record in records]),
+    }
+
+
+def _memory(record: ResetRecord, config: WanConfig) -> NDArray[np.uint8]:
+    size, frames = config.codec.image_size, config.dynamics.memory_frames
+    if record.memory.shape != (frames, size, size, 3) or record.reference.shape != (size, size, 3):
+        raise SettingError(
+            f"{record.source}: needs a reference and {frames} memory images of {size} by {size}, got "
+            f"{list(record.reference.shape)} and {list(record.memory.shape)}; record them at the model's image_size"
+        )
+    return record.memory
+
+
+def _memory_action(record: ResetRecord, config: WanConfig, actions: ActionSpec) -> NDArray[np.float32]:
+    steps, action = config.dynamics.memory_actions, record.memory_action
+    if action is None:
+        return np.tile(actions.hold(record.first_command), (steps, 1))
+    if action.shape != (steps, actions.size):
+        raise SettingError(
+            f"{record.source}: memory_action must be [{steps}, {actions.size}], got {list(action.shape)}"
+        )
+    return action.astype(np.float32)

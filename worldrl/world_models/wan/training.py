@@ -1,0 +1,193 @@
+"""Training of the Wan world model: its settings, and the clips of a step.
+
+A clip is encoded as a whole by the causal autoencoder, so latents cannot be made once and cut into windows, as those of
+worldrl's own codec are: every step encodes its clips anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from worldrl.core.device import autocast, resolve_dtype
+from worldrl.core.errors import SettingError
+from worldrl.core.rng import on_device, stream
+from worldrl.core.types import Episode
+from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.data.windows.windows import WindowBatch, WindowSampler
+from worldrl.world_models.video.bootstrapping import LatentRollouts
+from worldrl.world_models.video.instructions import TaskInstructions, relabel
+from worldrl.world_models.wan.losses import WanClip, draw_clip
+from worldrl.world_models.wan.model import WanWorldModel
+from worldrl.world_models.wan.state import clip_action, context_frames
+
+
+@dataclass
+class WanTraining:
+    """Settings of :func:`worldrl.world_models.wan.fit.fit_wan`.
+
+    Attributes:
+        steps: optimiser steps; 0 leaves the model as it is.
+        batch: clips per process and pass.
+        accumulate: passes per optimiser step.
+        learning_rate: peak rate of published weights (``adapter=full``); warm-up cosine. WoVR's.
+        new_learning_rate: peak rate of what begins here: low-rank additions, action channels, success head.
+        warmup: steps of warm-up.
+        final_rate: share of the peak rate at the end.
+        weight_decay: AdamW.
+        clip_norm: largest gradient norm.
+        bootstrap: probability that a pass continues rollouts on the model's own frames (``bootstrapping``).
+        bootstrap_rows: how many such rollouts are kept, each as the newest images; both or neither of the two are 0.
+        first_chunk_share: share of clips that start an episode.
+        static_share: share of static clips.
+        event_share: share of clips around gripper changes and contacts.
+        negative_share: share of clips whose instruction is replaced by one that they do not fulfil.
+        outcome_steps: steps of the outcome ensemble, after the rest, where the model has one; 0 leaves it as it is.
+        outcome_episodes: recorded episodes, drawn at random, that are imagined for it, twice each, ``batch`` at a time.
+        outcome_batch: imagined episodes per step of those.
+        outcome_learning_rate: peak, warm-up cosine.
+        outcome_weight_decay: AdamW.
+        outcome_dropout: share of the findings hidden in each episode.
+        dtype: ``float32``, ``bfloat16`` for autocast, or ``auto``: bfloat16 where the device has units for it.
+        gradient_checkpointing: recompute each block in the backward pass: less memory, a third more time.
+        compile: compile the transformer's blocks.
+        checkpoint_every: steps between checkpoints.
+    """
+
+    steps: int = 10_000
+    batch: int = 8
+    accumulate: int = 1
+    learning_rate: float = 1e-5
+    new_learning_rate: float = 1e-4
+    warmup: int = 200
+    final_rate: float = 0.1
+    weight_decay: float = 0.01
+    clip_norm: float = 1.0
+    bootstrap: float = 0.0
+    bootstrap_rows: int = 0
+    first_chunk_share: float = 0.05
+    static_share: float = 0.05
+    event_share: float = 0.3
+    negative_share: float = 0.2
+    outcome_steps: int = 400
+    outcome_episodes: int = 256
+    outcome_batch: int = 64
+    outcome_learning_rate: float = 2e-3
+    outcome_weight_decay: float = 0.05
+    outcome_dropout: float = 0.1
+    dtype: str = "auto"
+    gradient_checkpointing: bool = True
+    compile: bool = False
+    checkpoint_every: int = 500
+
+    def __post_init__(self) -> None:
+        """Check the ranges that the rooms below do not check."""
+        for name in ("batch", "accumulate", "checkpoint_every", "outcome_episodes", "outcome_batch"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"wan.training.{name} must be at least 1, got {getattr(self, name)}")
+        for name in ("bootstrap", "negative_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise SettingError(f"wan.training.{name} must be in [0, 1], got {getattr(self, name)}")
+        if self.bootstrap_rows < 0:
+            raise SettingError(f"wan.training.bootstrap_rows must not be negative, got {self.bootstrap_rows}")
+        if bool(self.bootstrap) != bool(self.bootstrap_rows):
+            raise SettingError(
+                f"wan.training.bootstrap={self.bootstrap} and bootstrap_rows={self.bootstrap_rows}: passes continue rollouts that "
+                "are kept, and rollouts are kept for passes; give both, such as 0.5 and 64, or neither"
+            )
+        if not 0 <= self.outcome_dropout < 1:
+            raise SettingError(f"wan.training.outcome_dropout must be in [0, 1), got {self.outcome_dropout}")
+
+
+class ClipSource:
+    """Draws the clips of each pass: a pure function of seed, step, pass and process, and of the rollouts where there are any.
+
+    Args:
+        model: its codec encodes, on its device.
+        episodes: of all processes; each process keeps every ``processes``-th in memory.
+        config: shares and batch.
+        sentences: what can be said about each task.
+        seed: of all draws.
+        process: which process this is.
+        processes: how many there are.
+
+    Raises:
+        SettingError: there are fewer episodes than processes, or none of the kind that a share asks for, or rollouts are to
+            be kept in several processes.
+    """
+
+    def __init__(
+        self,
+        model: WanWorldModel,
+        episodes: Sequence[Episode],
+        config: WanTraining,
+        sentences: TaskInstructions,
+        *,
+        seed: int,
+        process: int = 0,
+        processes: int = 1,
+    ):
+        if len(episodes) < processes:
+            raise SettingError(f"{len(episodes)} episodes do not give one to each of {processes} processes")
+        if config.bootstrap_rows and processes > 1:
+            raise SettingError(
+                f"wan.training.bootstrap_rows={config.bootstrap_rows}: rollouts are kept by one process, {processes} were "
+                "launched; launch one, or give bootstrap_rows=0"
+            )
+        dynamics = model.config.dynamics
+        self.model, self.config, self.sentences = model, config, sentences
+        self.seed, self.process = seed, process
+        self.sampler = WindowSampler(
+            take(episodes, range(process, len(episodes), processes)),
+            chunk_length=dynamics.chunk_length,
+            memory_frames=dynamics.memory_frames,
+            frame_stride=dynamics.frame_stride,
+            first_chunk_share=config.first_chunk_share,
+            static_share=config.static_share,
+            event_share=config.event_share,
+        )
+        self.rollouts = self._rollouts()
+
+    def _rollouts(self) -> LatentRollouts | None:
+        """Make the buffer that bootstrapped passes continue, where there is one."""
+        if not self.config.bootstrap_rows:
+            return None
+        return LatentRollouts(self.sampler.store, self.sampler.layout, self.config.bootstrap_rows).to(self.model.device)
+
+    def draw(self, step: int, number: int) -> WanClip:
+        """Draw the clips of a step's ``number``-th pass, encoded and with their noise, on the codec's device."""
+        generator = stream(self.seed, "wan", step, number, self.process)
+        if self.rollouts is not None and float(torch.rand((), generator=generator)) < self.config.bootstrap:
+            return self._continued(self.rollouts, generator)
+        return self._clip(self.sampler.sample(self.config.batch, generator), generator)
+
+    def _continued(self, rollouts: LatentRollouts, generator: torch.Generator) -> WanClip:
+        """Take rows of the buffer for the clips, then let them go on."""
+        context = rollouts.draw(self.config.batch, generator)
+        clip = self._clip(context.batch, generator, own=True)
+        with autocast(self.model.device, resolve_dtype(self.config.dtype, self.model.device)):
+            rollouts.advance(self.model, context, on_device(generator, self.model.device))
+        return clip
+
+    def _clip(self, batch: WindowBatch, generator: torch.Generator, *, own: bool = False) -> WanClip:
+        batch = relabel(batch, self.sentences, self.config.negative_share, generator)
+        given = context_frames(batch.reference, batch.memory, self.model.config.dynamics)
+        latent = self.model.codec.encode(torch.cat([given, batch.frames], dim=1))
+        told = clip_action(batch.null_action, batch.memory_action, batch.action)
+        return draw_clip(
+            latent,
+            told.to(latent.device),
+            self.model.config,
+            success=batch.success.to(latent.device),
+            valid=batch.valid.to(latent.device),
+            instruction=batch.instruction,
+            generator=on_device(generator, latent.device),
+            own=own,
+        )
+
+
+def take(episodes: Sequence[Episode], positions: Sequence[int]) -> Sequence[Episode]:
+    """Take some episodes; those of a dataset that is not loaded are decoded later, straight into the sampler's store."""
+    return episodes.subset(positions) if isinstance(episodes, EpisodeDataset) else [episodes[i] for i in positions]
