@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -633,3 +634,68 @@ def publish_lerobot() -> Callable[..., Path]:
         return folder
 
     return publish
+
+
+@pytest.fixture(scope="session")
+def grpo_on() -> Callable[..., Any]:
+    """Make GRPO whose imagination holds given rollouts in equal groups, judged as told."""
+    from worldrl.methods.rl.filtering import FilterResult
+    from worldrl.methods.rl.grpo import grpo
+    from worldrl.methods.rl.imagination import PolicyImagination
+    from worldrl.methods.rl.records import StartRecords
+    from worldrl.policies.exploration import Exploration
+
+    @dataclass(frozen=True)
+    class Given(PolicyImagination):
+        judged: Any = None
+        groups: int = 0
+
+        @property
+        def records(self) -> StartRecords:
+            return StartRecords(["PickRedCube"] * self.groups, [False] * self.groups, counts=True)
+
+        def imagine(self, request: Any) -> Any:
+            return self.judged
+
+    def make(policy, rollouts, config, *, trust=None, agreement=None, term_weight=0.0, temperature=1.0, **over):
+        groups = int(rollouts.group.max()) + 1
+        source = Given(
+            env=None,
+            policy=policy,
+            exploration=Exploration(temperature),
+            p_keyframe=0.0,
+            groups=groups,
+            seed=0,
+            judge=SimpleNamespace(term_weight=term_weight),
+            length_normalise=config.length_normalise,
+            judged=FilterResult(rollouts, trust, agreement),
+        )
+        config = replace(config, groups=groups, group_size=len(rollouts.group) // groups)
+        return grpo(source, policy, config, **over)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def kept_chunks(grpo_on) -> Callable[..., Any]:
+    """The chunks that GRPO keeps of given rollouts, and what it says of them."""
+
+    def keep(rollouts, config, **over):
+        method, logs = grpo_on(None, rollouts, config, **over), {}
+        collected = method.schedule(method.source, method.request(0), method.mix, logs)
+        return method.decided(0, collected, logs), logs
+
+    return keep
+
+
+@pytest.fixture(scope="session")
+def updated(grpo_on) -> Callable[..., Any]:
+    """Let GRPO improve a policy on given rollouts; return what it says."""
+    from worldrl.methods.rl.grpo import policy_learner
+    from worldrl.methods.rl.loop import iterate
+
+    def update(policy, optimizer, rollouts, config, **over):
+        learner = replace(policy_learner(policy, config), optimizer=optimizer)
+        return iterate(learner, grpo_on(policy, rollouts, config, **over), 0)[0]
+
+    return update

@@ -6,203 +6,21 @@ Nothing heavy is imported before a command is chosen; ``worldrl --help`` knows n
 from __future__ import annotations
 
 import hashlib
-import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from worldrl import __version__
 from worldrl.aliases import OLD_COMMANDS, announce, current_command, current_tokens, ungrouped
+from worldrl.commands import COMMANDS, Command
 from worldrl.core.errors import GateError, SettingError, WorldrlError, nearest
 from worldrl.core.extras import REINSTALL
 from worldrl.streams import flush_streams, machine_fault, open_streams, say, show
 
 OK, USER_ERROR, GATE_FAILED, INTERRUPTED = 0, 2, 3, 130
 """Exit codes; 1 is Python's own for an uncaught exception, which is a bug and shows its traceback."""
-
-
-@dataclass(frozen=True)
-class Command:
-    """One row of the command table; module and settings class follow from the name.
-
-    Attributes:
-        name: what is typed after ``worldrl``.
-        summary: one line.
-        examples: override lists shown by ``--help``.
-        owns_run_dir: it makes its run directory, so one is named when none is given; ``report`` reads another's.
-        positional: the setting that a first word without ``=`` gives, as in ``worldrl reproduce NAME``.
-        groups: settings that may also be written as a flag before one of theirs: ``--plan diff=0.05``.
-    """
-
-    name: str
-    summary: str
-    examples: tuple[str, ...]
-    owns_run_dir: bool = True
-    positional: str = ""
-    groups: tuple[str, ...] = ()
-
-    @property
-    def module(self) -> str:
-        """The job's module, ``worldrl.jobs.<folder>.<name with underscores>``."""
-        folder = next(folder for folder, names in FOLDERS.items() if self.name in names)
-        return f"worldrl.{folder}.{self.name.replace('-', '_')}"
-
-    @property
-    def settings_class(self) -> str:
-        """The settings dataclass in that module, for example ``TrainVlaSettings``."""
-        return "".join(part.capitalize() for part in self.name.split("-")) + "Settings"
-
-    def load(self) -> tuple[Callable[[Any], dict[str, Any]], type[Any]]:
-        """Import the job and return its ``main`` and its settings class."""
-        job = importlib.import_module(self.module)
-        return job.main, getattr(job, self.settings_class)
-
-    def schema(self, given: Mapping[str, str]) -> type[Any]:
-        """Return the settings class for a command line; a job whose settings depend on others makes one."""
-        choose = getattr(importlib.import_module(self.module), "settings_for", None)
-        return self.load()[1] if choose is None else choose(given)
-
-
-FOLDERS: Mapping[str, tuple[str, ...]] = {
-    "jobs.benchmark": ("benchmark", "check-protocol", "compare"),
-    "jobs.data": ("collect", "restyle", "extend", "make-dataset"),
-    "jobs.environment": ("doctor", "setup", "report", "methods"),
-    "jobs.motion": ("train-idm", "align-world-model"),
-    "jobs.offline": ("train-offline", "benchmark-offline"),
-    "jobs.policy": ("train-policy", "evaluate", "serve-policy"),
-    "jobs.vla": ("train-vla",),
-    "jobs.world_model": ("train-world-model", "evaluate-world-model", "imagine"),
-    "reproductions": ("reproduce",),
-}
-"""Where a command's module lies, below ``worldrl``."""
-
-COMMANDS = {
-    command.name: command
-    for command in (
-        Command("collect", "record episodes in the simulator as a LeRobotDataset v3", ("", "preset=tiny")),
-        Command(
-            "restyle",
-            "redraw recorded episodes in other visual styles, with the same motion",
-            ("data=runs/collect/dataset", "data=runs/collect/dataset by=image"),
-        ),
-        Command(
-            "extend",
-            "extend recorded episodes beyond their time limit, to train world models for long rollouts",
-            ("data=runs/collect/dataset steps=256",),
-        ),
-        Command(
-            "train-policy",
-            "train a language-conditioned policy on demonstrations (behaviour cloning)",
-            ("preset=tiny",),
-        ),
-        Command("train-world-model", "train a video world model and its success head", ("preset=tiny",)),
-        Command(
-            "train-idm",
-            "train an inverse dynamics model, which reads poses or actions from images and rewards generated videos",
-            (
-                "data=[runs/collect/dataset]",
-                "target=[command] world_model=bundled model.window=3",
-                "target=[state.0:14] limits=piper",
-                "preset=tiny",
-            ),
-        ),
-        Command("imagine", "show imagined rollouts beside the real ones", ("preset=tiny",)),
-        Command(
-            "evaluate",
-            "measure one policy in the embedded physics simulator",
-            ("policy=runs/train-policy/policy", "policy=runs/train-policy/policy seed=1 run_dir=runs/before"),
-        ),
-        Command(
-            "evaluate-world-model",
-            "measure one world model on held-out episodes",
-            (
-                "data=[runs/collect/dataset]",
-                "world_model=runs/train-world-model/world_model data=[runs/unseen/dataset] episodes=30",
-                "preset=tiny",
-            ),
-        ),
-        Command(
-            "align-world-model",
-            "improve a video model by reinforcement learning with rewards of its videos",
-            (
-                "start=runs/planner/world_model folders.idm=runs/train-idm/idm",
-                "start=runs/planner/world_model rewards=[idm.moving_executability,success] weights=[1,0.5] "
-                "folders.idm=runs/train-idm/idm folders.success=runs/planner/world_model",
-                "method=sol_rl start=runs/planner/world_model folders.idm=runs/train-idm/idm",
-            ),
-        ),
-        Command(
-            "benchmark",
-            "measure a policy on a suite: the embedded one, or an external one in its own Python environment",
-            (
-                "suite=libero_spatial policy=expert",
-                "suite=libero_goal policy=runs/train-policy/policy episodes=50 workers=4",
-                "suite=embedded policy=runs/train-policy/policy",
-                "--plan diff=0.05",
-            ),
-            groups=("plan",),
-        ),
-        Command(
-            "check-protocol",
-            "replay demonstrations in a suite and name the convention that differs",
-            ("data=runs/collect/dataset", "data=runs/collect-libero/dataset suite=libero_spatial"),
-        ),
-        Command(
-            "serve-policy",
-            "serve a bimanual policy to RoboTwin's evaluation client, over a websocket",
-            ("policy=runs/train-policy/policy", "policy=runs/train-policy/policy port=18081 device=cuda"),
-            owns_run_dir=False,
-        ),
-        Command("compare", "compare two evaluations episode by episode", ("a=runs/before b=runs/after",)),
-        Command(
-            "train-vla", "the whole loop: clone demonstrations, imagine, improve, check in physics", ("", "preset=tiny")
-        ),
-        Command(
-            "make-dataset",
-            "make offline datasets of six qualities from one SAC training, in Minari format",
-            ("env=HalfCheetah-v5", "env=Hopper-v5 kinds=[random,medium] rows=20000", "preset=tiny"),
-        ),
-        Command(
-            "train-offline",
-            "train a policy on a fixed dataset, model-free or in a learned world",
-            (
-                "data=runs/make-dataset/datasets/worldrl/hopper/medium-v0",
-                "data=hopper-medium-v2.hdf5 algorithm=iql agent.expectile=0.8",
-                "data=worldrl/hopper/medium-v0 algorithm=mopo imagining.penalty=5",
-            ),
-        ),
-        Command(
-            "benchmark-offline",
-            "run train-offline for several algorithms, datasets and seeds, and compare them in one table",
-            (
-                "data=[runs/hopper.hdf5] algorithms=[bc,td3_bc,ravl] seeds=3",
-                "data=[worldrl/hopper-v5/medium-v0] common=training.steps=20000 own.ravl=agent.critics=5 workers=2",
-                "runs=[runs/train-offline-a,runs/train-offline-b]",
-            ),
-        ),
-        Command(
-            "reproduce",
-            "reproduce a paper's central effect at small scale: table, figure, verdict (reproduce NAME; without NAME: a list)",
-            ("", "neubay-bandit", "edge-of-reach-2d scale=full seeds=10"),
-            positional="name",
-        ),
-        Command(
-            "setup",
-            "build a simulator's own Python environment in the cache, or check yours (setup NAME)",
-            (
-                "libero assets=/data/LIBERO/libero/libero/assets",
-                "maniskill",
-                "robotwin python=/envs/robotwin/bin/python checkout=/data/RoboTwin",
-                "isaac python=/envs/isaac/bin/python",
-            ),
-            positional="name",
-        ),
-        Command("report", "write one HTML page about a run directory", ("run_dir=runs/train-vla",), owns_run_dir=False),
-        Command("doctor", "check this machine, and name the command that repairs each fault", ("",)),
-    )
-}
 
 
 def default_run_dir(command: str, given: Mapping[str, str]) -> str:

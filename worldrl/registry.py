@@ -26,11 +26,13 @@ class Registry(Generic[T]):
     Args:
         kind: what the names stand for, used in messages, for example ``"policy"``.
         group: entry-point group that other packages may add to.
+        setting: how a command line names a part, for example ``"train-vla improvement.algorithm={}"``; empty: by other means.
     """
 
-    def __init__(self, kind: str, group: str) -> None:
+    def __init__(self, kind: str, group: str, setting: str = "") -> None:
         self.kind = kind
         self.group = group
+        self.setting = setting
         self._targets: dict[str, str] = {}
         self._plugins_read = False
 
@@ -52,6 +54,11 @@ class Registry(Generic[T]):
                 f"{self.kind} {name!r} is registered twice: {self._targets[name]!r} and {target!r}; rename one"
             )
         self._targets[name] = target
+
+    def target(self, name: str) -> str:
+        """Return where the part called ``name`` is, ``"module:attribute"``; imports nothing."""
+        self._read_plugins()
+        return self._targets[name]
 
     def names(self) -> list[str]:
         """Every registered name, sorted; imports no part."""
@@ -95,8 +102,21 @@ BENCHMARKS: Registry[Any] = Registry("benchmark", "worldrl.benchmarks")
 TERMINATIONS: Registry[Any] = Registry("termination rule", "worldrl.terminations")
 """Rules of (obs, action, next_obs), for tasks that ``world_models.state.terminations`` does not know."""
 
-VIDEO_REWARDS: Registry[Any] = Registry("video reward", "worldrl.video_rewards")
+VIDEO_REWARDS: Registry[Any] = Registry("video reward", "worldrl.video_rewards", "align-world-model rewards=[{}]")
 """Rewards of whole imagined videos: called with a folder (may be empty), the terms wanted (none: all) and a device."""
+
+# The interfaces of RL in imagination: worldrl.methods.rl.interfaces. Settings name them under ``parts``.
+REWARD_MIXES: Registry[Any] = Registry("reward mix", "worldrl.reward_mixes", "align-world-model mixing={}")
+ADVANTAGES: Registry[Any] = Registry("advantage estimator", "worldrl.advantage_estimators", "parts.advantage={}")
+SELECTORS: Registry[Any] = Registry("sample selector", "worldrl.sample_selectors", "parts.selection={}")
+START_SAMPLERS: Registry[Any] = Registry("start sampler", "worldrl.start_samplers", "parts.starts={}")
+BUDGETS: Registry[Any] = Registry("budget allocator", "worldrl.budget_allocators", "parts.budget={}")
+SCHEDULES: Registry[Any] = Registry("rollout schedule", "worldrl.rollout_schedules")
+LOG_PROBS: Registry[Any] = Registry("log-probability", "worldrl.log_probs")
+LOSSES: Registry[Any] = Registry("policy loss", "worldrl.policy_losses", "parts.loss={}")
+CONTROLS: Registry[Any] = Registry("update controller", "worldrl.update_controllers", "parts.control={}")
+ALIGNMENTS: Registry[Any] = Registry("alignment method", "worldrl.alignments", "align-world-model method={}")
+IMPROVEMENTS: Registry[Any] = Registry("improvement", "worldrl.improvements", "train-vla improvement.algorithm={}")
 
 WORLD_MODELS.register("video", "worldrl.world_models.video.model:VideoWorldModel")
 WORLD_MODELS.register("wan", "worldrl.world_models.wan.model:WanWorldModel")
@@ -135,3 +155,45 @@ for _family in ("maniskill", "robotwin", "isaac"):
     BENCHMARKS.register(_family, "worldrl.evaluation.policy.suites:described_protocol")
 for _rule in ("never", "hopper", "walker2d", "ant", "humanoid", "inverted_pendulum"):
     TERMINATIONS.register(_rule, f"worldrl.world_models.state.terminations:{_rule}")
+REWARD_MIXES.register("gdpo", "worldrl.rewards.mixing:mix")
+REWARD_MIXES.register("mean", "worldrl.rewards.mixing:mean_of_terms")
+ADVANTAGES.register("group_std", "worldrl.methods.rl.advantages:group_std")
+ADVANTAGES.register("batch_std", "worldrl.methods.rl.advantages:batch_std")
+ADVANTAGES.register("mean_only", "worldrl.methods.rl.advantages:mean_only")
+ADVANTAGES.register("leave_one_out", "worldrl.methods.rl.advantages:leave_one_out")
+ADVANTAGES.register("median", "worldrl.methods.rl.advantages:median")
+ADVANTAGES.register("as_given", "worldrl.methods.rl.advantages:as_given")
+ADVANTAGES.register("by_depth", "worldrl.methods.alignment.branch_grpo:by_depth")
+SELECTORS.register("everything", "worldrl.methods.rl.selection:everything")
+SELECTORS.register("informative", "worldrl.methods.rl.selection:informative")
+SELECTORS.register("random_steps", "worldrl.methods.rl.selection:random_steps")
+SELECTORS.register("extremes", "worldrl.methods.rl.selection:extremes")
+SELECTORS.register("largest_variance", "worldrl.methods.rl.selection:largest_variance")
+SELECTORS.register("successes", "worldrl.methods.rl.selection:successes")
+SELECTORS.register("parent_best", "worldrl.methods.alignment.branch_grpo:parent_best")
+START_SAMPLERS.register("balanced", "worldrl.methods.rl.starts:balanced")
+START_SAMPLERS.register("permuted", "worldrl.methods.rl.starts:permuted")
+START_SAMPLERS.register("mopps", "worldrl.methods.rl.starts:mopps")
+BUDGETS.register("uniform", "worldrl.methods.rl.starts:uniform")
+BUDGETS.register("root_variance", "worldrl.methods.rl.starts:root_variance")
+SCHEDULES.register("at_once", "worldrl.methods.rl.method:at_once")
+SCHEDULES.register("two_stages", "worldrl.methods.alignment.sol_rl:TwoStages")
+LOG_PROBS.register("tokens", "worldrl.methods.rl.grpo:TokenLogProb")
+LOG_PROBS.register("denoising", "worldrl.methods.alignment.ratio:DenoisingLogProb")
+LOG_PROBS.register("forward_process", "worldrl.methods.alignment.diffusion_nft:ForwardProcess")
+LOG_PROBS.register("pairs", "worldrl.methods.alignment.step_aware_preference:PairLogProb")
+LOSSES.register("clipped", "worldrl.methods.rl.losses:clipped")
+LOSSES.register("gaussian_trust", "worldrl.methods.rl.losses:gaussian_trust")
+LOSSES.register("nft", "worldrl.methods.rl.losses:nft")
+LOSSES.register("preference", "worldrl.methods.rl.losses:preference")
+CONTROLS.register("unchecked", "worldrl.methods.rl.control:Unchecked")
+CONTROLS.register("kl_stop", "worldrl.methods.rl.control:KlStop")
+CONTROLS.register("effective_share", "worldrl.methods.rl.control:EffectiveShare")
+ALIGNMENTS.register("flow_grpo", "worldrl.methods.alignment.flow_grpo:flow_grpo")
+ALIGNMENTS.register("dance_grpo", "worldrl.methods.alignment.dance_grpo:dance_grpo")
+ALIGNMENTS.register("branch_grpo", "worldrl.methods.alignment.branch_grpo:branch_grpo")
+ALIGNMENTS.register("diffusion_nft", "worldrl.methods.alignment.diffusion_nft:diffusion_nft")
+ALIGNMENTS.register("sol_rl", "worldrl.methods.alignment.sol_rl:sol_rl")
+ALIGNMENTS.register("step_aware_preference", "worldrl.methods.alignment.step_aware_preference:step_aware_preference")
+IMPROVEMENTS.register("grpo", "worldrl.methods.rl.grpo:train_grpo")
+IMPROVEMENTS.register("self_training", "worldrl.methods.rl.filtered_cloning:self_train")

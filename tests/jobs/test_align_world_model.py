@@ -14,8 +14,8 @@ from worldrl.diffusion.sde import make_schedule
 from worldrl.jobs.environment import report
 from worldrl.jobs.motion import align_world_model
 from worldrl.jobs.motion.align_world_model import AlignWorldModelSettings
-from worldrl.methods.alignment import align as loop
 from worldrl.methods.alignment.branch_grpo import check_splits
+from worldrl.methods.rl import loop
 from worldrl.recipes.world_model.lineage import learned_from
 from worldrl.registry import VIDEO_REWARDS
 from worldrl.settings import compose
@@ -185,17 +185,17 @@ def test_a_stopped_run_goes_on_to_the_same_numbers(settings, tmp_path, monkeypat
     class StopError(Exception):
         pass
 
-    iterate = loop._iterate
+    iterate = loop.iterate
 
-    def stopping(task, method, optimizer, iteration):
+    def stopping(learner, method, iteration):
         if iteration == 2:
             raise StopError
-        return iterate(task, method, optimizer, iteration)
+        return iterate(learner, method, iteration)
 
-    monkeypatch.setattr(loop, "_iterate", stopping)
+    monkeypatch.setattr(loop, "iterate", stopping)
     with pytest.raises(StopError):
         align_world_model.main(settings("cut"))
-    monkeypatch.setattr(loop, "_iterate", iterate)
+    monkeypatch.setattr(loop, "iterate", iterate)
     again = align_world_model.main(settings("cut"))
     assert again == whole
     assert align_world_model.main(settings("cut")) == whole  # finds everything finished

@@ -17,12 +17,12 @@ from worldrl.jobs.world_model.imagine import ImagineSettings
 from worldrl.jobs.world_model.train_world_model import TrainWorldModelSettings
 from worldrl.recipes.stages import learn_world_model
 from worldrl.recipes.world_model.start import SCRATCH, check_wan_start, starting_world_model
+from worldrl.recipes.world_model.wan_settings import WanSettings
 from worldrl.settings import compose
 from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.video.training_config import WorldModelTraining
 from worldrl.world_models.wan.config import WanConfig
 from worldrl.world_models.wan.model import WanWorldModel
-from worldrl.recipes.world_model.wan_settings import WanSettings
 from worldrl.world_models.wan.training import WanTraining
 
 pytest.importorskip("diffusers")

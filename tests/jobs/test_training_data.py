@@ -19,11 +19,11 @@ from worldrl.jobs.world_model import train_world_model
 from worldrl.jobs.world_model.train_world_model import TrainWorldModelSettings
 from worldrl.policies.token.policy import TokenPolicyConfig
 from worldrl.recipes.training_data import offers, require_image_size
+from worldrl.recipes.world_model.wan_settings import WanSettings
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.training_config import WorldModelTraining
-from worldrl.recipes.world_model.wan_settings import WanSettings
 
 SMALL = WorldModelTraining(
     codec_steps=1, codec_batch=4, steps=1, batch=2, warmup=1, dtype="float32", unroll=2, outcome_steps=0

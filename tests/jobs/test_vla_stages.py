@@ -27,7 +27,10 @@ from worldrl.jobs.vla.near_goal import NearGoal
 from worldrl.jobs.vla.settings import CollectionSettings, TrainVlaSettings
 from worldrl.jobs.vla.stages import supervised_policy
 from worldrl.jobs.vla.training_suite import EmbeddedTrainingSuite
+from worldrl.methods.rl.advantages import mean_only
+from worldrl.methods.rl.grpo import GrpoConfig
 from worldrl.methods.rl.improve import Improvement
+from worldrl.methods.rl.method import PartNames, Parts
 from worldrl.policies.statistics import PolicyStatistics
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.run import open_run
@@ -316,3 +319,35 @@ def test_a_policy_of_other_sizes_is_refused(policy_folder, tmp_path):
 def test_what_became_of_imagined_successes_is_said_in_words():
     assert confirmed_line(wilson(3, 4)) == "imagined success confirmed by the simulator: 3 of 4 (30–95 %)"
     assert confirmed_line(None).endswith(": not measurable, nothing was imagined to succeed")
+
+
+def test_improvement_is_made_of_the_parts_that_settings_name(monkeypatch, tmp_path):
+    config, given = Improvement("grpo", grpo=GrpoConfig(parts=PartNames(advantage="mean_only"))), {}
+    replaced = {
+        "load_world_model": lambda *a: (None, None),
+        "load_policy": lambda *a: SimpleNamespace(save=lambda *a, **k: None, chunk_length=4),
+        "scheduled": lambda *a: config,
+        "round_judge": lambda *a: None,
+        "reset_store": lambda *a: [],
+        "imagined_env": lambda *a, **k: None,
+        "imagined_success": lambda *a, **k: {},
+        "load": lambda *a: [],
+        "make_samples": lambda *a: None,
+        "told_or_known": lambda *a: {},
+        "policy_parent": lambda *a: {},
+        "parent": lambda *a: {},
+        "improve": lambda *a, **named: given.update(named) or [],
+    }
+    for name, value in replaced.items():
+        monkeypatch.setattr(vla_stages, name, value)
+    stage = SimpleNamespace(finished=False, folder=tmp_path)
+    loop = SimpleNamespace(
+        run=SimpleNamespace(stage=lambda name: stage),
+        device="cpu",
+        horizons={},
+        log=None,
+        seed=lambda *a: 0,
+        finish=lambda *a: None,
+    )
+    vla_stages.improved_policy(loop, 1, tmp_path, tmp_path, tmp_path, [])
+    assert given["parts"] == Parts(advantage=mean_only)

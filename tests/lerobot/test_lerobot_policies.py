@@ -24,7 +24,7 @@ from worldrl.evaluation.policy.result import EvalResult
 from worldrl.evaluation.report.store import load_report_data
 from worldrl.jobs.policy.serve_policy import ServePolicySettings, open_server
 from worldrl.methods.imitation.lerobot_tuning import FineTuning, fine_tune
-from worldrl.methods.rl.grpo import GrpoConfig, grpo_update
+from worldrl.methods.rl.grpo import GrpoConfig
 from worldrl.methods.rl.imagination import imagine_batch, imagined_env
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.lerobot.one_step import unpack_trace
@@ -222,7 +222,9 @@ def test_a_round_trip_through_a_folder(published, serve, kind, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "moving"), [("smolvla", "lm_expert"), ("smolvla16", "lm_expert"), ("pi0", "gemma_expert")]
 )
-def test_one_step_of_grpo_in_imagination_moves_a_flow_policy(published, serve, kind, moving, world_model, make_record):
+def test_one_step_of_grpo_in_imagination_moves_a_flow_policy(
+    published, serve, kind, moving, world_model, make_record, updated
+):
     policy = serve(kind)
     before = policy.state_dict()
     store = ResetStore([make_record(grey) for grey in (20, 220)])
@@ -230,7 +232,7 @@ def test_one_step_of_grpo_in_imagination_moves_a_flow_policy(published, serve, k
     rollouts = imagine_batch(env, policy, Exploration(1.0, 0.0), group_size=2, p_keyframe=0.0, seed=1)
     rollouts = type(rollouts)(**{**vars(rollouts), "success": torch.tensor([True, False, False, True])})
     config = GrpoConfig(keep_low=0, keep_high=1, minibatch=8)
-    logs = grpo_update(policy, policy.make_optimizer(1e-3, 0.0), rollouts, config, seed=0, temperature=1.0)
+    logs = updated(policy, policy.make_optimizer(1e-3, 0.0), rollouts, config)
     assert float(logs["grpo/gradient_norm"]) > 0
     assert float(logs["grpo/approx_kl"]) == pytest.approx(0, abs=1e-3)  # the acting policy is the one updated
     after = policy.state_dict()

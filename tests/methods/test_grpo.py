@@ -2,6 +2,7 @@
 
 import copy
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,18 +10,9 @@ import torch
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import stream
 from worldrl.core.types import Likelihood, PolicyObs
-from worldrl.methods.rl.grpo import (
-    GrpoBatch,
-    GrpoConfig,
-    categorical_kl,
-    clipped_objective,
-    grpo_batch,
-    grpo_loss,
-    grpo_update,
-    minibatches,
-    reference_kl,
-    sampled_kl,
-)
+from worldrl.methods.rl.grpo import GrpoConfig, categorical_kl, reference_kl, sampled_kl
+from worldrl.methods.rl.imagination import PolicyChunks
+from worldrl.methods.rl.losses import clipped_objective
 from worldrl.rollout.imagined.rollouts import ImaginedRollouts
 
 
@@ -42,7 +34,7 @@ class Softmax(torch.nn.Module):
         return Likelihood(logits.log_softmax(dim=-1).gather(-1, token[..., None]).squeeze(-1), logits)
 
 
-def make_batch(rows: int = 5, *, seed: int = 0, old: Softmax, temperature: float = 1.0) -> GrpoBatch:
+def make_batch(rows: int = 5, *, seed: int = 0, old: Softmax, temperature: float = 1.0) -> PolicyChunks:
     draw = stream(seed, "batch")
     obs = PolicyObs(torch.zeros(rows, 8, 8, 3, dtype=torch.uint8), torch.randn(rows, 7, generator=draw), ["x"] * rows)
     with torch.no_grad():
@@ -50,7 +42,7 @@ def make_batch(rows: int = 5, *, seed: int = 0, old: Softmax, temperature: float
     token = torch.randint(3, (rows, 2, 7), generator=draw)
     advantage = torch.randn(rows, generator=draw, dtype=torch.float64)
     weight = torch.rand(rows, generator=draw, dtype=torch.float64) + 0.5
-    return GrpoBatch(obs, token, logp.gather(-1, token[..., None]).squeeze(-1), advantage, weight)
+    return PolicyChunks(obs, token, logp.gather(-1, token[..., None]).squeeze(-1), advantage, weight)
 
 
 def one(value: float) -> torch.Tensor:
@@ -79,35 +71,47 @@ def test_clipping_by_hand(ratio, advantage, expected, slope):
     assert gradient.item() == pytest.approx(slope * ratio, abs=1e-12)
 
 
+@pytest.fixture
+def loss_of(grpo_on):
+    """GRPO's loss of some chunks, and what it says."""
+    nothing = SimpleNamespace(group=torch.zeros(2, dtype=torch.int64))
+
+    def loss(policy, batch, config, reference, *, temperature):
+        method = grpo_on(policy, nothing, config, reference=reference, temperature=temperature)
+        return method.loss_of(batch, torch.Generator())
+
+    return loss
+
+
 @pytest.mark.parametrize("kl", [0.0, 0.3])
 @pytest.mark.parametrize("temperature", [1.0, 1.6])
-def test_gradient_by_finite_differences(kl, temperature):
+def test_gradient_by_finite_differences(loss_of, kl, temperature):
     old, reference, policy = Softmax(1), Softmax(2), Softmax(1)
     config = GrpoConfig(kl=kl)
     with torch.no_grad():  # ratios on both sides of the clips
         policy.weight += 0.05 * torch.randn(policy.weight.shape, generator=stream(0, "away"), dtype=torch.float64)
     batch = make_batch(old=old, temperature=temperature)
-    loss, _ = grpo_loss(policy, batch, config, reference, temperature=temperature)
+    loss, _ = loss_of(policy, batch, config, reference, temperature=temperature)
     (gradient,) = torch.autograd.grad(loss, policy.weight)
     direction = torch.randn(policy.weight.shape, generator=stream(0, "direction"), dtype=torch.float64)
     values, start, h = [], policy.weight.detach().clone(), 1e-6
     for sign in (1, -1):
         policy.weight.data = start + sign * h * direction
-        values.append(grpo_loss(policy, batch, config, reference, temperature=temperature)[0].item())
+        values.append(loss_of(policy, batch, config, reference, temperature=temperature)[0].item())
     assert (values[0] - values[1]) / (2 * h) == pytest.approx((gradient * direction).sum().item(), rel=1e-5)
 
 
-def test_at_the_acting_policy_the_gradient_is_reinforce():
+def test_at_the_acting_policy_the_gradient_is_reinforce(loss_of):
     policy = Softmax(1)
     batch = make_batch(old=policy)
-    (gradient,) = torch.autograd.grad(grpo_loss(policy, batch, GrpoConfig(), None, temperature=1.0)[0], policy.weight)
+    (gradient,) = torch.autograd.grad(loss_of(policy, batch, GrpoConfig(), None, temperature=1.0)[0], policy.weight)
     logp = policy.logits(batch.obs).log_softmax(dim=-1).gather(-1, batch.token[..., None]).squeeze(-1)
     weight = (batch.weight * batch.advantage)[:, None, None]
     (expected,) = torch.autograd.grad(-(weight * logp).mean(), policy.weight)
     torch.testing.assert_close(gradient, expected)
 
 
-def test_kl_is_zero_at_the_reference_and_positive_elsewhere():
+def test_kl_is_zero_at_the_reference_and_positive_elsewhere(loss_of):
     logits = torch.randn(4, 2, 7, 5, generator=stream(0, "logits"), dtype=torch.float64)
     logits[..., 3] = -1e9  # a forbidden bin
     other = logits + 0.1 * torch.randn(logits.shape, generator=stream(1, "logits"), dtype=torch.float64)
@@ -118,9 +122,9 @@ def test_kl_is_zero_at_the_reference_and_positive_elsewhere():
     assert categorical_kl(p.log(), q.log()).item() == pytest.approx(expected, rel=1e-5)
     policy = Softmax(1)
     batch = make_batch(old=policy)
-    _, logs = grpo_loss(policy, batch, GrpoConfig(kl=0.1), copy.deepcopy(policy), temperature=1.0)
-    assert logs["grpo/reference_kl"].abs() < 1e-12
-    assert logs["grpo/approx_kl"].abs() < 1e-12
+    _, logs = loss_of(policy, batch, GrpoConfig(kl=0.1), copy.deepcopy(policy), temperature=1.0)
+    assert logs["kl"].abs() < 1e-12
+    assert logs["approx_kl"].abs() < 1e-12
 
 
 def test_the_sampled_kl_is_unbiased_for_gaussians_and_never_negative():
@@ -176,9 +180,9 @@ def make_rollouts(tiny_policy):
     return make
 
 
-def test_only_chunks_of_informative_groups_up_to_success_are_kept(make_rollouts):
+def test_only_chunks_of_informative_groups_up_to_success_are_kept(make_rollouts, kept_chunks):
     rollouts = make_rollouts([1, 0, 1, 1, 0, 0], [1, 3, 2, 2, 3, 3], group_size=2)
-    batch, logs = grpo_batch(rollouts, GrpoConfig(group_size=2, keep_low=0, keep_high=1))
+    batch, logs = kept_chunks(rollouts, GrpoConfig(group_size=2, keep_low=0, keep_high=1))
     assert len(batch) == 1 + 3
     torch.testing.assert_close(batch.token[0], rollouts.token[0, 0])
     assert sorted(batch.advantage.tolist()) == pytest.approx([-(0.5**0.5)] * 3 + [0.5**0.5], abs=1e-4)
@@ -186,43 +190,42 @@ def test_only_chunks_of_informative_groups_up_to_success_are_kept(make_rollouts)
     assert logs["grpo/kept_rollouts"].item() == pytest.approx(1 / 3)
 
 
-def test_rollouts_of_different_length_weigh_equally(make_rollouts):
+def test_rollouts_of_different_length_weigh_equally(make_rollouts, kept_chunks):
     rollouts = make_rollouts([1, 0], [1, 4], group_size=2)
-    batch, _ = grpo_batch(rollouts, GrpoConfig(group_size=2, keep_low=0, keep_high=1))
+    batch, _ = kept_chunks(rollouts, GrpoConfig(group_size=2, keep_low=0, keep_high=1))
     good = batch.advantage > 0
     assert batch.weight[good].sum().item() == pytest.approx(batch.weight[~good].sum().item())
     assert batch.weight.mean().item() == pytest.approx(1)
-    plain, _ = grpo_batch(rollouts, GrpoConfig(group_size=2, keep_low=0, keep_high=1, length_normalise=False))
+    plain, _ = kept_chunks(rollouts, GrpoConfig(group_size=2, keep_low=0, keep_high=1, length_normalise=False))
     assert plain.weight.tolist() == [1] * 5
     # At the acting policy each ratio is 1: the loss is minus the mean advantage over rollouts, so 0 here.
     assert (batch.weight * batch.advantage).mean().item() == pytest.approx(0, abs=1e-6)
     assert (plain.weight * plain.advantage).mean().item() == pytest.approx(-0.6 * 0.5**0.5, abs=1e-5)
 
 
-def test_minibatches_cover_every_chunk_once_per_epoch(make_rollouts):
-    batch, _ = grpo_batch(
-        make_rollouts([1, 0], [3, 4], group_size=2), GrpoConfig(group_size=2, keep_low=0, keep_high=1)
-    )
-    parts = list(minibatches(batch, GrpoConfig(minibatch=3, epochs=2), seed=5))
+def test_minibatches_cover_every_chunk_once_per_epoch(make_rollouts, grpo_on):
+    config = GrpoConfig(group_size=2, keep_low=0, keep_high=1, minibatch=3, epochs=2)
+    method = grpo_on(None, make_rollouts([1, 0], [3, 4], group_size=2), config)
+    parts = list(method.minibatches(7, iteration=5))
     assert [len(part) for part in parts] == [3, 2, 2] * 2  # no gradient step on the one left over
     for epoch in (parts[:3], parts[3:]):
-        seen = torch.cat([part.obs.command for part in epoch])
-        assert {tuple(row.tolist()) for row in seen} == {tuple(row.tolist()) for row in batch.obs.command}
-    assert not torch.equal(parts[0].obs.command, parts[3].obs.command)
+        assert torch.cat(epoch).sort().values.tolist() == list(range(7))
+    assert not torch.equal(parts[0], parts[3])
+    assert list(method.minibatches(0, iteration=5)) == []
 
 
-def test_uninformative_groups_change_nothing_to_the_bit(make_rollouts, tiny_policy):
+def test_uninformative_groups_change_nothing_to_the_bit(make_rollouts, tiny_policy, updated):
     policy = tiny_policy()
     optimizer = torch.optim.AdamW(policy.parameters(), lr=0.1, weight_decay=0.1)
     before = {name: value.clone() for name, value in policy.state_dict().items()}
     rollouts = make_rollouts([1, 1, 0, 0], [1, 1, 2, 2], group_size=2, policy=policy)
-    logs = grpo_update(policy, optimizer, rollouts, GrpoConfig(group_size=2), seed=0, temperature=1.0)
+    logs = updated(policy, optimizer, rollouts, GrpoConfig(group_size=2))
     assert logs["grpo/kept_rollouts"] == 0
     assert optimizer.state_dict()["state"] == {}
     assert all(torch.equal(before[name], value) for name, value in policy.state_dict().items())
 
 
-def test_an_uninformative_group_beside_an_informative_one_changes_nothing(make_rollouts, tiny_policy):
+def test_an_uninformative_group_beside_an_informative_one_changes_nothing(make_rollouts, tiny_policy, updated):
     config, after = GrpoConfig(group_size=2, keep_low=0, keep_high=1), []
     both = make_rollouts([1, 0, 0, 0], [2, 2, 2, 2], group_size=2)
     first = ImaginedRollouts(
@@ -231,15 +234,15 @@ def test_an_uninformative_group_beside_an_informative_one_changes_nothing(make_r
     )  # fmt: skip
     for rollouts in (both, first):
         policy = tiny_policy()
-        grpo_update(policy, torch.optim.SGD(policy.parameters(), lr=0.1), rollouts, config, seed=0, temperature=1.0)
+        updated(policy, torch.optim.SGD(policy.parameters(), lr=0.1), rollouts, config)
         after.append(policy.state_dict())
     assert all(torch.equal(after[0][name], after[1][name]) for name in after[0])
 
 
-def test_an_update_makes_the_successful_rollouts_tokens_likelier(make_rollouts, tiny_policy):
+def test_an_update_makes_the_successful_rollouts_tokens_likelier(make_rollouts, tiny_policy, updated):
     policy, config = tiny_policy(), GrpoConfig(group_size=2, keep_low=0, keep_high=1)
     rollouts = make_rollouts([1, 0], [2, 2], group_size=2, policy=policy)
-    grpo_update(policy, torch.optim.SGD(policy.parameters(), lr=0.5), rollouts, config, seed=0, temperature=1.0)
+    updated(policy, torch.optim.SGD(policy.parameters(), lr=0.5), rollouts, config)
     gain = [
         policy.log_prob(
             PolicyObs(rollouts.image[:, r], rollouts.command[:, r], rollouts.instruction[:2]), rollouts.token[:, r]
@@ -250,14 +253,14 @@ def test_an_update_makes_the_successful_rollouts_tokens_likelier(make_rollouts, 
     assert gain[0] > gain[1]
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_step(make_rollouts, tiny_policy):
+def test_a_loss_that_is_not_finite_stops_before_the_step(make_rollouts, tiny_policy, updated):
     policy = tiny_policy()
     rollouts = make_rollouts([1, 0], [2, 2], group_size=2, policy=policy)
     rollouts.logp[0, 0, 0, 0] = torch.nan
     before = {name: value.clone() for name, value in policy.state_dict().items()}
     config = GrpoConfig(group_size=2, keep_low=0, keep_high=1)
     with pytest.raises(NonFiniteError, match="grpo: loss nan"):
-        grpo_update(policy, torch.optim.SGD(policy.parameters(), lr=0.5), rollouts, config, seed=0, temperature=1.0)
+        updated(policy, torch.optim.SGD(policy.parameters(), lr=0.5), rollouts, config)
     assert all(torch.equal(before[name], value) for name, value in policy.state_dict().items())
 
 

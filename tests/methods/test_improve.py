@@ -9,17 +9,19 @@ from worldrl.core.rng import stream
 from worldrl.core.statistics.intervals import wilson
 from worldrl.core.storage.log import MetricLog, read_metrics
 from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning, Source
+from worldrl.methods.rl.advantages import leave_one_out
 from worldrl.methods.rl.filtered_cloning import (
     FilteredCloning,
     SelectedSamples,
     load_selected,
-    rarity,
     save_selected,
     selected_samples,
 )
 from worldrl.methods.rl.grpo import GrpoConfig
 from worldrl.methods.rl.imagination import imagined_env
 from worldrl.methods.rl.improve import ALGORITHMS, Improvement, improve, keyframe_probability
+from worldrl.methods.rl.interfaces import Trace
+from worldrl.methods.rl.selection import successes
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.rewards.success import SuccessRule
@@ -116,7 +118,9 @@ def test_only_successes_are_imitated_and_only_up_to_the_first(scripted_world, ma
 def test_a_success_counts_as_much_as_its_mates_fail():
     success = torch.tensor([1.0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0, 1])
     group = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3])
-    weight = rarity(success, group)
+    trace = Trace(0, group, torch.ones(1, 13, dtype=torch.bool))
+    (weight,) = successes(leave_one_out(success, trace), success, trace, torch.Generator())
+    assert (weight[success == 0] == 0).all()  # failures teach nothing
     torch.testing.assert_close(weight[[0, 4, 8, 9, 12]], torch.tensor([1.0, 0.0, 2 / 3, 2 / 3, 1.0]))
 
 

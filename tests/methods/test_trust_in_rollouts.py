@@ -15,7 +15,7 @@ from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning, Source
 from worldrl.methods.rl.filtered_cloning import FilteredCloning, selected_samples
 from worldrl.methods.rl.filtering import RolloutFilter, Trust, actions_of, ask
 from worldrl.methods.rl.grasp_uncertainty import GraspCheck, GraspUncertainty, real_grasp_bound
-from worldrl.methods.rl.grpo import GrpoConfig, grpo_batch
+from worldrl.methods.rl.grpo import GrpoConfig
 from worldrl.methods.rl.imagination import imagine_batch, imagined_env
 from worldrl.methods.rl.improve import ALGORITHMS, Improvement, improve
 from worldrl.methods.rl.motion_uncertainty import MotionCheck, MotionUncertainty, real_bound
@@ -100,19 +100,19 @@ def test_self_training_leaves_a_masked_success_out(four, tiny_policy):
     torch.testing.assert_close(half.weight, 0.5 * plain.weight)
 
 
-def test_grpo_rewards_what_is_shown(four):
+def test_grpo_rewards_what_is_shown(four, kept_chunks):
     config = GrpoConfig(**SETTINGS)
-    plain, _ = grpo_batch(four, config)
-    trusted, _ = grpo_batch(four, config, trust=torch.ones(4))
+    plain, _ = kept_chunks(four, config)
+    trusted, _ = kept_chunks(four, config, trust=torch.ones(4))
     torch.testing.assert_close(plain.advantage, trusted.advantage)
     assert len(plain) == 3  # the group that always succeeds teaches nothing
-    masked, logs = grpo_batch(four, config, trust=believed(four, "mask"))
+    masked, logs = kept_chunks(four, config, trust=believed(four, "mask"))
     assert len(masked) == 7  # now its false success teaches
     assert masked.advantage[:2].tolist() == pytest.approx([0.5**0.5, -(0.5**0.5)], abs=1e-4)
     assert logs["grpo/imagined_success"] == 0.75
 
 
-def test_agreement_is_a_reward_of_its_own_beside_success(tiny_policy):
+def test_agreement_is_a_reward_of_its_own_beside_success(tiny_policy, kept_chunks):
     """Groups of one success: trust as a factor never tells the failures apart, as a term it does, and is normalised by itself."""
     off = [[0.0, 1.0, 0.5], [0.0, 0.0, 1.0], [0.0, 0.0, 4.0], [0.0, 2.0, 1.0]]
     plain = replace(rollouts(tiny_policy, off=off), group=torch.zeros(4, dtype=torch.int64))
@@ -129,13 +129,13 @@ def test_agreement_is_a_reward_of_its_own_beside_success(tiny_policy):
         -16,
         -4,
     ]  # below the bound, too; the fourth ended after its first chunk, which was 2 off
-    batch, _ = grpo_batch(plain, GrpoConfig(**SETTINGS), agreement=agreement, term_weight=judge.term_weight)
+    batch, _ = kept_chunks(plain, GrpoConfig(**SETTINGS), agreement=agreement, term_weight=judge.term_weight)
     success = torch.tensor([1.0, 0, 0, 0])
     expected = sum(
         weight * (value - value.mean()) / (value.std() + 1e-6) for weight, value in ((1.0, success), (0.5, agreement))
     )
     assert batch.advantage.tolist() == pytest.approx(expected[[0, 1, 2, 3, 0, 1, 2]].tolist(), abs=1e-4)
-    factor, _ = grpo_batch(plain, GrpoConfig(**SETTINGS), trust=agreement.exp())
+    factor, _ = kept_chunks(plain, GrpoConfig(**SETTINGS), trust=agreement.exp())
     assert len(set(factor.advantage[1:4].tolist())) == 1
     assert len(set(batch.advantage[1:4].tolist())) == 3
     assert RolloutFilter(Trust(confidence_score="score")).term_weight == 0
@@ -174,7 +174,7 @@ def test_real_episodes_set_the_bound(push_episode):
         real_bound(Seer(), episodes, chunk_length=40, share=0.9)
 
 
-def test_a_rollout_ends_before_the_chunk_that_passes_the_limit(four, tiny_policy):
+def test_a_rollout_ends_before_the_chunk_that_passes_the_limit(four, tiny_policy, kept_chunks):
     judge = RolloutFilter(
         Trust(confidence_score="motion_agreement", use="shorten", limit=2.0), MotionCheck(Seer(), 4.0)
     )
@@ -187,7 +187,7 @@ def test_a_rollout_ends_before_the_chunk_that_passes_the_limit(four, tiny_policy
     assert torch.equal(same.valid, four.valid)
     assert torch.equal(same.success, four.success)
     assert len(selected_samples(cut, tiny_policy()).samples) == 2  # both chunks of the one success that is left
-    batch, _ = grpo_batch(cut, GrpoConfig(**SETTINGS))
+    batch, _ = kept_chunks(cut, GrpoConfig(**SETTINGS))
     assert len(batch) == 3  # rollout 0's chunks and the first of rollout 1; the other group has no success left
     assert batch.advantage.tolist() == pytest.approx([0.5**0.5, -(0.5**0.5), 0.5**0.5], abs=1e-4)
 

@@ -19,15 +19,15 @@ from worldrl.core.rng import row_streams, stream
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.types import CorrelatedNoise, PolicyObs
 from worldrl.methods.imitation.lerobot_tuning import FineTuning, fine_tune
-from worldrl.methods.rl.grpo import GrpoConfig
-from worldrl.methods.rl.grpo_training import train_grpo
-from worldrl.methods.rl.imagination import imagine_batch, imagined_env
+from worldrl.methods.rl.grpo import GrpoConfig, train_grpo
+from worldrl.methods.rl.imagination import imagined_env
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.lerobot.folder import read_lerobot_folder
 from worldrl.policies.lerobot.one_step import unpack_trace
 from worldrl.policies.lerobot.policy import LerobotPolicy
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.reset_store import ResetStore
+from worldrl.rollout.imagined.rollouts import imagine_rollouts
 from worldrl.simulators.process import Launch
 from worldrl.workers.link.boot import load_file
 
@@ -266,9 +266,9 @@ def test_a_dead_worker_is_an_error_that_names_the_policy(folder):
 def test_grpo_in_imagination_takes_real_steps_and_resumes(tmp_path, folder, world_model, make_record, monkeypatch):
     def decided(*given, **named):
         """Imagined rollouts of which half succeeded: this untrained world would say the same of all."""
-        return replace(imagine_batch(*given, **named), success=torch.tensor([True, False, False, True]))
+        return replace(imagine_rollouts(*given, **named), success=torch.tensor([True, False, False, True]))
 
-    monkeypatch.setattr("worldrl.methods.rl.grpo_training.imagine_batch", decided)
+    monkeypatch.setattr("worldrl.methods.rl.imagination.imagine_rollouts", decided)
     records = [make_record(grey) for grey in (20, 120, 220)]
     env = imagined_env(world_model, ResetStore(records), SuccessRule(0.01, 1), rows=4, horizon={"PickRedCube": 8})
     config = GrpoConfig(

@@ -305,6 +305,9 @@ class ExecutionReward:
 def execution_reward(folder: str, terms: Sequence[str], device: torch.device) -> ExecutionReward:
     """Make the reward ``execution``.
 
+    Equation: R = the probability that an executed plan succeeds
+    Paper: none
+
     Args:
         folder: holds an inverse dynamics in ``idm`` and the critic of plans that it read in ``critic``.
         terms: none, or ``execution``.

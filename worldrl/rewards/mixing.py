@@ -23,6 +23,9 @@ EPS = 1e-4
 def mix(rewards: Tensor, group: Tensor, *, weights: Sequence[float] | None = None) -> Tensor:
     """Mix rewards to advantages.
 
+    Equation: A = Σ_k w_k (r_k - mean_g) / (std_g + 1e-4), then normalised over the batch
+    Paper: GDPO (2601.05242)
+
     Args:
         rewards: ``[N, K]``.
         group: int64 ids ``[N]``; rollouts from one start share an id.
@@ -44,7 +47,10 @@ def mix(rewards: Tensor, group: Tensor, *, weights: Sequence[float] | None = Non
 
 
 def mean_of_terms(rewards: Tensor, group: Tensor, *, weights: Sequence[float] | None = None) -> Tensor:
-    """Mix rewards ``[N, K]`` by their mean, Σ_k w_k r_k / Σ_k w_k: where one reward, or rewards of one scale, are all there is.
+    """Mix rewards ``[N, K]`` by their mean: where one reward, or rewards of one scale, are all there is.
+
+    Equation: r = Σ_k w_k r_k / Σ_k w_k
+    Paper: none
 
     ``group`` has no part in it; ``weights`` as in :func:`mix`.
     """

@@ -74,6 +74,9 @@ class SuccessReward:
 def success_reward(folder: str, terms: Sequence[str], device: torch.device) -> SuccessReward:
     """Make the reward ``success``.
 
+    Equation: R = the largest debounced probability of success
+    Paper: World-VLA-Loop
+
     Args:
         folder: of the world model that judges.
         terms: none, or ``success``.

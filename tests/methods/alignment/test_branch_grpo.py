@@ -8,18 +8,20 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.diffusion.sde import Denoising, make_schedule
 from worldrl.methods.alignment.branch_grpo import (
-    BranchGrpo,
     BranchGrpoConfig,
-    depth_advantages,
+    branch_grpo,
+    by_depth,
     fused_values,
-    kept_leaves,
-    leaves_below,
+    parent_best,
+    pruned,
     pruned_layers,
 )
-from worldrl.methods.alignment.flow_grpo import FlowGrpo, FlowGrpoConfig
+from worldrl.methods.alignment.flow_grpo import FlowGrpoConfig, flow_grpo
+from worldrl.methods.alignment.imagination import paths
 from worldrl.methods.alignment.ratio import noisy_steps
 from worldrl.methods.alignment.videos import Layer, Surroundings, VideoTree
-from worldrl.methods.rl.advantages import group_advantage
+from worldrl.methods.rl.advantages import batch_std, group_advantage, group_std
+from worldrl.methods.rl.interfaces import Trace
 
 NOTHING = Surroundings(*[torch.zeros(0)] * 3)
 
@@ -52,24 +54,39 @@ def hand_made():
     return tree, leaves
 
 
-def test_values_are_means_of_descendants_and_advantages_are_by_depth(hand_made, make_task):
-    (tree, leaves), task = hand_made, make_task()
-    values = fused_values(tree, leaves, 0.0)
+def seen(tree, iteration=0):
+    """A trace of all steps of a tree."""
+    return Trace(
+        iteration, tree.group, torch.ones(len(tree.layers), len(tree.group), dtype=torch.bool), tree=tree.layers
+    )
+
+
+def weights(tree, value, config, iteration=0):
+    """How often each leaf's steps count ``[T, B]``."""
+    return pruned(torch.zeros(0), value, seen(tree, iteration), torch.Generator(), config=config)
+
+
+def test_values_are_means_of_descendants_and_advantages_are_by_depth(hand_made):
+    tree, leaves = hand_made
+    values = fused_values(tree.layers, leaves, 0.0)
     assert values[2].tolist() == leaves.tolist()
     assert values[1].tolist() == pytest.approx([4, 2, 6])
     assert values[0].tolist() == pytest.approx([14 / 5, 6])  # of leaves, not of children: c and d are 4 and 2
-    advantage = depth_advantages(task, tree, values)
-    assert advantage[0].tolist() == [0, 0]  # one node of each prompt
+    advantage = by_depth(leaves, seen(tree))
+    assert advantage[0].tolist() == [0] * 7  # one node of each prompt
     half = math.sqrt(0.5)
-    assert advantage[1].tolist() == pytest.approx([half, -half, 0], abs=1e-5)
+    assert advantage[1].tolist() == pytest.approx([half] * 2 + [-half] * 3 + [0, 0], abs=1e-5)
     sigma = math.sqrt(((leaves[:5] - 2.8) ** 2).sum().item() / 4)
     assert advantage[2][:5].tolist() == pytest.approx(((leaves[:5] - 2.8) / sigma).tolist(), abs=1e-5)
-    assert depth_advantages(make_task(advantage_clip=0.1), tree, values)[2][5:].tolist() == pytest.approx([-0.1, 0.1])
+    everyones = by_depth(leaves, seen(tree), scale=batch_std)
+    assert everyones[2].tolist() == pytest.approx(batch_std(leaves, seen(tree))[0].tolist())
+    alone = Trace(0, tree.group, torch.ones(2, 7, dtype=torch.bool))
+    assert torch.equal(by_depth(leaves, alone), group_std(leaves, alone))  # rollouts that share nothing
 
 
 def test_likelier_leaves_count_more_if_asked(hand_made):
     tree, leaves = hand_made
-    values = fused_values(tree, leaves, 1.0)
+    values = fused_values(tree.layers, leaves, 1.0)
     assert values[1].tolist() == pytest.approx([(3 * 2 + 6) / 4, 2, (5 + 4 * 7) / 5])
     assert values[0].tolist() == pytest.approx([(3 * 2 + 6 + 1 + 2 + 3) / 7, (5 + 4 * 7) / 5])
 
@@ -78,15 +95,19 @@ def test_width_pruning_keeps_the_extremes_and_those_who_lead_to_them(hand_made):
     tree, leaves = hand_made
 
     def kept(**over):
-        config = BranchGrpoConfig(**over)
-        return [(below > 0).int().tolist() for below in leaves_below(tree, kept_leaves(tree, leaves, config))]
+        """Nodes by time that any kept leaf descends from."""
+        weight, found = weights(tree, leaves, BranchGrpoConfig(**over)), []
+        for layer, path, often in zip(tree.layers, paths(tree.layers), weight, strict=True):
+            below = torch.zeros(len(layer.group)).scatter_add_(0, path, often)
+            found.append((below > 0).int().tolist())
+        return found
 
     assert kept() == [[1, 1], [1, 1, 1], [1] * 7]
     assert kept(prune_width="parent_best") == [[1, 1], [1, 1, 1], [0, 1, 0, 0, 1, 0, 1]]
     assert kept(prune_width="extremes", extremes_share=0.4) == [[1, 1], [1, 1, 1], [0, 1, 1, 0, 0, 1, 1]]
-    only = leaves_below(tree, torch.tensor([True, False, False, False, False, False, False]))
-    assert [below.tolist() for below in only] == [[1, 0], [1, 0, 0], [1, 0, 0, 0, 0, 0, 0]]
-    assert [below.tolist() for below in leaves_below(tree, torch.ones(7))] == [[5, 2], [2, 3, 2], [1] * 7]
+    alone = Trace(0, tree.group, torch.ones(2, 7, dtype=torch.bool))
+    with pytest.raises(SettingError, match="give method=branch_grpo"):
+        parent_best(torch.zeros(0), leaves, alone, torch.Generator())
 
 
 def test_depth_pruning_slides_down_and_stops():
@@ -95,18 +116,27 @@ def test_depth_pruning_slides_down_and_stops():
     assert list(pruned_layers(5, BranchGrpoConfig())) == []
 
 
-def test_pruned_nodes_are_never_shown_to_the_network(hand_made, make_task):
+def test_pruned_layers_weigh_nothing(hand_made):
+    tree, leaves = hand_made
+    config = BranchGrpoConfig(prune_depth=1, prune_interval=1, prune_stop=9)
+    for iteration, expected in ((0, [0, 7, 7]), (2, [7, 7, 0]), (9, [7, 7, 7])):
+        assert weights(tree, leaves, config, iteration).sum(dim=1).tolist() == expected
+
+
+def test_pruned_nodes_are_never_shown_to_the_network(hand_made):
     """What is left out has no gradient: the loss does not contain it."""
     tree, leaves = hand_made
     schedule = make_schedule(Denoising(steps=2, noise="constant"))
-    advantage = depth_advantages(make_task(), tree, fused_values(tree, leaves, 0.0))
-    keep = leaves_below(tree, kept_leaves(tree, leaves, BranchGrpoConfig(prune_width="parent_best")))
-    keep[0] = torch.zeros_like(keep[0])
-    steps = noisy_steps(tree.layers, schedule, advantage, keep)
+    advantage = by_depth(leaves, seen(tree))
+    keep = weights(tree, leaves, BranchGrpoConfig(prune_width="parent_best"))
+    keep[0] = 0
+    steps = noisy_steps(tree, schedule, advantage, keep)
     assert steps.x.flatten().tolist() == [0, 1, 2, 1, 4, 6]  # the layer's rows: all of the second, three leaves
-    assert steps.advantage.tolist() == pytest.approx([*advantage[1].tolist(), *advantage[2][[1, 4, 6]].tolist()])
+    assert steps.advantage.tolist() == pytest.approx(
+        [*advantage[1][[0, 2, 5]].tolist(), *advantage[2][[1, 4, 6]].tolist()]
+    )
     assert steps.around.memory.flatten().tolist() == [0, 1, 2, 1, 4, 6]
-    assert noisy_steps(tree.layers, schedule, advantage, [torch.zeros_like(k) for k in keep]) is None
+    assert noisy_steps(tree, schedule, advantage, torch.zeros_like(keep)) is None
 
 
 def run(method, iteration=0):
@@ -119,22 +149,13 @@ def test_one_split_at_the_root_is_plain_grpo_over_the_leaves(make_task):
     """Every edge below the root carries its leaf's group advantage; the loss is the plain one's on the same videos."""
     task = make_task(chunks=2)
     denoising = Denoising(steps=3, noise="constant", eta=0.5)
-    method = BranchGrpo(task, BranchGrpoConfig(denoising=denoising, splits=[0], children=4))
-    seen = {}
-    score = task.reward.score
-    task.reward.score = lambda videos: seen.setdefault("terms", score(videos))
-    from worldrl.methods.alignment import branch_grpo
-
-    made = {}
-    grow = branch_grpo.grow
-    try:
-        branch_grpo.grow = lambda *a, **k: made.setdefault("tree", grow(*a, **k))
-        run(method)
-    finally:
-        branch_grpo.grow = grow
-    tree, value = made["tree"], seen["terms"][:, 0]
+    method = branch_grpo(task, BranchGrpoConfig(denoising=denoising, splits=[0], children=4))
+    request = method.request(0)
+    assert request.group.tolist() == [0, 1]  # one root of each prompt
+    tree = method.source.imagine(request)
+    value = method.source.score(tree)[:, 0]
     plain = group_advantage(value, tree.group)
-    for found in depth_advantages(task, tree, fused_values(tree, value, 0.0)):
+    for found in by_depth(value, seen(tree)):
         torch.testing.assert_close(found, plain)
     assert plain.abs().min() > 0
 
@@ -143,20 +164,20 @@ def test_one_split_at_the_root_is_plain_grpo_over_the_leaves(make_task):
 def test_a_tree_costs_less_than_as_many_videos_alone(make_task, splits, evaluations, trained):
     """Network evaluations for four leaves per prompt, two chunks of three steps: 38 against 48; two steps of three noisy."""
     denoising = Denoising(steps=3, noise="constant", eta=0.5)
-    branch = BranchGrpo(make_task(), BranchGrpoConfig(denoising=denoising, splits=splits))
-    plain = FlowGrpo(make_task(), FlowGrpoConfig(denoising=denoising))
+    branch = branch_grpo(make_task(), BranchGrpoConfig(denoising=denoising, splits=splits))
+    plain = flow_grpo(make_task(), FlowGrpoConfig(denoising=denoising))
     costs = [run(method)[1] for method in (branch, plain)]
     assert costs[0]["cost/evaluations"] == evaluations
     assert costs[1]["cost/evaluations"] == 2 * 4 * 6
     assert costs[0]["cost/trained_steps"] == trained
     assert costs[1]["cost/trained_steps"] == 2 * 4 * 4
     half = BranchGrpoConfig(denoising=denoising, splits=splits, prune_width="parent_best")
-    assert run(BranchGrpo(make_task(), half))[1]["cost/trained_steps"] == 2 * (2 + 2 + 2 + 2)
+    assert run(branch_grpo(make_task(), half))[1]["cost/trained_steps"] == 2 * (2 + 2 + 2 + 2)
 
 
 def test_splits_must_be_where_noise_is(make_task):
     with pytest.raises(SettingError, match=r"step 2 adds no noise.*\[0, 1, 3, 4\]"):
-        BranchGrpo(make_task(), BranchGrpoConfig(denoising=Denoising(steps=3), splits=[0, 2]))
+        branch_grpo(make_task(), BranchGrpoConfig(denoising=Denoising(steps=3), splits=[0, 2]))
     for over in ({"splits": []}, {"splits": [1, 1]}, {"children": 1}, {"prune_width": "best"}, {"extremes_share": 0}):
         with pytest.raises(SettingError, match="branch_grpo"):
             BranchGrpoConfig(**over)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,29 +10,30 @@ import torch
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import stream
 from worldrl.core.storage.log import MetricLog, read_metrics
-from worldrl.diffusion.sde import Denoising, RatioRule, make_schedule
-from worldrl.methods.alignment import align as loop
-from worldrl.methods.alignment import sol_rl
-from worldrl.methods.alignment.align import METHODS, MethodConfigs, align, make_method
-from worldrl.methods.alignment.branch_grpo import BranchGrpoConfig, depth_advantages
-from worldrl.methods.alignment.dance_grpo import DanceGrpoConfig, random_steps
-from worldrl.methods.alignment.diffusion_nft import DiffusionNft, DiffusionNftConfig, nft_loss, old_weight_decay
-from worldrl.methods.alignment.flow_grpo import FlowGrpoConfig
-from worldrl.methods.alignment.sol_rl import SolRlConfig, best_and_worst, explored_advantage, rank_agreement
-from worldrl.methods.alignment.step_aware_preference import (
-    StepAwarePreferenceConfig,
-    candidate_values,
-    preference_loss,
-    preferred,
-)
-from worldrl.methods.alignment.task import advantages, clipped_advantage
-from worldrl.methods.alignment.videos import Layer, Surroundings, VideoTree, group_keys, grow
-from worldrl.methods.rl.advantages import group_advantage
+from worldrl.diffusion.sde import Denoising, RatioRule
+from worldrl.methods.alignment.align import MethodConfigs, align
+from worldrl.methods.alignment.branch_grpo import BranchGrpoConfig, by_depth
+from worldrl.methods.alignment.dance_grpo import DanceGrpoConfig
+from worldrl.methods.alignment.diffusion_nft import DiffusionNftConfig, old_weight_decay
+from worldrl.methods.alignment.flow_grpo import FlowGrpoConfig, flow_grpo
+from worldrl.methods.alignment.imagination import task_scale
+from worldrl.methods.alignment.sol_rl import SolRlConfig, rank_agreement, sol_rl
+from worldrl.methods.alignment.step_aware_preference import StepAwarePreferenceConfig, candidate_values, preferred
+from worldrl.methods.alignment.videos import Layer, Surroundings
+from worldrl.methods.rl.advantages import batch_std, group_advantage, group_std, mean_only
+from worldrl.methods.rl.control import KlStop
+from worldrl.methods.rl.interfaces import Evaluated, Trace
+from worldrl.methods.rl.losses import nft_loss, preference, preference_loss
+from worldrl.methods.rl.method import PartNames, Parts
+from worldrl.methods.rl.selection import best_and_worst, largest_variance, random_steps
+from worldrl.recipes.rl_parts import make_method
+from worldrl.registry import ALIGNMENTS
 from worldrl.rewards.mixing import mean_of_terms, mix
 
 NOTHING = Surroundings(*[torch.zeros(0)] * 3)
 SDE = Denoising(steps=3, noise="constant", eta=0.6)
 ODE = Denoising(steps=3, noise="none")
+METHODS = tuple(vars(MethodConfigs()))
 CONFIGS = MethodConfigs(
     FlowGrpoConfig(SDE, RatioRule("mean", 1e-2)),
     DanceGrpoConfig(SDE, RatioRule("mean", 1e-2)),
@@ -105,39 +107,42 @@ def test_nft_keeps_the_old_weights_as_published():
 # --- Flow-GRPO, DanceGRPO -------------------------------------------------------------------------------------------
 
 
-def test_advantages_are_divided_by_the_groups_deviation_or_by_everyones(make_task):
-    task, value, group = make_task(), torch.tensor([0.0, 2.0, 10.0, 10.4]), torch.tensor([0, 0, 1, 1])
-    torch.testing.assert_close(clipped_advantage(task, value, group), group_advantage(value, group))
+def seen(group, times=1, **over):
+    """A trace of videos whose steps are all learnable."""
+    return Trace(0, group, torch.ones(times, len(group), dtype=torch.bool), **over)
+
+
+def test_advantages_are_divided_by_the_groups_deviation_or_by_everyones():
+    value, group = torch.tensor([0.0, 2.0, 10.0, 10.4]), torch.tensor([0, 0, 1, 1])
+    torch.testing.assert_close(group_std(value, seen(group))[0], group_advantage(value, group))
     std = value.std(correction=0).item() + 1e-4
-    everyones = clipped_advantage(task, value, group, batch_scale=True)
-    assert everyones.tolist() == pytest.approx([-1 / std, 1 / std, -0.2 / std, 0.2 / std])
+    assert batch_std(value, seen(group))[0].tolist() == pytest.approx([-1 / std, 1 / std, -0.2 / std, 0.2 / std])
 
 
 def test_gdpo_is_divided_once(make_task):
     """A group in which two terms cancel has nothing to learn from; its own deviation would make it as loud as the others."""
     task = replace(make_task(), mix=mix, batch_scale=True)
+    assert task_scale(task) is batch_std
+    assert task_scale(make_task()) is group_std
     cancelled = [[0.0, 1.0], [1.0, 0.001], [0.5, 0.5]]
     terms = torch.tensor([*cancelled, [0.0, 0.0], [1.0, 1.0], [0.5, 0.5]])
     group = torch.tensor([0, 0, 0, 1, 1, 1])
-    found = advantages(task, terms, group)
-    once = mix(terms, group) * math.sqrt(6 / 5)  # scaled by the sample's deviation there, by the batch's here
-    torch.testing.assert_close(found, once, rtol=1e-3, atol=1e-4)
+    value = mix(terms, group)
+    found = task_scale(task)(value, seen(group))[0]
+    torch.testing.assert_close(
+        found, value * math.sqrt(6 / 5), rtol=1e-3, atol=1e-4
+    )  # the sample's deviation, the batch's
     assert found[:3].abs().max() < 0.01 < found[3:].abs().max()
-    tree = VideoTree(
-        [Layer(0, group, group, *[torch.zeros(6)] * 3, NOTHING, True)], torch.zeros(6), group, group, [], 0
-    )
-    (depth,) = depth_advantages(task, tree, [mix(terms, group)])
-    torch.testing.assert_close(depth, found)
-    explored = explored_advantage(terms[:, 0], group, terms[:, 0], group, 5.0, batch_scale=True)
-    torch.testing.assert_close(explored, clipped_advantage(task, terms[:, 0], group))
+    tree = [Layer(0, group, group, *[torch.zeros(6)] * 3, NOTHING, True)]
+    torch.testing.assert_close(by_depth(value, seen(group, tree=tree), scale=batch_std)[0], found)
+    more = seen(group, explored=(terms[:, 0], group))
+    torch.testing.assert_close(batch_std(terms[:, 0], more), batch_std(terms[:, 0], seen(group)))
 
 
-def test_dance_grpo_trains_a_share_of_each_videos_noisy_steps(make_task):
-    task = make_task()
-    schedule = make_schedule(Denoising(steps=4, noise="constant"))
-    keys, group = group_keys(0, 2, 4)
-    tree = grow(task, schedule, torch.tensor([0, 1]), keys, group, shared_noise=True)
-    keep = torch.stack(random_steps(tree.layers, schedule, 0.5, stream(0, "share")))
+def test_dance_grpo_trains_a_share_of_each_videos_noisy_steps():
+    valid = torch.tensor([1, 1, 1, 0] * 2, dtype=torch.bool)[:, None].expand(-1, 8)
+    trace = Trace(0, torch.arange(8) // 4, valid)
+    keep = random_steps(torch.zeros(0), torch.zeros(8), trace, stream(0, "share"), trained_share=0.5)
     assert keep.sum(dim=0).tolist() == [3] * 8
     assert not keep[[3, 7]].any()
     assert len({tuple(column) for column in keep.T.tolist()}) > 1
@@ -161,20 +166,17 @@ def test_rank_agreement_counts_pairs():
     assert math.isnan(rank_agreement(first, torch.zeros(4)))
 
 
-def test_normalising_on_everything_explored():
-    explored, groups = torch.tensor([0.0, 2, 4, 10, 10]), torch.tensor([0, 0, 0, 1, 1])
-    found = explored_advantage(torch.tensor([4.0, 0, 11]), torch.tensor([0, 0, 1]), explored, groups, 5.0)
-    assert found.tolist() == pytest.approx([1, -1, 5], abs=1e-5)
-
-
 def test_sol_rl_makes_the_same_seeds_again(make_task, monkeypatch):
     """With as many steps in both stages the second videos are the first ones; with fewer they begin with the same noise."""
+    from worldrl.methods.alignment import imagination
+
+    grow = imagination.grow
     for steps in (3, 1):
         task, selected_samples = make_task(), []
-        monkeypatch.setattr(sol_rl, "grow", lambda *a, g=selected_samples, **k: g.append(grow(*a, **k)) or g[-1])
+        monkeypatch.setattr(imagination, "grow", lambda *a, g=selected_samples, **k: g.append(grow(*a, **k)) or g[-1])
         config = SolRlConfig(8, steps, "float32", nft=DiffusionNftConfig(ODE))
         logs = {}
-        list(sol_rl.SolRl(task, config).losses(3, logs))
+        list(sol_rl(task, config).losses(3, logs))
         cheap, full = selected_samples
         place = [cheap.keys.index(key) for key in full.keys]
         assert len(place) == 8
@@ -188,17 +190,13 @@ def test_sol_rl_makes_the_same_seeds_again(make_task, monkeypatch):
         assert steps == 1 or logs["align/rank_agreement"] == 1
 
 
-def test_the_whole_pool_in_full_is_what_sol_rl_is_held_against(make_task, monkeypatch):
+def test_the_whole_pool_in_full_is_what_sol_rl_is_held_against(make_task):
     """Without a second stage the extremes of the pool are trained on as they are: the same chunks, made once."""
-    seen, nft = [], DiffusionNftConfig(ODE)
-    update = DiffusionNft.update
-    monkeypatch.setattr(
-        DiffusionNft, "update", lambda self, chunks, *a: seen.append(chunks) or update(self, chunks, *a)
-    )
-    costs = []
+    seen, costs, nft = [], [], DiffusionNftConfig(ODE)
     for again in (True, False):
-        logs = {}
-        list(sol_rl.SolRl(make_task(), SolRlConfig(8, 3, "float32", again, nft=nft)).losses(0, logs))
+        method, logs = sol_rl(make_task(), SolRlConfig(8, 3, "float32", again, nft=nft)), {}
+        collected = method.schedule(method.source, method.request(0), method.mix, logs)
+        seen.append(method.decided(0, collected, logs))
         costs.append((int(logs["cost/explore_evaluations"]), int(logs.get("cost/evaluations", 0))))
     assert costs == [(16 * 2 * 3, 8 * 2 * 3), (16 * 2 * 3, 0)]
     for name in ("latent", "advantage"):
@@ -244,6 +242,8 @@ def test_preferences_push_until_the_range_is_left():
     assert far.grad.item() == 0
     clipped = -math.log(1 / (1 + math.exp(-10 * math.log(1.1))))
     assert preference_loss(far.detach(), torch.zeros(1), beta=10.0, clip=0.1).item() == pytest.approx(clipped)
+    pair = Evaluated(torch.tensor([[0.3, 0.1]]), torch.tensor([[0.1, 0.1]]), torch.zeros(1), torch.ones(1))
+    assert preference(pair)[0].item() == pytest.approx(clipped)  # log-ratios 0.2 and 0
 
 
 # --- the loop -------------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def test_a_reward_rises(make_task, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_alignment_cut_short_goes_on_to_the_same_bits(make_task, method, tmp_path, monkeypatch, same_tree):
+def test_an_alignment_cut_short_goes_on_to_the_same_bits(make_task, method, tmp_path, same_tree):
     """Stopped in iteration 3 (checkpoint at 2): weights, history and log are those of the run without a stop."""
 
     class StopError(Exception):
@@ -285,9 +285,9 @@ def test_an_alignment_cut_short_goes_on_to_the_same_bits(make_task, method, tmp_
                 if iteration == stop:
                     raise StopError
 
-        monkeypatch.setattr(chosen, "losses", watched)
+        stopping = SimpleNamespace(losses=watched, modules=chosen.modules, prefix=chosen.prefix, control=chosen.control)
         with MetricLog(folder, tensorboard=False) as log:
-            history = align(task, chosen, folder=folder / "checkpoints", log=log)
+            history = align(task, stopping, folder=folder / "checkpoints", log=log)
         return dict(task.model.state_dict()), history
 
     whole = run(tmp_path / "whole")
@@ -302,11 +302,12 @@ def test_an_alignment_cut_short_goes_on_to_the_same_bits(make_task, method, tmp_
     assert lines[0]["values"].keys() >= told
 
 
-def test_weights_that_explode_are_not_kept(make_task, monkeypatch):
+def test_weights_that_explode_are_not_kept(make_task):
     task = make_task()
-    method = make_method("diffusion_nft", task, CONFIGS)
+    method = SimpleNamespace(
+        modules={}, prefix="align", losses=lambda k, logs: iter([task.dynamics.position.sum() * torch.inf])
+    )
     before = [parameter.detach().clone() for parameter in task.dynamics.parameters()]
-    monkeypatch.setattr(method, "losses", lambda k, logs: iter([task.dynamics.position.sum() * torch.inf]))
     with pytest.raises(NonFiniteError, match="iteration 0; the model was not updated"):
         align(task, method, folder=None, log=None)
     assert all(torch.equal(a, b) for a, b in zip(before, task.dynamics.parameters(), strict=True))
@@ -322,6 +323,56 @@ def test_kl_holds_the_weights_back(make_task):
         assert history[0]["align/kl"] == pytest.approx(0, abs=1e-9)
         away.append(history[-1]["align/kl"])
     assert away[1] < 0.5 * away[0]
+
+
+def test_groups_of_any_sizes_are_trained_together(make_task):
+    """Nothing is reshaped to groups of one size: one alone has no advantage, the others their group's."""
+    sizes = torch.tensor([1, 4, 7])
+    task, given = make_task(prompts=3, iterations=1, minibatch=8), []
+    method = flow_grpo(
+        task, FlowGrpoConfig(SDE, kl=0.0), Parts(budget=lambda records, starts, rows: given.append(rows) or sizes)
+    )
+    logs = {}
+    collected = method.schedule(method.source, method.request(0), method.mix, logs)
+    steps = method.decided(0, collected, logs)
+    assert given == [12]
+    assert collected.experience.group.bincount().tolist() == [1, 4, 7]
+    advantage = steps.advantage[:12]  # of the first noisy step
+    assert advantage[0] == 0
+    for rows in (slice(1, 5), slice(5, 12)):
+        assert advantage[rows].mean().item() == pytest.approx(0, abs=1e-3)
+        assert advantage[rows].std().item() == pytest.approx(1, abs=1e-2)
+    assert len(align(task, method, folder=None, log=None)) == 1
+
+
+@pytest.mark.parametrize(
+    ("parts", "told"),
+    [
+        (Parts(advantage=lambda value, trace: value), r"parts.advantage: needs numbers \[T, B\] = \[6, 8\], got \[8\]"),
+        (Parts(selection=lambda a, value, trace, g: value[None]), r"parts.selection: .* got \[1, 8\]"),
+        (Parts(budget=lambda records, starts, rows: torch.tensor([1, 2])), r"8 rollouts of them in all.* and \[1, 2\]"),
+        (Parts(starts=lambda records, count, g: torch.tensor([0])), r"need 2 starts"),
+    ],
+)
+def test_a_part_of_another_package_that_answers_wrongly_is_named(make_task, parts, told):
+    method = flow_grpo(make_task(), FlowGrpoConfig(SDE, kl=0.0), parts)
+    with pytest.raises(SettingError, match=told):
+        next(method.losses(0, {}))
+
+
+def test_parts_that_settings_name_replace_a_methods_own(make_task):
+    names = PartNames(advantage="mean_only", selection="largest_variance", loss="gaussian_trust", control="kl_stop")
+    task = make_task(iterations=2, parts=names)
+    method = make_method("dance_grpo", task, CONFIGS)
+    assert (method.advantage, method.selection) == (mean_only, largest_variance)
+    assert isinstance(method.control, KlStop)
+    first, _ = align(task, method, folder=None, log=None)
+    assert (
+        first["cost/trained_steps"] == 2 * 2 * 2 * 2
+    )  # half of four videos of two prompts, two noisy steps of two chunks
+    videos = make_task(parts=PartNames(starts="mopps"))
+    with pytest.raises(SettingError, match="needs to know which rollouts succeed"):
+        align(videos, make_method("flow_grpo", videos, CONFIGS), folder=None, log=None)
 
 
 def test_unknown_methods_and_impossible_settings_are_refused(make_task):
@@ -342,5 +393,4 @@ def test_unknown_methods_and_impossible_settings_are_refused(make_task):
     ):
         with pytest.raises(SettingError):
             make()
-    assert tuple(vars(CONFIGS)) == METHODS
-    assert loop.METHODS is METHODS
+    assert sorted(METHODS) == ALIGNMENTS.names()

@@ -6,10 +6,13 @@ import torch
 from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import NonFiniteError, SettingError
 from worldrl.core.rng import row_streams, stream
-from worldrl.diffusion.sde import Denoising, RatioRule, make_schedule
-from worldrl.methods.alignment.ratio import noisy_steps, ratio_loss
-from worldrl.methods.alignment.task import acted, advantages, commanded, judge
-from worldrl.methods.alignment.videos import group_keys, grow
+from worldrl.diffusion.sde import Denoising, make_schedule
+from worldrl.methods.alignment.flow_grpo import FlowGrpoConfig, flow_grpo
+from worldrl.methods.alignment.ratio import DenoisingLogProb, noisy_steps
+from worldrl.methods.alignment.task import acted, commanded, judge
+from worldrl.methods.alignment.videos import grow
+from worldrl.methods.rl.interfaces import Collected, Request
+from worldrl.methods.rl.losses import clipped
 from worldrl.world_models.video.model import VideoWorldModel
 
 NOISY = make_schedule(Denoising(steps=3, noise="constant", eta=0.5))
@@ -17,8 +20,10 @@ PLAIN = make_schedule(Denoising(steps=3, noise="none"))
 START = torch.tensor([0, 1])
 
 
-def everything(tree):
-    return [torch.ones_like(layer.group, dtype=torch.bool) for layer in tree.layers]
+def group_keys(iteration, prompts, size):
+    """Name ``size`` rows for each prompt."""
+    request = Request.make(iteration, torch.arange(prompts), torch.full((prompts,), size))
+    return request.keys, request.group
 
 
 def test_without_noise_a_video_is_what_the_world_model_imagines(make_task):
@@ -62,11 +67,11 @@ def test_ratios_begin_at_one_wherever_the_tree_splits(make_task, splits):
     keys, group = group_keys(0, 2, 1 if splits else 3)
     for reduce in ("mean", "sum"):
         tree = grow(task, NOISY, START, keys, group, reduce=reduce, splits=splits)
-        ones = [torch.ones(len(layer.group)) for layer in tree.layers]
-        steps = noisy_steps(tree.layers, NOISY, ones, everything(tree))
-        _, logs = ratio_loss(task.dynamics, NOISY, steps, RatioRule(reduce))
-        assert logs["align/log_ratio"] < 1e-4
-        assert logs["align/loss"] == pytest.approx(-1, abs=1e-4)
+        ones = torch.ones(len(tree.layers), len(tree.group))
+        steps = noisy_steps(tree, NOISY, ones, ones)
+        loss, logs = clipped(DenoisingLogProb(task.dynamics, NOISY, reduce)(steps, torch.Generator()))
+        assert logs["log_ratio"] < 1e-4
+        assert loss.item() == pytest.approx(-1, abs=1e-4)
         assert len(steps) == sum(len(layer.group) for layer in tree.layers if layer.step < 2)
 
 
@@ -138,17 +143,25 @@ def test_rewards_that_lie_about_themselves_are_refused(make_task):
 
 
 def test_advantages_are_clipped_by_group(make_task):
-    task = make_task(advantage_clip=1.0)
-    terms = torch.tensor([[0.0], [1.0], [5.0], [5.0], [9.0], [1e6]])
-    found = advantages(task, terms, torch.tensor([0, 0, 1, 1, 1, 1]))
-    assert found.tolist() == pytest.approx([-0.7071, 0.7071, -0.5, -0.5, -0.5, 1.0], abs=1e-3)
+    """An advantage of the one that stands out among four is 1.5; the others have -0.5, and two equals of their own 0.7."""
+    task = make_task(advantage_clip=1.0, chunks=1)
+    method = flow_grpo(task, FlowGrpoConfig(Denoising(steps=2, noise="constant")))
+    keys, group = group_keys(0, 2, 4)
+    tree = grow(task, method.source.schedule, START, keys, group)
+    terms = torch.tensor([[0.0], [1.0], [0.0], [1.0], [5.0], [5.0], [5.0], [1e6]])
+    steps = method.decided(0, Collected(tree, terms), {})
+    high = 3**0.5 / 2
+    assert steps.advantage.tolist() == pytest.approx([-high, high, -high, high, -0.5, -0.5, -0.5, 1.0], abs=1e-3)
 
 
 def test_starts_differ_as_long_as_there_are_enough(make_task):
-    task = make_task(prompts=3)
-    assert sorted(task.draw_starts(0).tolist()) == [0, 1, 2]
-    assert any(task.draw_starts(k).tolist() != task.draw_starts(0).tolist() for k in range(1, 6))
-    assert sorted(make_task(prompts=6).draw_starts(0).tolist()) == [0, 0, 1, 1, 2, 2]
+    def drawn(prompts, iteration):
+        method = flow_grpo(make_task(prompts=prompts), FlowGrpoConfig())
+        return method.request(iteration).starts.tolist()
+
+    assert sorted(drawn(3, 0)) == [0, 1, 2]
+    assert any(drawn(3, k) != drawn(3, 0) for k in range(1, 6))
+    assert sorted(drawn(6, 0)) == [0, 0, 1, 1, 2, 2]
 
 
 def test_other_dynamics_are_refused(make_world_model, make_task):

@@ -15,7 +15,7 @@ from worldrl.evaluation.policy.result import EvalResult
 from worldrl.rollout.agents.actors import AnyActor
 from worldrl.rollout.agents.vector_agent import VectorActor
 from worldrl.rollout.real.specs import EpisodeOutcome, EpisodeSpec
-from worldrl.rollout.suites.episodes import Rules, EpisodeTiming, play_episodes
+from worldrl.rollout.suites.episodes import EpisodeTiming, Rules, play_episodes
 from worldrl.simulators.pool import SimulatorPool
 from worldrl.workers.isaac import facts as isaac_facts
 from worldrl.workers.libero import facts

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,23 +24,25 @@ from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.evaluation.world_model.motion_correlation import MotionRatio, motion_ratio
 from worldrl.evaluation.world_model.rollout_error import padded_actions
 from worldrl.jobs.motion.align_report import sentence, write_report
-from worldrl.methods.alignment.align import METHODS, MethodConfigs, align, make_method
+from worldrl.methods.alignment.align import MethodConfigs, align
 from worldrl.methods.alignment.measure import MOTION, Measured, measure
 from worldrl.methods.alignment.task import AlignmentConfig, AlignmentTask, Starts
 from worldrl.nn.low_rank import LowRankConfig, add_low_rank, merge_low_rank, trained_share
 from worldrl.recipes.motion.plan_critic import WORTH, learn_critic
 from worldrl.recipes.motion.planned_execution import Planning, collect_plans, only_domain, plan_states
+from worldrl.recipes.motion.video_rewards import RewardChoice, open_reward, open_rewards
+from worldrl.recipes.rl_parts import ALIGNMENT, make_method, open_parts
 from worldrl.recipes.run import open_run
 from worldrl.recipes.training_data import open_datasets, require_image_size
 from worldrl.recipes.world_model.lineage import lineage, rewards_lineage
 from worldrl.recipes.world_model.start import WORLD_MODEL, image_size_of, starting_world_model
-from worldrl.registry import VIDEO_REWARDS
+from worldrl.registry import ALIGNMENTS, REWARD_MIXES
 from worldrl.rewards.execution_critic import TERM as EXECUTION
 from worldrl.rewards.execution_critic import ExecutionConfig
-from worldrl.rewards.mixing import mean_of_terms, mix
+from worldrl.rewards.mixing import mean_of_terms
 from worldrl.rewards.motion.decoded import DecodedReward, idm_reward
 from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER
-from worldrl.rewards.motion.terms import ALL, RewardTerms, chosen_terms, weights_of
+from worldrl.rewards.motion.terms import RewardTerms, chosen_terms
 from worldrl.rollout.imagined.decoded_plans import check_targets
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.rollout.real.motions import shuffled_motions
@@ -51,7 +52,6 @@ from worldrl.world_models.video.model import VideoWorldModel
 CONDITIONINGS = ("instruction", "actions")
 COLLECTION_KEPT = 0.1
 """Share of the practised plans that the critic does not learn from and is measured on."""
-MIXES = {"gdpo": mix, "mean": mean_of_terms}
 
 
 @dataclass
@@ -92,7 +92,7 @@ class AlignWorldModelSettings:
     )
     execution: ExecutionConfig = field(default_factory=lambda: ExecutionConfig(distance_penalty=1.0))
     mixing: str = setting("gdpo", "how terms become one number: gdpo (each normalised in its group first) or mean")
-    method: str = setting("flow_grpo", f"one of {', '.join(METHODS)}")
+    method: str = setting("flow_grpo", f"one of {', '.join(ALIGNMENTS.names())}")
     alignment: AlignmentConfig = field(default_factory=AlignmentConfig)
     lora: LowRankConfig = field(default_factory=LowRankConfig)
     methods: MethodConfigs = field(default_factory=MethodConfigs)
@@ -107,8 +107,9 @@ class AlignWorldModelSettings:
         non_negative("executed_plans", self.executed_plans)
         non_negative("filmstrips", self.filmstrips)
         one_of("conditioning", self.conditioning, CONDITIONINGS)
-        one_of("mixing", self.mixing, tuple(MIXES))
-        one_of("method", self.method, METHODS)
+        one_of("mixing", self.mixing, REWARD_MIXES.names())
+        one_of("method", self.method, ALIGNMENTS.names())
+        open_parts(self.alignment.parts, ALIGNMENT)
         named = chosen_terms(self.rewards, self.weights)
         for name in self.folders:
             one_of("folders", name, tuple(named))
@@ -173,33 +174,6 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
     return metrics
 
 
-class RewardChoice(Protocol):
-    """The settings that name rewards."""
-
-    rewards: list[str]
-    weights: list[float]
-    folders: dict[str, str]
-
-
-def open_rewards(settings: RewardChoice, device: torch.device) -> tuple[RewardTerms, list[float]]:
-    """Open every reward in the folder of its own; return them together, and the weight of each term.
-
-    Raises:
-        ArtefactError: a folder does not hold what its reward needs.
-        SettingError: an unknown reward or term, or a reward without the folder it needs.
-    """
-    parts, weights = [], list[float]()
-    for name, terms in chosen_terms(settings.rewards, settings.weights).items():
-        part = _open(name, terms, settings.folders, device)
-        parts.append(part)
-        weights += weights_of(part, terms)
-    return RewardTerms(parts), weights
-
-
-def _open(name: str, terms: Iterable[str], folders: Mapping[str, str], device: torch.device) -> VideoReward:
-    return VIDEO_REWARDS.get(name)(folders.get(name, ""), [term for term in terms if term != ALL], device)
-
-
 def aligned_plans(
     settings: AlignWorldModelSettings, datasets: list[EpisodeDataset], run: Path, device: torch.device
 ) -> str:
@@ -242,7 +216,7 @@ def watched_rewards(settings: RewardChoice, reader: DecodedReward, device: torch
     others = {name: terms for name, terms in chosen_terms(settings.rewards, []).items() if name != EXECUTION}
     if not others:
         return reader
-    return RewardTerms([_open(name, terms, settings.folders, device) for name, terms in others.items()])
+    return RewardTerms([open_reward(name, terms, settings.folders, device) for name, terms in others.items()])
 
 
 def alignment_tasks(
@@ -257,7 +231,7 @@ def alignment_tasks(
     episodes = [episode for dataset in datasets for episode in dataset.load()]
     training, held_out = split_starts(episodes, settings, model)
     frame_s = model.frame_stride / datasets[0].fps
-    mixing, scaled = partial(MIXES[settings.mixing], weights=weights), settings.mixing == "gdpo"
+    mixing, scaled = partial(REWARD_MIXES.get(settings.mixing), weights=weights), settings.mixing == "gdpo"
     task = AlignmentTask(model, training, reward, mixing, frame_s, settings.alignment, settings.seed, scaled)
     return task, replace(task, starts=held_out)
 

@@ -10,13 +10,14 @@ from worldrl.evaluation.world_model.gates import GateThresholds
 from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning
 from worldrl.methods.rl.improve import Improvement
 from worldrl.policies.token.policy import TokenPolicyConfig
+from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
 from worldrl.recipes.world_model.start import SCRATCH, require_trained_codec
+from worldrl.recipes.world_model.wan_settings import WanSettings
 from worldrl.settings import fraction, non_negative, one_of, positive, setting
 from worldrl.workers.libero import facts as libero_facts
 from worldrl.world_models.loading import BACKBONES, VIDEO
 from worldrl.world_models.video.config import VideoWorldModelConfig
 from worldrl.world_models.video.training_config import WorldModelTraining
-from worldrl.recipes.world_model.wan_settings import WanSettings
 
 EMBEDDED = "embedded"
 SUITES = (EMBEDDED, *libero_facts.suite_names())
@@ -188,6 +189,7 @@ class TrainVlaSettings:
         one_of("gates", self.gates, ("stop", "warn"))
         one_of("improve_from", self.improve_from, ("latest", "supervised"))
         one_of("backbone", self.backbone, BACKBONES)
+        open_parts(self.improvement.grpo.parts, IMPROVEMENT)
         fraction("held_out", self.held_out)
         fraction("confirmed", self.confirmed)
         fraction("target_precision", self.target_precision)

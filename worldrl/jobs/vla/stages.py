@@ -42,6 +42,7 @@ from worldrl.methods.rl.improve import Improvement, improve, keyframe_probabilit
 from worldrl.policies.samples import make_samples
 from worldrl.policies.token.policy import TokenPolicy, TokenPolicyConfig
 from worldrl.recipes.language import training_instructions_or_known
+from worldrl.recipes.rl_parts import IMPROVEMENT, open_parts
 from worldrl.recipes.stages import POLICY, calibrate, imagined_plan, learn_policy, learn_world_model
 from worldrl.recipes.training_data import open_datasets, require_events, require_image_size
 from worldrl.recipes.visual_styles import refuse_test_styles
@@ -297,6 +298,7 @@ def improved_policy(loop: Loop, number: int, demos: Path, policy: Path, world: P
             log=loop.log,
             series=f"improve-{number}",
             judge=judge,
+            parts=open_parts(config.grpo.parts, IMPROVEMENT),
         )
         end = imagined_success(loop, learner, env, seed=loop.seed("imagined-after", number))
         if isinstance(learner, TokenPolicy):  # what it practised on counts as seen, too

@@ -25,13 +25,13 @@ from worldrl.evaluation.world_model.rollout_error import (
     replay,
     whole_chunks,
 )
-from worldrl.jobs.motion.align_world_model import MIXES
 from worldrl.jobs.world_model.imagine_plans import imagine_plans, judgement
 from worldrl.jobs.world_model.imagine_report import sentence, write_page
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sample_episodes import check_samples, record_samples
 from worldrl.recipes.training_data import require_image_size
 from worldrl.recipes.world_model.start import BUNDLED, SCRATCH, weights_folder
+from worldrl.registry import REWARD_MIXES
 from worldrl.rewards.motion.terms import chosen_terms
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.staged_rollouts import StagedConfig
@@ -73,7 +73,7 @@ class ImagineSettings:
         if self.data and self.tasks:
             raise SettingError("tasks: has no effect with data, whose episodes are drawn; give one of the two")
         one_of("dtype", self.dtype, ("float32", "bfloat16", "auto"))
-        one_of("mixing", self.mixing, tuple(MIXES))
+        one_of("mixing", self.mixing, REWARD_MIXES.names())
         named = chosen_terms(self.rewards, self.weights)
         for name in self.folders:
             one_of("folders", name, tuple(named))

@@ -18,8 +18,9 @@ import torch
 from worldrl.core.errors import SettingError
 from worldrl.core.rng import stream_seed
 from worldrl.core.types import Episode
-from worldrl.jobs.motion.align_world_model import MIXES, open_rewards
+from worldrl.recipes.motion.video_rewards import open_rewards
 from worldrl.recipes.paired_films import write_pair
+from worldrl.registry import REWARD_MIXES
 from worldrl.rollout.imagined.reset_store import record_at
 from worldrl.rollout.imagined.staged_rollouts import StagedConfig, StagedPlans, staged_rollouts
 from worldrl.world_models.loading import AnyVideoModel
@@ -67,7 +68,10 @@ def imagine_plans(
         record_at(e, 0, memory_frames=model.memory_frames, frame_stride=model.frame_stride, source=f"episode {n}")
         for n, e in enumerate(episodes)
     ]
-    mixing, seed = partial(MIXES[settings.mixing], weights=weights), stream_seed(settings.seed, "imagine", "plans")
+    mixing, seed = (
+        partial(REWARD_MIXES.get(settings.mixing), weights=weights),
+        stream_seed(settings.seed, "imagine", "plans"),
+    )
     found = staged_rollouts(
         model, reward, mixing, records, settings.staged, frame_s=model.frame_stride / fps, seed=seed
     )

@@ -37,6 +37,7 @@ from worldrl.recipes.world_model.start import (
     starting_world_model,
     weights_folder,
 )
+from worldrl.recipes.world_model.wan_settings import WanSettings
 from worldrl.settings import fraction, one_of, setting
 from worldrl.world_models.loading import BACKBONES, VIDEO, WAN, AnyVideoModel, open_world_model
 from worldrl.world_models.video.codec import IdentityCodec
@@ -44,7 +45,6 @@ from worldrl.world_models.video.config import DynamicsKind, VideoWorldModelConfi
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl.world_models.video.training_config import WorldModelTraining
 from worldrl.world_models.wan.model import WanWorldModel
-from worldrl.recipes.world_model.wan_settings import WanSettings
 
 WAN_SIDES = 32
 """Images whose sides are multiples of this fit every published Wan autoencoder."""

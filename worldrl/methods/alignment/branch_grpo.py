@@ -25,18 +25,22 @@ Shapes legend: ``R`` nodes of a layer, ``B`` leaves.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from worldrl.core.errors import SettingError, nearest
-from worldrl.core.interfaces import Logs
 from worldrl.diffusion.sde import Denoising, RatioRule, Schedule, make_schedule
-from worldrl.methods.alignment.ratio import noisy_steps, ratio_losses
-from worldrl.methods.alignment.task import AlignmentTask, clipped_advantage, judge, reward_logs
-from worldrl.methods.alignment.videos import VideoTree, group_keys, grow
+from worldrl.methods.alignment.imagination import paths, task_scale
+from worldrl.methods.alignment.ratio import NoisyVideos, ratio_method
+from worldrl.methods.alignment.task import AlignmentTask
+from worldrl.methods.rl.advantages import group_std
+from worldrl.methods.rl.interfaces import AdvantageEstimator, Node, Trace
+from worldrl.methods.rl.method import Method, Parts, fitted
+from worldrl.methods.rl.selection import everything, extremes
 
 WIDTHS = ("none", "parent_best", "extremes")
 
@@ -88,13 +92,13 @@ class BranchGrpoConfig:
             raise SettingError(f"branch_grpo.extremes_share must be in (0, 1], got {self.extremes_share}")
 
 
-def fused_values(tree: VideoTree, value: Tensor, alpha: float) -> list[Tensor]:
-    """Fuse the leaves' rewards ``[B]`` upward: per layer the value of the node that each edge leads to, ``[R]``.
+def fused_values(tree: Sequence[Node], value: Tensor, alpha: float) -> list[Tensor]:
+    """Fuse the leaves' rewards ``[B]`` upward: by time the value of the node that each edge leads to, ``[R]``.
 
     Goes from the leaves to the root with the logarithm of each node's weight Z = Σ_leaf exp(α Σ log p).
     """
     weight, values = torch.zeros_like(value), [value]
-    for above, below in zip(reversed(tree.layers[:-1]), reversed(tree.layers[1:]), strict=True):
+    for above, below in zip(reversed(tree[:-1]), reversed(tree[1:]), strict=True):
         rows = len(above.group)
         edge = weight + alpha * below.logp.to(value)
         weight = _scatter_logsumexp(edge, below.parent, rows)
@@ -109,57 +113,59 @@ def _scatter_logsumexp(value: Tensor, index: Tensor, size: int) -> Tensor:
     return most + total.log()
 
 
-def depth_advantages(task: AlignmentTask, tree: VideoTree, values: Sequence[Tensor]) -> list[Tensor]:
-    """Normalise each layer's values within its prompts, clipped; a prompt's only node there gets 0.
+def by_depth(value: Tensor, trace: Trace, *, fusion: float = 0.0, scale: AdvantageEstimator = group_std) -> Tensor:
+    """Judge each decision by all that followed from it, normalised over the nodes of its depth in each prompt.
 
-    What scales them is the layer's deviation in each prompt, or over all prompts (``AlignmentTask.batch_scale``).
+    Equation: V(node) = Σ_leaf w_leaf R_leaf, w ∝ exp(α Σ log p); A(node) = (V - mean of its depth) / std of its depth
+    Paper: BranchGRPO (2509.06040)
+
+    A prompt's only node at a depth gets 0. Without a tree, rollouts share nothing and this is ``scale``.
     """
-    return [clipped_advantage(task, value, layer.group) for value, layer in zip(values, tree.layers, strict=True)]
+    if trace.tree is None:
+        return scale(value, trace)
+    advantage = list[Tensor]()
+    for node, path, fused in zip(trace.tree, paths(trace.tree), fused_values(trace.tree, value, fusion), strict=True):
+        depth = Trace(trace.iteration, node.group, torch.ones(1, len(node.group), dtype=torch.bool))
+        advantage.append(scale(fused, depth)[0][path])
+    return torch.stack(advantage)
 
 
-def kept_leaves(tree: VideoTree, value: Tensor, config: BranchGrpoConfig) -> Tensor:
-    """Choose the leaves that width pruning keeps, bool ``[B]``."""
-    if config.prune_width == "none":
-        return torch.ones_like(value, dtype=torch.bool)
-    if config.prune_width == "parent_best":
-        return _best_of(value, _last_split_parent(tree))
-    keep = torch.zeros_like(value, dtype=torch.bool)
-    for prompt in tree.group.unique():
-        leaves = (tree.group == prompt).nonzero()[:, 0]
-        ordered = leaves[value[leaves].argsort(stable=True)]
-        each = max(1, round(config.extremes_share * len(leaves) / 2))
-        keep[torch.cat([ordered[:each], ordered[-each:]])] = True
-    return keep
+def parent_best(advantage: Tensor, value: Tensor, trace: Trace, generator: torch.Generator) -> Tensor:
+    """Keep the best child of each last split.
+
+    Equation: w = 1 for the first best leaf below each node that splits last
+    Paper: BranchGRPO's width pruning (2509.06040)
+    """
+    if trace.tree is None:
+        raise SettingError(
+            "parts.selection=parent_best needs rollouts that share their beginnings; give method=branch_grpo"
+        )
+    family, keep = _last_split_parent(trace.tree), torch.zeros_like(value)
+    for number in family.unique():
+        members = (family == number).nonzero()[:, 0]
+        keep[members[value[members].argmax()]] = 1
+    return keep.expand(trace.valid.shape)
 
 
-def _last_split_parent(tree: VideoTree) -> Tensor:
+def _last_split_parent(tree: Sequence[Node]) -> Tensor:
     """Return the node before the last split that each leaf descends from, int64 ``[B]``."""
-    origin = torch.arange(len(tree.group))
-    for layer in reversed(tree.layers):
+    origin = torch.arange(len(tree[-1].group))
+    for layer in reversed(tree):
         origin = layer.parent[origin]
         if len(layer.parent) > len(layer.parent.unique()):
             break
     return origin
 
 
-def _best_of(value: Tensor, family: Tensor) -> Tensor:
-    """Mark the first best member of each family, bool ``[B]``."""
-    keep = torch.zeros_like(value, dtype=torch.bool)
-    for number in family.unique():
-        members = (family == number).nonzero()[:, 0]
-        keep[members[value[members].argmax()]] = True
-    return keep
-
-
-def leaves_below(tree: VideoTree, leaves: Tensor) -> list[Tensor]:
-    """Count the kept leaves ``[B]`` that each node leads to: per layer int64 ``[R]``; 0 prunes it.
-
-    So often its step counts in the loss, which is that of the kept videos with all of their steps.
-    """
-    below = [leaves.long()]
-    for above, layer in zip(reversed(tree.layers[:-1]), reversed(tree.layers[1:]), strict=True):
-        below.append(torch.zeros(len(above.group), dtype=torch.int64).scatter_add_(0, layer.parent, below[-1]))
-    return below[::-1]
+def pruned(
+    advantage: Tensor, value: Tensor, trace: Trace, generator: torch.Generator, *, config: BranchGrpoConfig
+) -> Tensor:
+    """Prune a tree in width and in depth, as its settings say: weights ``[T, B]``."""
+    width = {"none": everything, "parent_best": parent_best, "extremes": extremes}[config.prune_width]
+    weight = fitted(width, extremes_share=config.extremes_share)(advantage, value, trace, generator).clone()
+    window = pruned_layers(trace.iteration, config)
+    weight[window.start : window.stop] = 0
+    return weight
 
 
 def pruned_layers(iteration: int, config: BranchGrpoConfig) -> range:
@@ -178,34 +184,19 @@ def check_splits(config: BranchGrpoConfig, schedule: Schedule, chunks: int) -> d
     return dict.fromkeys(config.splits, config.children)
 
 
-class BranchGrpo:
-    """BranchGRPO on an alignment task; the size of its groups follows from the splits.
+def branch_grpo(task: AlignmentTask, config: BranchGrpoConfig, parts: Parts | None = None) -> Method:
+    """Videos that share their first denoising steps, as a tree; the size of its groups follows from the splits.
 
-    Args:
-        task: model, starts, reward.
-        config: settings.
+    Equation: J = 1/B Σ_leaf 1/T Σ_t min(ρ_t A(node_t), clip(ρ_t) A(node_t))
+    Paper: BranchGRPO (2509.06040)
     """
-
-    def __init__(self, task: AlignmentTask, config: BranchGrpoConfig) -> None:
-        self.task, self.config = task, config
-        self.schedule = make_schedule(config.denoising, task.model.config.dynamics.shift)
-        self.splits = check_splits(config, self.schedule, task.config.chunks)
-        self.modules: dict[str, nn.Module] = {}
-
-    def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:
-        """Imagine, judge, and yield one loss per gradient step."""
-        task, config, schedule = self.task, self.config, self.schedule
-        keys, roots = group_keys(iteration, task.config.prompts, 1)
-        start = task.draw_starts(iteration)
-        tree = grow(task, schedule, start, keys, roots, reduce=config.ratio.reduce, splits=self.splits)
-        terms = judge(task, tree.latent, tree.start)
-        value = task.mix(terms, tree.group)
-        logs.update(reward_logs(task, terms, tree.group), **{"cost/evaluations": torch.tensor(float(tree.evaluations))})
-        values = fused_values(tree, value, config.fusion)
-        advantage = depth_advantages(task, tree, values)
-        counted = leaves_below(tree, kept_leaves(tree, value, config))
-        for layer in pruned_layers(iteration, config):
-            if layer < len(counted):
-                counted[layer] = torch.zeros_like(counted[layer])
-        steps = noisy_steps(tree.layers, schedule, advantage, counted)
-        yield from ratio_losses(task, schedule, steps, config.ratio, iteration, logs)
+    schedule = make_schedule(config.denoising, task.model.config.dynamics.shift)
+    splits = check_splits(config, schedule, task.config.chunks)
+    return ratio_method(
+        NoisyVideos(task, schedule, config.ratio.reduce, splits),
+        config.ratio,
+        parts,
+        rows=task.config.prompts,
+        advantage=partial(by_depth, fusion=config.fusion, scale=task_scale(task)),
+        selection=partial(pruned, config=config),
+    )

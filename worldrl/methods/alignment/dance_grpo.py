@@ -6,19 +6,14 @@ There is no KL term; a share of each video's noisy steps, drawn anew for every v
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor, nn
-
 from worldrl.core.errors import SettingError
-from worldrl.core.interfaces import Logs
-from worldrl.core.rng import stream
-from worldrl.diffusion.sde import Denoising, RatioRule, Schedule, make_schedule
-from worldrl.methods.alignment.ratio import noisy_steps, ratio_losses
-from worldrl.methods.alignment.task import AlignmentTask, advantages, judge, reward_logs
-from worldrl.methods.alignment.videos import Layer, group_keys, grow
+from worldrl.diffusion.sde import Denoising, RatioRule, make_schedule
+from worldrl.methods.alignment.ratio import NoisyVideos, ratio_method
+from worldrl.methods.alignment.task import AlignmentTask
+from worldrl.methods.rl.method import Method, Parts, fitted
+from worldrl.methods.rl.selection import random_steps
 
 
 def _denoising() -> Denoising:
@@ -45,38 +40,12 @@ class DanceGrpoConfig:
             raise SettingError(f"dance_grpo.trained_share must be in (0, 1], got {self.trained_share}")
 
 
-def random_steps(layers: Sequence[Layer], schedule: Schedule, share: float, generator: torch.Generator) -> list[Tensor]:
-    """Choose a share of each row's noisy steps: per layer bool ``[R]``; the layers have no splits."""
-    noisy = [n for n, layer in enumerate(layers) if layer.step in schedule.noisy]
-    rows, count = len(layers[0].group), max(1, round(share * len(noisy)))
-    rank = torch.rand(len(noisy), rows, generator=generator).argsort(dim=0).argsort(dim=0)
-    keep = [torch.zeros(rows, dtype=torch.bool) for _ in layers]
-    for place, n in enumerate(noisy):
-        keep[n] = rank[place] < count
-    return keep
+def dance_grpo(task: AlignmentTask, config: DanceGrpoConfig, parts: Parts | None = None) -> Method:
+    """Constant noise, one first noise for all videos of a prompt, and a random share of the steps trained.
 
-
-class DanceGrpo:
-    """DanceGRPO on an alignment task.
-
-    Args:
-        task: model, starts, reward.
-        config: settings.
+    Equation: L = -mean min(ρ A, clip(ρ, 1 ± ε) A) over a random 60 % of a video's noisy steps
+    Paper: DanceGRPO (2505.07818)
     """
-
-    def __init__(self, task: AlignmentTask, config: DanceGrpoConfig) -> None:
-        self.task, self.config = task, config
-        self.schedule = make_schedule(config.denoising, task.model.config.dynamics.shift)
-        self.modules: dict[str, nn.Module] = {}
-
-    def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:
-        """Imagine, judge, and yield one loss per gradient step."""
-        task, config, schedule = self.task, self.config, self.schedule
-        keys, group = group_keys(iteration, task.config.prompts, task.config.group_size)
-        start = task.draw_starts(iteration)
-        tree = grow(task, schedule, start, keys, group, reduce=config.ratio.reduce, shared_noise=True)
-        terms = judge(task, tree.latent, tree.start)
-        logs.update(reward_logs(task, terms, group), **{"cost/evaluations": torch.tensor(float(tree.evaluations))})
-        keep = random_steps(tree.layers, schedule, config.trained_share, stream(task.seed, "trained", iteration))
-        steps = noisy_steps(tree.layers, schedule, [advantages(task, terms, group)] * len(keep), keep)
-        yield from ratio_losses(task, schedule, steps, config.ratio, iteration, logs)
+    schedule = make_schedule(config.denoising, task.model.config.dynamics.shift)
+    source = NoisyVideos(task, schedule, config.ratio.reduce, shared_noise=True)
+    return ratio_method(source, config.ratio, parts, selection=fitted(random_steps, trained_share=config.trained_share))

@@ -16,20 +16,24 @@ Shapes legend: ``M`` finished chunks.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import Logs
-from worldrl.core.rng import on_device, stream
+from worldrl.core.rng import on_device
 from worldrl.diffusion.flow import add_noise
 from worldrl.diffusion.sde import Denoising, Schedule, make_schedule
-from worldrl.methods.alignment.ratio import minibatches
-from worldrl.methods.alignment.task import AlignmentTask, advantages, judge, reward_logs
-from worldrl.methods.alignment.videos import Surroundings, VideoTree, group_keys, grow
+from worldrl.methods.alignment.imagination import VideoImagination, video_method
+from worldrl.methods.alignment.task import AlignmentTask
+from worldrl.methods.alignment.videos import Layer, Surroundings, VideoTree
+from worldrl.methods.rl.control import Unchecked
+from worldrl.methods.rl.interfaces import Evaluated
+from worldrl.methods.rl.losses import nft
+from worldrl.methods.rl.method import Method, Parts, fitted
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 
 DECAYS = ("rising", "late")
@@ -68,34 +72,6 @@ class DiffusionNftConfig:
                 raise SettingError(f"diffusion_nft.{name} must be positive, got {getattr(self, name)}")
 
 
-def nft_loss(
-    clean: Tensor, old: Tensor, target: Tensor, advantage: Tensor, *, beta: float, advantage_max: float
-) -> Tensor:
-    """DiffusionNFT's loss without its KL term.
-
-    Args:
-        clean: ẑ_θ ``[M, ...]``, with gradient.
-        old: ẑ_old ``[M, ...]``.
-        target: the finished chunks z ``[M, ...]``.
-        advantage: ``[M]``.
-        beta: β.
-        advantage_max: A_max.
-
-    Returns:
-        A scalar.
-    """
-    weight = (advantage / advantage_max).clamp(-1, 1) / 2 + 0.5
-    good, bad = (
-        _self_normalised(made, target) for made in (beta * clean + (1 - beta) * old, (1 + beta) * old - beta * clean)
-    )
-    return advantage_max * ((weight * good + (1 - weight) * bad) / beta).mean()
-
-
-def _self_normalised(made: Tensor, target: Tensor) -> Tensor:
-    error = (made - target).flatten(1)
-    return error.square().mean(dim=1) / error.detach().abs().mean(dim=1).clamp_min(1e-5)
-
-
 def old_weight_decay(iteration: int, kind: str) -> float:
     """Return how much of the old weights survives iteration ``iteration``."""
     if kind == "rising":
@@ -111,79 +87,118 @@ class FinishedChunks:
         latent: ``[M, F, c, h, w]``.
         advantage: ``[M]``.
         around: what the network saw.
+        levels: fresh noisings of each.
     """
 
     latent: Tensor
     advantage: Tensor
     around: Surroundings
+    levels: int
+
+    def __len__(self) -> int:
+        """Return how many noisings there are."""
+        return len(self.latent) * self.levels
 
     def select(self, index: Tensor) -> FinishedChunks:
-        """Take the chunks of ``index``."""
-        index = index.to(self.latent.device)
-        return FinishedChunks(self.latent[index], self.advantage[index], self.around.select(index))
+        """Take the chunks of ``index``, which counts noisings."""
+        index = (index % len(self.latent)).to(self.latent.device)
+        return FinishedChunks(self.latent[index], self.advantage[index], self.around.select(index), 1)
 
 
-def finished_chunks(tree: VideoTree, advantage: Tensor) -> FinishedChunks:
-    """Collect every chunk of videos without splits; each has its video's advantage ``[B]``."""
-    ends = [layer for layer in tree.layers if layer.last]
-    parts = {f.name: torch.cat([getattr(end.around, f.name) for end in ends]) for f in fields(Surroundings)}
-    latent = torch.cat([end.x_next for end in ends])
-    return FinishedChunks(latent, advantage.to(latent).repeat(len(ends)), Surroundings(**parts))
+@dataclass(frozen=True)
+class FinishedVideos(VideoImagination):
+    """Videos whose finished chunks are learned from.
 
-
-class DiffusionNft:
-    """DiffusionNFT on an alignment task.
-
-    Args:
-        task: model, starts, reward.
-        config: settings.
+    Attributes:
+        levels: fresh noisings of each chunk.
     """
 
-    def __init__(self, task: AlignmentTask, config: DiffusionNftConfig) -> None:
-        self.task, self.config = task, config
-        self.schedule = make_schedule(config.denoising, task.model.config.dynamics.shift)
-        if self.schedule.noisy:
-            raise SettingError("diffusion_nft.denoising.noise must be none: it needs no log-probability")
-        self.old = copy.deepcopy(task.dynamics).requires_grad_(False)
-        self.reference = copy.deepcopy(task.dynamics).requires_grad_(False) if config.kl else None
-        self.modules: dict[str, nn.Module] = {"old": self.old}
+    levels: int = 1
 
-    def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:
-        """Imagine with the old weights, judge, and yield one loss per gradient step."""
-        task = self.task
-        keys, group = group_keys(iteration, task.config.prompts, task.config.group_size)
-        tree = grow(task, self.schedule, task.draw_starts(iteration), keys, group, dynamics=self.old)
-        terms = judge(task, tree.latent, tree.start)
-        logs.update(reward_logs(task, terms, group), **{"cost/evaluations": torch.tensor(float(tree.evaluations))})
-        yield from self.update(finished_chunks(tree, advantages(task, terms, group)), iteration, logs)
+    def learnable(self, layer: Layer) -> bool:
+        """Whether a denoising step finishes a chunk."""
+        return layer.last
 
-    def update(self, chunks: FinishedChunks, iteration: int, logs: Logs) -> Iterator[Tensor]:
-        """Yield one loss per gradient step, then let the old weights follow."""
-        rows = len(chunks.latent) * self.config.levels
-        logs["cost/trained_steps"] = torch.tensor(float(rows))
-        for number, index in enumerate(minibatches(self.task, rows, iteration)):
-            generator = stream(self.task.seed, "noising", iteration, number)
-            loss, told = self._loss(chunks.select(index % len(chunks.latent)), generator)
-            logs.update(told)
-            yield loss
-        follow(self.old, self.task.dynamics, old_weight_decay(iteration, self.config.old_decay))
+    def decisions(self, experience: VideoTree, advantage: Tensor, weight: Tensor, logs: Logs) -> FinishedChunks:
+        """Collect the chunks that count, of videos without splits."""
+        ends = [n for n, layer in enumerate(experience.layers) if layer.last]
+        rows = {n: weight[n].nonzero()[:, 0] for n in ends}
+        there = {n: index.to(experience.latent.device) for n, index in rows.items()}
+        latent = torch.cat([experience.layers[n].x_next[there[n]] for n in ends])
+        gain = torch.cat([advantage[n][rows[n]] for n in ends]).to(latent)
+        around = Surroundings.join([experience.layers[n].around.select(there[n]) for n in ends])
+        chunks = FinishedChunks(latent, gain, around, self.levels)
+        logs["cost/trained_steps"] = torch.tensor(float(len(chunks)))
+        return chunks
 
-    def _loss(self, chunks: FinishedChunks, generator: torch.Generator) -> tuple[Tensor, Logs]:
-        config, generator = self.config, on_device(generator, chunks.latent.device)
-        x, sigma = noised(chunks.latent, self.schedule, generator)
-        clean = chunks.around.predict(self.task.dynamics, x, sigma)
+
+@dataclass(frozen=True)
+class ForwardProcess:
+    """Predictions of the clean chunk from fresh noisings, in place of log-probabilities.
+
+    Equation: ẑ = x - σ v
+    Paper: DiffusionNFT (2509.16117)
+
+    Attributes:
+        dynamics: with gradient.
+        old: what predicted before.
+        schedule: its levels are those of the noisings.
+        reference: the network of the KL term; None: there is none.
+    """
+
+    dynamics: FlowTransformer
+    old: FlowTransformer
+    schedule: Schedule
+    reference: FlowTransformer | None = None
+
+    def __call__(self, decisions: FinishedChunks, generator: torch.Generator) -> Evaluated:
+        """Noise finished chunks afresh and let all networks predict them."""
+        around, latent = decisions.around, decisions.latent
+        x, sigma = noised(latent, self.schedule, on_device(generator, latent.device))
+        clean = around.predict(self.dynamics, x, sigma)
         with torch.no_grad():
-            old = chunks.around.predict(self.old, x, sigma)
-        loss = nft_loss(
-            clean, old, chunks.latent, chunks.advantage, beta=config.beta, advantage_max=config.advantage_max
-        )
-        logs = {"align/nft_loss": loss.detach()}
-        if self.reference is not None:
+            old = around.predict(self.old, x, sigma)
+
+        def away(reference: FlowTransformer) -> Tensor:
             with torch.no_grad():
-                anchor = chunks.around.predict(self.reference, x, sigma)
-            away = ((clean - anchor).flatten(1) / sigma[:, None]).square().mean()
-            loss, logs["align/kl"] = loss + config.kl * away, away.detach()
-        return loss, {"align/loss": loss.detach(), **logs}
+                anchor = around.predict(reference, x, sigma)
+            return ((clean - anchor).flatten(1) / sigma[:, None]).square().mean()
+
+        asked = None if self.reference is None else partial(away, self.reference)
+        return Evaluated(clean, old, decisions.advantage, torch.ones_like(decisions.advantage), asked, latent)
+
+
+def diffusion_nft(
+    task: AlignmentTask,
+    config: DiffusionNftConfig,
+    parts: Parts | None = None,
+    *,
+    rows: int | None = None,
+) -> Method:
+    """Alignment on the forward process, without log-probabilities or stored trajectories.
+
+    Equation: L = A_max mean [w L+ / β + (1 - w) L- / β] + λ mean (v_θ - v_ref)²
+    Paper: DiffusionNFT (2509.16117)
+    """
+    parts, steps = parts or Parts(), make_schedule(config.denoising, task.model.config.dynamics.shift)
+    if steps.noisy:
+        raise SettingError("diffusion_nft.denoising.noise must be none: it needs no log-probability")
+    old = copy.deepcopy(task.dynamics).requires_grad_(False)
+    reference = copy.deepcopy(task.dynamics).requires_grad_(False) if config.kl else None
+
+    def after(iteration: int) -> None:
+        follow(old, task.dynamics, old_weight_decay(iteration, config.old_decay))
+
+    return video_method(
+        FinishedVideos(task, steps, dynamics=old, levels=config.levels),
+        ForwardProcess(task.dynamics, old, steps, reference),
+        fitted(parts.loss or nft, beta=config.beta, advantage_max=config.advantage_max),
+        parts,
+        kl=config.kl,
+        rows=rows,
+        control=(parts.control or Unchecked)(follow=after),
+        old=old,
+    )
 
 
 def noised(latent: Tensor, schedule: Schedule, generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -9,17 +9,13 @@ Flow-GRPO's code normalises by the deviation of the whole batch (``global_std``)
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-import torch
-from torch import Tensor, nn
-
-from worldrl.core.interfaces import Logs
 from worldrl.diffusion.sde import Denoising, RatioRule, make_schedule
-from worldrl.methods.alignment.ratio import noisy_steps, ratio_losses
-from worldrl.methods.alignment.task import AlignmentTask, clipped_advantage, judge, reward_logs
-from worldrl.methods.alignment.videos import group_keys, grow
+from worldrl.methods.alignment.ratio import NoisyVideos, ratio_method
+from worldrl.methods.alignment.task import AlignmentTask
+from worldrl.methods.rl.advantages import batch_std
+from worldrl.methods.rl.method import Method, Parts
 
 
 @dataclass
@@ -39,30 +35,13 @@ class FlowGrpoConfig:
     global_std: bool = False
 
 
-class FlowGrpo:
-    """Flow-GRPO on an alignment task.
+def flow_grpo(task: AlignmentTask, config: FlowGrpoConfig, parts: Parts | None = None) -> Method:
+    """Noisy denoising steps of whole videos, with the clipped ratio; EVA's alignment is this with linear noise.
 
-    Args:
-        task: model, starts, reward.
-        config: settings.
+    Equation: L = -mean min(ρ A, clip(ρ, 1 ± ε) A) + β KL, ρ of one denoising step
+    Paper: Flow-GRPO (2505.05470)
     """
-
-    def __init__(self, task: AlignmentTask, config: FlowGrpoConfig) -> None:
-        self.task, self.config = task, config
-        self.schedule = make_schedule(config.denoising, task.model.config.dynamics.shift)
-        self.reference = copy.deepcopy(task.dynamics).requires_grad_(False) if config.kl else None
-        self.modules: dict[str, nn.Module] = {}
-
-    def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:
-        """Imagine, judge, and yield one loss per gradient step."""
-        task, config = self.task, self.config
-        keys, group = group_keys(iteration, task.config.prompts, task.config.group_size)
-        tree = grow(task, self.schedule, task.draw_starts(iteration), keys, group, reduce=config.ratio.reduce)
-        terms = judge(task, tree.latent, tree.start)
-        logs.update(reward_logs(task, terms, group), **{"cost/evaluations": torch.tensor(float(tree.evaluations))})
-        advantage = clipped_advantage(task, task.mix(terms, group), group, batch_scale=config.global_std)
-        every = [advantage] * len(tree.layers)
-        steps = noisy_steps(tree.layers, self.schedule, every, [torch.ones_like(group, dtype=torch.bool)] * len(every))
-        yield from ratio_losses(
-            task, self.schedule, steps, config.ratio, iteration, logs, kl=config.kl, reference=self.reference
-        )
+    source = NoisyVideos(task, make_schedule(config.denoising, task.model.config.dynamics.shift), config.ratio.reduce)
+    reference = copy.deepcopy(task.dynamics).requires_grad_(False) if config.kl else None
+    scale = batch_std if config.global_std else None
+    return ratio_method(source, config.ratio, parts, kl=config.kl, reference=reference, advantage=scale)

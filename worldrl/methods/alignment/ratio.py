@@ -1,35 +1,31 @@
-"""The clipped-ratio loss of noisy denoising steps, shared by Flow-GRPO, DanceGRPO and BranchGRPO.
+"""Noisy denoising steps as decisions, shared by Flow-GRPO, DanceGRPO and BranchGRPO.
 
 A noisy step from x to x' is an action of a Gaussian policy (``diffusion.sde``), so its ratio is exact::
 
     ρ = exp(log p_θ(x' | x) - log p_old(x' | x))
-    L = -mean w min(ρ A, clip(ρ, 1 - ε, 1 + ε) A) + β KL(p_θ ‖ p_ref)
 
-with the log-probability reduced as ε expects (:class:`~worldrl.diffusion.sde.RatioRule`), and w of mean 1: how often a step
-counts that several videos share.
+with the log-probability reduced as the ratio's range expects (:class:`~worldrl.diffusion.sde.RatioRule`). A step that several
+videos share is one decision, and counts as often as it is shared.
 
-Shapes legend: ``M`` noisy steps, of any row, chunk and level.
+Shapes legend: ``M`` noisy steps, of any row, chunk and level; ``B`` videos; ``T`` denoising steps of a video.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
-from worldrl.core.rng import stream
 from worldrl.diffusion.sde import RatioRule, Schedule, gaussian_kl, gaussian_log_prob
-from worldrl.methods.alignment.task import AlignmentTask
-from worldrl.methods.alignment.videos import Layer, Surroundings
-from worldrl.methods.rl.grpo import clipped_objective
+from worldrl.methods.alignment.imagination import VideoImagination, paths, video_method
+from worldrl.methods.alignment.videos import Surroundings, VideoTree
+from worldrl.methods.rl.interfaces import AdvantageEstimator, Evaluated, SampleSelector
+from worldrl.methods.rl.losses import clipped
+from worldrl.methods.rl.method import Method, Parts, fitted
 from worldrl.world_models.video.flow_transformer import FlowTransformer
-
-NO_DUAL_CLIP = 1e6
-"""Bound on the ratio of negative advantages: flow methods have none, and their ratios stay near 1."""
 
 
 @dataclass(frozen=True)
@@ -65,99 +61,104 @@ class NoisySteps:
         return NoisySteps(**{k: v.select(index) if k == "around" else v[index] for k, v in values.items()})
 
 
-def noisy_steps(
-    layers: Sequence[Layer], schedule: Schedule, advantage: Sequence[Tensor], counted: Sequence[Tensor]
-) -> NoisySteps | None:
-    """Collect the noisy steps of some layers that count; None where there are none.
+def noisy_steps(tree: VideoTree, schedule: Schedule, advantage: Tensor, weight: Tensor) -> NoisySteps | None:
+    """Collect the noisy steps of a tree that count; None where there are none.
 
     Args:
-        layers: of a tree.
+        tree: of videos.
         schedule: says which steps are noisy.
-        advantage: per layer ``[R]``.
-        counted: per layer ``[R]``, how often each step counts, or bool; what does not is never shown to the network again.
+        advantage: ``[T, B]``, the same for all videos that share a step.
+        weight: ``[T, B]``, how often each video's step counts; what never does is not shown to the network again.
     """
-    chosen = [n for n, layer in enumerate(layers) if layer.step in schedule.noisy and bool(counted[n].any())]
+    counted, credit = list[Tensor](), list[Tensor]()
+    for layer, path, often, gain in zip(tree.layers, paths(tree.layers), weight, advantage, strict=True):
+        rows = len(layer.group)
+        counted.append(torch.zeros(rows, dtype=weight.dtype).scatter_add_(0, path, often))
+        credit.append(torch.zeros(rows, dtype=advantage.dtype).index_copy_(0, path, gain))
+    chosen = [n for n, layer in enumerate(tree.layers) if layer.step in schedule.noisy and bool(counted[n].any())]
     if not chosen:
         return None
+    layers = tree.layers
     rows = {n: counted[n].nonzero()[:, 0].to(layers[n].x.device) for n in chosen}
 
     def join(name: str) -> Tensor:
         return torch.cat([getattr(layers[n], name)[rows[n]] for n in chosen])
 
-    around = [layers[n].around.select(rows[n]) for n in chosen]
-    parts = {f.name: torch.cat([getattr(a, f.name) for a in around]) for f in fields(Surroundings)}
+    around = Surroundings.join([layers[n].around.select(rows[n]) for n in chosen])
     x = join("x")
     step = torch.cat([torch.full((len(rows[n]),), layers[n].step) for n in chosen]).to(x.device)
-    credit = torch.cat([advantage[n][counted[n] > 0] for n in chosen]).to(x)
-    often = torch.cat([counted[n][counted[n] > 0] for n in chosen]).to(x)
-    return NoisySteps(step, x, join("x_next"), join("logp"), credit, often / often.mean(), Surroundings(**parts))
+    gain, often = (torch.cat([of[n][counted[n] > 0] for n in chosen]).to(x) for of in (credit, counted))
+    return NoisySteps(step, x, join("x_next"), join("logp"), gain, often / often.mean(), around)
 
 
-def ratio_loss(
-    dynamics: FlowTransformer,
-    schedule: Schedule,
-    steps: NoisySteps,
+@dataclass(frozen=True)
+class DenoisingLogProb:
+    """Log-probabilities of noisy denoising steps.
+
+    Equation: log N(x'; mean(x, v_θ), std²), reduced by a mean or a sum
+    Paper: Flow-GRPO (2505.05470)
+
+    Attributes:
+        dynamics: with gradient.
+        schedule: of the steps.
+        reduce: over a step's numbers, ``mean`` or ``sum``.
+        reference: the network of the KL term; None: there is none.
+    """
+
+    dynamics: FlowTransformer
+    schedule: Schedule
+    reduce: str
+    reference: FlowTransformer | None = None
+
+    def __call__(self, decisions: NoisySteps, generator: torch.Generator) -> Evaluated:
+        """Show noisy steps to the network again, and to the reference."""
+        mean, std = self._transition(self.dynamics, decisions)
+        logp = gaussian_log_prob(decisions.x_next, mean, std, self.reduce)
+
+        def away(reference: FlowTransformer) -> Tensor:
+            with torch.no_grad():
+                anchor, _ = self._transition(reference, decisions)
+            return gaussian_kl(mean, anchor, std).mean()
+
+        asked = None if self.reference is None else partial(away, self.reference)
+        return Evaluated(logp, decisions.logp, decisions.advantage, decisions.weight, asked)
+
+    def _transition(self, dynamics: FlowTransformer, steps: NoisySteps) -> tuple[Tensor, Tensor]:
+        clean = steps.around.predict(dynamics, steps.x, self.schedule.level(steps.step))
+        return self.schedule.transition(steps.x, clean, steps.step)
+
+
+@dataclass(frozen=True)
+class NoisyVideos(VideoImagination):
+    """Videos whose noisy denoising steps are learned from."""
+
+    def decisions(self, experience: VideoTree, advantage: Tensor, weight: Tensor, logs: Logs) -> NoisySteps | None:
+        """Collect the noisy steps that count."""
+        steps = noisy_steps(experience, self.schedule, advantage, weight)
+        logs["cost/trained_steps"] = torch.tensor(0.0 if steps is None else float(len(steps)))
+        return steps
+
+
+def ratio_method(
+    source: NoisyVideos,
     rule: RatioRule,
+    parts: Parts | None,
     *,
     kl: float = 0.0,
     reference: FlowTransformer | None = None,
-) -> tuple[Tensor, Logs]:
-    """Loss of some noisy steps and its logs.
-
-    Raises:
-        SettingError: a weight of the KL without a model to hold on to.
-    """
-    mean, std = _transition(dynamics, schedule, steps)
-    logp = gaussian_log_prob(steps.x_next, mean, std, rule.reduce)
-    objective = clipped_objective(
-        logp, steps.logp, steps.advantage, clip_low=rule.range, clip_high=rule.range, dual_clip=NO_DUAL_CLIP
+    rows: int | None = None,
+    advantage: AdvantageEstimator | None = None,
+    selection: SampleSelector | None = None,
+) -> Method:
+    """Make a method with the clipped ratio of noisy steps; options as of :func:`~worldrl.methods.alignment.imagination.video_method`."""
+    parts = parts or Parts()
+    return video_method(
+        source,
+        DenoisingLogProb(source.task.dynamics, source.schedule, rule.reduce, reference),
+        fitted(parts.loss or clipped, clip_low=rule.range, clip_high=rule.range),
+        parts,
+        kl=kl,
+        rows=rows,
+        advantage=advantage,
+        selection=selection,
     )
-    loss, change = -(steps.weight * objective).mean(), (logp - steps.logp).detach()
-    clipped = (change.exp() - 1).abs() > rule.range
-    logs = {"align/log_ratio": change.abs().mean(), "align/clipped": clipped.float().mean()}
-    if kl:
-        if reference is None:
-            raise SettingError("alignment: kl above 0 needs a reference model")
-        with torch.no_grad():
-            anchor, _ = _transition(reference, schedule, steps)
-        away = gaussian_kl(mean, anchor, std).mean()
-        loss, logs["align/kl"] = loss + kl * away, away.detach()
-    return loss, {"align/loss": loss.detach(), **logs}
-
-
-def _transition(dynamics: FlowTransformer, schedule: Schedule, steps: NoisySteps) -> tuple[Tensor, Tensor]:
-    clean = steps.around.predict(dynamics, steps.x, schedule.level(steps.step))
-    return schedule.transition(steps.x, clean, steps.step)
-
-
-def minibatches(task: AlignmentTask, rows: int, iteration: int) -> Iterator[Tensor]:
-    """Yield ``epochs`` shuffled passes over ``rows`` rows, in parts of about one size and at most ``minibatch``.
-
-    About one size, because Adam's step does not shrink with the rows that its gradient was taken from: a few left over would
-    move the weights as far as a whole part, at random.
-    """
-    parts = -(-rows // task.config.minibatch)
-    for epoch in range(task.config.epochs):
-        order = torch.randperm(rows, generator=stream(task.seed, "minibatches", iteration, epoch))
-        yield from order.tensor_split(parts)
-
-
-def ratio_losses(
-    task: AlignmentTask,
-    schedule: Schedule,
-    steps: NoisySteps | None,
-    rule: RatioRule,
-    iteration: int,
-    logs: Logs,
-    *,
-    kl: float = 0.0,
-    reference: FlowTransformer | None = None,
-) -> Iterator[Tensor]:
-    """Yield the loss of every minibatch under the weights at that moment; ``logs`` receives the last one's."""
-    logs["cost/trained_steps"] = torch.tensor(0.0 if steps is None else float(len(steps)))
-    if steps is None:
-        return
-    for index in minibatches(task, len(steps), iteration):
-        loss, told = ratio_loss(task.dynamics, schedule, steps.select(index), rule, kl=kl, reference=reference)
-        logs.update(told)
-        yield loss

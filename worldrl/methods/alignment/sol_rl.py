@@ -19,21 +19,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from worldrl.core.device import resolve_dtype
 from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import Logs
 from worldrl.diffusion.sde import make_schedule
-from worldrl.methods.alignment.diffusion_nft import (
-    DiffusionNft,
-    DiffusionNftConfig,
-    FinishedChunks,
-    finished_chunks,
-)
-from worldrl.methods.alignment.task import BATCH_EPS, AlignmentTask, advantages, judge, reward_logs
-from worldrl.methods.alignment.videos import VideoTree, group_keys, grow
-from worldrl.methods.rl.advantages import group_mean, group_sum
+from worldrl.methods.alignment.diffusion_nft import DiffusionNftConfig, FinishedVideos, diffusion_nft
+from worldrl.methods.alignment.imagination import VideoImagination
+from worldrl.methods.alignment.task import AlignmentTask, reward_logs
+from worldrl.methods.alignment.videos import VideoTree
+from worldrl.methods.rl.interfaces import Collected, Request, RewardMix
+from worldrl.methods.rl.method import Method, Parts
+from worldrl.methods.rl.selection import best_and_worst
 from worldrl.world_models.video.model import VideoWorldModel
 
 NORMALISERS = ("kept", "explored")
@@ -75,48 +73,12 @@ class SolRlConfig:
             )
 
 
-def best_and_worst(value: Tensor, group: Tensor, count: int) -> Tensor:
-    """Choose the ``count // 2`` worst and ``count - count // 2`` best rows of every group, int64, in order of group."""
-    chosen: list[Tensor] = []
-    for number in group.unique():
-        rows = (group == number).nonzero()[:, 0]
-        ordered = rows[value[rows].argsort(stable=True)]
-        worst = count // 2
-        chosen += [ordered[:worst], ordered[len(rows) - (count - worst) :]]
-    return torch.cat(chosen)
-
-
-def explored_advantage(
-    value: Tensor, group: Tensor, explored: Tensor, explored_group: Tensor, limit: float, *, batch_scale: bool = False
-) -> Tensor:
-    """Normalise values ``[B]`` by mean and deviation of everything explored in their group, clipped to ± ``limit``.
-
-    With ``batch_scale`` the deviation is that of everything explored in all groups.
-    """
-    mean = group_mean(explored, explored_group)
-    centred = value - mean[group]
-    if batch_scale:
-        return (centred / (explored.std(correction=0) + BATCH_EPS)).clamp(-limit, limit)
-    spread = (explored - mean[explored_group]).square()
-    count = group_sum(torch.ones_like(explored), explored_group)
-    std = (group_sum(spread, explored_group) / (count - 1).clamp_min(1)).sqrt()
-    return (centred / (std[group] + 1e-6)).clamp(-limit, limit)
-
-
 def rank_agreement(first: Tensor, second: Tensor) -> float:
     """Share of pairs that both lists ``[B]`` put in the same order, ties left out; 1/2 is chance, NaN without a pair."""
     order = (first[:, None] - first).sign() * (second[:, None] - second).sign()
     pairs = order.triu(diagonal=1)
     counted = (pairs != 0).sum()
     return float((pairs > 0).sum() / counted) if counted else float("nan")
-
-
-def kept_chunks(tree: VideoTree, kept: Tensor, advantage: Tensor) -> FinishedChunks:
-    """Collect the chunks of some videos of a tree without splits: ``kept`` int64 ``[B]``, of which ``advantage`` ``[B]``."""
-    videos = len(tree.group)
-    every = finished_chunks(tree, torch.zeros(videos).index_copy(0, kept, advantage))
-    chunks = torch.arange(len(every.latent) // videos)
-    return every.select((chunks[:, None] * videos + kept).flatten())
 
 
 @contextmanager
@@ -129,57 +91,57 @@ def precision(model: VideoWorldModel, dtype: torch.dtype) -> Iterator[None]:
         model.compute_dtype = before
 
 
-class SolRl:
-    """Sol-RL on an alignment task.
+@dataclass(frozen=True)
+class TwoStages:
+    """Explore cheaply, and imagine the best and the worst again in full.
 
-    Args:
-        task: model, starts, reward.
-        config: settings.
+    Equation: the G/2 best and G/2 worst of W by R
+    Paper: Sol-RL (2604.06916)
+
+    Attributes:
+        cheap: imagines with few steps.
+        dtype: its number type.
+        keep: videos per prompt that are made again.
+        config: whether they are, and what advantages are normalised over.
     """
 
-    def __init__(self, task: AlignmentTask, config: SolRlConfig) -> None:
-        if config.explored < task.config.group_size:
-            raise SettingError(
-                f"sol_rl.explored must be at least alignment.group_size {task.config.group_size}, got {config.explored}"
-            )
-        self.task, self.config = task, config
-        self.nft = DiffusionNft(task, config.nft)
-        cheap = replace(config.nft.denoising, steps=config.explore_steps)
-        self.cheap = make_schedule(cheap, task.model.config.dynamics.shift)
-        self.dtype = resolve_dtype(config.explore_dtype, task.model.device)
-        self.modules: dict[str, nn.Module] = self.nft.modules
+    cheap: VideoImagination
+    dtype: torch.dtype
+    keep: int
+    config: SolRlConfig
 
-    def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:
-        """Explore, imagine the extremes again, and yield one loss per gradient step."""
-        task, config = self.task, self.config
-        start = task.draw_starts(iteration)
-        keys, group = group_keys(iteration, task.config.prompts, config.explored)
-        with precision(task.model, self.dtype):
-            cheap = grow(task, self.cheap, start, keys, group, dynamics=self.nft.old)
-        explored = judge(task, cheap.latent, cheap.start)
-        value = task.mix(explored, group)
-        kept = best_and_worst(value, group, task.config.group_size)
-        logs.update(reward_logs(task, explored, group))
+    def __call__(self, source: VideoImagination, request: Request, mix: RewardMix, logs: Logs) -> Collected[VideoTree]:
+        """Return the videos that are learned from."""
+        with precision(source.task.model, self.dtype):
+            cheap: VideoTree = self.cheap.imagine(request)
+        explored = source.score(cheap)
+        value = mix(explored, cheap.group)
+        kept = best_and_worst(value, cheap.group, self.keep)
+        logs.update(reward_logs(source.task, explored, cheap.group))
         logs["cost/explore_evaluations"] = torch.tensor(float(cheap.evaluations))
-        if not config.resample:
-            advantage = self._advantage(explored[kept], group[kept], explored, group)
-            yield from self.nft.update(kept_chunks(cheap, kept, advantage), iteration, logs)
-            return
-        full = grow(
-            task, self.nft.schedule, start, [keys[i] for i in kept.tolist()], group[kept], dynamics=self.nft.old
-        )
-        terms = judge(task, full.latent, full.start)
+        pool = (explored, cheap.group) if self.config.normalise_on == "explored" else None
+        if not self.config.resample:
+            return Collected(cheap.select(kept), explored[kept], pool)
+        full: VideoTree = source.imagine(request.select(kept))
+        terms = source.score(full)
         logs["cost/evaluations"] = torch.tensor(float(full.evaluations))
-        logs["align/rank_agreement"] = torch.tensor(rank_agreement(value[kept], task.mix(terms, group[kept])))
-        advantage = self._advantage(terms, group[kept], explored, group)
-        yield from self.nft.update(finished_chunks(full, advantage), iteration, logs)
+        logs["align/rank_agreement"] = torch.tensor(rank_agreement(value[kept], mix(terms, full.group)))
+        return Collected(full, terms, pool)
 
-    def _advantage(self, terms: Tensor, group: Tensor, explored: Tensor, explored_group: Tensor) -> Tensor:
-        task = self.task
-        if self.config.normalise_on == "kept":
-            return advantages(task, terms, group)
-        # Mixed together, so that both are on one scale.
-        value = task.mix(torch.cat([terms, explored]), torch.cat([group, explored_group]))
-        own, all_of_them = value[: len(terms)], value[len(terms) :]
-        limit = task.config.advantage_clip
-        return explored_advantage(own, group, all_of_them, explored_group, limit, batch_scale=task.batch_scale)
+
+def sol_rl(task: AlignmentTask, config: SolRlConfig, parts: Parts | None = None) -> Method:
+    """DiffusionNFT on the extremes of many videos that were explored with few steps.
+
+    Equation: that of DiffusionNFT, on the G/2 best and G/2 worst of W explored videos of each prompt
+    Paper: Sol-RL (2604.06916)
+    """
+    if config.explored < task.config.group_size:
+        raise SettingError(
+            f"sol_rl.explored must be at least alignment.group_size {task.config.group_size}, got {config.explored}"
+        )
+    few = replace(config.nft.denoising, steps=config.explore_steps)
+    method = diffusion_nft(task, config.nft, parts, rows=task.config.prompts * config.explored)
+    assert isinstance(method.source, FinishedVideos)
+    cheap = replace(method.source, schedule=make_schedule(few, task.model.config.dynamics.shift))
+    dtype = resolve_dtype(config.explore_dtype, task.model.device)
+    return replace(method, schedule=TwoStages(cheap, dtype, task.config.group_size, config))

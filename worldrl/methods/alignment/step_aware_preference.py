@@ -15,21 +15,22 @@ Shapes legend: ``R`` rows, ``k`` candidates of each, ``M`` pairs.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs, RewardMix
 from worldrl.core.rng import stream
 from worldrl.diffusion.flow import expand_sigma
-from worldrl.diffusion.sde import Denoising, RatioRule, gaussian_log_prob, make_schedule
-from worldrl.methods.alignment.ratio import minibatches
-from worldrl.methods.alignment.task import AlignmentTask, judge, reward_logs
-from worldrl.methods.alignment.videos import Key, Surroundings, group_keys, key_noise
+from worldrl.diffusion.sde import Denoising, RatioRule, Schedule, gaussian_log_prob, make_schedule
+from worldrl.methods.alignment.imagination import VideoImagination, video_method
+from worldrl.methods.alignment.task import AlignmentTask, judge
+from worldrl.methods.alignment.videos import Key, Surroundings, key_noise
+from worldrl.methods.rl.interfaces import Collected, Evaluated, Request, Trace
+from worldrl.methods.rl.losses import preference
+from worldrl.methods.rl.method import Method, Parts, fitted
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 
 
@@ -81,12 +82,6 @@ def preferred(value: Tensor, gap: float) -> tuple[Tensor, Tensor, Tensor]:
     return best.indices, worst.indices, best.values - worst.values > gap
 
 
-def preference_loss(best: Tensor, worst: Tensor, *, beta: float, clip: float) -> Tensor:
-    """SPO's loss of log-ratios ``[M]`` of the best and worst candidates, each clipped to log(1 ± ``clip``)."""
-    low, high = torch.tensor([1 - clip, 1 + clip]).log().tolist()
-    return -F.logsigmoid(beta * (best.clamp(low, high) - worst.clamp(low, high))).mean()
-
-
 @dataclass(frozen=True)
 class Pairs:
     """Preferred pairs of next samples.
@@ -105,6 +100,10 @@ class Pairs:
     worst: Tensor
     around: Surroundings
 
+    def __len__(self) -> int:
+        """Return ``M``."""
+        return len(self.step)
+
     def select(self, index: Tensor) -> Pairs:
         """Take the pairs of ``index``."""
         index = index.to(self.x.device)
@@ -114,82 +113,63 @@ class Pairs:
 
 def join_pairs(parts: list[Pairs]) -> Pairs:
     """Put pairs one after the other."""
-    around = {f.name: torch.cat([getattr(p.around, f.name) for p in parts]) for f in fields(Surroundings)}
     rest = {name: torch.cat([getattr(p, name) for p in parts]) for name in ("step", "x", "best", "worst")}
-    return Pairs(**rest, around=Surroundings(**around))
+    return Pairs(**rest, around=Surroundings.join([p.around for p in parts]))
 
 
 @dataclass
-class _Drawing:
-    """Videos in the making: their keys, prompts and starts, the finished chunks ``[R, T, c, h, w]``, and what was found on the way."""
+class Drawing:
+    """Videos in the making: their keys, prompts and starts, the latents of the finished chunks ``[R, T, c, h, w]``, and what was found on the way."""
 
     keys: list[Key]
     group: Tensor
     start: Tensor
     iteration: int
-    video: Tensor
+    latent: Tensor
     pairs: list[Pairs] = field(default_factory=list[Pairs])
     evaluations: int = 0
 
 
-class StepAwarePreference:
-    """Step-aware preference optimisation on an alignment task.
+@dataclass(frozen=True)
+class CandidateVideos(VideoImagination):
+    """Videos that draw candidates at every noisy step; the clear pairs among these are learned from.
 
-    Args:
-        task: model, starts, reward.
-        config: settings.
+    Attributes:
+        config: how many candidates, and how clear.
     """
 
-    def __init__(self, task: AlignmentTask, config: StepAwarePreferenceConfig) -> None:
-        self.task, self.config = task, config
-        self.schedule = make_schedule(config.denoising, task.model.config.dynamics.shift)
-        self.reference = copy.deepcopy(task.dynamics).requires_grad_(False)
-        self.modules: dict[str, nn.Module] = {}
-
-    def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:
-        """Draw and judge candidates along the way, and yield one loss per gradient step."""
-        parts = self._experience(iteration, logs)
-        logs["align/pairs"] = torch.tensor(float(sum(len(part.step) for part in parts)))
-        if not parts:
-            return
-        pairs = join_pairs(parts)
-        logs["cost/trained_steps"] = 2 * logs["align/pairs"]
-        for index in minibatches(self.task, len(pairs.step), iteration):
-            loss = self._loss(pairs.select(index))
-            logs["align/loss"] = loss.detach()
-            yield loss
-
-    def _loss(self, pairs: Pairs) -> Tensor:
-        now, before = (self._log_probs(net, pairs) for net in (self.task.dynamics, self.reference))
-        best, worst = (a - b.detach() for a, b in zip(now, before, strict=True))
-        return preference_loss(best, worst, beta=self.config.beta, clip=self.config.ratio.range)
-
-    def _log_probs(self, dynamics: FlowTransformer, pairs: Pairs) -> tuple[Tensor, Tensor]:
-        clean = pairs.around.predict(dynamics, pairs.x, self.schedule.level(pairs.step))
-        mean, std = self.schedule.transition(pairs.x, clean, pairs.step)
-        reduce = self.config.ratio.reduce
-        return gaussian_log_prob(pairs.best, mean, std, reduce), gaussian_log_prob(pairs.worst, mean, std, reduce)
+    config: StepAwarePreferenceConfig = field(default_factory=StepAwarePreferenceConfig)
 
     @torch.no_grad()
-    def _experience(self, iteration: int, logs: Logs) -> list[Pairs]:
-        """Denoise a group of videos, with candidates at every noisy step; return the pairs that were clear."""
+    def imagine(self, request: Request) -> Drawing:
+        """Denoise a group of videos, with candidates at every noisy step."""
         task, model = self.task, self.task.model
-        keys, group = group_keys(iteration, task.config.prompts, task.config.group_size)
-        start = task.draw_starts(iteration)[group]
+        start = request.starts[request.group]
         state = model.start([task.starts.records[i] for i in start.tolist()])
         action = None if task.starts.action is None else task.starts.action[start].to(model.device)
-        drawing = _Drawing(keys, group, start, iteration, state.memory[:, :0])
+        drawing = Drawing(request.keys, request.group, start, request.iteration, state.memory[:, :0])
         for chunk in range(task.config.chunks):
             span = slice(chunk * model.chunk_length, (chunk + 1) * model.chunk_length)
             condition, commands = model.told(state, None if action is None else action[:, span])
             finished = self._chunk(drawing, chunk, Surroundings(state.reference, state.memory, condition))
             state = model.remember(state, finished, commands)
-            drawing.video = torch.cat([drawing.video, finished], dim=1)
-        logs.update(reward_logs(task, judge(task, drawing.video, start), group))
-        logs["cost/evaluations"] = torch.tensor(float(drawing.evaluations))
-        return drawing.pairs
+            drawing.latent = torch.cat([drawing.latent, finished], dim=1)
+        return drawing
 
-    def _chunk(self, drawing: _Drawing, chunk: int, around: Surroundings) -> Tensor:
+    def trace(self, iteration: int, collected: Collected[Drawing]) -> Trace:
+        """Return the prompts; pairs are chosen while the videos are drawn."""
+        group = collected.experience.group
+        return Trace(iteration, group, torch.ones(1, len(group), dtype=torch.bool))
+
+    def decisions(self, experience: Drawing, advantage: Tensor, weight: Tensor, logs: Logs) -> Pairs | None:
+        """Collect the pairs; how whole videos compare has no part in them."""
+        logs["align/pairs"] = torch.tensor(float(sum(map(len, experience.pairs))))
+        if not experience.pairs:
+            return None
+        logs["cost/trained_steps"] = 2 * logs["align/pairs"]
+        return join_pairs(experience.pairs)
+
+    def _chunk(self, drawing: Drawing, chunk: int, around: Surroundings) -> Tensor:
         """Denoise one chunk of every row ``[R, F, c, h, w]``, adding to the drawing's pairs and evaluations."""
         model, schedule = self.task.model, self.schedule
         x = key_noise(self.task.seed, drawing.keys, ("chunk", chunk), model.noise_shape, model.device)
@@ -208,7 +188,7 @@ class StepAwarePreference:
             x = self._go_on(drawn, drawing.iteration, chunk, step)
         return x
 
-    def _pairs(self, drawing: _Drawing, around: Surroundings, x: Tensor, drawn: Tensor, step: Tensor) -> list[Pairs]:
+    def _pairs(self, drawing: Drawing, around: Surroundings, x: Tensor, drawn: Tensor, step: Tensor) -> list[Pairs]:
         """Make the clear pairs of candidates ``[R, k, F, c, h, w]`` drawn from ``x``; an empty list where there is none."""
         best, worst, clear = preferred(self._judge(around, drawn, drawing, int(step[0])), self.config.gap)
         if not bool(clear.any()):
@@ -225,13 +205,13 @@ class StepAwarePreference:
         spread = expand_sigma(std, mean)
         return torch.stack([mean + spread * each for each in noise], dim=1)
 
-    def _judge(self, around: Surroundings, drawn: Tensor, drawing: _Drawing, step: int) -> Tensor:
+    def _judge(self, around: Surroundings, drawn: Tensor, drawing: Drawing, step: int) -> Tensor:
         """Value candidates ``[R, k]`` by the clean chunk that the network sees in each, after its video so far."""
         rows, count = drawn.shape[:2]
         mine = torch.arange(rows, device=drawn.device).repeat_interleave(count)
         level = self.schedule.level(torch.full((rows * count,), step + 1, device=drawn.device))
         clean = around.select(mine).predict(self.task.dynamics, drawn.flatten(0, 1), level)
-        whole = torch.cat([drawing.video[mine], clean], dim=1)
+        whole = torch.cat([drawing.latent[mine], clean], dim=1)
         terms = judge(self.task, whole, drawing.start[mine.cpu()])
         return candidate_values(self.task.mix, terms, drawing.group, count)
 
@@ -240,3 +220,51 @@ class StepAwarePreference:
         generator = stream(self.task.seed, "candidates", iteration, chunk, step)
         which = torch.randint(drawn.shape[1], (len(drawn),), generator=generator).to(drawn.device)
         return drawn[torch.arange(len(drawn), device=drawn.device), which]
+
+
+@dataclass(frozen=True)
+class PairLogProb:
+    """Log-probabilities of both samples of each pair, best first ``[M, 2]``.
+
+    Equation: log N(x'; mean(x, v_θ), std²) of the best and the worst candidate
+    Paper: SPO (2406.04314)
+
+    Attributes:
+        dynamics: with gradient.
+        reference: the starting weights.
+        schedule: of the steps.
+        reduce: over a step's numbers, ``mean`` or ``sum``.
+    """
+
+    dynamics: FlowTransformer
+    reference: FlowTransformer
+    schedule: Schedule
+    reduce: str
+
+    def __call__(self, decisions: Pairs, generator: torch.Generator) -> Evaluated:
+        """Show pairs to both networks."""
+        now = self._log_probs(self.dynamics, decisions)
+        before = self._log_probs(self.reference, decisions).detach()
+        one = torch.ones(len(decisions), device=now.device)
+        return Evaluated(now, before, torch.stack([one, -one], dim=1), one)
+
+    def _log_probs(self, dynamics: FlowTransformer, pairs: Pairs) -> Tensor:
+        clean = pairs.around.predict(dynamics, pairs.x, self.schedule.level(pairs.step))
+        mean, std = self.schedule.transition(pairs.x, clean, pairs.step)
+        return torch.stack([gaussian_log_prob(x, mean, std, self.reduce) for x in (pairs.best, pairs.worst)], dim=1)
+
+
+def step_aware_preference(task: AlignmentTask, config: StepAwarePreferenceConfig, parts: Parts | None = None) -> Method:
+    """Prefer the better of two candidates at every noisy step.
+
+    Equation: L = -log sigmoid(β (log ρ_best - log ρ_worst)), ρ against the starting weights
+    Paper: SPO (2406.04314)
+    """
+    schedule = make_schedule(config.denoising, task.model.config.dynamics.shift)
+    reference, parts = copy.deepcopy(task.dynamics).requires_grad_(False), parts or Parts()
+    return video_method(
+        CandidateVideos(task, schedule, config.ratio.reduce, config=config),
+        PairLogProb(task.dynamics, reference, schedule, config.ratio.reduce),
+        fitted(parts.loss or preference, beta=config.beta, clip=config.ratio.range),
+        parts,
+    )

@@ -7,7 +7,7 @@ Shapes legend: ``E`` starts, ``N`` prompts of an iteration, ``G`` videos per pro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -15,15 +15,12 @@ from torch import Tensor
 from worldrl.core.embodiment import integrate_commands
 from worldrl.core.errors import NonFiniteError, SettingError, require_at_least_one
 from worldrl.core.interfaces import Logs, RewardMix, VideoReward
-from worldrl.core.rng import stream
 from worldrl.core.types import ImaginedVideos, ResetRecord, first_frames
-from worldrl.methods.rl.advantages import group_advantage, group_mean
+from worldrl.methods.rl.groups import group_mean
+from worldrl.methods.rl.method import PartNames
 from worldrl.rewards.mixing import group_deviation
 from worldrl.world_models.video.flow_transformer import FlowTransformer
 from worldrl.world_models.video.model import VideoWorldModel
-
-BATCH_EPS = 1e-4
-"""Added to the deviation of a whole batch, as Flow-GRPO and GDPO do."""
 
 
 @dataclass
@@ -42,6 +39,7 @@ class AlignmentConfig:
         minibatch: denoising steps (or finished chunks) per gradient step at most; those of an iteration have about as many.
         advantage_clip: advantages are clipped to ± this.
         checkpoint_every: iterations between checkpoints.
+        parts: other parts than the method's own, by name.
     """
 
     iterations: int = 60
@@ -55,6 +53,7 @@ class AlignmentConfig:
     minibatch: int = 64
     advantage_clip: float = 5.0
     checkpoint_every: int = 5
+    parts: PartNames = field(default_factory=PartNames)
 
     def __post_init__(self) -> None:
         """Reject settings under which nothing could be learned."""
@@ -122,13 +121,6 @@ class AlignmentTask:
         assert isinstance(self.model.dynamics, FlowTransformer)
         return self.model.dynamics
 
-    def draw_starts(self, iteration: int) -> Tensor:
-        """Draw the iteration's starts, int64 ``[N]``: all different as long as there are enough."""
-        generator = stream(self.seed, "starts", iteration)
-        count, wanted = len(self.starts), self.config.prompts
-        rounds = [torch.randperm(count, generator=generator) for _ in range(-(-wanted // count))]
-        return torch.cat(rounds)[:wanted]
-
 
 def imagined_videos(task: AlignmentTask, latent: Tensor, start: Tensor) -> ImaginedVideos:
     """Show latents ``[B, T, c, h, w]`` that began at ``start`` ``[B]`` as their rewards see them."""
@@ -169,23 +161,6 @@ def judge(task: AlignmentTask, latent: Tensor, start: Tensor) -> Tensor:
         bad = names[int((~terms.isfinite()).any(dim=0).nonzero()[0])]
         raise NonFiniteError(f"reward term {bad!r} is not finite; the model was not updated")
     return terms
-
-
-def advantages(task: AlignmentTask, terms: Tensor, group: Tensor) -> Tensor:
-    """Clipped group advantages ``[B]`` of mixed terms ``[B, K]``."""
-    return clipped_advantage(task, task.mix(terms, group), group)
-
-
-def clipped_advantage(task: AlignmentTask, value: Tensor, group: Tensor, *, batch_scale: bool = False) -> Tensor:
-    """Centre values ``[B]`` in their groups and scale them by each group's deviation, or by the whole batch's; then clip.
-
-    The batch's serves where the task's mixture asks for it, and where a method does (``batch_scale``).
-    """
-    limit = task.config.advantage_clip
-    if not (batch_scale or task.batch_scale):
-        return group_advantage(value, group).clamp(-limit, limit)
-    centred = group_advantage(value, group, scale=False)
-    return (centred / (value.std(correction=0) + BATCH_EPS)).clamp(-limit, limit)
 
 
 def reward_logs(task: AlignmentTask, terms: Tensor, group: Tensor) -> Logs:

@@ -13,7 +13,7 @@ Shapes legend: ``R`` rows of a layer, ``F`` frames per chunk, ``c h w`` latent, 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 import torch
 from torch import Tensor
@@ -41,6 +41,11 @@ class Surroundings:
     reference: Tensor
     memory: Tensor
     condition: Tensor
+
+    @classmethod
+    def join(cls, parts: Sequence[Surroundings]) -> Surroundings:
+        """Put rows one after the other."""
+        return cls(*[torch.cat([getattr(part, f.name) for part in parts]) for f in fields(cls)])
 
     def select(self, index: Tensor) -> Surroundings:
         """Take the rows of ``index``."""
@@ -96,11 +101,22 @@ class VideoTree:
     keys: list[Key]
     evaluations: int
 
-
-def group_keys(iteration: int, prompts: int, size: int) -> tuple[list[Key], Tensor]:
-    """Name ``size`` rows for each prompt; return the keys and the prompt of each row int64 ``[N G]``."""
-    keys: list[Key] = [(iteration, prompt, mate) for prompt in range(prompts) for mate in range(size)]
-    return keys, torch.arange(prompts).repeat_interleave(size)
+    def select(self, index: Tensor) -> VideoTree:
+        """Take some leaves of a tree without splits."""
+        rows = torch.arange(len(index))
+        there = index.to(self.latent.device)
+        layers = [
+            replace(
+                layer,
+                parent=rows,
+                group=layer.group[index],
+                around=layer.around.select(there),
+                **{name: getattr(layer, name)[there] for name in ("x", "x_next", "logp")},
+            )
+            for layer in self.layers
+        ]
+        keys = [self.keys[i] for i in index.tolist()]
+        return VideoTree(layers, self.latent[there], self.group[index], self.start[index], keys, self.evaluations)
 
 
 def key_noise(seed: int, keys: Sequence[Key], what: Key, shape: Sequence[int], device: torch.device) -> Tensor:

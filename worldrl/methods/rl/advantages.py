@@ -1,64 +1,99 @@
-"""Advantages by group, as pure functions that scatter by group id.
+"""Advantage estimators: how much better than its group mates a rollout turned out.
 
-Groups may have different sizes, so nothing here reshapes to [N, G].
+All scatter by group id, so groups may have any sizes. Each returns ``[T, B]``; one that judges whole rollouts repeats itself
+over time.
 
-Shapes legend: ``B`` rollouts, ``N`` groups; ``group`` int64 ``[B]`` with ids 0..N-1.
+Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` decisions in time; ``group`` int64 ``[B]`` with ids 0..N-1.
 """
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from worldrl.methods.rl.groups import group_mean, group_sum, mates_mean
+from worldrl.methods.rl.interfaces import Trace
 
-def group_sum(value: Tensor, group: Tensor) -> Tensor:
-    """Sum ``value`` ``[B]`` within groups: ``[N]``."""
-    return torch.zeros(int(group.max()) + 1, dtype=value.dtype).scatter_add_(0, group, value)
-
-
-def group_mean(value: Tensor, group: Tensor) -> Tensor:
-    """Mean of ``value`` ``[B]`` within groups: ``[N]``."""
-    return group_sum(value, group) / group_sum(torch.ones_like(value), group).clamp_min(1)
+EPS = 1e-6
+BATCH_EPS = 1e-4
+"""Added to the deviation of a whole batch, as Flow-GRPO and GDPO do."""
 
 
-def group_advantage(value: Tensor, group: Tensor, *, eps: float = 1e-6, scale: bool = True) -> Tensor:
-    """GRPO: A_i = (R_i - mean_g) / (std_g + eps), with the sample standard deviation (WoVR's code).
+def group_advantage(value: Tensor, group: Tensor) -> Tensor:
+    """Return the group's z-score ``[B]``: (R - mean_g) / (std_g + eps), with the sample deviation (WoVR's code).
 
-    Args:
-        value: returns ``[B]``.
-        group: group ids ``[B]``.
-        eps: added to the deviation.
-        scale: divide by the deviation; without it this is WoVR's text and Dr. GRPO.
-
-    Returns:
-        ``[B]``; 0 in groups of one and in groups whose returns are all equal.
+    It is 0 in groups of one and in groups whose values are all equal.
     """
-    centred = value - group_mean(value, group)[group]
-    if not scale:
-        return centred
-    count = group_sum(torch.ones_like(value), group)
-    variance = group_sum(centred.square(), group) / (count - 1).clamp_min(1)
-    return centred / (variance.sqrt() + eps)[group]
+    return _by_group(value, group, value, group)
 
 
-def mates_mean(value: Tensor, group: Tensor) -> Tensor:
-    """Mean of ``value`` ``[B]`` over each rollout's group mates, itself left out (RLOO's baseline); 0 for one alone."""
-    count = group_sum(torch.ones_like(value), group)[group]
-    return (group_sum(value, group)[group] - value) / (count - 1).clamp_min(1)
+def _by_group(value: Tensor, group: Tensor, pool: Tensor, pool_group: Tensor) -> Tensor:
+    mean = group_mean(pool, pool_group)
+    count = group_sum(pool.new_ones(len(pool)), pool_group)
+    variance = group_sum((pool - mean[pool_group]).square(), pool_group) / (count - 1).clamp_min(1)
+    return (value - mean[group]) / (variance.sqrt() + EPS)[group]
 
 
-def informative(success: Tensor, group: Tensor, *, low: float, high: float) -> Tensor:
-    """Mark rollouts of groups whose success rate lies within [low, high] and is neither 0 nor 1 (DAPO's filter).
+def _by_batch(value: Tensor, group: Tensor, pool: Tensor, pool_group: Tensor) -> Tensor:
+    return (value - group_mean(pool, pool_group)[group]) / (pool.std(correction=0) + BATCH_EPS)
 
-    Args:
-        success: 0 or 1, ``[B]``.
-        group: group ids ``[B]``.
-        low: least mean success.
-        high: largest mean success.
 
-    Returns:
-        bool ``[B]``.
+def group_std(value: Tensor, trace: Trace) -> Tensor:
+    """Each group's z-score.
+
+    Equation: A_i = (R_i - mean_g) / (std_g + 1e-6)
+    Paper: GRPO (DeepSeekMath, 2402.03300)
     """
-    rate = group_mean(success.float(), group)
-    keep = (rate >= low) & (rate <= high) & (rate > 0) & (rate < 1)
-    return keep[group]
+    pool, pool_group = trace.explored or (value, trace.group)
+    return _by_group(value, trace.group, pool, pool_group).expand(trace.valid.shape)
+
+
+def batch_std(value: Tensor, trace: Trace) -> Tensor:
+    """Centred in the group, divided by the deviation of the whole batch: a group of equals stays small.
+
+    Equation: A_i = (R_i - mean_g) / (std_batch + 1e-4)
+    Paper: Flow-GRPO's global_std (2505.05470)
+    """
+    pool, pool_group = trace.explored or (value, trace.group)
+    return _by_batch(value, trace.group, pool, pool_group).expand(trace.valid.shape)
+
+
+def mean_only(value: Tensor, trace: Trace) -> Tensor:
+    """Centred in the group, without a deviation.
+
+    Equation: A_i = R_i - mean_g
+    Paper: Dr. GRPO (2503.20783); WoVR's text
+    """
+    pool, pool_group = trace.explored or (value, trace.group)
+    return (value - group_mean(pool, pool_group)[trace.group]).expand(trace.valid.shape)
+
+
+def as_given(value: Tensor, trace: Trace) -> Tensor:
+    """The value itself: for mixes that have normalised already.
+
+    Equation: A_i = R_i
+    Paper: none
+    """
+    return value.expand(trace.valid.shape)
+
+
+def leave_one_out(value: Tensor, trace: Trace) -> Tensor:
+    """Compared with the group mates alone; one without mates is compared with 0.
+
+    Equation: A_i = R_i - mean of the mates' R
+    Paper: RLOO (2402.14740)
+    """
+    return (value - mates_mean(value, trace.group)).expand(trace.valid.shape)
+
+
+def median(value: Tensor, trace: Trace) -> Tensor:
+    """Centred at the group's median, which few rollouts move less than its mean; scaled by the mean distance from it.
+
+    Equation: A_i = (R_i - median_g) / (mean_g |R - median_g| + 1e-6)
+    Paper: MC-GRPO (2601.22582), whose median distance would be 0 for binary rewards
+    """
+    pool, pool_group = trace.explored or (value, trace.group)
+    middle = pool.new_zeros(int(pool_group.max()) + 1)
+    for number in pool_group.unique():
+        middle[number] = pool[pool_group == number].quantile(0.5)
+    away = group_mean((pool - middle[pool_group]).abs(), pool_group)
+    return ((value - middle[trace.group]) / (away + EPS)[trace.group]).expand(trace.valid.shape)

@@ -30,9 +30,12 @@ from worldrl.core.rng import stream_seed
 from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.methods.imitation.behaviour_cloning import BehaviourCloning, Source, clone
-from worldrl.methods.rl.advantages import mates_mean
-from worldrl.methods.rl.filtering import FilterResult, RolloutFilter
-from worldrl.methods.rl.imagination import imagine_batch
+from worldrl.methods.rl.advantages import leave_one_out
+from worldrl.methods.rl.filtering import RolloutFilter
+from worldrl.methods.rl.imagination import PolicyImagination
+from worldrl.methods.rl.interfaces import Request, Trace
+from worldrl.methods.rl.selection import successes
+from worldrl.methods.rl.starts import balanced, uniform
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.policies.token.policy import TokenPolicy
@@ -97,7 +100,7 @@ def selected_samples(rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Ten
     Args:
         rollouts: ``B`` of them.
         policy: which chose the tokens.
-        trust: ``[B]``, by which each success's :func:`rarity` is multiplied; None trusts all.
+        trust: ``[B]``, by which each success's weight, 1 - its mates' rate of success, is multiplied; None trusts all.
     """
     chunk, row = (rollouts.valid & rollouts.success).nonzero(as_tuple=True)
     rows = row.tolist()
@@ -108,14 +111,10 @@ def selected_samples(rollouts: ImaginedRollouts, policy: TokenPolicy, trust: Ten
         instruction=tuple(rollouts.instruction[r] for r in rows),
         task=tuple(rollouts.task[r] for r in rows),
     )
-    success = rollouts.success.float()
-    weight = rarity(success, rollouts.group) * (1 if trust is None else trust)
-    return SelectedSamples(samples, weight[row], float(success.mean()))
-
-
-def rarity(success: Tensor, group: Tensor) -> Tensor:
-    """1 - the rate of success of each rollout's group mates, ``[B]``; 1 for one alone."""
-    return 1 - mates_mean(success, group)
+    success, trace = rollouts.success.float(), Trace(0, rollouts.group, rollouts.valid, rollouts.success)
+    weight = successes(leave_one_out(success, trace), success, trace, torch.Generator())
+    weight = weight * (1 if trust is None else trust)
+    return SelectedSamples(samples, weight[chunk, row], float(success.mean()))
 
 
 def self_train(
@@ -133,7 +132,10 @@ def self_train(
     series: str,
     judge: RolloutFilter | None = None,
 ) -> list[float]:
-    """Improve ``policy`` in place; a killed training goes on bit for bit.
+    """Improve ``policy`` in place by cloning its imagined successes; a killed training goes on bit for bit.
+
+    Equation: L = -mean w log π_θ, w = 1 - the mates' rate of success
+    Paper: ReST (2308.08998)
 
     Args:
         policy: the supervised policy, or an earlier round's.
@@ -152,7 +154,7 @@ def self_train(
     Returns:
         Imagined success rate of each batch.
     """
-    history: list[float] = []
+    source = PolicyImagination(env, policy, exploration, p_keyframe, seed, judge, imagining="grow", judging="grow")
     select_successes: list[SelectedSamples] = []
     batches = [folder / f"batch-{k:05d}" for k in range(config.cycles * config.batches)]
     log.truncate(series, sum(batch.exists() for batch in batches))  # a saved batch has its line, see _log_and_save
@@ -161,12 +163,9 @@ def self_train(
         with Progress(f"{series}: imagining", config.batches, unit="batches") as progress:
             for k in range(cycle * config.batches, (cycle + 1) * config.batches):
                 if not batches[k].exists():
-                    draw = stream_seed(seed, "grow", k)
-                    batch = _grow(env, policy, exploration, p_keyframe, config, judge, draw)
-                    _log_and_save(batch, batches[k], log, series, k)
+                    _log_and_save(_grow(source, policy, config, k), batches[k], log, series, k)
                 select_successes.append(load_selected(batches[k]))
-                history.append(select_successes[-1].rate)
-                progress.advance(note=f"imagined success {history[-1]:.2f}")
+                progress.advance(note=f"imagined success {select_successes[-1].rate:.2f}")
         clone(
             policy,
             _sources(demonstrations, select_successes, config),
@@ -177,21 +176,14 @@ def self_train(
             paraphrases=paraphrases,
             series=f"{series}-cloning-{cycle}",
         )
-    return history
+    return [batch.rate for batch in select_successes]
 
 
-def _grow(
-    env: WorldModelVecEnv,
-    policy: TokenPolicy,
-    exploration: Exploration,
-    p_keyframe: float,
-    config: FilteredCloning,
-    judge: RolloutFilter | None,
-    seed: int,
-) -> SelectedSamples:
+def _grow(source: PolicyImagination, policy: TokenPolicy, config: FilteredCloning, number: int) -> SelectedSamples:
     """Imagine one batch."""
-    rollouts = imagine_batch(env, policy, exploration, group_size=config.group_size, p_keyframe=p_keyframe, seed=seed)
-    judged = FilterResult(rollouts) if judge is None else judge.judge(env, rollouts, seed=seed)
+    starts = balanced(source.records, config.rows // config.group_size, source.stream(number, "starts"))
+    request = Request.make(number, starts, uniform(source.records, starts, config.rows))
+    judged = source.imagine(request)
     return selected_samples(judged.rollouts, policy, judged.trust)
 
 

@@ -1,11 +1,24 @@
-"""Batches of imagined rollouts, as every algorithm that improves a policy in imagination asks for them."""
+"""A policy's imagination: imagined rollouts and what they are worth, as every algorithm that improves a policy asks for them.
+
+Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` chunks, ``M`` kept chunks, ``L`` control steps per chunk, ``A`` numbers of an action.
+"""
 
 from __future__ import annotations
 
-from gymnasium.vector import AutoresetMode
+from dataclasses import dataclass
+from functools import cached_property
 
-from worldrl.core.interfaces import Policy
-from worldrl.core.rng import stream
+import torch
+from gymnasium.vector import AutoresetMode
+from torch import Tensor
+
+from worldrl.core.interfaces import Logs, Policy
+from worldrl.core.rng import stream, stream_seed
+from worldrl.core.types import PolicyObs
+from worldrl.methods.rl.filtering import FilterResult, RolloutFilter
+from worldrl.methods.rl.groups import group_sum
+from worldrl.methods.rl.interfaces import Collected, Request, Trace
+from worldrl.methods.rl.records import StartRecords
 from worldrl.policies.exploration import Exploration
 from worldrl.rewards.success import SuccessRule
 from worldrl.rollout.imagined.env import WorldModelVecEnv
@@ -47,3 +60,131 @@ def imagine_batch(
     """Fill the environment's rows with groups of ``group_size`` rollouts from one start each, and let them run."""
     starts = env.store.sample(env.num_envs // group_size, p_keyframe, generator=stream(seed, "starts"))
     return imagine_rollouts(env, policy, starts, group_size=group_size, seed=seed, exploration=exploration)
+
+
+@dataclass(frozen=True)
+class PolicyChunks:
+    """Kept chunks of a batch of rollouts.
+
+    Attributes:
+        obs: ``M`` observations.
+        token: what was drawn, a row per chunk (see :class:`~worldrl.core.types.Chunk`).
+        logp: float32 ``[M, L, A]`` under the acting policy.
+        advantage: ``[M]``.
+        weight: ``[M]``, mean 1: 1/T_i where lengths are normalised.
+    """
+
+    obs: PolicyObs
+    token: Tensor
+    logp: Tensor
+    advantage: Tensor
+    weight: Tensor
+
+    def __len__(self) -> int:
+        """Return ``M``."""
+        return self.token.shape[0]
+
+    def select(self, index: Tensor) -> PolicyChunks:
+        """Take the chunks of ``index``."""
+        sentences: list[str] = [self.obs.instruction[int(i)] for i in index]
+        obs = PolicyObs(self.obs.image[index], self.obs.command[index], sentences)
+        return PolicyChunks(obs, self.token[index], self.logp[index], self.advantage[index], self.weight[index])
+
+
+@dataclass(frozen=True)
+class PolicyImagination:
+    """Imagined rollouts of a policy as experience: their reward is success, as far as it is trusted, and agreement if asked.
+
+    Attributes:
+        env: imagined, with a row for each rollout.
+        policy: acts by sampling.
+        exploration: how.
+        p_keyframe: probability that a rollout starts at a keyframe.
+        seed: root of every draw.
+        judge: says how far each rollout counts; None believes all.
+        length_normalise: weigh each rollout, not each chunk, equally.
+        imagining: name of the random streams of starts and rollouts.
+        judging: name of the judge's.
+    """
+
+    env: WorldModelVecEnv
+    policy: Policy
+    exploration: Exploration
+    p_keyframe: float
+    seed: int
+    judge: RolloutFilter | None = None
+    length_normalise: bool = True
+    imagining: str = "improve"
+    judging: str = "judge"
+
+    @cached_property
+    def records(self) -> StartRecords:
+        """The start records of the environment's store, by their numbers there."""
+        return StartRecords(self.env.store.task, self.env.store.keyframe, self.p_keyframe, counts=True)
+
+    def stream(self, iteration: int, what: str, *more: int) -> torch.Generator:
+        """Name a random stream of an iteration."""
+        root = self.imagining if what == "starts" else "update"
+        return stream(stream_seed(self.seed, root, iteration), what, *more)
+
+    def imagine(self, request: Request) -> FilterResult:
+        """Let the policy act from every start, and judge the rollouts."""
+        k, store = request.iteration, self.env.store
+        rollouts = imagine_rollouts(
+            self.env,
+            self.policy,
+            [store.records[number] for number in request.starts.tolist()],
+            group_size=request.group.bincount(minlength=len(request.starts)).tolist(),
+            seed=stream_seed(self.seed, self.imagining, k),
+            exploration=self.exploration,
+        )
+        if self.judge is None:
+            return FilterResult(rollouts)
+        return self.judge.judge(self.env, rollouts, seed=stream_seed(self.seed, self.judging, k))
+
+    def score(self, experience: FilterResult) -> Tensor:
+        """Return success times trust, and the agreement beside it where it is a reward: ``[B, 1]`` or ``[B, 2]``."""
+        success = experience.rollouts.success.float()
+        reward = success if experience.trust is None else success * experience.trust
+        return torch.stack([reward] if experience.agreement is None else [reward, experience.agreement], dim=1)
+
+    def told(self, collected: Collected[FilterResult]) -> Logs:
+        """Say how many rollouts succeed and how long they are, and what was computed of trust and agreement."""
+        rollouts, trust, agreement = collected.experience
+        named = {"grpo/trusted_success": trust, "grpo/agreement": agreement}
+        return {
+            "grpo/imagined_success": rollouts.success.float().mean(),
+            "grpo/mean_chunks": rollouts.valid.sum(dim=0).float().mean(),
+            **{name: value.mean() for name, value in named.items() if value is not None},
+        }
+
+    def learned(self, starts: Tensor, collected: Collected[FilterResult]) -> None:
+        """Count successes and failures by start record."""
+        rollouts = collected.experience.rollouts
+        wins = group_sum(rollouts.success.double(), rollouts.group)
+        self.records.learn(starts, wins, rollouts.group.bincount().double())
+
+    def trace(self, iteration: int, collected: Collected[FilterResult]) -> Trace:
+        """Return groups, chunks up to the first success, and which rollouts have a reward for success."""
+        rollouts = collected.experience.rollouts
+        return Trace(iteration, rollouts.group, rollouts.valid, wins=collected.terms[:, 0] > 0)
+
+    def decisions(self, experience: FilterResult, advantage: Tensor, weight: Tensor, logs: Logs) -> PolicyChunks:
+        """Collect the chunks that count."""
+        rollouts = experience.rollouts
+        logs["grpo/kept_rollouts"] = (weight > 0).any(dim=0).float().mean()
+        chunk, row = (weight > 0).nonzero(as_tuple=True)
+        often = weight[chunk, row]
+        if self.length_normalise:
+            often = often / rollouts.valid.sum(dim=0).float()[row]  # 1 / T_i
+        return PolicyChunks(
+            obs=PolicyObs(
+                rollouts.image[chunk, row],
+                rollouts.command[chunk, row],
+                [rollouts.instruction[r] for r in row.tolist()],
+            ),
+            token=rollouts.token[chunk, row],
+            logp=rollouts.logp[chunk, row],
+            advantage=advantage[chunk, row],
+            weight=often / often.mean() if len(row) else often,
+        )

@@ -12,7 +12,8 @@ from worldrl.core.statistics.intervals import Rate
 from worldrl.core.storage.log import MetricLog
 from worldrl.methods.rl.filtered_cloning import FilteredCloning, self_train
 from worldrl.methods.rl.filtering import OFF, TERM, RolloutFilter, Trust
-from worldrl.methods.rl.grpo import GrpoConfig
+from worldrl.methods.rl.grpo import GrpoConfig, train_grpo
+from worldrl.methods.rl.method import Parts
 from worldrl.policies.exploration import Exploration
 from worldrl.policies.samples import Samples
 from worldrl.policies.token.policy import TokenPolicy
@@ -111,7 +112,8 @@ def improve(
     log: MetricLog,
     series: str = "improve",
     judge: RolloutFilter | None = None,
-) -> list[float]:
+    parts: Parts | None = None,
+) -> Sequence[float]:
     """Improve ``policy`` in place; a killed improvement goes on bit for bit.
 
     Args:
@@ -125,12 +127,11 @@ def improve(
         log: receives each batch's numbers.
         series: name in the log.
         judge: judges imagined rollouts; None believes all.
+        parts: others than GRPO's own.
 
     Returns:
         Imagined success rate of each batch of rollouts.
     """
-    from worldrl.methods.rl.grpo_training import train_grpo
-
     common = {
         "exploration": config.exploration,
         "p_keyframe": config.p_keyframe,
@@ -141,7 +142,7 @@ def improve(
         "judge": judge,
     }
     if config.algorithm == "grpo":
-        return train_grpo(policy, env, config.grpo, **common)
+        return train_grpo(policy, env, config.grpo, parts=parts, **common)
     if not isinstance(policy, TokenPolicy):
         raise SettingError(
             f"improvement.algorithm: self_training imitates tokens, which {type(policy).__name__} has none of; use grpo"

@@ -176,8 +176,8 @@ def starting_world_model(
         ArtefactError: no world model in that folder, or no published weights in ``config.folder``.
         SettingError: its robot is not the data's, it is not made for what is asked for, or its jury would never be trained.
     """
-    from worldrl.world_models.wan.model import WanWorldModel
     from worldrl.recipes.world_model.wan_settings import WanSettings
+    from worldrl.world_models.wan.model import WanWorldModel
 
     if isinstance(config, WanSettings):
         if start == SCRATCH:

@@ -22,7 +22,7 @@ from worldrl.core.types import Episode, ResetRecord
 from worldrl.diffusion.sde import Denoising, RatioRule
 from worldrl.evaluation.report.model import Frames
 from worldrl.evaluation.world_model.rollout_error import padded_actions, replay, whole_chunks
-from worldrl.methods.alignment.align import MethodConfigs, make_method
+from worldrl.methods.alignment.align import MethodConfigs
 from worldrl.methods.alignment.branch_grpo import BranchGrpoConfig
 from worldrl.methods.alignment.diffusion_nft import DiffusionNftConfig
 from worldrl.methods.alignment.flow_grpo import FlowGrpoConfig
@@ -30,6 +30,7 @@ from worldrl.methods.alignment.sol_rl import SolRlConfig
 from worldrl.methods.alignment.task import AlignmentConfig, AlignmentTask, Starts
 from worldrl.recipes.motion.idm_stages import through_codec
 from worldrl.recipes.motion.planned_execution import ExecutedPlans, Planning, executed_plans
+from worldrl.recipes.rl_parts import make_method
 from worldrl.reproductions.catalogue import Cell
 from worldrl.reproductions.eva.climb import climb, costs, told_climb
 from worldrl.reproductions.eva.limits import MEASURED, planned_violations

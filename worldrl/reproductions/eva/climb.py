@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from worldrl.core.errors import ArtefactError
 from worldrl.core.storage.jsonfile import read_json, write_json
 from worldrl.core.storage.log import MetricLog
-from worldrl.methods.alignment.align import AlignmentMethod, align
+from worldrl.methods.alignment.align import align
 from worldrl.methods.alignment.measure import measure
 from worldrl.methods.alignment.task import AlignmentTask
+from worldrl.methods.rl.method import Method
 from worldrl.reproductions.eva.settings import TRAINED, EvaSettings, term_weights
 from worldrl.rewards.execution_critic import TERM as EXECUTION
 from worldrl.rewards.motion.executability import PUBLISHED
@@ -70,7 +71,7 @@ def climb(
     settings: EvaSettings,
     task: AlignmentTask,
     seen: AlignmentTask,
-    method: AlignmentMethod,
+    method: Method,
     folder: Path,
     log: MetricLog,
 ) -> tuple[list[dict[str, float]], dict[int, Means]]:

@@ -54,6 +54,9 @@ class DecodedReward:
 def idm_reward(folder: str, terms: Sequence[str], device: torch.device) -> DecodedReward:
     """Make the reward ``idm``: an inverse dynamics of ``worldrl train-idm``, with the constants measured beside it.
 
+    Equation: R = R_max (1 + P / P0)^-1/2, P the penalty of decoded motion
+    Paper: EVA (2603.17808)
+
     Args:
         folder: its artefact.
         terms: names of :attr:`~worldrl.rewards.motion.basis.MotionBasis.rewards`, or ``published_executability``; none takes all of the former.

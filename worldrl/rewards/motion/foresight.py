@@ -265,6 +265,9 @@ class ForesightReward:
 def foresight_reward(folder: str, terms: Sequence[str], device: torch.device) -> ForesightReward:
     """Make the reward ``foresight``.
 
+    Equation: R = Σ_i softmax_i((1 - s_i) / 0.1) s_i, s_i the cosine of foreseen and true features, times motion
+    Paper: MIND-V (2512.06628)
+
     Args:
         folder: run directory of ``worldrl train-idm`` with ``foresight.steps`` above 0.
         terms: ``moving_foresight`` and ``physical_foresight``; none takes the former.

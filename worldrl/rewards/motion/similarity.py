@@ -98,6 +98,9 @@ class SimilarityReward:
 def similarity_reward(folder: str, terms: Sequence[str], device: torch.device) -> SimilarityReward:
     """Make the reward ``similarity``; arguments as :func:`worldrl.rewards.motion.decoded.idm_reward`.
 
+    Equation: r = mean_t exp(-mean_d (z(decoded) - z(commanded))² / 0.25)
+    Paper: RLinf's action similarity
+
     Raises:
         ArtefactError: there is no inverse dynamics in the folder.
         SettingError: no folder is given, it reads nothing that is commanded, or a term is unknown.

@@ -100,28 +100,36 @@ def _divergence_step(episode: Episode, offsets: Mapping[str, int]) -> list[Keyfr
 
 
 class ResetStore:
-    """Draws start states, balanced over tasks.
+    """Draws start states, balanced over tasks. A state's number in ``records`` is its id.
 
     Args:
         initial: records of initial states, at least one.
         keyframe: records of keyframes, possibly none.
+
+    Attributes:
+        tasks: names, sorted.
+        records: all start states: initial ones, then keyframes.
+        task: of each.
+        keyframe: whether each is one.
     """
 
     def __init__(self, initial: Sequence[ResetRecord], keyframe: Sequence[ResetRecord] = ()):
         if not initial:
             raise SettingError("a reset store needs at least one initial state, got none")
         self.tasks = sorted({record.task for record in initial})
-        self._initial = {task: [r for r in initial if r.task == task] for task in self.tasks}
-        self._keyframe = {task: [r for r in keyframe if r.task == task] for task in self.tasks}
+        parts = [
+            [(r, begun) for r in kind if r.task == task]
+            for kind, begun in ((initial, False), (keyframe, True))
+            for task in self.tasks
+        ]
+        kept = [item for part in parts for item in part]
+        self.records = [record for record, _ in kept]
+        self.task = tuple(record.task for record in self.records)
+        self.keyframe = tuple(begun for _, begun in kept)
 
     def __len__(self) -> int:
         """Return how many records there are."""
         return len(self.records)
-
-    @property
-    def records(self) -> list[ResetRecord]:
-        """All start states: initial ones, then keyframes."""
-        return [record for kind in (self._initial, self._keyframe) for task in self.tasks for record in kind[task]]
 
     def sample(self, n_groups: int, p_keyframe: float, *, generator: torch.Generator) -> list[ResetRecord]:
         """Draw one start state per group.
@@ -134,10 +142,29 @@ class ResetStore:
         Returns:
             ``N`` records; tasks take turns from a random start.
         """
-        offset = int(torch.randint(len(self.tasks), (), generator=generator))
-        return [self._draw(self.tasks[(offset + n) % len(self.tasks)], p_keyframe, generator) for n in range(n_groups)]
+        drawn = balanced_starts(self.task, self.keyframe, n_groups, p_keyframe, generator=generator)
+        return [self.records[number] for number in drawn]
 
-    def _draw(self, task: str, p_keyframe: float, generator: torch.Generator) -> ResetRecord:
-        use_keyframe = float(torch.rand((), generator=generator)) < p_keyframe and self._keyframe[task]
-        records = self._keyframe[task] if use_keyframe else self._initial[task]
-        return records[int(torch.randint(len(records), (), generator=generator))]
+
+def balanced_starts(
+    task: Sequence[str], keyframe: Sequence[bool], count: int, p_keyframe: float, *, generator: torch.Generator
+) -> list[int]:
+    """Draw the numbers of ``count`` start states; tasks take turns from a random start.
+
+    Args:
+        task: of each start state.
+        keyframe: whether each begins within an episode; every task has one that does not.
+        count: how many are drawn.
+        p_keyframe: probability of a keyframe where the task has any.
+        generator: CPU generator.
+    """
+    tasks, among = sorted(set(task)), dict[tuple[str, bool], list[int]]()
+    for number, kind in enumerate(zip(task, keyframe, strict=True)):
+        among.setdefault(kind, []).append(number)
+    offset, drawn = int(torch.randint(len(tasks), (), generator=generator)), list[int]()
+    for n in range(count):
+        name = tasks[(offset + n) % len(tasks)]
+        wanted = float(torch.rand((), generator=generator)) < p_keyframe
+        numbers = among[name, wanted and (name, True) in among]
+        drawn.append(numbers[int(torch.randint(len(numbers), (), generator=generator))])
+    return drawn

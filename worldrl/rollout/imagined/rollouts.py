@@ -67,24 +67,26 @@ def imagine_rollouts(
     policy: Policy,
     starts: Sequence[ResetRecord],
     *,
-    group_size: int,
+    group_size: int | Sequence[int],
     seed: int,
     exploration: Exploration,
 ) -> ImaginedRollouts:
     """Let the policy act in imagination until every row succeeded or ran out of time.
 
     Args:
-        env: an imagined environment with ``len(starts) * group_size`` rows and autoreset off.
+        env: an imagined environment with a row for each rollout, and autoreset off.
         policy: acts by sampling.
         starts: one start state per group.
-        group_size: rollouts per start.
+        group_size: rollouts per start, or of each one.
         seed: root of the policy's and the model's draws for this batch.
         exploration: how the policy's actions are drawn.
 
     Returns:
         The batch.
     """
-    records = [record for record in starts for _ in range(group_size)]
+    sizes = [group_size] * len(starts) if isinstance(group_size, int) else group_size
+    records = [record for record, size in zip(starts, sizes, strict=True) for _ in range(size)]
+    group = torch.arange(len(starts)).repeat_interleave(torch.tensor(sizes))
     obs, _ = env.reset(seed=seed, options={"records": records})
     running = np.ones(env.num_envs, bool)
     success = np.zeros(env.num_envs, bool)
@@ -110,7 +112,7 @@ def imagine_rollouts(
         success |= reward > 0
         running &= ~(terminated | truncated)
     end = observation(obs, np.arange(env.num_envs))
-    return _stack(chunks, records, group_size, success, end, torch.stack(probability))
+    return _stack(chunks, records, group, success, end, torch.stack(probability))
 
 
 def _on_cpu(chunk: Chunk) -> Chunk:
@@ -126,7 +128,7 @@ def _scatter(value: Tensor, rows: np.ndarray, total: int) -> Tensor:
 def _stack(
     chunks: list[tuple[Tensor, Tensor, Chunk, np.ndarray]],
     records: list[ResetRecord],
-    group_size: int,
+    group: Tensor,
     success: np.ndarray,
     end: PolicyObs,
     probability: Tensor,
@@ -141,7 +143,7 @@ def _stack(
         logp=torch.stack([_scatter(chunk.logp, r, rows) for _, _, chunk, r in chunks]),
         valid=valid,
         success=torch.from_numpy(success),
-        group=torch.arange(rows) // group_size,
+        group=group,
         task=tuple(record.task for record in records),
         end=end,
         action=torch.stack([_scatter(chunk.action, r, rows) for _, _, chunk, r in chunks]),

@@ -1,0 +1,280 @@
+"""The ten interfaces of which every method of RL in imagination is made: of policies and of video models alike.
+
+One iteration of :class:`~worldrl.methods.rl.method.Method`::
+
+    StartSampler ─ BudgetAllocator ─► Request ─ RolloutScheduler ─► experience ─ RewardTransform ─► terms [B, K]
+    terms ─ RewardMix ─► value [B] ─ AdvantageEstimator ─► advantage [T, B] ─ SampleSelector ─► weight [T, B]
+    kept decisions ─ LogProb ─► Evaluated ─ PolicyLoss ─► gradient step, scaled by the UpdateController
+
+Implementations are chosen by name through ``worldrl.registry``; other packages add theirs by entry points (``worldrl.<kind>``).
+
+Shapes legend: ``B`` rollouts or videos, ``N`` groups (one start each), ``T`` decisions of a rollout in time (a policy's chunks, a
+video's denoising steps), ``K`` reward terms, ``M`` kept decisions, ``S`` start records. Group membership is an id per row, so groups
+may have any sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from worldrl.core.interfaces import Logs
+from worldrl.methods.rl.records import StartRecords
+
+E = TypeVar("E")
+E_contra = TypeVar("E_contra", contravariant=True)
+D_contra = TypeVar("D_contra", contravariant=True)
+
+
+# --- what passes between them ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Request:
+    """What an iteration asks imagination for.
+
+    Attributes:
+        iteration: which one.
+        starts: int64 ``[N]``, the id of each group's start record.
+        group: int64 ``[B]``.
+        mate: int64 ``[B]``, the number of each row within its group: with iteration and group it names the row's noise.
+    """
+
+    iteration: int
+    starts: Tensor
+    group: Tensor
+    mate: Tensor
+
+    @classmethod
+    def make(cls, iteration: int, starts: Tensor, sizes: Tensor) -> Request:
+        """Ask for ``sizes`` ``[N]`` rows from each start."""
+        group = torch.arange(len(starts)).repeat_interleave(sizes)
+        first = sizes.cumsum(0) - sizes
+        return cls(iteration, starts, group, torch.arange(len(group)) - first[group])
+
+    def select(self, index: Tensor) -> Request:
+        """Ask for the rows of ``index`` alone."""
+        return Request(self.iteration, self.starts, self.group[index], self.mate[index])
+
+    @property
+    def keys(self) -> list[tuple[str | int, ...]]:
+        """Name each row: iteration, group, number."""
+        return [(self.iteration, g, m) for g, m in zip(self.group.tolist(), self.mate.tolist(), strict=True)]
+
+
+class Node(Protocol):
+    """One decision time of a tree: ``R`` rows, some of which share what came before.
+
+    Attributes:
+        parent: int64 ``[R]``, the row of the time before.
+        group: int64 ``[R]``.
+        logp: ``[R]``.
+    """
+
+    @property
+    def parent(self) -> Tensor: ...  # noqa: D102
+    @property
+    def group(self) -> Tensor: ...  # noqa: D102
+    @property
+    def logp(self) -> Tensor: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What estimators and selectors see of ``B`` rollouts.
+
+    Attributes:
+        iteration: which one.
+        group: int64 ``[B]``.
+        valid: bool ``[T, B]``, the decisions that may be learned from.
+        wins: bool ``[B]``, where a rollout succeeds or fails; None where there is no such thing.
+        tree: nodes by time where rollouts share their beginnings, the last ones are the rollouts; None where none do.
+        explored: values ``[W]`` and groups ``[W]`` of more rollouts that statistics are taken from; None: from these.
+    """
+
+    iteration: int
+    group: Tensor
+    valid: Tensor
+    wins: Tensor | None = None
+    tree: Sequence[Node] | None = None
+    explored: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Collected(Generic[E]):
+    """What imagination brings in.
+
+    Attributes:
+        experience: of ``B`` rollouts, in the imagination's own form.
+        terms: ``[B, K]``.
+        explored: terms ``[W, K]`` and groups ``[W]`` of the rollouts that were tried besides, for statistics; None: none count.
+    """
+
+    experience: E
+    terms: Tensor
+    explored: tuple[Tensor, Tensor] | None = None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Kept decisions under the weights of this moment.
+
+    Attributes:
+        now: with gradient ``[M, ...]``: log-probabilities, or what a loss without them compares (predictions).
+        before: the same under the acting weights.
+        advantage: ``[M]``, or shaped like ``now``.
+        weight: ``[M]``, of mean 1 over the iteration.
+        away: computes the KL divergence to the starting weights, with gradient; None where it has no weight.
+        target: what predictions are compared with ``[M, ...]``; None for log-probabilities.
+    """
+
+    now: Tensor
+    before: Tensor
+    advantage: Tensor
+    weight: Tensor
+    away: Callable[[], Tensor] | None = None
+    target: Tensor | None = None
+
+
+class Decisions(Protocol):
+    """Kept decisions of an iteration, in the imagination's own form."""
+
+    def __len__(self) -> int:
+        """Return ``M``."""
+        ...
+
+    def select(self, index: Tensor) -> Self:
+        """Take the decisions of ``index`` (int64)."""
+        ...
+
+
+# --- the ten -----------------------------------------------------------------------------------------------------------
+
+
+class RewardTransform(Protocol[E_contra]):
+    """1. What rollouts or videos are worth, term by term (``worldrl.video_rewards``)."""
+
+    def score(self, experience: E_contra, /) -> Tensor:
+        """Return every term of every row, finite float32 ``[B, K]``; more is better."""
+        ...
+
+
+class RewardMix(Protocol):
+    """2. Several terms become one number (``worldrl.reward_mixes``)."""
+
+    def __call__(self, terms: Tensor, group: Tensor, /) -> Tensor:
+        """Map terms ``[B, K]`` and groups ``[B]`` to values ``[B]``, comparable within a group.
+
+        Registered mixes also take ``weights``: ``K`` numbers, or None to weigh all alike.
+        """
+        ...
+
+
+class AdvantageEstimator(Protocol):
+    """3. How much better than its mates each decision turned out (``worldrl.advantage_estimators``)."""
+
+    def __call__(self, value: Tensor, trace: Trace, /) -> Tensor:
+        """Map values ``[B]`` to advantages ``[T, B]``; 0 where nothing is to be learned."""
+        ...
+
+
+class SampleSelector(Protocol):
+    """4. Which decisions are learned from, before any backward pass (``worldrl.sample_selectors``)."""
+
+    def __call__(self, advantage: Tensor, value: Tensor, trace: Trace, generator: torch.Generator, /) -> Tensor:
+        """Map advantages ``[T, B]`` and values ``[B]`` to weights of at least 0 ``[T, B]``; 0 leaves a decision out."""
+        ...
+
+
+class StartSampler(Protocol):
+    """5. Where rollouts begin (``worldrl.start_samplers``)."""
+
+    def __call__(self, records: StartRecords, count: int, generator: torch.Generator, /) -> Tensor:
+        """Draw the ids of ``count`` start records, int64 ``[count]``."""
+        ...
+
+
+class BudgetAllocator(Protocol):
+    """6. How many rollouts each start gets (``worldrl.budget_allocators``)."""
+
+    def __call__(self, records: StartRecords, starts: Tensor, budget: int, /) -> Tensor:
+        """Share ``budget`` rows out among starts ``[N]``: int64 ``[N]``, each at least 1, their sum is the budget."""
+        ...
+
+
+class RolloutScheduler(Protocol):
+    """7. How an iteration's rollouts come about: at once, in stages, anew (``worldrl.rollout_schedulers``)."""
+
+    def __call__(self, source: Imagination[Any], request: Request, mix: RewardMix, logs: Logs, /) -> Collected[Any]:
+        """Let the source imagine and score; ``logs`` receives rewards and costs."""
+        ...
+
+
+class LogProb(Protocol[D_contra]):
+    """8. How likely the kept decisions are now, and were (made by each imagination for its own decisions)."""
+
+    def __call__(self, decisions: D_contra, generator: torch.Generator, /) -> Evaluated:
+        """Show the decisions to the network again; ``generator`` serves those that draw fresh noise."""
+        ...
+
+
+class PolicyLoss(Protocol):
+    """9. What a gradient step descends (``worldrl.policy_losses``)."""
+
+    def __call__(self, found: Evaluated, /) -> tuple[Tensor, Logs]:
+        """Return a scalar with gradient, and detached scalars by plain names."""
+        ...
+
+
+class UpdateController(Protocol):
+    """10. How far the weights may go (``worldrl.update_controllers``)."""
+
+    def before(self, logs: Mapping[str, Tensor]) -> float:
+        """Return the factor on the learning rate of the step whose numbers ``logs`` holds by plain names; 0 leaves it out."""
+        ...
+
+    def after(self, iteration: int) -> None:
+        """Follow once an iteration's steps are taken."""
+        ...
+
+
+# --- the two sides that they join --------------------------------------------------------------------------------------
+
+
+class Imagination(RewardTransform[E], Protocol[E]):
+    """Where experience comes from: a policy in a world model, or a video model by itself.
+
+    Attributes:
+        records: its start records, a :class:`~worldrl.methods.rl.records.StartRecords`.
+    """
+
+    @property
+    def records(self) -> Any: ...  # noqa: D102
+
+    def stream(self, iteration: int, what: str, *more: int) -> torch.Generator:
+        """Name a random stream of an iteration."""
+        ...
+
+    def imagine(self, request: Request, /) -> E:
+        """Imagine the rows that are asked for."""
+        ...
+
+    def told(self, collected: Collected[E], /) -> Logs:
+        """Say what was imagined: rewards, costs."""
+        ...
+
+    def learned(self, starts: Tensor, collected: Collected[E], /) -> None:
+        """Keep what the rows from starts ``[N]`` tell of them."""
+        ...
+
+    def trace(self, iteration: int, collected: Collected[E], /) -> Trace:
+        """Return what estimators and selectors see; its ``explored`` is filled in once the terms are mixed."""
+        ...
+
+    def decisions(self, experience: E, advantage: Tensor, weight: Tensor, logs: Logs, /) -> Any:
+        """Collect the decisions whose weight ``[T, B]`` is above 0; None or an empty one where there is none."""
+        ...

@@ -1,0 +1,136 @@
+"""The loop of RL in imagination: imagine, judge, update, again. Resumable, and counter-based like every loop.
+
+Iteration ``k`` draws its starts and every row's noise from streams named by ``k``, so a killed run continues bit for bit from its
+newest checkpoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from worldrl.core.errors import NonFiniteError
+from worldrl.core.interfaces import Logs, Stateful
+from worldrl.core.storage.checkpoint import load_checkpoint, save_checkpoint
+from worldrl.core.storage.log import MetricLog, Progress
+from worldrl.methods.rl.method import Method
+
+Numbers = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Learner:
+    """The weights that a method trains, and how.
+
+    Attributes:
+        modules: those weights, by their name in checkpoints.
+        optimizer: of them.
+        parameters: what a backward pass leaves gradients in.
+        clip_norm: largest gradient norm.
+        iterations: in all.
+        checkpoint_every: iterations between checkpoints.
+        name: of the group of settings, for messages.
+        kept: what the history keeps of an iteration's numbers.
+        note: the progress bar's words about them.
+        timed: how long each iteration took is logged, too.
+    """
+
+    modules: Mapping[str, nn.Module | Stateful]
+    optimizer: Optimizer
+    parameters: Callable[[], Iterable[nn.Parameter]]
+    clip_norm: float
+    iterations: int
+    checkpoint_every: int
+    name: str
+    note: Callable[[Numbers], str]
+    kept: Callable[[Numbers], Any] = dict
+    timed: bool = False
+
+
+def train(learner: Learner, method: Method, *, folder: Path | None, log: MetricLog | None, series: str) -> list[Any]:
+    """Train in place.
+
+    Args:
+        learner: the weights.
+        method: made for them while they are those that training starts with.
+        folder: checkpoints; None trains without.
+        log: receives each iteration's numbers.
+        series: name in the log.
+
+    Returns:
+        What is kept of each iteration's numbers.
+
+    Raises:
+        NonFiniteError: a loss, gradient or reward is not finite; the weights are those before that step.
+    """
+    state: dict[str, Any] = {
+        "modules": {**learner.modules, **method.modules},
+        "optimizers": {"optimizer": learner.optimizer},
+    }
+    found = load_checkpoint(folder, **state) if folder is not None else None
+    first, history = (found.step, list(found.extra["history"])) if found else (0, list[Any]())
+    if log is not None:
+        log.truncate(series, first)
+    with Progress(series, learner.iterations, start=first, unit="iterations") as progress:
+        for k in range(first, learner.iterations):
+            numbers, seconds = iterate(learner, method, k)
+            history.append(learner.kept(numbers))
+            if log is not None:
+                log.write(series, k, {**numbers, **seconds} if learner.timed else numbers)
+            finished = k + 1
+            if folder is not None and (finished % learner.checkpoint_every == 0 or finished == learner.iterations):
+                if log is not None:
+                    log.flush()
+                save_checkpoint(folder, finished, **state, extra={"history": history})
+            progress.advance(note=learner.note(numbers))
+    return history
+
+
+def iterate(learner: Learner, method: Method, iteration: int) -> tuple[Numbers, Numbers]:
+    """Take an iteration's gradient steps; return its numbers, and the seconds until the first loss and in all."""
+    began, logs = _clocks(), Logs()
+    imagined = None
+    for loss in method.losses(iteration, logs):
+        imagined = imagined or _clocks()
+        norm = _step(learner, method, loss, iteration, logs)
+        logs[f"{method.prefix}/gradient_norm"] = norm
+    ended = _clocks()
+    numbers = {name: float(value) for name, value in logs.items()}
+    spent = {"imagining": imagined or ended, "iteration": ended}
+    return numbers, {f"{clock}/{name}": now[clock] - began[clock] for name, now in spent.items() for clock in began}
+
+
+def _step(learner: Learner, method: Method, loss: torch.Tensor, iteration: int, logs: Logs) -> torch.Tensor:
+    """Take one gradient step as far as the method's controller lets it go; return the gradient's norm."""
+    learner.optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(learner.parameters(), learner.clip_norm)
+    if not bool(torch.isfinite(loss)) or not bool(torch.isfinite(norm)):
+        raise NonFiniteError(
+            f"{learner.name}: loss {loss.item()}, gradient norm {norm.item()} in iteration {iteration}; the model was not "
+            f"updated; lower {learner.name}.learning_rate"
+        )
+    own = f"{method.prefix}/"
+    factor = method.control.before({k.removeprefix(own): v for k, v in logs.items() if k.startswith(own)})
+    if factor == 1:
+        learner.optimizer.step()
+    elif factor > 0:
+        rates = [group["lr"] for group in learner.optimizer.param_groups]
+        for group in learner.optimizer.param_groups:
+            group["lr"] *= factor
+        learner.optimizer.step()
+        for group, rate in zip(learner.optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate
+    return norm
+
+
+def _clocks() -> Numbers:
+    """Seconds on the wall, and of this process's processors: which other jobs on the machine lengthen far less."""
+    return {"seconds": time.monotonic(), "cpu_seconds": time.process_time()}

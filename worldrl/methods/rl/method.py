@@ -1,0 +1,212 @@
+"""One method of RL in imagination, made of parts: the same for policies and for video models.
+
+Shapes legend: ``B`` rollouts, ``N`` groups, ``T`` decisions in time, ``M`` kept decisions.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from worldrl.core.errors import SettingError
+from worldrl.core.interfaces import Logs, Stateful
+from worldrl.methods.rl.control import Unchecked
+from worldrl.methods.rl.interfaces import (
+    AdvantageEstimator,
+    BudgetAllocator,
+    Collected,
+    Decisions,
+    Imagination,
+    LogProb,
+    PolicyLoss,
+    Request,
+    RewardMix,
+    RolloutScheduler,
+    SampleSelector,
+    StartSampler,
+    Trace,
+    UpdateController,
+)
+from worldrl.methods.rl.starts import uniform
+
+P = TypeVar("P", bound=Callable[..., Any])
+
+
+@dataclass
+class PartNames:
+    """Parts that replace a method's own, by name; empty keeps its own. ``worldrl methods`` lists the names.
+
+    Attributes:
+        advantage: how a rollout is compared with its group mates.
+        selection: which decisions are learned from.
+        starts: where rollouts begin.
+        budget: how many rollouts each start gets.
+        loss: what a gradient step descends.
+        control: how far a step may go.
+    """
+
+    advantage: str = ""
+    selection: str = ""
+    starts: str = ""
+    budget: str = ""
+    loss: str = ""
+    control: str = ""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What :class:`PartNames` name; None keeps the method's own."""
+
+    advantage: AdvantageEstimator | None = None
+    selection: SampleSelector | None = None
+    starts: StartSampler | None = None
+    budget: BudgetAllocator | None = None
+    loss: PolicyLoss | None = None
+    control: Callable[..., UpdateController] | None = None
+
+
+def fitted(part: P, **options: Any) -> P:
+    """Bind those of a method's settings that a part has by the same name."""
+    own = inspect.signature(part).parameters
+    return partial(part, **{name: value for name, value in options.items() if name in own})  # type: ignore[return-value]
+
+
+def at_once(source: Imagination[Any], request: Request, mix: RewardMix, logs: Logs) -> Collected[Any]:
+    """Imagine and score all rows at once.
+
+    Equation: none
+    Paper: none
+    """
+    experience = source.imagine(request)
+    collected = Collected(experience, source.score(experience))
+    logs.update(source.told(collected))
+    return collected
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method of RL, for one imagination.
+
+    Attributes:
+        source: where experience comes from.
+        prompts: starts per iteration ``N``.
+        rows: rollouts per iteration ``B``.
+        mix: terms to values.
+        advantage: values to advantages.
+        selection: advantages to weights.
+        starts: draws start records.
+        log_prob: shows decisions to the network again.
+        loss: of each gradient step.
+        budget: shares the rows out.
+        schedule: lets the source imagine.
+        control: of the steps.
+        prefix: of the names in the log.
+        kl: β, weight of the KL divergence to the starting weights where ``log_prob`` tells it.
+        epochs: passes over each iteration's decisions.
+        minibatch: decisions per gradient step at most; those of a pass have about as many.
+        advantage_clip: advantages are clipped to ± this; None leaves them.
+        modules: what a checkpoint must hold besides the trained weights.
+    """
+
+    source: Imagination[Any]
+    prompts: int
+    rows: int
+    mix: RewardMix
+    advantage: AdvantageEstimator
+    selection: SampleSelector
+    starts: StartSampler
+    log_prob: LogProb[Any]
+    loss: PolicyLoss
+    budget: BudgetAllocator = uniform
+    schedule: RolloutScheduler = at_once
+    control: UpdateController = field(default_factory=Unchecked)
+    prefix: str = "align"
+    kl: float = 0.0
+    epochs: int = 1
+    minibatch: int = 64
+    advantage_clip: float | None = None
+    modules: Mapping[str, nn.Module | Stateful] = field(default_factory=dict[str, "nn.Module | Stateful"])
+
+    def losses(self, iteration: int, logs: Logs) -> Iterator[Tensor]:
+        """Imagine and judge, then yield one loss per gradient step, computed with the weights of that moment.
+
+        ``logs`` receives rewards, costs and ``<prefix>/<quantity>``, detached; the last step's where there are several.
+        """
+        request = self.request(iteration)
+        collected = self.schedule(self.source, request, self.mix, logs)
+        self.source.learned(request.starts, collected)
+        yield from self.descend(self.decided(iteration, collected, logs), iteration, logs)
+        self.control.after(iteration)
+
+    def request(self, iteration: int) -> Request:
+        """Draw the iteration's starts and share its rows out among them."""
+        records = self.source.records
+        starts = self.starts(records, self.prompts, self.source.stream(iteration, "starts"))
+        sizes = self.budget(records, starts, self.rows)
+        if len(starts) != self.prompts or sizes.shape != starts.shape or sizes.min() < 1 or sizes.sum() != self.rows:
+            raise SettingError(
+                f"parts.starts, parts.budget: need {self.prompts} starts and {self.rows} rollouts of them in all, at least one of "
+                f"each, got {starts.tolist()} and {sizes.tolist()}; mend the part or leave it out"
+            )
+        return Request.make(iteration, starts, sizes)
+
+    def decided(self, iteration: int, collected: Collected[Any], logs: Logs) -> Decisions | None:
+        """Value the rollouts and keep the decisions that are learned from."""
+        trace = self.source.trace(iteration, collected)
+        if collected.explored is None:
+            value = self.mix(collected.terms, trace.group)
+        else:  # mixed together, so that both are on one scale
+            terms, group = collected.explored
+            both = self.mix(torch.cat([collected.terms, terms]), torch.cat([trace.group, group]))
+            value, more = both.split([len(trace.group), len(group)])
+            trace = replace(trace, explored=(more, group))
+        advantage = _shaped("advantage", self.advantage(value, trace), trace)
+        if self.advantage_clip is not None:
+            advantage = advantage.clamp(-self.advantage_clip, self.advantage_clip)
+        weight = self.selection(advantage, value, trace, self.source.stream(iteration, "trained"))
+        kept = _shaped("selection", weight, trace) * trace.valid
+        return self.source.decisions(collected.experience, advantage, kept, logs)
+
+    def descend(self, decisions: Decisions | None, iteration: int, logs: Logs) -> Iterator[Tensor]:
+        """Yield the loss of every minibatch under the weights at that moment."""
+        rows = 0 if decisions is None else len(decisions)
+        for number, index in enumerate(self.minibatches(rows, iteration)):
+            assert decisions is not None
+            loss, told = self.loss_of(decisions.select(index), self.source.stream(iteration, "noising", number))
+            logs.update({f"{self.prefix}/{name}": value for name, value in told.items()})
+            yield loss
+
+    def loss_of(self, decisions: Decisions, generator: torch.Generator) -> tuple[Tensor, Logs]:
+        """Loss of some decisions, and its numbers by plain names."""
+        found = self.log_prob(decisions, generator)
+        loss, told = self.loss(found)
+        if found.away is not None:
+            away = found.away()  # after the loss: autograd adds gradients in the order of the graph
+            loss, told["kl"] = loss + self.kl * away, away.detach()
+        return loss, {**told, "loss": loss.detach()}
+
+    def minibatches(self, rows: int, iteration: int) -> Iterator[Tensor]:
+        """Yield ``epochs`` shuffled passes over ``rows`` rows, in parts of about one size and at most ``minibatch``.
+
+        About one size, because Adam's step does not shrink with the rows that its gradient was taken from: a few left over
+        would move the weights as far as a whole part, at random.
+        """
+        for epoch in range(self.epochs if rows else 0):
+            order = torch.randperm(rows, generator=self.source.stream(iteration, "minibatches", epoch))
+            yield from order.tensor_split(-(-rows // self.minibatch))
+
+
+def _shaped(part: str, value: Tensor, trace: Trace) -> Tensor:
+    """Require numbers ``[T, B]`` of a part, which another package may have written."""
+    if value.shape != trace.valid.shape:
+        wanted = list(trace.valid.shape)
+        raise SettingError(
+            f"parts.{part}: needs numbers [T, B] = {wanted}, got {list(value.shape)}; mend the part or leave it out"
+        )
+    return value

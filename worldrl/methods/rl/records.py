@@ -1,0 +1,65 @@
+"""Start records: an id each, and what is known of it.
+
+Shapes legend: ``S`` start records, ``N`` of them in an iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from worldrl.core.errors import SettingError
+
+FORGETTING = 0.9
+"""λ: how much of what was known of a start survives its next visit, as the policy and the world change meanwhile (MoPPS)."""
+
+
+@dataclass
+class StartRecords:
+    """Start records of a training: an id each, and the successes and failures that began there.
+
+    Attributes:
+        task: of each.
+        keyframe: whether each begins within an episode.
+        p_keyframe: probability of a keyframe.
+        counts: rollouts from here succeed or fail; without, no start has a rate of success.
+        wins: float64 ``[S]``.
+        losses: float64 ``[S]``.
+    """
+
+    task: Sequence[str]
+    keyframe: Sequence[bool]
+    p_keyframe: float = 0.0
+    counts: bool = False
+    wins: Tensor = field(default_factory=lambda: torch.zeros(0))
+    losses: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    def __post_init__(self) -> None:
+        """Begin without knowledge."""
+        self.wins, self.losses = (torch.zeros(len(self.task), dtype=torch.float64) for _ in range(2))
+
+    def posterior(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """α and β ``[n]`` of the Beta posterior of success at ``index``, from the prior (1, 1)."""
+        if not self.counts:
+            raise SettingError(
+                "parts.starts: this sampler needs to know which rollouts succeed, and videos only have rewards; leave it out"
+            )
+        return 1 + self.wins[index], 1 + self.losses[index]
+
+    def learn(self, starts: Tensor, wins: Tensor, count: Tensor) -> None:
+        """Add ``wins`` of ``count`` rollouts that began at ``starts`` ``[N]``: k ← λ k + new."""
+        for known, new in ((self.wins, wins), (self.losses, count - wins)):
+            known[starts] *= FORGETTING
+            known.index_add_(0, starts, new.double())
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is known."""
+        return {"wins": self.wins, "losses": self.losses}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore it."""
+        self.wins, self.losses = (state_dict[name].clone() for name in ("wins", "losses"))

@@ -1,0 +1,39 @@
+"""Rewards of videos by name: each is opened in its folder, and all are scored together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+import torch
+
+from worldrl.core.interfaces import VideoReward
+from worldrl.registry import VIDEO_REWARDS
+from worldrl.rewards.motion.terms import ALL, RewardTerms, chosen_terms, weights_of
+
+
+class RewardChoice(Protocol):
+    """The settings that name rewards."""
+
+    rewards: list[str]
+    weights: list[float]
+    folders: dict[str, str]
+
+
+def open_rewards(settings: RewardChoice, device: torch.device) -> tuple[RewardTerms, list[float]]:
+    """Open every reward in the folder of its own; return them together, and the weight of each term.
+
+    Raises:
+        ArtefactError: a folder does not hold what its reward needs.
+        SettingError: an unknown reward or term, or a reward without the folder it needs.
+    """
+    parts, weights = [], list[float]()
+    for name, terms in chosen_terms(settings.rewards, settings.weights).items():
+        part = open_reward(name, terms, settings.folders, device)
+        parts.append(part)
+        weights += weights_of(part, terms)
+    return RewardTerms(parts), weights
+
+
+def open_reward(name: str, terms: Iterable[str], folders: Mapping[str, str], device: torch.device) -> VideoReward:
+    return VIDEO_REWARDS.get(name)(folders.get(name, ""), [term for term in terms if term != ALL], device)

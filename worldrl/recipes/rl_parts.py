@@ -1,0 +1,52 @@
+"""Names of settings become methods of RL and their parts: what commands look up in the registries."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from worldrl.methods.alignment.align import MethodConfigs
+from worldrl.methods.alignment.task import AlignmentTask
+from worldrl.methods.rl.method import Method, PartNames, Parts
+from worldrl.registry import ADVANTAGES, ALIGNMENTS, BUDGETS, CONTROLS, LOSSES, SELECTORS, START_SAMPLERS
+from worldrl.settings import one_of
+
+IMPROVEMENT, ALIGNMENT = "improvement.grpo.parts", "alignment.parts"
+"""Settings that name parts: of train-vla, of align-world-model."""
+REGISTRIES = {
+    "advantage": ADVANTAGES,
+    "selection": SELECTORS,
+    "starts": START_SAMPLERS,
+    "budget": BUDGETS,
+    "loss": LOSSES,
+    "control": CONTROLS,
+}
+"""Field of :class:`PartNames` → where its names are looked up."""
+
+
+def open_parts(names: PartNames, setting: str) -> Parts:
+    """Import the parts that are named.
+
+    Args:
+        names: of parts; empty ones are left to the method.
+        setting: dotted name of the settings that hold them.
+
+    Raises:
+        SettingError: there is no such part; the message names the nearest.
+    """
+    given = {field.name: getattr(names, field.name) for field in fields(PartNames)}
+    for kind, name in given.items():
+        if name:
+            one_of(f"{setting}.{kind}", name, REGISTRIES[kind].names())
+    return Parts(**{kind: REGISTRIES[kind].get(name) for kind, name in given.items() if name})
+
+
+def make_method(name: str, task: AlignmentTask, configs: MethodConfigs) -> Method:
+    """Make the alignment method called ``name``; SettingError with the nearest name where there is none.
+
+    Args:
+        name: a registered one; a plug-in's gets no settings of its own.
+        task: what it trains, with the weights that training starts with.
+        configs: settings of every method.
+    """
+    make = ALIGNMENTS.get(name)
+    return make(task, getattr(configs, name, None), open_parts(task.config.parts, ALIGNMENT))
