@@ -36,4 +36,5 @@ def open_rewards(settings: RewardChoice, device: torch.device) -> tuple[RewardTe
 
 
 def open_reward(name: str, terms: Iterable[str], folders: Mapping[str, str], device: torch.device) -> VideoReward:
+    """Open one registered reward in its folder, with the terms wanted; raises as :func:`open_rewards`."""
     return VIDEO_REWARDS.get(name)(folders.get(name, ""), [term for term in terms if term != ALL], device)
