@@ -548,9 +548,9 @@ def test_policies_dream_beside_reality_and_a_second_start_repeats_nothing(
     assert metrics["idm"]["path"] == str(tmp_path / "idm")
     assert metrics["grasp"]["hash"] == artefact_hash(grasp_folder)
     assert (tmp_path / "run" / "stages" / "03-policy-1" / "surprise.npz").is_file()
-    monkeypatch.setattr(policy_dreams, "dream", None)
-    monkeypatch.setattr(policy_dreams, "further_opinions", None)
-    monkeypatch.setattr(policy_dreams, "dream_surprise", None)
+    monkeypatch.setattr(policy_dreams, "imagine_policy", None)
+    monkeypatch.setattr(policy_dreams, "resample_rollouts", None)
+    monkeypatch.setattr(policy_dreams, "rollout_motion_error", None)
     monkeypatch.setattr(policy_dreams, "collect_dataset", None)
     assert untimed(evaluate_world_model.main(settings)) == untimed(metrics)
 

@@ -117,7 +117,7 @@ def test_measured_hallucination_sets_the_share_of_rollouts_from_keyframes(monkey
         return records
 
     true_sample = ResetStore.sample
-    monkeypatch.setattr(checks, "keyframe_dreams", keyframe_rollouts)
+    monkeypatch.setattr(checks, "keyframe_rollouts", keyframe_rollouts)
     monkeypatch.setattr(checks, "imagined_outcome", outcome)
     monkeypatch.setattr(ResetStore, "sample", sample)
     # h₀ / (h₀ + h₁) of h₀ = 0.9 and h₁ = 0.1, then of the contrary.

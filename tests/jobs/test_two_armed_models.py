@@ -173,8 +173,8 @@ def test_plans_are_executed_before_the_alignment_and_teach_the_reward(
         tried = collect_plans(planning, chunks, count, **given)
         return replace(tried, success=np.array([True, False]))
 
-    monkeypatch.setattr(align_world_model, "practise", lucky)
-    monkeypatch.setattr(align_world_model, "PRACTICE_KEPT", 0)
+    monkeypatch.setattr(align_world_model, "collect_plans", lucky)
+    monkeypatch.setattr(align_world_model, "COLLECTION_KEPT", 0)
     metrics = align_world_model.main(settings)
     assert asked == [({"BimanualOpenDrawer": 1}, 2)]
     assert metrics["terms"].keys() >= {"execution"}

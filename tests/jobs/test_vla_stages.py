@@ -200,8 +200,8 @@ def test_a_rounds_world_model_remembers_demonstrations_practice_and_its_weights(
     practice = tmp_path / "practice" / "dataset"
     model = make_world_model()
     for name, value in {
-        "starting_world_model": model, "learn_world_model": {}, "practice_split": ([], [], []), "load_policy": None,
-        "fresh_dreams": None, "keyframe_dreams": None, "join_dreams": None, "calibrate": SuccessRule(0.5, 1),
+        "starting_world_model": model, "learn_world_model": {}, "collection_split": ([], [], []), "load_policy": None,
+        "fresh_rollouts": None, "keyframe_rollouts": None, "join_rollouts": None, "calibrate": SuccessRule(0.5, 1),
     }.items():  # fmt: skip
         monkeypatch.setattr(vla_stages, name, lambda *_, value=value, **__: value)
     settings = TrainVlaSettings(run_dir=str(tmp_path / "run"), dtype="float32")
@@ -244,8 +244,8 @@ def learn(monkeypatch, run_dir, recorded, model, **over):
     """Run a round's world-model stage on a recording; return the episodes that it would learn from, and its folder."""
     seen = []
     stubs = {
-        "starting_world_model": model, "load_policy": None, "fresh_dreams": None, "keyframe_dreams": None,
-        "join_dreams": None, "calibrate": SuccessRule(0.5, 1),
+        "starting_world_model": model, "load_policy": None, "fresh_rollouts": None, "keyframe_rollouts": None,
+        "join_rollouts": None, "calibrate": SuccessRule(0.5, 1),
     }  # fmt: skip
     for name, value in stubs.items():
         monkeypatch.setattr(vla_stages, name, lambda *_, value=value, **__: value)
@@ -327,13 +327,13 @@ def test_improvement_is_made_of_the_parts_that_settings_name(monkeypatch, tmp_pa
         "load_world_model": lambda *a: (None, None),
         "load_policy": lambda *a: SimpleNamespace(save=lambda *a, **k: None, chunk_length=4),
         "scheduled": lambda *a: config,
-        "round_judge": lambda *a: None,
+        "round_filter": lambda *a: None,
         "reset_store": lambda *a: [],
         "imagined_env": lambda *a, **k: None,
         "imagined_success": lambda *a, **k: {},
         "load": lambda *a: [],
         "make_samples": lambda *a: None,
-        "told_or_known": lambda *a: {},
+        "training_instructions_or_known": lambda *a: {},
         "policy_parent": lambda *a: {},
         "parent": lambda *a: {},
         "improve": lambda *a, **named: given.update(named) or [],

@@ -74,7 +74,7 @@ def test_a_held_out_share_without_a_closing_is_reported_on_in_no_line(push_datas
         training, calibrating, held_out = split(loop, practices)
         return training, calibrating, [replace(episode, reward=0 * episode.reward) for episode in held_out]
 
-    monkeypatch.setattr(vla_trust, "practice_split", without)
+    monkeypatch.setattr(vla_trust, "collection_split", without)
     settings = settings_in(tmp_path, confidence_score="grasp_agreement")
     with open_run("train-vla", settings) as run, MetricLog(run.path, tensorboard=False) as log:
         loop = Loop(settings, run, log, torch.device("cpu"), EmbeddedTrainingSuite(settings, ("PickRedCube",)))

@@ -230,7 +230,7 @@ def test_the_critic_is_made_once_of_all_tasks(make_world_model, tmp_path, monkey
         read = torch.arange(count)[:, None, None].expand(count, 3, 7).float()
         return CollectionSettings(read, ["a"] * count, ["open it"] * count, np.arange(count) % 2 == 0)
 
-    monkeypatch.setattr(eva_critic, "practise", collect_plans)
+    monkeypatch.setattr(eva_critic, "collect_plans", collect_plans)
     two = "BimanualOpenDrawer+BimanualPlaceCubeOnPlate"
     settings = replace(QUICK, tasks=two, executed_plans=20, kept=0.25, critic_steps=2, domain="randomised")
     idm = SimpleNamespace(basis=SimpleNamespace(rewards={"moving_executability": None}))

@@ -79,7 +79,7 @@ def aligned_plans(tmp_path_factory):
 
 def test_plans_that_succeeded_become_demonstrations(aligned_plans, monkeypatch, tmp_path):
     tried, expert = aligned_plans
-    monkeypatch.setattr(eva_critic, "practise", lambda *given, **kept: tried)
+    monkeypatch.setattr(eva_critic, "collect_plans", lambda *given, **kept: tried)
     model = SimpleNamespace(frame_stride=SMALL.stride, embodiment=embedded_embodiment([TASK]))
     idm = SimpleNamespace(basis=SimpleNamespace(rewards={"moving_executability": None}))
     parts = Parts(model, idm, learned=[], kept=[], frame_s=0.2)
@@ -93,7 +93,7 @@ def test_plans_that_succeeded_become_demonstrations(aligned_plans, monkeypatch, 
     assert step == found.first_success  # as it was executed
     assert len(found) == step + SMALL.hold_steps
     nothing = replace(tried, success=np.zeros(3, bool))
-    monkeypatch.setattr(eva_critic, "practise", lambda *given, **kept: nothing)
+    monkeypatch.setattr(eva_critic, "collect_plans", lambda *given, **kept: nothing)
     assert executed_successes(SMALL, 0, parts, tmp_path / "other/stages/one") == []
 
 
@@ -105,7 +105,7 @@ def test_every_kind_of_arm_runs_with_practice(monkeypatch, tmp_path):
         read = torch.rand(count, chunks[TASK] * SETTINGS["tiny"].chunk // 4, 14)
         return CollectionSettings(read, [TASK] * count, ["open it"] * count, np.arange(count) % 2 == 0)
 
-    monkeypatch.setattr(eva_critic, "practise", collect_plans)
+    monkeypatch.setattr(eva_critic, "collect_plans", collect_plans)
     settings = replace(
         SETTINGS["tiny"],
         executed_plans=40,

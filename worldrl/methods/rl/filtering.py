@@ -246,7 +246,7 @@ def ask(env: WorldModelVecEnv, rollouts: ImaginedRollouts, rows: Tensor, count: 
     valid = rollouts.valid[:, rows].T.numpy()  # [E, T]
     kept = {
         name: value * valid.repeat(value.shape[1] // valid.shape[1], axis=1)
-        for name, value in (("doubt", heard.uncertainty), ("spread", heard.spread))
+        for name, value in (("uncertainty", heard.uncertainty), ("spread", heard.spread))
     }
     return replace(heard, **kept)
 

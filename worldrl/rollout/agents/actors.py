@@ -244,7 +244,7 @@ class _PolicyActor:
         return {
             "generators": [mood.generator for mood in moods],
             "temperature": 0.0 if temperature is None else temperature,
-            "habit": _correlated_noise(moods, self._spec.lasting),
+            "correlated_noise": _correlated_noise(moods, self._spec.lasting),
         }
 
 
