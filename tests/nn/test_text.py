@@ -10,7 +10,7 @@ from torch import nn
 
 from worldrl.core.errors import SettingError
 from worldrl.core.instructions import MAX_WORDS, words
-from worldrl.nn.text import InstructionEncoder, sentence_pieces, unique_instructions, word_pieces
+from worldrl.nn.text import InstructionEncoder, instruction_pieces, unique_instructions, word_pieces
 
 VERBS = ["pick up", "lift", "grab", "raise", "take"]
 OBJECTS = ["red cube", "blue cube", "green ball"]
@@ -94,7 +94,7 @@ def test_padding_stays_zero():
 
 def test_case_and_punctuation_do_not_matter():
     assert words("Lift the RED cube, now!") == ["lift", "the", "red", "cube", "now"]
-    assert sentence_pieces("Lift it!", 64) == sentence_pieces("lift it", 64)
+    assert instruction_pieces("Lift it!", 64) == instruction_pieces("lift it", 64)
 
 
 def test_hash_is_the_same_in_another_process():
@@ -130,7 +130,7 @@ APART = [
 @pytest.mark.parametrize(("first", "second"), APART)
 def test_vowel_signs_and_tones_tell_words_apart(first, second):
     assert words(f"{first} उठाओ") == [unicodedata.normalize("NFC", first), "उठाओ"]
-    assert sentence_pieces(first, 4096) != sentence_pieces(second, 4096)
+    assert instruction_pieces(first, 4096) != instruction_pieces(second, 4096)
 
 
 @pytest.mark.parametrize(

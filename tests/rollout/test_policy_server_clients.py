@@ -22,7 +22,7 @@ import pytest
 from worldrl import cli
 from worldrl.core.instructions import MAX_CHARACTERS
 from worldrl.jobs.policy import serve_policy
-from worldrl.nn.text import sentence_pieces
+from worldrl.nn.text import instruction_pieces
 from worldrl.rollout.suites.policy_frames import MAX_ITEMS, FrameError, decode_frame
 from worldrl.rollout.suites.policy_server import Conversation, PolicyServer, Turn
 from worldrl.workers.link.boot import load_file
@@ -278,10 +278,10 @@ def test_thousands_of_mutated_frames_leave_only_the_typed_error():
 
 
 def test_what_is_kept_of_instructions_is_bounded():
-    assert sentence_pieces("x" * MAX_CHARACTERS, 64)
+    assert instruction_pieces("x" * MAX_CHARACTERS, 64)
     with pytest.raises(ValueError, match="at most 1024 characters, got 1025; shorten it"):
-        sentence_pieces("x" * (MAX_CHARACTERS + 1), 64)
-    assert sentence_pieces.cache_info().maxsize <= 8192
+        instruction_pieces("x" * (MAX_CHARACTERS + 1), 64)
+    assert instruction_pieces.cache_info().maxsize <= 8192
 
 
 # -- the command ----------------------------------------------------------------------------------------------------

@@ -1,9 +1,9 @@
 """EDM as pure functions: noise level σ runs from large (noise) to 0 (data), and x_σ = y + σ·n.
 
 Equations and Table 1 are those of Karras et al. 2022, "Elucidating the Design Space of Diffusion-Based Generative
-Models"; what DIAMOND adds is from Alonso et al. 2024, "Diffusion for World Modeling: Visual Details Matter in Atari".
-The probability-flow ODE dx/dσ = (x - D(x; σ))/σ is the one that the rectified flow integrates, in other
-coordinates, so Euler's step is :func:`worldrl.diffusion.flow.euler_step`.
+Models". DIAMOND's additions are from Alonso et al. 2024, "Diffusion for World Modeling: Visual Details Matter in
+Atari". The probability-flow ODE dx/dσ = (x - D(x; σ))/σ is the rectified flow's in other coordinates. Euler's step is
+therefore :func:`worldrl.diffusion.flow.euler_step`.
 
 Shapes legend: ``B`` rows; a level ``sigma`` is ``[B]`` and belongs to all numbers of its row.
 """
@@ -60,24 +60,21 @@ def flow_level(sigma: Tensor) -> Tensor:
 def draw_sigma(
     rows: int, *, mean: float, std: float, lowest: float, highest: float, generator: torch.Generator
 ) -> Tensor:
-    """Draw training levels ``[rows]`` on the generator's device: ln σ ~ N(P_mean, P_std²) (Table 1), cut off at both ends."""
+    """Draw levels ``[rows]`` on the generator's device: ln σ ~ N(P_mean, P_std²) (Table 1), clipped at both ends."""
     normal = torch.randn(rows, generator=generator, device=generator.device)
     return (mean + std * normal).exp().clamp(lowest, highest)
 
 
 def draw_noise(shape: Sequence[int], sigma: Tensor, offset: float, generator: torch.Generator) -> Tensor:
-    """Draw what is added to clean rows ``[B, c, h, w]``: σ·n, and an offset per channel as DIAMOND adds it.
-
-    Without the offset the mean colour of a picture is known at every level, and sampling from pure noise then drifts in
-    brightness.
-    """
+    """Draw the noise of clean rows ``[B, c, h, w]``: σ·n, and DIAMOND's offset per channel."""
+    # Without an offset the mean colour is visible at every level, and samples from pure noise drift in brightness.
     noise = torch.randn(tuple(shape), generator=generator, device=generator.device)
     channel = torch.randn((*shape[:2], 1, 1), generator=generator, device=generator.device)
     return expand_sigma(sigma, noise) * noise + offset * channel
 
 
 def fold_offset(sigma: Tensor, offset: float) -> Tensor:
-    """Return the level that the network is told: √(σ² + offset²), the standard deviation of :func:`draw_noise`."""
+    """Return the level that the network receives: √(σ² + offset²), the standard deviation of :func:`draw_noise`."""
     return (sigma.square() + offset**2).sqrt()
 
 
@@ -94,18 +91,10 @@ def karras_grid(steps: int, lowest: float, highest: float, rho: float) -> Tensor
 def heun_step(
     x: Tensor, clean: Tensor, ahead: Tensor, clean_ahead: Tensor, sigma: Tensor, sigma_next: Tensor
 ) -> Tensor:
-    """Step with the mean of two slopes (Algorithm 1, lines 6 to 8); ``sigma_next`` > 0.
+    """Step with the mean of two slopes (Algorithm 1, lines 6 to 8).
 
-    Args:
-        x: rows ``[B, ...]`` at level ``sigma`` ``[B]``.
-        clean: D(x; σ).
-        ahead: where Euler's step from ``x`` lands, at level ``sigma_next`` ``[B]``.
-        clean_ahead: D(ahead; σ_next).
-        sigma: from here.
-        sigma_next: to here.
-
-    Returns:
-        Rows at level ``sigma_next``.
+    Rows ``x`` and ``clean`` = D(x; σ) are at level ``sigma`` ``[B]``. Euler's result ``ahead`` and ``clean_ahead`` are
+    at ``sigma_next`` ``[B]``, above 0.
     """
     slope = (velocity(x, clean, sigma) + velocity(ahead, clean_ahead, sigma_next)) / 2
     return x + expand_sigma(sigma_next - sigma, x) * slope

@@ -1,8 +1,7 @@
 """Rectified flow as pure functions: noise level σ runs from 1 (noise) to 0 (data).
 
 x_σ = (1-σ)·z + σ·ε, velocity v = ε - z, so z = x_σ - σ·v. A network that predicts the clean latent ẑ is the same
-flow with v = (x_σ - ẑ)/σ; the dynamics model predicts ẑ because robot dynamics are nearly deterministic, and a
-prediction of the change then needs few sampling steps.
+flow with v = (x_σ - ẑ)/σ. The dynamics model predicts ẑ: robot dynamics are nearly deterministic, so few steps suffice.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ def add_noise(clean: Tensor, noise: Tensor, sigma: Tensor) -> Tensor:
 
 
 def velocity(x: Tensor, clean: Tensor, sigma: Tensor) -> Tensor:
-    """Velocity that carries ``x`` at level ``sigma`` ``[B]`` (> 0) straight to ``clean``."""
+    """Velocity from ``x`` at level ``sigma`` ``[B]`` (> 0) straight to ``clean``."""
     return (x - clean) / expand_sigma(sigma, x)
 
 
@@ -43,10 +42,8 @@ def sigma_grid(steps: int, shift: float = 1.0) -> Tensor:
 
 
 def draw_sigma(rows: int, *, pure_noise_share: float, shift: float, generator: torch.Generator) -> Tensor:
-    """Draw training levels ``[rows]`` in (0, 1], on the generator's device: a share exactly at 1, the rest uniform, then shifted.
-
-    Few-step samplers spend half of their evaluations at σ = 1, so that level deserves half of the mass.
-    """
+    """Draw training levels ``[rows]`` in (0, 1] on the generator's device: a share at 1, the rest shifted uniform."""
+    # Few-step samplers spend half of their evaluations at σ = 1, so that level gets half of the mass.
     uniform = torch.rand(rows, generator=generator, device=generator.device).clamp_min(1e-3)
     pure = torch.rand(rows, generator=generator, device=generator.device) < pure_noise_share
     return torch.where(pure, 1.0, shift_sigma(uniform, shift))
@@ -56,20 +53,17 @@ def draw_sigma(rows: int, *, pure_noise_share: float, shift: float, generator: t
 
 
 def refinement_grid(steps: int, smallest: float) -> Tensor:
-    """Levels ``[steps]`` at which a finished sample is made noisy and cleaned again: σ_k = σ_min^(k/K), k = 1..K.
+    """Levels ``[steps]`` for refining a finished sample: σ_k = σ_min^(k/K), k = 1..K.
 
-    PDE-Refiner (Lippe et al. 2023): each pass hides what is smaller than its level, so the network attends to ever
-    fainter detail instead of to what dominates the squared error.
+    PDE-Refiner (Lippe et al. 2023): noise hides all detail below its level, so later passes attend to fainter detail.
     """
     exponent = torch.arange(1, steps + 1, dtype=torch.float64) / max(steps, 1)
     return (smallest**exponent).float()
 
 
 def draw_refinement(sigma: Tensor, levels: Tensor, share: float, generator: torch.Generator) -> Tensor:
-    """Put a ``share`` of the training levels ``sigma`` ``[rows]`` on one of ``levels``, each as often as the others.
-
-    :func:`draw_sigma` leaves none of them out, but its uniform part comes below a small σ in σ rows of one only.
-    """
+    """Replace a ``share`` of the training levels ``sigma`` ``[rows]`` by ``levels``, drawn uniformly."""
+    # The uniform part of draw_sigma falls below a small σ in σ of the rows only.
     rows = len(sigma)
     which = torch.randint(len(levels), (rows,), generator=generator, device=generator.device)
     chosen = torch.rand(rows, generator=generator, device=generator.device) < share

@@ -1,14 +1,14 @@
 """Stochastic steps of a rectified flow: each one is a Gaussian whose log-probability is exact.
 
-Flow-GRPO (2505.05470), DanceGRPO (2505.07818), EVA and the flow policies of πRL replace the Euler step of the ODE by a
-step of an SDE with the same marginals. All of them have one mean and differ in the noise scale s(σ) alone; with
+Flow-GRPO (2505.05470), DanceGRPO (2505.07818), EVA and the flow policies of πRL replace the ODE's Euler step by an SDE
+step with the same marginals. They share one mean and differ in the noise scale s(σ) alone. With
 dt = σ' - σ < 0 and velocity v = (x - ẑ) / σ::
 
     mean = x (1 + s² dt / 2σ) + v (1 + s² (1 - σ) / 2σ) dt          std = s √(-dt)
 
-Few such steps leave more noise in the sample than the level says: s²δ²/σ + s⁴δ²/4σ² beyond σ'², with δ = σ - σ'. The last
-step, to σ = 0, is therefore the ODE's. A coefficient-preserving step (flow-CPS) keeps the level exactly, with
-x̂₁ = x + (1 - σ) v the noise that the network sees::
+With few steps the sample keeps more noise than its level: s²δ²/σ + s⁴δ²/4σ² beyond σ'², with δ = σ - σ'. The last
+step, to σ = 0, is therefore the ODE's. A coefficient-preserving step (flow-CPS) has the exact level, with the
+predicted noise x̂₁ = x + (1 - σ) v::
 
     mean = (1 - σ') ẑ + σ' cos(πη/2) x̂₁                             std = σ' sin(πη/2)
 
@@ -28,7 +28,7 @@ from worldrl.diffusion.flow import expand_sigma, sigma_grid, velocity
 
 NOISES = ("flow_grpo", "constant", "linear", "cps", "none")
 CLIPS = {"mean": 1e-4, "sum": 0.2}
-"""Ranges that ratios are clipped to, by how the log-probability of a step is reduced."""
+"""Default ranges of ratios, by reduction of the log-probability."""
 REDUCTIONS = tuple(CLIPS)
 LEAST_OF_SUMS = 0.01
 """Least range of ratios of sums."""
@@ -36,7 +36,7 @@ LEAST_OF_SUMS = 0.01
 
 @dataclass
 class Denoising:
-    """How a video is denoised: how many steps, and how much fresh noise each of them adds.
+    """How a video is denoised: number of steps, and fresh noise of each step.
 
     Attributes:
         steps: network evaluations per chunk ``S``; the last step is always the ODE's.
@@ -45,7 +45,7 @@ class Denoising:
         eta: η, the noise scale's factor; in ``cps`` the share of noise that is fresh, in [0, 1].
         eta_low: the scale at σ = 0 with ``linear``, which rises to ``eta`` at σ = 1.
         noisy_from: first step that may add noise.
-        noisy_steps: how many steps do from there on (MixGRPO's window); 0 takes all but the last.
+        noisy_steps: number of noisy steps from there (MixGRPO's window); 0 takes all but the last.
     """
 
     steps: int = 4
@@ -71,10 +71,10 @@ class Denoising:
 
 @dataclass
 class RatioRule:
-    """How a step's log-probability becomes one number, and how far its ratio may go: the two only make sense together.
+    """How the log-probability of a step becomes one number, and how far its ratio may change.
 
-    A mean over 4,000 latent numbers changes 4,000 times less than their sum: ratios of means need a range of 1e-5 to 1e-4,
-    sums over the numbers of one action 0.2.
+    A mean over 4,000 latent numbers changes 4,000 times less than their sum. Ratios of means need a range of 1e-5 to
+    1e-4, sums over the numbers of one action 0.2.
 
     Attributes:
         reduce: ``mean`` or ``sum`` over a step's numbers.
@@ -92,13 +92,13 @@ class RatioRule:
             raise SettingError(f"ratio.clip must be in (0, 1), got {self.clip}")
         if self.reduce == "sum" and self.range < LEAST_OF_SUMS:
             raise SettingError(
-                f"ratio.clip={self.clip} is a range of means; with ratio.reduce=sum nearly every step would leave it: give at "
+                f"ratio.clip={self.clip} is a range of means; with ratio.reduce=sum it excludes nearly every step: give at "
                 f"least {LEAST_OF_SUMS}, or null for {CLIPS['sum']}"
             )
 
     @property
     def range(self) -> float:
-        """How far a ratio may be from 1."""
+        """Largest distance of a ratio from 1."""
         return CLIPS[self.reduce] if self.clip is None else self.clip
 
 
@@ -137,8 +137,8 @@ def sde_std(sigma: Tensor, sigma_next: Tensor, scale: Tensor) -> Tensor:
 def cps_mean(x: Tensor, v: Tensor, sigma: Tensor, sigma_next: Tensor, eta: Tensor) -> Tensor:
     """Mean of a coefficient-preserving step of rows ``[B, ...]``."""
     clean, noise = x - expand_sigma(sigma, x) * v, x + expand_sigma(1 - sigma, x) * v
-    kept = sigma_next * torch.cos(0.5 * math.pi * eta)
-    return expand_sigma(1 - sigma_next, x) * clean + expand_sigma(kept, x) * noise
+    share = sigma_next * torch.cos(0.5 * math.pi * eta)
+    return expand_sigma(1 - sigma_next, x) * clean + expand_sigma(share, x) * noise
 
 
 def cps_std(sigma_next: Tensor, eta: Tensor) -> Tensor:
@@ -152,16 +152,9 @@ def gaussian_log_density(value: Tensor, mean: Tensor, std: Tensor) -> Tensor:
 
 
 def gaussian_log_prob(value: Tensor, mean: Tensor, std: Tensor, reduce: str) -> Tensor:
-    """Log-density of rows ``[B, ...]`` under N(mean, std²), reduced over all but the first axis.
+    """Log-density ``[B]`` of rows ``[B, ...]`` under N(mean, std²), by ``mean`` or ``sum`` over all but the first axis.
 
-    Args:
-        value: ``[B, ...]``.
-        mean: ``[B, ...]``.
-        std: ``[B]``, above 0.
-        reduce: ``mean`` or ``sum``.
-
-    Returns:
-        ``[B]``.
+    ``std`` is ``[B]``, above 0.
     """
     each = gaussian_log_density(value, mean, expand_sigma(std, mean)).flatten(1)
     return each.mean(dim=1) if reduce == "mean" else each.sum(dim=1)
@@ -177,12 +170,9 @@ def gaussian_kl(mean: Tensor, reference: Tensor, std: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Levels and noise of a sampler's steps.
+    """Levels ``sigma`` ``[S + 1]`` from 1 to 0 and noise ``scale`` ``[S]`` of a sampler's steps.
 
-    Attributes:
-        sigma: ``[S + 1]``, from 1 down to 0.
-        scale: ``[S]``, s(σ) or, with ``cps``, η; 0 where the step is the ODE's.
-        cps: the steps are coefficient-preserving.
+    The scale is s(σ) or, with ``cps`` (coefficient-preserving steps), η. It is 0 where the step is the ODE's.
     """
 
     sigma: Tensor
@@ -204,12 +194,9 @@ class Schedule:
         return self.sigma.to(step.device)[step]
 
     def transition(self, x: Tensor, clean: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean ``[B, ...]`` and standard deviation ``[B]`` of the next sample, rows at steps of their own.
+        """Return mean ``[B, ...]`` and standard deviation ``[B]`` of the next sample.
 
-        Args:
-            x: samples before the step ``[B, ...]``.
-            clean: clean samples that the network predicts from them.
-            step: int64 ``[B]``.
+        Row ``i`` of the samples ``x`` is at ``step[i]`` (int64 ``[B]``); ``clean`` is the network's prediction.
         """
         sigma, after = (self.sigma.to(x.device, x.dtype)[index] for index in (step, step + 1))
         scale = self.scale.to(x.device, x.dtype)[step]
@@ -223,14 +210,14 @@ def make_schedule(config: Denoising, shift: float = 1.0) -> Schedule:
     """Make the steps of a sampler; the last one, and those outside the noisy window, are the ODE's.
 
     Raises:
-        SettingError: the window reaches beyond the steps, or holds none although noise was asked for.
+        SettingError: the window contains no step or the last one, although noise is set.
     """
     sigma = sigma_grid(config.steps, shift)
     first, last = config.noisy_from, config.noisy_from + config.noisy_steps if config.noisy_steps else config.steps - 1
     if config.noise != "none" and not first < last <= config.steps - 1:
         raise SettingError(
-            f"denoising: noisy steps {first} to {last - 1} of {config.steps} are none, or include the last, which adds no "
-            "noise; give denoising.steps of at least 2, or a smaller window"
+            f"denoising: the noisy window, steps {first} to {last - 1} of {config.steps}, is empty or includes the last step, "
+            "which adds no noise; give denoising.steps of at least 2, or a smaller window"
         )
     now, inside = sigma[:-1], torch.zeros(config.steps)
     inside[first:last] = 1

@@ -1,10 +1,8 @@
-"""Published convolutional backbones as image encoders: timm's networks (extra ``timm``), read like worldrl's own convolutions.
+"""Published convolutional backbones as image encoders: timm's networks (extra ``timm``).
 
-Features of every level from a stride on are mapped to one width, brought to the finest one's grid and added (a feature pyramid, Lin
-et al. 2017, without its second convolutions), so that a cell knows what it is part of and where exactly it is. Points are then looked
-for in it as :class:`~worldrl.nn.vision.ImageEncoder` does.
-
-Weights are random, or a file's: nothing is ever downloaded.
+Features of every level from a stride on are mapped to one width, resized to the finest grid and added: a feature
+pyramid (Lin et al. 2017) without its second convolutions. Keypoints are read as in
+:class:`~worldrl.nn.vision.ImageEncoder`. Weights are random or from a file; nothing is downloaded.
 
 Shapes legend: ``B`` rows, ``Y X`` pixels, ``C`` channels, ``K`` keypoints, ``N`` cells.
 """
@@ -29,14 +27,14 @@ EXTRA = "timm"
 
 
 class BackboneEncoder(nn.Module):
-    """Images and condition vectors to features ``[B, out_width]``; an :class:`~worldrl.nn.vision.ImageEncoder` on another trunk.
+    """Images and condition vectors to features ``[B, out_width]``, on the trunk of a published network.
 
     Args:
         text_width: size of the condition vector.
         name: of a convolutional model of timm, for example ``"resnet50"``.
-        stride: pixels per cell of the finest level that is read.
-        width: channels that the levels are mapped to.
-        keypoints: how many points are looked for.
+        stride: pixels per cell of the finest level.
+        width: channels of every level after mapping.
+        keypoints: ``K``.
         value_width: features read at each point.
 
     Raises:
@@ -65,7 +63,7 @@ class BackboneEncoder(nn.Module):
             self.register_buffer(buffer, torch.tensor(values).view(1, 3, 1, 1))
 
     def forward(self, image: Tensor, text: Tensor) -> Tensor:
-        """Encode uint8 ``[B, Y, X, 3]`` with conditions ``[B, text_width]``: points and what is seen there, ``[B, out_width]``."""
+        """Encode uint8 ``[B, Y, X, 3]`` with conditions ``[B, text_width]`` as ``[B, out_width]``."""
         cells, place = self.features(image)
         query = self.query(text).unflatten(1, (self.keypoints, -1))
         return read_points(cells, place, query, self.value)
@@ -74,18 +72,18 @@ class BackboneEncoder(nn.Module):
         """Return the cells' features ``[B, N, C]`` and their places ``[N, 2]``."""
         pixels = (image.to(self.mean.dtype).permute(0, 3, 1, 2) / 255 - self.mean) / self.deviation
         with autocast(image.device, self.compute_dtype):
-            seen = [level(found) for level, found in zip(self.levels, self.trunk(pixels), strict=True)]
-            size = seen[0].shape[2:]
-            x = torch.stack([functional.interpolate(one, size, mode="bilinear") for one in seen]).sum(dim=0)
+            levels = [level(found) for level, found in zip(self.levels, self.trunk(pixels), strict=True)]
+            size = levels[0].shape[2:]
+            x = torch.stack([functional.interpolate(one, size, mode="bilinear") for one in levels]).sum(dim=0)
         place = cell_coordinates(*size, device=pixels.device, dtype=pixels.dtype)
         x = x.to(pixels.dtype) + self.place(place).T.unflatten(1, size)
         return functional.relu(x).flatten(2).transpose(1, 2), place
 
     def load_weights(self, file: Path) -> None:
-        """Take the trunk's weights from a file that timm published or saved, ``.safetensors``; its classifier is left out.
+        """Load the trunk's weights from timm's ``.safetensors`` file; its classifier is ignored.
 
         Raises:
-            ArtefactError: no such file, damaged, or of another model; the trunk is untouched.
+            ArtefactError: no such file, damaged, or of another model; the trunk is unchanged.
         """
         try:
             tensors = {_plain(name): value for name, value in load_file(file).items()}
@@ -104,7 +102,7 @@ class BackboneEncoder(nn.Module):
 
 
 def make_trunk(name: str, stride: int) -> tuple[nn.Module, list[int]]:
-    """Make timm's model without its classifier, at random, giving its levels from ``stride`` on; and their channels.
+    """Return timm's model without classifier, random weights, from level ``stride`` on; and its levels' channels.
 
     Raises:
         MissingExtraError: timm is not installed.
@@ -128,5 +126,5 @@ def make_trunk(name: str, stride: int) -> tuple[nn.Module, list[int]]:
 
 
 def _plain(name: str) -> str:
-    """A tensor's name as it is in the whole model and in timm's list of levels alike."""
+    """Make a tensor's name equal in the whole model and in timm's list of levels."""
     return name.replace(".", "_")

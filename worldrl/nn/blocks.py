@@ -1,7 +1,7 @@
 """Transformer blocks: a plain one for the codec, a modulated one for the dynamics.
 
-The modulated block is Wan's: one shared projection of the time embedding gives six vectors, and each block adds
-a small learned table of its own to them (AdaLN-single), so modulation costs almost no parameters.
+The modulated block is Wan's (AdaLN-single): one shared projection of the time embedding gives six vectors. Each block
+adds a small learned table to them, so modulation needs almost no parameters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Mlp(nn.Sequential):
     """Two linear layers with a GELU between them: ``width`` to ``hidden`` to ``out`` (``width`` when None)."""
 
     def __init__(self, width: int, hidden: int, out: int | None = None):
-        # Exact: on a CPU torch's tanh approximation takes four to six times as long, and differs by 5e-4 at most.
+        # Exact GELU: on a CPU torch's tanh approximation takes four to six times as long.
         super().__init__(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width if out is None else out))
 
 
@@ -37,13 +37,7 @@ class Block(nn.Module):
 
 
 class ModulatedBlock(nn.Module):
-    """Self-attention, cross-attention to action tokens, MLP; shift, scale and gate from the modulation.
-
-    Args:
-        width: ``d``.
-        heads: attention heads.
-        mlp_ratio: MLP width over ``d``.
-    """
+    """Self-attention, cross-attention to action tokens, MLP; shift, scale and gate from the modulation."""
 
     def __init__(self, width: int, heads: int, mlp_ratio: int = 4):
         super().__init__()
@@ -56,16 +50,7 @@ class ModulatedBlock(nn.Module):
         self.table = nn.Parameter(torch.randn(6, width) / width**0.5)
 
     def forward(self, tokens: Tensor, modulation: Tensor, context: Tensor) -> Tensor:
-        """Update tokens.
-
-        Args:
-            tokens: ``[B, n, d]``.
-            modulation: ``[B, 6, d]``, shared by all blocks.
-            context: action tokens ``[B, m, d]``.
-
-        Returns:
-            ``[B, n, d]``.
-        """
+        """Update tokens ``[B, n, d]`` with ``modulation`` ``[B, 6, d]`` and action tokens ``context`` ``[B, m, d]``."""
         shift_a, scale_a, gate_a, shift_m, scale_m, gate_m = (modulation + self.table).unsqueeze(2).unbind(1)
         attended = self.attention(self.norm_attention(tokens) * (1 + scale_a) + shift_a)
         tokens = tokens + gate_a * attended

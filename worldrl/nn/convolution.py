@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from worldrl.nn.attention import Attention
 
 GROUP = 32
-"""Channels that are normalised together; fewer than that make one group."""
+"""Channels per group of a norm."""
 
 
 def groups(channels: int) -> int:
-    """How many groups of :data:`GROUP` channels there are, at least one."""
+    """Number of groups of :data:`GROUP` channels, at least one."""
     return max(1, channels // GROUP)
 
 
@@ -26,12 +26,7 @@ def convolution(channels: int, out: int, *, stride: int = 1) -> nn.Conv2d:
 
 
 class AdaptiveGroupNorm(nn.Module):
-    """Group norm whose scale and shift come from a condition.
-
-    Args:
-        channels: ``C``.
-        condition: ``D``.
-    """
+    """Group norm whose scale and shift come from a condition."""
 
     def __init__(self, channels: int, condition: int):
         super().__init__()
@@ -45,13 +40,7 @@ class AdaptiveGroupNorm(nn.Module):
 
 
 class ModulatedResidual(nn.Module):
-    """Two convolutions, each after a modulated norm, beside the input; at first nothing but the (projected) input.
-
-    Args:
-        channels: of the input.
-        out: of the output.
-        condition: ``D``.
-    """
+    """Two convolutions, each after a modulated norm, added to the input; initially the (projected) input."""
 
     def __init__(self, channels: int, out: int, condition: int):
         super().__init__()
@@ -70,12 +59,7 @@ class ModulatedResidual(nn.Module):
 
 
 class ImageAttention(nn.Module):
-    """Self-attention over all pixels, added to the input; at first nothing but the input.
-
-    Args:
-        channels: ``C``, divisible by ``heads``.
-        heads: attention heads.
-    """
+    """Self-attention over all pixels, added to the input; initially the identity."""
 
     def __init__(self, channels: int, heads: int):
         super().__init__()
@@ -92,12 +76,8 @@ class ImageAttention(nn.Module):
 class UNet(nn.Module):
     """Residual blocks at ``levels`` resolutions, down and up again, with attention only at the bottom.
 
-    Args:
-        channels: ``d``, the same at every level.
-        levels: resolutions, each half of the one before.
-        blocks: residual blocks per level on the way down; one more on the way up, whose inputs are as many skips.
-        condition: ``D``.
-        heads: attention heads at the bottom.
+    Every level has ``channels`` channels and half the resolution of the previous one. It has ``blocks`` residual blocks
+    on the way down and one more on the way up, one per skip.
     """
 
     def __init__(self, channels: int, levels: int, blocks: int, condition: int, heads: int):

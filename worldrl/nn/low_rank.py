@@ -1,9 +1,8 @@
-"""LoRA (Hu et al. 2022, 2106.09685): a network learns through low-rank additions to its frozen matrices.
+"""LoRA (Hu et al. 2022, 2106.09685): low-rank additions to a network's frozen matrices are trained.
 
-Every chosen layer computes with ``W + (α / r) U D``, where ``D`` ``[r, in]`` begins random and ``U`` ``[out, r]`` at zero, so
-nothing changes at first. Afterwards the sum takes the matrix's place: the network is again what it was, with other numbers,
-and its folder needs nothing to be read. The additions are torch parametrisations, which copies and checkpoints know; Wan's
-transformer, whose folder keeps them apart, has peft's.
+Each linear layer computes with ``W + (α / r) U D``; ``D`` ``[r, in]`` begins random, ``U`` ``[out, r]`` at zero. After
+training the sum replaces the matrix, so the network's folder needs no extra reader. The additions are torch
+parametrisations, which copies and checkpoints support. Wan's transformer stores them apart and uses peft.
 """
 
 from __future__ import annotations
@@ -40,12 +39,7 @@ class LowRankConfig:
 
 
 class LowRankAddition(nn.Module):
-    """Add ``(α / r) U D`` to a matrix ``[out, in]``.
-
-    Args:
-        matrix: what it is added to.
-        config: rank and scale; the rank is positive.
-    """
+    """Adds ``(α / r) U D`` to a matrix ``[out, in]``; the rank is positive."""
 
     def __init__(self, matrix: Tensor, config: LowRankConfig) -> None:
         super().__init__()
@@ -60,13 +54,9 @@ class LowRankAddition(nn.Module):
 
 
 def add_low_rank(network: nn.Module, within: nn.Module, config: LowRankConfig, *, seed: int) -> None:
-    """Freeze a network, and let every linear layer ``within`` a part of it learn a low-rank addition; no outputs change.
+    """Freeze ``network`` and add a trainable low-rank matrix to every linear layer of its part ``within``.
 
-    Args:
-        network: changed in place.
-        within: the part, for example a transformer's blocks.
-        config: rank and scale; rank 0 leaves everything as it is.
-        seed: of the additions' first values.
+    No output changes. Rank 0 changes nothing. ``seed`` initialises the additions.
 
     Raises:
         SettingError: the rank is above a layer's smaller side, where it would save nothing.
@@ -87,7 +77,7 @@ def add_low_rank(network: nn.Module, within: nn.Module, config: LowRankConfig, *
 
 @torch.no_grad()
 def merge_low_rank(network: nn.Module) -> None:
-    """Let every sum take its matrix's place, and thaw the network; without additions only the latter."""
+    """Replace each matrix by its sum and make the whole network trainable; without additions only the latter."""
     for layer in list(network.modules()):
         if parametrize.is_parametrized(layer, "weight"):
             parametrize.remove_parametrizations(layer, "weight")
@@ -95,6 +85,6 @@ def merge_low_rank(network: nn.Module) -> None:
 
 
 def trained_share(network: nn.Module) -> float:
-    """Share of a network's numbers that are trained."""
+    """Share of a network's parameters that are trained."""
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in network.parameters()]
     return sum(size for size, trained in sizes if trained) / sum(size for size, _ in sizes)

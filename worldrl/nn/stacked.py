@@ -11,13 +11,7 @@ from torch import Tensor, nn
 
 
 class StackedLinear(nn.Module):
-    """``M`` linear layers; weights begin at zero, see the two initialisations below.
-
-    Args:
-        members: ``M``.
-        channels: of the input.
-        out: of the output.
-    """
+    """``M`` linear layers; weights are zero until one of the two initialisations below."""
 
     def __init__(self, members: int, channels: int, out: int):
         super().__init__()
@@ -45,7 +39,7 @@ class StackedLayerNorm(nn.Module):
 
 
 def truncated_normal(layer: StackedLinear) -> None:
-    """Draw weights as PETS did: normal of deviation 1/(2 √fan_in), cut off at two deviations; biases zero."""
+    """Draw weights as PETS does: normal with deviation 1/(2 √fan_in), cut off at two deviations; biases zero."""
     std = 0.5 * layer.weight.shape[1] ** -0.5
     nn.init.trunc_normal_(layer.weight, std=std, a=-2 * std, b=2 * std)
     nn.init.zeros_(layer.bias)

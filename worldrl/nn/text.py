@@ -1,11 +1,10 @@
-"""Instruction encoder: sentences to vectors, without a vocabulary file.
+"""Instruction encoder: instructions to vectors, without a vocabulary file.
 
-A word is the sum of one hashed embedding of its own and the mean of its hashed character trigrams, so that a word
-the training never saw ("cubes") still lands near its relatives ("cube"). One small self-attention block with
-position codes lets the order of words matter ("red on blue" against "blue on red"), and attention pooling picks the
-words that name the task. The hash is CRC-32: the same on every machine and in every process.
+A word is the sum of its own hashed embedding and the mean of its hashed character trigrams. An unknown word ("cubes")
+is therefore close to related words ("cube"). One small self-attention block with position codes makes word order
+matter, and attention pooling weights the words. The hash is CRC-32: the same on every machine and in every process.
 
-Shapes legend: ``B`` rows, ``U`` distinct sentences, ``W`` words, ``P`` pieces of a word, ``D`` width.
+Shapes legend: ``B`` rows, ``U`` distinct instructions, ``W`` words, ``P`` pieces of a word, ``D`` width.
 """
 
 from __future__ import annotations
@@ -22,21 +21,13 @@ from worldrl.core.errors import SettingError
 from worldrl.core.instructions import MAX_WORDS, instruction_words
 
 MAX_PIECES = 16
-"""One whole-word piece and up to 15 trigrams; the tail of longer words does not count."""
+"""One whole-word piece and up to 15 trigrams; further trigrams are dropped."""
 
 PADDING = 0
 
 
 def word_pieces(word: str, buckets: int) -> list[int]:
-    """Hash a word and its character trigrams into buckets 1 … ``buckets - 1``.
-
-    Args:
-        word: lower-case word.
-        buckets: size of the embedding table; bucket 0 is padding.
-
-    Returns:
-        The whole word's bucket first, then those of the trigrams of ``<word>``.
-    """
+    """Hash a lower-case word, then the trigrams of ``<word>``, into buckets 1 … ``buckets - 1``; 0 is padding."""
     marked = f"<{word}>"
     trigrams = [marked[i : i + 3] for i in range(len(marked) - 2)]
     pieces = [f"word:{word}", *(f"trigram:{t}" for t in trigrams)]
@@ -44,18 +35,11 @@ def word_pieces(word: str, buckets: int) -> list[int]:
 
 
 @lru_cache(maxsize=8192)
-def sentence_pieces(instruction: str, buckets: int) -> tuple[tuple[int, ...], ...]:
-    """Hash a sentence.
-
-    Args:
-        instruction: the sentence.
-        buckets: size of the embedding table.
-
-    Returns:
-        ``MAX_WORDS`` tuples of ``MAX_PIECES`` buckets, padded with 0.
+def instruction_pieces(instruction: str, buckets: int) -> tuple[tuple[int, ...], ...]:
+    """Hash an instruction into ``MAX_WORDS`` tuples of ``MAX_PIECES`` buckets, padded with 0.
 
     Raises:
-        SettingError: the sentence holds no word, more than ``MAX_WORDS``, or more than ``MAX_CHARACTERS`` characters.
+        SettingError: no word, more than ``MAX_WORDS``, or more than ``MAX_CHARACTERS`` characters.
     """
     rows = [word_pieces(word, buckets) for word in instruction_words(instruction)]
     rows += [[]] * (MAX_WORDS - len(rows))
@@ -63,9 +47,9 @@ def sentence_pieces(instruction: str, buckets: int) -> tuple[tuple[int, ...], ..
 
 
 def unique_instructions(instructions: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Return the distinct sentences in order of appearance, and each row's index into them."""
+    """Return the distinct instructions in order of appearance, and each row's index into them."""
     index: dict[str, int] = {}
-    rows = [index.setdefault(sentence, len(index)) for sentence in instructions]
+    rows = [index.setdefault(instruction, len(index)) for instruction in instructions]
     return list(index), rows
 
 
@@ -77,12 +61,9 @@ def position_codes(length: int, width: int) -> Tensor:
 
 
 class InstructionEncoder(nn.Module):
-    """Sentences to vectors ``[B, width]``; a sentence repeated in a batch is encoded once.
+    """Instructions to vectors ``[B, width]``; a repeated instruction is encoded once.
 
-    Args:
-        width: size of the vector; a multiple of ``heads``.
-        buckets: rows of the embedding table shared by words and trigrams.
-        heads: attention heads.
+    ``width`` is a multiple of ``heads``; words and trigrams share ``buckets`` rows of the embedding table.
     """
 
     position: Tensor
@@ -93,7 +74,7 @@ class InstructionEncoder(nn.Module):
             raise SettingError(f"width: must be a multiple of heads={heads}, got {width}; buckets >= 2: {buckets}")
         self.width, self.buckets, self.heads = width, buckets, heads
         self.embedding = nn.Embedding(buckets, width, padding_idx=PADDING)
-        # Small, so that a bucket that training never touched says almost nothing.
+        # Small, so that an untrained bucket contributes almost nothing.
         nn.init.normal_(self.embedding.weight, std=0.1)
         with torch.no_grad():
             self.embedding.weight[PADDING] = 0
@@ -105,24 +86,20 @@ class InstructionEncoder(nn.Module):
         self.register_buffer("position", 0.1 * position_codes(MAX_WORDS, width), persistent=False)
 
     def forward(self, instructions: Sequence[str]) -> Tensor:
-        """Encode ``B`` sentences to ``[B, width]``.
-
-        Args:
-            instructions: the sentences.
-
-        Returns:
-            Float ``[B, width]``.
+        """Encode ``B`` instructions to float ``[B, width]``.
 
         Raises:
-            SettingError: a sentence is empty or too long.
+            SettingError: an instruction is empty or too long.
         """
         distinct, rows = unique_instructions(instructions)
-        pieces = torch.tensor([sentence_pieces(s, self.buckets) for s in distinct], device=self.embedding.weight.device)
+        pieces = torch.tensor(
+            [instruction_pieces(s, self.buckets) for s in distinct], device=self.embedding.weight.device
+        )
         vectors = self.encode_pieces(pieces)
         return vectors[torch.tensor(rows, device=vectors.device)]
 
     def encode_pieces(self, pieces: Tensor) -> Tensor:
-        """Encode hashed sentences, int64 ``[U, W, P]``, to ``[U, width]``."""
+        """Encode hashed instructions, int64 ``[U, W, P]``, to ``[U, width]``."""
         present = pieces[:, :, 0] != PADDING  # [U, W]
         x = self._embed_words(pieces) + self.position
         x = x + self._mix(self.norm(x), present)

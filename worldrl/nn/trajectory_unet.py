@@ -16,14 +16,10 @@ from worldrl.nn.embed import sinusoidal
 
 
 class NormedConvolution(nn.Module):
-    """Convolution (length kept), a bias per channel from the noise level where one is given, group norm, ReLU.
+    """Convolution (length kept), an optional bias per channel from the noise level, group norm, ReLU.
 
-    Args:
-        channels: of the input.
-        out: of the output, divisible by ``groups``.
-        groups: of the norm.
-        condition: width of the level's embedding; 0 for none.
-        kernel: steps seen at once; an even kernel looks one further ahead than back.
+    ``out`` is divisible by ``groups``; ``condition`` is the width of the level's embedding, 0 for none. An even
+    ``kernel`` extends one step further ahead than back.
     """
 
     def __init__(self, channels: int, out: int, groups: int, condition: int = 0, kernel: int = 3):
@@ -44,11 +40,7 @@ class NormedConvolution(nn.Module):
 class TrajectoryUNet(nn.Module):
     """Maps noisy trajectories and their levels to trajectories of the same shape.
 
-    Args:
-        channels: numbers per step.
-        features: ``d``, divisible by 8.
-        levels: resolutions; the last has ``d·2^(levels-1)`` features.
-        groups: of the norms.
+    ``channels`` are the numbers per step; ``features`` is ``d``, divisible by 8; the last level has ``d·2^(levels-1)``.
     """
 
     def __init__(self, channels: int, features: int, levels: int, groups: int):

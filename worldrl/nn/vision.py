@@ -1,10 +1,9 @@
-"""Image encoder for precise localisation, and the augmentations it is trained with.
+"""Image encoder for precise localisation, and the augmentations of its training.
 
-A stride-4 stem, a few residual 3×3 convolutions steered by the instruction (FiLM: γ(text) x + β(text)), then
-instruction-dependent queries look for their points: each query's softmax over the cells gives an expected (x, y),
-finer than a cell, and the features found there (spatial softmax, after "End-to-End Training of Deep Visuomotor
-Policies", with attention queries for channels). Everything stays in channels-last memory: on a CPU that is twice as
-fast.
+A stride-4 stem and a few residual 3×3 convolutions, modulated by the instruction (FiLM: γ(text) x + β(text)), give
+cells. Instruction-dependent queries attend to them: each softmax over the cells gives an expected (x, y), finer than a
+cell, and the features there (spatial softmax, after "End-to-End Training of Deep Visuomotor Policies"). Tensors are in
+channels-last memory, which is twice as fast on a CPU.
 
 Shapes legend: ``B`` rows, ``Y X`` pixels, ``C`` channels, ``K`` keypoints, ``N`` cells.
 """
@@ -21,7 +20,7 @@ from worldrl.core.errors import SettingError
 STRIDE = 4
 """Pixels per cell of the feature map."""
 SIDES = 8
-"""What the sides of an image are multiples of."""
+"""Divisor of an image's sides."""
 
 
 def image_to_float(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -30,22 +29,16 @@ def image_to_float(image: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def random_shift(image: Tensor, *, pixels: int, generator: torch.Generator) -> Tensor:
-    """Shift each image by up to ``pixels`` along both axes, repeating the border.
+    """Shift each image ``[B, Y, X, 3]`` by up to ``pixels`` along both axes, repeating the border.
 
-    Args:
-        image: ``[B, Y, X, 3]``, any dtype.
-        pixels: largest shift.
-        generator: CPU stream; two integers per row are drawn.
-
-    Returns:
-        A new tensor like ``image``.
+    ``generator`` is a CPU stream; two integers per row are drawn.
     """
     offset = torch.randint(-pixels, pixels + 1, (len(image), 2), generator=generator)
     return shift(image, offset.to(image.device))
 
 
 def shift(image: Tensor, offset: Tensor) -> Tensor:
-    """Let each image ``[B, Y, X, 3]`` begin ``offset`` ``[B, 2]`` pixels (down, right) further, repeating the border."""
+    """Move images ``[B, Y, X, 3]`` by ``offset`` ``[B, 2]`` pixels (down, right), repeating the border."""
     rows, height, width = image.shape[:3]
     y = (torch.arange(height, device=image.device) + offset[:, :1]).clamp(0, height - 1)  # [B, Y]
     x = (torch.arange(width, device=image.device) + offset[:, 1:]).clamp(0, width - 1)  # [B, X]
@@ -54,16 +47,10 @@ def shift(image: Tensor, offset: Tensor) -> Tensor:
 
 
 def colour_jitter(image: Tensor, *, strength: float, generator: torch.Generator) -> Tensor:
-    """Change each image's brightness and its colour channels' gains a little.
+    """Change brightness and channel gains of each uint8 image ``[B, Y, X, 3]``.
 
-    Args:
-        image: uint8 ``[B, Y, X, 3]``.
-        strength: gains are drawn from 1 ± ``strength``, once per image and once per image and channel with half
-            the strength; offsets from ± ``strength`` × 32 grey levels.
-        generator: CPU stream; five numbers per row are drawn.
-
-    Returns:
-        uint8 ``[B, Y, X, 3]``.
+    Gains are drawn from 1 ± ``strength`` per image and 1 ± ``strength``/2 per channel, offsets from ± 32 ``strength``
+    grey levels. ``generator`` is a CPU stream; five numbers per row are drawn.
     """
     draw = (2 * torch.rand(len(image), 5, generator=generator) - 1).to(image.device) * strength
     gain = (1 + draw[:, :1]) * (1 + 0.5 * draw[:, 1:4])  # [B, 3]
@@ -79,18 +66,12 @@ def cell_coordinates(height: int, width: int, *, device: torch.device, dtype: to
 
 
 def read_points(cells: Tensor, place: Tensor, query: Tensor, value: nn.Module) -> Tensor:
-    """Look for points: where each is, and what is seen there (spatial softmax).
+    """Return expected places of ``K`` keypoints and the features there, ``[B, K (2 + value_width)]`` (spatial softmax).
 
-    Args:
-        cells: features ``[B, N, C]``.
-        place: of each cell, ``[N, 2]``.
-        query: what each point looks like, ``[B, K, C]``.
-        value: maps a cell's features to those that are read.
-
-    Returns:
-        ``[B, K (2 + value_width)]``: all places, then all values.
+    ``cells`` are features ``[B, N, C]`` at ``place`` ``[N, 2]``; ``query`` is ``[B, K, C]``; ``value`` maps a cell's
+    features. All places come first, then all values.
     """
-    # Not divided by sqrt(C): a sharp start finds the points several times sooner than a diffuse one.
+    # Not divided by sqrt(C): a sharp initial softmax learns the points several times faster than a diffuse one.
     heat = (query @ cells.transpose(1, 2)).softmax(dim=2)  # [B, K, N]
     points = heat @ place  # [B, K, 2]
     values = heat @ value(cells)  # [B, K, value_width]
@@ -122,11 +103,10 @@ class ImageEncoder(nn.Module):
         text_width: size of the instruction vector.
         width: channels of the feature map.
         blocks: residual blocks.
-        keypoints: how many points are looked for.
+        keypoints: ``K``.
         value_width: features read at each point.
 
-    Attributes:
-        compute_dtype: number type of the convolutions; training may set bfloat16, acting keeps float32.
+    ``compute_dtype`` is the convolutions' number type: training may set bfloat16, acting uses float32.
     """
 
     def __init__(
@@ -136,7 +116,7 @@ class ImageEncoder(nn.Module):
         self.compute_dtype = torch.float32
         self.keypoints, self.value_width = keypoints, value_width
         self.out_width = keypoints * (2 + value_width)
-        # 8×8 windows every 4 pixels: neighbours overlap by half, so that edges are seen whole somewhere.
+        # 8×8 windows every 4 pixels: neighbours overlap by half, so that every edge is whole in one of them.
         self.stem = nn.Conv2d(3, width, 2 * STRIDE, stride=STRIDE, padding=STRIDE // 2)
         self.place = nn.Linear(2, width)
         self.blocks = nn.ModuleList([FilmBlock(width, text_width) for _ in range(blocks)])
@@ -144,14 +124,7 @@ class ImageEncoder(nn.Module):
         self.value = nn.Linear(width, value_width)
 
     def forward(self, image: Tensor, text: Tensor) -> Tensor:
-        """Encode.
-
-        Args:
-            image: uint8 ``[B, Y, X, 3]``, sides multiples of 8.
-            text: float ``[B, text_width]``.
-
-        Returns:
-            Float ``[B, out_width]``: the points' (x, y) in [-1, 1] and the features read there.
+        """Encode uint8 ``[B, Y, X, 3]`` under ``[B, text_width]``: the points' (x, y) in [-1, 1], then their features.
 
         Raises:
             SettingError: a side is not a multiple of 8.

@@ -1,4 +1,4 @@
-"""World models by name and by folder: whoever only wants to imagine need not know which one it is."""
+"""Open world models of any kind by folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BACKBONES = (VIDEO, WAN)
 
 
 def open_world_model(folder: Path | str, device: torch.device | str = "cpu") -> AnyVideoModel:
-    """Load whatever world model an artefact folder holds.
+    """Load the video world model of an artefact folder, of either kind.
 
     Raises:
         ArtefactError: it is missing, damaged, or holds something else.

@@ -1,7 +1,7 @@
 """Chunks of actions as a few numbers: their principal components.
 
-A chunk of 8 control steps of 7 numbers has 56, but hands move smoothly: a handful of components carries nearly all of what recorded
-chunks differ in. An agent that acts in them explores motions instead of 56 numbers one by one, and cannot leave what they span.
+A chunk of 8 control steps of 7 numbers has 56, but recorded motions are smooth: a few components explain nearly all of
+the variance. An agent that acts in them explores motions and cannot leave their span.
 
     z = (a − mean) Vᵀ / reach, clipped to [-1, 1];   a = mean + (z · reach) V, clipped to [-1, 1]
 
@@ -10,37 +10,31 @@ Shapes legend: ``B`` rows, ``A`` numbers of a chunk, ``C`` components.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from worldrl.core.errors import SettingError
-from worldrl.core.storage.artefact import read_artefact, write_artefact
-from worldrl.core.storage.weights import fitting, load_weights
+from worldrl.nn.stored import StoredModule
 
-KIND = "chunk-basis"
 REACH_SHARE = 0.995
-"""Share of the recorded chunks that a component reaches without being clipped."""
+"""Share of the recorded chunks that a component represents without clipping."""
 REACH_FLOOR = 1e-6
-"""Least reach, so that a component along which no chunk differs stays finite."""
+"""Least reach, so that a component without variance stays finite."""
 
 
-class ChunkBasis(nn.Module):
-    """Maps chunks in [-1, 1] to components in [-1, 1] and back; nothing of it is trained.
-
-    Args:
-        size: ``A``.
-        components: ``C``.
+class ChunkBasis(StoredModule):
+    """Maps chunks in [-1, 1] to components in [-1, 1] and back; nothing is trained.
 
     Attributes:
         mean: ``[A]``.
-        directions: orthonormal rows ``[C, A]``, V.
-        reach: ``[C]``, what 1 stands for.
-        explained: scalar, share of the recorded chunks' variance that is left after encoding and decoding them.
+        directions: V, orthonormal rows ``[C, A]``.
+        reach: ``[C]``, projection at component 1.
+        explained: scalar, share of the recorded chunks' variance that encoding and decoding preserve.
     """
 
+    kind = "chunk-basis"
     mean: Tensor
     directions: Tensor
     reach: Tensor
@@ -63,7 +57,7 @@ class ChunkBasis(nn.Module):
 
     @classmethod
     def of(cls, chunks: Tensor, components: int) -> Self:
-        """Find the components of recorded chunks ``[N, A]``.
+        """Compute the components of recorded chunks ``[N, A]``.
 
         Raises:
             SettingError: more components than numbers of a chunk, or than recorded chunks.
@@ -87,16 +81,3 @@ class ChunkBasis(nn.Module):
     def decode(self, components: Tensor) -> Tensor:
         """Map ``[B, C]`` to chunks ``[B, A]``."""
         return (self.mean + (components * self.reach) @ self.directions).clamp(-1, 1)
-
-    def save(self, folder: Path) -> None:
-        """Write it as an artefact folder."""
-        write_artefact(folder, kind=KIND, config=self.sizes, tensors=self.state_dict())
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            basis = cls(**artefact.config)
-            load_weights(basis, artefact)
-        return basis

@@ -1,8 +1,7 @@
-"""Flat observations with a picture's latents in front to fewer numbers: where K things are, and what is there.
+"""Observations that begin with an image's latents, reduced to K keypoints: places and values.
 
-A small network that sees all cells of a latent frame at once learns the recorded frames by heart. Two convolutions that
-look at each neighbourhood alike, and K fixed queries whose softmax over the cells gives an expected (x, y) and a value read
-there (spatial softmax, :func:`worldrl.nn.vision.read_points`), leave little else to learn than places.
+A small network over all cells of a latent frame memorises the recorded frames. Two convolutions and K fixed queries
+(spatial softmax, :func:`worldrl.nn.vision.read_points`) can learn little besides places.
 
 Shapes legend: ``B`` rows, ``c h w`` a latent frame, ``S = c h w + rest`` observation, ``C`` channels, ``K`` keypoints,
 ``N = h w`` cells.
@@ -18,28 +17,21 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from worldrl.core.errors import SettingError
-from worldrl.core.storage.artefact import read_artefact, write_artefact
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.nn.convolution import convolution
+from worldrl.nn.stored import StoredModule
 from worldrl.nn.vision import cell_coordinates, read_points
 
-KIND = "latent-keypoints"
 STD_FLOOR = 1e-3
-"""Least standard deviation of a channel, so that one that never changes stays finite."""
+"""Least standard deviation, so that a constant channel stays finite."""
 
 
-class KeypointEncoder(nn.Module):
-    """Replace the latent frame in an observation by K keypoints; the rest of it passes unchanged.
+class KeypointEncoder(StoredModule):
+    """Replaces the latent frame ``(c, h, w)`` of an observation by K keypoints; the rest passes unchanged.
 
-    Args:
-        latent_shape: ``(c, h, w)``.
-        keypoints: ``K``.
-        width: ``C`` of the convolutions.
-
-    Attributes:
-        points_size: numbers that take the latents' place: ``2 K`` coordinates, ``K`` values.
+    ``points_size`` numbers take the latents' place: ``2 K`` coordinates, ``K`` values.
     """
 
+    kind = "latent-keypoints"
     mean: Tensor
     std: Tensor
     point_mean: Tensor
@@ -70,25 +62,26 @@ class KeypointEncoder(nn.Module):
         return torch.Size(self.latent_shape).numel()
 
     def measure(self, obs: Tensor) -> None:
-        """Take the channels' mean and standard deviation from observations ``[B, S]``."""
+        """Set the channels' mean and standard deviation from observations ``[B, S]``."""
         latent = obs[:, : self.latent_size].unflatten(1, self.latent_shape).double()
         self.mean.copy_(latent.mean(dim=(0, 2, 3))[:, None, None])
         self.std.copy_(latent.std(dim=(0, 2, 3), correction=0).clamp_min(STD_FLOOR)[:, None, None])
 
     @torch.no_grad()
-    def standardise(self, seen: Tensor) -> None:
-        """Give points in units of their deviations from now on; ``seen [B, 3 K + rest]`` is what a dataset showed until now.
+    def standardise(self, outputs: Tensor) -> None:
+        """Scale points by their mean and deviation in outputs ``[B, 3 K + rest]`` of a dataset from now on.
 
-        In a picture's units an object moves by a twentieth where a hand's command moves by one, and a critic overlooks it.
+        In image units an object moves by a twentieth where a gripper command moves by one, and a critic would ignore
+        it.
         """
-        points = seen[:, : self.points_size].double()
+        points = outputs[:, : self.points_size].double()
         self.point_mean.copy_(points.mean(dim=0))
         self.point_std.copy_(points.std(dim=0, correction=0).clamp_min(STD_FLOOR))
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Map observations ``[B, S]`` to ``[B, 3 K + rest]``: all (x, y), all values, what followed the latents.
+        """Map observations ``[B, S]`` to ``[B, 3 K + rest]``: all (x, y), all values, the rest.
 
-        Places lie in [-1, 1] until :meth:`standardise`.
+        Places are in [-1, 1] before :meth:`standardise`.
         """
         latent, rest = obs[:, : self.latent_size], obs[:, self.latent_size :]
         x = (latent.unflatten(1, self.latent_shape) - self.mean) / self.std
@@ -99,18 +92,10 @@ class KeypointEncoder(nn.Module):
         return torch.cat([(points - self.point_mean) / self.point_std, rest], dim=1)
 
     def frozen(self) -> Self:
-        """Let no gradient change it any more; return itself."""
+        """Disable all gradients and return itself."""
         return self.eval().requires_grad_(requires_grad=False)
 
-    def save(self, folder: Path) -> None:
-        """Write weights and sizes as an artefact folder."""
-        write_artefact(folder, kind=KIND, config=self.sizes, tensors=self.state_dict())
-
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: Path, device: torch.device | str = "cpu") -> Self:
         """Read :meth:`save`'s folder, frozen; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            encoder = cls(**artefact.config)
-            load_weights(encoder, artefact)
-        return encoder.frozen()
+        return super().load(folder, device).frozen()

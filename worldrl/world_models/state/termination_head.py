@@ -14,20 +14,17 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from worldrl.core.errors import SettingError
 from worldrl.core.interfaces import Logs
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.artefact import read_artefact, write_artefact
 from worldrl.core.storage.log import MetricLog
-from worldrl.core.storage.weights import fitting, load_weights
 from worldrl.core.training.fit import fit
 from worldrl.core.training.optimizer import adamw, warmup_cosine
 from worldrl.core.transitions import Transitions
 from worldrl.nn.blocks import Mlp
-
-KIND = "termination-head"
+from worldrl.nn.stored import StoredModule
 
 
 @dataclass
@@ -47,7 +44,7 @@ class TerminationTraining:
     learning_rate: float = 3e-3
 
 
-class TerminationHead(nn.Module):
+class TerminationHead(StoredModule):
     """Tells of (s, a, s') whether the task ended; a :data:`~worldrl.world_models.state.terminations.Termination`.
 
     Args:
@@ -56,6 +53,7 @@ class TerminationHead(nn.Module):
         width: of the hidden layer.
     """
 
+    kind = "termination-head"
     mean: Tensor
     std: Tensor
     prior: Tensor
@@ -78,19 +76,6 @@ class TerminationHead(nn.Module):
         """Return bool ``[B]``."""
         with torch.no_grad():
             return self.balanced_logit(obs, action, next_obs) + self.prior > 0
-
-    def save(self, folder: Path) -> None:
-        """Write weights and statistics as an artefact folder."""
-        write_artefact(folder, kind=KIND, config=self.sizes, tensors=self.state_dict())
-
-    @classmethod
-    def load(cls, folder: Path, device: torch.device | str = "cpu") -> TerminationHead:
-        """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
-        artefact = read_artefact(folder, kind=KIND)
-        with fitting(artefact):
-            head = cls(**artefact.config)
-            load_weights(head, artefact)
-        return head.to(device).eval()
 
 
 def fit_termination(
