@@ -42,5 +42,5 @@ def test_opinions_are_written_and_read(world_model, push_episodes, tmp_path):
     found, *_ = ask(world_model, push_episodes, 2, rows=slice(2))
     found.save(tmp_path / "opinions.npz")
     again = ResampledRollouts.load(tmp_path / "opinions.npz")
-    for name in ("probability", "doubt", "spread"):
+    for name in ("probability", "uncertainty", "spread"):
         np.testing.assert_array_equal(getattr(again, name), getattr(found, name))

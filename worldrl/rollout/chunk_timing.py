@@ -24,8 +24,7 @@ from worldrl.core.errors import SettingError
 def check_timing(replan: int | None, latency: int, chunk_length: int) -> int:
     """Return the steps between decisions; ``replan=None`` takes all that the chunk allows.
 
-    Raises:
-        SettingError: the chunk is too short for both, or a decision takes longer than the time between two.
+    Raises SettingError (the chunk is too short for both, or a decision takes longer than the time between two).
     """
     steps = chunk_length - latency if replan is None else replan
     if not latency <= steps or steps < 1 or steps + latency > chunk_length:

@@ -92,8 +92,7 @@ def checked_options(options: object, names: Sequence[str]) -> dict[str, Any]:
 def checked_rows(mask: object, rows: int, *, first: bool) -> NDArray[np.int64]:
     """Return the rows of a reset: bool ``[B]``, or None for all; the ``first`` reset must be of all rows.
 
-    Raises:
-        SettingError: another shape or dtype, no row, or a first reset that leaves rows out.
+    Raises SettingError (another shape or dtype, no row, or a first reset that leaves rows out).
     """
     if mask is None:
         return np.arange(rows)

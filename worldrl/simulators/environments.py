@@ -128,8 +128,7 @@ def interpreter(folder: Path) -> Path:
 def find_environment(name: str) -> WorkerEnvironment:
     """Return an environment that is ready.
 
-    Raises:
-        WorkerEnvironmentError: it was not built, or not completely; the message names the command.
+    Raises WorkerEnvironmentError (it was not built, or not completely; the message names the command).
     """
     folder = environment_folder(name)
     if not (folder / RECORD).is_file():

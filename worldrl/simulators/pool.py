@@ -69,12 +69,8 @@ class SimulatorPool:
     """Several workers of one suite; a context manager that ends all processes.
 
     ``slots`` counts environments in all, ``timeout_s`` is the longest silence of a worker (s). The same episode may
-    lose its
-    worker ``restarts`` times before that is an error. A worker is replaced after ``recycle_after`` episodes; None
-    never.
-
-    Raises:
-        SettingError: a number is out of range.
+    lose its worker ``restarts`` times before that is an error. A worker is replaced after ``recycle_after`` episodes;
+    None never. Raises SettingError (a number is out of range).
     """
 
     def __init__(
@@ -105,8 +101,7 @@ class SimulatorPool:
     def __enter__(self) -> SimulatorPool:
         """Start every worker, and read the suite's description.
 
-        Raises:
-            WorkerError: one cannot be started, or refuses to serve.
+        Raises WorkerError (one cannot be started, or refuses to serve).
         """
         try:
             for number in range(self.workers):

@@ -40,8 +40,8 @@ class Launch:
     """How the worker of suite ``name`` is started.
 
     ``python`` is the interpreter of its environment, ``target`` its class, ``module:Class`` or
-    ``/path/to/file.py:Class``,
-    with JSON values ``options`` as keyword arguments. ``variables`` are environment variables.
+    ``/path/to/file.py:Class``, with JSON values ``options`` as keyword arguments. ``variables`` are environment
+    variables.
     """
 
     name: str
@@ -120,9 +120,8 @@ class SimulatorProcess:
     def receive(self) -> Reply | None:
         """Read one message; return it where it is an answer.
 
-        Raises:
-            WorkerDied: the worker is gone, or sent an invalid message.
-            WorkerError: it reports an exception or refuses to serve; the same request would fail again.
+        Raises WorkerDied (the worker is gone, or sent an invalid message). Raises WorkerError (it reports an exception
+        or refuses to serve; the same request would fail again).
         """
         try:
             header, arrays = self.connection.receive()

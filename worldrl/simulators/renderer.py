@@ -21,10 +21,8 @@ def given_backend() -> str:
     """The user's ``MUJOCO_GL``; empty where unset, or set by the embedded suite.
 
     Importing ``worldrl_envs`` sets the variable, and so does :func:`embedded_drawing`. Their choice for this Python
-    does not
-    apply to an external suite, which has its own MuJoCo and drivers. Any other value is the user's, even one set in
-    Python
-    after that import.
+    does not apply to an external suite, which has its own MuJoCo and drivers. Any other value is the user's, even one
+    set in Python after that import.
     """
     from worldrl_envs import CHOSEN_BACKENDS, GIVEN_BACKEND
 
@@ -37,11 +35,7 @@ def embedded_drawing() -> dict[str, str]:
     """Back end and renderer of the embedded suite; workers that start later use this back end.
 
     The user's ``MUJOCO_GL`` decides; else the first of EGL and OSMesa that renders. A change is printed, since images
-    of two
-    back ends differ a little.
-
-    Raises:
-        WorkerEnvironmentError: nothing renders.
+    of two back ends differ a little. Raises WorkerEnvironmentError (nothing renders).
     """
     from worldrl_envs import CHOSEN_BACKENDS
 

@@ -1,8 +1,8 @@
 """Actors of real rollouts: small specs that travel as JSON, built into an actor inside the worker.
 
-An actor serves many environments at once. Each row of a call is one running episode with its own random stream,
-named after the episode, so an episode's draws never depend on the batch, the worker or the order. An actor answers
-with ``chunk_length`` actions per row; only a policy uses more than one.
+An actor serves many environments at once. Each row of a call is one running episode with its own random stream, named
+after the episode, so an episode's draws never depend on the batch, the worker or the order. An actor answers with
+``chunk_length`` actions per row; only a policy uses more than one.
 """
 
 from __future__ import annotations
@@ -70,10 +70,8 @@ class PolicyActor:
     """A trained policy from its artefact folder.
 
     ``temperature=None`` acts greedily. ``lasting`` is the share of the noise's variance that is constant over an
-    episode.
-    ``replan`` is the number of actions executed of each chunk (None: all), ``latency`` the control steps that a
-    decision
-    takes (``rollout.chunk_timing``).
+    episode. ``replan`` is the number of actions executed of each chunk (None: all), ``latency`` the control steps that
+    a decision takes (``rollout.chunk_timing``).
     """
 
     folder: str

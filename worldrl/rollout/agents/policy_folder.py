@@ -39,10 +39,9 @@ class PolicyFacts:
     """Facts of a policy that a protocol needs before the policy is loaded.
 
     ``kind`` is ``token``, lerobot's type, or ``offline-agent``, which acts on a vector and has no images. ``picture``
-    is
-    the rows and columns of its images (0 without images), ``cameras`` begins with the scene camera, ``hash`` identifies
-    weights and settings, ``trained_on`` is as in ``evaluation.policy.trained_on`` (None where the folder has none).
-    ``more`` names inputs beside image, command and instruction.
+    is the rows and columns of its images (0 without images), ``cameras`` begins with the scene camera, ``hash``
+    identifies weights and settings, ``trained_on`` is as in ``evaluation.policy.trained_on`` (None where the folder has
+    none). ``more`` names inputs beside image, command and instruction.
     """
 
     kind: str
@@ -135,11 +134,9 @@ def require_policy_fits(
     """Refuse a policy whose inputs or actions are not those of a suite, before anything is started.
 
     The suite ``where`` draws images of ``cameras`` as squares of any size, and in the rows and columns ``picture``
-    where
-    given. ``vector`` is the size of its vector (:func:`~worldrl.rollout.agents.vector_agent.require_vector_fits`).
-
-    Raises:
-        SettingError: with both specs side by side, and the nearest adapter.
+    where given. ``vector`` is the size of its vector
+    (:func:`~worldrl.rollout.agents.vector_agent.require_vector_fits`). Raises SettingError (with both specs side by
+    side, and the nearest adapter).
     """
     from worldrl.policies.lerobot.folder import is_lerobot_folder, read_lerobot_folder
     from worldrl.rollout.agents.vector_agent import require_vector_fits
@@ -163,10 +160,7 @@ def _described(folder: Path) -> LerobotFolder:
     return LerobotFolder(
         path=folder,
         kind=facts.kind,
-        inputs={
-            IMAGE: Feature("VISUAL", (3, *facts.picture)),
-            COMMAND: Feature("STATE", (size,)),
-        },
+        inputs={IMAGE: Feature("VISUAL", (3, *facts.picture)), COMMAND: Feature("STATE", (size,))},
         sources={IMAGE: IMAGE, COMMAND: COMMAND},
         action_size=size,
         actions=facts.actions,

@@ -68,9 +68,8 @@ class RobotSide:
     def of(cls, folder: Path) -> Self:
         """Read a policy's folder.
 
-        Raises:
-            SettingError: it was not trained on external recordings, or they differ in their numbers.
-            ArtefactError: its record of them is damaged.
+        Raises SettingError (it was not trained on external recordings, or they differ in their numbers). Raises
+        ArtefactError (its record of them is damaged).
         """
         facts = policy_facts(folder)
         recorded = (facts.trained_on or {}).get(RECORDED) or []

@@ -32,8 +32,7 @@ class VectorFacts:
     """Facts of an agent's folder.
 
     ``size`` is that of its vector; ``low`` and ``high`` bound its actions, in units of ``trained_on``, the environment
-    or
-    dataset of its training. ``hash`` identifies weights and settings.
+    or dataset of its training. ``hash`` identifies weights and settings.
     """
 
     size: int
@@ -46,9 +45,8 @@ class VectorFacts:
 def vector_facts(folder: Path) -> VectorFacts:
     """Read an agent's facts.
 
-    Raises:
-        ArtefactError: no saved agent in that folder.
-        SettingError: its folder lacks the bounds of its actions.
+    Raises ArtefactError (no saved agent in that folder). Raises SettingError (its folder lacks the bounds of its
+    actions).
     """
     config = read_config(folder, kind=KIND)
     space = config.get("space")
@@ -64,10 +62,8 @@ def vector_facts(folder: Path) -> VectorFacts:
 def require_vector_fits(folder: Path, actions: ActionSpec, where: str, *, shown: int | None) -> None:
     """Refuse an agent whose vector or actions are not those of the suite ``where``.
 
-    ``shown`` is the size of the suite's vector, :data:`UNKNOWN_SIZE`, or None where the suite has none.
-
-    Raises:
-        SettingError: with both specs side by side, and what helps.
+    ``shown`` is the size of the suite's vector, :data:`UNKNOWN_SIZE`, or None where the suite has none. Raises
+    SettingError (with both specs side by side, and what helps).
     """
     facts = vector_facts(folder)
     fits = shown in (UNKNOWN_SIZE, facts.size) and facts.low == actions.low and facts.high == actions.high

@@ -43,10 +43,8 @@ def check_records(
 ) -> list[ResetRecord]:
     """Return the ``count`` records if rollouts may start there.
 
-    ``space`` is that of one row's observation; ``tasks`` are those with a horizon, None where all have the same.
-
-    Raises:
-        SettingError: another number of records, or a field of another type, dtype, shape or range.
+    ``space`` is that of one row's observation; ``tasks`` are those with a horizon, None where all have the same. Raises
+    SettingError (another number of records, or a field of another type, dtype, shape or range).
     """
     if not isinstance(records, list | tuple):
         raise SettingError(f"records: must be a list of ResetRecord, got {type(records).__name__}")
@@ -124,8 +122,7 @@ def stored_records(items: object) -> list[ResetRecord]:
 def check_counters(given: object, now: Mapping[str, NDArray[Any]], chunk_length: int) -> dict[str, NDArray[Any]]:
     """Return copies of a state's counters, in the shapes and dtypes of ``now``, the environment's own.
 
-    Raises:
-        SettingError: a counter is missing, unknown, negative, or of another shape or dtype.
+    Raises SettingError (a counter is missing, unknown, negative, or of another shape or dtype).
     """
     parts = _parts("state['counters']", given, tuple(now))
     for name, own in now.items():
@@ -141,8 +138,7 @@ def check_counters(given: object, now: Mapping[str, NDArray[Any]], chunk_length:
 def check_world(given: object, fresh: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return copies of a world model's stored tensors, in the names and shapes of ``fresh``, a new start's.
 
-    Raises:
-        SettingError: a tensor is missing, unknown, of another shape or kind, or not finite.
+    Raises SettingError (a tensor is missing, unknown, of another shape or kind, or not finite).
     """
     parts = _parts("state['world']", given, tuple(fresh))
     for name, own in fresh.items():

@@ -28,8 +28,7 @@ from worldrl.rollout.real.specs import spec_of
 def check_targets(columns: Sequence[Column], actions: ActionSpec) -> None:
     """Refuse an inverse dynamics whose readings cannot be executed as they are.
 
-    Raises:
-        SettingError: it does not read the whole command in order, or the robot does not take targets.
+    Raises SettingError (it does not read the whole command in order, or the robot does not take targets).
     """
     read = [(column.vector, column.index) for column in columns]
     if not actions.absolute or read != [("command", place) for place in range(actions.size)]:
@@ -42,8 +41,7 @@ def check_targets(columns: Sequence[Column], actions: ActionSpec) -> None:
 def joint_path(command: Tensor, read: Tensor, stride: int, actions: ActionSpec) -> NDArray[np.float32]:
     """Interpolate targets ``[N, T, A]`` between frames, from the command ``[N, A]`` at the first frame.
 
-    Returns:
-        float32 ``[N, T s, A]``: step ``k s`` is the reading of frame ``k``.
+    Returns float32 ``[N, T s, A]``: step ``k s`` is the reading of frame ``k``.
     """
     points = torch.cat([command[:, None], read], dim=1)
     share = torch.arange(1, stride + 1, dtype=points.dtype) / stride
@@ -62,10 +60,8 @@ def execute_targets(
 ) -> NDArray[np.int64]:
     """Execute targets ``[N, T, A]`` of imagined frames from their initial states; a plan holds its last one.
 
-    ``command`` is that of the initial states ``[N, A]``, ``starts`` their ``(index, seed)`` in the domain.
-
-    Returns:
-        int64 ``[N]``: control step after which the task was first fulfilled within its horizon, else -1.
+    ``command`` is that of the initial states ``[N, A]``, ``starts`` their ``(index, seed)`` in the domain. Returns
+    int64 ``[N]``: control step after which the task was first fulfilled within its horizon, else -1.
     """
     path = joint_path(command, read, stride, actions)
     rest = max(task_horizons([task])[task] - path.shape[1], 0)
@@ -77,9 +73,7 @@ def execute_recorded(episodes: Sequence[Episode], stride: int, read: Callable[[E
     """Execute recorded episodes of the embedded suite again, by the targets of every ``stride``-th frame.
 
     ``read`` returns the targets ``[T, A]`` at the frames after an episode's first: :func:`decoded`, :func:`commanded`.
-
-    Returns:
-        bool ``[E]``: the task was fulfilled within its horizon.
+    Returns bool ``[E]``: the task was fulfilled within its horizon.
     """
     found = []
     for episode in episodes:

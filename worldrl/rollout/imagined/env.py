@@ -57,20 +57,15 @@ class WorldModelVecEnv(VectorEnv):
 
     Observation (``Dict``): ``image`` uint8 ``[Y, X, 3]``; ``command`` float32 ``[A]``, integrated from the actions;
     ``instruction`` text. Action: float32 ``[A]`` in the robot's range. Reward: 1 on the first step whose success
-    probability
-    satisfies ``rule``, else 0; ``terminated`` on that step's chunk. ``truncated`` at the end of the row's own horizon.
+    probability satisfies ``rule``, else 0; ``terminated`` on that step's chunk. ``truncated`` at the end of the row's
+    own horizon.
 
     ``horizon`` counts control steps from an episode's true beginning, one number or one per task; keyframe starts get
-    the
-    rest of it. ``group_size`` consecutive rows share a start state, a keyframe with probability ``p_keyframe``.
-    ``seed`` is
-    the root of all draws, until ``reset(seed=...)``. ``stop_at_success`` is off for ablations only. ``autoreset_mode``
-    is
-    ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows wait for ``reset``).
-
-    Raises:
-        SettingError: a number outside its range, a task without horizon, another autoreset mode, or a start state whose
-            command is not finite.
+    the rest of it. ``group_size`` consecutive rows share a start state, a keyframe with probability ``p_keyframe``.
+    ``seed`` is the root of all draws, until ``reset(seed=...)``. ``stop_at_success`` is off for ablations only.
+    ``autoreset_mode`` is ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows wait for ``reset``). Raises
+    SettingError (a number outside its range, a task without horizon, another autoreset mode, or a start state whose
+    command is not finite).
     """
 
     metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -134,12 +129,9 @@ class WorldModelVecEnv(VectorEnv):
         """Start rows; without a seed, each at its next episode.
 
         A seed is for all rows together: a new root of all draws, with episode counters from 0. Options: ``records``
-        gives one
-        :class:`ResetRecord` per reset row instead of draws from the store; ``reset_mask`` (bool ``[B]``) selects rows.
-
-        Raises:
-            SettingError: an unknown option, a mask, seed or record that does not fit, or another number of records;
-                nothing was changed.
+        gives one :class:`ResetRecord` per reset row instead of draws from the store; ``reset_mask`` (bool ``[B]``)
+        selects rows. Raises SettingError (an unknown option, a mask, seed or record that does not fit, or another
+        number of records; nothing was changed).
         """
         options = checked_options(options, ("records", "reset_mask"))
         records = options.get("records")
@@ -299,8 +291,8 @@ class WorldModelVecEnv(VectorEnv):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore :meth:`get_state`'s value.
 
-        Raises:
-            SettingError: a part is missing, unknown, not finite, or of another environment's rows; nothing was changed.
+        Raises SettingError (a part is missing, unknown, not finite, or of another environment's rows; nothing was
+        changed).
         """
         parts = check_state(state)
         seed = whole("state['seed']", parts["seed"], 0)

@@ -2,17 +2,15 @@
 
 An observation is the newest latent frame, flattened, the scaled command, and the embedded instruction. With an encoder
 (:class:`~worldrl.world_models.latent.keypoints.KeypointEncoder`) its keypoints replace the frame. One step is one
-chunk:
-an action holds all ``a L`` numbers of its ``L`` control steps, or the few components of a basis
+chunk: an action holds all ``a L`` numbers of its ``L`` control steps, or the few components of a basis
 (:class:`~worldrl.world_models.latent.chunk_basis.ChunkBasis`). The reward is 1 where the outcome head satisfies the
-rule
-of success, and there the task ends; else 0. The world measures no uncertainty.
+rule of success, and there the task ends; else 0. The world measures no uncertainty.
 
 Recorded episodes become rows of the same space: same codec for the frames, same chunks of actions, recorded success as
 reward. An agent can therefore mix both.
 
-Shapes legend: ``N`` recorded moments, ``B`` rows, ``L`` control steps per chunk, ``c h w`` a latent frame,
-``d`` instruction, ``a`` numbers of one control step's action, ``S = c h w + a + d``, ``A = a L``, ``K`` memory frames.
+Shapes legend: ``N`` recorded moments, ``B`` rows, ``L`` control steps per chunk, ``c h w`` a latent frame, ``d``
+instruction, ``a`` numbers of one control step's action, ``S = c h w + a + d``, ``A = a L``, ``K`` memory frames.
 """
 
 from __future__ import annotations
@@ -68,9 +66,8 @@ class LatentWorld:
     """A :class:`~worldrl.core.interfaces.StateWorld` in the latents of a video world model.
 
     ``records`` are the ``N`` possible starts, a dataset's (:func:`recorded_latents`) or a reset store's; they are
-    encoded
-    once, here. ``encoder`` of observations and ``basis`` of actions must be on the model's device; None uses all
-    numbers.
+    encoded once, here. ``encoder`` of observations and ``basis`` of actions must be on the model's device; None uses
+    all numbers.
     """
 
     measures_uncertainty = False
@@ -110,9 +107,8 @@ class LatentWorld:
     def step(self, state: LatentState, action: Tensor, *, generator: torch.Generator) -> tuple[LatentState, Outcome]:
         """Imagine one chunk: ``action`` is float32 ``[B, a L]`` in [-1, 1], or its components ``[B, C]``.
 
-        Raises:
-            ActionError: wrong shape or non-finite values; ``state`` is untouched.
-            NonFiniteError: the model imagined NaN or infinity.
+        Raises ActionError (wrong shape or non-finite values; ``state`` is untouched). Raises NonFiniteError (the model
+        imagined NaN or infinity).
         """
         rows = state.video.rows
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
@@ -176,12 +172,9 @@ def recorded_latents(
     """Turn recorded episodes into transitions in latent space, in order.
 
     A successful episode ends with the chunk of its success; the rest of that chunk holds the arm still. Any other
-    episode
-    ends with its last full chunk, truncated. ``stride`` is the number of control steps between the beginnings of
-    trajectories of one episode; ``L``, the default, uses each action once.
-
-    Raises:
-        SettingError: no episode holds a chunk, or the stride does not divide ``L``.
+    episode ends with its last full chunk, truncated. ``stride`` is the number of control steps between the beginnings
+    of trajectories of one episode; ``L``, the default, uses each action once. Raises SettingError (no episode holds a
+    chunk, or the stride does not divide ``L``).
     """
     length = model.chunk_length
     stride = length if stride is None else stride

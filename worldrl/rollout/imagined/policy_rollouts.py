@@ -40,10 +40,8 @@ class PolicyRollouts:
     """Imagined rollouts from known initial states of the simulator.
 
     ``index`` and ``seed`` int64 ``[E]`` name the initial state. ``action`` float32 ``[E, T, A]`` holds still beyond a
-    task's
-    horizon, and ``probability`` of success float32 ``[E, N]`` is 0 there. ``frame_stride`` is the number of control
-    steps
-    between imagined frames.
+    task's horizon, and ``probability`` of success float32 ``[E, N]`` is 0 there. ``frame_stride`` is the number of
+    control steps between imagined frames.
     """
 
     task: tuple[str, ...]
@@ -118,8 +116,7 @@ def imagine_policy(
     """Imagine ``count`` rollouts of each task from initial states 0..count-1 of ``seed``, to the horizon.
 
     The rollouts do not stop at a success. ``seed`` is also that of the policy's and the model's draws; ``horizon``
-    gives
-    control steps per task.
+    gives control steps per task.
     """
     steps = max(-(-horizon[task] // model.chunk_length) for task in tasks) * model.chunk_length
     parts = []
@@ -148,12 +145,8 @@ def imagine_from_keyframes(
     """Imagine recorded episodes further, from one of their frames to the horizon.
 
     ``starts`` are episodes from sampled initial states, and a frame of each, rounded down to a model frame. ``horizon``
-    gives control steps per task.
-
-    Returns:
-        Rollouts whose first actions are the recorded ones, with probability 0 there: executed from the initial state,
-            they
-        lead to that frame and on.
+    gives control steps per task. Returns rollouts whose first actions are the recorded ones, with probability 0 there:
+    executed from the initial state, they lead to that frame and on.
     """
     stride, length = model.frame_stride, max(horizon.values())
     at = [step - step % stride for _, step in starts]
@@ -257,9 +250,7 @@ GRACE_STEPS = 8
 def confirmed_by_execution(imagined: NDArray[np.int64], real: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Confirm each rollout by its execution.
 
-    ``imagined`` and ``real`` are the steps of the first successes ``[E]``, -1 for none.
-
-    Returns:
-        ``[E]``: the execution succeeded, and at most :data:`GRACE_STEPS` after an imagined success.
+    ``imagined`` and ``real`` are the steps of the first successes ``[E]``, -1 for none. Returns ``[E]``: the execution
+    succeeded, and at most :data:`GRACE_STEPS` after an imagined success.
     """
     return (real >= 0) & ((imagined < 0) | (real <= imagined + GRACE_STEPS))

@@ -34,11 +34,9 @@ ENV_ID = "worldrl/Imagined-v0"
 def dataset_store(data: Path | str, model: AnyVideoModel, *, margin: int) -> tuple[ResetStore, dict[str, int]]:
     """Collect a dataset's start states, and the length of each task's longest episode (control steps).
 
-    The start states are first frames and those ``margin`` control steps before keyframes, of all episodes.
-
-    Raises:
-        ArtefactError: the dataset is missing or damaged.
-        SettingError: the dataset is empty, or its frames or its robot are not the model's.
+    The start states are first frames and those ``margin`` control steps before keyframes, of all episodes. Raises
+    ArtefactError (the dataset is missing or damaged). Raises SettingError (the dataset is empty, or its frames or its
+    robot are not the model's).
     """
     dataset = EpisodeDataset.open(data)
     size = model.config.codec.image_size
@@ -70,13 +68,9 @@ def make_vec(
     """Make the vector environment of a saved world model, with its own calibrated rule of success.
 
     ``data`` is the folder of a dataset with the start states. ``horizon=None`` takes each task's longest recorded
-    episode.
-    Keyframe starts begin ``keyframe_margin`` control steps before the keyframe. The other settings are those of
-    :class:`~worldrl.rollout.imagined.env.WorldModelVecEnv`.
-
-    Raises:
-        ArtefactError: a folder is missing or damaged.
-        SettingError: a value out of range, or a dataset that does not fit the model.
+    episode. Keyframe starts begin ``keyframe_margin`` control steps before the keyframe. The other settings are those
+    of :class:`~worldrl.rollout.imagined.env.WorldModelVecEnv`. Raises ArtefactError (a folder is missing or damaged).
+    Raises SettingError (a value out of range, or a dataset that does not fit the model).
     """
     margin = whole("keyframe_margin", keyframe_margin, 0)
     model = open_world_model(Path(world_model), str(resolve_device(device)))
@@ -99,8 +93,7 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
 
     Observation, action, reward, termination and truncation are that class's; the image changes on every
     ``chunk_length``-th step. A reset without a seed begins the next episode. ``settings`` are those of
-    :func:`make_vec`,
-    without ``num_envs``, ``group_size`` and ``autoreset_mode``.
+    :func:`make_vec`, without ``num_envs``, ``group_size`` and ``autoreset_mode``.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -115,8 +115,7 @@ def balanced_starts(
     """Draw the numbers of ``count`` start states; tasks take turns from a random start.
 
     ``keyframe`` marks starts within an episode, drawn with probability ``p_keyframe`` where the task has any; every
-    task
-    has a start that is none. ``generator`` is on the CPU.
+    task has a start that is none. ``generator`` is on the CPU.
     """
     tasks, among = sorted(set(task)), dict[tuple[str, bool], list[int]]()
     for number, kind in enumerate(zip(task, keyframe, strict=True)):

@@ -24,12 +24,10 @@ class ImaginedRollouts:
     """Rollouts, padded to the longest.
 
     Before each chunk: image uint8 ``[T, B, Y, X, 3]`` and command float32 ``[T, B, A]``. Of each chunk: token int64 and
-    logp
-    float32 ``[T, B, L, A]`` under the acting policy, action float32 ``[T, B, L, A]``, probability of success float32
-    ``[T, B, F]`` for its ``F`` frames. ``valid`` bool ``[T, B]`` marks running rollouts: chunks after the first success
-    do
-    not count, unless the environment does not stop there. Of each rollout: imagined success bool ``[B]``, group int64
-    ``[B]``, and the observation ``end`` after its last chunk. Fields that are None were not stored.
+    logp float32 ``[T, B, L, A]`` under the acting policy, action float32 ``[T, B, L, A]``, probability of success
+    float32 ``[T, B, F]`` for its ``F`` frames. ``valid`` bool ``[T, B]`` marks running rollouts: chunks after the first
+    success do not count, unless the environment does not stop there. Of each rollout: imagined success bool ``[B]``,
+    group int64 ``[B]``, and the observation ``end`` after its last chunk. Fields that are None were not stored.
     """
 
     image: Tensor
@@ -67,8 +65,7 @@ def imagine_rollouts(
     """Act with the policy in imagination until every row succeeded or reached its horizon.
 
     ``env`` has a row for each rollout, and autoreset off. ``starts`` holds one start state per group, ``group_size``
-    the
-    rollouts per start, or of each one. ``seed`` is the root of this batch's draws of the policy and the model.
+    the rollouts per start, or of each one. ``seed`` is the root of this batch's draws of the policy and the model.
     """
     sizes = [group_size] * len(starts) if isinstance(group_size, int) else group_size
     records = [record for record, size in zip(starts, sizes, strict=True) for _ in range(size)]

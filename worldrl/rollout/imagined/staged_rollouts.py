@@ -80,10 +80,8 @@ class StagedPlans:
 
     ``videos`` are as rewards need them, with what rewards have read from them where there was nothing to choose.
     ``latent`` is float32 ``[N, T, c, h, w]``, ``state`` the planner's after it, ``terms`` the finished plans' ``[N,
-    P]``.
-    ``accepted`` bool ``[stages, N]`` is None where ``min_reward`` names no term. ``attempts`` int64 ``[stages, N]``
-    counts
-    those needed, ``chunks`` those imagined in all: the cost.
+    P]``. ``accepted`` bool ``[stages, N]`` is None where ``min_reward`` names no term. ``attempts`` int64 ``[stages,
+    N]`` counts those needed, ``chunks`` those imagined in all: the cost.
     """
 
     videos: ImaginedVideos
@@ -113,13 +111,9 @@ def staged_rollouts(
     """Plan from every one of the ``N`` records.
 
     ``reward`` scores videos from their beginning to the end of the stage; ``mix`` makes one number of its terms,
-    comparable
-    among a plan's proposals. Imagined frames are ``frame_s`` seconds apart. ``seed`` is the root of the proposals'
-    noise; a
-    plan's proposals do not depend on the other plans.
-
-    Raises:
-        SettingError: ``min_reward`` names a term that the reward does not have, or there is no record.
+    comparable among a plan's proposals. Imagined frames are ``frame_s`` seconds apart. ``seed`` is the root of the
+    proposals' noise; a plan's proposals do not depend on the other plans. Raises SettingError (``min_reward`` names a
+    term that the reward does not have, or there is no record).
     """
     if unknown := sorted(set(config.min_reward) - set(reward.names)):
         raise SettingError(

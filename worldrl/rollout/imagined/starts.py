@@ -117,10 +117,8 @@ def replay_in_simulator(
 ) -> NDArray[np.int64]:
     """Execute action sequences float32 ``[T_i, A]`` open loop from initial states ``(index, seed)``.
 
-    Actions beyond the task's horizon are not executed. A randomised ``domain`` has tables of its own heights.
-
-    Returns:
-        int64 ``[E]``: control step after which the task was first fulfilled, -1 where it never was.
+    Actions beyond the task's horizon are not executed. A randomised ``domain`` has tables of its own heights. Returns
+    int64 ``[E]``: control step after which the task was first fulfilled, -1 where it never was.
     """
     step = np.full(len(starts), -1, np.int64)
     with simulator(task, obs="state", **_of_domain(domain)) as env:

@@ -1,8 +1,7 @@
 """Real rollouts into a dataset, episode by episode; an interrupted collection continues with what is missing.
 
 Each stored episode carries its :class:`EpisodeSpec`, so the dataset itself shows what is missing. Episodes are written
-in
-the order of the plan: an interrupted and continued dataset equals an uninterrupted one.
+in the order of the plan: an interrupted and continued dataset equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -51,15 +50,10 @@ def collect_dataset(
     """Record every episode of the plans that the dataset ``folder`` does not hold yet.
 
     ``hold_steps`` are further steps after the first success, so that data holds frames of fulfilled tasks. The other
-    settings are those of :func:`~worldrl.rollout.real.rollouts.rollout_episodes`.
-
-    Returns:
-        One row per episode of the dataset: task, source, length, success, restarted.
-
-    Raises:
-        ArtefactError: the folder holds something else, or episodes that are in no plan.
-        SettingError: one- and two-armed tasks together.
-        WorkerError: a worker failed; the episodes so far are stored.
+    settings are those of :func:`~worldrl.rollout.real.rollouts.rollout_episodes`. Returns one row per episode of the
+    dataset: task, source, length, success, restarted. Raises ArtefactError (the folder holds something else, or
+    episodes that are in no plan). Raises SettingError (one- and two-armed tasks together). Raises WorkerError (a worker
+    failed; the episodes so far are stored).
     """
     embodiment = embedded_embodiment({spec.task for plan in plans for spec in plan.specs})
 
@@ -91,8 +85,7 @@ def record_missing(
     """Write every episode of the plans that the dataset ``folder`` does not hold yet, wherever they are played.
 
     ``play`` runs the missing episodes in their order; ``cameras`` are in the order of the frames' axis ``V``. Result
-    and
-    errors are those of :func:`collect_dataset`.
+    and errors are those of :func:`collect_dataset`.
     """
     layout = {"fps": embodiment.control_hz, "cameras": cameras, "image_size": (image_size, image_size)}
     with LeRobotWriter(folder, embodiment=embodiment, suite=suite, **layout) as writer:

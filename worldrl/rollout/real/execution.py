@@ -48,8 +48,7 @@ class Script:
     """What repeats an episode: its initial state and its actions, without its frames.
 
     ``action`` is float32 ``[T, 7]``; ``command`` float32 ``[T+1, 7]`` the commanded pose at each frame; ``state``
-    float32
-    ``[T+1, 8]`` the recorded proprioception.
+    float32 ``[T+1, 8]`` the recorded proprioception.
     """
 
     spec: EpisodeSpec
@@ -73,9 +72,8 @@ class TrueRun:
     """An episode as the simulator executed it.
 
     ``episode`` has frames of the scene camera, actions and rewards; its first ``recorded`` actions were recorded.
-    ``point``
-    float32 ``[T+1, P, 3]`` holds positions in the world (m) of the points ``names``, the gripper first. ``repeated`` is
-    whether the recorded part went as recorded.
+    ``point`` float32 ``[T+1, P, 3]`` holds positions in the world (m) of the points ``names``, the gripper first.
+    ``repeated`` is whether the recorded part went as recorded.
     """
 
     episode: Episode
@@ -123,8 +121,7 @@ def continued(
     """Return ``steps`` actions float32 ``[steps, 7]`` in [-1, 1]: the recorded ones and what follows them.
 
     With the continuation ``"retrace"`` (see the module) the actions of ``others``, episodes of the same task, are drawn
-    one
-    after the other once the arm is back. ``"hold"`` holds still to the end. Fewer steps than recorded cut the
+    one after the other once the arm is back. ``"hold"`` holds still to the end. Fewer steps than recorded cut the
     recording.
     """
     if continuation == "hold":
@@ -154,10 +151,7 @@ def true_runs(
 ) -> Iterator[TrueRun]:
     """Execute actions float32 ``[T_i, 7]`` from each script's initial state, whatever the task's outcome.
 
-    Neighbours of one task share a simulator.
-
-    Yields:
-        One run per script, with the frame after every action.
+    Neighbours of one task share a simulator. Yields one run per script, with the frame after every action.
     """
     limits = {script.spec.task: max(map(len, actions)) for script in scripts}
     options = EnvOptions(image_size=image_size, cameras=("scene",), max_steps=limits)

@@ -23,8 +23,7 @@ from worldrl.rollout.real.worker_task import EnvSlot
 def nearest_to_goal(episodes: Sequence[Episode]) -> NDArray[np.float64]:
     """Find the smallest distance to the goal over each episode (m), ``[E]``; neighbours share a simulator.
 
-    Raises:
-        ArtefactError: an episode's initial state is unknown, or the simulator does not repeat it.
+    Raises ArtefactError (an episode's initial state is unknown, or the simulator does not repeat it).
     """
     limits = {episode.task: max(len(e) for e in episodes if e.task == episode.task) for episode in episodes}
     with closing(EnvSlot(EnvOptions(max_steps=limits), "state")) as slot:

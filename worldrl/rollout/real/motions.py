@@ -13,10 +13,8 @@ from worldrl.rollout.real.specs import motion_key
 def shuffled_motions(episodes: Sequence[Episode], *, seed: int, name: str) -> list[list[int]]:
     """Group episodes of one motion: copies in other visual styles, or one episode given twice.
 
-    ``name`` is that of the order's random stream. Nothing of a dataset is decoded.
-
-    Returns:
-        Positions of the episodes of each motion, motions in random order.
+    ``name`` is that of the order's random stream. Nothing of a dataset is decoded. Returns positions of the episodes of
+    each motion, motions in random order.
     """
     motions: dict[Hashable, list[int]] = {}
     for number, one in enumerate(episodes.records if isinstance(episodes, EpisodeDataset) else episodes):

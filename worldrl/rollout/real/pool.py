@@ -103,9 +103,8 @@ class Worker:
     def receive(self) -> Result | None:
         """Read one message; return a result where it is one.
 
-        Raises:
-            EOFError: the worker is gone.
-            WorkerError: it reports an exception, or sent something that is not a message.
+        Raises EOFError (the worker is gone). Raises WorkerError (it reports an exception, or sent something that is not
+        a message).
         """
         try:
             header, arrays = decode(self.connection.recv_bytes())
@@ -133,8 +132,7 @@ class Worker:
     def restart(self) -> None:
         """Replace a worker that is dead or silent.
 
-        Raises:
-            WorkerError: one of its episodes has lost it too often, or it dies before any begins.
+        Raises WorkerError (one of its episodes has lost it too often, or it dies before any begins).
         """
         silent = self.process.is_alive() and self.patience_s <= 0
         if silent:
@@ -172,8 +170,8 @@ class WorkerPool:
     """Workers that share a list of episodes; a context manager that ends all processes.
 
     ``shares`` are one per worker, ``timeout_s`` is the longest silence of a worker (s). The same episode may lose its
-    worker
-    ``restarts`` times before that is an error. A worker is replaced after ``recycle_after`` episodes; None never.
+    worker ``restarts`` times before that is an error. A worker is replaced after ``recycle_after`` episodes; None
+    never.
     """
 
     def __init__(
@@ -216,8 +214,7 @@ class WorkerPool:
     def poll(self, paused: Collection[int] = ()) -> list[Result]:
         """Wait for messages and return the results among them; a full pipe makes ``paused`` workers wait.
 
-        Raises:
-            WorkerError: a worker failed, or died more often than allowed.
+        Raises WorkerError (a worker failed, or died more often than allowed).
         """
         listening = [worker for worker in self._workers if not worker.finished and worker.number not in paused]
         for number in paused:

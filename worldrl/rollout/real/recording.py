@@ -27,8 +27,8 @@ class Recording:
     truncation.
 
     ``cameras`` are in the order of the frames' axis ``V``. Without ``keep`` only the outcome is known. ``restarted``
-    marks an
-    episode that an earlier worker lost; it may be set while the episode runs. ``domain`` is stored where not ``clean``.
+    marks an episode that an earlier worker lost; it may be set while the episode runs. ``domain`` is stored where not
+    ``clean``.
     """
 
     def __init__(

@@ -52,14 +52,9 @@ def restyle_dataset(
 ) -> list[EpisodeSpec]:
     """Replay every episode of ``source`` into the dataset ``folder``; an interrupted run is resumed.
 
-    The settings are those of :func:`restyled_specs` and :func:`~worldrl.rollout.real.collect.collect_dataset`.
-
-    Returns:
-        The episodes with their styles.
-
-    Raises:
-        ArtefactError: ``source`` is not of ``rollout_episodes`` or is randomised already, or a replay left the recorded
-            path.
+    The settings are those of :func:`restyled_specs` and :func:`~worldrl.rollout.real.collect.collect_dataset`. Returns
+    the episodes with their styles. Raises ArtefactError (``source`` is not of ``rollout_episodes`` or is randomised
+    already, or a replay left the recorded path).
     """
     recorded = EpisodeDataset.open(source)
     if any("domain" in record.meta for record in recorded.records):

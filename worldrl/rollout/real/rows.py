@@ -65,8 +65,7 @@ class Actor(Protocol):
 def stack_obs(rows: Sequence[Row], device: str, more: Sequence[str] = ()) -> PolicyObs:
     """Batch the rows' newest observations for a policy; ``more`` names further observations of it.
 
-    Raises:
-        SettingError: the simulator lacks one of them.
+    Raises SettingError (the simulator lacks one of them).
     """
     for name in more:
         if name not in rows[0].obs:

@@ -45,10 +45,7 @@ def scattered_views(
 ) -> Iterator[Views]:
     """Draw ``count`` scenes of each one-armed task of the embedded suite, and render them.
 
-    ``seed`` is of these draws only, independent of episodes.
-
-    Yields:
-        One record per task.
+    ``seed`` is of these draws only, independent of episodes. Yields one record per task.
     """
     with closing(EnvSlot(EnvOptions(image_size=image_size), "pixels")) as slot:
         for task in tasks:

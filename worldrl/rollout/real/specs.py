@@ -28,8 +28,7 @@ IMAGE_SIZES = (8, 512)
 def require_styles(names: Iterable[str], *, field: str) -> None:
     """Check names of the embedded suite's visual styles in the setting ``field``, before anything is made.
 
-    Raises:
-        SettingError: none is given, or one is unknown; names the nearest.
+    Raises SettingError (none is given, or one is unknown; names the nearest).
     """
     given = list(names)
     if not given:
@@ -50,10 +49,8 @@ class EpisodeSpec:
     """The identity of one episode.
 
     ``index`` and ``seed`` fix a sampled initial state; ``init_id``, the number of a stored one, replaces it. ``seed``
-    is the
-    root of the episode's random streams (initial state, expert noise, policy sampling). ``instruction=None`` is the
-    task's
-    own. ``source`` is a label stored with the record, for example ``"expert"``.
+    is the root of the episode's random streams (initial state, expert noise, policy sampling). ``instruction=None`` is
+    the task's own. ``source`` is a label stored with the record, for example ``"expert"``.
     """
 
     task: str
@@ -100,10 +97,9 @@ class EpisodeOutcome:
     """Result of one episode.
 
     The task was fulfilled at some frame (``success_once``), and still at the last one (``success_at_end``). ``steps``
-    counts
-    actions; ``first_success`` is a frame in 1..steps, or None. ``restarted``: its worker was lost, and it ran again
-    from the
-    start. ``clipped`` counts numbers of its actions decided outside the robot's range, None where not counted.
+    counts actions; ``first_success`` is a frame in 1..steps, or None. ``restarted``: its worker was lost, and it ran
+    again from the start. ``clipped`` counts numbers of its actions decided outside the robot's range, None where not
+    counted.
     """
 
     spec: EpisodeSpec
@@ -146,10 +142,8 @@ class EnvOptions:
     """How a worker makes its environments.
 
     ``cameras`` are in the order of the frames' axis ``V``, the main camera first. ``max_steps`` is the time limit by
-    task
-    (control steps); a task without one has its registered horizon. ``domain`` is ``clean`` or ``randomised``, of
-    two-armed
-    tasks. ``env_id`` is a Gymnasium id with ``{task}``; the worker imports the module before its colon.
+    task (control steps); a task without one has its registered horizon. ``domain`` is ``clean`` or ``randomised``, of
+    two-armed tasks. ``env_id`` is a Gymnasium id with ``{task}``; the worker imports the module before its colon.
     """
 
     image_size: int = 64
@@ -191,8 +185,7 @@ def domains_of(metas: Iterable[Mapping[str, Any]]) -> list[str]:
 def spec_of(meta: Mapping[str, Any]) -> EpisodeSpec:
     """Return a recorded episode's spec, stored in its ``meta``.
 
-    Raises:
-        ArtefactError: the episode was not recorded by ``rollout_episodes``.
+    Raises ArtefactError (the episode was not recorded by ``rollout_episodes``).
     """
     missing = sorted(EpisodeSpec.__dataclass_fields__.keys() - meta.keys())
     if missing:

@@ -45,10 +45,8 @@ class WorkerTask:
     """Everything that a worker needs.
 
     ``episodes`` are in the order in which they start, ``envs_per_worker`` slots are stepped in lock-step. An episode
-    ends
-    ``hold_steps`` after its first success. Frames are stored for the positions ``record``; ``restarted`` are positions
-    that
-    an earlier worker lost.
+    ends ``hold_steps`` after its first success. Frames are stored for the positions ``record``; ``restarted`` are
+    positions that an earlier worker lost.
     """
 
     episodes: Sequence[Assignment]
@@ -193,8 +191,7 @@ def result(share: WorkerTask, run: Run) -> Episode | EpisodeOutcome:
 def run_share(share: WorkerTask, pulse: Pulse) -> Iterator[tuple[int, Episode | EpisodeOutcome]]:
     """Run every episode of a share; ``pulse`` is called before each call that may take long.
 
-    Yields:
-        ``(position, result)`` as episodes end.
+    Yields ``(position, result)`` as episodes end.
     """
     pulse("load the actors", -1)
     actors = [actor.build() for actor in share.actors]

@@ -41,8 +41,7 @@ class ExternalBackend:
     """A :class:`~worldrl.rollout.imagined.starts.SimulatorBackend` that starts workers with the first request.
 
     ``workers`` returns the suite's running workers, which render the scene in the policy's image size. ``horizon`` is
-    the
-    time limit of every task (control steps). Episodes begin at the first ``states`` stored states.
+    the time limit of every task (control steps). Episodes begin at the first ``states`` stored states.
     """
 
     def __init__(self, workers: Callable[[], SimulatorPool], *, horizon: int, states: int) -> None:

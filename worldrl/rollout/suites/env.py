@@ -40,24 +40,17 @@ class SuiteVecEnv(VectorEnv):
     """Rows of a suite.
 
     Observation (``Dict``): ``image`` and ``<camera>_image`` (of the launched ``cameras``) uint8 ``[Y, X, 3]``;
-    ``state``
-    float32 ``[8]``, end-effector position (m), axis-angle (rad), two fingers (m); ``command`` float32 ``[7]``;
-    ``instruction`` text. Action: float32 ``[7]`` in [-1, 1], LIBERO's. A suite may describe other sizes and bounds, and
-    a
-    vector for state-based agents under ``policy``. Reward: 1 on the step that fulfils the task, else 0; ``terminated``
-    with
-    it. ``truncated`` at the horizon. Info: ``task``, ``init_id``, ``is_success``, ``contact`` and ``restarted`` (the
-    row's
-    worker was lost in this episode, which was played again).
+    ``state`` float32 ``[8]``, end-effector position (m), axis-angle (rad), two fingers (m); ``command`` float32
+    ``[7]``; ``instruction`` text. Action: float32 ``[7]`` in [-1, 1], LIBERO's. A suite may describe other sizes and
+    bounds, and a vector for state-based agents under ``policy``. Reward: 1 on the step that fulfils the task, else 0;
+    ``terminated`` with it. ``truncated`` at the horizon. Info: ``task``, ``init_id``, ``is_success``, ``contact`` and
+    ``restarted`` (the row's worker was lost in this episode, which was played again).
 
     ``horizon`` (control steps) is of tasks without their own; empty ``tasks`` takes all. ``seed`` is the root of the
-    choice
-    of episodes. ``autoreset_mode`` is ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows that are over wait for
-    ``reset``, and are not stepped). The other settings are those of :class:`~worldrl.simulators.pool.SimulatorPool`.
-
-    Raises:
-        SettingError: an unknown task, or another autoreset mode.
-        WorkerError: a worker cannot be started.
+    choice of episodes. ``autoreset_mode`` is ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows that are over
+    wait for ``reset``, and are not stepped). The other settings are those of
+    :class:`~worldrl.simulators.pool.SimulatorPool`. Raises SettingError (an unknown task, or another autoreset mode).
+    Raises WorkerError (a worker cannot be started).
     """
 
     metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -124,12 +117,8 @@ class SuiteVecEnv(VectorEnv):
         """Start rows; without a seed, each at its next episode.
 
         A seed is a new root of the choice of episodes, with their numbers from 0. Options: ``episodes``, one ``{"task",
-        "init_id", "seed"}`` per reset row; ``reset_mask`` bool ``[B]``.
-
-        Raises:
-            SettingError: an unknown option, task or stored state, another number of episodes than rows, or a mask or
-                seed
-                that does not fit; nothing was changed.
+        "init_id", "seed"}`` per reset row; ``reset_mask`` bool ``[B]``. Raises SettingError (an unknown option, task or
+        stored state, another number of episodes than rows, or a mask or seed that does not fit; nothing was changed).
         """
         options = checked_options(options, ("episodes", "reset_mask"))
         rows = checked_rows(options.get("reset_mask"), self.num_envs, first=not self._rows).tolist()
@@ -180,11 +169,9 @@ class SuiteVecEnv(VectorEnv):
     def step(self, actions: NDArray[np.float32]) -> Step:
         """Take one action per row that is not over.
 
-        Under ``NEXT_STEP`` a row that is over is reset here and its action ignored, as Gymnasium prescribes.
-
-        Raises:
-            ActionError: not float, not finite, outside the action space or of another shape; no state was changed.
-            WorkerError: an episode lost its worker too often.
+        Under ``NEXT_STEP`` a row that is over is reset here and its action ignored, as Gymnasium prescribes. Raises
+        ActionError (not float, not finite, outside the action space or of another shape; no state was changed). Raises
+        WorkerError (an episode lost its worker too often).
         """
         actions = check_action(actions, (self.num_envs,), self.actions)
         if not self._rows:

@@ -110,8 +110,7 @@ class Rules:
     """How episodes are run.
 
     ``horizon`` holds control steps by task; ``cameras`` the launched cameras in the order of an episode's frames. An
-    episode
-    ends ``hold_steps`` after its first success. Frames are stored for the positions ``record``.
+    episode ends ``hold_steps`` after its first success. Frames are stored for the positions ``record``.
     """
 
     horizon: Mapping[str, int]
@@ -129,14 +128,9 @@ def play_episodes(
 ) -> Iterator[Episode | EpisodeOutcome]:
     """Run episodes, each from its stored initial state, in the running workers of a suite.
 
-    The time is added to ``spent``.
-
-    Yields:
-        One record for each episode, in the order in which they end.
-
-    Raises:
-        SettingError: an episode has no stored state, or images are needed and no camera was launched.
-        WorkerError: a worker failed, or an episode lost its worker too often.
+    The time is added to ``spent``. Yields one record for each episode, in the order in which they end. Raises
+    SettingError (an episode has no stored state, or images are needed and no camera was launched). Raises WorkerError
+    (a worker failed, or an episode lost its worker too often).
     """
     decider = _decider(actor, pool)
     if (decider.images_needed or rules.record) and not rules.cameras:

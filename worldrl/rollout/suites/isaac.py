@@ -32,13 +32,9 @@ def isaac_launch(
     """Return how an Isaac Lab worker is started.
 
     ``suite`` is a name of :data:`~worldrl.workers.isaac.facts.SUITES`. ``cameras`` are ``scene`` and ``wrist``, of
-    tasks
-    with images; empty renders nothing. ``device`` is that of Isaac's physics, ``image_size`` the side of the images
-    (pixels).
-
-    Raises:
-        SettingError: unknown suite or camera, or cameras for a task without images.
-        WorkerEnvironmentError: not set up.
+    tasks with images; empty renders nothing. ``device`` is that of Isaac's physics, ``image_size`` the side of the
+    images (pixels). Raises SettingError (unknown suite or camera, or cameras for a task without images). Raises
+    WorkerEnvironmentError (not set up).
     """
     check_names(suite, facts.SUITES, cameras, facts.CAMERAS)
     if cameras and not facts.SUITES[suite].pictures:

@@ -28,24 +28,15 @@ RENDER_TIMEOUT_S = 120.0
 
 
 def libero_launch(
-    suite: str,
-    *,
-    cameras: Sequence[str] = ("scene",),
-    image_size: int = 256,
-    shadows: bool = True,
-    assets: str = "",
+    suite: str, *, cameras: Sequence[str] = ("scene",), image_size: int = 256, shadows: bool = True, assets: str = ""
 ) -> Launch:
     """Return how a LIBERO worker is started.
 
     ``suite`` may have a variant such as ``@lerobot``. ``cameras`` are ``scene`` and ``wrist``, the scene camera first;
-    empty
-    renders nothing, eight times faster. ``image_size`` is the side of the images (pixels), ``shadows`` the vendor's
-    shadows
-    and anti-aliasing. Empty ``assets`` takes the folder of LIBERO's assets given at setup, else the package's own.
-
-    Raises:
-        SettingError: unknown suite or camera.
-        WorkerEnvironmentError: not set up, or nothing renders there.
+    empty renders nothing, eight times faster. ``image_size`` is the side of the images (pixels), ``shadows`` the
+    vendor's shadows and anti-aliasing. Empty ``assets`` takes the folder of LIBERO's assets given at setup, else the
+    package's own. Raises SettingError (unknown suite or camera). Raises WorkerEnvironmentError (not set up, or nothing
+    renders there).
     """
     name, _ = facts.split_suite(suite)
     check_names(suite, facts.suite_names(), cameras, facts.CAMERAS)
@@ -72,8 +63,7 @@ def libero_launch(
 def libero_tasks(suite: str) -> list[str]:
     """Names of a suite's tasks in its order, from the stored states; no worker is started.
 
-    Raises:
-        WorkerEnvironmentError: not set up, or the stored states are damaged.
+    Raises WorkerEnvironmentError (not set up, or the stored states are damaged).
     """
     name, _ = facts.split_suite(suite)
     try:
@@ -85,8 +75,7 @@ def libero_tasks(suite: str) -> list[str]:
 def render_backend(python: str | Path) -> str:
     """Choose the GL back end: the user's MUJOCO_GL, else the first that renders there.
 
-    Raises:
-        WorkerEnvironmentError: none renders.
+    Raises WorkerEnvironmentError (none renders).
     """
     given = given_backend()
     backend, reasons = choose_backend(python, RENDER_TIMEOUT_S, (given,) if given else BACKENDS)

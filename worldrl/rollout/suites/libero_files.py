@@ -70,12 +70,9 @@ class Demonstration:
 def find_demonstrations(folder: Path, suite: str, tasks: Sequence[str]) -> list[Demonstration]:
     """List every demonstration, in the order of the suite's ``tasks`` (all of them) and of the file's numbers.
 
-    ``folder`` holds one file per task, or is one such file.
-
-    Raises:
-        ArtefactError: a file that cannot be read, is of another suite, or of a task that another file has.
-        MissingExtraError: h5py is not installed.
-        SettingError: no such file there.
+    ``folder`` holds one file per task, or is one such file. Raises ArtefactError (a file that cannot be read, is of
+    another suite, or of a task that another file has). Raises MissingExtraError (h5py is not installed). Raises
+    SettingError (no such file there).
     """
     files = [folder] if folder.is_file() else sorted(folder.glob(f"*{SUFFIX}"))
     if not files:
@@ -130,13 +127,8 @@ def read_demonstration(demonstration: Demonstration, *, cameras: Sequence[str], 
     """Read one demonstration; its meta holds its spec, the file, and the simulator's state at its first frame.
 
     ``cameras`` are ``scene`` and ``wrist``, in the order of the frames' axis ``V``. ``seed`` is part of the identity;
-    nothing
-    is drawn.
-
-    Raises:
-        ArtefactError: a missing field, a wrong shape, a number that is not finite, an action outside [-1, 1]; the
-            message
-            names file, demonstration and field.
+    nothing is drawn. Raises ArtefactError (a missing field, a wrong shape, a number that is not finite, an action
+    outside [-1, 1]; the message names file, demonstration and field).
     """
     where = f"{demonstration.file}/data/demo_{demonstration.number}"
     raw = _fields(demonstration, where, cameras)
@@ -168,10 +160,8 @@ def read_demonstration(demonstration: Demonstration, *, cameras: Sequence[str], 
 def follows_action(joints: NDArray[np.float32], states: NDArray[np.float64], where: str) -> bool:
     """Whether row ``i`` of a file's observations is the result of action ``i``, by the arm's joints.
 
-    ``joints`` are observed, ``[N, 7]`` (rad); ``states`` are the simulator's before each action, ``[N, D]``.
-
-    Raises:
-        ArtefactError: the observations are neither those before the actions nor those after.
+    ``joints`` are observed, ``[N, 7]`` (rad); ``states`` are the simulator's before each action, ``[N, D]``. Raises
+    ArtefactError (the observations are neither those before the actions nor those after).
     """
     before = float(np.abs(joints[1:] - states[1:, ARM]).mean())
     after = float(np.abs(joints[:-1] - states[1:, ARM]).mean())

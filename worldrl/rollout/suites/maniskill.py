@@ -31,12 +31,8 @@ def maniskill_launch(suite: str, *, cameras: Sequence[str] = ("scene",), image_s
     """Return how a ManiSkill worker is started.
 
     ``suite`` is a name of :data:`~worldrl.workers.maniskill.facts.SUITES`. ``cameras`` are ``scene``, or empty to
-    render
-    nothing; ``image_size`` is the side of the images (pixels).
-
-    Raises:
-        SettingError: unknown suite or camera.
-        WorkerEnvironmentError: not set up, or Vulkan finds no device; SAPIEN needs one for every scene.
+    render nothing; ``image_size`` is the side of the images (pixels). Raises SettingError (unknown suite or camera).
+    Raises WorkerEnvironmentError (not set up, or Vulkan finds no device; SAPIEN needs one for every scene).
     """
     check_names(suite, facts.SUITES, cameras, facts.CAMERAS)
     environment = find_environment("maniskill")

@@ -44,8 +44,7 @@ class FrameError(WorldrlError, ValueError):
 def decode_frame(message: bytes) -> dict[str, Any]:
     """Unpack one frame; message type, identifiers and counts are checked, ``payload`` is a map.
 
-    Raises:
-        FrameError: it is none.
+    Raises FrameError (it is none).
     """
     frame = _unpack(message)
     try:
@@ -86,8 +85,7 @@ def _unpack(message: bytes) -> dict[str, Any]:
 def numbers(table: dict[Any, Any]) -> Any:
     """Turn msgpack-numpy's map of an array or a scalar into numpy; other maps stay.
 
-    Raises:
-        FrameError: it announces other values than numbers and bools, or its bytes do not fill it.
+    Raises FrameError (it announces other values than numbers and bools, or its bytes do not fill it).
     """
     if b"nd" not in table:
         return table
@@ -146,8 +144,7 @@ def _wrong(name: str, wanted: str, found: object) -> FrameError:
 def state_of(observation: Mapping[str, Any]) -> NDArray[np.float32]:
     """Measured joints and grippers of an observation, float32 ``[14]``.
 
-    Raises:
-        FrameError: a part is missing, of another length or not finite.
+    Raises FrameError (a part is missing, of another length or not finite).
     """
     given = map_of(observation, "state")
     parts = [_floats(name, given.get(name, [])) for name in STATE_PARTS]
@@ -173,8 +170,7 @@ def _floats(name: str, value: object) -> NDArray[np.float32]:
 def images_of(observation: Mapping[str, Any], size: tuple[int, int]) -> dict[str, NDArray[np.uint8]]:
     """Images of an observation, named as those of a two-armed policy and scaled to ``size`` (rows, columns).
 
-    Raises:
-        FrameError: the head camera's is missing, or one is no image.
+    Raises FrameError (the head camera's is missing, or one is no image).
     """
     vision, found, (rows, columns) = map_of(observation, "vision"), {}, size
     for camera, theirs in CLIENT_CAMERAS.items():

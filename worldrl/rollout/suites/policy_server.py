@@ -81,8 +81,7 @@ class Conversation:
     """One client's connection, which plays one episode after the other.
 
     The actor decides for one connection at a time. ``picture`` is the rows and columns of the policy's images; ``turn``
-    is
-    held while the actor decides.
+    is held while the actor decides.
     """
 
     def __init__(self, actor: Actor, picture: tuple[int, int], turn: Turn) -> None:

@@ -58,11 +58,9 @@ def unscripted(suite: str, tasks: Sequence[str]) -> list[str]:
 def require_expert(setting: str, suite: str, tasks: Sequence[str]) -> None:
     """Refuse a scripted expert that some of the tasks do not have, before any worker is started.
 
-    ``setting`` is the one that asks for the expert; empty ``tasks`` takes all.
-
-    Raises:
-        SettingError: there is none, or not for some tasks; with the tasks that have one, as a setting to copy.
-        WorkerEnvironmentError: LIBERO is not set up.
+    ``setting`` is the one that asks for the expert; empty ``tasks`` takes all. Raises SettingError (there is none, or
+    not for some tasks; with the tasks that have one, as a setting to copy). Raises WorkerEnvironmentError (LIBERO is
+    not set up).
     """
     family = family_of(suite)
     if family not in SCRIPTED:
@@ -84,9 +82,8 @@ class SuiteSpec:
     """Inputs and outputs of a suite's robot, known before any worker is started.
 
     ``cameras`` begin with the main one and are empty in a suite without images. ``picture`` is the rows and columns of
-    its
-    own images, rendered where ``image_size`` is 0; None where all are square. ``vector`` is the size of the vector for
-    agents, unknown before the worker states it; None where the suite has none.
+    its own images, rendered where ``image_size`` is 0; None where all are square. ``vector`` is the size of the vector
+    for agents, unknown before the worker states it; None where the suite has none.
     """
 
     actions: ActionSpec
@@ -111,8 +108,7 @@ def suite_spec(suite: str) -> SuiteSpec:
 def require_suite_fits(suite: str, policy: Path) -> None:
     """Refuse a policy that a suite has no inputs or no robot for, before any worker is started.
 
-    Raises:
-        SettingError: both specs side by side, the nearest adapter, and the suites that such a policy fits.
+    Raises SettingError (both specs side by side, the nearest adapter, and the suites that such a policy fits).
     """
     problem = _misfit(suite, policy)
     if problem is not None:
@@ -133,8 +129,7 @@ def _misfit(suite: str, policy: Path) -> SettingError | None:
 def drawn_size(suite: str, picture: tuple[int, int]) -> int:
     """The ``image_size`` of a suite for images of these rows and columns; 0 for its own size.
 
-    Raises:
-        SettingError: it cannot render them.
+    Raises SettingError (it cannot render them).
     """
     rows, columns = picture
     if rows == columns:
@@ -179,14 +174,10 @@ def worker_config_of(
     """Return how a suite's workers are started, as its simulator allows.
 
     RoboTwin holds one environment per process. Isaac Lab holds all of them in one, and its physics is not
-    deterministic, so
-    lost episodes cannot be played again. ``cameras`` are the suite's; empty renders nothing. ``image_size`` is the side
-    of
-    square images (pixels); 0 renders the suite's own (:class:`SuiteSpec`). ``shadows`` and ``assets`` are LIBERO's.
-
-    Raises:
-        SettingError: unknown camera.
-        WorkerEnvironmentError: not set up, or nothing renders there.
+    deterministic, so lost episodes cannot be played again. ``cameras`` are the suite's; empty renders nothing.
+    ``image_size`` is the side of square images (pixels); 0 renders the suite's own (:class:`SuiteSpec`). ``shadows``
+    and ``assets`` are LIBERO's. Raises SettingError (unknown camera). Raises WorkerEnvironmentError (not set up, or
+    nothing renders there).
     """
     family = family_of(suite)
     if family == "isaac":
@@ -205,10 +196,8 @@ def assets_note(suite: str, described: Mapping[str, Any], *, assets: str, given:
     """Return the note on a suite's assets for every result; empty where they are the benchmark's own.
 
     A note given at setup belongs to the assets' content, in any folder, and to their folder, with any content. The
-    job's
-    own note ``given`` is appended. ``described`` is the worker's description of the suite; empty ``assets`` means the
-    folder
-    given at setup.
+    job's own note ``given`` is appended. ``described`` is the worker's description of the suite; empty ``assets`` means
+    the folder given at setup.
     """
     if family_of(suite) != "libero":
         return given

@@ -145,11 +145,7 @@ def _first(hits: Sequence[bool]) -> int | None:
 
 
 def start_of(spec: EpisodeSpec) -> Start:
-    """An external suite's start.
-
-    Raises:
-        SettingError: the episode did not begin at a stored initial state.
-    """
+    """An external suite's start. Raises SettingError (the episode did not begin at a stored initial state)."""
     if spec.init_id is None:
         raise SettingError(
             f"{spec.describe()}: an external suite begins at stored initial states; its number is missing"

@@ -27,11 +27,8 @@ def robotwin_launch(suite: str, *, cameras: Sequence[str] = ("head",), image_siz
     """Return how a RoboTwin worker of ``robotwin_clean`` or ``robotwin_randomised`` is started.
 
     ``cameras`` are of ``head``, ``left_wrist``, ``right_wrist``, the head camera first; empty renders nothing.
-    ``image_size`` is the side of square images (pixels); 0 is RoboTwin's own size, 240 by 320.
-
-    Raises:
-        SettingError: unknown suite or camera.
-        WorkerEnvironmentError: not set up.
+    ``image_size`` is the side of square images (pixels); 0 is RoboTwin's own size, 240 by 320. Raises SettingError
+    (unknown suite or camera). Raises WorkerEnvironmentError (not set up).
     """
     check_names(suite, facts.CONFIGS, cameras, facts.CAMERAS)
     environment = find_environment("robotwin")

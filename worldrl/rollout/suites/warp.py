@@ -43,23 +43,15 @@ class WarpVecEnv(VectorEnv):
     """Copies of one one-armed task.
 
     Observation: float32 ``[D]``, ``worldrl_envs.observations.state_vector``. Action: float32 ``[7]`` in [-1, 1].
-    Reward: 1
-    on the step that fulfils the task, else 0; ``terminated`` with it. ``truncated`` at the task's horizon. Info:
-    ``task``,
-    ``is_success``, ``contact`` (a finger touches something of the task) and ``stage``.
+    Reward: 1 on the step that fulfils the task, else 0; ``terminated`` with it. ``truncated`` at the task's horizon.
+    Info: ``task``, ``is_success``, ``contact`` (a finger touches something of the task) and ``stage``.
 
     A row's episode depends on ``(task, seed, row, number of its episode)`` alone; ``reset(seed=...)`` gives another
-    seed. An
-    empty ``device`` takes a GPU if available. ``contacts`` is the room for contacts per copy on average,
-    ``constraints``
-    that for constraint rows of each copy. ``autoreset_mode`` is ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED``
-    (rows
-    that are over continue unobserved until they are reset).
-
-    Raises:
-        MissingExtraError: mujoco-warp is not installed.
-        SettingError: another autoreset mode, unknown device, or a task of two arms.
-        UnknownNameError: no such task.
+    seed. An empty ``device`` takes a GPU if available. ``contacts`` is the room for contacts per copy on average,
+    ``constraints`` that for constraint rows of each copy. ``autoreset_mode`` is ``NEXT_STEP`` (Gymnasium's default) or
+    ``DISABLED`` (rows that are over continue unobserved until they are reset). Raises MissingExtraError (mujoco-warp is
+    not installed). Raises SettingError (another autoreset mode, unknown device, or a task of two arms). Raises
+    UnknownNameError (no such task).
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -109,12 +101,8 @@ class WarpVecEnv(VectorEnv):
         """Start rows; without a seed, each at its next episode.
 
         A seed is a new root of the layouts, with episodes numbered from 0. Options: ``init_id``, one number of a stored
-        state
-        per reset row; ``reset_mask`` bool ``[N]``.
-
-        Raises:
-            SettingError: an unknown option, or another number of stored states than rows.
-            OptionError: no such stored state.
+        state per reset row; ``reset_mask`` bool ``[N]``. Raises SettingError (an unknown option, or another number of
+        stored states than rows). Raises OptionError (no such stored state).
         """
         options = checked_options(options, ("init_id", "reset_mask"))
         rows = checked_rows(options.get("reset_mask"), self.num_envs, first=bool((self._count < 0).all()))
@@ -143,12 +131,10 @@ class WarpVecEnv(VectorEnv):
     ) -> tuple[Vector, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Take one control step of 0.05 s in every row that is not over.
 
-        Under ``NEXT_STEP`` a row that is over is reset here and its action ignored, as Gymnasium prescribes.
-
-        Raises:
-            ActionError: not float, not finite, outside the action space or of another shape; no state was changed.
-            SettingError: a copy has more contacts or constraints than there is room for.
-            ResetNeeded: no episode was started.
+        Under ``NEXT_STEP`` a row that is over is reset here and its action ignored, as Gymnasium prescribes. Raises
+        ActionError (not float, not finite, outside the action space or of another shape; no state was changed). Raises
+        SettingError (a copy has more contacts or constraints than there is room for). Raises ResetNeeded (no episode
+        was started).
         """
         actions = check_action(actions, (self.num_envs,))
         if (self._count < 0).any():

@@ -56,9 +56,8 @@ class Readings:
 class WarpPhysics:
     """``N`` copies of a ``mujoco.MjModel`` on one device, such as ``"cuda:0"``; see :class:`~.warp.WarpVecEnv`.
 
-    Raises:
-        MissingExtraError: mujoco-warp is not installed.
-        SettingError: unknown device, or a model that MuJoCo Warp does not support.
+    Raises MissingExtraError (mujoco-warp is not installed). Raises SettingError (unknown device, or a model that MuJoCo
+    Warp does not support).
     """
 
     def __init__(self, model: Any, *, copies: int, device: str, contacts: int, constraints: int) -> None:
@@ -110,9 +109,8 @@ class WarpPhysics:
     def read(self) -> Readings:
         """Poses and contacts of the present positions.
 
-        Raises:
-            SettingError: contacts or constraints did not fit their room since the last reading, so the physics is
-                wrong.
+        Raises SettingError (contacts or constraints did not fit their room since the last reading, so the physics is
+        wrong).
         """
         data = self._data
         with self._here():

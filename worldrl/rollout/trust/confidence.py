@@ -34,9 +34,8 @@ def confidence_scores(
     """Return every score ``[E]`` of :data:`CONFIDENCE_SCORES`, the last two only where their inputs are given.
 
     ``own`` is the rollout's probability of success ``[E, N]``; ``debounce`` frames make a success. ``normalised_error``
-    is
-    of inverse dynamics at each frame ``[E, N]`` (``rollout.trust.shown_motion``), ``grasp`` that of the grasp ``[E]``
-    (``rollout.trust.shown_grasp``).
+    is of inverse dynamics at each frame ``[E, N]`` (``rollout.trust.shown_motion``), ``grasp`` that of the grasp
+    ``[E]`` (``rollout.trust.shown_grasp``).
     """
     score = np.stack([debounced_score(one, debounce) for one in (own, *resampled.probability)])
     scores = {

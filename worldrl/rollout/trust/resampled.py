@@ -31,10 +31,8 @@ class ResampledRollouts:
     """``O`` further imaginations of the same actions.
 
     ``probability`` of success is float32 ``[O, E, N]``. ``uncertainty`` float32 ``[E, N]`` is that of the outcome
-    ensemble,
-    averaged over them. ``spread`` float32 ``[E, N]`` is the standard deviation of the latents over them, averaged over
-    a
-    frame's numbers.
+    ensemble, averaged over them. ``spread`` float32 ``[E, N]`` is the standard deviation of the latents over them,
+    averaged over a frame's numbers.
     """
 
     probability: NDArray[np.float32]

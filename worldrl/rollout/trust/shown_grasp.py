@@ -36,8 +36,7 @@ def counted_steps(success_step: NDArray[np.int64], end: NDArray[np.int64] | int)
     """Control steps ``[E]`` up to which a closing of the hand counts, for :func:`closings`.
 
     Motion after the imagined success ``success_step`` ``[E]`` took no part in it. Without one (-1) all steps up to
-    ``end``
-    count.
+    ``end`` count.
     """
     return np.where(success_step < 0, end, success_step)
 
@@ -53,13 +52,9 @@ def closings(
     """Find each rollout's last closing, and its normalised error.
 
     ``frame`` uint8 ``[E, Y, X, 3]`` is the first one, ``command`` ``[E, T + 1, A]`` begins with the one there.
-    ``until``
-    ``[E]`` is of :func:`counted_steps`; ``claimed`` bool ``[E]`` marks imagined successes.
-
-    Returns:
-        Control step of the closing command ``[E]``, -1 without one; and the normalised error ``[E]``. Without a closing
-            it
-        is infinite for a claimed success that needs one, and 0 otherwise.
+    ``until`` ``[E]`` is of :func:`counted_steps`; ``claimed`` bool ``[E]`` marks imagined successes. Returns control
+    step of the closing command ``[E]``, -1 without one; and the normalised error ``[E]``. Without a closing it is
+    infinite for a claimed success that needs one, and 0 otherwise.
     """
     command = command.cpu()
     parts = [row[: last + 1].numpy() for row, last in zip(command, until.tolist(), strict=True)]
@@ -84,8 +79,7 @@ def grasp_error(
     """Return the grasp's normalised error float32 ``[E]`` of imagined rollouts, from actions and first frames.
 
     ``action`` is float32 ``[E, T, A]``. ``success_step`` ``[E]`` is the control step of the imagined success, -1
-    without
-    one, where all steps count.
+    without one, where all steps count.
     """
     command = commands_from(embodiment, torch.from_numpy(np.stack([record.command for record in starts])), action)
     frame = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))

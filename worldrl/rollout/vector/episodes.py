@@ -100,13 +100,9 @@ def make_environment(
     """Make a registered environment of vectors; dictionaries and tuples are flattened.
 
     ``env_id`` is a Gymnasium id, or ``module:ID`` with the module that registers it. ``max_episode_steps=None`` takes
-    the
-    registered time limit. The parts of observations are in the order of the dataset ``like``, or the environment's.
-
-    Raises:
-        SettingError: not registered (the message names the nearest), no time limit, spaces that are not vectors, or
-            parts that are not the dataset's.
-        MissingExtraError: a required package is not installed.
+    the registered time limit. The parts of observations are in the order of the dataset ``like``, or the environment's.
+    Raises SettingError (not registered (the message names the nearest), no time limit, spaces that are not vectors, or
+    parts that are not the dataset's). Raises MissingExtraError (a required package is not installed).
     """
     env = flattened(make_registered(env_id, kwargs or {}, max_episode_steps), env_id, like)
     check_vectors(env, env_id)
@@ -116,9 +112,8 @@ def make_environment(
 def dataset_environment(info: DatasetInfo) -> gymnasium.Env[Any, Any]:
     """Make a dataset's environment, with its keyword arguments, time limit and order of parts.
 
-    Raises:
-        SettingError: it names none, or one with wrappers, which cannot be made from their names; or as
-            :func:`make_environment`.
+    Raises SettingError (it names none, or one with wrappers, which cannot be made from their names; or as
+    :func:`make_environment`).
     """
     if info.env_id is None:
         raise SettingError(
@@ -134,9 +129,8 @@ def dataset_environment(info: DatasetInfo) -> gymnasium.Env[Any, Any]:
 def check_spaces(env: gymnasium.Env[Any, Any], data: Trajectories) -> None:
     """Require that a dataset's vectors and episodes are those of an environment.
 
-    Raises:
-        SettingError: observations or actions differ in size, or actions in bounds.
-        ArtefactError: an episode is longer than the environment's time limit.
+    Raises SettingError (observations or actions differ in size, or actions in bounds). Raises ArtefactError (an episode
+    is longer than the environment's time limit).
     """
     source, box = data.info.source, env.action_space
     sizes = {"obs": (data.obs.shape[1], env.observation_space), "action": (data.action.shape[1], box)}
@@ -183,10 +177,8 @@ def play_episode(
     """Play one episode of :func:`make_environment` to its end.
 
     ``info`` holds the action bounds (:func:`environment_info`); ``seed`` in [0, 2**31) is the environment's. Without a
-    ``generator`` of noise the policy takes the most likely actions; ``device`` is the policy's.
-
-    Raises:
-        ActionError: the policy's action is not finite or not ``[A]``.
+    ``generator`` of noise the policy takes the most likely actions; ``device`` is the policy's. Raises ActionError (the
+    policy's action is not finite or not ``[A]``).
     """
     observation, _ = env.reset(seed=seed)
     decide, reward = policy(), 0.0
@@ -225,8 +217,7 @@ class StateInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Adds data to each step's info that other packages' training loops do not store.
 
     ``info["executed"]`` is the action of the simulator, ``info["qpos"]`` and ``info["qvel"]`` the simulator's state
-    before
-    the step, in MuJoCo environments.
+    before the step, in MuJoCo environments.
     """
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:

@@ -24,9 +24,8 @@ NEITHER = "or episodes=0 video_episodes=0 to play no episodes"
 def make_registered(env_id: str, kwargs: Mapping[str, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
     """Make an environment from its id, ``ID`` or ``MODULE:ID``.
 
-    Raises:
-        SettingError: the module cannot be imported, the id is not registered, or the environment's class refuses.
-        MissingExtraError: a required package is not installed.
+    Raises SettingError (the module cannot be imported, the id is not registered, or the environment's class refuses).
+    Raises MissingExtraError (a required package is not installed).
     """
     module, name = env_id.rpartition(":")[0], registered_id(env_id)
     given = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
@@ -120,8 +119,7 @@ class Flat(gymnasium.ObservationWrapper[Any, Any, Any]):
 def flattened(env: gymnasium.Env[Any, Any], env_id: str, info: DatasetInfo | None) -> gymnasium.Env[Any, Any]:
     """Return an environment of vectors whose numbers are in a dataset's order; without one, in its own.
 
-    Raises:
-        SettingError: the parts have other keys or sizes than the dataset's, or no order is known.
+    Raises SettingError (the parts have other keys or sizes than the dataset's, or no order is known).
     """
     have = _layout(env.observation_space, env_id)
     want = None if info is None else info.obs_parts
