@@ -98,7 +98,7 @@ def test_what_is_no_file_of_this_suite_is_refused(tmp_path, write_libero_file):
     with pytest.raises(SettingError, match=r"no \.hdf5 file in"):
         find_demonstrations(tmp_path, "libero_goal", TASKS)
     write_libero_file(tmp_path / "a.hdf5", task="put_the_bowl_on_the_plat")
-    with pytest.raises(ArtefactError, match=r"a\.hdf5: attribute bddl_file_name says .*did you mean 'put_the_bowl_on"):
+    with pytest.raises(ArtefactError, match=r"a\.hdf5: attribute bddl_file_name gives .*did you mean 'put_the_bowl_on"):
         find_demonstrations(tmp_path, "libero_goal", TASKS)
     whole = (tmp_path / "a.hdf5").read_bytes()
     (tmp_path / "a.hdf5").write_bytes(whole[: len(whole) // 2])

@@ -132,7 +132,7 @@ class Loud:
 
 
 def test_numbers_outside_the_range_are_executed_as_its_end_and_counted(specs, options, monkeypatch):
-    monkeypatch.setattr("worldrl.rollout.agents.actors.load_policy", lambda folder, device: Loud())
+    monkeypatch.setattr("worldrl.rollout.agents.policy_folder.load_policy", lambda folder, device: Loud())
     (episode,) = run(specs[:1], options, PolicyActor("loud"))
     assert set(episode.action[:, 0]) == {1.0}
     assert EpisodeOutcome.of(episode).clipped == len(episode)
@@ -155,7 +155,7 @@ class Recalling(Loud):
 @pytest.mark.parametrize(("replan", "envs"), [(None, 1), (1, 3)])
 def test_a_policy_sees_the_last_observations_of_its_own_episode(specs, options, monkeypatch, replan, envs):
     policy = Recalling()
-    monkeypatch.setattr("worldrl.rollout.agents.actors.load_policy", lambda folder, device: policy)
+    monkeypatch.setattr("worldrl.rollout.agents.policy_folder.load_policy", lambda folder, device: policy)
     actor = PolicyActor("recalling", replan=replan)
     episodes = run(specs[:3], options, actor, envs_per_worker=envs)
     begun = {episode.frames[0].tobytes(): episode for episode in episodes}

@@ -77,7 +77,7 @@ class Recalling:
 @pytest.mark.parametrize("fault", [None, {"task": "reach_up", "init_id": 1, "at": 5, "kind": "kill"}])
 def test_a_policy_that_looks_back_is_shown_the_pictures_of_those_steps(monkeypatch, tmp_path, fault):
     policy = Recalling()
-    monkeypatch.setattr("worldrl.rollout.agents.actors.load_policy", lambda folder, device: policy)
+    monkeypatch.setattr("worldrl.rollout.agents.policy_folder.load_policy", lambda folder, device: policy)
     options = {"image_size": 4, "fault": fault and {**fault, "marker": str(tmp_path / "once")}}
     rules = Rules({"reach_right": 7, "reach_up": 6}, ("scene",))
     with SimulatorPool(launch(**options), slots=2) as pool:
@@ -114,7 +114,7 @@ class Seeking:
 def test_steps_that_nobody_looks_at_are_one_message_and_change_nothing(monkeypatch, tmp_path, hold_steps, looks):
     policy = Seeking()
     policy.n_obs_steps = looks
-    monkeypatch.setattr("worldrl.rollout.agents.actors.load_policy", lambda folder, device: policy)
+    monkeypatch.setattr("worldrl.rollout.agents.policy_folder.load_policy", lambda folder, device: policy)
     sent, send = [], simulator.SimulatorProcess.send
     monkeypatch.setattr(
         simulator.SimulatorProcess,
@@ -166,7 +166,7 @@ class Passing(Seeking):
 
 def test_a_success_that_is_undone_is_held_as_long_whether_anybody_looks_or_not(monkeypatch):
     hold_steps = 3
-    monkeypatch.setattr("worldrl.rollout.agents.actors.load_policy", lambda folder, device: Passing())
+    monkeypatch.setattr("worldrl.rollout.agents.policy_folder.load_policy", lambda folder, device: Passing())
 
     def play(together):
         with SimulatorPool(launch(image_size=4), slots=2) as pool:

@@ -1,9 +1,9 @@
-"""The scene camera as a pinhole: where a point of the world is in the picture, and back.
+"""The scene camera as a pinhole: points of the world in the image, and back.
 
-In the camera's frame x points right, y up, and it looks along -z, as in MuJoCo. A *sight* is where a picture shows a
-point: (u, v, height), u to the right and v downwards in half picture widths from the centre, so that the picture spans
-[-1, 1], and the point's height above the world's ground in metres. Height and not depth: what stands on a table is at
-one height wherever it is seen, and its depth follows from that.
+In the camera's frame x points right, y up, and the view direction is -z, as in MuJoCo. A *sight* is a point's place in
+an image: (u, v, height). u points right and v down, in half image widths from the centre, so the image spans [-1, 1].
+Height is above the world's ground (m). Height and not depth: objects on a table have one height wherever they are seen,
+and their depth follows from it.
 
 Shapes legend: leading axes are free.
 """
@@ -19,12 +19,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Camera:
-    """One camera that does not move.
+    """One fixed camera: position float64 ``[3]`` (m), rotation float64 ``[3, 3]`` with the camera's axes as columns.
 
-    Attributes:
-        position: float64 ``[3]`` in the world (m).
-        rotation: float64 ``[3, 3]``; its columns are the camera's axes in the world.
-        half_width: half the picture's width at a depth of one metre (m): the tangent of half the field of view.
+    ``half_width`` is half the image's width at a depth of one metre (m), the tangent of half the field of view.
     """
 
     position: NDArray[np.float64]
@@ -38,25 +35,25 @@ class Camera:
         return np.stack([x / width, -y / width, np.asarray(point[..., 2], np.float64)], axis=-1)
 
     def unproject(self, sight: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return the points ``[..., 3]`` in the world (m) that have these sights; the camera must not look level."""
+        """Return the points ``[..., 3]`` in the world (m) of these sights; the camera must not be level."""
         u, v, height = np.moveaxis(np.asarray(sight, np.float64), -1, 0)
         own = np.stack([u * self.half_width, -v * self.half_width, -np.ones_like(u)], axis=-1)
         ray = own @ self.rotation.T
         return self.position + ((height - self.position[2]) / ray[..., 2])[..., None] * ray
 
     def depth(self, point: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return how far points ``[..., 3]`` are along the viewing direction (m)."""
+        """Return the depth of points ``[..., 3]`` along the viewing direction (m)."""
         return -(point - self.position) @ self.rotation[:, 2]
 
     def across(self, error: NDArray[np.floating], point: NDArray[np.floating]) -> NDArray[np.float64]:
-        """Return the part ``[..., 3]`` of an error (m) at a true point that a picture can show: across the line of sight."""
+        """Return the part ``[..., 3]`` of an error (m) at a true point that images show: across the line of sight."""
         ray = np.asarray(point, np.float64) - self.position
         ray /= np.linalg.norm(ray, axis=-1, keepdims=True)
         return error - (error * ray).sum(axis=-1, keepdims=True) * ray
 
 
 def scene_camera(env: Any) -> Camera:
-    """Read the scene camera of the embedded suite's environment, as its style has placed it."""
+    """Read the scene camera of the embedded suite's environment, placed by its visual style."""
     sim = env.unwrapped.sim
     number = sim.model.camera("scene").id
     return Camera(

@@ -1,16 +1,16 @@
-"""Which actions of which chunk are executed while decisions take time: asynchronous execution with aligned timesteps.
+"""Which actions of which chunk are executed while decisions take time: asynchronous execution.
 
-A chunk decided from the observation at step ``t`` holds the actions of steps ``t, t + 1, …``. Where the decision takes ``d``
-control steps the robot does not wait: it goes on with the chunk before, and when the new one arrives at ``t + d`` its first
-``d`` actions belong to the past and are left out (Xiaomi-Robotics-0, arXiv:2602.12684, "align the timesteps of consecutive
-predicted action chunks"; replan every ``r`` steps)::
+A chunk decided from the observation at step ``t`` holds the actions of steps ``t, t + 1, …``. A decision takes ``d``
+control steps, in which the robot continues the chunk before. The new chunk arrives at ``t + d``; its first ``d``
+actions are past and left out (Xiaomi-Robotics-0, arXiv:2602.12684, "align the timesteps of consecutive predicted action
+chunks"). The policy decides every ``r`` steps::
 
     step                 t ........ t+d ........ t+r ........ t+r+d ...
     chunk of t-r         [r : r+d]
     chunk of t                      [d : r]      [r : r+d]
     chunk of t+r                                              [d : r]
 
-Every action is executed at the step that it was decided for. Only the first chunk of an episode is waited for.
+Every action is executed at the step that it was decided for. The robot waits for an episode's first chunk only.
 """
 
 from __future__ import annotations
@@ -22,15 +22,9 @@ from worldrl.core.errors import SettingError
 
 
 def check_timing(replan: int | None, latency: int, chunk_length: int) -> int:
-    """Return how many steps lie between decisions.
+    """Return the steps between decisions; ``replan=None`` takes all that the chunk allows.
 
-    Args:
-        replan: as given; None takes all that the chunk allows.
-        latency: steps ``d`` that a decision takes.
-        chunk_length: actions of a chunk.
-
-    Raises:
-        SettingError: the chunk is too short for both, or a decision takes longer than the time between two.
+    Raises SettingError (the chunk is too short for both, or a decision takes longer than the time between two).
     """
     steps = chunk_length - latency if replan is None else replan
     if not latency <= steps or steps < 1 or steps + latency > chunk_length:
@@ -46,11 +40,7 @@ def splice(
 ) -> NDArray[np.float32]:
     """Return the actions executed until the next decision, ``[replan, A]``.
 
-    Args:
-        previous: the chunk before ``[L, A]``; None at the beginning of an episode.
-        fresh: the chunk just decided ``[L, A]``.
-        replan: steps between decisions.
-        latency: steps that a decision takes.
+    ``previous`` and ``fresh`` are chunks ``[L, A]``; there is no previous one at the beginning of an episode.
     """
     if previous is None or latency == 0:
         return fresh[:replan]

@@ -1,4 +1,4 @@
-"""Spaces that every vector environment here shares, imagined or real, and the check of what is stepped with."""
+"""Spaces that all vector environments share, imagined or real, and checks of actions and options."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from worldrl.core.errors import ActionError, SettingError, nearest
 
 _CHARACTERS = "".join(chr(code) for code in range(32, 127))
 _LONGEST = 256
-_ROUNDING = 1 + 1e-5
-"""Float32 rotations of the greatest angle are longer by a few roundings."""
+_ROUNDING = 1 + 1e-5  # float32 rotations of the greatest angle are longer by a few roundings
 
 Bounds = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def command_bounds(robot: AnyEmbodiment, starts: NDArray[np.float32]) -> Bounds:
-    """Least and greatest command, float32 ``[A]`` each: the robot's, wide enough for commands ``[N, A]`` to start from."""
+    """Least and greatest command float32 ``[A]``: the robot's, widened to the starts' commands ``[N, A]``."""
     if isinstance(robot, JointEmbodiment):
         low, high = robot.low, robot.high
     else:
@@ -37,13 +36,10 @@ def command_bounds(robot: AnyEmbodiment, starts: NDArray[np.float32]) -> Bounds:
     )
 
 
-def told_spaces(low: Any, high: Any, instructions: Iterable[str]) -> dict[str, gymnasium.Space[Any]]:
-    """What a robot is given: the command it holds, and an instruction.
+def given_spaces(low: Any, high: Any, instructions: Iterable[str]) -> dict[str, gymnasium.Space[Any]]:
+    """Spaces of the command, float32 ``[A]`` within ``low`` and ``high``, and of the instruction.
 
-    Args:
-        low: least command, float32 ``[A]``.
-        high: greatest command.
-        instructions: those that occur; the space holds printable ASCII text of up to 256 characters, and these.
+    The instruction is printable ASCII text of up to 256 characters, or one of ``instructions``.
     """
     from worldrl_envs.instruction_space import InstructionSpace
 
@@ -56,8 +52,8 @@ def told_spaces(low: Any, high: Any, instructions: Iterable[str]) -> dict[str, g
     }
 
 
-def give_spaces(env: VectorEnv, observation: Mapping[str, gymnasium.Space[Any]], actions: ActionSpec) -> None:
-    """Set a vector environment's four spaces from what one row observes and does."""
+def set_spaces(env: VectorEnv, observation: Mapping[str, gymnasium.Space[Any]], actions: ActionSpec) -> None:
+    """Set a vector environment's four spaces from one row's observation and actions."""
     env.single_observation_space = gymnasium.spaces.Dict(dict(observation))
     env.single_action_space = gymnasium.spaces.Box(*actions.bounds, dtype=np.float32)
     env.observation_space = batch_space(env.single_observation_space, env.num_envs)
@@ -72,7 +68,7 @@ def whole(name: str, value: object, low: int) -> int:
 
 
 def checked_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    """Return the autoreset mode if vector environments here have it; SettingError for ``SameStep`` and unknown names."""
+    """Return the autoreset mode; SettingError for ``SameStep`` and unknown names."""
     valid = {known.value: known for known in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)}
     name = mode.value if isinstance(mode, AutoresetMode) else str(mode)
     if name not in valid:
@@ -94,15 +90,9 @@ def checked_options(options: object, names: Sequence[str]) -> dict[str, Any]:
 
 
 def checked_rows(mask: object, rows: int, *, first: bool) -> NDArray[np.int64]:
-    """Return the rows that a reset is for.
+    """Return the rows of a reset: bool ``[B]``, or None for all; the ``first`` reset must be of all rows.
 
-    Args:
-        mask: bool ``[B]``, or None for all.
-        rows: ``B``.
-        first: whether nothing was reset before, so that all rows must be.
-
-    Raises:
-        SettingError: another shape or dtype, no row, or a first reset that leaves rows out.
+    Raises SettingError (another shape or dtype, no row, or a first reset that leaves rows out).
     """
     if mask is None:
         return np.arange(rows)
@@ -122,7 +112,7 @@ def checked_seed(seed: object) -> int | None:
 def check_action(
     action: NDArray[Any], rows: tuple[int, ...], actions: ActionSpec = TOOL_ACTIONS
 ) -> NDArray[np.float32]:
-    """Return ``action`` if it is a finite floating array ``[*rows, A]`` within the robot's range; else raise ActionError."""
+    """Return ``action`` if it is a finite float array ``[*rows, A]`` in the robot's range; else raise ActionError."""
     action, shape, (low, high) = np.asarray(action), (*rows, actions.size), actions.bounds
     if action.shape != shape or action.dtype.kind != "f":
         raise ActionError(f"action must be a float array of shape {shape}, got {action.dtype} {action.shape}")

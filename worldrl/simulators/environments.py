@@ -1,4 +1,4 @@
-"""Python environments of their own, for simulators and policies whose pins meet no others: where they lie, what they hold.
+"""Python environments of simulators and policies whose pins fit no others: their folders and records.
 
 ::
 
@@ -7,9 +7,9 @@
       ...                 what the suite's setup adds
       environment.json    written last: without it the folder is an unfinished attempt
     <cache>/environments/robotwin/
-      environment.json    names the user's own interpreter: worldrl cannot build this simulator, only remember it
+      environment.json    names the user's own interpreter: worldrl cannot build this simulator
     <cache>/environments/lerobot.json
-                          which of lerobot's locks is in use: that of the last setup that passed its check
+                          names lerobot's lock in use: that of the last setup that passed its check
 
 The cache is ``$WORLDRL_CACHE``, else ``$XDG_CACHE_HOME/worldrl``, else ``~/.cache/worldrl``.
 """
@@ -36,12 +36,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Lock:
-    """Exact packages of an environment, for one Python.
+    """Exact packages of an environment, for one Python version that they have wheels for.
 
-    Attributes:
-        name: of the file in ``workers/locks``, and of the environment's folder.
-        python: version that its packages have wheels for.
-        size: of the built environment, for people.
+    ``name`` is that of the file in ``workers/locks`` and of the environment's folder; ``size`` is of the built
+    environment.
     """
 
     name: str
@@ -59,27 +57,26 @@ LOCKS: Mapping[str, tuple[Lock, ...]] = {
     "maniskill": (Lock("maniskill", "3.11", "2.1 GB"),),
     "lerobot": (Lock("lerobot", "3.11", "2 GB"), Lock("lerobot06", "3.12", "6 GB")),
 }
-"""What worldrl builds: hf-libero's pins have wheels for 3.11, which is lerobot 0.4.4's newest; lerobot 0.6.1 needs 3.12."""
+"""Built by worldrl: hf-libero's pins have wheels for 3.11, lerobot 0.4.4's newest version; lerobot 0.6.1 needs 3.12."""
 NAMES = ("libero", "maniskill", "robotwin", "isaac", "lerobot")
-"""Environments that ``worldrl setup`` knows; one without locks is the user's own and is only checked and remembered."""
+"""Environments of ``worldrl setup``; one without locks is the user's own and is only checked and recorded."""
 
 
 def cache_dir() -> Path:
     """The user's cache of worldrl."""
-    given = os.environ.get(CACHE_VARIABLE)
-    if given:
+    if given := os.environ.get(CACHE_VARIABLE):
         return Path(given)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "worldrl"
 
 
 def built_folder(lock: Lock) -> Path:
-    """Where a lock's environment belongs; another lock is another folder."""
+    """Folder of a lock's environment; another lock has another folder."""
     digest = hashlib.sha256(lock.path.read_bytes()).hexdigest()
     return cache_dir() / "environments" / f"{lock.name}-{digest[:8]}"
 
 
 def environment_folder(name: str) -> Path:
-    """Where the environment that is used under a name belongs."""
+    """Folder of the environment in use under a name."""
     return built_folder(used_lock(name)) if name in LOCKS else cache_dir() / "environments" / name
 
 
@@ -89,11 +86,7 @@ def used_lock(name: str) -> Lock:
 
 
 def noted_lock(name: str) -> Lock | None:
-    """The lock that :func:`use_lock` noted; None where it has not.
-
-    Raises:
-        WorkerEnvironmentError: the note names no lock that is known.
-    """
+    """The lock noted by :func:`use_lock`, or None; WorkerEnvironmentError for an unknown one."""
     note = cache_dir() / "environments" / f"{name}.json"
     if not note.is_file():
         return None
@@ -107,7 +100,7 @@ def noted_lock(name: str) -> Lock | None:
 
 
 def use_lock(name: str, lock: Lock) -> None:
-    """Note that an environment is used as a lock has built it, where there are several."""
+    """Note which of several locks an environment uses."""
     if len(LOCKS[name]) > 1:
         note = cache_dir() / "environments" / f"{name}.json"
         write_json(note, {"schema": SCHEMA, "lock": lock.name}, error=WorkerEnvironmentError)
@@ -115,13 +108,7 @@ def use_lock(name: str, lock: Lock) -> None:
 
 @dataclass(frozen=True)
 class WorkerEnvironment:
-    """A finished environment.
-
-    Attributes:
-        name: for example ``"libero"``.
-        folder: where it lies.
-        record: what setup wrote down about it.
-    """
+    """A finished environment, such as ``libero``, its folder and setup's record."""
 
     name: str
     folder: Path
@@ -129,7 +116,7 @@ class WorkerEnvironment:
 
     @property
     def python(self) -> str:
-        """Its interpreter: the built one, or the user's own that setup was told."""
+        """Its interpreter: the built one, or the user's own given at setup."""
         return str(self.record.get("python") or interpreter(self.folder))
 
 
@@ -141,8 +128,7 @@ def interpreter(folder: Path) -> Path:
 def find_environment(name: str) -> WorkerEnvironment:
     """Return an environment that is ready.
 
-    Raises:
-        WorkerEnvironmentError: it was not built, or not to its end; the message names the command.
+    Raises WorkerEnvironmentError (it was not built, or not completely; the message names the command).
     """
     folder = environment_folder(name)
     if not (folder / RECORD).is_file():

@@ -1,9 +1,9 @@
-"""Simulators in several processes, stepped together: slots with running episodes, and nothing lost when one dies.
+"""Simulators in several processes, stepped together: slots with running episodes, of which none is lost.
 
-Slot ``s`` belongs to worker ``s % workers``. What a slot plays depends on what it is told, never on how many workers
-there are. The pool remembers each running episode's start and actions; when a worker dies or falls silent, a new one
-plays its episodes again up to the same step, the states must be equal, and the caller notices nothing but the mark in
-``restarted``. The same serves recycling: simulators leak, so a worker is replaced after some episodes.
+Slot ``s`` belongs to worker ``s % workers``. A slot's episode depends on its requests, never on the number of workers.
+The pool stores each running episode's start and actions. When a worker dies or falls silent, a new one plays its
+episodes again up to the same step, and the states must be equal; the caller sees only the mark in ``restarted``.
+Recycling uses the same: simulators leak memory, so a worker is replaced after some episodes.
 """
 
 from __future__ import annotations
@@ -31,13 +31,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Start:
-    """How an episode begins.
+    """How an episode begins: at the stored initial state ``init_id``, or at a ``given`` state of the simulator.
 
-    Attributes:
-        task: its name.
-        init_id: number of the stored initial state.
-        seed: for what a suite draws itself.
-        given: state of the simulator to begin at instead of the stored one.
+    ``seed`` is for the suite's own draws.
     """
 
     task: str
@@ -60,7 +56,7 @@ def _reset_request(starts: Mapping[int, Start], *, render: bool) -> Request:
 
 @dataclass
 class _Journal:
-    """A running episode: enough to play it again, questions to the expert included, for it may remember them."""
+    """A running episode: enough to play it again, with requests to the expert, which may have a memory."""
 
     start: Start
     actions: list[tuple[NDArray[np.float32], bool]] = field(default_factory=list[tuple[NDArray[np.float32], bool]])
@@ -70,18 +66,11 @@ class _Journal:
 
 
 class SimulatorPool:
-    """Several workers of one suite; a context manager that leaves no process behind.
+    """Several workers of one suite; a context manager that ends all processes.
 
-    Args:
-        launch: how each worker is started.
-        workers: processes.
-        slots: environments in all.
-        timeout_s: longest silence of a worker (s).
-        restarts: how often the same episode may lose its worker before that is an error.
-        recycle_after: episodes after which a worker is replaced; None never.
-
-    Raises:
-        SettingError: a number is out of range.
+    ``slots`` counts environments in all, ``timeout_s`` is the longest silence of a worker (s). The same episode may
+    lose its worker ``restarts`` times before that is an error. A worker is replaced after ``recycle_after`` episodes;
+    None never. Raises SettingError (a number is out of range).
     """
 
     def __init__(
@@ -95,13 +84,9 @@ class SimulatorPool:
         recycle_after: int | None = 50,
     ) -> None:
         self.slots = workers if slots is None else slots
-        given = {
-            "workers": workers,
-            "slots": self.slots,
-            "recycle_after": 1 if recycle_after is None else recycle_after,
-        }
+        given = {"workers": workers, "slots": self.slots, "recycle_after": recycle_after}
         for name, value in given.items():
-            if value < 1:
+            if value is not None and value < 1:
                 raise SettingError(f"{name}: must be >= 1, got {value}")
         if timeout_s <= 0 or restarts < 0:
             raise SettingError(f"timeout_s must be > 0 and restarts >= 0, got {timeout_s} and {restarts}")
@@ -114,10 +99,9 @@ class SimulatorPool:
         self.probed: dict[str, Any] = {}
 
     def __enter__(self) -> SimulatorPool:
-        """Start every worker, and learn what the suite is.
+        """Start every worker, and read the suite's description.
 
-        Raises:
-            WorkerError: one cannot be started, or says why it cannot serve.
+        Raises WorkerError (one cannot be started, or refuses to serve).
         """
         try:
             for number in range(self.workers):
@@ -140,18 +124,8 @@ class SimulatorPool:
         while self._processes:
             self._processes.popitem()[1].stop()
 
-    # -- what callers ask ----------------------------------------------------------------------------------------
-
     def reset(self, starts: Mapping[int, Start], *, render: bool = True) -> dict[int, Row]:
-        """Begin episodes.
-
-        Args:
-            starts: by slot.
-            render: draw the cameras.
-
-        Returns:
-            First observation by slot.
-        """
+        """Begin episodes by slot, rendering the cameras on request; returns the first observation by slot."""
         self._journals = {slot: journal for slot, journal in self._journals.items() if slot not in starts}
         for number in {self.owner(slot) for slot in starts}:
             if self._recycle_after is not None and self._played[number] >= self._recycle_after:
@@ -175,11 +149,11 @@ class SimulatorPool:
     ) -> dict[int, list[Row]]:
         """Take the same number of actions in each of the slots, in one message to each worker.
 
-        A slot ends early behind a step that fulfils its task; what is left of its actions was not taken then.
+        A slot ends early after a step that fulfils its task; its other actions are not taken.
 
         Args:
-            actions: float32 ``[n, A]`` by slot; n is 1 in suites that do not say ``several_steps``.
-            render: slots whose cameras are drawn at the last of their actions; None draws all.
+            actions: float32 ``[n, A]`` by slot; n is 1 in suites without ``several_steps``.
+            render: slots whose cameras are rendered at the last of their actions; None renders all.
 
         Returns:
             The observation after each step that was taken, by slot.
@@ -194,9 +168,9 @@ class SimulatorPool:
                 raise ActionError(f"{start.describe()}: action {bad} is not finite; check the policy's statistics")
         requests: dict[int, Request] = {}
         for number, mine in self._by_owner(actions).items():
-            drawn = [render is None or slot in render for slot in mine]
+            rendered = [render is None or slot in render for slot in mine]
             batch = np.stack([actions[slot] for slot in mine]).astype(np.float32)
-            requests[number] = ({"kind": "step", "slots": mine, "render": drawn}, {"action": batch})
+            requests[number] = ({"kind": "step", "slots": mine, "render": rendered}, {"action": batch})
         stepped = self._rows(self._exchange(requests))
         for slot, rows in stepped.items():
             journal = self._journals[slot]
@@ -206,7 +180,7 @@ class SimulatorPool:
         return stepped
 
     def expert(self, slots: Collection[int]) -> dict[int, NDArray[np.float32]]:
-        """Ask the suite's scripted expert what it would do, float32 ``[A]`` by slot."""
+        """Ask the suite's scripted expert for its actions, float32 ``[A]`` by slot."""
         requests: dict[int, Request] = {
             number: ({"kind": "expert", "slots": mine}, {}) for number, mine in self._by_owner(slots).items()
         }
@@ -232,10 +206,8 @@ class SimulatorPool:
         return slot in self._journals and self._journals[slot].losses > 0
 
     def finish(self, slot: int) -> bool:
-        """Forget a slot's episode, which has ended; returns whether its worker was lost meanwhile."""
+        """Forget a slot's ended episode; returns whether its worker was lost meanwhile."""
         return self._journals.pop(slot).losses > 0
-
-    # -- workers -------------------------------------------------------------------------------------------------
 
     def owner(self, slot: int) -> int:
         """Number of the worker that holds a slot."""
@@ -253,23 +225,23 @@ class SimulatorPool:
     def _introduced(self, number: int) -> dict[str, Any]:
         try:
             return self._processes[number].answer()[0]["suite"]
-        except WorkerDied as news:
-            raise WorkerError(f"{self.launch.name}: worker {number} {news} before it was ready") from news
+        except WorkerDied as loss:
+            raise WorkerError(f"{self.launch.name}: worker {number} {loss} before it was ready") from loss
 
     def _recycle(self, number: int) -> None:
         try:
             self._renew(number)
-        except WorkerDied as news:
-            self._replace_worker(number, news)
+        except WorkerDied as loss:
+            self._replace_worker(number, loss)
 
     def _renew(self, number: int) -> None:
-        """Put a fresh process in a worker's place, and bring its episodes to where they were."""
+        """Replace a worker's process, and play its episodes up to the same step."""
         self._processes.pop(number).stop()
         self._processes[number] = self._process(number)
         self._processes[number].answer()
         self._played[number] = 0
         for slot, journal in self._journals.items():
-            # One that was lost while it was reset has no state yet: its request is sent again.
+            # An episode lost during its reset has no state yet: its request is sent again.
             if self.owner(slot) == number and journal.state is not None:
                 self._replay(self._processes[number], slot, journal)
 
@@ -294,24 +266,24 @@ class SimulatorPool:
         process.send({"kind": "expert", "slots": [slot]})
         process.answer()
 
-    def _replace_worker(self, number: int, news: WorkerDied) -> None:
+    def _replace_worker(self, number: int, loss: WorkerDied) -> None:
         """Replace a lost worker, or raise where an episode has lost too many."""
         while True:
             process = self._processes[number]
             mine = {slot: journal for slot, journal in self._journals.items() if self.owner(slot) == number}
             place = self._journals.get(process.slot) or next(iter(mine.values()), None)
-            story = f"{self.launch.name}: worker {number} ({place.start.describe() if place else 'no episode'}, at "
-            story += f"{process.call!r}) {news}"
+            report = f"{self.launch.name}: worker {number} ({place.start.describe() if place else 'no episode'}, at "
+            report += f"{process.call!r}) {loss}"
             for journal in mine.values():
                 journal.losses += 1
             if not mine or max(journal.losses for journal in mine.values()) > self._restarts:
-                raise WorkerError(f"{story}, and was restarted {self._restarts} times before")
-            logger.warning("%s; restarting it, %d episodes are played again", story, len(mine))
+                raise WorkerError(f"{report}, and was restarted {self._restarts} times before")
+            logger.warning("%s; restarting it, %d episodes are played again", report, len(mine))
             try:
                 self._renew(number)
                 return
             except WorkerDied as again:
-                news = again
+                loss = again
 
     def _exchange(self, requests: Mapping[int, Request]) -> dict[int, Reply]:
         """Ask several workers at once and wait for all; lost ones are replaced and asked again."""
@@ -321,7 +293,7 @@ class SimulatorPool:
         while len(replies) < len(requests):
             waiting = {self._processes[n].connection: n for n in requests if n not in replies}
             patience_s = min(self._processes[n].patience_s for n in waiting.values())
-            channels: list[Any] = list(waiting)  # whatever has a fileno() can be waited for
+            channels: list[Any] = list(waiting)  # wait takes all with a fileno()
             ready: list[Any] = wait(channels, max(0.0, patience_s))
             silent = [c for c, n in waiting.items() if c not in ready and self._processes[n].patience_s <= 0]
             for connection in [*ready, *silent]:
@@ -334,11 +306,11 @@ class SimulatorPool:
             if silent:
                 raise WorkerDied(process.silence())
             reply = process.receive()
-        except WorkerDied as news:
-            self._replace_worker(number, news)
+        except WorkerDied as loss:
+            self._replace_worker(number, loss)
             self._processes[number].send(*requests[number])
             for other in self._processes.values():
-                other.extend_deadline()  # nobody listened to them meanwhile
+                other.extend_deadline()  # their messages waited meanwhile
             return
         if reply is not None:
             replies[number] = reply

@@ -1,11 +1,11 @@
-"""One simulator in a Python environment of its own: its process, the pipe to it, and how its end is noticed.
+"""One simulator in a Python environment of its own: its process, its pipe, and the detection of its end.
 
 ::
 
-    core process ──socket pair──► python -I workers/link/boot.py: the suite's own packages, numpy, nothing of torch
+    core process ──socket pair──► python -I workers/link/boot.py: the suite's own packages, numpy, no torch
 
-The pair has no name and no port, so nobody else can reach it. What the simulator prints goes to a log file whose last
-lines an error quotes; its standard input is closed, so it cannot ask anything.
+The pair has no name and no port, so no other process can reach it. The simulator's output goes to a log file whose last
+lines an error quotes; its standard input is closed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from worldrl.core.errors import WorkerError
-from worldrl.simulators.process_end import JOIN_S, STARTUP_S, describe_exit
 from worldrl.simulators.renderer import given_backend
 from worldrl.workers.link import boot
 from worldrl.workers.link.channel import Channel
@@ -30,18 +29,19 @@ from worldrl.workers.link.wire import PROTOCOL, Arrays, WireError
 Reply = tuple[dict[str, Any], Arrays]
 _HIDDEN = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "VIRTUAL_ENV", "DISPLAY")
 _LOG_LINES = 6
+JOIN_S = 5.0
+"""Time for a worker to end after it was asked to (s), before it is killed."""
+STARTUP_S = 120.0
+"""Least time limit of a worker's first message (s): it imports torch and the simulator, slowly on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How a suite's worker is started.
+    """How the worker of suite ``name`` is started.
 
-    Attributes:
-        name: of the suite, for people.
-        python: interpreter of its environment.
-        target: its class, ``module:Class`` or ``/path/to/file.py:Class``.
-        options: keyword arguments of that class, JSON values.
-        variables: environment variables that it needs.
+    ``python`` is the interpreter of its environment, ``target`` its class, ``module:Class`` or
+    ``/path/to/file.py:Class``, with JSON values ``options`` as keyword arguments. ``variables`` are environment
+    variables.
     """
 
     name: str
@@ -51,17 +51,21 @@ class Launch:
     variables: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
-class WorkerDied(Exception):  # noqa: N818  (news for the pool, which decides whether it is an error)
+def describe_exit(code: int | None) -> str:
+    """Describe how a process ended: a signal's name or an exit code."""
+    if code is None:
+        return "is still running"
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended early with exit code {code}"
+
+
+class WorkerDied(Exception):  # noqa: N818  (the pool decides whether it is an error)
     """The process died or fell silent; the text says how."""
 
 
 class SimulatorProcess:
-    """One worker process.
+    """One worker process, ``number`` in its pool.
 
-    Args:
-        launch: what to start.
-        number: its place in a pool, for people.
-        timeout_s: longest silence while an answer is owed (s); the start may take two minutes.
+    ``timeout_s`` is the longest silence while an answer is expected (s); the start may take two minutes.
     """
 
     def __init__(self, launch: Launch, *, number: int, timeout_s: float) -> None:
@@ -91,7 +95,7 @@ class SimulatorProcess:
         self.send({"kind": "hello", "protocol": PROTOCOL, "options": dict(launch.options)})
 
     def send(self, header: Mapping[str, Any], arrays: Arrays | None = None) -> None:
-        """Ask for something; a dead worker is noticed by :meth:`receive`."""
+        """Send a request; a dead worker is noticed by :meth:`receive`."""
         self._heard_s = max(self._heard_s, time.monotonic())
         self.call = header["kind"]
         try:
@@ -110,15 +114,14 @@ class SimulatorProcess:
         return self._heard_s + self._timeout_s - time.monotonic()
 
     def extend_deadline(self) -> None:
-        """Forgive the silence of a time in which nobody listened."""
+        """Ignore the silence of a time in which nobody listened."""
         self._heard_s = max(self._heard_s, time.monotonic())
 
     def receive(self) -> Reply | None:
         """Read one message; return it where it is an answer.
 
-        Raises:
-            WorkerDied: the worker is gone, or sent something that is not ours.
-            WorkerError: it reports an exception, or why it cannot serve; asking again would raise it again.
+        Raises WorkerDied (the worker is gone, or sent an invalid message). Raises WorkerError (it reports an exception
+        or refuses to serve; the same request would fail again).
         """
         try:
             header, arrays = self.connection.receive()
@@ -139,12 +142,7 @@ class SimulatorProcess:
         return header, arrays
 
     def answer(self) -> Reply:
-        """Wait for one answer.
-
-        Raises:
-            WorkerDied: it died or fell silent.
-            WorkerError: it reports an exception.
-        """
+        """Wait for one answer; WorkerDied where the worker died or fell silent, else as :meth:`receive`."""
         while True:
             if not self.connection.poll(max(0.0, self.patience_s)):
                 raise WorkerDied(self.silence())
@@ -153,7 +151,7 @@ class SimulatorProcess:
                 return reply
 
     def silence(self) -> str:
-        """Kill a silent worker and say so."""
+        """Kill a silent worker and describe its end."""
         self._process.kill()
         self._process.wait()
         return f"was silent for {self._timeout_s:g} s and killed{self._tail()}"
@@ -171,7 +169,7 @@ class SimulatorProcess:
         return f"{describe_exit(self._process.returncode)}{self._tail()}"
 
     def _tail(self) -> str:
-        """The last lines that it printed."""
+        """The last lines of its output."""
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()[-_LOG_LINES:]
         return "; it printed last: " + " | ".join(lines) if lines else ""
@@ -190,7 +188,7 @@ class SimulatorProcess:
 
 
 def _environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """The core's variables without those that point at its own packages or say what it draws with; one thread per worker."""
+    """The core's variables without its own packages and its renderer; one thread per worker."""
     kept = {name: value for name, value in os.environ.items() if name not in (*_HIDDEN, "MUJOCO_GL")}
     if given := given_backend():
         kept["MUJOCO_GL"] = given

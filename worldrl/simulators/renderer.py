@@ -1,6 +1,6 @@
-"""What the embedded suite draws with: tried in a child process, once, before a worker needs it; and what the user said of it.
+"""The embedded suite's renderer: tried in a child process, once, before a worker needs it; and the user's choice of it.
 
-A broken driver crashes or hangs instead of raising, and would take one worker after the other.
+A broken driver crashes or hangs instead of raising, and would end one worker after the other.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from worldrl.core.storage.log import console
 from worldrl.workers.link.rendering import BACKENDS, choose_backend, renderer_name
 
 TIMEOUT_S = 300.0
-"""How long a back end may take for one small picture (s): on a crowded machine minutes, and slow is not broken."""
+"""Time limit of a back end for one small image (s): minutes on a busy machine."""
 
 
 def given_backend() -> str:
-    """``MUJOCO_GL`` as the user has set it; empty where its present value is the embedded suite's own choice, or there is none.
+    """The user's ``MUJOCO_GL``; empty where unset, or set by the embedded suite.
 
-    Importing ``worldrl_envs`` sets it, and so does :func:`embedded_drawing`: what they chose for this Python says nothing of a
-    foreign suite's, which has its own MuJoCo and its own drivers' bindings. A value that neither chose was set by the user, be it
-    in Python after that import.
+    Importing ``worldrl_envs`` sets the variable, and so does :func:`embedded_drawing`. Their choice for this Python
+    does not apply to an external suite, which has its own MuJoCo and drivers. Any other value is the user's, even one
+    set in Python after that import.
     """
     from worldrl_envs import CHOSEN_BACKENDS, GIVEN_BACKEND
 
@@ -32,13 +32,10 @@ def given_backend() -> str:
 
 @cache
 def embedded_drawing() -> dict[str, str]:
-    """Back end and renderer of the embedded suite; workers that start later draw with this back end.
+    """Back end and renderer of the embedded suite; workers that start later use this back end.
 
-    ``MUJOCO_GL`` decides where the user has set it; else the first of EGL and OSMesa that draws. A change is said, since
-    pictures of two back ends differ a little.
-
-    Raises:
-        WorkerEnvironmentError: nothing draws.
+    The user's ``MUJOCO_GL`` decides; else the first of EGL and OSMesa that renders. A change is printed, since images
+    of two back ends differ a little. Raises WorkerEnvironmentError (nothing renders).
     """
     from worldrl_envs import CHOSEN_BACKENDS
 

@@ -1,9 +1,8 @@
-"""Who acts in a real rollout: small specs that travel as JSON, built into an actor inside the worker.
+"""Actors of real rollouts: small specs that travel as JSON, built into an actor inside the worker.
 
-An actor serves many environments at once. Each row of a call is one running episode with its own random stream,
-named after the episode, so an episode's draws never depend on the batch, the worker or the order.
-
-An actor answers with ``chunk_length`` actions per row; only a policy uses more than one.
+An actor serves many environments at once. Each row of a call is one running episode with its own random stream, named
+after the episode, so an episode's draws never depend on the batch, the worker or the order. An actor answers with
+``chunk_length`` actions per row; only a policy uses more than one.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ from worldrl.rollout.real.specs import EpisodeSpec, spec_of
 class ExpertActor:
     """The suite's scripted expert.
 
-    Attributes:
-        noise: standard deviation of the noise on each action component, in action units.
-        goal_offset: standard deviation of a per-episode error in where the expert believes its goal to be (m).
-        blind: try each skill once and go on whatever became of it, so that actions do not tell the outcome.
+    ``noise`` is the standard deviation of the noise on each action component (action units), ``goal_offset`` that of a
+    per-episode error of the expert's goal (m). A ``blind`` expert tries each skill once, whatever the outcome, so that
+    its actions do not depend on the outcome.
     """
 
     kind: ClassVar[str] = "expert"
@@ -71,14 +69,9 @@ class WanderActor:
 class PolicyActor:
     """A trained policy from its artefact folder.
 
-    Attributes:
-        folder: the policy's folder.
-        temperature: sampling temperature; None acts greedily (the most probable tokens).
-        lasting: share of the draws' variance that stays the same over an episode.
-        replan: actions executed of each chunk; None executes all.
-        device: torch device that the policy runs on, inside each worker.
-        latency: control steps that a decision takes, in which the robot goes on with the chunk before
-            (``rollout.chunk_timing``).
+    ``temperature=None`` acts greedily. ``lasting`` is the share of the noise's variance that is constant over an
+    episode. ``replan`` is the number of actions executed of each chunk (None: all), ``latency`` the control steps that
+    a decision takes (``rollout.chunk_timing``).
     """
 
     folder: str
@@ -106,10 +99,9 @@ class PolicyActor:
 
 @dataclass(frozen=True)
 class ImaginedPlanActor:
-    """Executes dreamt actions, whatever happens in reality.
+    """Executes imagined actions open loop.
 
-    Attributes:
-        file: written by :meth:`worldrl.rollout.imagined.policy_rollouts.PolicyRollouts.save`; it must hold every episode asked for.
+    ``file`` is one of :meth:`~worldrl.rollout.imagined.policy_rollouts.PolicyRollouts.save` that holds every episode.
     """
 
     file: str
@@ -117,16 +109,12 @@ class ImaginedPlanActor:
 
     def build(self) -> Actor:
         """Read the file, inside the worker."""
-        return _GivenActions(_dreamt_actions(self))
+        return _GivenActions(_imagined_actions(self))
 
 
 @dataclass(frozen=True)
 class ReplayActor:
-    """Repeats the actions of recorded episodes.
-
-    Attributes:
-        dataset: folder; it must hold every episode asked for.
-    """
+    """Repeats the actions of recorded episodes; the dataset's folder must hold every episode."""
 
     dataset: str
     kind: ClassVar[str] = "replay"
@@ -148,11 +136,7 @@ def actor_to_json(spec: AnyActor) -> dict[str, Any]:
 
 
 def actor_from_json(data: Mapping[str, Any]) -> AnyActor:
-    """Rebuild from :func:`actor_to_json`.
-
-    Raises:
-        SettingError: unknown kind.
-    """
+    """Rebuild from :func:`actor_to_json`; SettingError for an unknown kind."""
     kind = data["kind"]
     if kind not in _SPECS:
         raise SettingError(f"unknown actor {kind!r}{nearest(kind, _SPECS)}")
@@ -162,7 +146,7 @@ def actor_from_json(data: Mapping[str, Any]) -> AnyActor:
 class _Scripted:
     """Runs the suite's own behaviours, which read the simulator's state; one object per episode."""
 
-    looks = 0
+    images_needed = 0
 
     def __init__(self, spec: ExpertActor | WanderActor) -> None:
         self._spec = spec
@@ -189,16 +173,11 @@ class _Scripted:
 
 @dataclass
 class _ActorState:
-    """One episode's draws, its stream and what lasts of them, and its last chunk, part of which a slow decision executes."""
+    """One episode's stream, its constant noise, and its last chunk, which a slow decision continues."""
 
     generator: torch.Generator
-    lasting: torch.Tensor | None
+    constant_noise: torch.Tensor | None
     chunk: NDArray[np.float32] | None = None
-
-
-def _correlated_noise(moods: Sequence[_ActorState], share: float) -> CorrelatedNoise | None:
-    lasting = [mood.lasting for mood in moods if mood.lasting is not None]
-    return CorrelatedNoise(torch.stack(lasting), share) if lasting else None
 
 
 class _PolicyActor:
@@ -210,72 +189,65 @@ class _PolicyActor:
         self._spec = spec
         self._policy = load_policy(Path(spec.folder), spec.device)
         self._replan = check_timing(spec.replan, spec.latency, self._policy.chunk_length)
-
-    @property
-    def looks(self) -> int:
-        return self._policy.n_obs_steps
+        self.images_needed = self._policy.n_obs_steps
 
     def begin(self, row: Row) -> None:
-        row.keep(self.looks)
+        row.keep(self.images_needed)
         generator = stream(row.spec.seed, "act", "policy", *row.spec.stream_names)
-        row.actor_state = _ActorState(
-            generator, torch.randn(self._policy.actions.size, generator=generator) if self._spec.lasting else None
-        )
+        noise = torch.randn(self._policy.actions.size, generator=generator) if self._spec.lasting else None
+        row.actor_state = _ActorState(generator, noise)
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
-        moods: list[_ActorState] = [row.actor_state for row in rows]
+        states: list[_ActorState] = [row.actor_state for row in rows]
         obs = stack_obs(rows, self._spec.device, self._policy.more)
         with torch.inference_mode():
-            chunk = self._policy.act(obs, **self._draws(moods))
+            chunk = self._policy.act(obs, **self._draws(states))
         decided = (chunk.action if chunk.decided is None else chunk.decided).float().cpu().numpy()
         executed = [
-            splice(mood.chunk, actions, replan=self._replan, latency=self._spec.latency)
-            for mood, actions in zip(moods, decided, strict=True)
+            splice(state.chunk, actions, replan=self._replan, latency=self._spec.latency)
+            for state, actions in zip(states, decided, strict=True)
         ]
-        for mood, actions in zip(moods, decided, strict=True):
-            mood.chunk = actions
+        for state, actions in zip(states, decided, strict=True):
+            state.chunk = actions
         return np.stack(executed)
 
-    def _draws(self, moods: Sequence[_ActorState]) -> dict[str, Any]:
-        """How a chunk is drawn: greedily, or from the episodes' streams."""
+    def _draws(self, states: Sequence[_ActorState]) -> dict[str, Any]:
+        """Arguments of ``act``: greedy, or drawn from the episodes' streams."""
         temperature = self._spec.temperature
         if temperature is None and not self._policy.needs_noise:
             return {"generators": None}
+        noise = [state.constant_noise for state in states if state.constant_noise is not None]
         return {
-            "generators": [mood.generator for mood in moods],
+            "generators": [state.generator for state in states],
             "temperature": 0.0 if temperature is None else temperature,
-            "correlated_noise": _correlated_noise(moods, self._spec.lasting),
+            "correlated_noise": CorrelatedNoise(torch.stack(noise), self._spec.lasting) if noise else None,
         }
 
 
 class _GivenActions:
-    """Hands out each episode's actions one by one, and holds still after the last."""
+    """Returns each episode's actions one by one, then holds still."""
 
-    looks = 0
+    images_needed = 0
 
     def __init__(self, actions: Callable[[EpisodeSpec], NDArray[np.float32]]) -> None:
         self._actions = actions
 
     def begin(self, row: Row) -> None:
-        action = self._actions(row.spec)
-        row.actor_state = chain(action, _held(row))
+        row.actor_state = chain(self._actions(row.spec), _held(row))
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         return np.stack([next(row.actor_state) for row in rows])[:, None]
 
 
 def _held(row: Row) -> Iterator[NDArray[np.float32]]:
-    while True:  # a foreign suite's row has no environment, and one arm
+    while True:  # an external suite's row has no environment, and one arm
         yield row.env.unwrapped.hold_action() if row.env else TOOL_ACTIONS.hold(np.asarray(row.obs["command"]))
 
 
-def _dreamt_actions(spec: ImaginedPlanActor) -> Callable[[EpisodeSpec], NDArray[np.float32]]:
+def _imagined_actions(spec: ImaginedPlanActor) -> Callable[[EpisodeSpec], NDArray[np.float32]]:
     policy_rollouts = PolicyRollouts.load(Path(spec.file))
-    # By task, index and seed, which name an initial state wherever a simulator places it.
-    number = {
-        (joined_rollouts.task, joined_rollouts.index, joined_rollouts.seed): n
-        for n, joined_rollouts in enumerate(policy_rollouts.specs("dream"))
-    }
+    # Not by the whole key: a simulator may place an initial state elsewhere, under the same task, index and seed.
+    number = {(one.task, one.index, one.seed): n for n, one in enumerate(policy_rollouts.specs("dream"))}
     return lambda episode: policy_rollouts.action[
         _find(number, (episode.task, episode.index, episode.seed), episode, spec.file)
     ]

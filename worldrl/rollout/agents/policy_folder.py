@@ -1,4 +1,4 @@
-"""A policy's folder, whatever kind it holds: worldrl's own artefact, or lerobot's published layout."""
+"""A policy's folder of any kind: worldrl's own artefact, an offline agent, or lerobot's published layout."""
 
 from __future__ import annotations
 
@@ -31,23 +31,17 @@ if TYPE_CHECKING:
 
 TOKEN = "token"
 IMAGES = {**dict.fromkeys(MAIN_CAMERAS, IMAGE), "wrist": WRIST, "left_wrist": LEFT, "right_wrist": RIGHT}
-"""A suite's camera → what policies call its picture; no policy asks for further ones."""
+"""A suite's camera → a policy's name for its image; no policy has further ones."""
 
 
 @dataclass(frozen=True)
 class PolicyFacts:
-    """What a protocol must know of a policy before it is loaded.
+    """Facts of a policy that a protocol needs before the policy is loaded.
 
-    Attributes:
-        kind: ``token``, lerobot's type, or ``offline-agent``, which looks at a vector and at no picture.
-        chunk_length: actions executed of each chunk.
-        picture: rows and columns of the pictures it was made for; 0 where it looks at none.
-        cameras: that it looks through, the scene camera first.
-        actions: what the numbers of its actions are.
-        hash: identity of everything that decides what it does.
-        trained_on: what it learned from (``evaluation.policy.trained_on``); None where its folder does not say.
-        more: what it looks at beside picture, command and sentence.
-        n_obs_steps: newest observations that a decision looks at.
+    ``kind`` is ``token``, lerobot's type, or ``offline-agent``, which acts on a vector and has no images. ``picture``
+    is the rows and columns of its images (0 without images), ``cameras`` begins with the scene camera, ``hash``
+    identifies weights and settings, ``trained_on`` is as in ``evaluation.policy.trained_on`` (None where the folder has
+    none). ``more`` names inputs beside image, command and instruction.
     """
 
     kind: str
@@ -62,7 +56,7 @@ class PolicyFacts:
 
     @property
     def not_imagined(self) -> tuple[str, ...]:
-        """What it looks at that imagination does not show: that is the main camera, the command and the sentence, once per chunk."""
+        """Inputs that imagination lacks: it has the main camera, command and instruction, once per chunk."""
         from worldrl.rollout.agents.vector_agent import KIND as AGENT
 
         steps = (f"{self.n_obs_steps} observations (n_obs_steps)",) if self.n_obs_steps > 1 else ()
@@ -70,7 +64,7 @@ class PolicyFacts:
 
     @property
     def image_size(self) -> int:
-        """Pixels of square pictures; SettingError where they are not square."""
+        """Pixels of square images; SettingError where they are not square."""
         rows, columns = self.picture
         if rows != columns:
             raise SettingError(f"the policy's images are {rows} by {columns} pixels; here they are square")
@@ -123,7 +117,7 @@ def policy_facts(folder: Path) -> PolicyFacts:
 
 
 def vector_actions(low: Sequence[float], high: Sequence[float]) -> ActionSpec:
-    """Numbers of which nothing but the bounds is known."""
+    """Actions of which only the bounds are known."""
     names = tuple(f"action {number}" for number in range(len(low)))
     return ActionSpec(names, tuple(low), tuple(high), (False,) * len(names), (), 0.0, 0.0, 0.0)
 
@@ -139,16 +133,10 @@ def require_policy_fits(
 ) -> None:
     """Refuse a policy whose inputs or actions are not those of a suite, before anything is started.
 
-    Args:
-        folder: of the policy.
-        actions: of the suite's robot.
-        where: name of the suite, for people.
-        cameras: that the suite has; it draws them as squares of any size.
-        picture: rows and columns that it draws besides; None for squares only.
-        vector: numbers of the vector for agents (:func:`~worldrl.rollout.agents.vector_agent.require_vector_fits`).
-
-    Raises:
-        SettingError: with both specs side by side, and the nearest adapter.
+    The suite ``where`` draws images of ``cameras`` as squares of any size, and in the rows and columns ``picture``
+    where given. ``vector`` is the size of its vector
+    (:func:`~worldrl.rollout.agents.vector_agent.require_vector_fits`). Raises SettingError (with both specs side by
+    side, and the nearest adapter).
     """
     from worldrl.policies.lerobot.folder import is_lerobot_folder, read_lerobot_folder
     from worldrl.rollout.agents.vector_agent import require_vector_fits
@@ -158,13 +146,13 @@ def require_policy_fits(
     found = read_lerobot_folder(folder) if is_lerobot_folder(folder) else _described(folder)
     rows, columns = found.picture
     drawn = (rows, columns, 3) if picture == (rows, columns) else (rows, rows, 3)
-    pictures = [name for camera, name in IMAGES.items() if camera in cameras]
-    shown = {**dict.fromkeys(pictures, drawn), COMMAND: (actions.size,), STATE: (measured_size(actions),)}
+    images = [name for camera, name in IMAGES.items() if camera in cameras]
+    shown = {**dict.fromkeys(images, drawn), COMMAND: (actions.size,), STATE: (measured_size(actions),)}
     require_fit(found, match_inputs(found), shown, actions.size, where)
 
 
 def _described(folder: Path) -> LerobotFolder:
-    """Say of worldrl's own policy in lerobot's words what it takes and gives."""
+    """Describe worldrl's own policy as a lerobot folder."""
     from worldrl.policies.lerobot.folder import Feature, LerobotFolder
 
     facts = policy_facts(folder)
@@ -172,10 +160,7 @@ def _described(folder: Path) -> LerobotFolder:
     return LerobotFolder(
         path=folder,
         kind=facts.kind,
-        inputs={
-            IMAGE: Feature("VISUAL", (3, *facts.picture)),
-            COMMAND: Feature("STATE", (size,)),
-        },
+        inputs={IMAGE: Feature("VISUAL", (3, *facts.picture)), COMMAND: Feature("STATE", (size,))},
         sources={IMAGE: IMAGE, COMMAND: COMMAND},
         action_size=size,
         actions=facts.actions,

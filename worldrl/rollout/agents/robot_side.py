@@ -1,12 +1,12 @@
-"""Between a real robot and a policy that learned from its recordings: the numbers and images of one in those of the other.
+"""Between a real robot and a policy trained on its recordings: numbers and images of one in those of the other.
 
-A policy sees and gives the numbers that worldrl made of the recordings: grippers 0 closed and 1 open (LIBERO's -1 and 1), images
-turned and resized. Its folder keeps how they were made, and :class:`RobotSide` repeats that for observations and undoes it for
-actions::
+The policy's inputs and outputs are what worldrl made of the recordings: grippers 0 closed and 1 open (LIBERO's -1 and
+1), images turned and resized. :class:`RobotSide` repeats that for observations and undoes it for actions::
 
     side, policy = RobotSide.of(folder), load_policy(folder, "cpu")
-    chunk = policy.act(PolicyObs(image, command, instruction), generators=None)      # of side.image(...), side.numbers(...)
-    targets = side.targets(chunk.action[0].numpy())                                  # in the robot's own numbers
+    obs = PolicyObs(image, command, instruction)                # from side.image(...) and side.numbers(...)
+    chunk = policy.act(obs, generators=None)
+    targets = side.targets(chunk.action[0].numpy())             # in the robot's own numbers
 
 Shapes legend: ``L`` actions of a chunk, ``A`` numbers of an action, ``Y X`` pixels.
 """
@@ -55,11 +55,8 @@ class _Recorded:
 class RobotSide:
     """How a robot's numbers and images become a policy's, and back.
 
-    Attributes:
-        actions: what the policy's numbers are.
-        ends: the robot's numbers for open and closed, of each gripper; None where the policy's are the robot's.
-        pictures: how images are turned.
-        image_size: rows and columns that they get (pixels).
+    ``ends`` holds the robot's numbers for open and closed of each gripper, None where the policy's are the robot's.
+    ``pictures`` names the turn of images, ``image_size`` their rows and columns afterwards (pixels).
     """
 
     actions: ActionSpec
@@ -71,46 +68,47 @@ class RobotSide:
     def of(cls, folder: Path) -> Self:
         """Read a policy's folder.
 
-        Raises:
-            SettingError: it did not learn from external recordings, or they differ in their numbers.
-            ArtefactError: what it keeps of them is damaged.
+        Raises SettingError (it was not trained on external recordings, or they differ in their numbers). Raises
+        ArtefactError (its record of them is damaged).
         """
         facts = policy_facts(folder)
-        told = (facts.trained_on or {}).get(RECORDED) or []
-        if not told:
+        recorded = (facts.trained_on or {}).get(RECORDED) or []
+        if not recorded:
             raise SettingError(
                 f"{folder}: the policy keeps nothing of a recorded robot; train it again from the robot's recordings, "
                 "or send its numbers as they are"
             )
-        sides = list(dict.fromkeys(cls._of(facts.actions, entry, folder) for entry in told))
+        sides = list(dict.fromkeys(cls._of(facts.actions, entry, folder) for entry in recorded))
         if len(sides) > 1:
+            names = [str(entry.get("folder")) for entry in recorded]
             raise SettingError(
-                f"{folder}: its recordings differ in gripper, turn or size of images ({', '.join(_names(told))}); train one "
+                f"{folder}: its recordings differ in gripper, turn or size of images ({', '.join(names)}); train one "
                 "policy for each of the robots"
             )
         return sides[0]
 
     @classmethod
     def _of(cls, actions: ActionSpec, entry: Any, folder: Path) -> Self:
-        told = from_plain(_Recorded, entry, where=f"{folder}: trained_on.{RECORDED}", error=ArtefactError)
+        stored = from_plain(_Recorded, entry, where=f"{folder}: trained_on.{RECORDED}", error=ArtefactError)
         names = [actions.names[place] for place in actions.grippers]
-        if told.pictures not in TURNS or (told.gripper is not None and set(told.gripper) != set(names)):
+        if stored.pictures not in TURNS or (stored.gripper is not None and set(stored.gripper) != set(names)):
             raise ArtefactError(
-                f"{folder}: trained_on.{RECORDED}: grippers {told.gripper} of {names}, images {told.pictures!r}; train again"
+                f"{folder}: trained_on.{RECORDED}: grippers {stored.gripper} of {names}, images {stored.pictures!r}; train again"
             )
-        ends = None if told.gripper is None else tuple((told.gripper[n].open, told.gripper[n].closed) for n in names)
-        return cls(actions, ends, told.pictures, told.image_size)
+        found = stored.gripper
+        ends = None if found is None else tuple((found[name].open, found[name].closed) for name in names)
+        return cls(actions, ends, stored.pictures, stored.image_size)
 
-    def image(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Turn and resize a camera's image ``[Y, X, 3]`` as those of the training were."""
-        return fitted(picture, turn=self.pictures, size=self.image_size)
+    def image(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Turn and resize a camera's image ``[Y, X, 3]`` as in training."""
+        return fitted(image, turn=self.pictures, size=self.image_size)
 
     def numbers(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
         """Map measured or commanded numbers ``[..., A]`` of the robot to the policy's."""
         return in_robots_numbers(values, self.ends, self.actions)
 
     def targets(self, action: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Map a policy's actions ``[L, A]`` to the numbers that the robot takes."""
+        """Map a policy's actions ``[L, A]`` to the robot's numbers."""
         if self.ends is None:
             return action
         mapped, spec, grippers = action.copy(), self.actions, list(self.actions.grippers)
@@ -118,7 +116,3 @@ class RobotSide:
         share = (action[..., grippers] - spec.gripper_open) / (spec.gripper_closed - spec.gripper_open)
         mapped[..., grippers] = opened + share * (closed - opened)
         return mapped
-
-
-def _names(told: Any) -> list[str]:
-    return [str(entry.get("folder")) for entry in told]

@@ -1,6 +1,6 @@
-"""Agents that act on a suite's own vector: what their folders say, and how they play.
+"""Offline agents (``worldrl train-offline``) in a suite: their folders' facts, and how they act.
 
-Those are the offline agents of ``worldrl train-offline``; they look at no picture.
+Such an agent acts on a suite's own vector and has no images.
 """
 
 from __future__ import annotations
@@ -21,23 +21,18 @@ from worldrl.rollout.real.rows import Actor, Row
 from worldrl.rollout.vector.episodes import Acts
 
 KIND = "offline-agent"
-"""Of the artefact that an offline agent writes."""
 VECTOR = "policy"
-"""What a suite calls the vector that it shows to such agents."""
-UNTOLD = 0
-"""Size of a suite's vector before its worker has told it."""
+"""A suite's name for the vector of such agents."""
+UNKNOWN_SIZE = 0
+"""Size of a suite's vector before its worker has stated it."""
 
 
 @dataclass(frozen=True)
 class VectorFacts:
-    """What an agent's folder says.
+    """Facts of an agent's folder.
 
-    Attributes:
-        size: numbers of the vector it acts on.
-        low: least value of each action number, in the units of what it was trained on.
-        high: greatest value of each.
-        trained_on: environment or dataset of its training.
-        hash: identity of its weights and settings.
+    ``size`` is that of its vector; ``low`` and ``high`` bound its actions, in units of ``trained_on``, the environment
+    or dataset of its training. ``hash`` identifies weights and settings.
     """
 
     size: int
@@ -50,9 +45,8 @@ class VectorFacts:
 def vector_facts(folder: Path) -> VectorFacts:
     """Read an agent's facts.
 
-    Raises:
-        ArtefactError: no saved agent in that folder.
-        SettingError: it does not say the bounds of its actions.
+    Raises ArtefactError (no saved agent in that folder). Raises SettingError (its folder lacks the bounds of its
+    actions).
     """
     config = read_config(folder, kind=KIND)
     space = config.get("space")
@@ -66,21 +60,15 @@ def vector_facts(folder: Path) -> VectorFacts:
 
 
 def require_vector_fits(folder: Path, actions: ActionSpec, where: str, *, shown: int | None) -> None:
-    """Refuse an agent whose vector or actions are not a suite's.
+    """Refuse an agent whose vector or actions are not those of the suite ``where``.
 
-    Args:
-        folder: of the agent.
-        actions: of the suite's robot.
-        where: name of the suite, for people.
-        shown: numbers of the suite's vector, :data:`UNTOLD`, or None where the suite shows none.
-
-    Raises:
-        SettingError: with both specs side by side, and what helps.
+    ``shown`` is the size of the suite's vector, :data:`UNKNOWN_SIZE`, or None where the suite has none. Raises
+    SettingError (with both specs side by side, and what helps).
     """
     facts = vector_facts(folder)
-    fits = shown in (UNTOLD, facts.size) and facts.low == actions.low and facts.high == actions.high
+    fits = shown in (UNKNOWN_SIZE, facts.size) and facts.low == actions.low and facts.high == actions.high
     if not fits:
-        have = {None: "not shown", UNTOLD: "shown, its size given by the worker"}.get(shown, f"({shown},)")
+        have = {None: "not shown", UNKNOWN_SIZE: "shown, its size given by the worker"}.get(shown, f"({shown},)")
         rows = [
             (f"the agent, of {facts.trained_on}", "the suite shows"),
             (f"{VECTOR} ({facts.size},)", f"{VECTOR} {have}"),
@@ -101,14 +89,7 @@ def _bounds(low: Sequence[float], high: Sequence[float]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class VectorActor:
-    """An agent on vectors, loaded; it takes its most likely actions.
-
-    Attributes:
-        agent: what acts.
-        low: least value of each action number.
-        high: greatest value of each.
-        device: of its weights.
-    """
+    """A loaded agent on vectors, its bounds of actions and its device; it takes the most likely actions."""
 
     agent: Acts
     low: tuple[float, ...]
@@ -122,9 +103,9 @@ class VectorActor:
 
 
 class _VectorActor:
-    """One row after the other: a product over several rounds by how many there are."""
+    """Decides row by row: a matrix product over several rows rounds differently for each number of rows."""
 
-    looks = 0
+    images_needed = 0
 
     def __init__(self, spec: VectorActor) -> None:
         self._spec = spec
@@ -132,7 +113,7 @@ class _VectorActor:
         self._middle, self._half = (low + high) / 2, (high - low) / 2
 
     def begin(self, row: Row) -> None:
-        """Remember nothing."""
+        """Keep no state."""
 
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         return np.stack([self._action(row) for row in rows])[:, None]

@@ -1,6 +1,7 @@
-"""Checks of what users hand to an imagined environment: everything is checked before anything is changed.
+"""Checks of what users give to an imagined environment, before anything is changed.
 
-Shapes legend: ``B`` rows, ``K`` memory frames, ``M`` control steps that they span, ``Y X`` pixels, ``A`` numbers of a command.
+Shapes legend: ``B`` rows, ``K`` memory frames, ``M`` control steps of these, ``Y X`` pixels, ``A`` numbers of a
+command.
 """
 
 from __future__ import annotations
@@ -19,9 +20,6 @@ from worldrl.core.errors import SettingError, nearest
 from worldrl.core.interfaces import WorldModel
 from worldrl.core.types import ResetRecord
 from worldrl.rollout.spaces import whole
-
-STATE_KEYS = ("seed", "counters", "records", "world")
-"""Parts of an imagined environment's ``get_state``."""
 
 
 def share(name: str, value: object) -> float:
@@ -43,17 +41,10 @@ def horizons(value: object, tasks: Sequence[str]) -> int | dict[str, int]:
 def check_records(
     records: object, count: int, *, world_model: WorldModel, space: Dict, tasks: Mapping[str, int] | None
 ) -> list[ResetRecord]:
-    """Return the records if rollouts may start there.
+    """Return the ``count`` records if rollouts may start there.
 
-    Args:
-        records: what the user gave.
-        count: how many there must be.
-        world_model: its memory and its robot.
-        space: what one row observes.
-        tasks: tasks with a horizon; None where all have the same.
-
-    Raises:
-        SettingError: another number of records, or a field of another type, dtype, shape or range.
+    ``space`` is that of one row's observation; ``tasks`` are those with a horizon, None where all have the same. Raises
+    SettingError (another number of records, or a field of another type, dtype, shape or range).
     """
     if not isinstance(records, list | tuple):
         raise SettingError(f"records: must be a list of ResetRecord, got {type(records).__name__}")
@@ -102,12 +93,11 @@ def _command(where: str, value: object, box: Box) -> None:
     if outside := np.flatnonzero((command < box.low) | (command > box.high)).tolist():
         at = outside[0]
         raise SettingError(
-            f"{where}[{at}]: must lie in [{box.low[at]:g}, {box.high[at]:g}], the robot's range, got {command[at]:g}"
+            f"{where}[{at}]: must be in [{box.low[at]:g}, {box.high[at]:g}], the robot's range, got {command[at]:g}"
         )
 
 
 def _array(where: str, value: object, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-    """Return an array of this shape and dtype whose numbers are finite; else raise SettingError."""
     got = f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
     if not isinstance(value, np.ndarray) or value.shape != shape or value.dtype != dtype:
         raise SettingError(f"{where}: must be a {np.dtype(dtype)} array of shape {shape}, got {got}")
@@ -118,11 +108,11 @@ def _array(where: str, value: object, shape: tuple[int, ...], dtype: Any) -> NDA
 
 def check_state(state: object) -> dict[str, Any]:
     """Return the parts of an imagined environment's state; SettingError where one is missing or unknown."""
-    return _parts("state", state, STATE_KEYS)
+    return _parts("state", state, ("seed", "counters", "records", "world"))
 
 
 def stored_records(items: object) -> list[ResetRecord]:
-    """Rebuild records from the fields that ``get_state`` returned; SettingError for other fields."""
+    """Rebuild records from the fields of ``get_state``; SettingError for other fields."""
     if not isinstance(items, list | tuple):
         raise SettingError(f"state['records']: must be a list, got {type(items).__name__}")
     names = [field.name for field in fields(ResetRecord)]
@@ -130,15 +120,9 @@ def stored_records(items: object) -> list[ResetRecord]:
 
 
 def check_counters(given: object, now: Mapping[str, NDArray[Any]], chunk_length: int) -> dict[str, NDArray[Any]]:
-    """Return copies of a state's counters.
+    """Return copies of a state's counters, in the shapes and dtypes of ``now``, the environment's own.
 
-    Args:
-        given: the state's.
-        now: the environment's own, whose shapes and dtypes they must have.
-        chunk_length: control steps per chunk.
-
-    Raises:
-        SettingError: a counter is missing, unknown, negative, or of another shape or dtype.
+    Raises SettingError (a counter is missing, unknown, negative, or of another shape or dtype).
     """
     parts = _parts("state['counters']", given, tuple(now))
     for name, own in now.items():
@@ -152,14 +136,9 @@ def check_counters(given: object, now: Mapping[str, NDArray[Any]], chunk_length:
 
 
 def check_world(given: object, fresh: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return copies of a world model's stored tensors.
+    """Return copies of a world model's stored tensors, in the names and shapes of ``fresh``, a new start's.
 
-    Args:
-        given: the state's.
-        fresh: those of a start with the same records, whose names and shapes they must have.
-
-    Raises:
-        SettingError: a tensor is missing, unknown, of another shape or kind, or not finite.
+    Raises SettingError (a tensor is missing, unknown, of another shape or kind, or not finite).
     """
     parts = _parts("state['world']", given, tuple(fresh))
     for name, own in fresh.items():
@@ -175,7 +154,6 @@ def check_world(given: object, fresh: Mapping[str, torch.Tensor]) -> dict[str, t
 
 
 def _parts(where: str, given: object, names: Sequence[str]) -> dict[str, Any]:
-    """Return a mapping with exactly these names; else raise SettingError."""
     if not isinstance(given, Mapping):
         raise SettingError(f"{where}: must be a dictionary from get_state, got {type(given).__name__}")
     if unknown := [name for name in given if name not in names]:

@@ -1,7 +1,7 @@
-"""Planned videos become motions: what inverse dynamics reads off the frames is executed in the simulator, open loop.
+"""Plans as motions: targets that inverse dynamics reads from planned frames are executed in the simulator, open loop.
 
 EVA's test of a video model: a motion that the robot can perform succeeds, one that jumps or leaves its limits does not.
-Between two frames lie ``s`` control steps; the targets in between are interpolated, and clipped to the robot's range.
+Two frames are ``s`` control steps apart; targets in between are interpolated and clipped to the robot's range.
 
 Shapes legend: ``N`` plans, ``T`` imagined frames, ``s`` control steps per frame, ``A`` numbers of an action.
 """
@@ -28,8 +28,7 @@ from worldrl.rollout.real.specs import spec_of
 def check_targets(columns: Sequence[Column], actions: ActionSpec) -> None:
     """Refuse an inverse dynamics whose readings cannot be executed as they are.
 
-    Raises:
-        SettingError: it does not read the whole command in order, or the robot does not take targets.
+    Raises SettingError (it does not read the whole command in order, or the robot does not take targets).
     """
     read = [(column.vector, column.index) for column in columns]
     if not actions.absolute or read != [("command", place) for place in range(actions.size)]:
@@ -39,19 +38,12 @@ def check_targets(columns: Sequence[Column], actions: ActionSpec) -> None:
         )
 
 
-def joint_path(told: Tensor, read: Tensor, stride: int, actions: ActionSpec) -> NDArray[np.float32]:
-    """Interpolate what was read between frames, from the command that holds at the first frame.
+def joint_path(command: Tensor, read: Tensor, stride: int, actions: ActionSpec) -> NDArray[np.float32]:
+    """Interpolate targets ``[N, T, A]`` between frames, from the command ``[N, A]`` at the first frame.
 
-    Args:
-        told: the command before the plan ``[N, A]``.
-        read: targets read off each imagined frame ``[N, T, A]``.
-        stride: control steps per frame.
-        actions: whose range the targets are clipped to.
-
-    Returns:
-        float32 ``[N, T s, A]``: step ``k s`` is the reading of frame ``k``, those between lie evenly on the way.
+    Returns float32 ``[N, T s, A]``: step ``k s`` is the reading of frame ``k``.
     """
-    points = torch.cat([told[:, None], read], dim=1)
+    points = torch.cat([command[:, None], read], dim=1)
     share = torch.arange(1, stride + 1, dtype=points.dtype) / stride
     way = points[:, :-1, None] + share[:, None] * points.diff(dim=1)[:, :, None]  # [N, T, s, A]
     return np.clip(way.flatten(1, 2).numpy().astype(np.float32), *actions.bounds)
@@ -59,59 +51,45 @@ def joint_path(told: Tensor, read: Tensor, stride: int, actions: ActionSpec) -> 
 
 def execute_targets(
     read: Tensor,
-    told: Tensor,
+    command: Tensor,
     stride: int,
     task: str,
     starts: Sequence[tuple[int, int]],
     actions: ActionSpec,
     domain: str = "clean",
 ) -> NDArray[np.int64]:
-    """Execute targets from their initial states; after the last one a plan holds it.
+    """Execute targets ``[N, T, A]`` of imagined frames from their initial states; a plan holds its last one.
 
-    Args:
-        read: targets read off each imagined frame ``[N, T, A]`` (:func:`check_targets`).
-        told: the command at the initial states ``[N, A]``.
-        stride: control steps between the targets.
-        task: of all of them.
-        starts: ``(index, seed)`` of each.
-        actions: of the robot.
-        domain: in which the initial states lie.
-
-    Returns:
-        int64 ``[N]``: control step after which the task was first fulfilled within its horizon, -1 where it never was.
+    ``command`` is that of the initial states ``[N, A]``, ``starts`` their ``(index, seed)`` in the domain. Returns
+    int64 ``[N]``: control step after which the task was first fulfilled within its horizon, else -1.
     """
-    path = joint_path(told, read, stride, actions)
+    path = joint_path(command, read, stride, actions)
     rest = max(task_horizons([task])[task] - path.shape[1], 0)
     whole = np.concatenate([path, np.repeat(actions.hold(path[:, -1:]), rest, axis=1)], axis=1)
     return replay_in_simulator(task, starts, list(whole), domain=domain)
 
 
 def execute_recorded(episodes: Sequence[Episode], stride: int, read: Callable[[Episode], Tensor]) -> NDArray[np.bool_]:
-    """Execute recorded episodes again, from their initial states, by what is known of every ``stride``-th frame.
+    """Execute recorded episodes of the embedded suite again, by the targets of every ``stride``-th frame.
 
-    Args:
-        episodes: made by ``collect`` in the embedded suite.
-        stride: control steps between the frames.
-        read: the targets ``[T, A]`` at the frames of an episode after its first: :func:`decoded`, :func:`commanded`.
-
-    Returns:
-        bool ``[E]``: the task was fulfilled within its horizon.
+    ``read`` returns the targets ``[T, A]`` at the frames after an episode's first: :func:`decoded`, :func:`commanded`.
+    Returns bool ``[E]``: the task was fulfilled within its horizon.
     """
     found = []
     for episode in episodes:
-        spec, told = spec_of(episode.meta), torch.from_numpy(episode.command[:1])
+        spec, command = spec_of(episode.meta), torch.from_numpy(episode.command[:1])
         start, domain = (spec.index, spec.seed), episode.meta.get("domain", "clean")
         target = read(episode)[None]
-        found.append(execute_targets(target, told, stride, episode.task, [start], episode.actions, domain))
+        found.append(execute_targets(target, command, stride, episode.task, [start], episode.actions, domain))
     return np.concatenate(found) >= 0
 
 
 def decoded(idm: InverseDynamics, camera: str, episode: Episode, restore: Restore | None = None) -> Tensor:
-    """What a camera's pictures show, as recorded or restored by a codec: how much decoding loses, float32 ``[T, A]``."""
+    """Targets read from a camera's images, recorded or restored by a codec, float32 ``[T, A]``: what decoding loses."""
     frames = torch.from_numpy(episode.view(camera)[:: idm.frame_stride].copy())
     return idm.decode(as_shown(frames, restore)[None]).mean[0, 1:].float().cpu()
 
 
 def commanded(stride: int, episode: Episode) -> Tensor:
-    """What was commanded at every ``stride``-th frame: how much is lost between the frames, float32 ``[T, A]``."""
+    """The command at every ``stride``-th frame, float32 ``[T, A]``: the loss between frames."""
     return torch.from_numpy(episode.command[::stride].copy())[1:]

@@ -1,14 +1,14 @@
 """A world model as a Gymnasium vector environment.
 
-The model predicts one chunk of ``L`` control steps at a time, so ``step`` collects actions and the picture moves
-on every ``L``-th step; ``chunk_step`` takes the whole chunk and is what training uses. Every row has its own step
-counter, chunk phase, horizon and noise, and is reset alone.
+The model predicts chunks of ``L`` control steps. ``step`` collects actions, and the image changes on every ``L``-th
+step; ``chunk_step`` takes a whole chunk and is what training uses. Every row has its own step counter, chunk phase,
+horizon and noise, and is reset alone.
 
-Noise is counter-based: row ``r``'s chunk ``k`` of episode ``e`` draws from ``stream(seed, r, e, k)``, so nothing but
-counters must be saved to continue bit by bit.
+Noise is counter-based: row ``r``'s chunk ``k`` of episode ``e`` draws from ``stream(seed, r, e, k)``, so a saved state
+needs only counters to continue bit by bit.
 
-Shapes legend: ``B`` rows (``num_envs``), ``L`` control steps per chunk, ``F`` frames per chunk, ``A`` numbers of the world model's
-robot's action and command.
+Shapes legend: ``B`` rows (``num_envs``), ``L`` control steps per chunk, ``F`` frames per chunk, ``A`` numbers of an
+action and of a command.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ from worldrl.rollout.spaces import (
     checked_rows,
     checked_seed,
     command_bounds,
-    give_spaces,
-    told_spaces,
+    given_spaces,
+    set_spaces,
     whole,
 )
 
@@ -55,27 +55,17 @@ from worldrl.rollout.spaces import (
 class WorldModelVecEnv(VectorEnv):
     """Imagined rollouts of a :class:`~worldrl.core.interfaces.WorldModel`.
 
-    Observation (``Dict``): ``image`` uint8 ``[Y, X, 3]``; ``command`` float32 ``[A]``, integrated
-    from the actions; ``instruction`` text. Action: float32 ``[A]`` in the range of the world model's robot. Reward: 1 on the step at which the
-    success head has been sure for ``debounce`` frames, else 0; ``terminated`` on that step's chunk. ``truncated``
-    when the row's own horizon is spent. Everything here is imagined.
+    Observation (``Dict``): ``image`` uint8 ``[Y, X, 3]``; ``command`` float32 ``[A]``, integrated from the actions;
+    ``instruction`` text. Action: float32 ``[A]`` in the robot's range. Reward: 1 on the first step whose success
+    probability satisfies ``rule``, else 0; ``terminated`` on that step's chunk. ``truncated`` at the end of the row's
+    own horizon.
 
-    Args:
-        world_model: predicts chunks.
-        store: start states.
-        rule: when frames count as success.
-        num_envs: rows ``B``.
-        horizon: control steps from an episode's true beginning; keyframe starts get what is left of it. One number,
-            or one per task.
-        group_size: consecutive rows that share a start state.
-        p_keyframe: probability of a keyframe start.
-        seed: root of all draws, until ``reset(seed=...)`` gives another.
-        stop_at_success: whether a row's first success ends it (off only for ablations).
-        autoreset_mode: ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows wait for ``reset``).
-
-    Raises:
-        SettingError: a number outside its range, a task without horizon, another autoreset mode, or a start state whose
-            command is not finite.
+    ``horizon`` counts control steps from an episode's true beginning, one number or one per task; keyframe starts get
+    the rest of it. ``group_size`` consecutive rows share a start state, a keyframe with probability ``p_keyframe``.
+    ``seed`` is the root of all draws, until ``reset(seed=...)``. ``stop_at_success`` is off for ablations only.
+    ``autoreset_mode`` is ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows wait for ``reset``). Raises
+    SettingError (a number outside its range, a task without horizon, another autoreset mode, or a start state whose
+    command is not finite).
     """
 
     metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -118,9 +108,9 @@ class WorldModelVecEnv(VectorEnv):
         if not np.isfinite(commands).all():
             raise SettingError("start states: a command is not finite; leave out the episodes that hold it")
         low, high = command_bounds(self.world_model.embodiment, commands)
-        told = told_spaces(low, high, {record.instruction for record in store.records})
-        self._row_space = gymnasium.spaces.Dict({"image": gymnasium.spaces.Box(0, 255, image.shape, np.uint8), **told})
-        give_spaces(self, self._row_space.spaces, self.actions)
+        given = given_spaces(low, high, {record.instruction for record in store.records})
+        self._row_space = gymnasium.spaces.Dict({"image": gymnasium.spaces.Box(0, 255, image.shape, np.uint8), **given})
+        set_spaces(self, self._row_space.spaces, self.actions)
 
     def _reset_counters(self) -> None:
         rows, length = self.num_envs, self.world_model.chunk_length
@@ -133,24 +123,15 @@ class WorldModelVecEnv(VectorEnv):
         self.over = np.zeros(rows, bool)  # terminated or truncated, waiting for a reset
         self.buffer = np.zeros((rows, length, self.actions.size), np.float32)
 
-    # -- reset -----------------------------------------------------------------------------------------------
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start rows; without a seed, each at its next episode.
 
-        Args:
-            seed: new root of all draws, and episode counters from 0; for all rows together.
-            options: ``records`` (one :class:`ResetRecord` per reset row) starts there instead of drawing from the
-                store; ``reset_mask`` (bool ``[B]``) resets only those rows.
-
-        Returns:
-            Observation and info of all rows.
-
-        Raises:
-            SettingError: an unknown option, a mask, seed or record that does not fit, or another number of records;
-                nothing was changed.
+        A seed is for all rows together: a new root of all draws, with episode counters from 0. Options: ``records``
+        gives one :class:`ResetRecord` per reset row instead of draws from the store; ``reset_mask`` (bool ``[B]``)
+        selects rows. Raises SettingError (an unknown option, a mask, seed or record that does not fit, or another
+        number of records; nothing was changed).
         """
         options = checked_options(options, ("records", "reset_mask"))
         records = options.get("records")
@@ -184,7 +165,7 @@ class WorldModelVecEnv(VectorEnv):
     def _start(
         self, rows: NDArray[np.int64], given: list[ResetRecord] | None, seed: int, episode: NDArray[np.int64]
     ) -> None:
-        """Begin rows at given records, or at drawn ones; whatever can fail comes before the first change."""
+        # Everything that can fail comes before the first change.
         records = self._draw_records(rows, seed, episode) if given is None else given
         fresh = self.world_model.start(records)
         images = np.stack([record.memory[-1] for record in records])
@@ -199,12 +180,10 @@ class WorldModelVecEnv(VectorEnv):
         for counter in (self.elapsed, self.phase, self.streak, self.succeeded, self.over):
             counter[rows] = 0
 
-    # -- step ------------------------------------------------------------------------------------------------
-
     def step(
         self, actions: NDArray[np.float32]
     ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Collect one action per row; rows whose chunk is full move on.
+        """Collect one action per row; rows whose chunk is full are imagined.
 
         Under ``NEXT_STEP`` a row that is over is reset here and its action ignored, as Gymnasium prescribes.
         """
@@ -225,7 +204,7 @@ class WorldModelVecEnv(VectorEnv):
     def chunk_step(
         self, actions: NDArray[np.float32]
     ) -> tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
-        """Take a whole chunk ``[B, L, A]``; rows that are over stay where they are, unsimulated."""
+        """Take a whole chunk ``[B, L, A]``; rows that are over do not change."""
         actions = check_action(actions, (self.num_envs, self.world_model.chunk_length), self.actions)
         self._require_state()
         live = np.flatnonzero(~self.over)
@@ -260,8 +239,7 @@ class WorldModelVecEnv(VectorEnv):
         action = torch.from_numpy(self.buffer[rows])
         after, imagined = self.world_model.imagine(state.select(index), action, generators=generators)
         first, streak = first_success(imagined.success_prob.cpu(), self.rule, torch.from_numpy(self.streak[rows]))
-        whole = len(rows) == self.num_envs
-        self._state = after if whole else merge_rows(self.world_model, state, after, rows)
+        self._state = after if len(rows) == self.num_envs else merge_rows(self.world_model, state, after, rows)
         self._image[rows] = self.world_model.decode_last(after).cpu().numpy()
         self.streak[rows], self.phase[rows] = streak.numpy(), 0
         return first.numpy(), imagined.success_prob.cpu().numpy()
@@ -273,8 +251,6 @@ class WorldModelVecEnv(VectorEnv):
     def _row_horizon(self, record: ResetRecord) -> int:
         horizon = self.horizon if isinstance(self.horizon, int) else self.horizon[record.task]
         return max(horizon - record.step, self.world_model.chunk_length)
-
-    # -- views -----------------------------------------------------------------------------------------------
 
     def _require_state(self) -> WorldState:
         if self._state is None:
@@ -297,10 +273,8 @@ class WorldModelVecEnv(VectorEnv):
         }
 
     def render(self) -> tuple[NDArray[np.uint8], ...]:
-        """Return the current picture of each row."""
+        """Return the current image of each row."""
         return tuple(self._image.copy())
-
-    # -- save and restore ------------------------------------------------------------------------------------
 
     _COUNTERS = ("elapsed", "episode", "phase", "streak", "succeeded", "over", "buffer", "_image")
 
@@ -317,8 +291,8 @@ class WorldModelVecEnv(VectorEnv):
     def set_state(self, state: dict[str, Any]) -> None:
         """Restore :meth:`get_state`'s value.
 
-        Raises:
-            SettingError: a part is missing, unknown, not finite, or of another environment's rows; nothing was changed.
+        Raises SettingError (a part is missing, unknown, not finite, or of another environment's rows; nothing was
+        changed).
         """
         parts = check_state(state)
         seed = whole("state['seed']", parts["seed"], 0)

@@ -1,18 +1,16 @@
 """The video world model as a world of vectors: offline agents train in its latents.
 
-An observation is the newest latent frame, flattened, the command, scaled, and the embedded instruction; with an encoder
-(:class:`~worldrl.world_models.latent.keypoints.KeypointEncoder`) its keypoints take the frame's place. One step is one chunk: an action holds all
-``a L`` numbers of its ``L`` control steps, or with a basis (:class:`~worldrl.world_models.latent.chunk_basis.ChunkBasis`) the few components
-that stand for them. The reward is 1 where the outcome head has been sure of success for as long as the
-rule asks, and there the task ends; else 0. Everything is imagined.
+An observation is the newest latent frame, flattened, the scaled command, and the embedded instruction. With an encoder
+(:class:`~worldrl.world_models.latent.keypoints.KeypointEncoder`) its keypoints replace the frame. One step is one
+chunk: an action holds all ``a L`` numbers of its ``L`` control steps, or the few components of a basis
+(:class:`~worldrl.world_models.latent.chunk_basis.ChunkBasis`). The reward is 1 where the outcome head satisfies the
+rule of success, and there the task ends; else 0. The world measures no uncertainty.
 
-Recorded episodes become rows of the same space: their frames go through the same codec, their actions are cut into the
-same chunks, and their reward is the recorded success. So an agent can mix both.
+Recorded episodes become rows of the same space: same codec for the frames, same chunks of actions, recorded success as
+reward. An agent can therefore mix both.
 
-The world measures no uncertainty. (It lies in ``rollout`` since it joins a world model with a reward's rule.)
-
-Shapes legend: ``N`` recorded moments, ``B`` rows, ``L`` control steps per chunk, ``c h w`` a latent frame, ``d`` instruction,
-``a`` numbers of one control step's action, ``S = c h w + a + d``, ``A = a L``, ``K`` memory frames.
+Shapes legend: ``N`` recorded moments, ``B`` rows, ``L`` control steps per chunk, ``c h w`` a latent frame, ``d``
+instruction, ``a`` numbers of one control step's action, ``S = c h w + a + d``, ``A = a L``, ``K`` memory frames.
 """
 
 from __future__ import annotations
@@ -36,25 +34,19 @@ from worldrl.world_models.latent.chunk_basis import ChunkBasis
 from worldrl.world_models.latent.keypoints import KeypointEncoder
 from worldrl.world_models.video.model import VideoState, VideoWorldModel
 
-ENCODED_AT_ONCE = 64
-"""Records whose frames go through the codec together."""
-ROWS_AT_ONCE = 512
-"""Rows that go through an encoder of observations together."""
+ENCODED_AT_ONCE = 64  # records in one pass of the codec
+ROWS_AT_ONCE = 512  # rows in one pass of an encoder of observations
 
 
 def latent_obs(model: VideoWorldModel, state: VideoState, encoder: KeypointEncoder | None = None) -> Tensor:
-    """Return what an agent sees of a state: float32 ``[B, S]``, or with an encoder what that makes of it."""
+    """Return an agent's observation of a state: float32 ``[B, S]``, or the encoder's output for it."""
     features = model.embodiment.scaled_command(state.command)
     obs = torch.cat([state.memory[:, -1].flatten(1), features, state.instruction], dim=1).float()
     return obs if encoder is None else encoder(obs)
 
 
 def start_states(model: VideoWorldModel, records: Sequence[ResetRecord]) -> VideoState:
-    """Begin one rollout per record, a few at a time.
-
-    Raises:
-        SettingError: there are no records.
-    """
+    """Begin one rollout per record, a few at a time; SettingError without records."""
     if not records:
         raise SettingError("a latent world needs at least one record to start from, got none")
     parts = [model.start(records[at : at + ENCODED_AT_ONCE]) for at in range(0, len(records), ENCODED_AT_ONCE)]
@@ -64,12 +56,7 @@ def start_states(model: VideoWorldModel, records: Sequence[ResetRecord]) -> Vide
 
 @dataclass(frozen=True)
 class LatentState:
-    """Rows between chunks.
-
-    Attributes:
-        video: the world model's state.
-        streak: int64 ``[B]``, frames in a row that looked like success just before.
-    """
+    """Rows between chunks; ``streak`` int64 ``[B]`` counts the newest frames in a row that count as success."""
 
     video: VideoState
     streak: Tensor
@@ -78,13 +65,9 @@ class LatentState:
 class LatentWorld:
     """A :class:`~worldrl.core.interfaces.StateWorld` in the latents of a video world model.
 
-    Args:
-        model: the world model; its ``compute_dtype`` is used.
-        records: where rollouts may start, ``N`` of them: a dataset's moments (:func:`recorded_latents`) or a reset
-            store's. They are encoded once, here.
-        rule: when imagined frames count as success.
-        encoder: of observations, on the model's device; None shows the latents themselves.
-        basis: of actions, on the model's device; None takes all numbers of a chunk.
+    ``records`` are the ``N`` possible starts, a dataset's (:func:`recorded_latents`) or a reset store's; they are
+    encoded once, here. ``encoder`` of observations and ``basis`` of actions must be on the model's device; None uses
+    all numbers.
     """
 
     measures_uncertainty = False
@@ -108,11 +91,9 @@ class LatentWorld:
     @property
     def action_size(self) -> int:
         """Numbers per action: a whole chunk's ``A``, or its components."""
-        return (
-            self.basis.components
-            if self.basis is not None
-            else self.model.chunk_length * self.model.embodiment.actions.size
-        )
+        if self.basis is not None:
+            return self.basis.components
+        return self.model.chunk_length * self.model.embodiment.actions.size
 
     def start(self, index: Tensor, *, generator: torch.Generator) -> tuple[LatentState, Tensor]:
         """Begin at the records of ``index`` int64 ``[B]``. Draws nothing."""
@@ -124,42 +105,34 @@ class LatentWorld:
         return LatentState(state.video.select(index), state.streak[index.to(state.streak.device)])
 
     def step(self, state: LatentState, action: Tensor, *, generator: torch.Generator) -> tuple[LatentState, Outcome]:
-        """Imagine one chunk; ``action`` is float32 ``[B, a L]`` in [-1, 1], the robot's range scaled, or its components ``[B, C]``.
+        """Imagine one chunk: ``action`` is float32 ``[B, a L]`` in [-1, 1], or its components ``[B, C]``.
 
-        Raises:
-            ActionError: wrong shape or non-finite values; ``state`` is untouched.
-            NonFiniteError: the model imagined NaN or infinity.
+        Raises ActionError (wrong shape or non-finite values; ``state`` is untouched). Raises NonFiniteError (the model
+        imagined NaN or infinity).
         """
         rows = state.video.rows
         seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
         actions = self.model.embodiment.actions
         chunk = (action if self.basis is None else self.basis.decode(action)).reshape(rows, -1, actions.size)
-        told = chunk if actions.unit else actions.unscaled(chunk)
-        video, imagined = self.model.imagine(state.video, told, generators=row_streams(seed, ["latent"], rows))
+        executed = chunk if actions.unit else actions.unscaled(chunk)
+        video, imagined = self.model.imagine(state.video, executed, generators=row_streams(seed, ["latent"], rows))
         first, streak = first_success(imagined.success_prob.cpu(), self.rule, state.streak)
         success = (first >= 0).to(action.device)
         obs = self._obs(video).to(action.device)
-        nothing_known = torch.zeros(rows, device=action.device)
-        return LatentState(video, streak), Outcome(obs, success.float(), success, nothing_known)
+        no_uncertainty = torch.zeros(rows, device=action.device)
+        return LatentState(video, streak), Outcome(obs, success.float(), success, no_uncertainty)
 
     @torch.no_grad()
     def _obs(self, video: VideoState) -> Tensor:
         return latent_obs(self.model, video, self.encoder)
 
 
-# --- recorded episodes ---------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class RecordedLatents:
-    """A dataset in the world's own space.
+    """A dataset in the world's own space: ``N`` transitions, trajectories back to back.
 
-    Attributes:
-        rows: ``N`` transitions, trajectories back to back.
-        episode: int64 ``[N]``: which trajectory; with a stride below ``L`` an episode gives several, which begin at
-            different steps.
-        source: int64 ``[N]``: which recorded episode, by its number in what was given.
-        records: ``N``: where each row began, for :class:`LatentWorld`.
+    ``episode`` int64 ``[N]`` numbers the trajectory; with a stride below ``L`` an episode gives several, which begin at
+    different steps. ``source`` int64 ``[N]`` numbers the recorded episode. ``records`` hold where each row began.
     """
 
     rows: Transitions
@@ -169,7 +142,7 @@ class RecordedLatents:
 
     @torch.no_grad()
     def through(self, encoder: KeypointEncoder) -> RecordedLatents:
-        """Return the same rows as an encoder shows them; ``self`` must hold latents."""
+        """Return the same rows with an encoder's observations; ``self`` must hold latents."""
 
         def seen(obs: Tensor) -> Tensor:
             return torch.cat([encoder(part.to(encoder.mean.device)).cpu() for part in obs.split(ROWS_AT_ONCE)])
@@ -196,22 +169,12 @@ class _Chunk:
 def recorded_latents(
     model: VideoWorldModel, episodes: Sequence[Episode], *, stride: int | None = None
 ) -> RecordedLatents:
-    """Turn recorded episodes into transitions in latent space.
+    """Turn recorded episodes into transitions in latent space, in order.
 
-    An episode that succeeds ends with the chunk in which it does; where that chunk is not full, the arm is held still for
-    the rest of it (no motion, the gripper as it was). An episode that does not ends with its last full chunk, truncated.
-
-    Args:
-        model: its codec and instruction encoder make the observations.
-        episodes: recorded.
-        stride: control steps between the beginnings of trajectories of one episode; ``L``, the default, takes each action
-            once.
-
-    Returns:
-        The rows, in order.
-
-    Raises:
-        SettingError: no episode holds a chunk, or the stride does not divide ``L``.
+    A successful episode ends with the chunk of its success; the rest of that chunk holds the arm still. Any other
+    episode ends with its last full chunk, truncated. ``stride`` is the number of control steps between the beginnings
+    of trajectories of one episode; ``L``, the default, uses each action once. Raises SettingError (no episode holds a
+    chunk, or the stride does not divide ``L``).
     """
     length = model.chunk_length
     stride = length if stride is None else stride
@@ -220,9 +183,8 @@ def recorded_latents(
     chunks: list[tuple[int, int, _Chunk]] = []  # trajectory, episode, chunk
     for number, episode in enumerate(episodes):
         for offset in range(0, length, stride):
-            found = episode_chunks(episode, offset, length)
             trajectory = chunks[-1][0] + 1 if chunks else 0
-            chunks += [(trajectory, number, chunk) for chunk in found]
+            chunks += [(trajectory, number, chunk) for chunk in episode_chunks(episode, offset, length)]
     if not chunks:
         raise SettingError(f"no episode is as long as a chunk of {length} control steps; record longer ones")
     return _encode(model, episodes, chunks)
@@ -239,14 +201,13 @@ def episode_chunks(episode: Episode, offset: int, length: int) -> list[_Chunk]:
             break
         succeeds = end == success
         last = succeeds or (success is None and end + length > stop)
-        chunks.append(
-            _Chunk(step, end, padded_chunk(episode.action[step:end], length, episode.actions), succeeds, last)
-        )
+        action = padded_chunk(episode.action[step:end], length, episode.actions)
+        chunks.append(_Chunk(step, end, action, succeeds, last))
     return chunks
 
 
 def padded_chunk(action: NDArray[np.float32], length: int, actions: ActionSpec) -> NDArray[np.float32]:
-    """Fill actions ``[n, a]`` up to ``length`` steps by holding what the last one told."""
+    """Fill actions ``[n, a]`` up to ``length`` steps by holding the last one."""
     return np.concatenate([action, np.tile(actions.hold(action[-1]), (length - len(action), 1))])
 
 
@@ -276,7 +237,7 @@ def _encode(
 def _seen(
     model: VideoWorldModel, episodes: Sequence[Episode], *places: Sequence[tuple[int, int]]
 ) -> tuple[Tensor, ...]:
-    """Observe moments (episode, step), each through the codec once, and only in the newest frame, which is all they show."""
+    """Observe moments (episode, step), each through the codec once; an observation needs the newest frame only."""
     index = {place: row for row, place in enumerate(dict.fromkeys(place for part in places for place in part))}
     newest = {"memory_frames": 1, "frame_stride": 1, "source": "recorded"}
     records = [record_at(episodes[n], step, **newest) for n, step in index]

@@ -1,12 +1,12 @@
-"""Dreams: rollouts imagined to the horizon, whose actions can then be executed in the simulator.
+"""Imagined rollouts to the horizon, whose actions can then be executed in the simulator.
 
-Recorded actions may tell a world model how the recording went: a policy that sees that it missed moves differently.
-A dream's actions cannot, since the policy acted on the model's own pictures. Executing them is therefore the honest
-test of imagination (`rewards`' rule against reality), and the executed episodes are the data a world model needs
-most: they come from where it is about to be believed. A dream may also go on from the middle of a recorded episode; its
-actions then begin with the recorded ones.
+Recorded actions depend on how the recording went: a policy that observes a miss moves differently. A world model may
+read the outcome off them. The actions of an imagined rollout depend on the model's own images only. Their execution is
+therefore the fair test of imagination (`rewards`' rule against reality), and the executed episodes are the best data
+for a world model. A rollout may also begin in the middle of a recorded episode, after the recorded actions.
 
-Shapes legend: ``E`` dreams, ``T`` control steps, ``N`` imagined frames, ``L`` control steps per chunk, ``A`` numbers of an action.
+Shapes legend: ``E`` rollouts, ``T`` control steps, ``N`` imagined frames, ``L`` control steps per chunk, ``A`` numbers
+of an action.
 """
 
 from __future__ import annotations
@@ -39,14 +39,9 @@ from worldrl.rollout.real.specs import EpisodeSpec, spec_of
 class PolicyRollouts:
     """Imagined rollouts from known initial states of the simulator.
 
-    Attributes:
-        task: ``E`` names.
-        index: int64 ``[E]``; with ``seed`` the initial state.
-        seed: int64 ``[E]``, of the initial states.
-        action: float32 ``[E, T, A]``, what the policy did in the dream; beyond a task's horizon it holds still.
-        probability: float32 ``[E, N]`` of success, 0 beyond the task's horizon.
-        frame_stride: control steps between imagined frames.
-        actions: what the numbers of an action are.
+    ``index`` and ``seed`` int64 ``[E]`` name the initial state. ``action`` float32 ``[E, T, A]`` holds still beyond a
+    task's horizon, and ``probability`` of success float32 ``[E, N]`` is 0 there. ``frame_stride`` is the number of
+    control steps between imagined frames.
     """
 
     task: tuple[str, ...]
@@ -58,18 +53,17 @@ class PolicyRollouts:
     actions: ActionSpec = TOOL_ACTIONS
 
     def __len__(self) -> int:
-        """Return ``E``."""
         return len(self.task)
 
     def specs(self, source: str) -> list[EpisodeSpec]:
-        """Name the real episodes that execute these dreams."""
+        """Name the real episodes that execute these rollouts."""
         return [
             EpisodeSpec(task, int(index), int(seed), source=source)
             for task, index, seed in zip(self.task, self.index, self.seed, strict=True)
         ]
 
     def success_step(self, rule: SuccessRule) -> NDArray[np.int64]:
-        """Return the control step of each dream's first imagined success ``[E]``, -1 where there is none."""
+        """Return the control step of each rollout's first imagined success ``[E]``, -1 where there is none."""
         return success_step(torch.from_numpy(self.probability), rule, self.frame_stride)
 
     def save(self, file: Path) -> None:
@@ -89,11 +83,7 @@ class PolicyRollouts:
 
     @classmethod
     def load(cls, file: Path) -> PolicyRollouts:
-        """Read :meth:`save`'s file.
-
-        Raises:
-            ArtefactError: the file is missing, truncated or something else.
-        """
+        """Read :meth:`save`'s file; ArtefactError where it is missing, truncated or another file."""
         try:
             with np.load(io.BytesIO(file.read_bytes()), allow_pickle=False) as data:
                 return cls(
@@ -123,25 +113,16 @@ def imagine_policy(
     exploration: Exploration,
     simulator_backend: SimulatorBackend = EMBEDDED_BACKEND,
 ) -> PolicyRollouts:
-    """Imagine ``count`` rollouts of each task from fresh initial states, to the horizon whatever happens.
+    """Imagine ``count`` rollouts of each task from initial states 0..count-1 of ``seed``, to the horizon.
 
-    Args:
-        model: imagines.
-        policy: acts on the imagined pictures, by sampling.
-        tasks: names.
-        count: rollouts per task, from initial states 0..count-1 of ``seed``.
-        seed: of the initial states, the policy's and the model's draws.
-        horizon: control steps per task.
-        image_size: pixels per side.
-        exploration: how the policy's actions are drawn.
-        simulator_backend: the simulator whose initial states they begin at.
+    The rollouts do not stop at a success. ``seed`` is also that of the policy's and the model's draws; ``horizon``
+    gives control steps per task.
     """
     steps = max(-(-horizon[task] // model.chunk_length) for task in tasks) * model.chunk_length
     parts = []
     for task in tasks:
-        starts = simulator_backend.starts(
-            [task], count, seed=seed, memory_frames=model.memory_frames, image_size=image_size
-        )
+        layout = {"memory_frames": model.memory_frames, "image_size": image_size}
+        starts = simulator_backend.starts([task], count, seed=seed, **layout)
         action, probability = imagine_policy_rows(model, policy, starts, steps, seed=seed, exploration=exploration)
         action[:, horizon[task] :] = policy.actions.hold(action[:, horizon[task] - 1])[:, None]
         probability[:, horizon[task] // model.frame_stride :] = 0
@@ -161,19 +142,11 @@ def imagine_from_keyframes(
     horizon: Mapping[str, int],
     exploration: Exploration,
 ) -> PolicyRollouts:
-    """Dream recorded episodes on, from one of their frames to the horizon.
+    """Imagine recorded episodes further, from one of their frames to the horizon.
 
-    Args:
-        model: imagines.
-        policy: acts on the imagined pictures, by sampling.
-        starts: episodes recorded from sampled initial states, and a frame of each; it moves back to a model frame.
-        seed: of the policy's and the model's draws.
-        horizon: control steps per task.
-        exploration: how the policy's actions are drawn.
-
-    Returns:
-        Dreams whose first actions are the recorded ones, with probability 0 so far: executed from the initial state,
-        they lead to that frame and on.
+    ``starts`` are episodes from sampled initial states, and a frame of each, rounded down to a model frame. ``horizon``
+    gives control steps per task. Returns rollouts whose first actions are the recorded ones, with probability 0 there:
+    executed from the initial state, they lead to that frame and on.
     """
     stride, length = model.frame_stride, max(horizon.values())
     at = [step - step % stride for _, step in starts]
@@ -195,20 +168,20 @@ def imagine_from_keyframes(
 
 
 def _joined(episode: Episode, step: int, action: NDArray[np.float32], horizon: int, length: int) -> NDArray[np.float32]:
-    """Put the recorded actions before the imagined withes; stand still from the horizon to ``length``."""
+    """Put the recorded actions before the imagined ones; hold still from the horizon to ``length``."""
     whole = np.concatenate([episode.action[:step], action])[:horizon]
     return np.concatenate([whole, np.repeat(episode.actions.hold(whole[-1:]), length - horizon, axis=0)])
 
 
 def _later(probability: NDArray[np.float32], first: int, horizon: int, length: int) -> NDArray[np.float32]:
-    """Shift frame probabilities to ``first`` frames later; nothing succeeds before and beyond the horizon."""
+    """Shift frame probabilities by ``first`` frames; 0 before and beyond the horizon."""
     later = np.zeros(length, np.float32)
     later[first:horizon] = probability[: horizon - first]
     return later
 
 
 def join_rollouts(parts: Sequence[PolicyRollouts]) -> PolicyRollouts:
-    """Put dreams of one world model under each other; shorter ones stand still at their end."""
+    """Concatenate rollouts of one world model; shorter ones hold still at their end."""
     actions = parts[0].actions
     steps, frames = (max(getattr(part, name).shape[1] for part in parts) for name in ("action", "probability"))
     return PolicyRollouts(
@@ -237,8 +210,8 @@ def imagine_policy_rows(
     state, actions, probabilities = model.start(starts), [], []
     image = torch.from_numpy(np.stack([record.memory[-1] for record in starts]))
     task, instruction = [record.task for record in starts], [record.instruction for record in starts]
-    habits = [stream(seed, "habit", task[row], row) for row in range(len(starts))]
-    correlated_noise = exploration.correlated_noise(habits, policy.actions.size)
+    generators = [stream(seed, "habit", task[row], row) for row in range(len(starts))]
+    correlated_noise = exploration.correlated_noise(generators, policy.actions.size)
     for chunk in range(steps // model.chunk_length):
         draws = {
             name: [stream(seed, "dream", name, task[row], row, chunk) for row in range(len(starts))]
@@ -258,7 +231,7 @@ def imagine_policy_rows(
 def execute(
     policy_rollouts: PolicyRollouts, simulator_backend: SimulatorBackend = EMBEDDED_BACKEND
 ) -> NDArray[np.int64]:
-    """Execute every dream in its simulator; return the step of its first real success ``[E]``, -1 for none."""
+    """Execute every rollout in its simulator; return the step of its first real success ``[E]``, -1 for none."""
     step, task = np.full(len(policy_rollouts), -1, np.int64), np.array(policy_rollouts.task)
     for name in dict.fromkeys(policy_rollouts.task):
         rows = np.flatnonzero(task == name)
@@ -271,18 +244,13 @@ def execute(
 
 
 GRACE_STEPS = 8
-"""Control steps that reality may come later than the dream: a lift in motion is seen to succeed a little early."""
+"""Control steps that a real success may be later: a lift in motion is imagined to succeed a little early."""
 
 
 def confirmed_by_execution(imagined: NDArray[np.int64], real: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Judge each dream by its execution.
+    """Confirm each rollout by its execution.
 
-    Args:
-        imagined: step of the first imagined success ``[E]``, -1 for none.
-        real: step of the first real one.
-
-    Returns:
-        ``[E]``: reality succeeded, and where a success was imagined, not later than :data:`GRACE_STEPS` after it.
+    ``imagined`` and ``real`` are the steps of the first successes ``[E]``, -1 for none. Returns ``[E]``: the execution
+    succeeded, and at most :data:`GRACE_STEPS` after an imagined success.
     """
-    in_time = (imagined < 0) | (real <= imagined + GRACE_STEPS)
-    return (real >= 0) & in_time
+    return (real >= 0) & ((imagined < 0) | (real <= imagined + GRACE_STEPS))

@@ -32,19 +32,11 @@ ENV_ID = "worldrl/Imagined-v0"
 
 
 def dataset_store(data: Path | str, model: AnyVideoModel, *, margin: int) -> tuple[ResetStore, dict[str, int]]:
-    """Collect a dataset's start states, and the length of each task's longest episode.
+    """Collect a dataset's start states, and the length of each task's longest episode (control steps).
 
-    Args:
-        data: a dataset folder with frames of the model's size.
-        model: whose memory the start states fill.
-        margin: control steps before each keyframe.
-
-    Returns:
-        First frames and keyframes of all episodes, and a horizon (control steps) by task.
-
-    Raises:
-        ArtefactError: the dataset is missing or damaged.
-        SettingError: the dataset is empty, or its frames or its robot are not the model's.
+    The start states are first frames and those ``margin`` control steps before keyframes, of all episodes. Raises
+    ArtefactError (the dataset is missing or damaged). Raises SettingError (the dataset is empty, or its frames or its
+    robot are not the model's).
     """
     dataset = EpisodeDataset.open(data)
     size = model.config.codec.image_size
@@ -75,21 +67,10 @@ def make_vec(
 ) -> WorldModelVecEnv:
     """Make the vector environment of a saved world model, with its own calibrated rule of success.
 
-    Args:
-        num_envs: rows.
-        world_model: the model's folder.
-        data: dataset folder with the start states.
-        horizon: control steps; None takes each task's longest recorded episode.
-        p_keyframe: probability of a keyframe start where the task has any.
-        keyframe_margin: control steps before the keyframe.
-        group_size: consecutive rows that share a start state.
-        seed: root of all draws, until ``reset(seed=...)`` gives another.
-        device: where the model lives.
-        autoreset_mode: ``NEXT_STEP`` or ``DISABLED``.
-
-    Raises:
-        ArtefactError: a folder is missing or damaged.
-        SettingError: a value out of range, or a dataset that does not fit the model.
+    ``data`` is the folder of a dataset with the start states. ``horizon=None`` takes each task's longest recorded
+    episode. Keyframe starts begin ``keyframe_margin`` control steps before the keyframe. The other settings are those
+    of :class:`~worldrl.rollout.imagined.env.WorldModelVecEnv`. Raises ArtefactError (a folder is missing or damaged).
+    Raises SettingError (a value out of range, or a dataset that does not fit the model).
     """
     margin = whole("keyframe_margin", keyframe_margin, 0)
     model = open_world_model(Path(world_model), str(resolve_device(device)))
@@ -110,18 +91,12 @@ def make_vec(
 class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
     """One imagined rollout: a single row of :class:`~worldrl.rollout.imagined.env.WorldModelVecEnv`.
 
-    Observation, action, reward, termination and truncation are that class's; the picture moves on every
-    ``chunk_length``-th step. A reset without a seed begins the next episode.
-
-    Args:
-        render_mode: ``"rgb_array"`` or None.
-        settings: of :func:`make_vec`, without ``num_envs``, ``group_size`` and ``autoreset_mode``.
+    Observation, action, reward, termination and truncation are that class's; the image changes on every
+    ``chunk_length``-th step. A reset without a seed begins the next episode. ``settings`` are those of
+    :func:`make_vec`, without ``num_envs``, ``group_size`` and ``autoreset_mode``.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {  # pyright: ignore[reportIncompatibleVariableOverride]
-        "render_modes": ["rgb_array"],
-        "render_fps": 20,
-    }
+    metadata: ClassVar[dict[str, Any]] = {"render_modes": ["rgb_array"], "render_fps": 20}  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def __init__(self, *, render_mode: str | None = None, **settings: Any) -> None:
         self.render_mode = render_mode
@@ -143,11 +118,11 @@ class ImaginedEnv(gymnasium.Env[dict[str, Any], NDArray[np.float32]]):
         return _row(obs), float(reward[0]), bool(terminated[0]), bool(truncated[0]), _row(info)
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return the current picture."""
+        """Return the current image."""
         return None if self.render_mode is None else self.rows.render()[0]
 
     def close(self) -> None:
-        """Let the model go."""
+        """Release the model."""
         self.rows.close()
 
 

@@ -1,7 +1,7 @@
-"""Where imagined rollouts may start: initial states of the simulator and keyframes of recorded episodes.
+"""Start states of imagined rollouts: initial states of the simulator and keyframes of recorded episodes.
 
-Keyframe-initialised rollouts (WoVR) begin just before the critical part, so the model need not imagine the way
-there; their horizon is shorter by the steps already spent.
+Keyframe-initialised rollouts (WoVR) begin just before the critical part, so the model need not imagine the way there;
+their horizon is shorter by the steps already spent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from worldrl.data.windows.keyframes import Keyframe, keyframes
 
 
 def record_at(episode: Episode, step: int, *, memory_frames: int, frame_stride: int, source: str) -> ResetRecord:
-    """Make the record of frame ``step`` of an episode, seen by its main camera; frames before the start repeat the first one."""
+    """Make the record of frame ``step`` in the main camera; the first frame stands for those before the start."""
     index, view = np.maximum(step - frame_stride * np.arange(memory_frames)[::-1], 0), episode.main_view
     return ResetRecord(
         reference=view[0],
@@ -52,35 +52,19 @@ def initial_record(
 def keyframe_records(
     episodes: Sequence[Episode], *, margin: int, memory_frames: int, frame_stride: int
 ) -> list[ResetRecord]:
-    """Make records a little before each keyframe of each episode.
-
-    Args:
-        episodes: recorded episodes.
-        margin: control steps to go back from the keyframe.
-        memory_frames: memory frames of the world model.
-        frame_stride: control steps between them.
-
-    Returns:
-        One record per :func:`keyframe_starts`.
-    """
+    """Make one record per start of :func:`keyframe_starts`, ``margin`` control steps before its keyframe."""
+    layout = {"memory_frames": memory_frames, "frame_stride": frame_stride}
     return [
-        record_at(
-            episodes[number],
-            step,
-            memory_frames=memory_frames,
-            frame_stride=frame_stride,
-            source=f"episode {number}, {what}",
-        )
+        record_at(episodes[number], step, source=f"episode {number}, {what}", **layout)
         for number, step, what in keyframe_starts(episodes, margin=margin)
     ]
 
 
 def keyframe_starts(episodes: Sequence[Episode], *, margin: int) -> list[tuple[int, int, str]]:
-    """Find where rollouts may start that begin near a keyframe.
+    """Find starts near keyframes, as episode, frame and description.
 
-    Returns:
-        Episode, frame and description for each keyframe that lies at least ``margin`` steps into its episode and before
-        its success; where success and failure of its task part counts as one.
+    A start is ``margin`` steps before its keyframe, within its episode and before its success. The divergence step of
+    success and failure of a task counts as a keyframe.
     """
     starts, offsets = [], partings(episodes)
     for number, episode in enumerate(episodes):
@@ -102,46 +86,25 @@ def _divergence_step(episode: Episode, offsets: Mapping[str, int]) -> list[Keyfr
 class ResetStore:
     """Draws start states, balanced over tasks. A state's number in ``records`` is its id.
 
-    Args:
-        initial: records of initial states, at least one.
-        keyframe: records of keyframes, possibly none.
-
-    Attributes:
-        tasks: names, sorted.
-        records: all start states: initial ones, then keyframes.
-        task: of each.
-        keyframe: whether each is one.
+    ``records`` are the initial states (at least one), then the keyframes; ``task`` and ``keyframe`` describe each.
+    ``tasks`` are sorted.
     """
 
     def __init__(self, initial: Sequence[ResetRecord], keyframe: Sequence[ResetRecord] = ()):
         if not initial:
             raise SettingError("a reset store needs at least one initial state, got none")
         self.tasks = sorted({record.task for record in initial})
-        parts = [
-            [(r, begun) for r in kind if r.task == task]
-            for kind, begun in ((initial, False), (keyframe, True))
-            for task in self.tasks
-        ]
-        kept = [item for part in parts for item in part]
-        self.records = [record for record, _ in kept]
+        kinds = ((initial, False), (keyframe, True))
+        stored = [(r, begun) for kind, begun in kinds for task in self.tasks for r in kind if r.task == task]
+        self.records = [record for record, _ in stored]
         self.task = tuple(record.task for record in self.records)
-        self.keyframe = tuple(begun for _, begun in kept)
+        self.keyframe = tuple(begun for _, begun in stored)
 
     def __len__(self) -> int:
-        """Return how many records there are."""
         return len(self.records)
 
     def sample(self, n_groups: int, p_keyframe: float, *, generator: torch.Generator) -> list[ResetRecord]:
-        """Draw one start state per group.
-
-        Args:
-            n_groups: ``N``.
-            p_keyframe: probability of a keyframe where the task has any.
-            generator: CPU generator.
-
-        Returns:
-            ``N`` records; tasks take turns from a random start.
-        """
+        """Draw one start state per group with :func:`balanced_starts`."""
         drawn = balanced_starts(self.task, self.keyframe, n_groups, p_keyframe, generator=generator)
         return [self.records[number] for number in drawn]
 
@@ -151,12 +114,8 @@ def balanced_starts(
 ) -> list[int]:
     """Draw the numbers of ``count`` start states; tasks take turns from a random start.
 
-    Args:
-        task: of each start state.
-        keyframe: whether each begins within an episode; every task has one that does not.
-        count: how many are drawn.
-        p_keyframe: probability of a keyframe where the task has any.
-        generator: CPU generator.
+    ``keyframe`` marks starts within an episode, drawn with probability ``p_keyframe`` where the task has any; every
+    task has a start that is none. ``generator`` is on the CPU.
     """
     tasks, among = sorted(set(task)), dict[tuple[str, bool], list[int]]()
     for number, kind in enumerate(zip(task, keyframe, strict=True)):

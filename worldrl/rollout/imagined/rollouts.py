@@ -23,20 +23,11 @@ from worldrl.rollout.imagined.env import WorldModelVecEnv
 class ImaginedRollouts:
     """Rollouts, padded to the longest.
 
-    Attributes:
-        image: uint8 ``[T, B, Y, X, 3]`` before each chunk.
-        command: float32 ``[T, B, A]``.
-        instruction: ``B`` sentences.
-        token: int64 ``[T, B, L, A]``.
-        logp: float32 ``[T, B, L, A]`` under the acting policy.
-        valid: bool ``[T, B]``, the rollout was still running: chunks after the first success do not count, unless the
-            environment does not stop there.
-        success: bool ``[B]``, imagined.
-        group: int64 ``[B]``.
-        task: ``B`` task names.
-        end: what each rollout saw after its last chunk; None where that was not kept.
-        action: float32 ``[T, B, L, A]``; None where that was not kept.
-        probability: of success, float32 ``[T, B, F]`` for the ``F`` frames of each chunk; None where that was not kept.
+    Before each chunk: image uint8 ``[T, B, Y, X, 3]`` and command float32 ``[T, B, A]``. Of each chunk: token int64 and
+    logp float32 ``[T, B, L, A]`` under the acting policy, action float32 ``[T, B, L, A]``, probability of success
+    float32 ``[T, B, F]`` for its ``F`` frames. ``valid`` bool ``[T, B]`` marks running rollouts: chunks after the first
+    success do not count, unless the environment does not stop there. Of each rollout: imagined success bool ``[B]``,
+    group int64 ``[B]``, and the observation ``end`` after its last chunk. Fields that are None were not stored.
     """
 
     image: Tensor
@@ -71,18 +62,10 @@ def imagine_rollouts(
     seed: int,
     exploration: Exploration,
 ) -> ImaginedRollouts:
-    """Let the policy act in imagination until every row succeeded or ran out of time.
+    """Act with the policy in imagination until every row succeeded or reached its horizon.
 
-    Args:
-        env: an imagined environment with a row for each rollout, and autoreset off.
-        policy: acts by sampling.
-        starts: one start state per group.
-        group_size: rollouts per start, or of each one.
-        seed: root of the policy's and the model's draws for this batch.
-        exploration: how the policy's actions are drawn.
-
-    Returns:
-        The batch.
+    ``env`` has a row for each rollout, and autoreset off. ``starts`` holds one start state per group, ``group_size``
+    the rollouts per start, or of each one. ``seed`` is the root of this batch's draws of the policy and the model.
     """
     sizes = [group_size] * len(starts) if isinstance(group_size, int) else group_size
     records = [record for record, size in zip(starts, sizes, strict=True) for _ in range(size)]
@@ -103,7 +86,7 @@ def imagine_rollouts(
                 temperature=exploration.temperature,
                 correlated_noise=correlated_noise and correlated_noise.select(torch.from_numpy(rows)),
             )
-        chunk = _on_cpu(chunk)
+        chunk = Chunk(chunk.action.cpu(), chunk.token.cpu(), chunk.logp.cpu())
         chunks.append((torch.from_numpy(obs["image"]), torch.from_numpy(obs["command"]), chunk, rows))
         action = np.zeros((env.num_envs, *chunk.action.shape[1:]), np.float32)
         action[rows] = chunk.action.numpy()
@@ -113,10 +96,6 @@ def imagine_rollouts(
         running &= ~(terminated | truncated)
     end = observation(obs, np.arange(env.num_envs))
     return _stack(chunks, records, group, success, end, torch.stack(probability))
-
-
-def _on_cpu(chunk: Chunk) -> Chunk:
-    return Chunk(chunk.action.cpu(), chunk.token.cpu(), chunk.logp.cpu())
 
 
 def _scatter(value: Tensor, rows: np.ndarray, total: int) -> Tensor:
@@ -133,19 +112,20 @@ def _stack(
     end: PolicyObs,
     probability: Tensor,
 ) -> ImaginedRollouts:
-    rows = len(records)
-    valid = torch.stack([_scatter(torch.ones(len(r), dtype=torch.bool), r, rows) for *_, r in chunks])
+    def stacked(name: str) -> Tensor:
+        return torch.stack([_scatter(getattr(chunk, name), r, len(records)) for _, _, chunk, r in chunks])
+
     return ImaginedRollouts(
         image=torch.stack([image for image, *_ in chunks]),
         command=torch.stack([command for _, command, *_ in chunks]),
         instruction=tuple(record.instruction for record in records),
-        token=torch.stack([_scatter(chunk.token, r, rows) for _, _, chunk, r in chunks]),
-        logp=torch.stack([_scatter(chunk.logp, r, rows) for _, _, chunk, r in chunks]),
-        valid=valid,
+        token=stacked("token"),
+        logp=stacked("logp"),
+        valid=torch.stack([_scatter(torch.ones(len(r), dtype=torch.bool), r, len(records)) for *_, r in chunks]),
         success=torch.from_numpy(success),
         group=group,
         task=tuple(record.task for record in records),
         end=end,
-        action=torch.stack([_scatter(chunk.action, r, rows) for _, _, chunk, r in chunks]),
+        action=stacked("action"),
         probability=probability,
     )

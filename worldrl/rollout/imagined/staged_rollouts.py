@@ -1,10 +1,10 @@
-"""Staged visual future rollouts (MIND-V, 2512.06628): plan a stretch, look at it, keep the best, go on.
+"""Staged visual future rollouts (MIND-V, 2512.06628): propose a stage, score it, keep the best, continue from there.
 
-A planner proposes ``K`` continuations of a video, a reward judges the videos so far, the best one is kept if it is good
-enough (otherwise others are proposed, up to ``attempts`` times), and the next stage continues from it. One stage over the
-whole length is best-of-K rejection sampling.
+A planner proposes ``K`` continuations of a video and a reward scores the videos so far. The best one is kept if it is
+good enough; otherwise others are proposed, up to ``attempts`` times. The next stage continues from it. One stage over
+the whole length is best-of-K rejection sampling.
 
-Mixed values are comparable within a group only, so a plan's proposals of all attempts at a stage are judged together.
+Mixed values are comparable within a group only, so a plan's proposals of all attempts at a stage are scored together.
 
 Shapes legend: ``N`` plans, ``K`` proposals of each, ``M`` proposals in all, ``P`` reward terms, ``T`` imagined frames.
 """
@@ -27,7 +27,7 @@ from worldrl.rollout.imagined.state_rows import join_rows
 
 
 class Planner(Protocol):
-    """A video model that needs no actions, as :class:`~worldrl.world_models.video.model.VideoWorldModel` does when it plans."""
+    """A video model without actions, such as a planning :class:`~worldrl.world_models.video.model.VideoWorldModel`."""
 
     def start(self, records: Sequence[ResetRecord]) -> Any:
         """Begin one video per record."""
@@ -38,7 +38,7 @@ class Planner(Protocol):
         ...
 
     def decode(self, latent: Tensor, first: Tensor) -> Tensor:
-        """Decode latents ``[B, T, c, h, w]`` of rows whose first frames were ``first``: uint8 ``[B, T, Y, X, 3]``."""
+        """Decode latents ``[B, T, c, h, w]`` of rows with these first frames: uint8 ``[B, T, Y, X, 3]``."""
         ...
 
     def restore(self, data: dict[str, Any]) -> Any:
@@ -66,7 +66,6 @@ class StagedConfig:
     min_reward: dict[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         require_at_least_one(self, ("proposals", "stages", "stage_chunks", "attempts"), of="staged")
         if self.attempts > 1 and not self.min_reward:
             raise SettingError(
@@ -79,14 +78,10 @@ class StagedConfig:
 class StagedPlans:
     """Chosen plans.
 
-    Attributes:
-        videos: as rewards see them, with what these have read off them where nothing was left to choose from.
-        latent: float32 ``[N, T, c, h, w]``.
-        state: of the planner after them, ``N`` rows.
-        terms: of the finished plans ``[N, P]``.
-        accepted: bool ``[stages, N]``; None where nothing was judged, since ``min_reward`` names no term.
-        attempts: int64 ``[stages, N]``, how many were needed.
-        chunks: chunks that were imagined in all: the cost.
+    ``videos`` are as rewards need them, with what rewards have read from them where there was nothing to choose.
+    ``latent`` is float32 ``[N, T, c, h, w]``, ``state`` the planner's after it, ``terms`` the finished plans' ``[N,
+    P]``. ``accepted`` bool ``[stages, N]`` is None where ``min_reward`` names no term. ``attempts`` int64 ``[stages,
+    N]`` counts those needed, ``chunks`` those imagined in all: the cost.
     """
 
     videos: ImaginedVideos
@@ -113,22 +108,12 @@ def staged_rollouts(
     frame_s: float,
     seed: int,
 ) -> StagedPlans:
-    """Plan from every record.
+    """Plan from every one of the ``N`` records.
 
-    Args:
-        planner: proposes.
-        reward: judges videos from their beginning to the end of the stage.
-        mix: makes one number of its terms, comparable among a plan's proposals.
-        records: ``N`` starts.
-        config: settings.
-        frame_s: seconds between imagined frames.
-        seed: root of the proposals' noise; a plan's proposals do not depend on the other plans.
-
-    Returns:
-        The chosen plans.
-
-    Raises:
-        SettingError: ``min_reward`` names a term that the reward does not have, or there is no record.
+    ``reward`` scores videos from their beginning to the end of the stage; ``mix`` makes one number of its terms,
+    comparable among a plan's proposals. Imagined frames are ``frame_s`` seconds apart. ``seed`` is the root of the
+    proposals' noise; a plan's proposals do not depend on the other plans. Raises SettingError (``min_reward`` names a
+    term that the reward does not have, or there is no record).
     """
     if unknown := sorted(set(config.min_reward) - set(reward.names)):
         raise SettingError(
@@ -141,9 +126,9 @@ def staged_rollouts(
 
 @dataclass(frozen=True)
 class _Proposals:
-    """Proposals of one stage: of which plan each is int64 ``[M]``, the state after it, its video and its terms.
+    """Proposals of one stage; ``plan`` int64 ``[M]`` numbers the plan of each.
 
-    ``videos`` are the judged ones, and None where they come from several attempts.
+    ``videos`` are the scored ones, and None where they come from several attempts.
     """
 
     plan: Tensor
@@ -176,7 +161,7 @@ class _Stages:
             made, tries = self._propose_until_accepted(state, latent, stage)
             best, good = self._choose(made)
             state, latent, terms = made.state.select(best), made.latent[best.to(made.latent.device)], made.terms[best]
-            # One proposal of each: what was judged is what was chosen, and need not be decoded and read again.
+            # With one proposal of each, the scored video is the chosen one and need not be decoded again.
             videos = made.videos if self.config.proposals == 1 else None
             chunks += len(made.plan) * self.config.stage_chunks
             accepted.append(good)
@@ -184,8 +169,8 @@ class _Stages:
         assert latent is not None  # there is at least one stage
         if videos is None:
             videos = self._videos(latent, torch.arange(len(self.records)))
-        judged = torch.stack(accepted) if self.config.min_reward else None
-        return StagedPlans(videos, latent, state, terms, judged, torch.stack(attempts), chunks)
+        found = torch.stack(accepted) if self.config.min_reward else None
+        return StagedPlans(videos, latent, state, terms, found, torch.stack(attempts), chunks)
 
     def _propose_until_accepted(self, state: Any, latent: Tensor | None, stage: int) -> tuple[_Proposals, Tensor]:
         """Propose for every plan, then again for those without a proposal that is good enough."""
@@ -201,7 +186,7 @@ class _Stages:
         return made, tries
 
     def _propose(self, state: Any, latent: Tensor | None, plans: Tensor, where: tuple[int, int]) -> _Proposals:
-        """Imagine ``K`` continuations of each of ``plans``, and judge the videos."""
+        """Imagine ``K`` continuations of each of ``plans``, and score the videos."""
         rows = plans.repeat_interleave(self.config.proposals)
         generators = [
             generator
@@ -219,7 +204,7 @@ class _Stages:
     def _choose(self, made: _Proposals) -> tuple[Tensor, Tensor]:
         """Return the row of each plan's best proposal int64 ``[N]``, and whether it is good enough, bool ``[N]``.
 
-        Among proposals that are good enough the best one is chosen; where there are none, the best of all.
+        The best is one of those that are good enough, or of all where none is.
         """
         value, good = self.mix(made.terms, made.plan), self._good(made.terms)
         best, found = [], []

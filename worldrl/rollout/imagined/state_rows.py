@@ -1,4 +1,4 @@
-"""Rows of world models' states, put in place and joined; what a state holds stays the model's own business."""
+"""Rows of world models' states, replaced and joined; the content of a state is the model's own business."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worldrl.core.interfaces import WorldState
 
 
 class Restoring(Protocol):
-    """The part of a world model that makes states of their ``state_dict``."""
+    """The part of a world model that rebuilds states from their ``state_dict``."""
 
     def restore(self, data: dict[str, Any]) -> Any:
         """Rebuild a state."""

@@ -1,7 +1,7 @@
 """Real rollouts into a dataset, episode by episode; an interrupted collection continues with what is missing.
 
-Which episodes are on the disk is read from the dataset itself: each carries its :class:`EpisodeSpec`. Episodes are
-written in the order of the plan, so an interrupted and continued dataset equals an uninterrupted one.
+Each stored episode carries its :class:`EpisodeSpec`, so the dataset itself shows what is missing. Episodes are written
+in the order of the plan: an interrupted and continued dataset equals an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -23,20 +23,15 @@ from worldrl.rollout.real.rollouts import rollout_episodes
 from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec, spec_of
 
 Who = TypeVar("Who")
-"""Who acts: an actor, or files of what somebody did."""
+"""An actor, or files of recorded actions."""
 Who_co = TypeVar("Who_co", covariant=True)
 Play = Callable[[Sequence[tuple[EpisodeSpec, Who]]], Iterator[Episode | EpisodeOutcome]]
-"""Plays episodes with their actors and returns them in the order asked for."""
+"""Plays episodes with their actors and returns them in the given order."""
 
 
 @dataclass(frozen=True)
 class CollectPlan(Generic[Who_co]):
-    """Episodes of one actor.
-
-    Attributes:
-        actor: who acts.
-        specs: which episodes.
-    """
+    """Episodes of one actor."""
 
     actor: Who_co
     specs: Sequence[EpisodeSpec]
@@ -52,24 +47,13 @@ def collect_dataset(
     hold_steps: int = 0,
     timeout_s: float = 120.0,
 ) -> list[dict[str, object]]:
-    """Record every episode of the plans that the dataset does not hold yet.
+    """Record every episode of the plans that the dataset ``folder`` does not hold yet.
 
-    Args:
-        folder: the dataset; made if missing.
-        plans: what to record, in order.
-        env_options: how to make environments.
-        workers: simulator processes; 0 runs in this process.
-        envs_per_worker: environments per process.
-        hold_steps: further steps after the first success, so that data holds frames of fulfilled tasks.
-        timeout_s: longest silence of a worker (s).
-
-    Returns:
-        One row per episode of the dataset: task, source, length, success, restarted.
-
-    Raises:
-        ArtefactError: the folder holds something else, or episodes that are in no plan.
-        SettingError: one- and two-armed tasks together.
-        WorkerError: a worker failed; the episodes so far are kept.
+    ``hold_steps`` are further steps after the first success, so that data holds frames of fulfilled tasks. The other
+    settings are those of :func:`~worldrl.rollout.real.rollouts.rollout_episodes`. Returns one row per episode of the
+    dataset: task, source, length, success, restarted. Raises ArtefactError (the folder holds something else, or
+    episodes that are in no plan). Raises SettingError (one- and two-armed tasks together). Raises WorkerError (a worker
+    failed; the episodes so far are stored).
     """
     embodiment = embedded_embodiment({spec.task for plan in plans for spec in plan.specs})
 
@@ -84,16 +68,8 @@ def collect_dataset(
             hold_steps=hold_steps,
         )
 
-    size = env_options.image_size
-    return record_missing(
-        folder,
-        plans,
-        play,
-        embodiment=embodiment,
-        cameras=env_options.cameras,
-        image_size=size,
-        suite=EMBEDDED_SUITE,
-    )
+    layout = {"cameras": env_options.cameras, "image_size": env_options.image_size, "suite": EMBEDDED_SUITE}
+    return record_missing(folder, plans, play, embodiment=embodiment, **layout)
 
 
 def record_missing(
@@ -106,30 +82,15 @@ def record_missing(
     image_size: int,
     suite: str,
 ) -> list[dict[str, object]]:
-    """Write every episode of the plans that the dataset does not hold yet, wherever they are played.
+    """Write every episode of the plans that the dataset ``folder`` does not hold yet, wherever they are played.
 
-    Args:
-        folder: the dataset; made if missing.
-        plans: what to record, in order.
-        play: plays the missing episodes, in their order.
-        embodiment: of the robot that plays them.
-        cameras: names, in the order of the frames' axis ``V``.
-        image_size: pixels per side.
-        suite: whose tasks and initial states they are.
-
-    Returns:
-        As :func:`collect_dataset`, and so are the errors.
+    ``play`` runs the missing episodes in their order; ``cameras`` are in the order of the frames' axis ``V``. Result
+    and errors are those of :func:`collect_dataset`.
     """
-    with LeRobotWriter(
-        folder,
-        fps=embodiment.control_hz,
-        cameras=cameras,
-        image_size=(image_size, image_size),
-        embodiment=embodiment,
-        suite=suite,
-    ) as writer:
+    layout = {"fps": embodiment.control_hz, "cameras": cameras, "image_size": (image_size, image_size)}
+    with LeRobotWriter(folder, embodiment=embodiment, suite=suite, **layout) as writer:
         known = {spec_of(record.meta).key for record in writer.records}
-        _refuse_strangers(folder, known, plans)
+        _refuse_unplanned(folder, known, plans)
         missing = [(spec, plan.actor) for plan in plans for spec in plan.specs if spec.key not in known]
         with Progress("collect", total=len(known) + len(missing), start=len(known), unit="episodes") as progress:
             for episode in play(missing):
@@ -140,19 +101,13 @@ def record_missing(
 
 
 def _row(record: EpisodeRecord) -> dict[str, object]:
-    return {
-        "task": record.task,
-        "source": record.meta["source"],
-        "length": record.length,
-        "success": record.success,
-        "restarted": record.meta["restarted"],
-    }
+    row = {"task": record.task, "source": record.meta["source"], "length": record.length, "success": record.success}
+    return {**row, "restarted": record.meta["restarted"]}
 
 
-def _refuse_strangers(folder: Path, known: set[tuple[str, int, int, int]], plans: Sequence[CollectPlan[Who]]) -> None:
-    strangers = known - {spec.key for plan in plans for spec in plan.specs}
-    if strangers:
+def _refuse_unplanned(folder: Path, known: set[tuple[str, int, int, int]], plans: Sequence[CollectPlan[Who]]) -> None:
+    if unplanned := sorted(known - {spec.key for plan in plans for spec in plan.specs}):
         raise ArtefactError(
-            f"{folder}: holds {len(strangers)} episodes that this collection does not plan, for example "
-            f"{sorted(strangers)[0]}; choose another folder"
+            f"{folder}: holds {len(unplanned)} episodes that this collection does not plan, for example "
+            f"{unplanned[0]}; choose another folder"
         )

@@ -1,4 +1,4 @@
-"""The embedded suite's facts: its name, the constants of its robots, their main camera and how an environment is made."""
+"""Facts of the embedded suite: its name, its robots' constants, their main camera and how environments are made."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ EMBEDDED_SUITE = "worldrl"
 
 
 def embedded_embodiment(tasks: Collection[str]) -> AnyEmbodiment:
-    """Constants of the embedded robot that does these tasks, as worldrl's own record.
+    """Constants of the embedded robot of these tasks, as worldrl's own record.
 
-    Raises:
-        SettingError: one- and two-armed tasks together; a dataset is of one robot.
+    Raises SettingError (one- and two-armed tasks together; a dataset is of one robot).
     """
     from worldrl_envs.bimanual.control import SIXAXIS_PAIR
     from worldrl_envs.control import PANDA
@@ -35,17 +34,11 @@ def embedded_embodiment(tasks: Collection[str]) -> AnyEmbodiment:
 
 
 def main_camera(robot: AnyEmbodiment) -> str:
-    """Name the camera that the embedded suite looks at this robot with."""
+    """Name this robot's main camera in the embedded suite."""
     return "head" if isinstance(robot, JointEmbodiment) else "scene"
 
 
 def embedded_options(tasks: Collection[str], image_size: int, domain: str = "clean") -> EnvOptions:
-    """Say how environments of these tasks are made for their main camera; errors as :func:`embedded_embodiment`.
-
-    Args:
-        tasks: names.
-        image_size: pixels per side.
-        domain: ``clean``, or ``randomised`` of two-armed tasks.
-    """
+    """Options of environments of these tasks with their main camera; errors as :func:`embedded_embodiment`."""
     robot = embedded_embodiment(tasks)
     return EnvOptions(image_size=image_size, cameras=(main_camera(robot),), actions=robot.actions, domain=domain)

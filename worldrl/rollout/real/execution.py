@@ -1,15 +1,15 @@
-"""What really happens: recorded episodes executed again in the simulator, and further than they were recorded.
+"""Recorded episodes executed again in the simulator, and beyond their recorded end.
 
 A world model may be asked for more frames than a recording has. Holding still until then would test nothing, and free
-motion would leave what any world model was trained on. So after its recorded actions an episode holds still for
-``HOLD_STEPS``, retraces its own commanded path to where it began (which puts back down what it lifted, opens the
-gripper and leaves), executes the recorded actions of another episode of its task, and so on. The commanded poses are
-those of recorded episodes throughout; letting go of a held object is what recordings of a picking task lack.
+motion would leave the world model's training data. After its recorded actions an episode therefore holds still for
+``HOLD_STEPS``, retraces its own commanded path to its beginning (which puts a lifted object down, opens the gripper and
+leaves), executes the recorded actions of another episode of its task, and so on. All commanded poses are those of
+recorded episodes; only letting go of a held object is missing in recordings of a picking task.
 
 One arm only: the way back is that of a tool, and the points are the tool's and the objects'.
 
-Every frame comes from the simulator, with the positions that no camera tells: a recording starts from
-``(task, index, seed)`` or a stored state, both kept with it, and the simulator repeats itself.
+Every frame comes from the simulator, with positions that no camera shows. A recording holds its start, ``(task, index,
+seed)`` or a stored state, and the simulator is deterministic.
 
 Shapes legend: ``T`` control steps, ``P`` points (gripper, free objects, drawer), ``Y X`` pixels.
 """
@@ -35,23 +35,20 @@ from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
 from worldrl.rollout.real.worker_task import EnvSlot
 
 HOLD_STEPS = 8
-"""Control steps of holding still after the recorded actions: a lift in motion has ended by then."""
+"""Control steps of holding still after the recorded actions, so that a lift in motion ends."""
 CONTINUATIONS = ("retrace", "hold")
 GRIPPER = "gripper"
 DRAWER = "drawer"
 AGREEMENT = 1e-3
-"""Largest difference (m, rad) between recorded and repeated proprioception that still counts as the same episode."""
+"""Largest difference (m, rad) between recorded and repeated proprioception of the same episode."""
 
 
 @dataclass(frozen=True)
 class Script:
     """What repeats an episode: its initial state and its actions, without its frames.
 
-    Attributes:
-        spec: the initial state, told sentence and look.
-        action: float32 ``[T, 7]``.
-        command: float32 ``[T+1, 7]``, the commanded pose at each frame.
-        state: float32 ``[T+1, 8]``, the proprioception that was recorded.
+    ``action`` is float32 ``[T, 7]``; ``command`` float32 ``[T+1, 7]`` the commanded pose at each frame; ``state``
+    float32 ``[T+1, 8]`` the recorded proprioception.
     """
 
     spec: EpisodeSpec
@@ -61,11 +58,7 @@ class Script:
 
     @classmethod
     def of(cls, episode: Episode) -> Script:
-        """Keep what repeats ``episode``.
-
-        Raises:
-            ArtefactError: its initial state is unknown.
-        """
+        """Take what repeats ``episode``; ArtefactError where its initial state is unknown."""
         spec = replace(spec_of(episode.meta), instruction=episode.instruction)
         return cls(spec, episode.action, episode.command, episode.state)
 
@@ -78,13 +71,9 @@ class Script:
 class TrueRun:
     """An episode as the simulator executed it.
 
-    Attributes:
-        episode: frames of the scene camera, actions and rewards, from the first frame to the last that was asked for.
-        recorded: how many of its actions were recorded; the others continue it.
-        point: float32 ``[T+1, P, 3]``, positions in the world (m).
-        names: of the points, the gripper first.
-        camera: the scene camera.
-        repeated: whether the recorded part went as recorded.
+    ``episode`` has frames of the scene camera, actions and rewards; its first ``recorded`` actions were recorded.
+    ``point`` float32 ``[T+1, P, 3]`` holds positions in the world (m) of the points ``names``, the gripper first.
+    ``repeated`` is whether the recorded part went as recorded.
     """
 
     episode: Episode
@@ -99,9 +88,6 @@ class TrueRun:
         return bool((self.episode.reward[:steps] > 0).any())
 
 
-# --- actions --------------------------------------------------------------------------------------------------------
-
-
 def still(gripper: float, steps: int = HOLD_STEPS) -> NDArray[np.float32]:
     """Return actions ``[steps, 7]`` that hold the commanded pose and the gripper command."""
     action = np.zeros((steps, TOOL_ACTIONS.size), np.float32)
@@ -110,14 +96,9 @@ def still(gripper: float, steps: int = HOLD_STEPS) -> NDArray[np.float32]:
 
 
 def return_to_start(embodiment: Embodiment, command: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the actions that lead back along a path of commanded poses.
+    """Return actions float32 ``[T, 7]`` in [-1, 1] back along commanded poses ``[T+1, 7]``.
 
-    Args:
-        embodiment: the robot's constants.
-        command: float32 ``[T+1, 7]``, consecutive commanded poses.
-
-    Returns:
-        float32 ``[T, 7]`` in [-1, 1]; from ``command[-1]`` they pass every pose in reverse and end at ``command[0]``.
+    From ``command[-1]`` they pass every pose in reverse and end at ``command[0]``.
     """
     path = torch.from_numpy(command).double().flip(0)
     here, there = path[:-1], path[1:]
@@ -137,18 +118,11 @@ def continued(
     embodiment: Embodiment,
     generator: np.random.Generator,
 ) -> NDArray[np.float32]:
-    """Return ``steps`` actions: the recorded ones and what follows them.
+    """Return ``steps`` actions float32 ``[steps, 7]`` in [-1, 1]: the recorded ones and what follows them.
 
-    Args:
-        script: the episode.
-        others: episodes of its task whose actions may follow once the arm is back; drawn one after the other.
-        steps: how many; fewer than recorded cuts the recording.
-        continuation: ``"retrace"`` (see the module) or ``"hold"``: hold still to the end.
-        embodiment: the robot's constants.
-        generator: draws among ``others``.
-
-    Returns:
-        float32 ``[steps, 7]`` in [-1, 1].
+    With the continuation ``"retrace"`` (see the module) the actions of ``others``, episodes of the same task, are drawn
+    one after the other once the arm is back. ``"hold"`` holds still to the end. Fewer steps than recorded cut the
+    recording.
     """
     if continuation == "hold":
         rest = still(script.action[-1, 6], max(steps - len(script), 0))
@@ -166,27 +140,18 @@ def continued(
 
 
 def _path(embodiment: Embodiment, start: NDArray[np.float32], action: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the commanded poses ``[T+1, 7]`` that actions lead through."""
+    """Return the commanded poses ``[T+1, 7]`` of actions."""
     first = torch.from_numpy(start)[None]
     after = integrate_commands(embodiment, first, torch.from_numpy(action)[None])
     return torch.cat([first, after[0]]).numpy()
 
 
-# --- execution ------------------------------------------------------------------------------------------------------
-
-
 def true_runs(
     scripts: Sequence[Script], actions: Sequence[NDArray[np.float32]], *, image_size: int
 ) -> Iterator[TrueRun]:
-    """Execute actions from each script's initial state, whatever becomes of the task.
+    """Execute actions float32 ``[T_i, 7]`` from each script's initial state, whatever the task's outcome.
 
-    Args:
-        scripts: the episodes; neighbours of one task share a simulator.
-        actions: float32 ``[T_i, 7]`` of each.
-        image_size: pixels per side.
-
-    Yields:
-        One run per script, with the frame after every action.
+    Neighbours of one task share a simulator. Yields one run per script, with the frame after every action.
     """
     limits = {script.spec.task: max(map(len, actions)) for script in scripts}
     options = EnvOptions(image_size=image_size, cameras=("scene",), max_steps=limits)
@@ -210,7 +175,7 @@ def _execute(slot: EnvSlot, options: EnvOptions, script: Script, action: NDArray
 
 
 def point_names(task: str) -> tuple[str, ...]:
-    """Name what moves in a task: the gripper, the free objects, and the drawer where there is one."""
+    """Name what moves in a task: the gripper, the free objects, and a drawer."""
     from worldrl_envs.tasks import get_task
 
     spec = get_task(task)
@@ -218,7 +183,7 @@ def point_names(task: str) -> tuple[str, ...]:
 
 
 def points_in(names: Sequence[str], obs: Any, info: Any) -> NDArray[np.float32]:
-    """Return where the simulator has the points, ``[P, 3]`` (m)."""
+    """Return the simulator's positions of the points, ``[P, 3]`` (m)."""
     places = {name: pose[:3] for name, pose in info["privileged"].items()} | {GRIPPER: obs["state"][:3]}
     return np.array([places[name] for name in names], np.float32)
 

@@ -1,9 +1,8 @@
-"""How near recorded episodes came to their goal: what a failure missed by, in metres.
+"""Smallest distance of recorded episodes to their goal: what a failure missed by, in metres.
 
-Recordings keep no positions of objects. Their actions are executed again from the same initial state, without pictures, and the
-simulator says at each frame how far the objects are from where the task wants them (``worldrl_envs.closeness``).
-
-The embedded suite's tasks of one arm only.
+Recordings hold no positions of objects. Their actions are executed again from the same initial state, without images,
+and the simulator measures the objects' distance to the goal (``worldrl_envs.closeness``) at each frame. One-armed tasks
+of the embedded suite only.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ from worldrl.rollout.real.worker_task import EnvSlot
 
 
 def nearest_to_goal(episodes: Sequence[Episode]) -> NDArray[np.float64]:
-    """Find the smallest distance to the goal over each episode (m), ``[E]``; neighbours of one task share a simulator.
+    """Find the smallest distance to the goal over each episode (m), ``[E]``; neighbours share a simulator.
 
-    Raises:
-        ArtefactError: an episode's initial state is unknown, or the simulator does not repeat it.
+    Raises ArtefactError (an episode's initial state is unknown, or the simulator does not repeat it).
     """
     limits = {episode.task: max(len(e) for e in episodes if e.task == episode.task) for episode in episodes}
     with closing(EnvSlot(EnvOptions(max_steps=limits), "state")) as slot:

@@ -1,4 +1,4 @@
-"""Episodes grouped by the motion that they show, so that no motion is on both sides of a split."""
+"""Episodes grouped by their motion, so that no motion is on both sides of a split."""
 
 from __future__ import annotations
 
@@ -13,13 +13,8 @@ from worldrl.rollout.real.specs import motion_key
 def shuffled_motions(episodes: Sequence[Episode], *, seed: int, name: str) -> list[list[int]]:
     """Group episodes of one motion: copies in other visual styles, or one episode given twice.
 
-    Args:
-        episodes: a list, or a dataset, of which nothing is decoded.
-        seed: of the order.
-        name: of its random stream.
-
-    Returns:
-        Positions of the episodes of each motion, motions in random order.
+    ``name`` is that of the order's random stream. Nothing of a dataset is decoded. Returns positions of the episodes of
+    each motion, motions in random order.
     """
     motions: dict[Hashable, list[int]] = {}
     for number, one in enumerate(episodes.records if isinstance(episodes, EpisodeDataset) else episodes):

@@ -1,4 +1,4 @@
-"""Worker processes under watch: started by spawn, restarted as often as is allowed, never left behind."""
+"""Supervised worker processes: started by spawn, restarted a limited number of times, always ended."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from worldrl.core.types import Episode
 from worldrl.rollout.real.specs import EpisodeOutcome
 from worldrl.rollout.real.worker import decode_result, worker_main
 from worldrl.rollout.real.worker_task import Assignment, WorkerTask
-from worldrl.simulators.process_end import JOIN_S, STARTUP_S, describe_exit
+from worldrl.simulators.process import JOIN_S, STARTUP_S, describe_exit
 from worldrl.workers.link.wire import WireError, decode
 
 Result = tuple[int, Episode | EpisodeOutcome]
 
-NOBODY = -1
+NO_EPISODE = -1
 """In place of an episode's position: a worker that is lost before it begins one."""
 
 logger = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Start a process with Ctrl-C blocked: a worker inherits that, and ignores it once it can.
+    """Start a process with Ctrl-C blocked: a worker inherits that, and ignores the signal once it can.
 
-    Otherwise a Ctrl-C while a worker still imports would end it with a traceback on the terminal.
+    Otherwise Ctrl-C would end a worker that still imports with a traceback on the terminal.
     """
     resource_tracker.ensure_running()  # its own start would unblock the signal half-way
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -47,15 +47,7 @@ def _interrupts_held() -> Iterator[None]:
 
 
 class Worker:
-    """One worker process, what it still owes, and what it was last heard doing.
-
-    Args:
-        number: its place in the pool.
-        share: what it runs.
-        timeout_s: longest silence (s).
-        restarts: how often the same episode may lose it before that is an error.
-        recycle_after: episodes after which a fresh process goes on; None never.
-    """
+    """One worker process, its remaining episodes and its last call; settings as of :class:`WorkerPool`."""
 
     def __init__(
         self, number: int, share: WorkerTask, *, timeout_s: float, restarts: int, recycle_after: int | None
@@ -63,7 +55,7 @@ class Worker:
         self.number = number
         self.finished = False
         self._share, self._timeout_s, self._restarts, self._most = share, timeout_s, restarts, recycle_after
-        self._owed: dict[int, Assignment] = {item.position: item for item in share.episodes}
+        self._remaining: dict[int, Assignment] = {item.position: item for item in share.episodes}
         self._started: set[int] = set()
         self._restarted = set(share.restarted)
         self._losses: Counter[int] = Counter()
@@ -72,8 +64,8 @@ class Worker:
     def _start(self) -> None:
         context = get_context("spawn")
         self.connection, theirs = context.Pipe(duplex=False)
-        self._given = list(self._owed)[: self._most]
-        episodes = [self._owed[position] for position in self._given]
+        self._given = list(self._remaining)[: self._most]
+        episodes = [self._remaining[position] for position in self._given]
         share = replace(self._share, episodes=episodes, restarted=self._restarted)
         self.process: SpawnProcess = context.Process(
             target=worker_main,
@@ -88,19 +80,19 @@ class Worker:
         self._started.clear()
         self._last_s = time.monotonic() + max(0.0, STARTUP_S - self._timeout_s)
 
-    def _go_on(self) -> None:
-        """Begin what is still owed in a fresh process, the last one being at its end; without any, be finished."""
-        self.finished = not self._owed
+    def _continue(self) -> None:
+        """Begin the remaining episodes in a fresh process after the last one's end; without any, be finished."""
+        self.finished = not self._remaining
         if not self.finished:
             self.stop()
             self._start()
 
-    def heard(self) -> None:
-        """Note a sign of life."""
+    def restart_deadline(self) -> None:
+        """Restart the count of its silence."""
         self._last_s = time.monotonic()
 
     def extend_deadline(self, seconds: float) -> None:
-        """Forgive the silence of a time in which nobody listened (s)."""
+        """Add the time in which nobody listened (s)."""
         self._last_s += seconds
 
     @property
@@ -111,57 +103,55 @@ class Worker:
     def receive(self) -> Result | None:
         """Read one message; return a result where it is one.
 
-        Raises:
-            EOFError: the worker is gone.
-            WorkerError: it reports an exception, or sent something that is not a message.
+        Raises EOFError (the worker is gone). Raises WorkerError (it reports an exception, or sent something that is not
+        a message).
         """
         try:
             header, arrays = decode(self.connection.recv_bytes())
         except WireError as error:
-            raise WorkerError(f"{self._whereabouts()} sent something that is not a message ({error})") from error
-        self.heard()
+            raise WorkerError(f"{self._place()} sent something that is not a message ({error})") from error
+        self.restart_deadline()
         if header["kind"] == "finished":
-            self._go_on()
+            self._continue()
         elif header["kind"] == "failed":
-            raise WorkerError(f"{self._whereabouts()} failed: {header['error']}\n{header['traceback']}")
+            raise WorkerError(f"{self._place()} failed: {header['error']}\n{header['traceback']}")
         elif header["kind"] == "pulse":
             self._call, self._position = header["call"], header["position"]
             self._started.add(self._position)
         else:
             result = decode_result(header, arrays)
-            del self._owed[result[0]]
-            del self._losses[NOBODY]
+            del self._remaining[result[0]]
+            del self._losses[NO_EPISODE]
             return result
         return None
 
-    def _whereabouts(self) -> str:
-        item = self._owed.get(self._position)
+    def _place(self) -> str:
+        item = self._remaining.get(self._position)
         return f"worker {self.number} ({item.spec.describe() if item else 'no episode'}, at {self._call!r})"
 
     def restart(self) -> None:
         """Replace a worker that is dead or silent.
 
-        Raises:
-            WorkerError: one of its episodes has lost it too often, or it dies before any begins.
+        Raises WorkerError (one of its episodes has lost it too often, or it dies before any begins).
         """
         silent = self.process.is_alive() and self.patience_s <= 0
         if silent:
             self.process.kill()
         self.process.join(JOIN_S)
         end = f"was silent for {self._timeout_s:g} s and killed" if silent else describe_exit(self.process.exitcode)
-        story = f"{self._whereabouts()} {end}"
+        report = f"{self._place()} {end}"
         self.connection.close()
-        if not self._owed.keys() & self._given:  # it died after its last result: nothing is lost
-            self._go_on()
+        if not self._remaining.keys() & self._given:  # it died after its last result: nothing is lost
+            self._continue()
             return
-        lost = self._started & self._owed.keys()
-        self._losses.update(lost or {NOBODY})
-        if max(self._losses[position] for position in lost or {NOBODY}) > self._restarts:
+        lost = self._started & self._remaining.keys()
+        self._losses.update(lost or {NO_EPISODE})
+        if max(self._losses[position] for position in lost or {NO_EPISODE}) > self._restarts:
             raise WorkerError(
-                f"{story}, and was restarted {self._restarts} times before; run that episode alone with workers=0 to see why"
+                f"{report}, and was restarted {self._restarts} times before; run that episode alone with workers=0 to see why"
             )
         self._restarted |= lost
-        logger.warning("%s; restarting it, %d episodes run again", story, len(lost))
+        logger.warning("%s; restarting it, %d episodes run again", report, len(lost))
         self._start()
 
     def stop(self) -> None:
@@ -177,13 +167,11 @@ class Worker:
 
 
 class WorkerPool:
-    """Workers that share a list of episodes; a context manager that leaves no process behind.
+    """Workers that share a list of episodes; a context manager that ends all processes.
 
-    Args:
-        shares: one per worker.
-        timeout_s: longest silence of a worker (s).
-        restarts: how often the same episode may lose its worker before that is an error.
-        recycle_after: episodes after which a worker is replaced by a fresh one; None never.
+    ``shares`` are one per worker, ``timeout_s`` is the longest silence of a worker (s). The same episode may lose its
+    worker ``restarts`` times before that is an error. A worker is replaced after ``recycle_after`` episodes; None
+    never.
     """
 
     def __init__(
@@ -219,22 +207,18 @@ class WorkerPool:
         return all(worker.finished for worker in self._workers)
 
     def extend_deadline(self, seconds: float) -> None:
-        """Forgive the silence of a time in which nobody listened (s)."""
+        """Add the time in which nobody listened (s)."""
         for worker in self._workers:
             worker.extend_deadline(seconds)
 
     def poll(self, paused: Collection[int] = ()) -> list[Result]:
-        """Wait for news and return the results among it.
+        """Wait for messages and return the results among them; a full pipe makes ``paused`` workers wait.
 
-        Args:
-            paused: numbers of workers whose results are not wanted yet; a full pipe makes them wait.
-
-        Raises:
-            WorkerError: a worker failed, or died more often than allowed.
+        Raises WorkerError (a worker failed, or died more often than allowed).
         """
         listening = [worker for worker in self._workers if not worker.finished and worker.number not in paused]
         for number in paused:
-            self._workers[number].heard()
+            self._workers[number].restart_deadline()
         patience_s = max(0.0, min(worker.patience_s for worker in listening))
         handles = [handle for worker in listening for handle in (worker.connection, worker.process.sentinel)]
         ready = set(wait(handles, patience_s))
@@ -243,7 +227,7 @@ class WorkerPool:
 
 
 def _attend(worker: Worker, ready: Collection[object]) -> Result | None:
-    """Read one message of a worker, or notice its end or its silence."""
+    """Read one message of a worker, or handle its end or its silence."""
     try:
         if worker.connection in ready or worker.connection.poll():
             return worker.receive()

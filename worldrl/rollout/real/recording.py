@@ -22,18 +22,13 @@ def camera_frames(obs: Mapping[str, Any], cameras: tuple[str, ...]) -> NDArray[n
 class Recording:
     """One running episode.
 
-    The episode ends when the task was first fulfilled ``hold_steps`` steps ago, or when the environment ends it.
+    The episode ends ``hold_steps`` steps after the task was first fulfilled, or when the environment ends it.
     ``terminated`` means that the task was fulfilled, also when it is undone while holding; every other end is a
     truncation.
 
-    Args:
-        spec: which episode.
-        cameras: names, in the order of the frames' axis ``V``.
-        keep: whether to keep observations; otherwise only the outcome is known.
-        hold_steps: further steps after the first success.
-        restarted: an earlier worker lost this episode; also an attribute, for workers that are lost while it runs.
-        actions: of the robot.
-        domain: of the environment; kept with the record where it is not ``clean``.
+    ``cameras`` are in the order of the frames' axis ``V``. Without ``keep`` only the outcome is known. ``restarted``
+    marks an episode that an earlier worker lost; it may be set while the episode runs. ``domain`` is stored where not
+    ``clean``.
     """
 
     def __init__(
@@ -61,7 +56,7 @@ class Recording:
         self.ended = False
 
     def observe(self, obs: Mapping[str, Any], info: Mapping[str, Any]) -> None:
-        """Keep one frame's observation."""
+        """Store one frame's observation."""
         if not self._keep:
             return
         self._frames.append(camera_frames(obs, self._cameras))
@@ -78,14 +73,10 @@ class Recording:
         env_ended: bool,
         clipped: int = 0,
     ) -> None:
-        """Keep one action and the frame it produced.
+        """Store one executed action float32 ``[A]`` and the frame after it.
 
-        Args:
-            action: as it was executed, float32 ``[A]``.
-            obs: what it led to.
-            info: of the environment.
-            env_ended: the environment's terminated | truncated.
-            clipped: how many of its numbers were decided outside the robot's range.
+        ``env_ended`` is the environment's terminated | truncated; ``clipped`` counts numbers decided outside the
+        robot's range.
         """
         success = bool(info["is_success"])
         self._clipped += clipped
@@ -95,18 +86,16 @@ class Recording:
         self.observe(obs, info)
         if success and self._first_success is None:
             self._first_success = len(self._reward)
-        self.ended = env_ended or self._held()
+        held = self._first_success is not None and len(self._reward) >= self._first_success + self._hold_steps
+        self.ended = env_ended or held
 
     @property
     def fulfilled(self) -> bool:
         """Whether the task was fulfilled in some step so far."""
         return self._first_success is not None
 
-    def _held(self) -> bool:
-        return self._first_success is not None and len(self._reward) >= self._first_success + self._hold_steps
-
     def outcome(self) -> EpisodeOutcome:
-        """Return how the episode went."""
+        """Return the episode's outcome."""
         return EpisodeOutcome(
             spec=self.spec,
             success_once=self._first_success is not None,

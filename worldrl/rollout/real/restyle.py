@@ -1,8 +1,8 @@
-"""Structure-guided style augmentation with a simulator (Sword): the same motion under another look.
+"""Structure-guided style augmentation with a simulator (Sword): the same motion in another visual style.
 
-Sword re-renders clips with a video model that is held to depth and segments. A simulator can do it exactly: recorded
-actions are replayed from the recorded initial state, and only light, colours, textures, camera and props differ. What
-must not differ (states, commands, outcomes) is compared with the recording, bit for bit.
+Sword renders clips again with a video model that follows depth and segments. A simulator does it exactly: recorded
+actions are replayed from the recorded initial state, and only light, colours, textures, camera and props differ.
+States, commands and outcomes must be equal to the recording, bit for bit.
 """
 
 from __future__ import annotations
@@ -21,23 +21,14 @@ from worldrl.rollout.agents.actors import ReplayActor
 from worldrl.rollout.real.collect import CollectPlan, collect_dataset
 from worldrl.rollout.real.specs import EnvOptions, EpisodeSpec, spec_of
 
-SAMPLED = "sampled"
-"""Stands for any of the looks that training may see."""
-SAMPLED_STYLES = 2**20
-"""How many looks it draws from."""
-
+SAMPLED, SAMPLED_STYLES = "sampled", 2**20
+"""Name and number of the sampled styles, any of which training may use."""
 STRUCTURE = ("state", "command", "action", "reward", "contact")
-"""Arrays of an episode that a look must not change."""
+"""Arrays of an episode that a style must not change."""
 
 
 def restyled_specs(dataset: EpisodeDataset, styles: Sequence[str], *, seed: int) -> list[EpisodeSpec]:
-    """Name the recorded episodes under other looks.
-
-    Args:
-        dataset: recorded by ``rollout_episodes``.
-        styles: looks to draw from, one per episode; ``sampled`` stands for one of :data:`SAMPLED_STYLES`.
-        seed: of the draws.
-    """
+    """Name the recorded episodes in other visual styles, drawn from ``styles`` with ``seed``."""
     return [_restyled(spec_of(record.meta), record.instruction, styles, seed) for record in dataset.records]
 
 
@@ -59,22 +50,11 @@ def restyle_dataset(
     envs_per_worker: int = 1,
     timeout_s: float = 120.0,
 ) -> list[EpisodeSpec]:
-    """Replay every episode of ``source`` into the dataset ``folder``; an interrupted one goes on.
+    """Replay every episode of ``source`` into the dataset ``folder``; an interrupted run is resumed.
 
-    Args:
-        source: recorded by ``rollout_episodes``.
-        folder: the new dataset.
-        styles: see :func:`restyled_specs`.
-        seed: of the draws.
-        workers: simulator processes; 0 runs in this process.
-        envs_per_worker: environments per process.
-        timeout_s: longest silence of a worker (s).
-
-    Returns:
-        The episodes with their looks.
-
-    Raises:
-        ArtefactError: ``source`` was not recorded by ``rollout_episodes`` or is randomised already, or a replay left the recorded path.
+    The settings are those of :func:`restyled_specs` and :func:`~worldrl.rollout.real.collect.collect_dataset`. Returns
+    the episodes with their styles. Raises ArtefactError (``source`` is not of ``rollout_episodes`` or is randomised
+    already, or a replay left the recorded path).
     """
     recorded = EpisodeDataset.open(source)
     if any("domain" in record.meta for record in recorded.records):
@@ -96,12 +76,12 @@ def restyle_dataset(
 
 
 def held_steps(dataset: EpisodeDataset) -> int:
-    """Return for how many steps after the first success the episodes were recorded; the time limit may cut some."""
+    """Return the recorded steps after the first success; the time limit may cut some episodes."""
     return max((len(e) - e.first_success for e in dataset if e.first_success is not None), default=0)
 
 
 def check_structure(recorded: EpisodeDataset, restyled: EpisodeDataset) -> None:
-    """Raise ArtefactError where a restyled episode is not the recorded one but for its frames."""
+    """Raise ArtefactError where a restyled episode differs from the recorded one in more than its frames."""
     for before, after in zip(recorded, restyled, strict=True):
         different = [name for name in STRUCTURE if not np.array_equal(getattr(before, name), getattr(after, name))]
         if different:

@@ -5,9 +5,9 @@
     specs ──► share of worker 0 ──► process: environments in lock-step ──► pipe ──┐
           └─► share of worker 1 ──► process: environments in lock-step ──► pipe ──┴─► results, in order
 
-Worker ``w`` of ``W`` runs specs ``w, w + W, ...``, so neighbours in a list sorted by task are spread evenly. A worker
-that dies or falls silent is restarted and its unfinished episodes are run again from the start; an episode that loses its
-worker too often is an error. With ``recycle_after`` a fresh process goes on after so many episodes: renderers leak. No worker outlives the iterator.
+Worker ``w`` of ``W`` runs specs ``w, w + W, ...``, so tasks of a sorted list are spread evenly. A dead or silent worker
+is restarted and its unfinished episodes run again from the start. With ``recycle_after`` a worker is replaced after so
+many episodes, since renderers leak memory. All workers end with the iterator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 Result = Episode | EpisodeOutcome
 Order = Literal["spec", "completion"]
 LEAST = {"workers": 0, "envs_per_worker": 1, "hold_steps": 0, "recycle_after": 1}
-"""Least values of settings that count."""
 
 
 def rollout_episodes(
@@ -49,11 +48,13 @@ def rollout_episodes(
 ) -> Iterator[Result]:
     """Run episodes in the real simulator.
 
-    The call checks its arguments at once; processes start with the first ``next`` and end with the iterator. Scripts that call it with workers need the usual ``if __name__ == "__main__":`` guard.
+    The call checks its arguments at once; processes start with the first ``next`` and end with the iterator. Scripts
+    that
+    call it with workers need the usual ``if __name__ == "__main__":`` guard.
 
     Args:
         specs: the episodes; each identity may appear once.
-        actor: who acts, in all episodes or one for each spec.
+        actor: of all episodes, or one for each spec.
         env_options: how to make environments.
         workers: processes; 0 runs everything in this process, without a watchdog.
         envs_per_worker: environments stepped in lock-step by each worker, and the largest batch of a decision.
@@ -62,7 +63,7 @@ def rollout_episodes(
         record: True for full episodes, False for outcomes, or the positions in ``specs`` to record in full.
         order: yield in the order of ``specs`` (buffers a few results), or as episodes finish.
         restarts: how often the same episode may lose its worker before that is an error.
-        recycle_after: episodes after which a worker is replaced by a fresh one; None never.
+        recycle_after: episodes after which a worker is replaced; None never.
 
     Returns:
         An iterator over one ``Episode`` (recorded positions) or ``EpisodeOutcome`` for each spec.
@@ -70,7 +71,7 @@ def rollout_episodes(
     Raises:
         SettingError: a number is out of range, or there is not one actor per spec.
         ProtocolError: an episode identity appears twice.
-        WorkerEnvironmentError: pictures are needed of workers, and nothing renders.
+        WorkerEnvironmentError: workers need images, and nothing renders.
         WorkerError: a worker raised, or died or fell silent more than ``restarts`` times on the same episode.
     """
     from worldrl.rollout.real.pool import WorkerPool
@@ -89,19 +90,15 @@ def rollout_episodes(
         record=frozenset(record if not isinstance(record, bool) else positions if record else ()),
     )
     if workers == 0:
-        return _arrange(_inline(whole), order)
+        return _arrange(run_share(whole, lambda call, position: None), order)
     shares = [replace(whole, episodes=whole.episodes[number::count]) for number in range(count)]
     pool = WorkerPool(shares, timeout_s=timeout_s, restarts=restarts, recycle_after=recycle_after)
     return _pooled(pool, shares, order) if specs else iter(())
 
 
 def _check(
-    specs: Sequence[EpisodeSpec],
-    actor: AnyActor | Sequence[AnyActor],
-    counts: Mapping[str, int],
-    timeout_s: float,
+    specs: Sequence[EpisodeSpec], actor: AnyActor | Sequence[AnyActor], counts: Mapping[str, int], timeout_s: float
 ) -> None:
-    """Raise where an argument of :func:`rollout_episodes` cannot be used."""
     for name, value in counts.items():
         if value < (low := LEAST[name]):
             raise SettingError(f"{name}: must be >= {low}, got {value}")
@@ -112,10 +109,6 @@ def _check(
     for key, times in Counter(spec.key for spec in specs).items():
         if times > 1:
             raise ProtocolError(f"specs: (task, index, init_id, seed) = {key} appears {times} times; each counts once")
-
-
-def _inline(share: WorkerTask) -> Iterator[tuple[int, Result]]:
-    return run_share(share, lambda call, position: None)
 
 
 def _arrange(results: Iterator[tuple[int, Result]], order: Order) -> Iterator[Result]:
@@ -138,11 +131,10 @@ class _Held:
         return len(self._items)
 
     def add(self, position: int, item: Result) -> None:
-        """Keep a result."""
         self._items[position] = item
 
     def release(self) -> Iterator[Result]:
-        """Yield what may go now."""
+        """Yield all results whose turn it is."""
         while self._items and (self._order == "completion" or self.turn in self._items):
             first = self.turn if self._order == "spec" else next(iter(self._items))
             self.turn += 1

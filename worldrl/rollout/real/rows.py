@@ -1,4 +1,4 @@
-"""Running episodes as actors see them, and what an actor is."""
+"""Running episodes as actors observe them, and the interface of actors."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ from worldrl.rollout.real.specs import EpisodeSpec
 
 @dataclass
 class Row:
-    """One running episode as an actor sees it.
+    """One running episode as an actor observes it.
 
-    Attributes:
-        spec: which episode.
-        env: its Gymnasium environment, already reset.
-        obs: newest observation (``image``, ``command``, ...).
-        instruction: what the robot was told.
-        actor_state: the actor's own state of this episode (a generator, a scripted expert).
-        past: observations of the control steps before, the oldest first, as many as the actor asked to keep.
+    ``env`` is its Gymnasium environment, already reset; ``obs`` the newest observation (``image``, ``command``, ...).
+    ``actor_state`` is the actor's own state of this episode. ``past`` holds observations of earlier control steps, the
+    oldest first, as many as the actor asked for.
     """
 
     spec: EpisodeSpec
@@ -37,11 +33,11 @@ class Row:
     past: deque[Mapping[str, Any]] = field(default_factory=lambda: deque(maxlen=0), repr=False)
 
     def keep(self, n_obs_steps: int) -> None:
-        """Keep so many of the newest observations from now on; the present one stands for those before it."""
+        """Store the newest ``n_obs_steps`` observations from now on; the present one stands for those before it."""
         self.past = deque([self.obs] * (n_obs_steps - 1), maxlen=n_obs_steps - 1)
 
     def see(self, obs: Mapping[str, Any]) -> None:
-        """Take in the observation after a control step."""
+        """Add the observation after a control step."""
         self.past.append(self.obs)
         self.obs = obs
 
@@ -50,8 +46,8 @@ class Actor(Protocol):
     """Chooses actions for several episodes at once."""
 
     @property
-    def looks(self) -> int:
-        """Newest observations whose pictures a decision needs; 0 where it needs none."""
+    def images_needed(self) -> int:
+        """Newest observations whose images a decision needs; 0 where it needs none."""
         ...
 
     def begin(self, row: Row) -> None:
@@ -61,21 +57,15 @@ class Actor(Protocol):
     def act(self, rows: Sequence[Row]) -> NDArray[np.float32]:
         """Return the next actions as decided, float32 ``[B, L, A]``; ``L`` is the actor's own.
 
-        Whoever executes them takes them to the robot's range and counts the numbers that lay outside.
+        The caller clips them to the robot's range and counts the clipped numbers.
         """
         ...
 
 
 def stack_obs(rows: Sequence[Row], device: str, more: Sequence[str] = ()) -> PolicyObs:
-    """Batch the rows' newest observations for a policy.
+    """Batch the rows' newest observations for a policy; ``more`` names further observations of it.
 
-    Args:
-        rows: running episodes.
-        device: where the tensors go.
-        more: names of further observations that the policy asks for.
-
-    Raises:
-        SettingError: the simulator does not show one of them.
+    Raises SettingError (the simulator lacks one of them).
     """
     for name in more:
         if name not in rows[0].obs:
@@ -91,8 +81,6 @@ def stack_obs(rows: Sequence[Row], device: str, more: Sequence[str] = ()) -> Pol
 def _batched(
     shown: Sequence[Mapping[str, Any]], instruction: Sequence[str], device: str, more: Sequence[str]
 ) -> PolicyObs:
-    """One control step's observations of all rows."""
-
     def stacked(name: str) -> torch.Tensor:
         return torch.from_numpy(np.stack([obs[name] for obs in shown])).to(device)
 

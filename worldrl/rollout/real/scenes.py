@@ -1,6 +1,6 @@
-"""Pictures of the simulator with the positions of what is in them: of scenes drawn at random, and of true runs.
+"""Images of the simulator with positions of their objects: of scenes drawn at random, and of true runs.
 
-Shapes legend: ``N`` pictures, ``P`` points (gripper, free objects, drawer), ``Y X`` pixels.
+Shapes legend: ``N`` images, ``P`` points (gripper, free objects, drawer), ``Y X`` pixels.
 """
 
 from __future__ import annotations
@@ -22,14 +22,9 @@ from worldrl.rollout.real.worker_task import EnvSlot
 
 @dataclass(frozen=True)
 class Views:
-    """Pictures of one task by one camera.
+    """Images of one task by one camera.
 
-    Attributes:
-        task: its name.
-        frame: uint8 ``[N, Y, X, 3]``.
-        point: float32 ``[N, P, 3]``, positions in the world (m).
-        names: of the points.
-        camera: what took the pictures.
+    ``frame`` is uint8 ``[N, Y, X, 3]``, ``point`` float32 ``[N, P, 3]`` the positions of the points ``names`` (m).
     """
 
     task: str
@@ -48,17 +43,9 @@ class Views:
 def scattered_views(
     tasks: Sequence[str], count: int, *, image_size: int, seed: int, style: str = "default"
 ) -> Iterator[Views]:
-    """Draw scenes and show them.
+    """Draw ``count`` scenes of each one-armed task of the embedded suite, and render them.
 
-    Args:
-        tasks: of the embedded suite, one-armed.
-        count: scenes of each.
-        image_size: pixels per side.
-        seed: of the draws, which have nothing to do with any episode's.
-        style: look of the scenes.
-
-    Yields:
-        One record per task.
+    ``seed`` is of these draws only, independent of episodes. Yields one record per task.
     """
     with closing(EnvSlot(EnvOptions(image_size=image_size), "pixels")) as slot:
         for task in tasks:

@@ -1,7 +1,7 @@
-"""What a real rollout is asked for, and what it answers: plain records that travel to a worker and back as JSON.
+"""Requests and results of real rollouts: plain records that travel to a worker and back as JSON.
 
-An episode's initial state and every draw made while it runs depend on its :class:`EpisodeSpec` alone: never on how
-many workers there are, which one runs it, in which order, or beside which other episodes.
+An episode's initial state and every draw in it depend on its :class:`EpisodeSpec` alone: never on the number of
+workers, on the worker, on the order, or on other episodes.
 """
 
 from __future__ import annotations
@@ -20,28 +20,21 @@ from worldrl.core.types import Episode
 from worldrl.data.lerobot.format import EpisodeRecord, episode_digest
 
 COPY_OF = "copy_of"
-"""Key of an episode's meta: digest of the recording of which it is a copy in another look."""
-
-
+"""Key of an episode's meta: digest of the recording of which it is a copy in another style."""
 IMAGE_SIZES = (8, 512)
 """Fewest and most pixels per side that the embedded suite renders."""
 
 
 def require_styles(names: Iterable[str], *, field: str) -> None:
-    """Check names of the embedded suite's visual styles before anything is made.
+    """Check names of the embedded suite's visual styles in the setting ``field``, before anything is made.
 
-    Args:
-        names: what the user gave.
-        field: the setting's name.
-
-    Raises:
-        SettingError: none is given, or one is unknown; names the nearest.
+    Raises SettingError (none is given, or one is unknown; names the nearest).
     """
     given = list(names)
     if not given:
         raise SettingError(f"{field}: must name at least one style, got []; give {field}=[default]")
     if set(given) == {"default"}:
-        return  # the suite is not imported for it
+        return  # without importing the suite
     from worldrl_envs.style import STYLES, get_style
 
     for name in given:
@@ -55,14 +48,9 @@ def require_styles(names: Iterable[str], *, field: str) -> None:
 class EpisodeSpec:
     """The identity of one episode.
 
-    Attributes:
-        task: name of the task, for example ``"PickRedCube"``.
-        index: number of the sampled initial state; with ``seed`` it fixes that state.
-        seed: root of the episode's random streams (initial state, expert noise, policy sampling).
-        init_id: number of a stored initial state, which then replaces the sampled one.
-        instruction: sentence told to the actor; None for the task's own.
-        style: visual style of the scene.
-        source: label kept with the record, for example ``"expert"``.
+    ``index`` and ``seed`` fix a sampled initial state; ``init_id``, the number of a stored one, replaces it. ``seed``
+    is the root of the episode's random streams (initial state, expert noise, policy sampling). ``instruction=None`` is
+    the task's own. ``source`` is a label stored with the record, for example ``"expert"``.
     """
 
     task: str
@@ -106,17 +94,12 @@ class EpisodeSpec:
 
 @dataclass(frozen=True)
 class EpisodeOutcome:
-    """How one episode went.
+    """Result of one episode.
 
-    Attributes:
-        spec: which episode.
-        success_once: the task was fulfilled at some frame.
-        success_at_end: it was still fulfilled at the last frame.
-        steps: number of actions.
-        first_success: first frame (1..steps) that fulfilled the task, or None.
-        restarted: its worker died or fell silent while it ran, and it was run again from the start.
-        clipped: numbers of its actions that were decided outside the robot's range and executed as its nearest end; None
-            where nobody counted.
+    The task was fulfilled at some frame (``success_once``), and still at the last one (``success_at_end``). ``steps``
+    counts actions; ``first_success`` is a frame in 1..steps, or None. ``restarted``: its worker was lost, and it ran
+    again from the start. ``clipped`` counts numbers of its actions decided outside the robot's range, None where not
+    counted.
     """
 
     spec: EpisodeSpec
@@ -129,7 +112,7 @@ class EpisodeOutcome:
 
     @classmethod
     def of(cls, episode: Episode) -> EpisodeOutcome:
-        """Read the outcome of a recorded episode (one made by ``rollout_episodes``)."""
+        """Read the outcome of a recorded episode of ``rollout_episodes``."""
         return cls(
             spec=spec_of(episode.meta),
             success_once=episode.success,
@@ -147,11 +130,7 @@ class EpisodeOutcome:
 
     @classmethod
     def from_json(cls, row: Mapping[str, Any]) -> EpisodeOutcome:
-        """Rebuild from :meth:`to_json`.
-
-        Raises:
-            ArtefactError: a field is missing, unknown or of another type.
-        """
+        """Rebuild from :meth:`to_json`; ArtefactError for a field that is missing, unknown or of another type."""
         names = EpisodeSpec.__dataclass_fields__
         spec = {name: value for name, value in row.items() if name in names}
         rest = {name: value for name, value in row.items() if name not in names}
@@ -162,13 +141,9 @@ class EpisodeOutcome:
 class EnvOptions:
     """How a worker makes its environments.
 
-    Attributes:
-        image_size: pixels of the square image.
-        cameras: names in the order of the frames' axis ``V``; the first is the main camera.
-        max_steps: time limit by task (control steps); a task without one has its registered horizon.
-        domain: ``clean`` or ``randomised``, of two-armed tasks.
-        actions: of the robot that does the tasks.
-        env_id: Gymnasium id with ``{task}``; what stands before the colon is imported in the worker.
+    ``cameras`` are in the order of the frames' axis ``V``, the main camera first. ``max_steps`` is the time limit by
+    task (control steps); a task without one has its registered horizon. ``domain`` is ``clean`` or ``randomised``, of
+    two-armed tasks. ``env_id`` is a Gymnasium id with ``{task}``; the worker imports the module before its colon.
     """
 
     image_size: int = 64
@@ -203,15 +178,14 @@ class EnvOptions:
 
 
 def domains_of(metas: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Names of the domains that recorded episodes lie in, sorted; what says none is ``clean``."""
+    """Names of the domains of recorded episodes, sorted; without a domain an episode is ``clean``."""
     return sorted({meta.get("domain", "clean") for meta in metas})
 
 
 def spec_of(meta: Mapping[str, Any]) -> EpisodeSpec:
-    """Return the spec that a recorded episode was made from, kept in its ``meta``.
+    """Return a recorded episode's spec, stored in its ``meta``.
 
-    Raises:
-        ArtefactError: the episode was not recorded by ``rollout_episodes``.
+    Raises ArtefactError (the episode was not recorded by ``rollout_episodes``).
     """
     missing = sorted(EpisodeSpec.__dataclass_fields__.keys() - meta.keys())
     if missing:
@@ -220,15 +194,15 @@ def spec_of(meta: Mapping[str, Any]) -> EpisodeSpec:
 
 
 def scene_digest(record: EpisodeRecord) -> str:
-    """Return what an episode shares with its copies in other looks and with all that begin in its initial state.
+    """Identify an episode together with its copies in other styles and all episodes of its initial state.
 
-    Where that state is unknown, copies of one recording share it alone.
+    Where that state is unknown, with copies of the same recording only.
     """
     return state_digest(spec_of(record.meta)) if has_spec(record.meta) else _digest([_recording(record)])
 
 
 def state_digest(spec: EpisodeSpec) -> str:
-    """Return :func:`scene_digest` of all episodes that begin in a spec's initial state."""
+    """Return :func:`scene_digest` of all episodes of a spec's initial state."""
     return _digest(list(spec.key))
 
 
@@ -237,7 +211,7 @@ def _digest(identity: list[Any]) -> str:
 
 
 def motion_key(episode: Episode | EpisodeRecord) -> tuple[Any, ...]:
-    """Return what episodes of one motion in several looks have in common."""
+    """Identify episodes of one motion in several visual styles."""
     if not has_spec(episode.meta):
         return (_recording(episode),)
     spec = spec_of(episode.meta)
@@ -245,11 +219,11 @@ def motion_key(episode: Episode | EpisodeRecord) -> tuple[Any, ...]:
 
 
 def _recording(episode: Episode | EpisodeRecord) -> str:
-    """Digest of the recording that an episode shows: its own, or that of which it is a copy."""
+    """Digest of the episode's recording: its own, or the copied one's."""
     own = episode.content if isinstance(episode, EpisodeRecord) else episode_digest(episode)
     return str(episode.meta.get(COPY_OF, own))
 
 
 def has_spec(meta: Mapping[str, Any]) -> bool:
-    """Whether an episode's meta say where in a simulator it began; recordings of others do not."""
+    """Whether an episode's meta hold its start in a simulator; external recordings have none."""
     return EpisodeSpec.__dataclass_fields__.keys() <= meta.keys()

@@ -2,14 +2,14 @@
 
 Messages (see ``workers/wire.py``), all from worker to parent::
 
-    pulse     call, position            what is about to happen; at most every PULSE_S, always before slow calls
+    pulse     call, position            the next call; at most every PULSE_S, always before slow calls
     outcome   position, outcome
     episode   position, fields, arrays
     finished
     failed    error, traceback          an exception; rerunning would raise it again
 
-Ctrl-C reaches every process of a terminal; workers ignore it, because the parent stops them. A parent that is
-killed cannot, so a thread waits for its end and leaves too: no worker outlives its parent.
+Ctrl-C reaches every process of a terminal; workers ignore it, because the parent stops them. A killed parent cannot, so
+a thread waits for its end and exits: no worker outlives its parent.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def decode_result(header: dict[str, Any], arrays: Arrays) -> tuple[int, Episode 
 
 
 class Pulser:
-    """Tells the parent what the worker is about to do."""
+    """Sends the parent the worker's next call."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -75,12 +75,7 @@ class Pulser:
 
 
 def worker_main(connection: Connection, share_json: str) -> None:
-    """Run a share and send its results; the target of a spawned process.
-
-    Args:
-        connection: this worker's end of the pipe.
-        share_json: :meth:`WorkerTask.to_json` as text.
-    """
+    """Run a share, :meth:`WorkerTask.to_json` as text, and send its results; the target of a spawned process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_leave_with_parent, daemon=True).start()
@@ -92,7 +87,7 @@ def worker_main(connection: Connection, share_json: str) -> None:
             connection.send_bytes(encode_result(position, item))
         connection.send_bytes(encode({"kind": "finished"}))
     except BrokenPipeError:
-        return  # the parent stopped listening; it has said why
+        return  # the parent stopped listening and has reported why
     except Exception as error:
         text = f"{type(error).__name__}: {error}"
         connection.send_bytes(encode({"kind": "failed", "error": text, "traceback": traceback.format_exc()}))

@@ -1,10 +1,10 @@
 """One worker's share of a real rollout: environments in lock-step, one batched decision per chunk.
 
-A round is: fill the empty slots with the next episodes, ask each actor once for all of its running rows, execute
-each row's actions until they are spent or the episode ends. Which rows share a batch follows from the share and
-``envs_per_worker`` alone, so a rerun decides on the same batches and gives the same bits.
+A round is: fill the empty slots with the next episodes, ask each actor once for all of its running rows, execute each
+row's actions until they are used up or the episode ends. The share and ``envs_per_worker`` alone decide which rows
+share a batch, so a rerun decides on the same batches and gives the same bits.
 
-Environments are made here, inside the worker, because a GL context must never be inherited; each slot keeps its
+Environments are made here, inside the worker, because a GL context must never be inherited; each slot reuses its
 environment while the task stays the same.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,18 +28,12 @@ from worldrl.rollout.real.rows import Actor, Row
 from worldrl.rollout.real.specs import EnvOptions, EpisodeOutcome, EpisodeSpec
 
 Pulse = Callable[[str, int], None]
-"""Called with the name of the coming call and the position of its episode (-1 for none)."""
+"""Called with the name of the next call and the position of its episode (-1 for none)."""
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """One episode of a share.
-
-    Attributes:
-        position: its place in the whole list of specs.
-        spec: which episode.
-        actor: who acts, as an index into the share's actors.
-    """
+    """One episode of a share: its position in the whole list of specs, and its actor's index in the share."""
 
     position: int
     spec: EpisodeSpec
@@ -48,16 +42,11 @@ class Assignment:
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """Everything a worker needs to know.
+    """Everything that a worker needs.
 
-    Attributes:
-        episodes: in the order in which they start.
-        actors: everyone who acts.
-        env_options: how to make environments.
-        envs_per_worker: slots stepped in lock-step.
-        hold_steps: further steps after the first success before an episode ends.
-        record: positions whose frames are kept; the others yield an outcome only.
-        restarted: positions that an earlier worker lost.
+    ``episodes`` are in the order in which they start, ``envs_per_worker`` slots are stepped in lock-step. An episode
+    ends ``hold_steps`` after its first success. Frames are stored for the positions ``record``; ``restarted`` are
+    positions that an earlier worker lost.
     """
 
     episodes: Sequence[Assignment]
@@ -100,7 +89,7 @@ class WorkerTask:
 
 
 def make_env(options: EnvOptions, task: str, obs: str) -> Any:
-    """Make one environment that goes on after success; this room ends episodes itself."""
+    """Make one environment that continues after success; the recording ends episodes."""
     return gymnasium.make(
         options.env_id.format(task=task),
         max_episode_steps=options.max_steps.get(task),
@@ -114,7 +103,7 @@ def make_env(options: EnvOptions, task: str, obs: str) -> Any:
 
 
 class EnvSlot:
-    """Holds one environment, remade only when the task changes."""
+    """Holds one environment, made again only when the task changes."""
 
     def __init__(self, options: EnvOptions, obs: str) -> None:
         self._options, self._obs = options, obs
@@ -141,7 +130,7 @@ class EnvSlot:
 
 @dataclass
 class Run:
-    """One episode in flight."""
+    """One running episode."""
 
     item: Assignment
     row: Row
@@ -193,28 +182,23 @@ def decide(actors: Sequence[Actor], runs: Sequence[Run], pulse: Pulse) -> list[N
 
 
 def result(share: WorkerTask, run: Run) -> Episode | EpisodeOutcome:
-    """Return what was asked for of an ended episode."""
+    """Return the record or the outcome of an ended episode."""
     if run.item.position not in share.record:
         return run.recording.outcome()
     return run.recording.episode(run.row.instruction)
 
 
 def run_share(share: WorkerTask, pulse: Pulse) -> Iterator[tuple[int, Episode | EpisodeOutcome]]:
-    """Run every episode of a share.
+    """Run every episode of a share; ``pulse`` is called before each call that may take long.
 
-    Args:
-        share: what to run.
-        pulse: told before each call that may take long.
-
-    Yields:
-        ``(position, result)`` as episodes end.
+    Yields ``(position, result)`` as episodes end.
     """
     pulse("load the actors", -1)
     actors = [actor.build() for actor in share.actors]
-    slots = [EnvSlot(share.env_options, share.obs) for _ in range(share.envs_per_worker)]
     with ExitStack() as stack:
-        for slot in slots:
-            stack.callback(slot.close)
+        slots = [
+            stack.enter_context(closing(EnvSlot(share.env_options, share.obs))) for _ in range(share.envs_per_worker)
+        ]
         yield from _rounds(share, actors, slots, pulse)
 
 

@@ -1,7 +1,7 @@
-"""A foreign suite's workers as the ground under imagined rollouts.
+"""An external suite's workers as the simulator backend of imagined rollouts.
 
-Such a suite stores its initial states. An index and a seed name one of the first ``states`` of them, so that jobs which
-count episodes need not know that there are few; those behind are left to the evaluation.
+Such a suite stores its initial states. An index and a seed name one of the first ``states`` of them, so that jobs may
+count episodes beyond that number; the others are left to the evaluation.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from worldrl.simulators.pool import SimulatorPool
 
 
 def stored_state(task: str, index: int, seed: int, *, states: int) -> int:
-    """Number of the stored state, 0..states-1, that an episode begins at.
+    """Number of an episode's stored state, in 0..states-1.
 
-    Consecutive indices of one seed take every state once before any comes again.
+    Consecutive indices of one seed take every state once before any is repeated.
     """
     return int(numpy_stream(seed, "stored", task).permutation(states)[index % states])
 
 
 @dataclass
-class _Look:
+class _FirstFrame:
     """The first frame of a stored state."""
 
     image: NDArray[np.uint8]
@@ -38,17 +38,15 @@ class _Look:
 
 
 class ExternalBackend:
-    """See :class:`~worldrl.rollout.imagined.starts.SimulatorBackend`; workers are started when first something is asked of the simulator.
+    """A :class:`~worldrl.rollout.imagined.starts.SimulatorBackend` that starts workers with the first request.
 
-    Args:
-        workers: returns the suite's running workers, which draw the scene in the size of the policy's pictures.
-        horizon: time limit of every task (control steps).
-        states: how many of the stored states, from the first, episodes may begin at.
+    ``workers`` returns the suite's running workers, which render the scene in the policy's image size. ``horizon`` is
+    the time limit of every task (control steps). Episodes begin at the first ``states`` stored states.
     """
 
     def __init__(self, workers: Callable[[], SimulatorPool], *, horizon: int, states: int) -> None:
         self._workers, self._horizon, self.states = workers, horizon, states
-        self._seen: dict[tuple[str, int], _Look] = {}
+        self._frames: dict[tuple[str, int], _FirstFrame] = {}
 
     def horizons(self, tasks: Sequence[str]) -> dict[str, int]:
         """The suite's one limit."""
@@ -61,39 +59,29 @@ class ExternalBackend:
     def starts(
         self, tasks: Sequence[str], count: int, *, seed: int, memory_frames: int, image_size: int
     ) -> list[ResetRecord]:
-        """Reset the simulator to each state once, whoever asks how often.
-
-        Raises:
-            SettingError: its workers draw pictures of another size.
-        """
-        sentence = {task["name"]: task["instruction"] for task in self._workers().suite["tasks"]}
+        """Reset the simulator to each state once only; SettingError where its workers' images have another size."""
+        instruction = {task["name"]: task["instruction"] for task in self._workers().suite["tasks"]}
         records: list[ResetRecord] = []
         for task in tasks:
             for index in range(count):
                 spec = self.placed(EpisodeSpec(task, index, seed))
-                look = self._look(spec)
-                if len(look.image) != image_size:
+                first = self._first_frame(spec)
+                if len(first.image) != image_size:
                     raise SettingError(
-                        f"image_size: the suite's workers draw {len(look.image)}, not {image_size} pixels"
+                        f"image_size: the suite's workers draw {len(first.image)}, not {image_size} pixels"
                     )
-                records.append(
-                    initial_record(
-                        look.image,
-                        look.command,
-                        instruction=sentence[task],
-                        task=task,
-                        memory_frames=memory_frames,
-                        source=f"stored state {spec.init_id}",
-                    )
-                )
+                given = {"instruction": instruction[task], "task": task, "source": f"stored state {spec.init_id}"}
+                records.append(initial_record(first.image, first.command, memory_frames=memory_frames, **given))
         return records
 
-    def _look(self, spec: EpisodeSpec) -> _Look:
+    def _first_frame(self, spec: EpisodeSpec) -> _FirstFrame:
         start = start_of(spec)
-        if (start.task, start.init_id) not in self._seen:
+        if (start.task, start.init_id) not in self._frames:
             row = self._workers().reset({0: start}, render=True)[0]
-            self._seen[start.task, start.init_id] = _Look(np.array(row["image"]), np.array(row["command"], np.float32))
-        return self._seen[start.task, start.init_id]
+            self._frames[start.task, start.init_id] = _FirstFrame(
+                np.array(row["image"]), np.array(row["command"], np.float32)
+            )
+        return self._frames[start.task, start.init_id]
 
     def replay(
         self, task: str, starts: Sequence[tuple[int, int]], actions: Sequence[NDArray[np.float32]]

@@ -1,7 +1,7 @@
 """Inverse kinematics of many arms at once: ``worldrl_envs.kinematics.ArmKinematics`` in tensors.
 
-Row by row a solution takes 0.14 ms, more than a GPU's share of a row's physics. Same method and constants, damped least
-squares with a posture pull, hinges only; a test holds the two together.
+Row by row a solution takes 0.14 ms, more than a GPU's share of a row's physics. The method and constants are the same:
+damped least squares with a posture pull, hinges only. A test compares both.
 
 Shapes legend: ``N`` rows, ``J`` joints.
 """
@@ -24,11 +24,7 @@ def turned(quaternion: Tensor, vector: Tensor) -> Tensor:
 
 
 class BatchedArm:
-    """The embedded suite's arm.
-
-    Attributes:
-        joints: ``J``.
-    """
+    """The embedded suite's arm, of ``joints`` ``J``."""
 
     def __init__(self) -> None:
         from worldrl_envs.kinematics import HOME_QPOS
@@ -42,14 +38,10 @@ class BatchedArm:
         self._tip = torch.from_numpy(model.site("tcp").pos.copy())
 
     def solve(self, command: Tensor, qpos: Tensor) -> Tensor:
-        """Joint angles that put the tools on commanded poses.
+        """Return joint angles float64 ``[N, J]`` (rad), within limits and speed, for commanded tool poses.
 
-        Args:
-            command: ``[N, 7]``, position (m), rotation vector (rad) from gripper-down, gripper (not looked at).
-            qpos: ``[N, J]``, the angles to start from (rad).
-
-        Returns:
-            float64 ``[N, J]`` within the joints' limits and speed (rad).
+        ``command`` ``[N, 7]`` is position (m), rotation vector (rad) from gripper-down, and gripper (unused). ``qpos``
+        ``[N, J]`` are the angles to start from (rad).
         """
         from worldrl_envs.control import GRIPPER_DOWN
         from worldrl_envs.kinematics import ITERATIONS, MAX_TURN
@@ -74,7 +66,7 @@ class BatchedArm:
         return posture + (jacobian.mT @ torch.linalg.solve(damped, missing)[..., None])[..., 0]
 
     def _forward(self, qpos: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Tool position ``[N, 3]``, orientation ``[N, 4]`` and Jacobian ``[N, 6, J]``, lines of it linear, then angular."""
+        """Tool position ``[N, 3]``, orientation ``[N, 4]`` and Jacobian ``[N, 6, J]``, linear rows first."""
         place = torch.zeros(len(qpos), 3, dtype=torch.float64)
         quat = torch.tensor([1.0, 0, 0, 0], dtype=torch.float64).expand(len(qpos), 4)
         anchors, axes = [], []

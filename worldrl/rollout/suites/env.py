@@ -1,12 +1,12 @@
-"""A foreign simulator's suite as a Gymnasium vector environment, its environments in worker processes.
+"""An external simulator's suite as a Gymnasium vector environment, its environments in worker processes.
 
-Which episode a row plays depends on ``(seed, row, number of its episode)`` alone, or is named by the caller; never on
-how many workers there are, how early other rows end, or how often a worker was lost.
+A row's episode depends on ``(seed, row, number of its episode)`` alone, or is named by the caller; never on the number
+of workers, on the end of other rows, or on lost workers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -25,8 +25,8 @@ from worldrl.rollout.spaces import (
     checked_options,
     checked_rows,
     checked_seed,
-    give_spaces,
-    told_spaces,
+    given_spaces,
+    set_spaces,
     whole,
 )
 from worldrl.simulators.pool import Row, SimulatorPool, Start
@@ -39,31 +39,18 @@ Step = tuple[dict[str, Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.
 class SuiteVecEnv(VectorEnv):
     """Rows of a suite.
 
-    Observation (``Dict``): ``image`` and ``<camera>_image`` (as ``cameras`` says) uint8 ``[Y, X, 3]``; ``state`` float32
-    ``[8]``, end-effector position (m), axis-angle (rad), two fingers (m); ``command`` float32 ``[7]``; ``instruction``
-    text. Action: float32 ``[7]`` in [-1, 1], LIBERO's. A suite that describes other sizes and bounds has those, and one
-    with a vector for state-based agents has it under ``policy``.
-    Reward: 1 on the step that fulfils the task, else 0; ``terminated`` with it. ``truncated`` at the horizon. Info:
-    ``task``, ``init_id``, ``is_success``, ``contact`` and ``restarted`` (the row's worker was lost in this episode, and
-    it was played again).
+    Observation (``Dict``): ``image`` and ``<camera>_image`` (of the launched ``cameras``) uint8 ``[Y, X, 3]``;
+    ``state`` float32 ``[8]``, end-effector position (m), axis-angle (rad), two fingers (m); ``command`` float32
+    ``[7]``; ``instruction`` text. Action: float32 ``[7]`` in [-1, 1], LIBERO's. A suite may describe other sizes and
+    bounds, and a vector for state-based agents under ``policy``. Reward: 1 on the step that fulfils the task, else 0;
+    ``terminated`` with it. ``truncated`` at the horizon. Info: ``task``, ``init_id``, ``is_success``, ``contact`` and
+    ``restarted`` (the row's worker was lost in this episode, which was played again).
 
-    Args:
-        launch: how the suite's workers are started.
-        num_envs: rows.
-        workers: processes.
-        horizon: control steps of an episode, where the suite does not give each task its own.
-        tasks: names; empty takes all.
-        cameras: the launched cameras, for the observation space.
-        image_size: pixels.
-        seed: root of which episodes are played.
-        timeout_s: longest silence of a worker (s).
-        recycle_after: episodes after which a worker is replaced.
-        autoreset_mode: ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows that are over wait for ``reset``, and
-            are not stepped).
-
-    Raises:
-        SettingError: an unknown task, or another autoreset mode.
-        WorkerError: a worker cannot be started.
+    ``horizon`` (control steps) is of tasks without their own; empty ``tasks`` takes all. ``seed`` is the root of the
+    choice of episodes. ``autoreset_mode`` is ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows that are over
+    wait for ``reset``, and are not stepped). The other settings are those of
+    :class:`~worldrl.simulators.pool.SimulatorPool`. Raises SettingError (an unknown task, or another autoreset mode).
+    Raises WorkerError (a worker cannot be started).
     """
 
     metadata = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -88,21 +75,15 @@ class SuiteVecEnv(VectorEnv):
         self.metadata = {**self.metadata, "autoreset_mode": checked_mode(autoreset_mode)}
         self.num_envs, self.horizon, self._seed = num_envs, horizon, seed
         self._cameras, self._image_size = cameras, image_size
-        self.pool = SimulatorPool(
-            launch,
-            workers=workers,
-            slots=num_envs,
-            timeout_s=timeout_s,
-            recycle_after=recycle_after,
-            restarts=restarts,
-        ).__enter__()
+        limits: dict[str, Any] = {"timeout_s": timeout_s, "recycle_after": recycle_after, "restarts": restarts}
+        self.pool = SimulatorPool(launch, workers=workers, slots=num_envs, **limits).__enter__()
         self.instruction = {task["name"]: task["instruction"] for task in self.pool.suite["tasks"]}
         self._horizon = {task["name"]: int(task.get("horizon", horizon)) for task in self.pool.suite["tasks"]}
         self.tasks = list(tasks) or list(self.instruction)
         self._check_tasks()
         self._rows: dict[int, Row] = {}
         self._starts: dict[int, Start] = {}
-        self._told = [""] * num_envs
+        self._instructions = [""] * num_envs
         self._count = np.full(num_envs, -1, np.int64)
         self._elapsed = np.zeros(num_envs, np.int64)
         self._over = np.zeros(num_envs, bool)
@@ -121,27 +102,23 @@ class SuiteVecEnv(VectorEnv):
         height, width = suite.get("picture") or (self._image_size, self._image_size)
         spaces: dict[str, Any] = {
             "state": box(-BOUND, BOUND, (suite.get("state_size", len(STATE_NAMES)),), np.float32),
-            **told_spaces(-bound, bound, self.instruction.values()),
+            **given_spaces(-bound, bound, self.instruction.values()),
         }
         if "policy_size" in suite:
             spaces["policy"] = box(-np.inf, np.inf, (suite["policy_size"],), np.float32)
         for camera in self._cameras:
             name = "image" if camera in MAIN_CAMERAS else f"{camera}_image"
             spaces[name] = box(0, 255, (height, width, 3), np.uint8)
-        give_spaces(self, spaces, self.actions)
+        set_spaces(self, spaces, self.actions)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start rows; without a seed, each at its next episode.
 
-        Args:
-            seed: new root of which episodes are played, and their numbers from 0.
-            options: ``episodes``, one ``{"task", "init_id", "seed"}`` per reset row; ``reset_mask`` bool ``[B]``.
-
-        Raises:
-            SettingError: an unknown option, task or stored state, another number of episodes than rows, or a mask or seed
-                that does not fit; nothing was changed.
+        A seed is a new root of the choice of episodes, with their numbers from 0. Options: ``episodes``, one ``{"task",
+        "init_id", "seed"}`` per reset row; ``reset_mask`` bool ``[B]``. Raises SettingError (an unknown option, task or
+        stored state, another number of episodes than rows, or a mask or seed that does not fit; nothing was changed).
         """
         options = checked_options(options, ("episodes", "reset_mask"))
         rows = checked_rows(options.get("reset_mask"), self.num_envs, first=not self._rows).tolist()
@@ -153,7 +130,7 @@ class SuiteVecEnv(VectorEnv):
         return self._observe(), self._info()
 
     def _all_named(self, episodes: object, count: int, seed: int) -> list[Start] | None:
-        """What the caller named, one per reset row; None where nothing was."""
+        """The episodes named by the caller, one per reset row; None where none is."""
         if episodes is None:
             return None
         if not isinstance(episodes, list | tuple) or len(episodes) != count:
@@ -170,7 +147,7 @@ class SuiteVecEnv(VectorEnv):
         self._rows |= fresh
         self._starts |= starts
         for row, start in starts.items():
-            self._told[row] = str(fresh[row].get("instruction", self.instruction[start.task]))
+            self._instructions[row] = str(fresh[row].get("instruction", self.instruction[start.task]))
         self._elapsed[list(rows)], self._over[list(rows)] = 0, False
 
     def _draw(self, row: int) -> Start:
@@ -192,11 +169,9 @@ class SuiteVecEnv(VectorEnv):
     def step(self, actions: NDArray[np.float32]) -> Step:
         """Take one action per row that is not over.
 
-        Under ``NEXT_STEP`` a row that is over is reset here and its action ignored, as Gymnasium prescribes.
-
-        Raises:
-            ActionError: not float, not finite, outside the action space or of another shape; no state was changed.
-            WorkerError: an episode lost its worker too often.
+        Under ``NEXT_STEP`` a row that is over is reset here and its action ignored, as Gymnasium prescribes. Raises
+        ActionError (not float, not finite, outside the action space or of another shape; no state was changed). Raises
+        WorkerError (an episode lost its worker too often).
         """
         actions = check_action(actions, (self.num_envs,), self.actions)
         if not self._rows:
@@ -205,8 +180,8 @@ class SuiteVecEnv(VectorEnv):
         live = np.flatnonzero(~over)
         if over.any() and self.metadata["autoreset_mode"] == AutoresetMode.NEXT_STEP:
             self._begin([int(row) for row in np.flatnonzero(over)])
-        drawn = None if self._cameras else ()
-        self._rows |= self.pool.step({int(row): actions[row] for row in live}, render=drawn) if len(live) else {}
+        rendered = None if self._cameras else ()
+        self._rows |= self.pool.step({int(row): actions[row] for row in live}, render=rendered) if len(live) else {}
         self._elapsed[live] += 1
         terminated = np.zeros(self.num_envs, bool)
         terminated[live] = [bool(self._rows[int(row)]["success"]) for row in live]
@@ -222,7 +197,7 @@ class SuiteVecEnv(VectorEnv):
 
     def _observe(self) -> dict[str, Any]:
         names = [name for name in self.single_observation_space.spaces if name != "instruction"]  # pyright: ignore[reportAttributeAccessIssue]
-        return {**{name: self._stack(name) for name in names}, "instruction": tuple(self._told)}
+        return {**{name: self._stack(name) for name in names}, "instruction": tuple(self._instructions)}
 
     def _info(self) -> dict[str, Any]:
         rows = range(self.num_envs)
@@ -235,14 +210,14 @@ class SuiteVecEnv(VectorEnv):
         }
 
     def expert(self) -> NDArray[np.float32]:
-        """Return what the suite's scripted expert would do, float32 ``[B, A]``; zeros in rows that are over."""
+        """Return the scripted expert's actions, float32 ``[B, A]``; zeros in rows that are over."""
         action = np.zeros((self.num_envs, self.actions.size), np.float32)
         for row, chosen in self.pool.expert([int(row) for row in np.flatnonzero(~self._over)]).items():
             action[row] = chosen
         return action
 
     def render(self) -> tuple[NDArray[np.uint8], ...]:
-        """Return the scene camera's picture of each row."""
+        """Return the scene camera's image of each row."""
         return tuple(self._stack("image"))
 
     def close_extras(self, **kwargs: Any) -> None:
@@ -250,13 +225,17 @@ class SuiteVecEnv(VectorEnv):
         self.pool.close()
 
 
-def register_vector(env_id: str, entry: str) -> None:
-    """Register a suite with Gymnasium, as a vector environment only.
+def check_names(suite: str, suites: Collection[str], cameras: Sequence[str], known: Collection[str]) -> None:
+    """Raise SettingError for a suite or a camera that is not among the known ones; names the nearest."""
+    if suite not in suites:
+        raise SettingError(f"suite: unknown value {suite!r}{nearest(suite, suites)}")
+    for camera in cameras:
+        if camera not in known:
+            raise SettingError(f"cameras: unknown camera {camera!r}{nearest(camera, known)}")
 
-    Args:
-        env_id: for example ``"worldrl/ManiSkill-v0"``.
-        entry: its maker, ``module:function``.
-    """
+
+def register_vector(env_id: str, entry: str) -> None:
+    """Register a suite, made by ``entry`` (``module:function``), with Gymnasium as a vector environment only."""
 
     def refuse(**_: Any) -> Any:
         raise SettingError(

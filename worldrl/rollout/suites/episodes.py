@@ -1,9 +1,9 @@
-"""Whole episodes in a foreign simulator's suite: one batched decision for all slots, shared out over the workers.
+"""Whole episodes in an external simulator's suite: one batched decision for all slots, distributed over the workers.
 
 A round is: fill the empty slots with the next episodes, ask the actor once for all running rows, execute each row's
-actions until they are spent or the episode ends. Which rows share a decision follows from the list of episodes and the
-number of slots, so neither the number of workers nor a lost one changes a bit. Pictures are drawn only where the actor
-looks at them or an episode is recorded.
+actions until they are used up or the episode ends. The list of episodes and the number of slots alone decide which rows
+share a decision, so neither the number of workers nor a lost one changes a bit. Images are rendered only where the
+actor needs them or an episode is recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Actions = dict[int, NDArray[np.float32]]
 
 @dataclass
 class EpisodeTiming:
-    """Where the time of playing went (s): deciding, and waiting for the simulators."""
+    """Time of playing (s): decisions, and waiting for the simulators."""
 
     decide_s: float = 0.0
     simulate_s: float = 0.0
@@ -42,7 +42,7 @@ class EpisodeTiming:
 
 @dataclass
 class _Run:
-    """One episode in flight."""
+    """One running episode."""
 
     position: int
     row: Row
@@ -51,9 +51,9 @@ class _Run:
 
 
 class _Decider(Protocol):
-    """Chooses the next actions ``[L, A]`` of each slot; ``looks`` at the pictures of so many newest observations."""
+    """Chooses the next actions ``[L, A]`` of each slot; see :class:`Actor` for ``images_needed``."""
 
-    looks: int
+    images_needed: int
 
     def begin(self, row: Row) -> None: ...
 
@@ -61,9 +61,9 @@ class _Decider(Protocol):
 
 
 class _Expert:
-    """The suite's own expert, which lives with the simulator; noise on its motion is drawn here."""
+    """The suite's own expert, in the simulator's worker; noise on its motion is drawn here."""
 
-    looks = 0
+    images_needed = 0
 
     def __init__(self, pool: SimulatorPool, noise: float) -> None:
         self._pool, self._noise = pool, noise
@@ -72,20 +72,20 @@ class _Expert:
         row.actor_state = numpy_stream(row.spec.seed, "act", ExpertActor.kind, *row.spec.stream_names)
 
     def decide(self, runs: Mapping[int, _Run]) -> Actions:
-        return {slot: self._shaken(action, runs[slot])[None] for slot, action in self._pool.expert(runs).items()}
+        return {slot: self._with_noise(action, runs[slot])[None] for slot, action in self._pool.expert(runs).items()}
 
-    def _shaken(self, action: NDArray[np.float32], run: _Run) -> NDArray[np.float32]:
+    def _with_noise(self, action: NDArray[np.float32], run: _Run) -> NDArray[np.float32]:
         if not self._noise:
             return action
         motion = np.clip(action[:-1] + self._noise * run.row.actor_state.normal(size=len(action) - 1), -1, 1)
-        return np.append(motion, action[-1]).astype(np.float32)  # the gripper stays as the expert wants it
+        return np.append(motion, action[-1]).astype(np.float32)  # no noise on the gripper
 
 
 class _InProcess:
     """An actor in this process, one decision for all slots."""
 
     def __init__(self, actor: Actor) -> None:
-        self._actor, self.looks = actor, actor.looks
+        self._actor, self.images_needed = actor, actor.images_needed
 
     def begin(self, row: Row) -> None:
         self._actor.begin(row)
@@ -109,11 +109,8 @@ def _decider(actor: AnyActor | VectorActor, pool: SimulatorPool) -> _Decider:
 class Rules:
     """How episodes are run.
 
-    Attributes:
-        horizon: control steps by task.
-        cameras: names of the launched cameras, in the order of an episode's frames.
-        hold_steps: further steps after the first success before an episode ends.
-        record: positions whose frames are kept; the others yield an outcome only.
+    ``horizon`` holds control steps by task; ``cameras`` the launched cameras in the order of an episode's frames. An
+    episode ends ``hold_steps`` after its first success. Frames are stored for the positions ``record``.
     """
 
     horizon: Mapping[str, int]
@@ -129,32 +126,22 @@ def play_episodes(
     rules: Rules,
     spent: EpisodeTiming | None = None,
 ) -> Iterator[Episode | EpisodeOutcome]:
-    """Run episodes, each from its stored initial state.
+    """Run episodes, each from its stored initial state, in the running workers of a suite.
 
-    Args:
-        pool: the suite's workers, started.
-        specs: the episodes.
-        actor: a policy, an agent on vectors, or the suite's scripted expert.
-        rules: time limits and what is kept.
-        spent: where the time is added up; None keeps no account.
-
-    Yields:
-        One record for each episode, in the order in which they end.
-
-    Raises:
-        SettingError: an episode has no stored state, or pictures are needed and no camera was launched.
-        WorkerError: a worker failed, or an episode lost its worker too often.
+    The time is added to ``spent``. Yields one record for each episode, in the order in which they end. Raises
+    SettingError (an episode has no stored state, or images are needed and no camera was launched). Raises WorkerError
+    (a worker failed, or an episode lost its worker too often).
     """
     decider = _decider(actor, pool)
-    if (decider.looks or rules.record) and not rules.cameras:
+    if (decider.images_needed or rules.record) and not rules.cameras:
         raise SettingError(f"cameras: {pool.launch.name} was started without, but images are needed")
-    sentence = {task["name"]: task["instruction"] for task in pool.suite["tasks"]}
+    instruction = {task["name"]: task["instruction"] for task in pool.suite["tasks"]}
     waiting = deque(enumerate(specs))
     running: dict[int, _Run] = {}
     account = EpisodeTiming() if spent is None else spent
     while waiting or running:
         began_s = time.monotonic()
-        _fill(pool, running, waiting, decider, rules, sentence)
+        _fill(pool, running, waiting, decider, rules, instruction)
         account.simulate_s += time.monotonic() - began_s
         yield from _round(pool, running, decider, rules, account)
 
@@ -165,7 +152,7 @@ def _fill(
     waiting: deque[tuple[int, EpisodeSpec]],
     decider: _Decider,
     rules: Rules,
-    sentence: Mapping[str, str],
+    instruction: Mapping[str, str],
 ) -> None:
     """Start the next episodes in the empty slots."""
     empty = [slot for slot in range(pool.slots) if slot not in running][: len(waiting)]
@@ -176,10 +163,10 @@ def _fill(
             raise SettingError(f"{spec.describe()}: {pool.launch.name} begins at stored initial states; give init_id")
         starts[slot] = Start(spec.task, spec.init_id, spec.seed)
     actions = suite_actions(pool.suite)
-    rows = pool.reset(starts, render=bool(decider.looks or rules.record)) if starts else {}
+    rows = pool.reset(starts, render=bool(decider.images_needed or rules.record)) if starts else {}
     for slot, (position, spec) in fresh.items():
-        told = str(rows[slot].get("instruction", sentence[spec.task]))
-        row = Row(spec, None, rows[slot], spec.instruction or told)
+        given = str(rows[slot].get("instruction", instruction[spec.task]))
+        row = Row(spec, None, rows[slot], spec.instruction or given)
         recording = Recording(
             spec,
             cameras=rules.cameras,
@@ -196,21 +183,21 @@ def _fill(
 def _round(
     pool: SimulatorPool, running: dict[int, _Run], decider: _Decider, rules: Rules, spent: EpisodeTiming
 ) -> Iterator[Episode | EpisodeOutcome]:
-    """Decide once and execute what was decided; yields the episodes that end.
+    """Decide once and execute the decision; yields the episodes that end.
 
-    What nobody looks at in between goes to the workers in one message.
+    Steps without images in between go to the workers in one message.
     """
     began_s, spec = time.monotonic(), suite_actions(pool.suite)
     left = decider.decide(running)
     spent.decide_s += time.monotonic() - began_s
     while left:
         count = _together(pool, running, left, decider, rules)
-        # The newest observations are looked at when the next decision is made.
-        seen = {slot for slot, actions in left.items() if count + decider.looks > len(actions)}
-        drawn = {slot for slot in left if running[slot].position in rules.record or slot in seen}
+        # The next decision needs images of the newest observations.
+        needed = {slot for slot, actions in left.items() if count + decider.images_needed > len(actions)}
+        rendered = {slot for slot in left if running[slot].position in rules.record or slot in needed}
         taken = {slot: spec.within(actions[:count]) for slot, actions in left.items()}
         began_s = time.monotonic()
-        stepped = pool.steps(taken, render=drawn)
+        stepped = pool.steps(taken, render=rendered)
         spent.simulate_s += time.monotonic() - began_s
         for slot, rows in stepped.items():
             spent.steps += len(rows)
@@ -223,22 +210,22 @@ def _round(
 
 
 def _together(pool: SimulatorPool, running: Mapping[int, _Run], left: Actions, decider: _Decider, rules: Rules) -> int:
-    """How many steps all slots can take before one is drawn, recorded, or at the end of its actions or its time.
+    """Steps that all slots can take before one is rendered, recorded, or at the end of its actions or time.
 
-    One at a time while a fulfilled task is held: it may be undone, and workers stop at a success alone.
+    One at a time while a fulfilled task is held: it may be undone, and workers stop only at a success.
     """
     runs = [running[slot] for slot in left]
     if not pool.suite["several_steps"] or any(run.position in rules.record or run.recording.fulfilled for run in runs):
         return 1
-    undrawn = min(len(actions) - max(0, decider.looks - 1) for actions in left.values())
+    unrendered = min(len(actions) - max(0, decider.images_needed - 1) for actions in left.values())
     time_left = min(rules.horizon[run.row.spec.task] - run.steps for run in runs)
-    return max(1, min(undrawn, time_left))
+    return max(1, min(unrendered, time_left))
 
 
 def _note(
     run: _Run, rows: Sequence[Mapping[str, Any]], taken: NDArray[np.float32], decided: NDArray[np.float32], rules: Rules
 ) -> None:
-    """Write down steps that were taken, and which of their numbers had been decided outside the robot's range."""
+    """Record executed steps, and how many of their numbers were decided outside the robot's range."""
     for obs, action, wanted in zip(rows, taken, decided, strict=False):  # a task that is fulfilled ends them early
         run.row.see(obs)
         run.steps += 1
@@ -249,7 +236,7 @@ def _note(
 def in_order(
     results: Iterator[Episode | EpisodeOutcome], specs: Sequence[EpisodeSpec]
 ) -> Iterator[Episode | EpisodeOutcome]:
-    """Yield results in the order of their specs; those that ended early wait, at most as many as there are slots."""
+    """Yield results in the order of their specs; earlier ones wait, at most as many as there are slots."""
     early: dict[tuple[str, int, int, int], Episode | EpisodeOutcome] = {}
     place = 0
     for result in results:

@@ -6,9 +6,9 @@ Importing this module registers the id::
 
     env = gymnasium.make_vec("worldrl/Isaac-v0", num_envs=256, suite="isaac_lift")
 
-Physics on a GPU does not repeat itself bit for bit, so a lost worker's episodes cannot be played again: its loss is an
-error, and a benchmark that is started again goes on with the episodes it has not finished. Never run against the real Isaac
-Lab; see ``workers/isaac.py``.
+Physics on a GPU is not deterministic, so a lost worker's episodes cannot be played again: its loss is an error, and a
+benchmark that is started again runs its unfinished episodes. Never run against the real Isaac Lab; see
+``workers/isaac``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from worldrl.core.errors import SettingError, nearest
-from worldrl.rollout.suites.env import SuiteVecEnv, register_vector
+from worldrl.core.errors import SettingError
+from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
 from worldrl.simulators.environments import find_environment
 from worldrl.simulators.process import Launch
 from worldrl.workers.isaac import facts
@@ -29,35 +29,19 @@ TARGET = "worldrl.workers.isaac.worker:Isaac"
 def isaac_launch(
     suite: str, *, num_envs: int, cameras: Sequence[str] = (), image_size: int = 84, device: str = "cuda:0"
 ) -> Launch:
-    """Say how an Isaac Lab worker is started.
+    """Return how an Isaac Lab worker is started.
 
-    Args:
-        suite: a name of :data:`~worldrl.workers.isaac.facts.SUITES`.
-        num_envs: environments that the process holds.
-        cameras: ``scene`` and ``wrist``, of tasks with pictures; empty draws nothing.
-        image_size: pixels of the square pictures.
-        device: where Isaac's physics runs.
-
-    Raises:
-        SettingError: unknown suite or camera, or a task without pictures is asked for some.
-        WorkerEnvironmentError: not set up.
+    ``suite`` is a name of :data:`~worldrl.workers.isaac.facts.SUITES`. ``cameras`` are ``scene`` and ``wrist``, of
+    tasks with images; empty renders nothing. ``device`` is that of Isaac's physics, ``image_size`` the side of the
+    images (pixels). Raises SettingError (unknown suite or camera, or cameras for a task without images). Raises
+    WorkerEnvironmentError (not set up).
     """
-    if suite not in facts.SUITES:
-        raise SettingError(f"suite: unknown value {suite!r}{nearest(suite, facts.SUITES)}")
-    for camera in cameras:
-        if camera not in facts.CAMERAS:
-            raise SettingError(f"cameras: unknown camera {camera!r}{nearest(camera, facts.CAMERAS)}")
+    check_names(suite, facts.SUITES, cameras, facts.CAMERAS)
     if cameras and not facts.SUITES[suite].pictures:
-        seen = ", ".join(name for name, task in facts.SUITES.items() if task.pictures)
-        raise SettingError(f"cameras: {suite} has none; with images there is {seen}")
-    options = {
-        "suite": suite,
-        "num_envs": num_envs,
-        "cameras": list(cameras),
-        "image_size": image_size,
-        "device": device,
-    }
-    return Launch(suite, find_environment("isaac").python, TARGET, options)
+        others = ", ".join(name for name, task in facts.SUITES.items() if task.pictures)
+        raise SettingError(f"cameras: {suite} has none; with images there is {others}")
+    options = {"suite": suite, "num_envs": num_envs, "cameras": list(cameras), "image_size": image_size}
+    return Launch(suite, find_environment("isaac").python, TARGET, {**options, "device": device})
 
 
 def make_vec(
@@ -69,15 +53,9 @@ def make_vec(
     device: str = "cuda:0",
     **settings: Any,
 ) -> SuiteVecEnv:
-    """Make ``worldrl/Isaac-v0``.
+    """Make ``worldrl/Isaac-v0`` with the settings of :func:`isaac_launch`.
 
-    Args:
-        num_envs: environments, all in one process.
-        suite: see :func:`isaac_launch`.
-        cameras: see :func:`isaac_launch`.
-        image_size: see :func:`isaac_launch`.
-        device: see :func:`isaac_launch`.
-        **settings: any other of :class:`~worldrl.rollout.suites.env.SuiteVecEnv`.
+    The other settings are those of :class:`~worldrl.rollout.suites.env.SuiteVecEnv`.
     """
     launch = isaac_launch(suite, num_envs=num_envs, cameras=cameras, image_size=image_size, device=device)
     return SuiteVecEnv(

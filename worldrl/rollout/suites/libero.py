@@ -13,11 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-from gymnasium.vector import AutoresetMode
-
-from worldrl.core.errors import SettingError, WorkerEnvironmentError, nearest
-from worldrl.rollout.suites.env import SuiteVecEnv
+from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
 from worldrl.simulators.environments import find_environment
 from worldrl.simulators.process import Launch
 from worldrl.simulators.renderer import given_backend
@@ -31,32 +28,18 @@ RENDER_TIMEOUT_S = 120.0
 
 
 def libero_launch(
-    suite: str,
-    *,
-    cameras: Sequence[str] = ("scene",),
-    image_size: int = 256,
-    shadows: bool = True,
-    assets: str = "",
+    suite: str, *, cameras: Sequence[str] = ("scene",), image_size: int = 256, shadows: bool = True, assets: str = ""
 ) -> Launch:
-    """Say how a LIBERO worker is started.
+    """Return how a LIBERO worker is started.
 
-    Args:
-        suite: name, with or without a variant such as ``@lerobot``.
-        cameras: ``scene`` and ``wrist``, the scene camera first; empty renders nothing, eight times faster.
-        image_size: pixels of the square pictures.
-        shadows: the vendor's shadows and anti-aliasing.
-        assets: folder of LIBERO's assets; empty takes the one that setup was told, else the package's own.
-
-    Raises:
-        SettingError: unknown suite or camera.
-        WorkerEnvironmentError: not set up, or nothing renders there.
+    ``suite`` may have a variant such as ``@lerobot``. ``cameras`` are ``scene`` and ``wrist``, the scene camera first;
+    empty renders nothing, eight times faster. ``image_size`` is the side of the images (pixels), ``shadows`` the
+    vendor's shadows and anti-aliasing. Empty ``assets`` takes the folder of LIBERO's assets given at setup, else the
+    package's own. Raises SettingError (unknown suite or camera). Raises WorkerEnvironmentError (not set up, or nothing
+    renders there).
     """
     name, _ = facts.split_suite(suite)
-    if suite not in facts.suite_names():
-        raise SettingError(f"suite: unknown value {suite!r}{nearest(suite, facts.suite_names())}")
-    for camera in cameras:
-        if camera not in facts.CAMERAS:
-            raise SettingError(f"cameras: unknown camera {camera!r}{nearest(camera, facts.CAMERAS)}")
+    check_names(suite, facts.suite_names(), cameras, facts.CAMERAS)
     environment = find_environment("libero")
     variables = {"LIBERO_CONFIG_PATH": str(environment.folder / "libero_config")}
     if cameras:
@@ -80,8 +63,7 @@ def libero_launch(
 def libero_tasks(suite: str) -> list[str]:
     """Names of a suite's tasks in its order, from the stored states; no worker is started.
 
-    Raises:
-        WorkerEnvironmentError: not set up, or the stored states are damaged.
+    Raises WorkerEnvironmentError (not set up, or the stored states are damaged).
     """
     name, _ = facts.split_suite(suite)
     try:
@@ -91,10 +73,9 @@ def libero_tasks(suite: str) -> list[str]:
 
 
 def render_backend(python: str | Path) -> str:
-    """Choose the GL back end: MUJOCO_GL where the user has set it, else the first that renders there.
+    """Choose the GL back end: the user's MUJOCO_GL, else the first that renders there.
 
-    Raises:
-        WorkerEnvironmentError: none does.
+    Raises WorkerEnvironmentError (none renders).
     """
     given = given_backend()
     backend, reasons = choose_backend(python, RENDER_TIMEOUT_S, (given,) if given else BACKENDS)
@@ -111,31 +92,15 @@ def make_vec(
     num_envs: int,
     suite: str = "libero_spatial",
     workers: int = 1,
-    tasks: Sequence[str] = (),
     cameras: Sequence[str] = ("scene", "wrist"),
     image_size: int = 256,
     shadows: bool = True,
     assets: str = "",
-    seed: int = 0,
-    timeout_s: float = 300.0,
-    recycle_after: int | None = 50,
-    autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+    **settings: Any,
 ) -> SuiteVecEnv:
-    """Make ``worldrl/Libero-v0``.
+    """Make ``worldrl/Libero-v0`` with the settings of :func:`libero_launch`.
 
-    Args:
-        num_envs: environments in all.
-        suite: name, with or without a variant.
-        workers: processes that hold them.
-        tasks: names; empty takes all of the suite.
-        cameras: see :func:`libero_launch`.
-        image_size: pixels.
-        shadows: the vendor's shadows and anti-aliasing.
-        assets: folder of LIBERO's assets.
-        seed: root of which episodes are played, until ``reset(seed=...)`` gives another.
-        timeout_s: longest silence of a worker (s).
-        recycle_after: episodes after which a worker is replaced.
-        autoreset_mode: ``NEXT_STEP`` or ``DISABLED``.
+    The other settings are those of :class:`~worldrl.rollout.suites.env.SuiteVecEnv`.
     """
     launch = libero_launch(suite, cameras=cameras, image_size=image_size, shadows=shadows, assets=assets)
     return SuiteVecEnv(
@@ -143,25 +108,10 @@ def make_vec(
         num_envs=num_envs,
         workers=workers,
         horizon=facts.horizon(suite),
-        tasks=tasks,
         cameras=tuple(cameras),
         image_size=image_size,
-        seed=seed,
-        timeout_s=timeout_s,
-        recycle_after=recycle_after,
-        autoreset_mode=autoreset_mode,
+        **settings,
     )
 
 
-def _no_single_environment(**_: Any) -> Any:
-    raise SettingError(
-        f"{ENV_ID} is a vector environment; make it with gymnasium.make_vec({ENV_ID!r}, num_envs=1, suite=...)"
-    )
-
-
-if ENV_ID not in gymnasium.registry:
-    gymnasium.register(
-        ENV_ID,
-        entry_point=_no_single_environment,
-        vector_entry_point="worldrl.rollout.suites.libero:make_vec",
-    )
+register_vector(ENV_ID, "worldrl.rollout.suites.libero:make_vec")

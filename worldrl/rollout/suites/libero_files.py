@@ -7,17 +7,17 @@ Layout of a file::
     data/demo_K/obs   agentview_rgb, eye_in_hand_rgb uint8 [N, Y, X, 3], rows from bottom to top; ee_pos [N, 3] (m),
                       ee_ori [N, 3] (axis-angle, rad), gripper_states [N, 2] (m), joint_states [N, 7] (rad)
 
-Row ``i`` of ``obs`` is what action ``i`` led to, not what it was decided on: LIBERO's script writes what ``step`` returns.
-Files that others made anew from these (OpenVLA's without idle steps) have it the other way round. Which of the two
-a file is can be measured: ``states`` are those before the action in both, and hold the arm's joints::
+Row ``i`` of ``obs`` is the result of action ``i``, not its input: LIBERO's script writes what ``step`` returns. Files
+that others regenerated from these (OpenVLA's without idle steps) have it the other way round. The arm's joints show
+which kind a file is, since ``states`` are those before the action in both::
 
     file          obs 0   obs 1  ...             LIBERO's: action 0 has no frame before it and is left out
                 a0  |   a1  |   a2
-    file          obs 0   obs 1  ...             made anew: the last action has no frame after it and is left out;
-                    |  a0   |  a1                its success counts for the last frame there is
+    file          obs 0   obs 1  ...             regenerated: the last action has no frame after it and is left out;
+                    |  a0   |  a1                its success counts for the last frame
 
-Contact of the fingers was not recorded and is nowhere true. Turning pictures and putting states together is the
-worker's business (``workers/libero_observation.py``), also here.
+Contact of the fingers was not recorded and is false everywhere. Images and states are converted as in the worker
+(``workers/libero/observation.py``).
 
 Shapes legend: ``N`` rows of a file, ``T`` actions, ``V`` cameras, ``Y X`` pixels.
 """
@@ -43,33 +43,20 @@ from worldrl.workers.libero.package import task_instruction
 
 SUFFIX = ".hdf5"
 SOURCE, START = "demonstrations", "start_state"
-"""Label of these episodes, and the name under which their meta holds the simulator's state at the first frame."""
+"""Label of these episodes, and the key of their meta for the simulator's state at the first frame."""
 IMAGES = {"scene": "obs/agentview_rgb", "wrist": "obs/eye_in_hand_rgb"}
-WIDTHS = {
-    "actions": 7,
-    "obs/ee_pos": 3,
-    "obs/ee_ori": 3,
-    "obs/gripper_states": 2,
-    "obs/joint_states": 7,
-    "states": 0,
-}
+WIDTHS = {"actions": 7, "obs/ee_pos": 3, "obs/ee_ori": 3, "obs/gripper_states": 2, "obs/joint_states": 7, "states": 0}
 ARM = slice(1, 8)
-"""Where a flattened simulator state holds the arm's joints: after the time, before everything else."""
-SAME_RAD, TOLD_APART = 0.05, 0.5
-"""Largest mean distance of joints that are the same (rad), for LIBERO played its recordings again and they drifted; and the
-largest ratio of the two distances that still tells before from after."""
+"""The arm's joints in a flattened simulator state: after the time, before everything else."""
+SAME_RAD, DISTINCT = 0.05, 0.5
+"""Largest mean distance of equal joints (rad), since LIBERO replayed its recordings with drift; and the largest ratio of the
+two distances that separates before from after."""
 ACTION_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One demonstration in its file.
-
-    Attributes:
-        file: the HDF5 file.
-        task: name of its task.
-        number: ``K`` of ``demo_K``.
-    """
+    """One demonstration in its HDF5 file, ``demo_<number>``."""
 
     file: Path
     task: str
@@ -80,21 +67,12 @@ class Demonstration:
         return EpisodeSpec(self.task, self.number, seed, source=SOURCE)
 
 
-# --- which there are --------------------------------------------------------------------------------------------------
-
-
 def find_demonstrations(folder: Path, suite: str, tasks: Sequence[str]) -> list[Demonstration]:
-    """List every demonstration, in the order of the suite's tasks and of the file's numbers.
+    """List every demonstration, in the order of the suite's ``tasks`` (all of them) and of the file's numbers.
 
-    Args:
-        folder: with one file per task; or one such file.
-        suite: whose demonstrations these should be.
-        tasks: all of the suite's.
-
-    Raises:
-        ArtefactError: a file that cannot be read, is of another suite, or of a task that another file has.
-        MissingExtraError: h5py is not installed.
-        SettingError: no such file there.
+    ``folder`` holds one file per task, or is one such file. Raises ArtefactError (a file that cannot be read, is of
+    another suite, or of a task that another file has). Raises MissingExtraError (h5py is not installed). Raises
+    SettingError (no such file there).
     """
     files = [folder] if folder.is_file() else sorted(folder.glob(f"*{SUFFIX}"))
     if not files:
@@ -114,20 +92,20 @@ def _contents(file: Path, suite: str, tasks: Sequence[str]) -> tuple[str, list[i
             raise fault(file, "all", "data", "is missing; LIBERO's files have one group of this name")
         given = str(content["data"].attrs.get("bddl_file_name", ""))
         names = list(content["data"])
-        picture = str(content["data"].attrs.get("macros_image_convention", "opengl"))
+        convention = str(content["data"].attrs.get("macros_image_convention", "opengl"))
     task = Path(given).stem or file.stem.removesuffix("_demo")
     if task not in tasks:
-        told = "attribute bddl_file_name" if given else "its name"
-        raise ArtefactError(f"{file}: {told} says task {task!r}, which {suite} does not have{nearest(task, tasks)}")
-    if picture != "opengl":
-        raise fault(file, "all", "macros_image_convention", f"is {picture!r}; only 'opengl' images are known here")
+        origin = "attribute bddl_file_name" if given else "its name"
+        raise ArtefactError(f"{file}: {origin} gives task {task!r}, which {suite} does not have{nearest(task, tasks)}")
+    if convention != "opengl":
+        raise fault(file, "all", "macros_image_convention", f"is {convention!r}; only 'opengl' images are known here")
     if not names or not all(name.startswith("demo_") and name[5:].isdigit() for name in names):
         raise fault(file, "all", "data", f"must hold demo_0, demo_1, ..., got {names[:3]}")
     return task, sorted(int(name[5:]) for name in names)
 
 
 class _Opened:
-    """An HDF5 file that says its name when it cannot be read."""
+    """An HDF5 file whose errors name it."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._h5py = file, require("h5py", extra="offline")
@@ -145,20 +123,12 @@ class _Opened:
         self._content.close()
 
 
-# --- one of them ------------------------------------------------------------------------------------------------------
-
-
 def read_demonstration(demonstration: Demonstration, *, cameras: Sequence[str], seed: int) -> Episode:
-    """Read one demonstration; its meta is its spec, the file, and the simulator's state at its first frame.
+    """Read one demonstration; its meta holds its spec, the file, and the simulator's state at its first frame.
 
-    Args:
-        demonstration: which one.
-        cameras: ``scene`` and ``wrist``, in the order of the frames' axis ``V``.
-        seed: of its identity; nothing is drawn.
-
-    Raises:
-        ArtefactError: a missing field, a wrong shape, a number that is not finite, an action outside [-1, 1]; the message
-            names file, demonstration and field.
+    ``cameras`` are ``scene`` and ``wrist``, in the order of the frames' axis ``V``. ``seed`` is part of the identity;
+    nothing is drawn. Raises ArtefactError (a missing field, a wrong shape, a number that is not finite, an action
+    outside [-1, 1]; the message names file, demonstration and field).
     """
     where = f"{demonstration.file}/data/demo_{demonstration.number}"
     raw = _fields(demonstration, where, cameras)
@@ -167,45 +137,36 @@ def read_demonstration(demonstration: Demonstration, *, cameras: Sequence[str], 
     grippers = actions[:, 6] if after else np.append(np.float32(facts.NO_OP[6]), actions[:-1, 6])
     if not after:
         rewards[-2] = max(rewards[-2:])
-    kept = slice(1, None) if after else slice(None, -1)
-    observed = [_observation(raw, row) for row in range(len(actions))]
-    success = bool((rewards[kept] > 0).any())
+    used = slice(1, None) if after else slice(None, -1)
+    arms = (raw[f"obs/{name}"] for name in ("ee_pos", "ee_ori", "gripper_states"))
+    observed = [robot_observation(*row) for row in zip(*arms, strict=True)]
+    success, start = bool((rewards[used] > 0).any()), raw["states"][int(after)].tolist()
     return Episode(
-        frames=np.stack([_turned(raw[IMAGES[camera]]) for camera in cameras], axis=1),
+        frames=np.stack([np.stack([turn(image) for image in raw[IMAGES[camera]]]) for camera in cameras], axis=1),
         state=np.stack([state_vector(obs) for obs in observed]),
         command=np.stack([command_vector(obs, float(g)) for obs, g in zip(observed, grippers, strict=True)]),
-        action=np.clip(actions[kept], -1, 1),
-        reward=rewards[kept],
+        action=np.clip(actions[used], -1, 1),
+        reward=rewards[used],
         contact=np.zeros(len(actions), np.bool_),
         terminated=success,
         truncated=not success,
         instruction=task_instruction(demonstration.task),
         task=demonstration.task,
         cameras=tuple(cameras),
-        meta=_meta(demonstration, seed, start=raw["states"][int(after)]),
+        meta={**demonstration.spec(seed).to_json(), "restarted": False, "file": demonstration.file.name, START: start},
     )
 
 
-def _meta(demonstration: Demonstration, seed: int, *, start: NDArray[np.float64]) -> dict[str, Any]:
-    told = {"restarted": False, "file": demonstration.file.name, START: start.tolist()}
-    return {**demonstration.spec(seed).to_json(), **told}
-
-
 def follows_action(joints: NDArray[np.float32], states: NDArray[np.float64], where: str) -> bool:
-    """Whether row ``i`` of a file's observations shows what action ``i`` led to, measured by the arm's joints.
+    """Whether row ``i`` of a file's observations is the result of action ``i``, by the arm's joints.
 
-    Args:
-        joints: observed, ``[N, 7]`` (rad).
-        states: of the simulator before each action, ``[N, D]``.
-        where: file and demonstration, for the message.
-
-    Raises:
-        ArtefactError: the observations are neither those before the actions nor those after.
+    ``joints`` are observed, ``[N, 7]`` (rad); ``states`` are the simulator's before each action, ``[N, D]``. Raises
+    ArtefactError (the observations are neither those before the actions nor those after).
     """
     before = float(np.abs(joints[1:] - states[1:, ARM]).mean())
     after = float(np.abs(joints[:-1] - states[1:, ARM]).mean())
     nearer, farther = sorted((before, after))
-    if nearer > min(SAME_RAD, TOLD_APART * farther):
+    if nearer > min(SAME_RAD, DISTINCT * farther):
         raise fault(
             where,
             "all",
@@ -217,7 +178,7 @@ def follows_action(joints: NDArray[np.float32], states: NDArray[np.float64], whe
 
 
 def _fields(demonstration: Demonstration, where: str, cameras: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Read and check every field that an episode is made of."""
+    """Read and check every field of an episode."""
     names = [*WIDTHS, "rewards", *(IMAGES[camera] for camera in cameras)]
     raw, name = dict[str, NDArray[Any]](), "all"
     with _Opened(demonstration.file) as content:
@@ -252,11 +213,3 @@ def _checked(raw: dict[str, NDArray[Any]], number: int, where: str) -> dict[str,
     if beyond.max() > 1 + ACTION_TOLERANCE:
         raise fault(where, number, "actions", f"leaves [-1, 1] at step {int(beyond.argmax())} ({beyond.max():.3f})")
     return raw
-
-
-def _observation(raw: dict[str, NDArray[Any]], row: int) -> dict[str, NDArray[np.float64]]:
-    return robot_observation(raw["obs/ee_pos"][row], raw["obs/ee_ori"][row], raw["obs/gripper_states"][row])
-
-
-def _turned(pictures: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    return np.stack([turn(picture) for picture in pictures])

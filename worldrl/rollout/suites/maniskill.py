@@ -14,8 +14,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from worldrl.core.errors import SettingError, WorkerEnvironmentError, nearest
-from worldrl.rollout.suites.env import SuiteVecEnv, register_vector
+from worldrl.core.errors import WorkerEnvironmentError
+from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
 from worldrl.simulators.environments import find_environment
 from worldrl.simulators.process import Launch
 from worldrl.workers.link.rendering import SAPIEN_DEVICE, SAPIEN_PROGRAM, choose_backend
@@ -28,22 +28,13 @@ LONGEST = max(task.horizon for task in facts.TASKS.values())
 
 
 def maniskill_launch(suite: str, *, cameras: Sequence[str] = ("scene",), image_size: int = 128) -> Launch:
-    """Say how a ManiSkill worker is started.
+    """Return how a ManiSkill worker is started.
 
-    Args:
-        suite: a name of :data:`~worldrl.workers.maniskill.facts.SUITES`.
-        cameras: ``scene``, or empty to draw nothing.
-        image_size: pixels of the square pictures.
-
-    Raises:
-        SettingError: unknown suite or camera.
-        WorkerEnvironmentError: not set up, or Vulkan finds no device; SAPIEN needs one for every scene.
+    ``suite`` is a name of :data:`~worldrl.workers.maniskill.facts.SUITES`. ``cameras`` are ``scene``, or empty to
+    render nothing; ``image_size`` is the side of the images (pixels). Raises SettingError (unknown suite or camera).
+    Raises WorkerEnvironmentError (not set up, or Vulkan finds no device; SAPIEN needs one for every scene).
     """
-    if suite not in facts.SUITES:
-        raise SettingError(f"suite: unknown value {suite!r}{nearest(suite, facts.SUITES)}")
-    for camera in cameras:
-        if camera not in facts.CAMERAS:
-            raise SettingError(f"cameras: unknown camera {camera!r}{nearest(camera, facts.CAMERAS)}")
+    check_names(suite, facts.SUITES, cameras, facts.CAMERAS)
     environment = find_environment("maniskill")
     device = render_device(environment.python)
     options = {"suite": suite, "image_size": image_size, "cameras": list(cameras), "device": device}
@@ -52,11 +43,7 @@ def maniskill_launch(suite: str, *, cameras: Sequence[str] = ("scene",), image_s
 
 @cache
 def render_device(python: str | Path) -> str:
-    """Choose where SAPIEN draws: the GPU, else Mesa's software Vulkan.
-
-    Raises:
-        WorkerEnvironmentError: neither works.
-    """
+    """Choose where SAPIEN renders: the GPU, else Mesa's software Vulkan; WorkerEnvironmentError if neither works."""
     device, reasons = choose_backend(python, RENDER_TIMEOUT_S, facts.DEVICES, SAPIEN_PROGRAM, SAPIEN_DEVICE)
     if device is None:
         raise WorkerEnvironmentError(
@@ -76,15 +63,9 @@ def make_vec(
     workers: int = 1,
     **settings: Any,
 ) -> SuiteVecEnv:
-    """Make ``worldrl/ManiSkill-v0``.
+    """Make ``worldrl/ManiSkill-v0`` with the settings of :func:`maniskill_launch`.
 
-    Args:
-        num_envs: environments in all.
-        suite: see :func:`maniskill_launch`.
-        cameras: see :func:`maniskill_launch`.
-        image_size: pixels.
-        workers: processes that hold them.
-        **settings: any other of :class:`~worldrl.rollout.suites.env.SuiteVecEnv`.
+    The other settings are those of :class:`~worldrl.rollout.suites.env.SuiteVecEnv`.
     """
     return SuiteVecEnv(
         maniskill_launch(suite, cameras=cameras, image_size=image_size),

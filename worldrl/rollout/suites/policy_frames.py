@@ -1,6 +1,6 @@
-"""Frames of RoboTwin's evaluation client: read, checked and answered.
+"""Frames of RoboTwin's evaluation client: decoded, checked and answered.
 
-What comes in may be anything. Whatever is wrong with it is a :class:`FrameError`, whose text has a bounded length.
+A client may send anything. Every fault is a :class:`FrameError`, whose text has a bounded length.
 """
 
 from __future__ import annotations
@@ -25,20 +25,15 @@ COUNTS = ("repeat_index", "step")
 STATE_PARTS = ("left_arm_joint_state", "left_ee_joint_state", "right_arm_joint_state", "right_ee_joint_state")
 LENGTHS = (ARM_JOINTS, 1, ARM_JOINTS, 1)
 EXTRA = "robotwin"
-MAX_TEXT = 256
-"""Characters of a name or an identifier."""
-MAX_ITEMS = 1 << 17
-"""Values of a frame that stand in lists and maps; arrays come as bytes, so a frame has a few dozen."""
-MAX_SIDE = 4096
-"""Pixels."""
+MAX_TEXT = 256  # characters of a name or an identifier
+MAX_ITEMS = 1 << 17  # values in a frame's lists and maps; arrays are sent as bytes, so a frame has a few dozen
+MAX_SIDE = 4096  # pixels
 
 
 class FrameError(WorldrlError, ValueError):
-    """A frame or an observation is not one of the protocol; the text goes back to the client.
+    """A frame or an observation is not one of the protocol; the text is sent back to the client.
 
-    Args:
-        text: what is wrong.
-        frame: what could be read of the frame, whose identifiers the answer repeats.
+    ``frame`` is its readable part, whose identifiers the answer repeats.
     """
 
     def __init__(self, text: str, frame: Mapping[str, Any] | None = None) -> None:
@@ -49,8 +44,7 @@ class FrameError(WorldrlError, ValueError):
 def decode_frame(message: bytes) -> dict[str, Any]:
     """Unpack one frame; message type, identifiers and counts are checked, ``payload`` is a map.
 
-    Raises:
-        FrameError: it is none.
+    Raises FrameError (it is none).
     """
     frame = _unpack(message)
     try:
@@ -91,8 +85,7 @@ def _unpack(message: bytes) -> dict[str, Any]:
 def numbers(table: dict[Any, Any]) -> Any:
     """Turn msgpack-numpy's map of an array or a scalar into numpy; other maps stay.
 
-    Raises:
-        FrameError: it announces anything but numbers and bools, or its bytes do not fill it.
+    Raises FrameError (it announces other values than numbers and bools, or its bytes do not fill it).
     """
     if b"nd" not in table:
         return table
@@ -109,15 +102,8 @@ def numbers(table: dict[Any, Any]) -> Any:
     return found
 
 
-# --- parts of a frame ----------------------------------------------------------------------------------------------
-
-
 def map_of(table: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """A map within another; an empty one where it is missing or null.
-
-    Raises:
-        FrameError: it is something else.
-    """
+    """A map within another, empty where it is missing or null; FrameError for anything else."""
     found = table.get(name)
     if found is not None and not isinstance(found, dict):
         raise _wrong(name, "a map", found)
@@ -125,11 +111,7 @@ def map_of(table: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def text_of(table: Mapping[str, Any], name: str, missing: str | None = None, most: int = MAX_TEXT) -> str:
-    """A text; ``missing`` stands for one that is missing or null.
-
-    Raises:
-        FrameError: it is no text, or is longer than ``most`` characters.
-    """
+    """A text of at most ``most`` characters, ``missing`` where it is missing or null; else FrameError."""
     found = missing if table.get(name) is None else table[name]
     if not isinstance(found, str):
         raise _wrong(name, "text", found)
@@ -139,11 +121,7 @@ def text_of(table: Mapping[str, Any], name: str, missing: str | None = None, mos
 
 
 def whole_of(table: Mapping[str, Any], name: str) -> int:
-    """A whole number; 0 where it is missing or null.
-
-    Raises:
-        FrameError: it is something else.
-    """
+    """A whole number, 0 where it is missing or null; FrameError for anything else."""
     found = 0 if table.get(name) is None else table[name]
     if isinstance(found, np.ndarray) and found.shape == () and found.dtype.kind in "ui":
         return int(found)  # a numpy scalar of the client's
@@ -163,14 +141,10 @@ def _wrong(name: str, wanted: str, found: object) -> FrameError:
     return FrameError(f"{name}: must be {wanted}, it is {kind}")
 
 
-# --- observations and answers --------------------------------------------------------------------------------------
-
-
 def state_of(observation: Mapping[str, Any]) -> NDArray[np.float32]:
     """Measured joints and grippers of an observation, float32 ``[14]``.
 
-    Raises:
-        FrameError: a part is missing, of another length or not finite.
+    Raises FrameError (a part is missing, of another length or not finite).
     """
     given = map_of(observation, "state")
     parts = [_floats(name, given.get(name, [])) for name in STATE_PARTS]
@@ -194,10 +168,9 @@ def _floats(name: str, value: object) -> NDArray[np.float32]:
 
 
 def images_of(observation: Mapping[str, Any], size: tuple[int, int]) -> dict[str, NDArray[np.uint8]]:
-    """Images of an observation under the names of a two-armed policy's observation, scaled to ``size`` (rows, columns).
+    """Images of an observation, named as those of a two-armed policy and scaled to ``size`` (rows, columns).
 
-    Raises:
-        FrameError: the head camera's is missing, or one is no image.
+    Raises FrameError (the head camera's is missing, or one is no image).
     """
     vision, found, (rows, columns) = map_of(observation, "vision"), {}, size
     for camera, theirs in CLIENT_CAMERAS.items():
@@ -232,12 +205,12 @@ def named_actions(chunk: NDArray[np.float32]) -> list[dict[str, list[float]]]:
 
 
 def encode_answer(request: Mapping[str, Any], kind: str, payload: Mapping[str, Any]) -> bytes:
-    """Pack the answer to a request; it carries the request's identifiers, null where they are none."""
+    """Pack the answer to a request; it carries the request's identifiers, null where invalid."""
     return require("msgpack", extra=EXTRA).packb(_answer(request, kind, payload), use_bin_type=True)
 
 
 def text_refusal() -> str:
-    """The answer to a text frame, as JSON, since its sender reads text."""
+    """The answer to a text frame, as JSON text."""
     words = "a frame is binary MessagePack, this one is text; send the packed bytes as a binary frame"
     return json.dumps(_answer({}, "error", {"code": "invalid_frame", "message": words, "details": {}}))
 

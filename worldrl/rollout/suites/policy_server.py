@@ -1,11 +1,11 @@
-"""A policy behind the websocket protocol of RoboTwin's evaluation client (XPolicyLab), read at commit 7198143e890e.
+"""A policy behind the websocket protocol of RoboTwin's evaluation client (XPolicyLab), at commit 7198143e890e.
 
-Every message is one binary frame of MessagePack: ``message_type``, ``message_id``, ``evaluation_id``, ``action_case_id``,
-``trial_id``, ``repeat_index``, ``step``, ``sent_at``, ``payload``. Arrays come as maps of their bytes (msgpack-numpy's form); only
-numbers are taken (``rollout.suites.policy_frames``). Requests and answers::
+Every message is one binary frame of MessagePack: ``message_type``, ``message_id``, ``evaluation_id``,
+``action_case_id``, ``trial_id``, ``repeat_index``, ``step``, ``sent_at``, ``payload``. Arrays are maps of their bytes
+(msgpack-numpy's form) and hold only numbers (``rollout.suites.policy_frames``). Requests and answers::
 
     hello → hello_ack      prepare_case → prepare_case_ack    reset → reset_result    infer → infer_result
-    trial_end → trial_end_ack      heartbeat → heartbeat_ack    close → (the connection ends)      anything wrong → error
+    trial_end → trial_end_ack      heartbeat → heartbeat_ack    close → (the connection ends)      any fault → error
 
 A text frame gets an ``error`` as text. The connection stays open after an error.
 """
@@ -51,14 +51,12 @@ ANSWERS = {
     "trial_end": "trial_end_ack",
     "heartbeat": "heartbeat_ack",
 }
-LARGEST_FRAME = 2**26
-"""Bytes."""
+LARGEST_FRAME = 2**26  # bytes
 GOODBYE_S = 0.3
-"""Time for clients to answer that the server closes (s); after it their connections are cut."""
+"""Time for clients to confirm that the server closes (s); after it their connections are cut."""
 CLOSE_S = 0.8
-"""Longest end of the server (s); a decision that takes longer is abandoned."""
-_LOGGED = 300
-"""Characters of an error in the log."""
+"""Longest time of closing (s); a longer decision is abandoned."""
+_LOGGED = 300  # characters of an error in the log
 
 logger = logging.getLogger(__name__)
 
@@ -80,12 +78,10 @@ class Turn:
 
 
 class Conversation:
-    """One client's connection: it plays one episode after the other.
+    """One client's connection, which plays one episode after the other.
 
-    Args:
-        actor: decides; one at a time, whatever the number of connections.
-        picture: rows and columns of the pictures that the policy sees.
-        turn: held while the actor decides.
+    The actor decides for one connection at a time. ``picture`` is the rows and columns of the policy's images; ``turn``
+    is held while the actor decides.
     """
 
     def __init__(self, actor: Actor, picture: tuple[int, int], turn: Turn) -> None:
@@ -95,7 +91,7 @@ class Conversation:
         self._episodes = 0
 
     def answer(self, message: bytes | str) -> bytes | str | None:
-        """Serve one frame; None ends the connection."""
+        """Answer one frame; None ends the connection."""
         if isinstance(message, str):
             logger.warning("a text frame was refused; frames are binary MessagePack")
             return text_refusal()
@@ -111,7 +107,7 @@ class Conversation:
             return encode_answer(request, ANSWERS[kind], self._serve(kind, request["payload"]))
         except FrameError as error:
             return _refuse(error.frame or request, kind, error)
-        except Exception as error:  # the client hears of it; the server goes on for others
+        except Exception as error:  # the client gets the error; the server continues for others
             return _refuse(request, kind, error)
 
     def _serve(self, kind: str, payload: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +144,7 @@ class Conversation:
 
 
 def _refuse(request: Mapping[str, Any], kind: str, error: Exception) -> bytes:
-    """Log one line and return the answer; only a bug of ours shows where it happened."""
+    """Log one line and return the answer; only a bug of the server's is logged with its place."""
     bug = None if isinstance(error, WorldrlError) else error
     words = _line(error if bug is None else f"{type(error).__name__}: {error}")
     logger.warning("%s: %s", _line(kind), words, exc_info=bug)
@@ -163,13 +159,7 @@ def _line(what: object) -> str:
 
 
 def make_handler(actor: Actor, picture: tuple[int, int], turn: Turn) -> Callable[[Any], None]:
-    """Return what a websocket server calls with each connection.
-
-    Args:
-        actor: decides.
-        picture: rows and columns of the pictures that the policy sees.
-        turn: held while the actor decides.
-    """
+    """Return the handler of a websocket server's connections; arguments as of :class:`Conversation`."""
     left = require("websockets.exceptions", extra=EXTRA).ConnectionClosed
 
     def handle(connection: Any) -> None:
@@ -190,10 +180,7 @@ def make_handler(actor: Actor, picture: tuple[int, int], turn: Turn) -> Callable
 class PolicyServer:
     """Listens, and answers each connection in a thread of its own; a context manager.
 
-    Args:
-        actor: decides.
-        picture: rows and columns of the pictures that the policy sees.
-        listening: a bound socket, which the server closes.
+    ``picture`` is the rows and columns of the policy's images. The server closes ``listening``, a bound socket.
     """
 
     def __init__(self, actor: Actor, picture: tuple[int, int], listening: socket.socket) -> None:
@@ -209,7 +196,7 @@ class PolicyServer:
         )
 
     def _connect(self, *args: Any, **kwargs: Any) -> Any:
-        """Make a connection, in its own thread, and remember it until that ends."""
+        """Make a connection, in its own thread, and store it until that ends."""
         connection = self._websockets.ServerConnection(*args, **kwargs)
         for thread in [thread for thread in list(self._open) if not thread.is_alive()]:
             self._open.pop(thread, None)
@@ -219,7 +206,7 @@ class PolicyServer:
     def serve_until_interrupted(self) -> None:
         """Serve until Ctrl-C, or until another thread calls :meth:`shutdown`.
 
-        All threads are daemons, so a decision that takes minutes cannot hold the process.
+        All threads are daemons, so a decision of several minutes cannot hold the process.
         """
         threading.Thread(target=self.serve_forever, daemon=True).start()
         with suppress(KeyboardInterrupt):
@@ -233,7 +220,7 @@ class PolicyServer:
             self._ended.set()
 
     def shutdown(self) -> None:
-        """Take no more connections, say goodbye to clients, and cut those that do not answer."""
+        """Accept no more connections, send clients the end, and cut those that do not answer."""
         self._turn.closing = True
         began_s = time.monotonic()
         ending = threading.Thread(target=self._server.shutdown, daemon=True)
@@ -256,7 +243,7 @@ class PolicyServer:
 
 
 class _OneLine(logging.Filter):
-    """Tells an error without its traceback: what clients do to a connection is no bug of ours."""
+    """Logs an error without its traceback: a client's fault is no bug of the server's."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.exc_info:

@@ -1,4 +1,4 @@
-"""Every foreign suite under its name: how its workers are started, and what their number must be.
+"""Every external suite under its name: how its workers are started, and how many.
 
 LIBERO, ManiSkill, RoboTwin and Isaac Lab; the embedded suite needs no worker environment and is not among them.
 """
@@ -13,7 +13,7 @@ from typing import Any
 from worldrl.core.actions import TOOL_ACTIONS, ActionSpec, suite_actions
 from worldrl.core.errors import SettingError
 from worldrl.rollout.agents.policy_folder import require_policy_fits
-from worldrl.rollout.agents.vector_agent import UNTOLD
+from worldrl.rollout.agents.vector_agent import UNKNOWN_SIZE
 from worldrl.rollout.suites.isaac import isaac_launch
 from worldrl.rollout.suites.libero import libero_launch, libero_tasks
 from worldrl.rollout.suites.maniskill import maniskill_launch
@@ -33,21 +33,21 @@ FAMILIES = {
 }
 """Environment (of ``worldrl setup``) → its suites."""
 SCRIPTED = ("libero", "maniskill")
-"""Families with a scripted expert that can be asked for one action."""
+"""Families with a scripted expert that acts step by step."""
 
 
 def suite_names() -> list[str]:
-    """Every foreign suite."""
+    """Every external suite."""
     return [name for names in FAMILIES.values() for name in names]
 
 
 def family_of(suite: str) -> str:
-    """The environment that a suite lives in; the suite must be one of :func:`suite_names`."""
+    """The environment of a suite of :func:`suite_names`."""
     return next(family for family, names in FAMILIES.items() if suite in names)
 
 
 def unscripted(suite: str, tasks: Sequence[str]) -> list[str]:
-    """Which of these tasks the suite's scripted expert does not play; no tasks are all of the suite's."""
+    """Those of the tasks that the suite's scripted expert does not play; no tasks are all of the suite's."""
     if family_of(suite) == "maniskill":
         without = [name for name in maniskill_facts.SUITES[suite] if not maniskill_facts.TASKS[name].expert]
     else:
@@ -58,14 +58,9 @@ def unscripted(suite: str, tasks: Sequence[str]) -> list[str]:
 def require_expert(setting: str, suite: str, tasks: Sequence[str]) -> None:
     """Refuse a scripted expert that some of the tasks do not have, before any worker is started.
 
-    Args:
-        setting: that asks for the expert.
-        suite: a name of :func:`suite_names`.
-        tasks: names; empty takes all.
-
-    Raises:
-        SettingError: there is none, or not for some tasks; with the tasks that have one, as a setting to copy.
-        WorkerEnvironmentError: LIBERO is not set up.
+    ``setting`` is the one that asks for the expert; empty ``tasks`` takes all. Raises SettingError (there is none, or
+    not for some tasks; with the tasks that have one, as a setting to copy). Raises WorkerEnvironmentError (LIBERO is
+    not set up).
     """
     family = family_of(suite)
     if family not in SCRIPTED:
@@ -78,19 +73,17 @@ def require_expert(setting: str, suite: str, tasks: Sequence[str]) -> None:
 
 
 def main_camera(suite: str) -> str:
-    """The camera whose picture is called ``image``."""
+    """The camera whose image is called ``image``."""
     return "head" if family_of(suite) == "robotwin" else "scene"
 
 
 @dataclass(frozen=True)
 class SuiteSpec:
-    """What a suite's robot takes and shows, known before any worker is started.
+    """Inputs and outputs of a suite's robot, known before any worker is started.
 
-    Attributes:
-        actions: what their numbers are.
-        cameras: ours, the main one first; empty where there is nothing to see.
-        picture: rows and columns of its own pictures, drawn where ``image_size`` is 0; None where all are square.
-        vector: size of the vector for agents, which only the worker knows; None where the suite shows none.
+    ``cameras`` begin with the main one and are empty in a suite without images. ``picture`` is the rows and columns of
+    its own images, rendered where ``image_size`` is 0; None where all are square. ``vector`` is the size of the vector
+    for agents, unknown before the worker states it; None where the suite has none.
     """
 
     actions: ActionSpec
@@ -107,7 +100,7 @@ def suite_spec(suite: str) -> SuiteSpec:
         return SuiteSpec(actions, tuple(robotwin_facts.CAMERAS), robotwin_facts.IMAGE)
     if family == "isaac":
         cameras = tuple(isaac_facts.CAMERAS) if isaac_facts.SUITES[suite].pictures else ()
-        return SuiteSpec(TOOL_ACTIONS, cameras, vector=UNTOLD)
+        return SuiteSpec(TOOL_ACTIONS, cameras, vector=UNKNOWN_SIZE)
     cameras = libero_facts.CAMERAS if family == "libero" else maniskill_facts.CAMERAS
     return SuiteSpec(TOOL_ACTIONS, tuple(cameras))
 
@@ -115,8 +108,7 @@ def suite_spec(suite: str) -> SuiteSpec:
 def require_suite_fits(suite: str, policy: Path) -> None:
     """Refuse a policy that a suite has no inputs or no robot for, before any worker is started.
 
-    Raises:
-        SettingError: both specs side by side, the nearest adapter, and the suites that such a policy fits.
+    Raises SettingError (both specs side by side, the nearest adapter, and the suites that such a policy fits).
     """
     problem = _misfit(suite, policy)
     if problem is not None:
@@ -135,10 +127,9 @@ def _misfit(suite: str, policy: Path) -> SettingError | None:
 
 
 def drawn_size(suite: str, picture: tuple[int, int]) -> int:
-    """What a suite is told to draw pictures of these rows and columns: the side of a square, or 0 for its own picture.
+    """The ``image_size`` of a suite for images of these rows and columns; 0 for its own size.
 
-    Raises:
-        SettingError: it cannot draw them.
+    Raises SettingError (it cannot render them).
     """
     rows, columns = picture
     if rows == columns:
@@ -150,14 +141,10 @@ def drawn_size(suite: str, picture: tuple[int, int]) -> int:
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """How a suite's workers are started and kept.
+    """How a suite's workers are started and restarted.
 
-    Attributes:
-        launch: of each.
-        workers: processes.
-        slots: environments in all.
-        restarts: restarts of a worker per episode.
-        recycle_after: episodes after which a worker is replaced; None never.
+    ``slots`` counts environments in all, ``restarts`` those of a worker per episode. A worker is replaced after
+    ``recycle_after`` episodes; None never.
     """
 
     launch: Launch
@@ -169,8 +156,7 @@ class WorkerConfig:
     @property
     def pool(self) -> dict[str, Any]:
         """Arguments of :class:`~worldrl.simulators.pool.SimulatorPool` besides the launch."""
-        names = ("workers", "slots", "restarts", "recycle_after")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("workers", "slots", "restarts", "recycle_after")}
 
 
 def worker_config_of(
@@ -185,57 +171,39 @@ def worker_config_of(
     restarts: int,
     recycle_after: int | None,
 ) -> WorkerConfig:
-    """Say how a suite's workers are started, as its simulator allows.
+    """Return how a suite's workers are started, as its simulator allows.
 
-    RoboTwin holds one environment per process, Isaac Lab all of them in one, and its physics does not repeat itself, so
-    what it loses cannot be played again.
-
-    Args:
-        suite: a name of :func:`suite_names`.
-        cameras: the suite's; empty draws nothing.
-        image_size: pixels of the square pictures; 0 draws the suite's own (:class:`SuiteSpec`).
-        shadows: LIBERO's.
-        assets: LIBERO's.
-        workers: processes.
-        slots: environments in all.
-        restarts: restarts of a worker per episode.
-        recycle_after: episodes after which a worker is replaced.
-
-    Raises:
-        SettingError: unknown camera.
-        WorkerEnvironmentError: not set up, or nothing draws there.
+    RoboTwin holds one environment per process. Isaac Lab holds all of them in one, and its physics is not
+    deterministic, so lost episodes cannot be played again. ``cameras`` are the suite's; empty renders nothing.
+    ``image_size`` is the side of square images (pixels); 0 renders the suite's own (:class:`SuiteSpec`). ``shadows``
+    and ``assets`` are LIBERO's. Raises SettingError (unknown camera). Raises WorkerEnvironmentError (not set up, or
+    nothing renders there).
     """
     family = family_of(suite)
     if family == "isaac":
         launch = isaac_launch(suite, num_envs=slots, cameras=cameras, image_size=image_size)
         return WorkerConfig(launch, 1, slots, 0, None)
     if family == "robotwin":
-        launch = robotwin_launch(suite, cameras=cameras, image_size=image_size)
-        return WorkerConfig(launch, workers, workers, restarts, recycle_after)
-    if family == "maniskill":
+        launch, slots = robotwin_launch(suite, cameras=cameras, image_size=image_size), workers
+    elif family == "maniskill":
         launch = maniskill_launch(suite, cameras=cameras, image_size=image_size)
-        return WorkerConfig(launch, workers, slots, restarts, recycle_after)
-    launch = libero_launch(suite, cameras=cameras, image_size=image_size, shadows=shadows, assets=assets)
+    else:
+        launch = libero_launch(suite, cameras=cameras, image_size=image_size, shadows=shadows, assets=assets)
     return WorkerConfig(launch, workers, slots, restarts, recycle_after)
 
 
 def assets_note(suite: str, described: Mapping[str, Any], *, assets: str, given: str) -> str:
-    """Say what every result must say about a suite's assets; empty where they are the benchmark's own.
+    """Return the note on a suite's assets for every result; empty where they are the benchmark's own.
 
-    What setup was told belongs to the assets' content, whatever folder it lies in, and to their folder, whatever became of
-    its content; what a job is told besides is added to it.
-
-    Args:
-        suite: its name.
-        described: what its worker says about it.
-        assets: folder that the job names; empty for the one that setup was told.
-        given: what the job's settings say.
+    A note given at setup belongs to the assets' content, in any folder, and to their folder, with any content. The
+    job's own note ``given`` is appended. ``described`` is the worker's description of the suite; empty ``assets`` means
+    the folder given at setup.
     """
     if family_of(suite) != "libero":
         return given
     record = find_environment("libero").record
     folder = str(record.get("assets", ""))
-    told = [record.get("assets_notes", {}).get(described["assets"], "")]
+    notes = [record.get("assets_notes", {}).get(described["assets"], "")]
     if not assets or Path(assets).resolve() == Path(folder).resolve():
-        told.append(str(record.get("assets_note", "")))
-    return "; ".join(dict.fromkeys(note for note in (*told, given) if note))
+        notes.append(str(record.get("assets_note", "")))
+    return "; ".join(dict.fromkeys(note for note in (*notes, given) if note))

@@ -1,7 +1,7 @@
-"""Given actions played open loop from known initial states, in the embedded suite or in a foreign one.
+"""Given actions played open loop from known initial states, in the embedded suite or in an external one.
 
-Nothing is drawn while actions are played; the first frame is drawn where it is asked for. What comes back is the
-measured state at every frame, so that a replay can be held against a recording.
+Nothing is rendered while actions are played; the first frame is rendered on request. The result is the measured state
+at every frame, for comparison with a recording.
 
 Shapes legend: ``T`` steps, ``V`` cameras, ``Y X`` pixels; ``A`` numbers of an action, ``S`` of a state.
 """
@@ -29,12 +29,7 @@ Key = tuple[str, int, int, int]
 
 @dataclass(frozen=True)
 class Replay:
-    """What actions led to.
-
-    Attributes:
-        state: float32 ``[T+1, S]``, measured.
-        first_success: the first frame (1..T) at which the task was fulfilled, or None.
-    """
+    """Result of actions: measured state float32 ``[T+1, S]``, and the first frame (1..T) of success, or None."""
 
     state: NDArray[np.float32]
     first_success: int | None
@@ -47,12 +42,7 @@ class Replay:
 
 @dataclass(frozen=True)
 class Opening:
-    """The first frame of an episode.
-
-    Attributes:
-        state: float32 ``[S]``.
-        frames: uint8 ``[V, Y, X, 3]``.
-    """
+    """The first frame of an episode: state float32 ``[S]``, frames uint8 ``[V, Y, X, 3]``."""
 
     state: NDArray[np.float32]
     frames: NDArray[np.uint8]
@@ -71,16 +61,11 @@ class Replayer(Protocol):
 
 
 class EmbeddedReplayer:
-    """The embedded suite, in this process.
-
-    Args:
-        options: cameras and image size of the first frames, and the domain.
-        numbers: ``S``, how many the robot measures.
-    """
+    """The embedded suite, in this process; the robot's state has ``numbers`` numbers ``S``."""
 
     def __init__(self, options: EnvOptions, numbers: int = len(STATE_NAMES)) -> None:
         self._numbers = numbers
-        self._blind, self._seeing = EnvSlot(options, "state"), EnvSlot(options, "pixels")
+        self._unrendered, self._rendered = EnvSlot(options, "state"), EnvSlot(options, "pixels")
         self._cameras = options.cameras
 
     def play(self, specs: Sequence[EpisodeSpec], actions: Sequence[Actions]) -> list[Replay]:
@@ -88,8 +73,8 @@ class EmbeddedReplayer:
         return [self._one(spec, given) for spec, given in zip(specs, actions, strict=True)]
 
     def _one(self, spec: EpisodeSpec, actions: Actions) -> Replay:
-        env, obs, _ = self._blind.reset(spec)
-        states: list[NDArray[np.float32]] = [obs[: self._numbers]]  # without pictures it begins with the state
+        env, obs, _ = self._unrendered.reset(spec)
+        states: list[NDArray[np.float32]] = [obs[: self._numbers]]  # without images it begins with the state
         hits: list[bool] = []
         for action in actions:
             obs, _, _, _, info = env.step(action)
@@ -101,23 +86,20 @@ class EmbeddedReplayer:
         """Reset to each episode."""
         found: list[Opening] = []
         for spec in specs:
-            obs: Mapping[str, Any] = self._seeing.reset(spec)[1]
+            obs: Mapping[str, Any] = self._rendered.reset(spec)[1]
             found.append(Opening(np.array(obs["state"], np.float32), camera_frames(obs, self._cameras)))
         return found
 
     def close(self) -> None:
         """Release the environments."""
-        self._blind.close()
-        self._seeing.close()
+        self._unrendered.close()
+        self._rendered.close()
 
 
 class SuiteReplayer:
-    """A foreign suite in its workers.
+    """An external suite in its workers, which render the recordings' ``cameras``, the scene camera first.
 
-    Args:
-        pool: started, with the cameras of the recordings.
-        cameras: their names, the scene camera first.
-        given: by an episode's key, the simulator's state that it begins at; the others begin at stored ones.
+    ``given`` maps an episode's key to a state of the simulator to begin at; other episodes begin at stored ones.
     """
 
     def __init__(
@@ -163,11 +145,7 @@ def _first(hits: Sequence[bool]) -> int | None:
 
 
 def start_of(spec: EpisodeSpec) -> Start:
-    """A foreign suite's start.
-
-    Raises:
-        SettingError: the episode did not begin at a stored initial state.
-    """
+    """An external suite's start. Raises SettingError (the episode did not begin at a stored initial state)."""
     if spec.init_id is None:
         raise SettingError(
             f"{spec.describe()}: an external suite begins at stored initial states; its number is missing"

@@ -6,7 +6,7 @@ Importing this module registers the id::
 
     env = gymnasium.make_vec("worldrl/RoboTwin-v0", num_envs=2, suite="robotwin_clean")
 
-Never run against the real RoboTwin; see ``workers/robotwin.py``.
+Never run against the real RoboTwin; see ``workers/robotwin``.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from worldrl.core.errors import SettingError, nearest
-from worldrl.rollout.suites.env import SuiteVecEnv, register_vector
+from worldrl.rollout.suites.env import SuiteVecEnv, check_names, register_vector
 from worldrl.simulators.environments import cache_dir, find_environment
 from worldrl.simulators.process import Launch
 from worldrl.workers.robotwin import facts
@@ -25,22 +24,13 @@ TARGET = "worldrl.workers.robotwin.worker:RoboTwin"
 
 
 def robotwin_launch(suite: str, *, cameras: Sequence[str] = ("head",), image_size: int = 0) -> Launch:
-    """Say how a RoboTwin worker is started.
+    """Return how a RoboTwin worker of ``robotwin_clean`` or ``robotwin_randomised`` is started.
 
-    Args:
-        suite: ``robotwin_clean`` or ``robotwin_randomised``.
-        cameras: of ``head``, ``left_wrist``, ``right_wrist``, the head camera first; empty draws nothing.
-        image_size: pixels of squared pictures; 0 keeps RoboTwin's 240 by 320.
-
-    Raises:
-        SettingError: unknown suite or camera.
-        WorkerEnvironmentError: not set up.
+    ``cameras`` are of ``head``, ``left_wrist``, ``right_wrist``, the head camera first; empty renders nothing.
+    ``image_size`` is the side of square images (pixels); 0 is RoboTwin's own size, 240 by 320. Raises SettingError
+    (unknown suite or camera). Raises WorkerEnvironmentError (not set up).
     """
-    if suite not in facts.CONFIGS:
-        raise SettingError(f"suite: unknown value {suite!r}{nearest(suite, facts.CONFIGS)}")
-    for camera in cameras:
-        if camera not in facts.CAMERAS:
-            raise SettingError(f"cameras: unknown camera {camera!r}{nearest(camera, facts.CAMERAS)}")
+    check_names(suite, facts.CONFIGS, cameras, facts.CAMERAS)
     environment = find_environment("robotwin")
     options = {
         "suite": suite,
@@ -60,14 +50,9 @@ def make_vec(
     image_size: int = 0,
     **settings: Any,
 ) -> SuiteVecEnv:
-    """Make ``worldrl/RoboTwin-v0``, one process per environment.
+    """Make ``worldrl/RoboTwin-v0``, one process per environment, with the settings of :func:`robotwin_launch`.
 
-    Args:
-        num_envs: environments, each in its own process.
-        suite: see :func:`robotwin_launch`.
-        cameras: see :func:`robotwin_launch`.
-        image_size: see :func:`robotwin_launch`.
-        **settings: any other of :class:`~worldrl.rollout.suites.env.SuiteVecEnv`.
+    The other settings are those of :class:`~worldrl.rollout.suites.env.SuiteVecEnv`.
     """
     return SuiteVecEnv(
         robotwin_launch(suite, cameras=cameras, image_size=image_size),

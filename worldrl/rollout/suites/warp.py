@@ -1,4 +1,4 @@
-"""``worldrl/Warp-v0``: an embedded one-armed task without pictures, many copies stepped together by MuJoCo Warp.
+"""``worldrl/Warp-v0``: an embedded one-armed task without images, many copies stepped together by MuJoCo Warp.
 
 Importing this module registers the id; it needs ``pip install 'worldrl[warp]'``::
 
@@ -6,9 +6,9 @@ Importing this module registers the id; it needs ``pip install 'worldrl[warp]'``
 
     env = gymnasium.make_vec("worldrl/Warp-v0", num_envs=1024, task="PickRedCube", device="cuda:0")
 
-Actions, observation vector, success and starts are those of ``gymnasium.make("worldrl/PickRedCube-v0", obs="state")``; physics
-is float32, so an episode of the same start and actions ends slightly elsewhere. It has run on warp's CPU device only, where it
-is slower than C MuJoCo: there it serves to test that both agree.
+Actions, observation vector, success and starts are those of ``gymnasium.make("worldrl/PickRedCube-v0", obs="state")``.
+Physics is float32, so an episode of the same start and actions ends slightly elsewhere. It has run on warp's CPU device
+only, which is slower than C MuJoCo and serves to test that both agree.
 
 Shapes legend: ``N`` copies, ``D`` numbers of the state vector.
 """
@@ -36,31 +36,22 @@ from worldrl.rollout.suites.warp_physics import Readings, WarpPhysics
 Vector = NDArray[np.float32]
 ENV_ID = "worldrl/Warp-v0"
 CONTACTS, CONSTRAINTS = 64, 384
-"""Room per copy: the fullest task of the suite has under half of it at its start."""
+"""Room per copy: the suite's largest task needs under half of it at its start."""
 
 
 class WarpVecEnv(VectorEnv):
-    """Copies of one task.
+    """Copies of one one-armed task.
 
     Observation: float32 ``[D]``, ``worldrl_envs.observations.state_vector``. Action: float32 ``[7]`` in [-1, 1].
-    Reward: 1 on the step that fulfils the task, else 0; ``terminated`` with it. ``truncated`` at the task's horizon. Info:
-    ``task``, ``is_success``, ``contact`` (a finger touches something of the task) and ``stage``.
+    Reward: 1 on the step that fulfils the task, else 0; ``terminated`` with it. ``truncated`` at the task's horizon.
+    Info: ``task``, ``is_success``, ``contact`` (a finger touches something of the task) and ``stage``.
 
-    Args:
-        task: name of a one-armed task.
-        num_envs: ``N``.
-        device: of warp; empty takes a GPU where there is one.
-        seed: root of where things lie, until ``reset(seed=...)`` gives another. A row's episode depends on
-            ``(task, seed, row, number of its episode)`` alone.
-        contacts: room for contacts, per copy on average.
-        constraints: room for constraint rows, of each copy.
-        autoreset_mode: ``NEXT_STEP`` (Gymnasium's default) or ``DISABLED`` (rows that are over go on unobserved until
-            they are reset).
-
-    Raises:
-        MissingExtraError: mujoco-warp is not installed.
-        SettingError: another autoreset mode, unknown device, or a task of two arms.
-        UnknownNameError: no such task.
+    A row's episode depends on ``(task, seed, row, number of its episode)`` alone; ``reset(seed=...)`` gives another
+    seed. An empty ``device`` takes a GPU if available. ``contacts`` is the room for contacts per copy on average,
+    ``constraints`` that for constraint rows of each copy. ``autoreset_mode`` is ``NEXT_STEP`` (Gymnasium's default) or
+    ``DISABLED`` (rows that are over continue unobserved until they are reset). Raises MissingExtraError (mujoco-warp is
+    not installed). Raises SettingError (another autoreset mode, unknown device, or a task of two arms). Raises
+    UnknownNameError (no such task).
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -87,12 +78,11 @@ class WarpVecEnv(VectorEnv):
             raise SettingError(f"task: {self.task.name} is of two arms; {ENV_ID} plays tasks of one")
         self.num_envs, self._seed = num_envs, seed
         self.metadata = {**self.metadata, "autoreset_mode": mode}
-        # One scene in C MuJoCo places things and is what predicates read; its data is swapped for a copy's.
+        # One scene in C MuJoCo places objects and serves the predicates; its data is replaced by a copy's.
         self._scene = Simulation(self.task.objects, self.task.fixtures)
         self._real: Any = self._scene.data
         model = self._scene.model
-        room = {"contacts": contacts, "constraints": constraints}
-        self.physics = WarpPhysics(model, copies=num_envs, device=device, **room)
+        self.physics = WarpPhysics(model, copies=num_envs, device=device, contacts=contacts, constraints=constraints)
         self._robot, self._arm = embedded_embodiment([self.task.name]), BatchedArm()
         self._geom_id = {model.geom(geom).name: geom for geom in range(model.ngeom)}
         self._home = home_command()
@@ -105,20 +95,14 @@ class WarpVecEnv(VectorEnv):
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
 
-    # --- Gymnasium ---
-
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Start rows; without a seed, each at its next episode.
 
-        Args:
-            seed: new root of where things lie, and episodes numbered from 0.
-            options: ``init_id``, one number of a stored state per reset row; ``reset_mask`` bool ``[N]``.
-
-        Raises:
-            SettingError: an unknown option, or another number of stored states than rows.
-            OptionError: no such stored state.
+        A seed is a new root of the layouts, with episodes numbered from 0. Options: ``init_id``, one number of a stored
+        state per reset row; ``reset_mask`` bool ``[N]``. Raises SettingError (an unknown option, or another number of
+        stored states than rows). Raises OptionError (no such stored state).
         """
         options = checked_options(options, ("init_id", "reset_mask"))
         rows = checked_rows(options.get("reset_mask"), self.num_envs, first=bool((self._count < 0).all()))
@@ -147,12 +131,10 @@ class WarpVecEnv(VectorEnv):
     ) -> tuple[Vector, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
         """Take one control step of 0.05 s in every row that is not over.
 
-        Under ``NEXT_STEP`` a row that is over is reset here and its action ignored, as Gymnasium prescribes.
-
-        Raises:
-            ActionError: not float, not finite, outside the action space or of another shape; no state was changed.
-            SettingError: a copy has more contacts or constraints than there is room for.
-            ResetNeeded: no episode was started.
+        Under ``NEXT_STEP`` a row that is over is reset here and its action ignored, as Gymnasium prescribes. Raises
+        ActionError (not float, not finite, outside the action space or of another shape; no state was changed). Raises
+        SettingError (a copy has more contacts or constraints than there is room for). Raises ResetNeeded (no episode
+        was started).
         """
         actions = check_action(actions, (self.num_envs,))
         if (self._count < 0).any():
@@ -170,8 +152,6 @@ class WarpVecEnv(VectorEnv):
         self._over[~over] = (success | truncated)[~over]
         return self._observe(readings), success.astype(float), success, truncated, self._info(readings, success)
 
-    # --- a control step ---
-
     def _drive(self) -> None:
         from worldrl_envs.control import GRIPPER_INDEX
         from worldrl_envs.simulation import servo_path
@@ -184,7 +164,7 @@ class WarpVecEnv(VectorEnv):
         self._ctrl = path[-1].copy()
 
     def _advance_stages(self, readings: Readings, live: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Count the stages met by rows that are not over; success is the last one holding at this very frame."""
+        """Count the stages met by rows that are not over; success is the last one at this very frame."""
         stages, success = self.task.stages, np.zeros(self.num_envs, bool)
         for row in live:
             self._scene.data = readings.view(row, self._geom_id)
@@ -192,8 +172,6 @@ class WarpVecEnv(VectorEnv):
             self._stage[row] = stage + bool(stages[stage](self._scene))
             success[row] = self._stage[row] == len(stages)
         return success
-
-    # --- starts ---
 
     def _begin(self, rows: NDArray[np.int64], stored: Any = None) -> None:
         from worldrl_envs.kinematics import HOME_QPOS
@@ -215,8 +193,6 @@ class WarpVecEnv(VectorEnv):
         self.physics.restore(rows, states)
         self._command[rows], self._target[rows], self._ctrl[rows] = self._home, HOME_QPOS, states["ctrl"]
         self._elapsed[rows], self._stage[rows], self._over[rows] = 0, 0, False
-
-    # --- reading ---
 
     def _observe(self, readings: Readings) -> NDArray[np.float32]:
         """The suite's state vector of every row, float32 ``[N, D]``."""
@@ -248,14 +224,7 @@ class WarpVecEnv(VectorEnv):
 def make_vec(
     *, num_envs: int, task: str, autoreset_mode: AutoresetMode | str = "NextStep", **settings: Any
 ) -> WarpVecEnv:
-    """Make ``worldrl/Warp-v0``.
-
-    Args:
-        num_envs: copies.
-        task: name of a one-armed task.
-        autoreset_mode: ``NEXT_STEP`` or ``DISABLED``.
-        **settings: any other of :class:`WarpVecEnv`.
-    """
+    """Make ``worldrl/Warp-v0`` with the settings of :class:`WarpVecEnv`."""
     return WarpVecEnv(task, num_envs=num_envs, autoreset_mode=autoreset_mode, **settings)
 
 

@@ -1,7 +1,7 @@
 """Copies of one scene, stepped together by MuJoCo Warp in float32: on a GPU, or slowly on warp's CPU device.
 
-C MuJoCo and MuJoCo Warp solve the same equations, one in float64 and the other in float32, so copies that start alike part
-slowly, and where contacts decide, sooner (``tests/rollout/test_warp.py`` bounds it, ``docs/guide/simulators.md`` has numbers).
+C MuJoCo (float64) and MuJoCo Warp (float32) solve the same equations, so copies of one start diverge slowly, and sooner
+where contacts decide (``tests/rollout/test_warp.py`` bounds it, ``docs/guide/simulators.md`` has numbers).
 
 Shapes legend: ``N`` copies, ``nq``, ``nv``, ``nu`` as in MuJoCo.
 """
@@ -19,26 +19,16 @@ from worldrl.core.errors import SettingError
 from worldrl.core.extras import require
 
 EXTRA = "warp"
-_SOLVED = 1
-"""Bit of a contact that pushes, ``ContactType.CONSTRAINT``, a name that mujoco-warp 4.0 does not export."""
+_SOLVED = 1  # bit of an active contact, ``ContactType.CONSTRAINT``, which mujoco-warp 4.0 does not export
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Readings:
-    """What is read of all copies after a control step, named as in MuJoCo.
+    """State of all copies after a control step, named as in MuJoCo; arrays float64 ``[N, ...]`` in m.
 
-    Attributes:
-        qpos: float64 ``[N, nq]``.
-        qvel: float64 ``[N, nv]``.
-        xpos: float64 ``[N, bodies, 3]`` (m).
-        xquat: float64 ``[N, bodies, 4]``, (w, x, y, z).
-        xmat: float64 ``[N, bodies, 9]``.
-        site_xpos: float64 ``[N, sites, 3]`` (m).
-        site_xmat: float64 ``[N, sites, 9]``.
-        geom_xpos: float64 ``[N, geoms, 3]`` (m).
-        pair: int ``[C, 2]``, geoms of each contact of any copy.
-        world: int ``[C]``, which copy a contact is of.
+    ``qpos`` is ``[N, nq]``, ``qvel`` ``[N, nv]``, ``xquat`` (w, x, y, z), ``xmat`` and ``site_xmat`` ``[N, .., 9]``.
+    ``pair`` ``[C, 2]`` holds the geoms of each contact of any copy, ``world`` ``[C]`` its copy.
     """
 
     qpos: Floats
@@ -53,12 +43,7 @@ class Readings:
     world: NDArray[np.int64]
 
     def view(self, row: int, geom_id: dict[str, int]) -> Any:
-        """One copy, with those names of ``mujoco.MjData`` that the suite's predicates read.
-
-        Args:
-            row: which.
-            geom_id: geoms that are asked for by name.
-        """
+        """One copy with the names of ``mujoco.MjData`` that predicates read; ``geom_id`` numbers named geoms."""
         names = ("qpos", "qvel", "xpos", "xquat", "xmat", "site_xpos", "site_xmat")
         contact = SimpleNamespace(geom=self.pair[self.world == row])
 
@@ -69,18 +54,10 @@ class Readings:
 
 
 class WarpPhysics:
-    """``N`` copies of a model on one device.
+    """``N`` copies of a ``mujoco.MjModel`` on one device, such as ``"cuda:0"``; see :class:`~.warp.WarpVecEnv`.
 
-    Args:
-        model: ``mujoco.MjModel``.
-        copies: ``N``.
-        device: warp's name of it, such as ``"cuda:0"`` or ``"cpu"``; empty takes a GPU where there is one.
-        contacts: room for contacts, per copy on average.
-        constraints: room for constraint rows, of each copy.
-
-    Raises:
-        MissingExtraError: mujoco-warp is not installed.
-        SettingError: unknown device, or a model with something that MuJoCo Warp lacks.
+    Raises MissingExtraError (mujoco-warp is not installed). Raises SettingError (unknown device, or a model that MuJoCo
+    Warp does not support).
     """
 
     def __init__(self, model: Any, *, copies: int, device: str, contacts: int, constraints: int) -> None:
@@ -94,7 +71,7 @@ class WarpPhysics:
         with self._here():
             try:
                 self._model = self._mjw.put_model(model)
-            except RuntimeError as error:  # what it does not implement is one, too
+            except RuntimeError as error:  # also for missing features
                 raise SettingError(f"MuJoCo Warp cannot simulate this task's model: {error}") from error
             self._data = self._mjw.make_data(model, nworld=copies, nconmax=contacts, njmax=constraints)
         kinds = self._mjw.OverflowType
@@ -104,11 +81,10 @@ class WarpPhysics:
         return self._warp.ScopedDevice(self.device)
 
     def restore(self, rows: NDArray[np.int64], states: dict[str, Floats]) -> None:
-        """Put copies at rest at given positions.
+        """Put the copies ``rows`` ``[R]`` at rest at given positions.
 
-        Args:
-            rows: int ``[R]``, which.
-            states: ``qpos`` ``[R, nq]``, ``mocap_pos`` ``[R, M, 3]``, ``mocap_quat`` ``[R, M, 4]``, ``ctrl`` ``[R, nu]``.
+        ``states`` holds ``qpos`` ``[R, nq]``, ``mocap_pos`` ``[R, M, 3]``, ``mocap_quat`` ``[R, M, 4]``, ``ctrl`` ``[R,
+        nu]``.
         """
         data, chosen = self._data, np.zeros(self.copies, bool)
         chosen[rows] = True
@@ -124,7 +100,7 @@ class WarpPhysics:
             self._mjw.forward(self._model, data)
 
     def step(self, ctrl: Floats, substeps: int) -> None:
-        """Hold servo targets ``[N, nu]`` for so many physics steps."""
+        """Hold servo targets ``[N, nu]`` for ``substeps`` physics steps."""
         with self._here():
             self._data.ctrl.assign(ctrl.astype(np.float32))
             for _ in range(substeps):
@@ -133,8 +109,8 @@ class WarpPhysics:
     def read(self) -> Readings:
         """Poses and contacts of the present positions.
 
-        Raises:
-            SettingError: there was no room for all contacts or constraints since the last reading, so the physics is wrong.
+        Raises SettingError (contacts or constraints did not fit their room since the last reading, so the physics is
+        wrong).
         """
         data = self._data
         with self._here():

@@ -1,6 +1,6 @@
-"""Signs of trust in a dream: larger where it looks more trustworthy. What each is worth, ``evaluation.world_model.confidence`` measures.
+"""Confidence scores of imagined rollouts: larger where a rollout is more trustworthy.
 
-Shapes legend: ``E`` dreams, ``N`` imagined frames.
+``evaluation.world_model.confidence`` measures what each is worth. Shapes legend: ``E`` rollouts, ``N`` imagined frames.
 """
 
 from __future__ import annotations
@@ -31,17 +31,14 @@ def confidence_scores(
     normalised_error: NDArray[np.float32] | None = None,
     grasp: NDArray[np.float32] | None = None,
 ) -> dict[str, NDArray[np.float64]]:
-    """Return every sign ``[E]`` of :data:`CONFIDENCE_SCORES`, the last two only where their inverse dynamics judged the dreams.
+    """Return every score ``[E]`` of :data:`CONFIDENCE_SCORES`, the last two only where their inputs are given.
 
-    Args:
-        own: the dream's probability of success ``[E, N]``.
-        resampled: further imaginations of its actions.
-        debounce: frames that make a success.
-        normalised_error: of inverse dynamics at each frame ``[E, N]`` (``rollout.trust.shown_motion``); None without one.
-        grasp: surprise of the inverse dynamics of the grasp ``[E]`` (``rollout.trust.shown_grasp``); None without one.
+    ``own`` is the rollout's probability of success ``[E, N]``; ``debounce`` frames make a success. ``normalised_error``
+    is of inverse dynamics at each frame ``[E, N]`` (``rollout.trust.shown_motion``), ``grasp`` that of the grasp
+    ``[E]`` (``rollout.trust.shown_grasp``).
     """
-    score = np.stack([debounced_score(heard, debounce) for heard in (own, *resampled.probability)])
-    signs = {
+    score = np.stack([debounced_score(one, debounce) for one in (own, *resampled.probability)])
+    scores = {
         "score": score[0],
         "mean_resampled": score.mean(axis=0),
         "min_resampled": score.min(axis=0),
@@ -50,4 +47,4 @@ def confidence_scores(
         **({} if normalised_error is None else {"motion_agreement": -normalised_error.max(axis=1)}),
         **({} if grasp is None else {"grasp_agreement": -grasp}),
     }
-    return {name: np.asarray(sign, np.float64) for name, sign in signs.items()}
+    return {name: np.asarray(value, np.float64) for name, value in scores.items()}

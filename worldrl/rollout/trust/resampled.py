@@ -1,10 +1,11 @@
-"""The same actions imagined again: would the dream have gone the same way with other noise?
+"""Resampled rollouts: the same start and actions imagined again with other noise.
 
-A dream commits itself. Asked a few times from the same start with the same actions, the model tells how often it
-believes in the outcome, and how far its pictures come apart: the disagreement of the denoiser over a whole rollout. It needs
-neither the policy nor a picture, so it costs less than the dream did.
+A single imagined rollout has one outcome. Several, from the same start with the same actions, show how often the model
+predicts it, and how far the images differ: the disagreement of the denoiser over a whole rollout. Resampling needs
+neither the policy nor decoded images, so it costs less than the rollout.
 
-Shapes legend: ``E`` rollouts, ``T`` control steps, ``L`` control steps per chunk, ``N`` imagined frames, ``O`` opinions.
+Shapes legend: ``E`` rollouts, ``T`` control steps, ``L`` control steps per chunk, ``N`` imagined frames, ``O``
+resampled rollouts of each.
 """
 
 from __future__ import annotations
@@ -27,12 +28,11 @@ from worldrl.core.types import Imagined, ResetRecord
 
 @dataclass(frozen=True)
 class ResampledRollouts:
-    """What ``O`` further imaginations of the same actions say.
+    """``O`` further imaginations of the same actions.
 
-    Attributes:
-        probability: of success, float32 ``[O, E, N]``.
-        uncertainty: how far the outcome jurors are apart, mean over the opinions, float32 ``[E, N]``.
-        spread: standard deviation of the latents over the opinions, mean over a frame's numbers, float32 ``[E, N]``.
+    ``probability`` of success is float32 ``[O, E, N]``. ``uncertainty`` float32 ``[E, N]`` is that of the outcome
+    ensemble, averaged over them. ``spread`` float32 ``[E, N]`` is the standard deviation of the latents over them,
+    averaged over a frame's numbers.
     """
 
     probability: NDArray[np.float32]
@@ -56,15 +56,10 @@ class ResampledRollouts:
 def resample_rollouts(
     model: WorldModel, starts: Sequence[ResetRecord], action: Tensor, count: int, *, seed: int, batch: int = 64
 ) -> ResampledRollouts:
-    """Imagine given actions ``count`` times, each time with other noise.
+    """Imagine actions float32 ``[E, T, A]`` (``T`` whole chunks) ``count`` times, each time with other noise.
 
-    Args:
-        model: imagines.
-        starts: ``E`` states to begin at.
-        action: float32 ``[E, T, A]``, ``T`` whole chunks.
-        count: opinions ``O``, at least 2: one alone has no spread.
-        seed: root of the noise.
-        batch: rollouts at once, each ``count`` times.
+    ``count`` must be at least 2, since one alone has no spread. ``batch`` rollouts are imagined at once, each ``count``
+    times. ``seed`` is the root of the noise.
     """
     parts = [
         _resample(model, starts[i : i + batch], action[i : i + batch], count, seed, i)
@@ -80,24 +75,21 @@ def _resample(
     states = [model.start(starts) for _ in range(count)]
     chunks: list[tuple[Tensor, Tensor, Tensor]] = []
     for k, chunk in enumerate(action.split(model.chunk_length, dim=1)):
-        heard: list[Imagined] = []
-        for opinion, state in enumerate(states):
-            generators = [stream(seed, "opinion", opinion, first + row, k) for row in range(len(starts))]
-            states[opinion], imagined = model.imagine(state, chunk.contiguous(), generators=generators)
-            heard.append(imagined)
-        chunks.append(_compared(heard))
+        found: list[Imagined] = []
+        for sample, state in enumerate(states):
+            generators = [stream(seed, "opinion", sample, first + row, k) for row in range(len(starts))]
+            states[sample], imagined = model.imagine(state, chunk.contiguous(), generators=generators)
+            found.append(imagined)
+        chunks.append(_compared(found))
     probability, uncertainty, spread = zip(*chunks, strict=True)
-    return (
-        torch.cat(probability, dim=2).numpy(),
-        torch.cat(uncertainty, dim=1).numpy(),
-        torch.cat(spread, dim=1).numpy(),
-    )
+    joined = torch.cat(probability, dim=2), torch.cat(uncertainty, dim=1), torch.cat(spread, dim=1)
+    return tuple(values.numpy() for values in joined)
 
 
-def _compared(heard: Sequence[Imagined]) -> tuple[Tensor, Tensor, Tensor]:
-    """One chunk's probabilities ``[O, B, F]``, doubt ``[B, F]`` and spread ``[B, F]``."""
-    probability = torch.stack([imagined.success_prob.float() for imagined in heard])
-    uncertainty = [torch.zeros_like(i.success_prob) if i.uncertainty is None else i.uncertainty for i in heard]
-    latent = torch.stack([imagined.latent.float() for imagined in heard])
+def _compared(samples: Sequence[Imagined]) -> tuple[Tensor, Tensor, Tensor]:
+    """One chunk's probabilities ``[O, B, F]``, uncertainty ``[B, F]`` and spread ``[B, F]``."""
+    probability = torch.stack([imagined.success_prob.float() for imagined in samples])
+    uncertainty = [torch.zeros_like(i.success_prob) if i.uncertainty is None else i.uncertainty for i in samples]
+    latent = torch.stack([imagined.latent.float() for imagined in samples])
     spread = latent.std(dim=0).flatten(2).mean(dim=-1)[:, -probability.shape[2] :]
     return probability.cpu(), torch.stack(uncertainty).float().mean(dim=0).cpu(), spread.cpu()

@@ -1,10 +1,11 @@
-"""Do imagined frames show the commanded motion? Inverse dynamics reads them, and the command is known exactly.
+"""Do imagined frames show the commanded motion? Inverse dynamics reads the frames; commands are exact.
 
-A world model integrates the commanded pose from the actions, whatever its pictures do. Where the pictures go another
-way, the surprise (``rewards.motion.similarity``) is large: mean square error in units of what the inverse dynamics expects to err, 1 on
-honest frames.
+A world model integrates the commanded pose from the actions, whatever its images show. Where the images deviate, the
+normalised error (``rewards.motion.similarity``) is large: mean square error in units of the inverse dynamics' expected
+error, 1 on true frames.
 
-Shapes legend: ``E`` rollouts, ``T`` control steps, ``L`` control steps per chunk, ``N`` frames, ``A`` numbers of a command.
+Shapes legend: ``E`` rollouts, ``T`` control steps, ``L`` control steps per chunk, ``N`` frames, ``A`` numbers of a
+command.
 """
 
 from __future__ import annotations
@@ -25,11 +26,7 @@ from worldrl.rewards.motion.similarity import commanded_columns, normalised_erro
 
 
 def check_spacing(idm: InverseDynamics, frame_stride: int) -> None:
-    """Refuse an inverse dynamics whose windows are made for frames of another distance.
-
-    Raises:
-        SettingError: they are.
-    """
+    """Raise SettingError for an inverse dynamics whose windows are made for frames of another distance."""
     if idm.config.window > 1 and idm.frame_stride != frame_stride:
         raise SettingError(
             f"idm: made for frames {idm.frame_stride} control steps apart, these are {frame_stride} apart; train it with "
@@ -38,15 +35,9 @@ def check_spacing(idm: InverseDynamics, frame_stride: int) -> None:
 
 
 def motion_error(idm: InverseDynamics, frames: Tensor, command: Tensor) -> Tensor:
-    """Surprise at each frame.
+    """Return the normalised error at each frame ``[E, N]``, on the CPU.
 
-    Args:
-        idm: reads commanded columns.
-        frames: uint8 ``[E, N, Y, X, 3]``.
-        command: commanded pose at each frame ``[E, N, A]``.
-
-    Returns:
-        ``[E, N]`` on the CPU.
+    ``frames`` are uint8 ``[E, N, Y, X, 3]``, ``command`` the commanded pose at each ``[E, N, A]``.
     """
     own, theirs = commanded_columns(idm)
     decoded = idm.decode(frames)
@@ -57,17 +48,10 @@ def motion_error(idm: InverseDynamics, frames: Tensor, command: Tensor) -> Tenso
 def rollout_motion_error(
     model: Any, idm: InverseDynamics, starts: Sequence[ResetRecord], action: Tensor, *, seed: int
 ) -> NDArray[np.float32]:
-    """Imagine dreams again, with their own actions and noise, and read every frame.
+    """Imagine rollouts again, with their own actions and noise, and read every frame: float32 ``[E, N]``.
 
-    Args:
-        model: a video world model that decodes latents.
-        idm: reads commanded columns.
-        starts: where the dreams of ``rollout.imagined.policy_rollouts.imagine_policy`` began, task after task.
-        action: their actions float32 ``[E, T, A]``.
-        seed: that they were dreamt with.
-
-    Returns:
-        float32 ``[E, N]``.
+    ``starts`` (task after task), ``action`` float32 ``[E, T, A]`` and ``seed`` are those of
+    ``rollout.imagined.policy_rollouts.imagine_policy``; ``model`` is a video world model that decodes latents.
     """
     check_spacing(idm, model.frame_stride)
     tasks = np.array([record.task for record in starts])

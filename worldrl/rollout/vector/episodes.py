@@ -1,8 +1,8 @@
 """Whole episodes of vectors in a Gymnasium environment, each a function of its seed and its policy alone.
 
-One row is decided at a time: a matrix product over several rows rounds its last bits by how many there are, and a
-thousand steps of contact dynamics make another episode of that. So it does not matter which other episodes are played,
-in which order or in how many processes.
+One row is decided at a time: the last bits of a matrix product depend on its number of rows, and a thousand steps of
+contact dynamics turn them into another episode. The result therefore does not depend on other episodes, their order, or
+the number of processes.
 
 Shapes legend: ``T`` steps, ``S`` observation, ``A`` action.
 """
@@ -26,14 +26,14 @@ from worldrl.data.offline.trajectories import DatasetInfo, Trajectories, VectorE
 from worldrl.rollout.vector.registered_env import check_vectors, flattened, make_registered, parts_of
 
 Decide = Callable[[Tensor, float, torch.Generator | None], Tensor]
-"""Maps obs float32 ``[S]`` on the policy's device, the reward that came with it (0 at the start) and the noise's generator, None for the most
-likely action, to an action float32 ``[A]`` in [-1, 1]. Called once per step, in order, so it may remember the episode."""
+"""Maps obs float32 ``[S]`` on the policy's device, its reward (0 at the start) and the noise's generator (None: most likely
+action) to an action float32 ``[A]`` in [-1, 1]. Called once per step, in order, so it may have a memory."""
 EpisodePolicy = Callable[[], Decide]
-"""Begins an episode: a fresh :data:`Decide` that knows nothing of the episode before."""
+"""Begins an episode: a new :data:`Decide` without memory of the episode before."""
 
 
 class Acts(Protocol):
-    """What chooses actions for rows of observations, such as an offline agent."""
+    """Chooses actions for rows of observations, such as an offline agent."""
 
     def act(self, obs: Tensor, *, generator: torch.Generator | None) -> Tensor:
         """Choose actions ``[B, A]`` for ``obs`` ``[B, S]``; ``generator=None`` takes the most likely ones."""
@@ -41,7 +41,7 @@ class Acts(Protocol):
 
 
 def memoryless(agent: Acts) -> EpisodePolicy:
-    """Return the policy of an agent that sees only the newest observation."""
+    """Return the policy of an agent that uses only the newest observation."""
 
     def decide(obs: Tensor, reward: float, generator: torch.Generator | None) -> Tensor:
         return agent.act(obs[None], generator=generator)[0]
@@ -50,7 +50,7 @@ def memoryless(agent: Acts) -> EpisodePolicy:
 
 
 class Remembers(Protocol):
-    """What acts by what it has seen of an episode, such as NEUBAY's agent; ``begin`` gives the empty memory of ``B`` rows."""
+    """Acts by an episode's history, such as NEUBAY's agent; ``begin`` gives the empty memory of ``B`` rows."""
 
     def begin(self, rollouts: int) -> Any:
         """Return empty memories."""
@@ -59,12 +59,12 @@ class Remembers(Protocol):
     def step(
         self, obs: Tensor, action: Tensor, reward: Tensor, memory: Any, *, generator: torch.Generator | None
     ) -> tuple[Tensor, Any]:
-        """Choose actions ``[B, A]`` for arrivals: observation, the action that led there and its reward."""
+        """Choose actions ``[B, A]`` from an observation, the action that led to it and its reward."""
         ...
 
 
 def remembering(agent: Remembers, action_size: int) -> EpisodePolicy:
-    """Return the policy of an agent that remembers its episode."""
+    """Return the policy of an agent with a memory of its episode."""
 
     def begin() -> Decide:
         memory, last = agent.begin(1), torch.zeros(1, action_size)
@@ -80,7 +80,7 @@ def remembering(agent: Remembers, action_size: int) -> EpisodePolicy:
 
 
 def uniform_policy(size: int) -> EpisodePolicy:
-    """Return the policy that draws each of ``size`` action numbers uniformly from [-1, 1]; it needs a generator."""
+    """Return the policy that draws ``size`` action numbers uniformly from [-1, 1]; it needs a generator."""
 
     def decide(obs: Tensor, reward: float, generator: torch.Generator | None) -> Tensor:
         if generator is None:
@@ -97,18 +97,12 @@ def make_environment(
     max_episode_steps: int | None = None,
     like: DatasetInfo | None = None,
 ) -> gymnasium.Env[Any, Any]:
-    """Make a registered environment whose observations and actions are vectors; dictionaries and tuples are flattened.
+    """Make a registered environment of vectors; dictionaries and tuples are flattened.
 
-    Args:
-        env_id: Gymnasium id, for example ``Hopper-v5``; ``module:ID`` imports the module that registers it.
-        kwargs: of the environment.
-        max_episode_steps: time limit; None takes the registered one.
-        like: a dataset in whose order the parts of observations are laid; None keeps the environment's.
-
-    Raises:
-        SettingError: not registered (the message names the nearest), no time limit, spaces that are not vectors, or
-            parts that are not the dataset's.
-        MissingExtraError: a package that it needs is not installed.
+    ``env_id`` is a Gymnasium id, or ``module:ID`` with the module that registers it. ``max_episode_steps=None`` takes
+    the registered time limit. The parts of observations are in the order of the dataset ``like``, or the environment's.
+    Raises SettingError (not registered (the message names the nearest), no time limit, spaces that are not vectors, or
+    parts that are not the dataset's). Raises MissingExtraError (a required package is not installed).
     """
     env = flattened(make_registered(env_id, kwargs or {}, max_episode_steps), env_id, like)
     check_vectors(env, env_id)
@@ -116,11 +110,10 @@ def make_environment(
 
 
 def dataset_environment(info: DatasetInfo) -> gymnasium.Env[Any, Any]:
-    """Make the environment that a dataset names, with the dataset's own keyword arguments, time limit and order of parts.
+    """Make a dataset's environment, with its keyword arguments, time limit and order of parts.
 
-    Raises:
-        SettingError: it names none, or one with wrappers, which cannot be made from their names; or as
-            :func:`make_environment`.
+    Raises SettingError (it names none, or one with wrappers, which cannot be made from their names; or as
+    :func:`make_environment`).
     """
     if info.env_id is None:
         raise SettingError(
@@ -136,9 +129,8 @@ def dataset_environment(info: DatasetInfo) -> gymnasium.Env[Any, Any]:
 def check_spaces(env: gymnasium.Env[Any, Any], data: Trajectories) -> None:
     """Require that a dataset's vectors and episodes are those of an environment.
 
-    Raises:
-        SettingError: observations or actions differ in size, or actions in bounds.
-        ArtefactError: an episode is longer than the environment's time limit.
+    Raises SettingError (observations or actions differ in size, or actions in bounds). Raises ArtefactError (an episode
+    is longer than the environment's time limit).
     """
     source, box = data.info.source, env.action_space
     sizes = {"obs": (data.obs.shape[1], env.observation_space), "action": (data.action.shape[1], box)}
@@ -182,18 +174,11 @@ def play_episode(
     generator: torch.Generator | None,
     device: torch.device | str = "cpu",
 ) -> VectorEpisode:
-    """Play one episode to its end.
+    """Play one episode of :func:`make_environment` to its end.
 
-    Args:
-        env: from :func:`make_environment`.
-        info: its action bounds; see :func:`environment_info`.
-        policy: chooses the actions.
-        seed: of the environment, in [0, 2**31).
-        generator: of the policy's noise; None takes the most likely actions.
-        device: of the policy, where it gets its observations.
-
-    Raises:
-        ActionError: the policy's action is not finite or not ``[A]``.
+    ``info`` holds the action bounds (:func:`environment_info`); ``seed`` in [0, 2**31) is the environment's. Without a
+    ``generator`` of noise the policy takes the most likely actions; ``device`` is the policy's. Raises ActionError (the
+    policy's action is not finite or not ``[A]``).
     """
     observation, _ = env.reset(seed=seed)
     decide, reward = policy(), 0.0
@@ -229,14 +214,14 @@ def simulator_state(env: gymnasium.Env[Any, Any]) -> tuple[NDArray[np.float64], 
 
 
 class StateInfo(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Adds to each step's info what other packages' training loops forget.
+    """Adds data to each step's info that other packages' training loops do not store.
 
-    ``info["executed"]`` is the action as the simulator got it, ``info["qpos"]`` and ``info["qvel"]`` the simulator's
-    state before the step, where it has one.
+    ``info["executed"]`` is the action of the simulator, ``info["qpos"]`` and ``info["qvel"]`` the simulator's state
+    before the step, in MuJoCo environments.
     """
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Step, and tell the state before."""
+        """Step, and add the state before."""
         state = simulator_state(self)
         obs, reward, terminated, truncated, info = self.env.step(action)
         info = {**info, "executed": np.array(action, np.float32)}

@@ -1,4 +1,4 @@
-"""Registered Gymnasium environments of vectors: made, checked, and their parts laid side by side by key."""
+"""Registered Gymnasium environments of vectors: made, checked, and their parts concatenated by key."""
 
 from __future__ import annotations
 
@@ -17,16 +17,15 @@ from worldrl.data.offline.layout import Layout, is_sorted, layout_of, ordered_by
 from worldrl.data.offline.trajectories import DatasetInfo
 
 MUJOCO = "gymnasium.envs.mujoco"
-"""Environments for which the extra 'offline' brings what they need."""
+"""Environments whose requirements are in the extra 'offline'."""
 NEITHER = "or episodes=0 video_episodes=0 to play no episodes"
 
 
 def make_registered(env_id: str, kwargs: Mapping[str, Any], max_episode_steps: int | None) -> gymnasium.Env[Any, Any]:
     """Make an environment from its id, ``ID`` or ``MODULE:ID``.
 
-    Raises:
-        SettingError: the module cannot be imported, the id is not registered, or the environment's class refuses.
-        MissingExtraError: a package that it needs is not installed.
+    Raises SettingError (the module cannot be imported, the id is not registered, or the environment's class refuses).
+    Raises MissingExtraError (a required package is not installed).
     """
     module, name = env_id.rpartition(":")[0], registered_id(env_id)
     given = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
@@ -39,17 +38,13 @@ def make_registered(env_id: str, kwargs: Mapping[str, Any], max_episode_steps: i
         own = spec is not None and str(spec.entry_point).startswith(MUJOCO)
         fix = "the extra 'offline' brings what Gymnasium's MuJoCo environments need" if own else "install what it needs"
         raise MissingExtraError(f"env: {env_id!r} cannot be made: {reason}; {fix}, {NEITHER}") from reason
-    except Exception as reason:  # a class may raise what it likes
+    except Exception as reason:  # a class may raise anything
         text = " ".join(str(reason).split())[:300]
         raise SettingError(f"env: {env_id!r} cannot be made: {type(reason).__name__}: {text}") from reason
 
 
 def registered_id(env_id: str) -> str:
-    """Return the id without its module, which is imported so that the id is registered.
-
-    Raises:
-        SettingError: the module cannot be imported.
-    """
+    """Return the id without its module, which is imported to register the id; else raise SettingError."""
     module, _, name = env_id.rpartition(":")
     if module:
         _import(module, env_id)
@@ -57,7 +52,7 @@ def registered_id(env_id: str) -> str:
 
 
 def _import(module: str, env_id: str) -> None:
-    """Import the module that registers an environment, which only a user may name."""
+    """Import the module that registers an environment; only the user may name it."""
     try:
         importlib.import_module(module)
     except ModuleNotFoundError as reason:
@@ -66,13 +61,13 @@ def _import(module: str, env_id: str) -> None:
                 f"env: {env_id!r} names the module {module!r}, which is not found; install it, or add its folder to PYTHONPATH"
             ) from reason
         raise SettingError(f"env: module {module!r} cannot be imported: {reason}; install what it needs") from reason
-    except Exception as reason:  # another's module may raise what it likes
+    except Exception as reason:  # an external module may raise anything
         text = " ".join(str(reason).split())[:300]
         raise SettingError(f"env: module {module!r} cannot be imported: {type(reason).__name__}: {text}") from reason
 
 
 def _hint(name: str, module: str) -> str:
-    """Say what was meant, or that the module which registers the id must be named."""
+    """Name the nearest id, or ask for the module that registers it."""
     if close := difflib.get_close_matches(name, gymnasium.registry, n=1, cutoff=0.8):
         return f"; did you mean {close[0]!r}? Another package's environment is named with its module, env=MODULE:{name}"
     if module:
@@ -81,11 +76,7 @@ def _hint(name: str, module: str) -> str:
 
 
 def check_vectors(env: gymnasium.Env[Any, Any], env_id: str) -> None:
-    """Require vectors of numbers, actions that are fractions of a bounded range, and a time limit.
-
-    Raises:
-        SettingError: which of them is missing.
-    """
+    """Raise SettingError unless spaces are vectors, actions have a bounded range, and there is a time limit."""
     for name, space in (("observation", env.observation_space), ("action", env.action_space)):
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:
             raise SettingError(f"env: {env_id!r} has {name}s in {space}; only vectors of numbers are supported")
@@ -107,12 +98,9 @@ def check_vectors(env: gymnasium.Env[Any, Any], env_id: str) -> None:
 
 
 class Flat(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Lays the parts of a Dict or Tuple observation side by side, in an order of one's own.
+    """Concatenates the parts of a Dict or Tuple observation, in the order of ``layout``.
 
-    Args:
-        env: the environment.
-        order: where each number of the result lies in Gymnasium's own flattening; None keeps that order.
-        layout: the parts in the order of the result.
+    ``order`` gives each number's position in Gymnasium's own flattening; None keeps that order.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], order: NDArray[np.int64] | None, layout: Layout) -> None:
@@ -129,15 +117,9 @@ class Flat(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 def flattened(env: gymnasium.Env[Any, Any], env_id: str, info: DatasetInfo | None) -> gymnasium.Env[Any, Any]:
-    """Return an environment of vectors, whose numbers lie as those of a dataset do.
+    """Return an environment of vectors whose numbers are in a dataset's order; without one, in its own.
 
-    Args:
-        env: observations of any space.
-        env_id: for messages.
-        info: of the dataset; None keeps the environment's own order.
-
-    Raises:
-        SettingError: the parts have other keys or sizes than the dataset's, or no order is known.
+    Raises SettingError (the parts have other keys or sizes than the dataset's, or no order is known).
     """
     have = _layout(env.observation_space, env_id)
     want = None if info is None else info.obs_parts
@@ -162,7 +144,7 @@ def flattened(env: gymnasium.Env[Any, Any], env_id: str, info: DatasetInfo | Non
 
 
 def parts_of(env: gymnasium.Env[Any, Any]) -> Layout | None:
-    """Return the parts that an environment of vectors flattens, in the order of its numbers; None where it has no parts."""
+    """Return the parts of a flattened environment, in the order of its numbers; None where it has no parts."""
     inner: Any = env
     while isinstance(inner, gymnasium.Wrapper):
         if isinstance(inner, Flat):
@@ -174,14 +156,14 @@ def parts_of(env: gymnasium.Env[Any, Any]) -> Layout | None:
 def _layout(space: spaces.Space[Any], env_id: str) -> Layout | None:
     try:
         return layout_of(space)
-    except Exception as reason:  # Gymnasium raises one of several of a part without a fixed size
+    except Exception as reason:  # of several types, for a part without a fixed size
         raise SettingError(
             f"env: {env_id!r} has observations in {space}; only vectors of numbers are supported"
         ) from reason
 
 
 def _assumed(have: Layout, env_id: str, info: DatasetInfo) -> Layout:
-    """Return the order of a dataset that names no keys: the user's, or the sorted one where the environment has no other."""
+    """Return the order of a dataset without keys: the user's, or the environment's where that is sorted."""
     if info.obs_keys:
         return ordered_by(have, info.obs_keys, info.source)
     if not is_sorted(have):
