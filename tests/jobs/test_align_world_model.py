@@ -172,7 +172,7 @@ def test_success_is_judged_by_a_copy_that_stays_as_it_is(
     metrics = align_world_model.main(settings(**given))
     assert metrics["terms"].keys() == {"success", "pixel_motion"}
     assert metrics["terms"]["success"]["gain"]["value"] != 0
-    same_tree(dict(opened[0][0].parts[0].judge.state_dict()), dict(model.state_dict()))
+    same_tree(dict(opened[0][0].parts[0].model.state_dict()), dict(model.state_dict()))
     with pytest.raises(SettingError, match=r"folders\.success: this reward needs the folder of a world model"):
         align_world_model.main(settings("no", rewards="[success]", conditioning=told))
 

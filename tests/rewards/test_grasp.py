@@ -46,7 +46,7 @@ def test_the_closing_before_the_success_counts(push_episode):
     assert closing_of(lost) == -1
     found = Closings.of([lost, held], camera="scene")
     assert torch.equal(found.frame, torch.from_numpy(held.view("scene")[:6]))
-    assert torch.equal(found.told, torch.from_numpy(held.command[6, :3]).expand(6, 3))
+    assert torch.equal(found.commanded, torch.from_numpy(held.command[6, :3]).expand(6, 3))
     assert found.first.tolist() == [True] + 5 * [False]
     assert found.instruction == (held.instruction,) * 6
     first = Closings.of([held], camera="scene", first_only=True)
@@ -93,16 +93,16 @@ def two_squares(count):
 def test_it_learns_where_the_named_object_is():
     config = GraspConfig(width=16, keypoints=4, text_width=8, hidden=32, blocks=1, steps=300, batch=32, learning_rate=5e-3, jitter=0.0, ema_decay=0.98)  # fmt: skip
     data, kept = two_squares(600), two_squares(700)
-    kept = Closings(kept.frame[600:], kept.told[600:], kept.instruction[600:], kept.first[600:], TOOL_ACTIONS)
+    kept = Closings(kept.frame[600:], kept.commanded[600:], kept.instruction[600:], kept.first[600:], TOOL_ACTIONS)
     grasp, _ = fit_grasp(config, data, seed=0, device=torch.device("cpu"), folder=None, log=None)
     measure_deviation(grasp, kept)
-    guess = kept.told.var(dim=0).mean().sqrt()
+    guess = kept.commanded.var(dim=0).mean().sqrt()
     # Without the instruction, half of the answers would be the other square's: 0.7 of a guess at best.
     assert grasp.deviation < 0.45 * guess
-    surprised = grasp.normalised_error(kept.frame, kept.instruction, torch.nn.functional.pad(kept.told, (0, 4)))
+    surprised = grasp.normalised_error(kept.frame, kept.instruction, torch.nn.functional.pad(kept.commanded, (0, 4)))
     assert surprised.mean() == pytest.approx(1)
     other = [GREEN if one == RED else RED for one in kept.instruction]
-    assert grasp.normalised_error(kept.frame, other, torch.nn.functional.pad(kept.told, (0, 4))).median() > 3
+    assert grasp.normalised_error(kept.frame, other, torch.nn.functional.pad(kept.commanded, (0, 4))).median() > 3
 
 
 def test_surprise_is_the_square_error_in_deviations(monkeypatch):

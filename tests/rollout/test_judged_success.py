@@ -46,7 +46,7 @@ def test_a_saved_world_model_judges(judge, videos, tmp_path):
     expected = torch.minimum(found[:, 1:], found[:, :-1]).amax(dim=1)
     torch.testing.assert_close(reward.score(videos)[:, 0], expected)
     assert reward.names == ("success",)
-    assert not any(parameter.requires_grad for parameter in reward.judge.parameters())
+    assert not any(parameter.requires_grad for parameter in reward.model.parameters())
 
 
 def test_a_judge_of_another_kind_is_refused(judge, videos, tmp_path):

@@ -1,9 +1,9 @@
-"""Exploration that lasts: part of a rollout's randomness stays the same from step to step.
+"""Exploration with correlated noise: part of a rollout's randomness is constant over its steps.
 
-Where every token is drawn apart, dozens of small errors average out and a rollout ends where the policy would have
-ended anyway. With a lasting part (the extreme of coloured noise, Eberhard et al., "Pink noise is all you need") a
-rollout leans one way throughout: group mates end in different places, and their outcomes tell which way was right.
-Each token keeps exactly the policy's own distribution; only the draws of different steps go together.
+With independent draws, dozens of small errors average out and a rollout ends near the greedy one. With a constant part
+(the extreme of coloured noise, Eberhard et al., "Pink noise is all you need") a rollout deviates in one direction.
+Rollouts of a group then end in different places, and their outcomes show which direction is better. Each token keeps
+exactly the policy's distribution; only draws of different steps are correlated.
 
 Shapes legend: ``B`` rows, ``L`` control steps per chunk, ``A`` action dimensions.
 """
@@ -23,16 +23,10 @@ from worldrl.core.types import CorrelatedNoise
 def uniform_draws(
     generators: Sequence[torch.Generator], length: int, size: int, correlated_noise: CorrelatedNoise | None = None
 ) -> Tensor:
-    """Draw one uniform number for each token.
+    """Draw one uniform number for each token, ``[B, L, A]`` in [0, 1): Φ(√share · constant + √(1 - share) · own).
 
-    Args:
-        generators: one CPU stream per row, each giving ``L × A`` draws.
-        length: ``L``.
-        size: ``A``.
-        correlated_noise: what lasts; None draws every token apart.
-
-    Returns:
-        ``[B, L, A]`` in [0, 1): Φ(√share · habit + √(1 - share) · own), uniform by itself whatever the share.
+    Each number is uniform whatever the share. ``generators`` holds one CPU stream per row; without ``correlated_noise``
+    the draws are independent.
     """
     if correlated_noise is None:
         return torch.stack([torch.rand(length, size, generator=g) for g in generators])
@@ -48,7 +42,7 @@ class Exploration:
 
     Attributes:
         temperature: divides the logits.
-        noise_correlation: share of the draws' variance that stays the same over a rollout; 0 draws every token apart.
+        noise_correlation: share of the draws' variance that stays the same over a rollout; 0 makes draws independent.
     """
 
     temperature: float = 1.0
@@ -62,7 +56,7 @@ class Exploration:
             raise SettingError(f"exploration.noise_correlation must be in [0, 1], got {self.noise_correlation}")
 
     def correlated_noise(self, generators: Sequence[torch.Generator], size: int) -> CorrelatedNoise | None:
-        """Draw each rollout's lasting part, ``size`` numbers of an action, from its stream; None where nothing lasts."""
+        """Draw the constant part of each rollout, ``size`` numbers, from its stream; None at correlation 0."""
         if self.noise_correlation == 0:
             return None
         return CorrelatedNoise(

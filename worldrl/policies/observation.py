@@ -1,4 +1,4 @@
-"""What a policy may be shown: the rules of :class:`~worldrl.core.types.PolicyObs`, checked before any arithmetic."""
+"""Checks of a policy's observations (:class:`~worldrl.core.types.PolicyObs`) before any arithmetic."""
 
 from __future__ import annotations
 
@@ -13,15 +13,10 @@ class ObservationError(WorldrlError, ValueError):
 
 
 def check_obs(obs: PolicyObs, image_size: int, command_size: int) -> None:
-    """Check a batch of observations.
-
-    Args:
-        obs: the batch.
-        image_size: pixels per side that the policy was built for.
-        command_size: numbers of its robot's command.
+    """Check a batch of observations for a policy with images of ``image_size`` pixels and ``command_size`` numbers.
 
     Raises:
-        ObservationError: naming the field, the rule, what was received and the fix.
+        ObservationError: names the field, the rule, the value and the fix.
     """
     _check_image(obs.image, image_size)
     rows = obs.image.shape[0]
@@ -29,9 +24,9 @@ def check_obs(obs: PolicyObs, image_size: int, command_size: int) -> None:
     if isinstance(obs.instruction, str) or len(obs.instruction) != rows:
         received = "one string" if isinstance(obs.instruction, str) else f"{len(obs.instruction)} instructions"
         raise ObservationError(f"instruction: must be {rows} instructions, one per row, got {received}")
-    for row, sentence in enumerate(obs.instruction):
-        if not isinstance(sentence, str) or not sentence.strip():
-            raise ObservationError(f"instruction[{row}]: must say what to do, got {sentence!r}")
+    for row, text in enumerate(obs.instruction):
+        if not isinstance(text, str) or not text.strip():
+            raise ObservationError(f"instruction[{row}]: must say what to do, got {text!r}")
 
 
 def _check_image(image: torch.Tensor, size: int) -> None:

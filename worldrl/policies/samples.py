@@ -1,7 +1,7 @@
-"""Demonstrations laid out for supervised training: a frame and the chunk of actions taken from it.
+"""Samples for supervised training from demonstrations: a frame and the chunk of actions that follows it.
 
-A sample is a frame ``t`` of an episode and the actions ``t … t + L - 1``; past the episode's end the robot holds what the
-last action told it.
+A sample is a frame ``t`` of an episode and the actions ``t … t + L - 1``. Beyond the episode's end the chunk holds the
+last action.
 
 Shapes legend: ``M`` samples, ``T`` steps, ``L`` chunk, ``A`` numbers of an action and of a command, ``Y X`` pixels.
 """
@@ -31,10 +31,8 @@ class Samples:
         image: uint8 ``[M, Y, X, 3]``.
         command: float32 ``[M, A]``.
         chunk: float32 ``[M, L, A]``.
-        instruction: ``M`` sentences, as recorded.
-        task: ``M`` names.
-        first: int64 ``[M]``, where among these samples the first frame of each one's episode is; None where episodes no
-            longer lie in one piece.
+        instruction: ``M`` texts, as recorded.
+        first: int64 ``[M]``, index of the first sample of the same episode; None where episodes are not contiguous.
     """
 
     image: Tensor
@@ -50,21 +48,21 @@ class Samples:
 
     @staticmethod
     def join(parts: Sequence[Samples]) -> Samples:
-        """Put samples one after another."""
+        """Concatenate samples."""
         image, command, chunk = (torch.cat([getattr(p, name) for p in parts]) for name in ("image", "command", "chunk"))
         instruction, task = (tuple(chain.from_iterable(getattr(p, n) for p in parts)) for n in ("instruction", "task"))
         return Samples(image, command, chunk, instruction, task)
 
     def select(self, index: Tensor) -> Samples:
         """Take the samples of ``index``."""
-        instruction, task = (tuple(words[i] for i in index.tolist()) for words in (self.instruction, self.task))
+        instruction, task = (tuple(texts[i] for i in index.tolist()) for texts in (self.instruction, self.task))
         return Samples(self.image[index], self.command[index], self.chunk[index], instruction, task)
 
     def back(self, index: Tensor, steps: int) -> Tensor:
-        """Places of the frame ``steps`` before each of ``index``, its episode's first frame where that is before it.
+        """Index of the frame ``steps`` before each of ``index``, at the earliest its episode's first frame.
 
         Raises:
-            SettingError: episodes do not lie in one piece.
+            SettingError: episodes are not contiguous.
         """
         if self.first is None:
             raise SettingError(
@@ -74,18 +72,14 @@ class Samples:
 
 
 def action_chunks(action: NDArray[np.float32], length: int, actions: ActionSpec) -> NDArray[np.float32]:
-    """Return every frame's chunk, float32 ``[T, length, A]``; past the end it holds what the last action told."""
+    """Chunk of every frame, float32 ``[T, length, A]``; beyond the end it holds the last action."""
     padded = np.concatenate([action, np.tile(actions.hold(action[-1]), (length - 1, 1))])
     windows = np.lib.stride_tricks.sliding_window_view(padded, length, axis=0)  # [T, A, length]
     return np.ascontiguousarray(windows.transpose(0, 2, 1))
 
 
 def make_samples(episodes: Sequence[Episode], chunk_length: int) -> Samples:
-    """Lay episodes out as samples, one per frame at which an action was taken.
-
-    Args:
-        episodes: of one robot, with its main camera.
-        chunk_length: control steps per chunk.
+    """Make one sample per frame with an action, from episodes of one robot with its main camera.
 
     Raises:
         SettingError: there is no action.

@@ -1,8 +1,7 @@
-"""Normalisation statistics of a policy: the actions' quantiles and the commanded poses' mean and deviation.
+"""Normalisation statistics of a policy: the actions' quantiles, and mean and deviation of the commanded poses.
 
-They are buffers of the policy and travel in its weights file: a policy without its statistics acts on wrong scales
-and fails silently, so their absence is an error. With them goes what the numbers are (:class:`ActionSpec`), in the
-policy's configuration.
+They are buffers of the policy and stored in its weights file. A policy without its statistics acts on wrong scales
+without any sign of it, so their absence is an error. The :class:`ActionSpec` is stored in the policy's configuration.
 
 Shapes legend: ``A`` numbers of an action and of a command.
 """
@@ -24,14 +23,14 @@ from worldrl.core.types import Episode
 from worldrl.data.windows.frame_store import require_robot
 
 LEAST_DEVIATION = 1e-2
-"""Lower bound of a command's deviation (m or rad): a pose that hardly moves is not blown up."""
+"""Lower bound of a command's deviation (m or rad): small motions are not scaled to unit deviation."""
 
 
 def action_range(action: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the ends of each dimension's range, ``[A]`` each: the 1 % and the 99 % quantile of actions ``[N, A]``.
+    """Ends of each dimension's range, ``[A]`` each: the 1 % and the 99 % quantile of actions ``[N, A]``.
 
-    A dimension that moves so rarely that both quantiles agree (a gripper that closes in one step of two hundred) has its
-    minimum and maximum instead, or its only information would be lost; one that never moves has a range of width 0.
+    A dimension with equal quantiles (a gripper that closes in one step of two hundred) has its minimum and maximum
+    instead, or its only information would be lost. A constant dimension has a range of width 0.
     """
     exact = action.astype(np.float64)
     low, high = np.quantile(exact, [0.01, 0.99], axis=0)
@@ -41,14 +40,13 @@ def action_range(action: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDAr
 
 @dataclass(frozen=True)
 class PolicyStatistics:
-    """What a :class:`~worldrl.policies.token.policy.TokenPolicy` needs to know of its data.
+    """Normalisation of a :class:`~worldrl.policies.token.policy.TokenPolicy`.
 
     Attributes:
         action_low: float32 ``[A]``, lower end of the actions' range (see :func:`action_range`).
         action_high: float32 ``[A]``, upper end.
         command_mean: float32 ``[A]``.
         command_std: float32 ``[A]``, at least 0.01.
-        actions: what the numbers are.
     """
 
     action_low: Tensor
@@ -69,10 +67,7 @@ class PolicyStatistics:
 
     @classmethod
     def from_episodes(cls, episodes: Sequence[Episode]) -> PolicyStatistics:
-        """Compute the statistics of demonstrations.
-
-        Args:
-            episodes: at least one, with at least one action, of one robot.
+        """Compute the statistics of demonstrations of one robot.
 
         Raises:
             SettingError: there is no action.
@@ -89,12 +84,7 @@ class PolicyStatistics:
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], actions: ActionSpec, folder: Path) -> PolicyStatistics:
-        """Pick the statistics out of a weights file.
-
-        Args:
-            tensors: every tensor of the file.
-            actions: what the numbers are.
-            folder: where it was read, for the error.
+        """Select the statistics from the tensors of a weights file in ``folder``.
 
         Raises:
             ArtefactError: one is missing.
@@ -116,7 +106,7 @@ _TENSORS = ("action_low", "action_high", "command_mean", "command_std")
 
 
 def one_robot(episodes: Sequence[Episode]) -> ActionSpec:
-    """Return what the numbers of all episodes' actions are.
+    """Return the action specification that all episodes share.
 
     Raises:
         ArtefactError: they differ; a policy is of one robot.

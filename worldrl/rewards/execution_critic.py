@@ -1,18 +1,19 @@
-"""Would the simulator do what a planned video shows? A critic that learned it from plans that were executed.
+"""A critic that predicts whether the execution of a planned video succeeds, trained on executed plans.
 
-EVA's executability asks whether a decoded motion is smooth and keeps the robot's limits. A smooth motion may still close its fingers
-beside the handle, and no rule tells that from the joints. Executed plans do: a small ensemble reads the targets q_1..q_T that an
-inverse dynamics reads off a video's frames, and the instruction, and is trained on what came of such plans::
+EVA's executability measures smoothness and joint limits. A smooth motion may still close the fingers beside the
+handle. Here a small ensemble reads the targets q_1..q_T that an inverse dynamics decodes from a video's frames, and
+the instruction. It is trained on the outcomes of executed plans::
 
-    x = (q - mean) / deviation,     p_k = sigmoid(f_k(x, instruction)),     R = mean_k p_k - std_k p_k - distance_penalty min((d/reach - 1)+, 1)
+    x = (q - mean) / deviation,     p_k = sigmoid(f_k(x, instruction))
+    R = mean_k p_k - std_k p_k - distance_penalty min((d/reach - 1)+, 1)
 
-The members learn from resamples of the plans, share the encoder of the sentence and are trained in one step of one optimiser, so
-they disagree by less than members trained apart would, about sentences above all. What they disagree by is taken off. That holds
-alignment back where they differ; far from all that was executed they may agree and be wrong. There the distance speaks: d is
-Mahalanobis's, of x to the executed plans of all sentences, and ``reach`` what 99 % of plans kept to that it was not fitted to. With
-``distance_penalty`` = 1 a plan at twice the reach earns nothing, whatever the members say, and within the reach nothing changes.
+The members learn from resamples of the plans and share the instruction encoder and the optimiser. They therefore
+differ by less than separately trained members. Their deviation is subtracted, which limits alignment where they differ.
+Far from all executed plans the members may agree and be wrong. The distance d covers that case: it is Mahalanobis's,
+of x to the executed plans of all instructions. ``reach`` is the 99 % quantile of d over plans left out of its fit.
+With ``distance_penalty`` = 1 a plan at twice the reach earns at most 0; within the reach nothing changes.
 
-A video shorter than the plans that were executed holds its last targets, as its execution does.
+A video shorter than the executed plans holds its last targets, as its execution does.
 
 Shapes legend: ``N`` videos, ``T`` imagined frames, ``D`` targets, ``P`` = T D, ``K`` members, ``H`` hidden width.
 """
@@ -45,13 +46,13 @@ from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER, InverseDynamics,
 
 KIND, TERM = "execution-critic", "execution"
 CRITIC = "critic"
-"""Folder of the critic in the one that the reward is opened from, beside the inverse dynamics."""
+"""Folder of the critic in the reward's folder, beside the inverse dynamics."""
 LEAST_DEVIATION = 0.05
-"""Targets (rad, or gripper opening) that move less are not blown up to unit deviation."""
+"""Lower bound of a target's deviation (rad, or gripper opening): small motions are not scaled to unit deviation."""
 REACHED = 0.99
 """Share of executed plans within the reach."""
 SHRINKAGE = 0.1
-"""Share of the mean variance in every direction's: directions in which no plan differs are not infinitely far."""
+"""Share of the mean variance in every direction's variance: directions without data are not infinitely far."""
 
 
 @dataclass
@@ -59,15 +60,15 @@ class ExecutionConfig:
     """The critic and its training.
 
     Attributes:
-        members: ``K``.
-        hidden: width ``H`` of each member's hidden layer.
-        text_width: of the instruction vector.
+        members: size of the ensemble.
+        hidden: width of each member's hidden layer.
+        text_width: size of the instruction vector.
         dropout: share of a member's hidden numbers that a training step leaves out.
-        steps: of the training.
+        steps: training steps.
         batch: plans per member and step.
         learning_rate: peak, warm-up cosine.
         weight_decay: AdamW.
-        distance_penalty: penalty of a plan that is twice as far from the executed plans as they reach; 0 disables it.
+        distance_penalty: penalty of a plan at twice the reach of the executed plans; 0 disables it.
     """
 
     members: int = 5
@@ -98,7 +99,7 @@ def pessimistic(logit: Tensor) -> Tensor:
 
 
 def whitening(path: Tensor) -> Tensor:
-    """W ``[P, P]`` with W Wᵀ = ((1 - λ) C + λ (tr C / P) I)⁻¹, C the covariance of ``path`` ``[N, P]`` and λ the shrinkage."""
+    """W ``[P, P]`` with W Wᵀ = ((1 - λ) C + λ (tr C / P) I)⁻¹, λ the shrinkage, C the covariance of ``path`` ``[N, P]``."""
     centred = path - path.mean(dim=0)
     covariance = centred.T @ centred / len(path)
     mean_variance = covariance.diagonal().mean().clamp_min(torch.finfo(path.dtype).eps)
@@ -112,7 +113,7 @@ def distance(path: Tensor, centre: Tensor, whiten: Tensor) -> Tensor:
 
 
 def reached(path: Tensor) -> Tensor:
-    """Return the distance, a scalar, that :data:`REACHED` of ``path`` ``[N, P]`` keep to, each half's from the other half."""
+    """:data:`REACHED` quantile of the distances of ``path`` ``[N, P]``, a scalar; one half measures the other."""
     halves = path[::2], path[1::2]
     found = [distance(one, other.mean(dim=0), whitening(other)) for one, other in (halves, halves[::-1])]
     return torch.cat(found).quantile(REACHED)
@@ -134,13 +135,7 @@ def held_to(read: Tensor, frames: int) -> Tensor:
 
 
 class ExecutionCritic(nn.Module):
-    """``K`` small networks from a plan's targets and instruction to the logit of its execution's success.
-
-    Args:
-        config: sizes.
-        frames: ``T``, of the longest plan that was executed.
-        width: ``D``.
-    """
+    """``K`` small networks from a plan's targets ``[T, D]`` and instruction to the logit of its execution's success."""
 
     def __init__(self, config: ExecutionConfig, frames: int, width: int):
         super().__init__()
@@ -159,7 +154,7 @@ class ExecutionCritic(nn.Module):
             self.register_buffer("reach", torch.ones(()))
 
     def take_scales(self, read: Tensor) -> None:
-        """Take mean and deviation of each target, and how far such plans reach, from executed plans ``[N, T, D]``."""
+        """Set mean, deviation and reach from executed plans ``[N, T, D]``."""
         self.get_buffer("mean").copy_(read.mean(dim=(0, 1)))
         self.get_buffer("deviation").copy_(read.std(dim=(0, 1)).clamp_min(LEAST_DEVIATION))
         if self.config.distance_penalty:
@@ -169,23 +164,23 @@ class ExecutionCritic(nn.Module):
             self.get_buffer("reach").copy_(reached(path))
 
     def standardised(self, read: Tensor) -> Tensor:
-        """Standardise plans' targets ``[N, T, D]``: x ``[N, P]``."""
+        """Standardised path x ``[N, P]`` of plans' targets ``[N, T, D]``."""
         path = (held_to(read, self.frames) - self.get_buffer("mean")) / self.get_buffer("deviation")
         return path.flatten(1)
 
     def inputs(self, read: Tensor, instruction: Sequence[str]) -> Tensor:
-        """Join x of targets ``[N, T, D]`` with their sentences' vectors, ``[N, P + text_width]``."""
+        """Path x of targets ``[N, T, D]`` beside the instructions' vectors, ``[N, P + text_width]``."""
         return torch.cat([self.standardised(read), self.instruction(instruction)], dim=1)
 
     def beyond(self, read: Tensor) -> Tensor:
-        """Return min((d/reach - 1)+, 1) of plans' targets ``[N, T, D]``: how far they lie beyond all executed ones, ``[N]``."""
+        """Distance beyond the reach, min((d/reach - 1)+, 1), of plans' targets ``[N, T, D]``, ``[N]``."""
         if not self.config.distance_penalty:
             return read.new_zeros(len(read))
         away = distance(self.standardised(read), self.get_buffer("centre"), self.get_buffer("whiten"))
         return (away / self.get_buffer("reach") - 1).clamp(0, 1)
 
     def forward(self, inputs: Tensor, kept: Tensor | None = None) -> Tensor:
-        """Map each member's rows ``[K, N, ...]`` to logits ``[K, N]``; ``kept`` ``[K, N, H]`` scales hidden numbers (dropout)."""
+        """Logits ``[K, N]`` of each member's rows ``[K, N, ...]``; ``kept`` ``[K, N, H]`` is the dropout's scale."""
         hidden = F.gelu(self.into(inputs))
         return self.out(hidden if kept is None else hidden * kept).squeeze(-1)
 
@@ -193,11 +188,11 @@ class ExecutionCritic(nn.Module):
     def reward(self, read: Tensor, instruction: Sequence[str]) -> Tensor:
         """R of plans' targets ``[N, T, D]``, float32 ``[N]``."""
         rows = self.inputs(read, instruction)
-        sure = pessimistic(self(rows.expand(self.config.members, *rows.shape)))
-        return sure - self.config.distance_penalty * self.beyond(read)
+        value = pessimistic(self(rows.expand(self.config.members, *rows.shape)))
+        return value - self.config.distance_penalty * self.beyond(read)
 
     def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
-        """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""
+        """Write an artefact folder; ``learned`` None records unknown training data."""
         config = {"sizes": asdict(self.config), "frames": self.frames, "width": self.width}
         files = None if learned is None else learned.files()
         write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
@@ -228,8 +223,8 @@ def fit_execution(
 
     Args:
         config: sizes and training.
-        read: targets read off each plan's imagined frames, float32 ``[N, T, D]``.
-        instruction: ``N`` sentences.
+        read: targets decoded from each plan's imagined frames, float32 ``[N, T, D]``.
+        instruction: ``N`` texts.
         success: bool ``[N]``, the execution succeeded.
         seed: of initial weights and draws.
         folder: of the checkpoints; None trains without.
@@ -237,12 +232,12 @@ def fit_execution(
         on_step: called with each step's index after it.
 
     Raises:
-        SettingError: all plans came to the same.
+        SettingError: all plans have the same outcome.
     """
     if not 0 < int(success.sum()) < len(success):
-        came = "succeeded" if success.any() else "failed"
+        outcome = "succeeded" if success.any() else "failed"
         raise SettingError(
-            f"execution: a critic needs successes and failures to learn from, and all {len(success)} plans {came}"
+            f"execution: a critic needs successes and failures to learn from, and all {len(success)} plans {outcome}"
         )
     with initial_weights(seed, "execution"):
         critic = ExecutionCritic(config, *read.shape[1:])
@@ -279,12 +274,7 @@ def fit_execution(
 
 @dataclass(frozen=True)
 class ExecutionReward:
-    """R as a :class:`~worldrl.core.interfaces.VideoReward` of planned videos.
-
-    Attributes:
-        idm: reads the targets.
-        critic: learned from targets that it read.
-    """
+    """R as a :class:`~worldrl.core.interfaces.VideoReward` of planned videos."""
 
     idm: InverseDynamics
     critic: ExecutionCritic
@@ -292,10 +282,10 @@ class ExecutionReward:
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Judge the motion after the recorded first frame: R ``[N, 1]``.
+        """R ``[N, 1]`` of the motion after the recorded first frame.
 
         Raises:
-            SettingError: videos longer than the plans that the critic knows, or frames of another distance than the inverse dynamics'.
+            SettingError: longer videos than the critic's plans, or another time between frames.
         """
         check_frame_time(self.idm.basis, videos.frame_s)
         read = read_once(self.idm, videos)[:, 1:]
@@ -303,18 +293,13 @@ class ExecutionReward:
 
 
 def execution_reward(folder: str, terms: Sequence[str], device: torch.device) -> ExecutionReward:
-    """Make the reward ``execution``.
+    """Make the reward ``execution``; the critic stays on the CPU.
 
     Equation: R = the probability that an executed plan succeeds
     Paper: none
 
-    Args:
-        folder: holds an inverse dynamics in ``idm`` and the critic of plans that it read in ``critic``.
-        terms: none, or ``execution``.
-        device: where frames are decoded; the critic stays on the CPU.
-
     Raises:
-        ArtefactError: the folder holds no inverse dynamics or no critic.
+        ArtefactError: the folder holds no inverse dynamics (``idm``) or no critic (``critic``).
         SettingError: no folder is given, or a term is unknown.
     """
     if not folder:

@@ -1,19 +1,17 @@
-"""Inverse dynamics of the grasp: where the hand must close, read off the picture before and what is to be done.
+"""Inverse dynamics of the grasp: the position where the hand must close, from a frame before and the instruction.
 
-A frame shows where the arm is; it does not show whether fingers that closed beside an object could have lifted it. That is decided at the closing, so
-this inverse dynamics spans it: from a frame before the closing and the instruction, which says what was held afterwards, it reads the command
-under which the hand closed for good. It learns from recorded successes alone::
+A frame shows where the arm is. It does not show whether fingers that closed beside an object could have lifted it.
+The model learns from recorded successes alone, from frames before the last closing::
 
-    frame, instruction ─► encoder (points and what is seen there) ─► MLP ─► commanded position at the closing
+    frame, instruction ─► encoder (keypoints and their features) ─► MLP ─► commanded position at the closing
 
-Imagined successes are compared with it: a hand that was told to close elsewhere held nothing. It never sees the dream's own frames, which show
-the arm as it was told whether or not the object could have come along::
+Imagined successes are compared with it. The imagined frames are not an input: they show the arm as commanded,
+whether or not the object could have followed::
 
-    surprise = mean_d (told_d - read_d)² / deviation²
+    normalised error = mean_d (commanded_d - predicted_d)² / deviation²
 
-Where every recorded success of a sentence that began with open hands closed one, an imagined success without a closing is none.
-
-One deviation serves all columns, which share a unit (m, or rad): a hand a centimetre too high misses as one a centimetre beside.
+An imagined success without a closing is rejected where every recorded success of the instruction had one.
+One deviation serves all columns, because they share a unit (m, or rad).
 
 Shapes legend: ``E`` rollouts, ``R`` frames, ``B`` rows, ``N`` commands, ``A`` numbers of a command, ``D`` columns.
 """
@@ -49,12 +47,11 @@ KIND = "grasp-dynamics"
 GRASP_FOLDER = "grasp"
 """Its folder in a run directory of ``worldrl train-idm``."""
 LEAST_DEVIATION = 1e-3
-"""Of a column: what is always the same may differ by a thousandth of its unit."""
+"""Lower bound of a column's deviation, in its unit."""
 ROBUST = 0.1
-"""Error, in standard deviations of the data, from which on the loss grows no faster than the error: hands that pushed the object before they
-closed are far from where the picture shows it."""
+"""Error (standard deviations of the data) above which the loss is linear: some objects move before the closing."""
 CERTAIN = 10
-"""So many successes of a sentence that began with open hands, and all of them closed one: without a closing there is none."""
+"""Number of successes that began with open hands after which "all of them closed a hand" counts as a rule."""
 
 
 @dataclass
@@ -63,17 +60,17 @@ class GraspConfig:
 
     Attributes:
         width: channels of the image encoder.
-        blocks: its residual blocks.
+        blocks: residual blocks of the image encoder.
         keypoints: keypoints of the image encoder.
         text_width: size of the instruction vector.
         hidden: width of the head's hidden layer.
-        steps: of its training; 0 trains none in ``train-idm``.
+        steps: training steps; 0 trains none in ``train-idm``.
         batch: frames per step.
         learning_rate: peak, warm-up cosine.
         weight_decay: AdamW.
         jitter: strength of the colour jitter.
         first_share: share of the frames that are their episode's first; the others are any before the closing.
-        ema_decay: of the averaged weights that it ends with: recorded closings are noisy, and the last steps would overfit them.
+        ema_decay: of the averaged weights that training ends with; recorded closings are noisy and would be overfitted.
         checkpoint_every: steps between checkpoints.
     """
 
@@ -109,15 +106,14 @@ class Closings:
 
     Attributes:
         frame: uint8 ``[R, Y, X, 3]``.
-        told: commanded numbers at the closing, float32 ``[R, D]``.
-        instruction: ``R`` sentences.
+        commanded: numbers commanded at the closing, float32 ``[R, D]``.
+        instruction: ``R`` texts.
         first: bool ``[R]``, the first frame of its episode.
-        actions: of the robot.
-        closes: sentences that are not fulfilled without a closing (:func:`instructions_that_close`).
+        closes: instructions that need a closing (:func:`instructions_that_close`).
     """
 
     frame: Tensor
-    told: Tensor
+    commanded: Tensor
     instruction: tuple[str, ...]
     first: Tensor
     actions: ActionSpec
@@ -125,45 +121,45 @@ class Closings:
 
     @classmethod
     def of(cls, episodes: Sequence[Episode], *, camera: str, first_only: bool = False) -> Closings:
-        """Find them in recorded episodes; those without a success, or without a closing before it, have none.
+        """Collect them from recorded episodes that close the hand and then succeed.
 
         Raises:
-            SettingError: no episode has one.
+            SettingError: no episode does.
         """
         found = [(episode, step) for episode in episodes if (step := closing_of(episode)) >= 0]
         if not found:
             raise SettingError(
                 f"grasp: none of {len(episodes)} episodes closes the hand and then succeeds; record successes, of tasks that take hold of something"
             )
-        kept = [1 if first_only else step for _, step in found]
+        counts = [1 if first_only else step for _, step in found]
         actions = found[0][0].actions
         return cls(
-            frame=torch.from_numpy(np.concatenate([e.view(camera)[:n] for (e, _), n in zip(found, kept, strict=True)])),
-            told=torch.cat([positions(actions, e.command[s : s + 1]).expand(n, -1) for (e, s), n in zip(found, kept, strict=True)]),
-            instruction=tuple(e.instruction for (e, _), n in zip(found, kept, strict=True) for _ in range(n)),
-            first=torch.cat([torch.arange(n) == 0 for n in kept]),
+            frame=torch.from_numpy(np.concatenate([e.view(camera)[:n] for (e, _), n in zip(found, counts, strict=True)])),
+            commanded=torch.cat([positions(actions, e.command[s : s + 1]).expand(n, -1) for (e, s), n in zip(found, counts, strict=True)]),
+            instruction=tuple(e.instruction for (e, _), n in zip(found, counts, strict=True) for _ in range(n)),
+            first=torch.cat([torch.arange(n) == 0 for n in counts]),
             actions=actions,
             closes=instructions_that_close(episodes),
         )  # fmt: skip
 
 
 def closing_of(episode: Episode) -> int:
-    """Frame of the last closing before an episode's first success, -1 where there is none."""
+    """Frame of the last closing before an episode's first success, -1 for none."""
     end = episode.first_success
     return -1 if end is None else episode.actions.last_closing(episode.command[: end + 1])
 
 
 def instructions_that_close(episodes: Sequence[Episode]) -> tuple[str, ...]:
-    """Sentences of which :data:`CERTAIN` successes or more began with open hands, all with a closing before the success; sorted."""
+    """Instructions with :data:`CERTAIN` or more successes from open hands, all with a closing before; sorted."""
     closed = dict[str, list[bool]]()
     for episode in episodes:
         if episode.success and not episode.actions.closed(episode.command[:1]).any():
             closed.setdefault(episode.instruction, []).append(closing_of(episode) >= 0)
-    return tuple(sorted(said for said, found in closed.items() if len(found) >= CERTAIN and all(found)))
+    return tuple(sorted(text for text, found in closed.items() if len(found) >= CERTAIN and all(found)))
 
 
 def position_names(actions: ActionSpec) -> tuple[str, ...]:
-    """Names of the commanded numbers that are compared: a tool's position, or all joints; never the gripper itself."""
+    """Names of the compared numbers: a tool's position, or all joints without the grippers."""
     return (
         tuple(name for place, name in enumerate(actions.names) if place not in actions.grippers)
         if actions.absolute
@@ -172,23 +168,19 @@ def position_names(actions: ActionSpec) -> tuple[str, ...]:
 
 
 def positions(actions: ActionSpec, command: np.ndarray | Tensor) -> Tensor:
-    """Take those numbers of commands ``[..., A]``, float32 ``[..., D]``."""
-    kept = [place for place in range(actions.size) if place not in actions.grippers] if actions.absolute else [0, 1, 2]
-    return torch.as_tensor(command)[..., kept].float()
+    """Select those numbers of commands ``[..., A]``, float32 ``[..., D]``."""
+    places = [p for p in range(actions.size) if p not in actions.grippers] if actions.absolute else [0, 1, 2]
+    return torch.as_tensor(command)[..., places].float()
 
 
 class GraspDynamics(nn.Module):
-    """A picture and what is to be done, to where the hand closes.
-
-    Args:
-        config: sizes.
-        actions: of the robot.
-        closes: sentences that are not fulfilled without a closing, from open hands.
+    """Network from an image and an instruction to the position where the hand closes.
 
     Attributes:
+        closes: instructions that need a closing if the hands are open.
         mean: of each column in the training data, ``[D]``.
-        scale: its standard deviation there, ``[D]``.
-        deviation: root mean square error over all columns on episodes kept apart, a scalar.
+        scale: standard deviation of each column there, ``[D]``.
+        deviation: root mean square error over all columns on held-out episodes, a scalar.
     """
 
     mean: Tensor
@@ -212,37 +204,28 @@ class GraspDynamics(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.mean.device
 
     def forward(self, frame: Tensor, instruction: Sequence[str]) -> Tensor:
-        """Read frames uint8 ``[B, Y, X, 3]`` before their closing: standardised ``[B, D]``."""
+        """Standardised positions ``[B, D]`` of frames uint8 ``[B, Y, X, 3]`` before the closing."""
         return self.head(self.encoder(frame.to(self.device), self.text(instruction)))
 
     @torch.no_grad()
     def read(self, frame: Tensor, instruction: Sequence[str], *, batch: int = 256) -> Tensor:
-        """Where the hand must close, in the command's own units: float32 ``[R, D]`` on the CPU."""
+        """Position where the hand must close, in the command's units: float32 ``[R, D]`` on the CPU."""
         parts = [self(frame[k : k + batch], instruction[k : k + batch]) for k in range(0, len(frame), batch)]
         return (self.mean + self.scale * torch.cat(parts)).cpu()
 
     def normalised_error(self, frame: Tensor, instruction: Sequence[str], command: Tensor) -> Tensor:
-        """Compare commands at the closing with what the frames before ask for.
-
-        Args:
-            frame: uint8 ``[E, Y, X, 3]``.
-            instruction: ``E`` sentences.
-            command: ``[E, A]`` when the hand was told to close.
-
-        Returns:
-            ``[E]``: 1 on average where the instruction is then fulfilled.
-        """
+        """Error ``[E]`` of closing commands ``[E, A]`` against frames ``[E, Y, X, 3]``; 1 on average for successes."""
         error = positions(self.actions, command).cpu() - self.read(frame, instruction)
         return (error / self.deviation.cpu()).square().mean(dim=-1)
 
     # -- folder ----------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
-        """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""
+        """Write an artefact folder; ``learned`` None records unknown training data."""
         config = {"sizes": asdict(self.config), "actions": self.actions.to_json(), "closes": sorted(self.closes)}
         files = None if learned is None else learned.files()
         write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
@@ -252,11 +235,9 @@ class GraspDynamics(nn.Module):
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         with fitting(artefact):
-            sizes, actions = (
-                from_plain(GraspConfig, artefact.config["sizes"], where="sizes"),
-                ActionSpec.from_json(artefact.config["actions"]),
-            )
-            grasp = cls(sizes, actions, artefact.config.get("closes", ()))  # older folders do not say
+            sizes = from_plain(GraspConfig, artefact.config["sizes"], where="sizes")
+            actions = ActionSpec.from_json(artefact.config["actions"])
+            grasp = cls(sizes, actions, artefact.config.get("closes", ()))  # absent in older folders
             load_weights(grasp, artefact)
         return grasp.to(device).eval()
 
@@ -264,21 +245,11 @@ class GraspDynamics(nn.Module):
 def fit_grasp(
     config: GraspConfig, data: Closings, *, seed: int, device: torch.device, folder: Path | None, log: MetricLog | None, series: str = GRASP_FOLDER
 ) -> tuple[GraspDynamics, FitReport]:  # fmt: skip
-    """Train from random weights to the least (robust) error; a killed training goes on bit for bit.
-
-    Args:
-        config: sizes and training.
-        data: what it reads.
-        seed: of initial weights and draws.
-        device: where it is trained.
-        folder: of the checkpoints.
-        log: receives the loss.
-        series: name in the log.
-    """
+    """Train to the least robust error; a stopped training resumes bit for bit."""
     with initial_weights(seed, GRASP_FOLDER):
         grasp = GraspDynamics(config, data.actions, data.closes)
-    grasp.mean.copy_(data.told.mean(dim=0))
-    grasp.scale.copy_(data.told.std(dim=0, correction=0).clamp_min(LEAST_DEVIATION))
+    grasp.mean.copy_(data.commanded.mean(dim=0))
+    grasp.scale.copy_(data.commanded.std(dim=0, correction=0).clamp_min(LEAST_DEVIATION))
     grasp.to(device)
     first = data.first.nonzero().squeeze(1)
 
@@ -289,8 +260,8 @@ def fit_grasp(
         row = torch.where(torch.rand(config.batch, generator=generator) < config.first_share, at_first, anywhere)
         frame = colour_jitter(data.frame[row], strength=config.jitter, generator=generator)
         read = grasp(frame, [data.instruction[r] for r in row.tolist()])
-        wanted = (data.told[row].to(device) - grasp.mean) / grasp.scale
-        return smooth_l1_loss(read, wanted, beta=ROBUST), {"grasp/error": (read - wanted).detach().abs().mean()}
+        target = (data.commanded[row].to(device) - grasp.mean) / grasp.scale
+        return smooth_l1_loss(read, target, beta=ROBUST), {"grasp/error": (read - target).detach().abs().mean()}
 
     report = fit_module(
         series,
@@ -308,7 +279,7 @@ def fit_grasp(
     return grasp.eval(), report
 
 
-def measure_deviation(grasp: GraspDynamics, kept: Closings) -> None:
-    """Set the error to be expected on first frames of episodes that it has not learned from."""
-    error = kept.told - grasp.read(kept.frame, kept.instruction)
+def measure_deviation(grasp: GraspDynamics, held_out: Closings) -> None:
+    """Set the expected error from first frames of held-out episodes."""
+    error = held_out.commanded - grasp.read(held_out.frame, held_out.instruction)
     grasp.deviation.copy_(error.square().mean().sqrt().clamp_min(LEAST_DEVIATION))

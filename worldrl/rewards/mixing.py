@@ -1,9 +1,9 @@
-"""Several rewards become one number: by normalising each within its group first (GDPO, arXiv 2601.05242), or as their plain mean.
+"""Mixing of several rewards to one number: normalised within each group first (GDPO, arXiv 2601.05242), or averaged.
 
     A_k = (r_k - mean_g r_k) / (std_g r_k + 1e-4),   A = Σ_k w_k A_k,   A ← (A - mean A) / (std A + eps)
 
-A reward's unit then has no part in the mixture, and rollouts with different combinations of rewards stay different, which adding
-the rewards first would blur. Groups are scattered by id and may have different sizes.
+The normalisation removes each reward's unit. Rollouts with different combinations of rewards keep different advantages,
+which a sum of raw rewards would merge. Groups are scattered by id and may have different sizes.
 
 Shapes legend: ``N`` rollouts, ``K`` rewards.
 """
@@ -21,18 +21,13 @@ EPS = 1e-4
 
 
 def mix(rewards: Tensor, group: Tensor, *, weights: Sequence[float] | None = None) -> Tensor:
-    """Mix rewards to advantages.
+    """Mix rewards ``[N, K]`` to advantages ``[N]`` of mean 0 and about unit deviation over the batch.
 
     Equation: A = Σ_k w_k (r_k - mean_g) / (std_g + 1e-4), then normalised over the batch
     Paper: GDPO (2601.05242)
 
-    Args:
-        rewards: ``[N, K]``.
-        group: int64 ids ``[N]``; rollouts from one start share an id.
-        weights: ``K`` numbers; None weighs all alike.
-
-    Returns:
-        ``[N]``, of mean 0 and about unit deviation over the batch; 0 where no reward tells group mates apart.
+    ``group`` int64 ``[N]`` is shared by the rollouts of one start; ``weights`` None weighs all alike.
+    A rollout gets 0 before the last step where no reward differs within its group.
 
     Raises:
         SettingError: shapes that do not fit.
@@ -47,12 +42,10 @@ def mix(rewards: Tensor, group: Tensor, *, weights: Sequence[float] | None = Non
 
 
 def mean_of_terms(rewards: Tensor, group: Tensor, *, weights: Sequence[float] | None = None) -> Tensor:
-    """Mix rewards ``[N, K]`` by their mean: where one reward, or rewards of one scale, are all there is.
+    """Mix rewards ``[N, K]`` by their weighted mean, for one reward or rewards of one scale; ``group`` is ignored.
 
     Equation: r = Σ_k w_k r_k / Σ_k w_k
     Paper: none
-
-    ``group`` has no part in it; ``weights`` as in :func:`mix`.
     """
     if weights is None:
         return rewards.mean(dim=1)
@@ -67,7 +60,7 @@ def group_normalised(rewards: Tensor, group: Tensor) -> Tensor:
 
 
 def group_deviation(rewards: Tensor, group: Tensor) -> Tensor:
-    """Sample deviation of each reward in its rollout's group ``[N, K]``; where it is 0 the reward tells no mates apart."""
+    """Sample deviation ``[N, K]`` of each reward in its rollout's group."""
     return _centred(rewards, group)[1]
 
 

@@ -1,7 +1,7 @@
 """From success probabilities to an outcome: threshold, debounce and calibration.
 
-Reinforcement learning climbs false successes, so a single frame over the threshold is not believed: ``debounce``
-consecutive frames are, and the count runs on over chunk borders.
+Reinforcement learning exploits false positives, so one frame above the threshold is not enough: success needs
+``debounce`` consecutive frames. The count continues over chunk borders.
 
 Shapes legend: ``B`` rows, ``T`` frames.
 """
@@ -21,18 +21,13 @@ from worldrl.core.statistics.intervals import wilson
 
 @dataclass(frozen=True)
 class SuccessRule:
-    """When imagined frames count as success.
-
-    Attributes:
-        threshold: least probability, in (0, 1).
-        debounce: consecutive frames at or over it, at least 1.
-    """
+    """Success needs ``debounce`` (at least 1) consecutive frames of at least ``threshold``, in (0, 1)."""
 
     threshold: float
     debounce: int
 
     def __post_init__(self) -> None:
-        """Reject a rule that would accept everything or nothing."""
+        """Check the ranges."""
         if not 0 < self.threshold < 1:
             raise SettingError(f"outcome.threshold must be in (0, 1), got {self.threshold}")
         if self.debounce < 1:
@@ -40,15 +35,10 @@ class SuccessRule:
 
 
 def first_success(probability: Tensor, rule: SuccessRule, streak: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the first frame at which the streak is long enough.
+    """Index of the first frame of ``probability`` ``[B, T]`` at which the streak is long enough, ``[B]``; -1 for none.
 
-    Args:
-        probability: ``[B, T]``.
-        rule: threshold and debounce.
-        streak: int64 ``[B]``, consecutive positive frames just before.
-
-    Returns:
-        Index of the first success ``[B]`` (-1 where there is none) and the streak after the last frame ``[B]``.
+    ``streak`` int64 ``[B]`` is the number of consecutive positive frames just before. The second value is the streak
+    after the last frame.
     """
     first = torch.full_like(streak, -1)
     for t in range(probability.shape[1]):
@@ -58,13 +48,7 @@ def first_success(probability: Tensor, rule: SuccessRule, streak: Tensor) -> tup
 
 
 def success_step(probability: Tensor, rule: SuccessRule, frame_stride: int) -> NDArray[np.int64]:
-    """Control step of each rollout's first imagined success ``[B]``, -1 where there is none.
-
-    Args:
-        probability: ``[B, T]``, from the first imagined frame on.
-        rule: threshold and debounce.
-        frame_stride: control steps between imagined frames.
-    """
+    """Control step of each rollout's first success ``[B]``, -1 for none; column 0 is the first imagined frame."""
     first, _ = first_success(probability, rule, torch.zeros(len(probability), dtype=torch.int64))
     return np.where(first.numpy() >= 0, (first.numpy() + 1) * frame_stride, -1)
 
@@ -80,21 +64,13 @@ def precision_recall(predicted: NDArray[np.bool_], actual: NDArray[np.bool_]) ->
 
 
 def debounced_score(probability: NDArray[np.float32], debounce: int) -> NDArray[np.float32]:
-    """Largest threshold under which each rollout still counts as success: max_t min_{0 <= k < m} p_{t+k}, m = ``debounce``.
-
-    Args:
-        probability: ``[B, T]``.
-        debounce: consecutive frames.
-
-    Returns:
-        ``[B]``: the maximum over time of the minimum over ``debounce`` consecutive frames.
-    """
+    """Largest threshold at which each rollout counts as success, ``[B]``: max_t min_{0 <= k < debounce} p_{t+k}."""
     windows = np.lib.stride_tricks.sliding_window_view(probability, debounce, axis=1)
     return windows.min(axis=-1).max(axis=-1)
 
 
 HIGHEST_THRESHOLD = 0.999
-"""Calibration goes no higher: a head that is sure of failures too must be trained, not asked for more nines."""
+"""Calibration goes no higher. A head that gives failures more than this needs training, not a higher threshold."""
 
 
 def calibrate_threshold(
@@ -102,19 +78,17 @@ def calibrate_threshold(
 ) -> float:
     """Choose the lowest threshold that reaches the target precision on calibration rollouts.
 
-    Where none does, the one whose precision is surest to be high: the largest lower end of its Wilson interval. The
-    highest threshold of all would often leave nothing to learn from.
+    If none does, take the threshold with the largest lower end of its precision's Wilson interval. The highest
+    threshold would often leave no positive sample.
 
     Args:
         score: ``[B]`` from :func:`debounced_score`.
         actual: ``[B]`` real outcomes of the same action sequences.
         target_precision: least share of predicted successes that are real.
-        default: returned when no rollout scores this much; never lower than this either, so that a handful of
-            easy rollouts cannot open the gate.
+        default: lower bound of the result, so that a few easy rollouts cannot lower it.
 
     Returns:
-        A threshold in (0, 1); :data:`HIGHEST_THRESHOLD` where nothing really succeeded: imagined successes that are all
-        false must not lead to the loosest threshold.
+        A threshold in (0, 1); :data:`HIGHEST_THRESHOLD` if no candidate rollout succeeded.
     """
     score = np.clip(score, 0, HIGHEST_THRESHOLD)
     candidates = [float(t) for t in np.unique(np.clip(score, default, None)) if (score >= t).any()]

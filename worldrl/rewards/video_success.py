@@ -1,14 +1,14 @@
-"""Does an imagined video show success? A reward of the task itself, read off the frames by a frozen world model.
+"""Success shown by an imagined video, as a reward that a frozen world model reads off the frames.
 
-Executability knows smoothness alone: a plan that misses the object smoothly has nothing to gain from it. What is missing is whether
-the video shows the task fulfilled. The outcome jury of a world model that is not trained along reads the finished video
-(``world_models.video.head_predictions``), with a probability p_t at each frame, and the plan is worth the largest threshold under which it
-would still count as a success by the model's own rule of ``m`` frames in a row (:func:`worldrl.rewards.success.debounced_score`)::
+Executability measures smoothness alone, so a smooth plan that misses the object loses nothing. Here the outcome
+ensemble of a world model that is not trained reads the finished video (``world_models.video.head_predictions``).
+The reward is the largest threshold under which the plan still counts as success by the model's own rule of ``m``
+consecutive frames (:func:`worldrl.rewards.success.debounced_score`)::
 
     p_t = mean_j sigmoid(z_j(frames up to t)),     R = max_t min_{0 <= k < m} p_{t+k}
 
-The judge is a copy in a folder of its own: heads that read the features of the network that is being trained could be fooled by
-moving these features instead of the picture.
+The world model is a copy from a folder of its own. Heads on the features of the trained network could be fooled by a
+change of these features instead of the image.
 
 Shapes legend: ``N`` videos, ``T`` frames.
 """
@@ -34,36 +34,31 @@ TERM = "success"
 
 @dataclass(frozen=True)
 class SuccessReward:
-    """Probability of success as a :class:`~worldrl.core.interfaces.VideoReward`.
+    """Probability of success as a :class:`~worldrl.core.interfaces.VideoReward`; ``model`` is frozen and not shared."""
 
-    Attributes:
-        judge: frozen; nobody else may hold it.
-    """
-
-    judge: VideoWorldModel
+    model: VideoWorldModel
     names: tuple[str, ...] = (TERM,)
 
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Read every video from its recorded first frame on: R ``[N, 1]`` in [0, 1].
+        """R ``[N, 1]`` in [0, 1] of every video from its recorded first frame on.
 
         Raises:
-            SettingError: the judge has learned to read the other kind of video, planned or told its actions; or their frames are
-                further apart, of another size, or no whole chunks of its own.
+            SettingError: conditioning, time between frames, frame size or length do not fit the world model.
         """
         self._check(videos)
         command = None if videos.command is None else videos.command[:, 0]
-        probability = read_success(self.judge, videos.frames, videos.instruction, command, videos.action).numpy()
-        debounce = min(self.judge.config.outcome.debounce, probability.shape[1])
+        probability = read_success(self.model, videos.frames, videos.instruction, command, videos.action).numpy()
+        debounce = min(self.model.config.outcome.debounce, probability.shape[1])
         return torch.from_numpy(debounced_score(probability, debounce))[:, None]
 
     def _check(self, videos: ImaginedVideos) -> None:
-        own, needed = self.judge.config.outcome.conditioning, "instruction" if videos.action is None else "actions"
+        own, needed = self.model.config.outcome.conditioning, "instruction" if videos.action is None else "actions"
         if own != needed:
             raise SettingError(
                 f"folders.success: that world model's outcome head is conditioned on {own}, these videos on {needed}; train it with "
                 f"worldrl train-world-model start=FOLDER model.outcome.conditioning={needed} training.steps=0 training.outcome_steps=2000"
             )
-        apart = self.judge.frame_stride / self.judge.embodiment.control_hz
+        apart = self.model.frame_stride / self.model.embodiment.control_hz
         if abs(videos.frame_s - apart) > 1e-6:
             raise SettingError(
                 f"folders.success: that world model's frames are {apart:g} s apart, the videos' {videos.frame_s:g} s; take one "
@@ -76,11 +71,6 @@ def success_reward(folder: str, terms: Sequence[str], device: torch.device) -> S
 
     Equation: R = the largest debounced probability of success
     Paper: World-VLA-Loop
-
-    Args:
-        folder: of the world model that judges.
-        terms: none, or ``success``.
-        device: where it reads.
 
     Raises:
         ArtefactError: there is no world model in the folder.

@@ -90,5 +90,5 @@ class GraspCheck:
 
 def real_grasp_bound(grasp: GraspDynamics, kept: Closings, share: float) -> float:
     """Surprise below which ``share`` of the closings in ``kept`` lie: real ones that it has not learned from."""
-    error = (kept.told - grasp.read(kept.frame, kept.instruction)) / grasp.deviation.cpu()
+    error = (kept.commanded - grasp.read(kept.frame, kept.instruction)) / grasp.deviation.cpu()
     return float(np.quantile(error.square().mean(dim=1).numpy(), share))

@@ -7,12 +7,12 @@
       model.safetensors              weights
       policy_preprocessor.json       steps before the network, with *.safetensors of their statistics
       policy_postprocessor.json      steps after it
-      worldrl.json                   optional, ours: {"inputs": {feature: what the suite shows}, "actions": ActionSpec,
-                                     "trained_on": what it was fine-tuned on here}
-      worldrl_head.safetensors       optional, ours: ACT's learned standard deviations
+      worldrl.json                   optional, worldrl's: {"inputs": {feature: the suite's observation}, "actions": ActionSpec,
+                                     "trained_on": data of the fine-tuning with worldrl}
+      worldrl_head.safetensors       optional, worldrl's: ACT's learned standard deviations
 
-lerobot passes a number through unchanged where its statistics are missing, and starts from random weights where weights are
-missing: both only look like a bad policy. Here both are errors.
+lerobot passes a number through unchanged without its statistics, and starts from random weights without weights: both
+look like a bad policy. Here both are errors.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from worldrl.workers.robotwin import facts as robotwin_facts
 CONFIG, WEIGHTS, OURS, HEAD = "config.json", "model.safetensors", "worldrl.json", "worldrl_head.safetensors"
 TYPES = ("act", "diffusion", "pi0", "smolvla")
 WINDOWED = "diffusion"
-"""The kind that looks at several observations."""
+"""The kind with several observations as input."""
 ACTION, TRAINED_ON = "action", "trained_on"
 EMPTY_CAMERA = "observation.images.empty_camera_"
 """Prefix of cameras that a policy fills in itself."""
@@ -72,18 +72,17 @@ class LerobotFolder:
     """A complete policy folder.
 
     Attributes:
-        path: the folder.
         kind: lerobot's type, for example ``"smolvla"``.
         inputs: features that a suite must show, by name.
-        sources: what the suite calls them, where ``worldrl.json`` says so.
+        sources: the suite's names for them, as far as ``worldrl.json`` has them.
         action_size: numbers of an action.
-        actions: what they are: ``worldrl.json``'s word, else RoboTwin's joint targets where there are 14, LIBERO's seven where
-            not.
+        actions: their specification: from ``worldrl.json``, else RoboTwin's joint targets for 14 numbers, else
+            LIBERO's.
         chunk_size: actions that the network decides at once.
-        chunk_length: of those, how many are executed (``n_action_steps``), from the newest observation's step on.
-        n_obs_steps: newest observations that a decision looks at; the network's chunk begins at the oldest one's step.
-        hash: identity of every file that decides what the policy does.
-        trained_on: what it was fine-tuned on here; None where nobody said.
+        chunk_length: number of executed ones (``n_action_steps``), from the newest observation's step on.
+        n_obs_steps: newest observations in a decision; the network's chunk begins at the oldest one's step.
+        hash: identity of every file that determines the policy's actions.
+        trained_on: data of the fine-tuning with worldrl; None if unknown.
     """
 
     path: Path
@@ -100,17 +99,17 @@ class LerobotFolder:
 
     @property
     def windowed(self) -> bool:
-        """Whether its features have an axis of observations ``[B, n_obs_steps, ...]``, be it of one."""
+        """Whether its features have an axis of observations ``[B, n_obs_steps, ...]``, of length 1 or more."""
         return self.kind == WINDOWED
 
     @property
     def executed(self) -> slice:
-        """The executed actions of the network's chunk: those of steps before the newest observation are past."""
+        """The executed actions of the network's chunk, without those before the newest observation."""
         return slice(self.n_obs_steps - 1, self.n_obs_steps - 1 + self.chunk_length)
 
     @property
     def picture(self) -> tuple[int, int]:
-        """Rows and columns of the pictures; SettingError where cameras differ."""
+        """Rows and columns of the images; SettingError where cameras differ."""
         sizes = {feature.shape[1:] for feature in self.inputs.values() if feature.kind == "VISUAL"}
         if len(sizes) != 1:
             raise SettingError(f"{self.path}: cameras must be of one size, config.json says {sorted(sizes)}")
@@ -119,18 +118,18 @@ class LerobotFolder:
 
 
 def is_lerobot_folder(folder: Path) -> bool:
-    """Whether a folder looks like a published lerobot policy rather than an artefact of ours."""
+    """Whether a folder is a published lerobot policy rather than an artefact of worldrl."""
     if (folder / PREPROCESSOR).is_file() or (folder / POSTPROCESSOR).is_file():
         return True
     return (folder / CONFIG).is_file() and "input_features" in read_json(folder / CONFIG, error=ArtefactError)
 
 
 def read_lerobot_folder(folder: Path) -> LerobotFolder:
-    """Read a folder and check that nothing is missing.
+    """Read a folder and check that it is complete.
 
     Raises:
-        ArtefactError: a file, a processor or its statistics are missing; the message says how to get them.
-        SettingError: a kind of policy, or a setting of it, that is not supported.
+        ArtefactError: a file, a processor or its statistics are missing; the message gives a source.
+        SettingError: an unsupported kind of policy, or an unsupported setting of it.
     """
     config = read_json(_present(folder, CONFIG, "the policy's config"), error=ArtefactError)
     kind = str(config.get("type"))
@@ -166,7 +165,7 @@ def read_lerobot_folder(folder: Path) -> LerobotFolder:
 
 
 def write_trained_on(folder: Path, trained_on: Mapping[str, Any] | None) -> None:
-    """Say in a policy's folder what it was fine-tuned on; None leaves the folder silent."""
+    """Store the data of a fine-tuning in a policy's folder; None changes nothing."""
     if trained_on is None:
         return
     ours = read_json(folder / OURS, error=ArtefactError) if (folder / OURS).is_file() else {}
@@ -174,7 +173,6 @@ def write_trained_on(folder: Path, trained_on: Mapping[str, Any] | None) -> None
 
 
 def _actions(folder: Path, ours: Mapping[str, Any], size: int) -> ActionSpec:
-    """What the numbers of an action are."""
     if "actions" not in ours:
         return suite_actions({"joints": robotwin_facts.joints()}) if size == robotwin_facts.SIZE else TOOL_ACTIONS
     spec = ActionSpec.from_json(ours["actions"])
@@ -184,7 +182,7 @@ def _actions(folder: Path, ours: Mapping[str, Any], size: int) -> ActionSpec:
 
 
 def _times(folder: Path, config: Mapping[str, Any]) -> tuple[int, int, int]:
-    """Control steps of the network's chunk, how many of them are executed, and observations of a decision."""
+    """Control steps of the network's chunk, number of executed ones, and observations of a decision."""
     windowed = config["type"] == WINDOWED
     chunk_size, chunk_length = int(config["horizon" if windowed else "chunk_size"]), int(config["n_action_steps"])
     n_obs_steps = int(config.get("n_obs_steps", 2 if windowed else 1))  # lerobot's defaults
@@ -220,7 +218,7 @@ def _present(folder: Path, name: str, what: str) -> Path:
 
 
 def _check_processors(folder: Path, config: Mapping[str, Any], features: Mapping[str, Feature]) -> None:
-    """Every feature that the config normalises must have its statistics beside the processor that uses them."""
+    """Require the statistics of every normalised feature beside the processor that uses them."""
     modes: Mapping[str, str] = config["normalization_mapping"]
     for file, step, wanted in (
         (PREPROCESSOR, "normalizer_processor", list(features)),
@@ -242,7 +240,7 @@ def _check_processors(folder: Path, config: Mapping[str, Any], features: Mapping
 
 
 def _refuse_relative_actions(folder: Path) -> None:
-    """From 0.5 on lerobot may save chunks counted from the measured state: its two processors must then be coupled."""
+    """Refuse chunks relative to the measured state (from lerobot 0.5 on): their two processors are coupled."""
     for file in (PREPROCESSOR, POSTPROCESSOR):
         for entry in processor_steps(folder, file):
             name = entry["registry_name"]
@@ -262,7 +260,7 @@ def _statistics(folder: Path, mode: str) -> tuple[str, ...]:
 
 
 def _held_statistics(folder: Path, file: str, step: str) -> set[str]:
-    """Names of the statistics that a processor's (un)normalising steps have."""
+    """Names of the statistics of a processor's (un)normalising steps."""
     held: set[str] = set()
     _present(folder, file, "the saved processor")
     for entry in processor_steps(folder, file):
@@ -272,7 +270,7 @@ def _held_statistics(folder: Path, file: str, step: str) -> set[str]:
 
 
 def _identity(folder: Path) -> str:
-    """SHA-256 over config, weights, processors and what we add."""
+    """SHA-256 over config, weights, processors and worldrl's files."""
     files = sorted(p for p in folder.iterdir() if p.suffix in (".json", ".safetensors") and p.is_file())
     sums: dict[str, str] = {}
     for path in files:

@@ -1,10 +1,10 @@
-"""Which of a suite's observations is which of a policy's features; what does not fit is said with both sides.
+"""Matching of a suite's observations with a policy's features; a mismatch is reported with both sides.
 
-A suite shows ``image``, ``command``, and where it can ``wrist_image``, of two arms ``left_wrist_image`` and
-``right_wrist_image``, and ``state``. A policy's features have names of their own data set. What is unmistakable is matched by
-itself: the only camera, a camera with *wrist* in its name, LIBERO's ``image`` and ``image2``, the three cameras of two arms, an
-``observation.state`` of 8 numbers or of as many as there are joint targets, ``observation.command``. The rest the folder's
-``worldrl.json`` must say, because a wrong guess looks like a bad policy.
+A suite shows ``image`` and ``command``; some show ``wrist_image``, for two arms ``left_wrist_image`` and
+``right_wrist_image``, and ``state``. A policy's features have the names of its data set. Unambiguous ones are matched
+automatically: a single camera, a camera with *wrist* in its name, LIBERO's ``image`` and ``image2``, the three cameras
+of two arms, an ``observation.state`` of 8 numbers or of as many as there are joint targets, ``observation.command``.
+For the others ``worldrl.json`` in the folder is required, because a wrong guess looks like a bad policy.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ IMAGE, WRIST, COMMAND, STATE = "image", "wrist_image", "command", "state"
 LEFT, RIGHT = "left_wrist_image", "right_wrist_image"
 IMAGES = (IMAGE, WRIST, LEFT, RIGHT)
 SHOWN = (IMAGE, COMMAND)
-"""What every suite shows, imagination too."""
+"""Observations of every suite, and of imagination."""
 LIBERO_STATE = 8
 """Numbers of LIBERO's state."""
 TWO_ARMED = {
@@ -29,18 +29,18 @@ TWO_ARMED = {
     RIGHT: ("right_wrist", "wrist_right", "right_hand", "right_camera"),
     IMAGE: ("head", "high"),
 }
-"""Words in the names of three cameras (ALOHA's, RoboTwin's own and its client's) that tell which one each is."""
+"""Words in the names of three cameras (ALOHA's, RoboTwin's own and its client's) by which they are identified."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
 
 def guess_source(name: str, feature: Feature, cameras: int, measured: int) -> str | None:
-    """What a feature unmistakably is; None where nothing is sure.
+    """Unambiguous source of a feature, or None.
 
     Args:
         name: of the feature.
         feature: its kind and shape.
-        cameras: how many the policy has.
+        cameras: number of the policy's cameras.
         measured: numbers of the measured state (:func:`measured_size`).
     """
     last = name.rpartition(".")[2]
@@ -55,7 +55,7 @@ def guess_source(name: str, feature: Feature, cameras: int, measured: int) -> st
 
 
 def measured_size(actions: ActionSpec) -> int:
-    """Numbers of what a suite calls ``state``: the measured joints of a robot that takes joint targets, or LIBERO's eight."""
+    """Numbers of a suite's ``state``: the measured joints of a robot with joint targets, or LIBERO's eight."""
     return actions.size if actions.absolute else LIBERO_STATE
 
 
@@ -63,7 +63,7 @@ def match_inputs(folder: LerobotFolder) -> dict[str, str]:
     """Name each feature's source.
 
     Raises:
-        SettingError: a feature cannot be placed, or two share a source; with the ``worldrl.json`` to write.
+        SettingError: a feature has no source, or two share one; the message shows the ``worldrl.json`` to write.
     """
     cameras = sum(feature.kind == "VISUAL" for feature in folder.inputs.values())
     found = {
@@ -77,22 +77,22 @@ def match_inputs(folder: LerobotFolder) -> dict[str, str]:
 
 
 def further(sources: Mapping[str, str]) -> tuple[str, ...]:
-    """What is looked at, by :func:`match_inputs`'s word, beside what every suite shows."""
+    """Sources besides those that every suite shows."""
     return tuple(source for source in sources.values() if source not in SHOWN)
 
 
 def require_fit(folder: LerobotFolder, sources: Mapping[str, str], shown: Shapes, action_size: int, where: str) -> None:
-    """Refuse a policy whose spec is not the suite's.
+    """Refuse a policy that does not fit a suite.
 
     Args:
         folder: the policy.
         sources: of :func:`match_inputs`.
-        shown: shapes of what the suite shows, pictures ``(Y, X, 3)``.
+        shown: shapes of the suite's observations, images ``(Y, X, 3)``.
         action_size: numbers of the suite's actions.
-        where: name of the suite, for people.
+        where: name of the suite in the message.
 
     Raises:
-        SettingError: an input is not shown or has another shape, or actions have another size.
+        SettingError: an input is missing or has another shape, or actions have another size.
     """
     fits = all(shown.get(source) == _suite_shape(folder.inputs[name]) for name, source in sources.items())
     if not fits or folder.action_size != action_size:
@@ -101,12 +101,12 @@ def require_fit(folder: LerobotFolder, sources: Mapping[str, str], shown: Shapes
 
 
 def _suite_shape(feature: Feature) -> tuple[int, ...]:
-    """The shape under which a suite shows a feature: pictures have their channels last."""
+    """Shape of a feature in a suite: images have their channels last."""
     return (*feature.shape[1:], feature.shape[0]) if feature.kind == "VISUAL" else feature.shape
 
 
 def side_by_side(folder: LerobotFolder, shown: Shapes, sources: Mapping[str, str | None]) -> str:
-    """Both specs as a table, and the nearest adapter."""
+    """Both specifications as a table, and the nearest adapter."""
     rows = [("the policy takes", "the suite shows")]
     for name, feature in folder.inputs.items():
         source = sources.get(name)
@@ -119,7 +119,7 @@ def side_by_side(folder: LerobotFolder, shown: Shapes, sources: Mapping[str, str
 
 
 def nearest_adapter(folder: LerobotFolder, shown: Shapes) -> str:
-    """What to write into the folder so that the inputs fit as far as shapes tell, or that nothing does."""
+    """The ``worldrl.json`` under which the shapes of the inputs fit, or why none does."""
     if shown and shown.get("action") not in (None, (folder.action_size,)):
         return "none: actions of another size mean another robot; train the policy on this suite's demonstrations"
     left = dict(shown) or {**dict.fromkeys((*IMAGES, COMMAND), ()), STATE: (measured_size(folder.actions),)}

@@ -1,7 +1,7 @@
-"""A lerobot policy as it lies in its folder: network, saved processors, sampler. Runs in lerobot's Python environment.
+"""A lerobot policy loaded from its folder: network, saved processors, sampler. Runs in lerobot's Python environment.
 
-lerobot is imported inside functions. It imports torchvision, whose wheel brings CUDA kernels that do not load beside a CPU
-torch; declaring the two operators that its import looks for is enough, since none of these policies calls them.
+lerobot is imported inside functions. It imports torchvision, whose wheel brings CUDA kernels that do not load beside a
+CPU torch. Declaring the two operators of its import is enough, since none of these policies calls them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from worldrl.policies.lerobot.samplers import (
 
 PACKAGES = ("lerobot", "torch", "transformers", "diffusers")
 LANGUAGE_MODELS = {"smolvla": "HuggingFaceTB/SmolVLM2-500M-Video-Instruct", "pi0": "google/paligemma-3b-pt-224"}
-"""Which one a kind names unless its config says otherwise."""
+"""Default language model of each kind."""
 _OPERATORS: list[Any] = []  # keeps the declared operators alive
 
 
@@ -53,7 +53,7 @@ def import_lerobot() -> Release:
     """Import lerobot's policies, with or without a torchvision whose kernels load; returns the release's line.
 
     Raises:
-        WorkerEnvironmentError: this lerobot is of a release that is not served.
+        WorkerEnvironmentError: this lerobot is of an unsupported release.
     """
     release = installed_release()
     try:
@@ -70,7 +70,7 @@ def import_lerobot() -> Release:
 
 
 def installed() -> dict[str, str]:
-    """Versions of the packages that decide what a policy does."""
+    """Versions of the packages that determine a policy's actions."""
     found: dict[str, str] = {}
     for name in PACKAGES:
         try:
@@ -81,11 +81,7 @@ def installed() -> dict[str, str]:
 
 
 class LerobotNetwork:
-    """A policy with its own processors.
-
-    Args:
-        folder: as published.
-        device: where the network goes.
+    """A policy with its own processors, from a published ``folder`` on ``device``.
 
     Raises:
         ArtefactError: the folder is incomplete, or its weights do not fill the network.
@@ -108,12 +104,10 @@ class LerobotNetwork:
         config = read_config(configs.PreTrainedConfig, self.folder, self.release)
         config.device, config.pretrained_path = device, None
         if getattr(config, "pretrained_backbone_weights", None):
-            config.pretrained_backbone_weights = (
-                None  # the checkpoint holds the backbone; a download would be for nothing
-            )
+            config.pretrained_backbone_weights = None  # the checkpoint holds the backbone
         language_weights = getattr(config, "load_vlm_weights", False)
         if language_weights:
-            config.load_vlm_weights = False  # the same
+            config.load_vlm_weights = False  # the checkpoint holds them
         if (self.folder.path / VLM).is_dir():
             config.vlm_model_name = str(self.folder.path / VLM)
         try:
@@ -182,13 +176,13 @@ class LerobotNetwork:
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        """What is trained and saved, by name: the policy, and a head of ours where it has one."""
+        """Trained and saved modules by name: the policy, and worldrl's head for ACT."""
         own = {"head": self.sampler} if isinstance(self.sampler, nn.Module) else {}
         return {"policy": self.policy, **own}
 
-    def batch(self, features: Mapping[str, Tensor], sentences: Sequence[str], action: Tensor | None = None) -> Any:
-        """Preprocess observations, float pictures ``[B, ..., 3, Y, X]`` in [0, 1], and where given actions ``[B, H, A]``."""
-        given = {**features, "task": list(sentences)}
+    def batch(self, features: Mapping[str, Tensor], instructions: Sequence[str], action: Tensor | None = None) -> Any:
+        """Preprocess observations, float images ``[B, ..., 3, Y, X]`` in [0, 1], and actions ``[B, H, A]`` if given."""
+        given = {**features, "task": list(instructions)}
         if action is not None:
             given[ACTION] = action
         return self.preprocess(given)
@@ -203,7 +197,7 @@ class LerobotNetwork:
         return loss
 
     def save(self, folder: Path) -> None:
-        """Write the published layout, with what we add."""
+        """Write the published layout, with worldrl's files."""
         self.policy.save_pretrained(folder)
         self.preprocess.save_pretrained(folder)
         self.postprocess.save_pretrained(folder)
@@ -218,15 +212,10 @@ class LerobotNetwork:
 
 
 def read_config(base: Any, folder: LerobotFolder, release: Release) -> Any:
-    """Read ``config.json`` as the release that is here reads it, whichever served release wrote it.
-
-    Args:
-        base: lerobot's ``PreTrainedConfig``.
-        folder: of the policy.
-        release: that is here.
+    """Read ``config.json`` of any supported release for the installed one; ``base`` is lerobot's ``PreTrainedConfig``.
 
     Raises:
-        ArtefactError: it says something that this release does not know.
+        ArtefactError: a key that this release does not know.
     """
     saved = read_json(folder.path / CONFIG, error=ArtefactError)
     known = {"type", *(field.name for field in fields(base.get_choice_class(folder.kind)))}
@@ -236,7 +225,7 @@ def read_config(base: Any, folder: LerobotFolder, release: Release) -> Any:
 
 
 def check_weights(policy: nn.Module, folder: Path) -> None:
-    """Make sure that the file filled the whole network: lerobot only logs, or prints, what it could not load.
+    """Refuse weights that do not fill the network: lerobot only warns about tensors that it could not load.
 
     Raises:
         ArtefactError: a tensor of the network is neither in the file nor tied to one that is, or differs from it.
@@ -260,10 +249,10 @@ def check_weights(policy: nn.Module, folder: Path) -> None:
 
 
 def keep_stored_types(policy: nn.Module, folder: Path) -> None:
-    """Give each weight the type of number that the file has.
+    """Give each weight the number type of the file.
 
-    A SmolVLA that begins from its language model's own weights is held by lerobot in bfloat16 for the most part, and what it
-    computes differs: in float32, transformers 4.57 gives each row and column of patches the position of the one before it.
+    lerobot holds a SmolVLA that begins from its language model's own weights mostly in bfloat16, and its results
+    differ: in float32, transformers 4.57 gives each row and column of patches the position of the one before it.
     """
     stored = load_tensors(folder / WEIGHTS)
     for name, weight in policy.state_dict(keep_vars=True).items():
@@ -272,7 +261,7 @@ def keep_stored_types(policy: nn.Module, folder: Path) -> None:
 
 
 def missing_language_model(folder: Path, kind: str, error: Exception) -> str:
-    """What to do where the language model's config or tokenizer is not there: it is named, not part of the folder."""
+    """Message for a missing config or tokenizer of the language model, which is named but not part of the folder."""
     first = str(error).splitlines()[0]
     return (
         f"{folder}: the language model's config or tokenizer is missing: {first} Looked in {folder / VLM} and in the "

@@ -1,16 +1,17 @@
-"""Chunks drawn with one stochastic step, whose log-probability is exact: how flow, diffusion and regression policies explore.
+"""Chunks drawn with one stochastic step, whose log-probability is exact, for flow, diffusion and regression policies.
 
-A sampler turns noise into a chunk in ``S`` steps. One step, drawn uniformly among those that may be noisy, adds Gaussian
-noise; the others are deterministic (πRL's Flow-SDE, arXiv:2510.25889, which collapses the inner chain to one decision).
-Given that step and the sample before it, the chunk's log-probability is a Gaussian's, number by number::
+A sampler turns noise into a chunk in ``S`` steps. One step, drawn uniformly among those that may be noisy, adds
+Gaussian noise; the others are deterministic (πRL's Flow-SDE, arXiv:2510.25889, which collapses the inner chain to one
+decision). Given that step and the sample before it, the chunk's log-probability is a Gaussian's, number by number::
 
     log π = log N(x_{k+1}; μ_θ(x_k, k, obs), s_k²)
 
-so recomputing it costs one evaluation of the network, not ``S``. A policy that regresses its chunk is the case ``S = 1``.
+Recomputing it costs one evaluation of the network, not ``S``. A policy that regresses its chunk is the case ``S = 1``.
 
-What was drawn, the *trace*, is one float row per chunk: the step's number, the sample before it, the sample after it.
+The *trace* of a draw is one float row per chunk: the step's number, the sample before it, the sample after it.
 
-Shapes legend: ``B`` rows, ``S`` steps, ``H × D`` numbers of a sample (control steps times numbers of an action, both as the
+Shapes legend: ``B`` rows, ``S`` steps, ``H × D`` numbers of a sample (control steps times numbers of an action, both as
+the
 network pads them).
 """
 
@@ -32,41 +33,36 @@ class StepSampler(Protocol):
     @property
     def shape(self) -> tuple[int, int]:
         """``H`` and ``D``."""
-        ...
 
     @property
     def steps(self) -> int:
         """Steps from noise to chunk."""
-        ...
 
     @property
     def noisy(self) -> Sequence[int]:
         """Steps that may be the stochastic one."""
-        ...
 
     def encode(self, batch: Any) -> Any:
-        """Compute what every step shares: the observation's features, or the keys and values of its tokens."""
-        ...
+        """Compute the input of all steps: the observation's features, or the keys and values of its tokens."""
 
     def transition(self, seen: Any, x: Tensor, step: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-        """Return mean ``[B, H, D]`` of the sample after a step, and its standard deviation, which broadcasts to that.
+        """Mean ``[B, H, D]`` of the sample after a step, and its standard deviation, which broadcasts to that.
 
         Args:
             seen: :meth:`encode`'s value.
             x: samples before the step ``[B, H, D]``.
-            step: int64 ``[B]``, each row's own.
+            step: int64 ``[B]``, number of each row's step.
             temperature: ``[B]``, factor on the step's noise scale; 0 is the deterministic step.
         """
-        ...
 
 
 def pack_trace(own: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """Lay a draw out as one row of numbers, float32 ``[B, 1 + 2 H D]``."""
+    """Join the parts of a trace, float32 ``[B, 1 + 2 H D]``."""
     return torch.cat([own[:, None].float(), before.flatten(1), after.flatten(1)], dim=1)
 
 
 def unpack_trace(trace: Tensor, shape: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the step int64 ``[B]`` and the samples before and after it ``[B, H, D]``.
+    """Split a trace: step int64 ``[B]``, samples before and after it ``[B, H, D]``.
 
     Raises:
         SettingError: rows of another length.
@@ -86,13 +82,13 @@ def draw_chunk(
     Args:
         sampler: the policy's.
         seen: of :meth:`StepSampler.encode`.
-        start: standard normal draws ``[B, H, D]``, where sampling starts.
+        start: standard normal draws ``[B, H, D]`` at which sampling starts.
         fresh: standard normal draws ``[B, H, D]`` of the stochastic step.
-        own: int64 ``[B]``, which step that is.
+        own: int64 ``[B]``, number of the stochastic step.
         temperature: factor on its noise scale; 0 makes every step deterministic.
 
     Returns:
-        Chunks ``[B, H, D]``, traces, and log-densities ``[B, H, D]`` (0 at temperature 0, where nothing was drawn).
+        Chunks ``[B, H, D]``, traces, and log-densities ``[B, H, D]`` (0 at temperature 0).
     """
     x, before, landed, logp = start, start, start, torch.zeros_like(start)
     for k in range(sampler.steps):
@@ -109,17 +105,7 @@ def draw_chunk(
 
 
 def trace_log_prob(sampler: StepSampler, seen: Any, trace: Tensor, temperature: float) -> Tensor:
-    """Log-density of drawn chunks, number by number, with gradient; equals :func:`draw_chunk`'s.
-
-    Args:
-        sampler: the policy's.
-        seen: of :meth:`StepSampler.encode`, for the observations of the draw.
-        trace: of :func:`draw_chunk`.
-        temperature: of the draw, above 0.
-
-    Returns:
-        ``[B, H, D]``.
-    """
+    """Log-density ``[B, H, D]`` of the chunks of :func:`draw_chunk`, with gradient; ``temperature`` is above 0."""
     own, before, after = unpack_trace(trace, sampler.shape)
     mean, std = sampler.transition(seen, before, own, torch.full_like(before[:, 0, 0], temperature))
     return gaussian_log_density(after, mean, std)

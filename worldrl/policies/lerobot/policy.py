@@ -1,12 +1,12 @@
-"""``LerobotPolicy``: a lerobot policy (ACT, Diffusion, SmolVLA, π0) with the surface of worldrl's own.
+"""``LerobotPolicy``: a lerobot policy (ACT, Diffusion, SmolVLA, π0) with the interface of worldrl's own.
 
-The network lives in a worker process with lerobot's own Python environment; where lerobot is installed beside worldrl, that
-is this environment. Noise is drawn here, from each row's stream, so a row's chunk depends on no other row::
+The network runs in a worker process in lerobot's Python environment, which may be this one. Noise is drawn here, from
+each row's stream, so a row's chunk depends on no other row::
 
     core process: streams, losses, ──pipe: observations, noise, logp and its gradient──► worker: processors, network, AdamW
     clipping, checkpoints
 
-To the core's training loops the policy is a module with one parameter, the worker's anchor (``policies.lerobot.worker``).
+For the core's training loops the policy is a module with one parameter, the anchor (``policies.lerobot.worker``).
 
 Shapes legend: ``B`` rows, ``L`` executed steps of a chunk, ``H × D`` numbers of a sample, ``A`` numbers of an action.
 """
@@ -33,21 +33,17 @@ from worldrl.workers.link.wire import Arrays
 
 
 class LerobotPolicy(nn.Module):
-    """A lerobot policy (:class:`worldrl.core.interfaces.TrainablePolicy`).
-
-    Args:
-        folder: a complete policy folder, already read.
-        launch: of its worker.
+    """A lerobot policy (:class:`worldrl.core.interfaces.TrainablePolicy`) of a complete folder, with its worker.
 
     Raises:
-        WorkerError: the worker cannot be started, or says why it cannot serve.
-        SettingError: an input has no place.
+        WorkerError: the worker cannot be started, or cannot serve.
+        SettingError: an input has no source.
     """
 
     needs_noise = True
     """Even greedy chunks start from noise, so acting always takes generators."""
     device = torch.device("cpu")
-    """Where what crosses the pipe is; the network's own device is the worker's business."""
+    """Device of what crosses the pipe; the network's device is the worker's."""
 
     def __init__(self, folder: LerobotFolder, launch: Launch) -> None:
         super().__init__()
@@ -64,9 +60,9 @@ class LerobotPolicy(nn.Module):
         """Read a folder in lerobot's published layout and start its worker.
 
         Raises:
-            ArtefactError: the folder is incomplete: which file, and how to get it.
+            ArtefactError: the folder is incomplete; the message names the file and its source.
             WorkerEnvironmentError: there is no lerobot.
-            WorkerError: the worker says why it cannot serve.
+            WorkerError: the worker cannot serve.
         """
         return cls(read_lerobot_folder(folder), lerobot_launch(folder, str(device)))
 
@@ -76,7 +72,7 @@ class LerobotPolicy(nn.Module):
 
     @property
     def more(self) -> tuple[str, ...]:
-        """What the policy looks at beside picture, command and sentence."""
+        """Inputs besides image, command and instruction."""
         return further(self.sources)
 
     # --- acting ----------------------------------------------------------------------------------------------------
@@ -90,17 +86,14 @@ class LerobotPolicy(nn.Module):
         temperature: float = 1.0,
         correlated_noise: CorrelatedNoise | None = None,
     ) -> Chunk:
-        """Choose a chunk for each row.
+        """Choose a chunk for each row; ``token`` is the draw's trace, float32, an input of :meth:`log_prob`.
 
         Args:
             obs: ``B`` observations.
             generators: one CPU stream per row.
             temperature: factor on the stochastic step's noise scale; 0 leaves the policy's own deterministic sampler,
                 started from noise.
-            correlated_noise: the lasting part of the stochastic step's noise.
-
-        Returns:
-            The chunk; ``token`` is the draw's trace, float32, which :meth:`log_prob` takes back.
+            correlated_noise: the constant part of the stochastic step's noise.
 
         Raises:
             SettingError: no generators, a negative temperature, or an observation that does not fit.
@@ -115,7 +108,7 @@ class LerobotPolicy(nn.Module):
             raise SettingError(f"temperature: must be 0 or more, got {temperature}")
         noise = row_noise(generators, (2, *self._shape))
         own = torch.stack([self._noisy[torch.randint(len(self._noisy), (), generator=g)] for g in generators])
-        fresh = noise[:, 1] if correlated_noise is None else self._lasting(noise[:, 1], correlated_noise)
+        fresh = noise[:, 1] if correlated_noise is None else self._correlated(noise[:, 1], correlated_noise)
         arrays = {**self._features(obs), "start": noise[:, 0].numpy(), "fresh": fresh.numpy(), "own": own.numpy()}
         _, found = self.worker.ask("act", arrays, instruction=list(obs.instruction), temperature=temperature)
         action, trace, logp = (torch.from_numpy(found[name]) for name in ("action", "trace", "logp"))
@@ -147,11 +140,11 @@ class LerobotPolicy(nn.Module):
         return self.worker.with_gradient(torch.from_numpy(found["loss"]), keep)
 
     def _within(self, action: Tensor) -> Tensor:
-        """Robots take what lies in their range: beyond it the nearest end, as lerobot's environments do."""
+        """Actions clipped to the robot's range, as in lerobot's environments."""
         low, high = (torch.from_numpy(bound) for bound in self.actions.bounds)
         return torch.maximum(torch.minimum(action, high), low)
 
-    def _lasting(self, fresh: Tensor, correlated_noise: CorrelatedNoise) -> Tensor:
+    def _correlated(self, fresh: Tensor, correlated_noise: CorrelatedNoise) -> Tensor:
         steps, size = self.folder.executed, correlated_noise.value.shape[1]
         mixed = (
             correlated_noise.share**0.5 * correlated_noise.value[:, None]
@@ -188,7 +181,7 @@ class LerobotPolicy(nn.Module):
     # --- state -----------------------------------------------------------------------------------------------------
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """What training changes: the network's trained weights, from the worker."""
+        """The network's trained weights, from the worker."""
         return self.worker.read("weights")
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
@@ -196,12 +189,12 @@ class LerobotPolicy(nn.Module):
         self.worker.write("weights", state_dict)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LerobotPolicy:
-        """Another worker with the weights as they are now."""
+        """Another worker with the present weights."""
         twin = LerobotPolicy(self.folder, self.launch)
         twin.load_state_dict(self.state_dict())
         return twin
 
     def save(self, folder: Path, *, parents: Sequence[Mapping[str, str]] = ()) -> None:
-        """Write lerobot's published layout; ``parents`` are not recorded, the layout has no place for them."""
+        """Write lerobot's published layout, which has no place for ``parents``."""
         with atomic_folder(folder) as temp:
             self.worker.ask("save", folder=str(temp.resolve()))

@@ -1,7 +1,7 @@
-"""Which releases of lerobot are served, and where their networks are called differently: this is the one place that tells.
+"""Supported releases of lerobot, and the calls in which their networks differ.
 
-A release line is one :class:`Release`: what in it is called by its own way is a function of its own here, and whoever calls a
-network takes them from :func:`installed_release`. What else the lines differ in is told in ``docs/guide/lerobot.md``.
+A release line is one :class:`Release`. Each call that differs is a function here, and callers take it from
+:func:`installed_release`. Other differences are described in ``docs/guide/lerobot.md``.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ LATER = (
     "relative_exclude_joints",
     "action_feature_names",
 )
-"""Keys of ``config.json`` that 0.5 and 0.6 added and that change nothing of what a policy does with an observation."""
+"""Keys of ``config.json`` that 0.5 and 0.6 added and that do not change what a policy does with an observation."""
 
 
 # --- what the lines call differently -------------------------------------------------------------------------------
 
 
 def fill_dictionary(language_model: Any, **prefix: Any) -> Any:
-    """SmolVLA of 0.4: an argument of its own says that the keys and values of the prefix are to be kept, in a dictionary."""
+    """SmolVLA of 0.4: an argument requests the keys and values of the prefix, in a dictionary."""
     return language_model.forward(past_key_values=None, fill_kv_cache=True, **prefix)[1]
 
 
 def fill_cache(language_model: Any, **prefix: Any) -> Any:
-    """SmolVLA of 0.6.1: without a cache it makes transformers' own, which each ``denoise_step`` extends and crops again."""
+    """SmolVLA of 0.6.1: it makes transformers' own cache, which each ``denoise_step`` extends and crops again."""
     return language_model.forward(past_key_values=None, **prefix)[1]
 
 
 def own_mask(model: Any, attention: Tensor) -> Tensor:
-    """π0 of 0.4: the network's method makes an additive mask ``[B, 1, N, N]`` of who attends to whom ``[B, N, N]``."""
+    """π0 of 0.4: a method makes the additive mask ``[B, 1, N, N]`` from the attention ``[B, N, N]``."""
     return model._prepare_attention_masks_4d(attention)
 
 
 def shared_mask(model: Any, attention: Tensor) -> Tensor:
-    """π0 of 0.6.1: a function that several policies share makes that mask."""
+    """π0 of 0.6.1: a function for several policies makes that mask."""
     return importlib.import_module("lerobot.policies.common.vla_utils").prepare_attention_masks_4d(attention)
 
 
@@ -56,10 +56,10 @@ class Release:
 
     Attributes:
         first: oldest release of the line that has these methods.
-        tried: the release that the tests ran with.
+        tried: the release of the tests.
         left_out: keys of ``config.json`` that it does not know and that do not matter.
-        fill_prefix: keys and values of SmolVLA's prefix, from ``vlm_with_expert`` and what its ``forward`` is given.
-        mask_4d: π0's additive attention mask, from its network and who attends to whom.
+        fill_prefix: keys and values of SmolVLA's prefix, from ``vlm_with_expert`` and arguments of its ``forward``.
+        mask_4d: π0's additive attention mask, from its network and the attention.
     """
 
     first: tuple[int, int, int]
@@ -70,11 +70,11 @@ class Release:
 
     @property
     def name(self) -> str:
-        """Its first two numbers, as people call it."""
+        """Its first two numbers."""
         return f"{self.first[0]}.{self.first[1]}"
 
     def __str__(self) -> str:
-        """Name, where the line is served from, and the release that was tried."""
+        """Name, oldest supported release, and the tested release."""
         since = f" from {'.'.join(map(str, self.first))} on" if self.first[2] else ""
         return f"{self.name}{since} (tried with {self.tried})"
 
@@ -89,13 +89,13 @@ RELEASES = (
 
 
 def served_release(release: str) -> Release | None:
-    """The line that a release belongs to; None where it is not served."""
+    """The line of a release; None if it is not supported."""
     numbers = tuple(int(part) for part in release.split(".")[:3] if part.isdecimal())
     return next((line for line in RELEASES if line.first[:2] == numbers[:2] and line.first <= numbers), None)
 
 
 def refusal(release: str) -> str | None:
-    """Why a release is not served; None where it is."""
+    """Why a release is not supported; None if it is."""
     if served_release(release) is not None:
         return None
     return (
@@ -105,7 +105,7 @@ def refusal(release: str) -> str | None:
 
 
 def installed_refusal() -> str | None:
-    """The same for the lerobot of this interpreter; None where there is none, or where nothing stands against it."""
+    """:func:`refusal` of this interpreter's lerobot; None without one."""
     try:
         return refusal(version("lerobot"))
     except PackageNotFoundError:
@@ -116,7 +116,7 @@ def installed_release() -> Release:
     """The line of this interpreter's lerobot.
 
     Raises:
-        WorkerEnvironmentError: it is not served; which one it is, and how to get one that is.
+        WorkerEnvironmentError: it is not supported; the message names it and a way to get one that is.
     """
     release = version("lerobot")
     line = served_release(release)
@@ -128,16 +128,12 @@ def installed_release() -> Release:
 
 
 def served_config(config: Mapping[str, Any], known: Collection[str], folder: Path, line: Release) -> dict[str, Any]:
-    """Leave out of a ``config.json`` what other releases have in it without changing what the policy does.
+    """Remove keys of other releases from a ``config.json`` that do not change what the policy does.
 
-    Args:
-        config: as saved.
-        known: keys that the installed release knows, ``type`` among them.
-        folder: for messages.
-        line: of the installed release.
+    ``known`` are the keys of the installed release ``line``, ``type`` among them.
 
     Raises:
-        ArtefactError: it says something else that the installed release does not know.
+        ArtefactError: another key that the installed release does not know.
     """
     if unknown := sorted(set(config) - set(known) - set(line.left_out)):
         raise ArtefactError(

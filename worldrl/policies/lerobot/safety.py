@@ -1,8 +1,9 @@
-"""What a lerobot policy's folder may name: lerobot runs what its files name, and checks it only afterwards.
+"""Refusal of lerobot policy folders that name code: lerobot runs what its files name, and checks it only afterwards.
 
-A step of a saved processor may hold ``class`` instead of ``registry_name``; lerobot imports that class and calls it with the
-step's ``config`` (huggingface/lerobot 4219). Names of language models may be paths, and transformers reads code from
-their folders. Here a folder may name the steps that the served policies save, hub ids, and files beside it: nothing else.
+A step of a saved processor may hold ``class`` instead of ``registry_name``; lerobot imports that class and calls it
+with the step's ``config`` (huggingface/lerobot 4219). Names of language models may be paths, and transformers reads
+code from their folders. Here a folder may name the steps that the supported policies save, hub ids, and files beside
+it.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ STEPS = frozenset(
         "unnormalizer_processor",
     }
 )
-"""Steps that lerobot 0.4 to 0.6 saves with the served policies."""
+"""Steps that lerobot 0.4 to 0.6 saves with the supported policies."""
 ENTRY_KEYS = frozenset({"registry_name", "config", "state_file"})
 STATE_FILE = re.compile(r"[\w-][\w.-]*\.safetensors")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -41,16 +42,12 @@ HUB_NAMES = ("vlm_model_name", "tokenizer_name")
 """Keys of the config and of a step's config that name a model on the hub."""
 CODE_KEYS = frozenset({"auto_map", "custom_pipelines", "custom_generate", "trust_remote_code"})
 ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
-"""Attention that transformers itself contains."""
+"""Attention implementations of transformers itself."""
 LANGUAGE_FILES = frozenset({".json", ".txt", ".model", ".jinja", ".safetensors", ".md"})
 
 
 def processor_steps(folder: Path, file: str) -> list[dict[str, Any]]:
-    """Read a saved processor's steps, and refuse every one that could run other code than a known step.
-
-    Args:
-        folder: of the policy.
-        file: ``policy_preprocessor.json`` or ``policy_postprocessor.json``.
+    """Read a saved processor's steps (``file`` of ``folder``); refuse all that could run other code than a known step.
 
     Raises:
         ArtefactError: no list of steps, a class or an unknown step, a state file elsewhere, a name that is no hub id.
@@ -88,12 +85,9 @@ def _check_step(where: str, entry: Any, *, overridden: bool) -> None:
 
 
 def check_hub_names(where: str, config: Mapping[str, Any], *, replaced: bool) -> None:
-    """Refuse names of code, and names of language models that are paths: transformers would read code from there.
+    """Refuse names of code, and language models named by a path: transformers would read code from there.
 
-    Args:
-        where: for messages.
-        config: of the policy or of a step.
-        replaced: the folder's own language model takes the place of the one that is named.
+    ``replaced`` is true if the folder's own language model replaces the named one.
 
     Raises:
         ArtefactError: a name that is no hub id.
@@ -110,10 +104,7 @@ def check_hub_names(where: str, config: Mapping[str, Any], *, replaced: bool) ->
 
 
 def check_language_model(folder: Path) -> None:
-    """Refuse a language model's folder that holds or names code.
-
-    Args:
-        folder: of the policy; one without such a folder passes.
+    """Refuse a language model's folder, if there is one, that holds or names code.
 
     Raises:
         ArtefactError: a file of another kind, a link, or a config that names classes of its own.
@@ -132,7 +123,7 @@ def _files(folder: Path) -> Sequence[Path]:
 
 
 def _code_key(value: Any) -> str:
-    """Find a key by which transformers loads code from files or from the hub; empty where there is none."""
+    """Find a key by which transformers loads code from files or from the hub; empty for none."""
     if isinstance(value, dict):
         held = cast("dict[str, Any]", value)
         named = next((key for key, part in held.items() if part and _names_code(key, part)), "")

@@ -1,8 +1,8 @@
-"""lerobot's policies as :class:`~worldrl.policies.lerobot.one_step.StepSampler`: flow (SmolVLA, π0), diffusion, and ACT.
+"""lerobot's policies as :class:`~worldrl.policies.lerobot.one_step.StepSampler`: SmolVLA, π0, diffusion, and ACT.
 
-A sampler knows one family's network and nothing of observations' names or of normalisation: it is given what the policy's
-saved preprocessor returns, and what it draws goes through the saved postprocessor. The networks are lerobot's own objects,
-called by the methods that the served releases share, and where they differ by those of ``policies.lerobot.release``.
+A sampler handles one family's network, not names of observations or normalisation. Its input comes from the policy's
+saved preprocessor, and its output goes through the saved postprocessor. The networks are lerobot's own objects, called
+by methods that all supported releases have, or by those of ``policies.lerobot.release``.
 
 Shapes legend: ``B`` rows, ``S`` steps, ``H × D`` numbers of a sample.
 """
@@ -31,11 +31,8 @@ LANGUAGE = ("observation.language.tokens", "observation.language.attention_mask"
 class FlowSampler:
     """SmolVLA and π0: a rectified flow from noise (σ = 1) to the chunk, ``S`` Euler steps of an action expert.
 
-    Args:
-        policy: ``SmolVLAPolicy`` or ``PI0Policy``.
-        steps: ``S``, at least 2: the last step, to σ = 0, stays the ODE's.
-        encode: images, masks, tokens and state of a batch to whatever ``denoise_step`` wants beside ``x_t`` and
-            ``timestep``.
+    ``steps`` is at least 2, since the last step, to σ = 0, stays the ODE's. ``encode`` maps policy and batch to the
+    arguments of ``denoise_step`` besides ``x_t`` and ``timestep``.
 
     Raises:
         SettingError: fewer steps.
@@ -66,7 +63,7 @@ class FlowSampler:
 
 
 def encode_smolvla(policy: Any, batch: Any, release: Release) -> dict[str, Any]:
-    """Prefix of SmolVLA: pictures, sentence and state, as its ``sample_actions`` fills the cache."""
+    """Prefix of SmolVLA: images, instruction and state, in the cache as its ``sample_actions`` fills it."""
     images, present = policy.prepare_images(batch)
     tokens, mask = (batch[name] for name in LANGUAGE)
     model = policy.model
@@ -82,7 +79,7 @@ def encode_smolvla(policy: Any, batch: Any, release: Release) -> dict[str, Any]:
 
 
 def encode_pi0(policy: Any, batch: Any, release: Release) -> dict[str, Any]:
-    """Prefix of π0: pictures and sentence; its state enters with the actions."""
+    """Prefix of π0: images and instruction; its state enters with the actions."""
     images, present = policy._preprocess_images(batch)
     tokens, mask = (batch[name] for name in LANGUAGE)
     model = policy.model
@@ -99,27 +96,22 @@ def encode_pi0(policy: Any, batch: Any, release: Release) -> dict[str, Any]:
 
 
 def attention_2d(pad: Tensor, causal: Tensor) -> Tensor:
-    """Who attends to whom, bool ``[B, N, N]``: a token sees its own block and earlier ones, as far as they are real.
+    """Attention mask, bool ``[B, N, N]``: a token attends to real tokens (``pad``) of its own and of earlier blocks.
 
-    Args:
-        pad: bool ``[B, N]``, real tokens.
-        causal: bool ``[B, N]``, true where a new block starts.
+    ``causal`` bool ``[B, N]`` is true at the start of a new block.
     """
     block = torch.cumsum(causal, dim=1)
     return (block[:, None, :] <= block[:, :, None]) & pad[:, None, :] & pad[:, :, None]
 
 
 class DiffusionSampler:
-    r"""Diffusion Policy: DDIM steps (Song et al., arXiv:2010.02502) at the levels of its own scheduler, one of them with η = 1.
+    """Diffusion Policy: DDIM steps (Song et al., arXiv:2010.02502) at its scheduler's levels, one of them with η = 1.
 
-    With ᾱ before the step and ᾱ' after it, and x̂₀ clipped as the policy's config says::
+    With ᾱ before the step and ᾱ' after it, and x̂₀ clipped as in the policy's config::
 
         s = η √((1-ᾱ')/(1-ᾱ)) √(1-ᾱ/ᾱ')        mean = √ᾱ' x̂₀ + √(1-ᾱ'-s²) ε̂
 
-    lerobot samples this policy by DDPM, with fresh noise in all of its steps; deterministic steps have the same marginals.
-
-    Args:
-        policy: ``DiffusionPolicy``.
+    lerobot samples this policy by DDPM, with fresh noise in all steps; deterministic steps have the same marginals.
 
     Raises:
         SettingError: fewer than two inference steps, or an unknown kind of prediction.
@@ -142,7 +134,7 @@ class DiffusionSampler:
         self._alpha = torch.cat([alpha, torch.ones(1)])  # after the last step nothing is noise
 
     def encode(self, batch: Any) -> Tensor:
-        """Features of states ``[B, n_obs_steps, S]`` and pictures ``[B, n_obs_steps, 3, Y, X]``, the oldest first."""
+        """Features of states ``[B, n_obs_steps, S]`` and images ``[B, n_obs_steps, 3, Y, X]``, the oldest first."""
         names = list(self._policy.config.image_features)
         seen = {"observation.state": batch["observation.state"]}
         if names:
@@ -172,9 +164,7 @@ def ddim_std(alpha: Tensor, after: Tensor, eta: Tensor) -> Tensor:
 class RegressionSampler(nn.Module):
     """ACT: its decoder's chunk is the mean of a Gaussian with a learned standard deviation per number of the action.
 
-    Args:
-        policy: ``ACTPolicy``.
-        log_std: ``[D]`` in normalised actions; None starts at :data:`START_LOG_STD`.
+    ``log_std`` ``[D]`` is in normalised actions; None starts at :data:`START_LOG_STD`.
     """
 
     def __init__(self, policy: Any, log_std: Tensor | None = None) -> None:
@@ -187,11 +177,9 @@ class RegressionSampler(nn.Module):
         self.log_std = nn.Parameter(start.clone())
 
     def encode(self, batch: Any) -> Tensor:
-        """Run the whole network: there is nothing left to do per step."""
+        """Run the whole network; the single step has no further work."""
         (policy,) = self._policy
-        batch = {
-            name: value for name, value in batch.items() if name != "action"
-        }  # with it the VAE's encoder would run
+        batch = {name: value for name, value in batch.items() if name != "action"}  # it would run the VAE's encoder
         if policy.config.image_features:
             batch["observation.images"] = [batch[name] for name in policy.config.image_features]
         return policy.model(batch)[0]

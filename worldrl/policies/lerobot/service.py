@@ -1,20 +1,20 @@
-"""Serves one lerobot policy to the core over the messages of ``worldrl.workers``; runs in lerobot's Python environment.
+"""Server of one lerobot policy over the messages of ``worldrl.workers``; runs in lerobot's Python environment.
 
-Requests (core → worker), each with the observation's features as arrays, pictures uint8 ``[B, Y, X, 3]``, of a policy that
-looks at several observations with their axis after the rows'::
+Requests (core → worker) carry the observation's features as arrays, images uint8 ``[B, Y, X, 3]``. For a policy with
+several observations their axis follows the rows'::
 
     act        instruction, temperature; start and fresh [B, H, D], own [B]      → action, trace, logp
     log_prob   instruction, temperature, keep; trace                             → logp
     loss       instruction, seed, keep; action [B, H, A], normalised here        → loss
-    backward   gradient of what was kept last                                    → norm of all gradients so far
-    zero       forget the gradients
+    backward   gradient of the last kept value                                   → norm of all gradients so far
+    zero       clear the gradients
     step       lr, weight_decay, betas, eps, scale of the gradients              one AdamW step
     read       what: weights or optimizer                                        → tensors by name
     write      what; tensors by name
     save       folder
 
-Weights, gradients and the optimiser's moments stay here: what crosses the pipe in training is a batch, its log-probabilities
-and their gradient.
+Weights, gradients and the optimiser's moments stay here. Training sends a batch, its log-probabilities and their
+gradient through the pipe.
 """
 
 from __future__ import annotations
@@ -40,13 +40,7 @@ OPTIMIZER, WEIGHTS = "optimizer", "weights"
 
 
 class Lerobot:
-    """What a worker is told to make: one policy.
-
-    Args:
-        folder: as published.
-        device: where the network runs.
-        threads: torch's, on the CPU.
-    """
+    """Target of a worker: one policy ``folder`` as published, on ``device``, with ``threads`` of torch on the CPU."""
 
     def __init__(self, *, folder: str, device: str = "cpu", threads: int = 1) -> None:
         torch.set_num_threads(threads)
@@ -65,12 +59,12 @@ class Lerobot:
         }
 
     def serve(self, pulse: Pulse) -> Service:
-        """Return what answers requests."""
+        """Return the object that answers requests."""
         return Service(self.network, pulse)
 
 
 class Installation:
-    """What ``worldrl setup lerobot`` starts to see whether the environment works: lerobot's policies, imported."""
+    """Target of ``worldrl setup lerobot``: imports lerobot's policies to test the environment."""
 
     def describe(self) -> dict[str, Any]:
         """Versions."""
@@ -78,16 +72,11 @@ class Installation:
         return {"suite": "lerobot", "packages": installed()}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 class Service:
-    """Answers requests about one network.
-
-    Args:
-        network: see :class:`~worldrl.policies.lerobot.network.LerobotNetwork`.
-        pulse: told before each request is worked on.
-    """
+    """Answers requests about one :class:`~worldrl.policies.lerobot.network.LerobotNetwork`; ``pulse`` precedes each."""
 
     def __init__(self, network: Any, pulse: Pulse) -> None:
         self._network, self._pulse = network, pulse
@@ -119,7 +108,7 @@ class Service:
         return {"kind": "rows", "protocol": PROTOCOL}, handlers[header["kind"]](header, arrays)
 
     def close(self) -> None:
-        """Nothing but memory is held."""
+        """Nothing to release but memory."""
 
     # --- acting ----------------------------------------------------------------------------------------------------
 
@@ -166,9 +155,7 @@ class Service:
         return {"norm": array(nn.utils.get_total_norm(gradients))}
 
     def _zero(self, header: Mapping[str, Any], arrays: Arrays) -> Arrays:
-        self._optimizer.zero_grad(
-            set_to_none=True
-        )  # what was kept stays: losses are computed before gradients are forgotten
+        self._optimizer.zero_grad(set_to_none=True)  # the kept value stays: losses are computed before this
         return {}
 
     def _step(self, header: Mapping[str, Any], arrays: Arrays) -> Arrays:
@@ -229,7 +216,7 @@ class Service:
 
     def _batch(self, header: Mapping[str, Any], arrays: Arrays, action: Tensor | None = None) -> Any:
         features = {
-            name: picture(torch.from_numpy(arrays[name]))
+            name: channels_first(torch.from_numpy(arrays[name]))
             if feature.kind == "VISUAL"
             else torch.from_numpy(arrays[name])
             for name, feature in self._network.folder.inputs.items()
@@ -237,12 +224,12 @@ class Service:
         return self._network.batch(features, header["instruction"], action)
 
 
-def picture(image: Tensor) -> Tensor:
-    """Uint8 ``[B, ..., Y, X, 3]`` to float ``[B, ..., 3, Y, X]`` in [0, 1], as lerobot's processors expect it."""
+def channels_first(image: Tensor) -> Tensor:
+    """Uint8 ``[B, ..., Y, X, 3]`` to float ``[B, ..., 3, Y, X]`` in [0, 1], the layout of lerobot's processors."""
     return image.movedim(-1, -3).float().contiguous() / 255
 
 
 def array(tensor: Tensor) -> NDArray[Any]:
-    """A tensor as numbers that travel: bfloat16, which numpy lacks, as the same number in float32."""
+    """A tensor as numpy array; bfloat16, which numpy lacks, becomes float32."""
     tensor = tensor.detach().cpu()
     return np.asarray((tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy())

@@ -1,7 +1,7 @@
-"""The worker process of a lerobot policy, and its weights, gradients and optimiser as the core's training loops see them.
+"""The worker process of a lerobot policy, and its weights, gradients and optimiser for the core's training loops.
 
-The loops see one parameter, the *anchor*: after a backward pass its gradient is the norm of the network's gradient, so that
-clipping it by its norm clips the network's. :class:`WorkerAdamW` hands the clipped scale over with its step.
+The loops have one parameter, the *anchor*. After a backward pass its gradient is the norm of the network's gradient, so
+that clipping it by its norm clips the network's. :class:`WorkerAdamW` sends the clipped scale with its step.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ TARGET = "worldrl.policies.lerobot.service:Lerobot"
 TIMEOUT_S = 1800.0
 """Longest silence: a VLA of billions of weights on a CPU is slow, and its loading slower."""
 OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-"""A policy is its folder: nothing may be fetched behind the user's back."""
+"""A policy is its folder: no download at run time."""
 
 
 def lerobot_python() -> str:
-    """Interpreter that has a lerobot we can serve: this one, or that of the environment ``worldrl setup lerobot`` built.
+    """Interpreter with a supported lerobot: this one, or that of the environment of ``worldrl setup lerobot``.
 
     Raises:
         WorkerEnvironmentError: neither has it.
@@ -48,7 +48,7 @@ def lerobot_python() -> str:
 
 
 def lerobot_launch(folder: Path, device: str) -> Launch:
-    """How a policy's worker is started."""
+    """Launch of a policy's worker."""
     threads = torch.get_num_threads()
     options = {"folder": str(folder.resolve()), "device": device, "threads": threads}
     return Launch(f"policy {folder}", lerobot_python(), TARGET, options, {**OFFLINE, "OMP_NUM_THREADS": str(threads)})
@@ -57,15 +57,12 @@ def lerobot_launch(folder: Path, device: str) -> Launch:
 class LerobotWorker:
     """A policy's worker process.
 
-    Args:
-        launch: how it is started.
-
     Attributes:
-        facts: what it says of its network: ``shape`` of a sample, ``noisy`` steps, versions.
-        anchor: stands for the network's trained weights.
+        facts: description of its network: ``shape`` of a sample, ``noisy`` steps, versions.
+        anchor: represents the network's trained weights.
 
     Raises:
-        WorkerError: it cannot be started, or says why it cannot serve.
+        WorkerError: it cannot be started, or cannot serve.
     """
 
     def __init__(self, launch: Launch) -> None:
@@ -82,9 +79,11 @@ class LerobotWorker:
             if kind is not None:
                 self._process.send({"kind": kind, **header}, arrays)
             return self._process.answer()
-        except WorkerDied as news:
+        except WorkerDied as reason:
             self.close()
-            raise WorkerError(f"{self.launch.name}: its worker {news}; start the command again, it resumes") from news
+            raise WorkerError(
+                f"{self.launch.name}: its worker {reason}; start the command again, it resumes"
+            ) from reason
 
     def close(self) -> None:
         """End the process."""
@@ -93,11 +92,11 @@ class LerobotWorker:
     # --- gradients -------------------------------------------------------------------------------------------------
 
     def with_gradient(self, value: Tensor, keep: bool) -> Tensor:
-        """Let a value that the worker kept take part in a backward pass here; as it is where nothing was kept."""
+        """Connect a value that the worker kept to a backward pass here; unchanged without ``keep``."""
         return _Remote.apply(self.anchor, value, self._backward) if keep else value
 
     def _backward(self, gradient: Tensor) -> Tensor:
-        """Add to the network's gradient; return by how much its norm grew, so that the anchor's gradient is the norm."""
+        """Add to the network's gradient; return the growth of its norm, so that the anchor's gradient is the norm."""
         _, found = self.ask("backward", {"gradient": gradient.contiguous().numpy()})
         before, self._norm = self._norm, float(found["norm"])
         return torch.tensor(self._norm - before)
@@ -108,7 +107,7 @@ class LerobotWorker:
         self._norm = 0.0
 
     def step(self, scaled_norm: float, group: Mapping[str, Any]) -> None:
-        """Let the worker take one AdamW step with gradients scaled to a norm."""
+        """Take one AdamW step in the worker with gradients scaled to a norm."""
         scale = scaled_norm / self._norm if self._norm else 0.0
         options = {name: group[name] for name in ("lr", "weight_decay", "eps", "betas")}
         self.ask("step", scale=scale, **options)
@@ -120,12 +119,12 @@ class LerobotWorker:
         return {name: torch.from_numpy(value) for name, value in self.ask("read", what=what)[1].items()}
 
     def write(self, what: str, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what :meth:`read` gave."""
+        """Restore :meth:`read`'s value."""
         self.ask("write", {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}, what=what)
 
 
 class _Remote(torch.autograd.Function):
-    """A value computed in the worker: its gradient goes there, and what comes back is the anchor's."""
+    """A value computed in the worker: its gradient is sent there, and the anchor's gradient is returned."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, value: Tensor, send: Callable[[Tensor], Tensor]) -> Tensor:
@@ -138,13 +137,7 @@ class _Remote(torch.autograd.Function):
 
 
 class WorkerAdamW(torch.optim.Optimizer):
-    """AdamW whose parameters and moments are the worker's; here it has the anchor, the learning rate and the betas.
-
-    Args:
-        worker: whose network is trained.
-        learning_rate: of AdamW.
-        weight_decay: of AdamW.
-    """
+    """AdamW with parameters and moments in the worker; here are the anchor, the learning rate and the betas."""
 
     def __init__(self, worker: LerobotWorker, learning_rate: float, weight_decay: float) -> None:
         defaults = {"lr": learning_rate, "weight_decay": weight_decay, "betas": (0.9, 0.999), "eps": 1e-8}
@@ -152,13 +145,13 @@ class WorkerAdamW(torch.optim.Optimizer):
         self._worker = worker
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients, there and here."""
+        """Clear the gradients, in the worker and here."""
         super().zero_grad(set_to_none)
         self._worker.zero_gradient()
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Take a step with the gradients as the anchor's was clipped."""
+        """Take a step with the network's gradients scaled as the anchor's was clipped."""
         gradient = self._worker.anchor.grad
         if gradient is not None:
             self._worker.step(abs(float(gradient)), self.param_groups[0])

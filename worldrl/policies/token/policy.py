@@ -1,12 +1,13 @@
 """``TokenPolicy``: image, instruction and commanded pose to a chunk of action tokens in one forward pass.
 
 Parallel decoding after OpenVLA-OFT ("Fine-Tuning Vision-Language-Action Models: Optimizing Speed and Success"): the
-``L × A`` tokens of a chunk are independent given the observation, so a chunk costs one pass and its log-probability
-is exact, the sum of the tokens'::
+``L × A`` tokens of a chunk are independent given the observation. A chunk costs one pass, and its log-probability
+is exact::
 
     log π(token | obs) = Σ_{l,a} log softmax(logits[l, a] / temperature)[token[l, a]]
 
-The policy is of one robot: what its ``A`` numbers are (``actions``) comes from the demonstrations and goes into the folder.
+A policy is of one robot: the specification of its ``A`` numbers (``actions``) comes from the demonstrations and is
+stored in the folder.
 
 Shapes legend: ``B`` rows, ``L`` chunk, ``A`` numbers of an action and of a command, ``Y X`` pixels.
 """
@@ -93,18 +94,11 @@ def stored_actions(config: Mapping[str, Any]) -> ActionSpec:
 
 
 def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
-    """Sample bins by inverting the cumulative distribution.
+    """Sample bins int64 ``[...]`` from ``probability`` ``[..., bins]`` by inversion at ``uniform`` ``[...]`` in [0, 1).
 
-    In float64, so that the CPU and a GPU, which add in different orders, pick the same bin.
-
-    Args:
-        probability: ``[..., bins]``, sums to 1.
-        uniform: ``[...]`` in [0, 1).
-
-    Returns:
-        int64 ``[...]``; a bin of probability 0 is never chosen.
+    A bin of probability 0 is never chosen.
     """
-    cdf = probability.double().cumsum(dim=-1)
+    cdf = probability.double().cumsum(dim=-1)  # in float64 the CPU and a GPU, which add in other orders, agree
     cdf = cdf / cdf[..., -1:]  # ends at exactly 1, above every uniform draw
     return (cdf <= uniform.double()[..., None]).sum(dim=-1)
 
@@ -112,13 +106,8 @@ def inverse_cdf(probability: Tensor, uniform: Tensor) -> Tensor:
 class TokenPolicy(nn.Module):
     """A chunked, language-conditioned image policy (:class:`worldrl.core.interfaces.TrainablePolicy`).
 
-    Args:
-        config: sizes.
-        statistics: what actions and commands are, and their normalisation; saved with the weights.
-
     Attributes:
-        actions: what the numbers of an action are.
-        trained_on: what it learned from, in plain JSON values, saved with it; None where nobody said.
+        trained_on: its training data in plain JSON values, saved with it; None if unknown.
 
     Raises:
         SettingError: ``statistics`` is missing.
@@ -130,7 +119,7 @@ class TokenPolicy(nn.Module):
     command_std: Tensor
     needs_noise, n_obs_steps = False, 1
     more: tuple[str, ...] = ()
-    """It looks at picture, command and sentence only."""
+    """Inputs besides image, command and instruction: none."""
 
     def __init__(self, config: TokenPolicyConfig, statistics: PolicyStatistics) -> None:
         super().__init__()
@@ -147,9 +136,9 @@ class TokenPolicy(nn.Module):
         self.image_encoder = ImageEncoder(
             config.text_width, width=config.width, blocks=config.blocks, keypoints=config.keypoints
         )
-        seen = self.image_encoder.out_width + config.text_width + self.actions.size + 1
+        inputs = self.image_encoder.out_width + config.text_width + self.actions.size + 1
         self.decoder = nn.Sequential(
-            nn.Linear(seen, config.hidden),
+            nn.Linear(inputs, config.hidden),
             nn.GELU(),
             nn.Linear(config.hidden, config.hidden),
             nn.GELU(),
@@ -158,18 +147,13 @@ class TokenPolicy(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are; observations are moved there."""
+        """Device of the weights; observations are moved there."""
         return self.action_low.device
 
     def logits(self, obs: PolicyObs, *, command_seen: Tensor | None = None) -> Tensor:
-        """Return the tokens' logits, forbidden bins masked.
+        """Logits ``[B, L, A, bins]`` of the tokens, forbidden bins masked.
 
-        Args:
-            obs: ``B`` observations.
-            command_seen: bool ``[B]``, false where the commanded pose is hidden (training only); None shows all.
-
-        Returns:
-            ``[B, L, A, bins]``.
+        ``command_seen`` bool ``[B]`` is false where training hides the commanded pose.
 
         Raises:
             ObservationError: an observation breaks a rule.
@@ -183,7 +167,7 @@ class TokenPolicy(nn.Module):
         return out.masked_fill(~allowed_bins(self.action_low, self.action_high, self.config.bins), FORBIDDEN)
 
     def log_softmax(self, obs: PolicyObs, *, temperature: float = 1.0, command_seen: Tensor | None = None) -> Tensor:
-        """Return every bin's log-probability ``[B, L, A, bins]``; see :meth:`logits` for ``command_seen``."""
+        """Log-probability of every bin ``[B, L, A, bins]``; arguments as :meth:`logits`."""
         return self._tempered(obs, temperature, command_seen).log_softmax(dim=-1)
 
     @torch.no_grad()
@@ -195,16 +179,13 @@ class TokenPolicy(nn.Module):
         temperature: float = 1.0,
         correlated_noise: CorrelatedNoise | None = None,
     ) -> Chunk:
-        """Choose a chunk for each row.
+        """Choose a chunk for each row, on the policy's device.
 
         Args:
             obs: ``B`` observations.
             generators: one CPU stream per row, each giving ``L × A`` uniform draws; None is greedy.
             temperature: divides the logits; ``logp`` is that of the divided ones.
-            correlated_noise: the rows' lasting part of the exploration; None draws every token apart.
-
-        Returns:
-            The chunk, on the policy's device.
+            correlated_noise: the rows' constant part of the exploration; None makes draws independent.
 
         Raises:
             ObservationError: an observation breaks a rule.
@@ -216,15 +197,7 @@ class TokenPolicy(nn.Module):
         return Chunk(action=self.decode(token), token=token, logp=chosen)
 
     def log_prob(self, obs: PolicyObs, token: Tensor, *, temperature: float = 1.0) -> Tensor:
-        """Log-probability of given tokens, with gradient; equals :meth:`act`'s at the same temperature.
-
-        Args:
-            obs: ``B`` observations.
-            token: int64 ``[B, L, A]``.
-            temperature: as in :meth:`act`.
-
-        Returns:
-            ``[B, L, A]``.
+        """Log-probability ``[B, L, A]`` of tokens int64 ``[B, L, A]``, with gradient; equals :meth:`act`'s.
 
         Raises:
             ObservationError: an observation breaks a rule.
@@ -256,25 +229,16 @@ class TokenPolicy(nn.Module):
     def save(self, folder: Path, *, parents: Sequence[Mapping[str, str]] = ()) -> None:
         """Write ``config.json``, ``model.safetensors`` (weights and statistics) and the manifest.
 
-        Args:
-            folder: where to; an older artefact there is replaced once the new one is complete.
-            parents: what the policy was made from, see :func:`worldrl.core.storage.artefact.parent`.
+        A complete new artefact replaces an older one; ``parents`` as of :func:`worldrl.core.storage.artefact.parent`.
         """
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.state_dict().items()}
-        said = {} if self.trained_on is None else {TRAINED_ON: self.trained_on}
-        config = {**asdict(self.config), ACTIONS: self.actions.to_json(), **said}
+        known = {} if self.trained_on is None else {TRAINED_ON: self.trained_on}
+        config = {**asdict(self.config), ACTIONS: self.actions.to_json(), **known}
         write_artefact(folder, kind="policy", config=config, tensors=tensors, parents=parents)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device | str) -> TokenPolicy:
-        """Read a policy that :meth:`save` wrote.
-
-        Args:
-            folder: the artefact folder.
-            device: where the weights go.
-
-        Returns:
-            The policy in evaluation mode.
+        """Read a policy of :meth:`save` in evaluation mode.
 
         Raises:
             ArtefactError: the folder is missing, damaged, of another kind, or lacks statistics or weights.

@@ -1,13 +1,14 @@
 """Action tokens: each number of an action becomes one of ``bins`` evenly spaced values.
 
-The first bin's centre lies on the data's 1 % quantile and the last one's on its 99 % quantile, so that the values
-robots use most, the two gripper commands and full speed, are represented exactly::
+The first bin's centre is the data's 1 % quantile and the last one's its 99 % quantile. The most frequent values, the
+two gripper commands and full speed, are then represented exactly::
 
     centre_i = low + i (high - low) / (bins - 1),     i = 0 … bins - 1
 
 A dimension that never moves in the data (``high - low`` below :data:`STILL`) collapses to a constant: it encodes to
 token 0, every token decodes to the constant, and :func:`allowed_bins` forbids the other bins.
 
+In every function ``action`` is float ``[..., A]``, ``low`` and ``high`` are the quantiles ``[A]``.
 Shapes legend: ``B`` rows, ``L`` chunk, ``A`` action.
 """
 
@@ -17,69 +18,41 @@ import torch
 from torch import Tensor
 
 STILL = 1e-3
-"""A dimension whose 1 % and 99 % quantiles are closer than this (in action units) never moves."""
+"""A dimension with a smaller distance between its quantiles (in action units) never moves."""
 
 
 def still_dimensions(low: Tensor, high: Tensor) -> Tensor:
-    """Return bool ``[A]``, true where the data never moves."""
+    """Bool ``[A]``, true where the data never moves."""
     return (high - low) < STILL
 
 
 def bin_spacing(low: Tensor, high: Tensor, bins: int) -> Tensor:
-    """Return the distance ``[A]`` between neighbouring centres; 0 in still dimensions."""
+    """Distance ``[A]`` between neighbouring centres; 0 in still dimensions."""
     return torch.where(still_dimensions(low, high), 0.0, (high - low) / (bins - 1))
 
 
 def allowed_bins(low: Tensor, high: Tensor, bins: int) -> Tensor:
-    """Return bool ``[A, bins]``: every bin, but only bin 0 in still dimensions."""
+    """Bool ``[A, bins]``: every bin, but only bin 0 in still dimensions."""
     first = torch.arange(bins, device=low.device) == 0
     return ~still_dimensions(low, high)[:, None] | first
 
 
 def fractional_token(action: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:
-    """Map actions to real-valued token positions in [0, bins - 1].
-
-    Args:
-        action: float ``[..., A]``.
-        low: float ``[A]``, the 1 % quantile.
-        high: float ``[A]``, the 99 % quantile.
-        bins: how many values per dimension.
-
-    Returns:
-        float ``[..., A]``; values outside ``low … high`` take the nearest end, still dimensions 0.
-    """
+    """Real-valued token positions ``[..., A]`` in [0, bins - 1] of actions; 0 in still dimensions."""
     spacing = bin_spacing(low, high, bins)
     position = (action - low) / torch.where(spacing > 0, spacing, 1.0)
     return torch.where(spacing > 0, position.clamp(0, bins - 1), 0.0)
 
 
 def encode(action: Tensor, low: Tensor, high: Tensor, bins: int) -> Tensor:
-    """Map actions to the nearest tokens.
-
-    Args:
-        action: float ``[..., A]``.
-        low: float ``[A]``, the 1 % quantile.
-        high: float ``[A]``, the 99 % quantile.
-        bins: how many values per dimension.
-
-    Returns:
-        int64 ``[..., A]`` in [0, bins).
-    """
+    """Nearest tokens of actions, int64 ``[..., A]`` in [0, bins)."""
     return fractional_token(action, low, high, bins).round().long()
 
 
 def decode(token: Tensor, low: Tensor, high: Tensor, bins: int, *, bounds: tuple[Tensor, Tensor]) -> Tensor:
-    """Map tokens to the centres of their bins.
+    """Centres of the bins of tokens int64 ``[..., A]``; the constant in still dimensions.
 
-    Args:
-        token: int64 ``[..., A]`` in [0, bins).
-        low: float ``[A]``, the 1 % quantile.
-        high: float ``[A]``, the 99 % quantile.
-        bins: how many values per dimension.
-        bounds: least and greatest action ``[A]``, which neither rounding nor odd statistics may leave.
-
-    Returns:
-        float ``[..., A]`` within the bounds; the constant in still dimensions.
+    ``bounds`` are the least and greatest action ``[A]``: rounding and odd statistics may not exceed them.
     """
     still = still_dimensions(low, high)
     action = torch.where(still, 0.5 * (low + high), low + token * bin_spacing(low, high, bins))
@@ -87,20 +60,10 @@ def decode(token: Tensor, low: Tensor, high: Tensor, bins: int, *, bounds: tuple
 
 
 def soft_target(action: Tensor, low: Tensor, high: Tensor, *, bins: int, width: float) -> Tensor:
-    """Spread an action's label over neighbouring bins as a Gaussian around its exact position.
+    """Gaussian label ``[..., A, bins]`` over the bins around an action's exact position; it sums to 1.
 
-    A plain one-hot label teaches the policy that a neighbouring bin is as wrong as any other, and leaves no width
-    to explore with. ``width = 0`` is the one-hot label.
-
-    Args:
-        action: float ``[..., A]``.
-        low: float ``[A]``, the 1 % quantile.
-        high: float ``[A]``, the 99 % quantile.
-        bins: how many values per dimension.
-        width: standard deviation in bins.
-
-    Returns:
-        float ``[..., A, bins]``, non-negative, sums to 1 over the last axis, zero in forbidden bins.
+    A one-hot label treats a neighbouring bin like any other, and leaves no width for exploration. ``width`` is the
+    standard deviation in bins; 0 gives the one-hot label.
     """
     if width == 0:
         return torch.nn.functional.one_hot(encode(action, low, high, bins), bins).to(action.dtype)

@@ -132,7 +132,7 @@ def grasp_errors(grasp: GraspDynamics, held_out: Sequence[Episode], *, camera: s
     if not any(closing_of(episode) >= 0 for episode in held_out):
         return None
     apart = Closings.of(held_out, camera=camera, first_only=True)
-    error = (apart.told - grasp.read(apart.frame, apart.instruction)).abs().double().numpy()
+    error = (apart.commanded - grasp.read(apart.frame, apart.instruction)).abs().double().numpy()
     return {
         name: bootstrap(error[:, d], np.median, generator=numpy_stream(seed, "grasp", name))
         for d, name in enumerate(position_names(grasp.actions))

@@ -1,8 +1,8 @@
-"""Is a reward fit to be climbed? Each reward that compares videos with commands must tell real pairs from spoilt ones.
+"""Acceptance probe of a reward that compares videos with commands: it must separate real pairs from corrupted ones.
 
-A pair of a real video and its own commands should score at least 0.7; the same video standing still, blurred, shuffled or
-reversed in time, or with another episode's commands, at most 0.4; and the real pairs should lie more than two standard
-deviations above those with wrong commands. What fails here, reinforcement learning finds.
+A real video with its own commands must score at least 0.7. The same video still, blurred, shuffled or reversed in time,
+or with another episode's commands, must score at most 0.4. Real pairs must exceed those with wrong commands by more
+than two standard deviations.
 
 Shapes legend: ``N`` videos, ``T`` frames, ``Y X`` pixels, ``D`` commanded numbers.
 """
@@ -32,13 +32,7 @@ def blurred(frames: Tensor, factor: int = 8) -> Tensor:
 
 
 def spoilt(frames: Tensor, commanded: Tensor, *, generator: torch.Generator) -> dict[str, tuple[Tensor, Tensor]]:
-    """Every pair of the probe by name; ``exact`` is the real one.
-
-    Args:
-        frames: uint8 ``[N, T, Y, X, 3]``, at least two videos.
-        commanded: ``[N, T, D]``.
-        generator: CPU stream of the shuffling.
-    """
+    """Every pair of the probe by name; ``exact`` is the real one. Needs two videos at least."""
     order = torch.randperm(frames.shape[1], generator=generator).to(frames.device)
     return {
         "exact": (frames, commanded),
@@ -51,13 +45,7 @@ def spoilt(frames: Tensor, commanded: Tensor, *, generator: torch.Generator) -> 
 
 
 def acceptance(score: Score, frames: Tensor, commanded: Tensor, *, generator: torch.Generator) -> dict[str, Any]:
-    """Run the probe.
-
-    Args:
-        score: the reward.
-        frames: uint8 ``[N, T, Y, X, 3]`` of real videos.
-        commanded: their commands ``[N, T, D]``.
-        generator: CPU stream of the shuffling.
+    """Run the probe on real videos uint8 ``[N, T, Y, X, 3]`` and their commands ``[N, T, D]``.
 
     Returns:
         ``scores`` (mean by name), ``apart`` (exact minus wrong_action, in standard deviations of that difference) and

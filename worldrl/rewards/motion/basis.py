@@ -1,8 +1,7 @@
-"""What the rewards on decoded motion stand on: bounds, noise floor and motion of one robot and one inverse dynamics.
+"""Constants of the rewards on decoded motion: bounds, noise floor and motion of one robot and one inverse dynamics.
 
-Measured once, on real videos that the inverse dynamics has not learned from, and kept beside its weights, so that whoever
-uses it as a reward need not guess. ``rewards`` names the functions ``f(q, dt, limits) -> [N]`` with these constants
-filled in.
+They are measured once, on held-out real videos, and stored beside the weights. ``rewards`` names the functions
+``f(q, dt, limits) -> [N]`` with these constants filled in.
 
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
 """
@@ -24,7 +23,7 @@ from worldrl.rewards.motion.moving import block_speed, motion, motion_content, m
 
 MotionReward = Callable[[Tensor, float, JointLimits], Tensor]
 REAL_SHARE = 0.9
-"""A video earns all of the motion term where it moves so much of what the median real one does: what alignment may take away."""
+"""A video with this share of the median real motion earns the whole motion term; alignment may remove the rest."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class MotionBasis:
     """Constants of the motion rewards.
 
     Attributes:
-        dt: seconds between the frames they were measured at.
+        dt: seconds between the frames of the measurement.
         limits: bounds of the ``D`` coordinates.
         constants: EVA's, with P0 re-fitted to the noise floor.
         motion_path: motion content that earns all of the motion term, above the noise (s).
@@ -68,21 +67,17 @@ class MotionBasis:
 
 
 def check_terms(terms: Sequence[str], known: Collection[str]) -> None:
-    """Refuse terms that a reward does not have; SettingError with the nearest name."""
+    """Refuse unknown terms with a SettingError that names the nearest one."""
     for name in terms:
         if name not in known:
             raise SettingError(f"rewards: unknown term {name!r}{nearest(name, known)}")
 
 
 def check_frame_time(basis: MotionBasis | None, frame_s: float) -> None:
-    """Refuse videos whose frames are not as far apart as those that an inverse dynamics was measured on.
-
-    Args:
-        basis: its constants; None where it has none, and nothing can be said.
-        frame_s: seconds between the videos' frames.
+    """Refuse videos with another time ``frame_s`` between frames than the measurement had; ``basis`` None accepts all.
 
     Raises:
-        SettingError: they are not.
+        SettingError: another time.
     """
     if basis is not None and abs(frame_s - basis.dt) > 1e-6:
         raise SettingError(
@@ -92,11 +87,11 @@ def check_frame_time(basis: MotionBasis | None, frame_s: float) -> None:
 
 
 def measure_basis(real: Tensor, still: Tensor, dt: float, limits: JointLimits) -> MotionBasis:
-    """Measure the noise floor of an inverse dynamics.
+    """Measure the constants of an inverse dynamics.
 
     Args:
-        real: decodes of real videos ``[N, T, D]``, as long as those that will be judged.
-        still: decodes of their first frames, each shown ``T`` times, ``[N, T, D]``; what moves there is noise.
+        real: decodes of real videos ``[N, T, D]``, as long as those to be scored.
+        still: decodes of their first frames, each repeated ``T`` times, ``[N, T, D]``; motion there is noise.
         dt: seconds between frames.
         limits: bounds of the ``D`` coordinates.
     """

@@ -1,4 +1,4 @@
-"""How far an inverse dynamics is off, column by column in its own unit, and whether its deviations can be believed.
+"""Errors of an inverse dynamics, column by column in its own unit, and the coverage of its predicted deviations.
 
 Shapes legend: ``E`` episodes, ``T_e`` frames of each, ``D`` columns.
 """
@@ -21,18 +21,17 @@ from worldrl.rewards.motion.readout import Column, column_values
 from worldrl.rewards.motion.training import LEAST_DEVIATION, Restore, as_shown
 
 INTERVALS = {"0.5": 0.6745, "0.9": 1.6449, "0.95": 1.9600}
-"""Share that a Gaussian puts within so many deviations."""
+"""Nominal share of a Gaussian to its half width in deviations."""
 
 
 @dataclass(frozen=True)
 class Readings:
-    """What was read off some episodes, beside what was recorded.
+    """Decoded and recorded values of some episodes, float64 ``[T_e, D]`` each.
 
     Attributes:
-        columns: what was read.
-        true: float64 ``[T_e, D]`` of each episode.
-        mean: what was read there.
-        std: its predicted deviation.
+        true: recorded values.
+        mean: decoded values.
+        std: predicted deviation of the decoded values.
     """
 
     columns: tuple[Column, ...]
@@ -54,14 +53,7 @@ class Readings:
 def read_episodes(
     idm: InverseDynamics, episodes: Sequence[Episode], *, camera: str, restore: Restore | None = None
 ) -> Readings:
-    """Read every ``frame_stride``-th frame of recorded episodes.
-
-    Args:
-        idm: reads.
-        episodes: recorded.
-        camera: which of their cameras.
-        restore: shows the frames as a world model's codec does; None shows them as recorded.
-    """
+    """Read every ``frame_stride``-th frame of recorded episodes, through a codec if ``restore`` is given."""
     true, means, stds = [], [], []
     for episode in episodes:
         view = episode.frames[:: idm.frame_stride, episode.cameras.index(camera)]
@@ -76,15 +68,12 @@ def read_episodes(
 
 
 def calibration(readings: Readings, *, seed: int) -> list[dict[str, Any]]:
-    """Measure every column.
-
-    Args:
-        readings: of episodes that were not trained on.
-        seed: of the bootstrap over episodes.
+    """Measure every column on held-out episodes.
 
     Returns:
-        Per column: ``column``, ``unit``, ``median`` and ``p90`` of the absolute error, ``coverage`` by nominal share, each with
-        its interval over episodes, and ``guess``: the median error of always answering with the median.
+        Per column: ``column``, ``unit``, ``median`` and ``p90`` of the absolute error, ``coverage`` by nominal share,
+            each
+        with its interval over episodes, and ``guess``: the median error of the constant answer, the median.
     """
     return [
         {
@@ -103,9 +92,9 @@ def calibration(readings: Readings, *, seed: int) -> list[dict[str, Any]]:
 
 
 def by_unit(readings: Readings, *, seed: int) -> dict[str, dict[str, Bootstrap]]:
-    """Median and 90th percentile of the absolute error over all columns of one unit that move, together.
+    """Median and 90th percentile of the absolute error over all moving columns of one unit.
 
-    What stands still in all of the episodes would flatter: it is read without error.
+    Columns that are still in all episodes are left out: their error is 0 and would lower the result.
     """
     units = dict.fromkeys(column.unit for column in readings.columns)
     moving = np.concatenate(readings.true).std(axis=0) > LEAST_DEVIATION
@@ -149,7 +138,7 @@ def _covered(parts: Sequence[NDArray[np.float64]], within: float, seed: int, nam
 
 
 def _bootstrap(statistic: Callable[[NDArray[np.float64]], float], episodes: int, seed: int, name: str) -> Bootstrap:
-    """Draw whole episodes again, by number: the frames of one are not independent."""
+    """Resample whole episodes, by number: the frames of one are not independent."""
     rows = np.arange(episodes, dtype=np.float64)
     return bootstrap(rows, statistic, generator=numpy_stream(seed, "idm-calibration", name))
 

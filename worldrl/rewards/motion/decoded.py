@@ -1,4 +1,4 @@
-"""Rewards of the motion that a video shows: an inverse dynamics model decodes its joints, and functions judge these.
+"""Rewards of the motion in a video: an inverse dynamics model decodes the joints, and functions score them.
 
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` joints, ``K`` terms.
 """
@@ -21,12 +21,11 @@ from worldrl.rewards.motion.published import PUBLISHED_EXECUTABILITY, check_publ
 
 @dataclass(frozen=True)
 class DecodedReward:
-    """Functions of decoded joints as a :class:`~worldrl.core.interfaces.VideoReward`; a video is decoded once for all, other rewards of the same decoder among them.
+    """Functions of decoded joints as a :class:`~worldrl.core.interfaces.VideoReward`; a video is decoded once for all.
 
     Attributes:
-        decoder: the inverse dynamics model.
         terms: name to function.
-        basis: limits that every function is handed, and the time between frames that all was measured at.
+        basis: joint limits for every function, and the time between frames of its measurement.
     """
 
     decoder: InverseDynamics
@@ -40,10 +39,10 @@ class DecodedReward:
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Judge the motion from the recorded first frame on: ``[N, K]``.
+        """Terms ``[N, K]`` of the motion from the recorded first frame on.
 
         Raises:
-            SettingError: the videos' frames are not as far apart as those the inverse dynamics was measured on.
+            SettingError: the frames have another distance than those of the inverse dynamics' measurement.
         """
         dt, limits = self.basis.dt, self.basis.limits
         check_frame_time(self.basis, videos.frame_s)
@@ -52,19 +51,14 @@ class DecodedReward:
 
 
 def idm_reward(folder: str, terms: Sequence[str], device: torch.device) -> DecodedReward:
-    """Make the reward ``idm``: an inverse dynamics of ``worldrl train-idm``, with the constants measured beside it.
+    """Make the reward ``idm`` from an inverse dynamics of ``worldrl train-idm``; no terms select all fitted ones.
 
     Equation: R = R_max (1 + P / P0)^-1/2, P the penalty of decoded motion
     Paper: EVA (2603.17808)
 
-    Args:
-        folder: its artefact.
-        terms: names of :attr:`~worldrl.rewards.motion.basis.MotionBasis.rewards`, or ``published_executability``; none takes all of the former.
-        device: where it decodes.
-
     Raises:
         ArtefactError: there is no inverse dynamics in the folder.
-        SettingError: no folder is given, it reads no positions, a term is unknown, or the published constants are not for its robot.
+        SettingError: no folder, no positions, an unknown term, or the published constants for another robot.
     """
     if not folder:
         raise SettingError("folders.idm: this reward needs an inverse dynamics; make one with worldrl train-idm")

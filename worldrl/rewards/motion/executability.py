@@ -1,17 +1,17 @@
-"""Can a robot perform this motion? EVA's reward on trajectories that inverse dynamics decoded from a video.
+"""EVA's executability reward on trajectories that inverse dynamics decoded from a video.
 
-EVA: "Aligning Video World Models with Executable Robot Actions via Inverse Dynamics Rewards" (arXiv 2603.17808), as its code
-computes it. With v, a, j the first three differences of the positions q over dt, H_δ Huber's function and w the coordinates'
-weights of mean 1::
+EVA: "Aligning Video World Models with Executable Robot Actions via Inverse Dynamics Rewards" (arXiv 2603.17808), as its
+code computes it. With v, a, j the first three differences of the positions q over dt, H_δ Huber's function and w the
+coordinates' weights of mean 1::
 
     P_acc  = mean w H_{a_max/2}(a)              P_jerk = mean w H_{a_max/(2 dt)}(j)
     P_vlim = mean w max(|v| - v_max, 0)²        P_alim = mean w max(|a| - a_max, 0)²
     P = 0.5 P_jerk + 0.25 P_acc + 2 P_vlim + P_alim
     R = 10 (1 + P/P0)^(-1/2),  0 for fewer than four frames
 
-P_pos = mean w (max(low - q, 0) + max(q - high, 0))² is ours, with weight 0 in the published constants. P0 = 2000 is published;
-:func:`refit` sets it to the noise floor of the inverse dynamics in use. A still video scores the full 10 here, which is why
-nobody should use this reward alone: ``rewards.motion.moving``.
+P_pos = mean w (max(low - q, 0) + max(q - high, 0))² is an addition, with weight 0 in the published constants. P0 = 2000
+is published; :func:`refit` sets it to the noise floor of the inverse dynamics in use. A still video scores the full 10,
+so this reward needs a motion term beside it (``rewards.motion.moving``).
 
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates.
 """
@@ -35,13 +35,9 @@ class Constants:
     """Weights of the terms, and the map from penalty to reward.
 
     Attributes:
-        jerk: weight of P_jerk.
-        acceleration: of P_acc.
-        velocity_bound: of P_vlim.
-        acceleration_bound: of P_alim.
-        position_bound: of P_pos, 0 as published.
-        huber: where the Huber functions turn linear, as a share of the bound.
-        p0: penalty at which the reward has fallen to ``highest`` / √2.
+        position_bound: 0 as published.
+        huber: point where the Huber functions turn linear, as a share of the bound.
+        p0: penalty whose reward is ``highest`` / √2.
         gamma: exponent of the map.
         highest: reward of no penalty.
     """
@@ -75,24 +71,18 @@ def derivatives(q: Tensor, dt: float) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def beyond(q: Tensor, limits: JointLimits) -> Tensor:
-    """How far each position ``[..., D]`` lies outside its limits."""
+    """Distance of each position ``[..., D]`` outside its limits."""
     return (limits.tensor("low", q) - q).clamp_min(0) + (q - limits.tensor("high", q)).clamp_min(0)
 
 
 def penalty_terms(q: Tensor, dt: float, limits: JointLimits, constants: Constants = PUBLISHED) -> dict[str, Tensor]:
-    """Every term of :data:`TERMS`, averaged over the coordinates but not yet over time.
-
-    Args:
-        q: positions ``[N, T, D]``, at least :data:`LEAST_FRAMES` frames.
-        dt: seconds between frames.
-        limits: bounds of the ``D`` coordinates.
-        constants: of the Huber functions.
+    """Every term of :data:`TERMS` for positions ``[N, T, D]``, averaged over the coordinates but not over time.
 
     Returns:
         Name to ``[N, T_k]``, T_k = T - 3 (jerk), T - 2 (accelerations), T - 1 (velocity) or T (position).
 
     Raises:
-        SettingError: limits of another size, or too few frames.
+        SettingError: limits of another size, or fewer than :data:`LEAST_FRAMES` frames.
     """
     if q.shape[1] < LEAST_FRAMES:
         raise SettingError(f"penalty_terms needs at least {LEAST_FRAMES} frames, got {q.shape[1]}")
@@ -120,24 +110,14 @@ def bounded(p: Tensor, constants: Constants = PUBLISHED) -> Tensor:
 
 
 def executability(q: Tensor, dt: float, limits: JointLimits, *, constants: Constants = PUBLISHED) -> Tensor:
-    """EVA's reward of whole videos.
-
-    Args:
-        q: decoded positions ``[N, T, D]``.
-        dt: seconds between frames.
-        limits: bounds of the ``D`` coordinates.
-        constants: :data:`PUBLISHED`, or :func:`refit` to an inverse dynamics.
-
-    Returns:
-        ``[N]`` in [0, ``constants.highest``]; 0 for fewer than four frames.
-    """
+    """EVA's reward of decoded positions ``[N, T, D]``: ``[N]`` in [0, ``constants.highest``], 0 below four frames."""
     if q.shape[1] < LEAST_FRAMES:
         return q.new_zeros(len(q))
     return bounded(penalty(q, dt, limits, constants), constants)
 
 
 def refit(real: Tensor, dt: float, limits: JointLimits, *, constants: Constants = PUBLISHED) -> Constants:
-    """Set P0 to the noise floor: the median penalty of real videos' decodes ``[N, T, D]``, whose reward is then 10 / √2.
+    """Set P0 to the noise floor: the median penalty of real videos' decodes ``[N, T, D]``; its reward is 10 / √2.
 
     With the published P0 a decode's own noise of 0.02 rad costs as much as a teleport by half a radian.
     """
@@ -145,7 +125,7 @@ def refit(real: Tensor, dt: float, limits: JointLimits, *, constants: Constants 
 
 
 def position_limits(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
-    """-P_pos, ``[N]``: 0 where every position is within its limits; ``dt`` has no part in it."""
+    """-P_pos, ``[N]``: 0 if every position is within its limits; ``dt`` is ignored."""
     return -(limits.shares(q) * beyond(q, limits).square()).mean(dim=-1).mean(dim=1)
 
 
@@ -153,7 +133,7 @@ def position_limits(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
 
 
 def violation_rate(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
-    """Share of the frames at which some coordinate breaks a bound of position, velocity or acceleration, ``[N]``."""
+    """Share of the frames with a coordinate outside a bound of position, velocity or acceleration, ``[N]``."""
     velocity, acceleration, _ = derivatives(q, dt)
     broken = ((q < limits.tensor("low", q)) | (q > limits.tensor("high", q))).any(dim=-1)
     broken[:, 1:] |= (velocity.abs() > limits.tensor("velocity", q)).any(dim=-1)
@@ -162,6 +142,6 @@ def violation_rate(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
 
 
 def jerk_spike_rate(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
-    """Share of the steps at which some coordinate's jerk is larger than its acceleration bound within one frame, ``[N]``."""
+    """Share of the steps with a coordinate whose jerk exceeds its acceleration bound within one frame, ``[N]``."""
     spikes = derivatives(q, dt)[2].abs() > limits.tensor("acceleration", q) / dt
     return spikes.any(dim=-1).to(q.dtype).mean(dim=1)

@@ -1,20 +1,21 @@
-"""Could the next frames be foreseen? MIND-V's physical-foresight reward, with a feature predictor trained here.
+"""MIND-V's physical-foresight reward, with a feature predictor trained here.
 
-MIND-V (arXiv 2512.06628) asks a frozen V-JEPA 2 how well it predicts what comes: for window i with context c_i and target y_i::
+MIND-V (arXiv 2512.06628) measures how well a frozen V-JEPA 2 predicts the frames that follow. For window i with
+context c_i and target y_i::
 
     s_i = cos(P(E(c_i)), E(y_i)),     R = Σ_i softmax_i((1 - s_i) / τ) s_i
 
-so the worst windows get the weight. Any frozen encoder can be E: the features of an inverse dynamics, or the latents of a world
-model's codec. P is a small residual network on the features of ``context`` frames, trained on real videos to foresee the
-features ``ahead`` frames later. Features are standardised by the real videos' mean and deviation, or the cosine of any
-two pictures of one scene would be near 1. τ is not published; 0.1 here.
+The worst windows get the most weight. Any frozen encoder can be E: the features of an inverse dynamics, or the latents
+of a world model's codec. P is a small residual network on the features of ``context`` frames. It is trained on real
+videos to predict the features ``ahead`` frames later. Features are standardised by the real videos' mean and deviation;
+otherwise the cosine of any two images of one scene would be near 1. τ is not published; 0.1 here.
 
-A video in which nothing happens is easily foreseen, so R alone pays alignment for stillness. Guarded by motion::
+A still video is easy to predict, so R alone rewards stillness. The second reward multiplies by motion::
 
     m = mean_t |x_{t+ahead} - x_t| / sqrt(F),     M = clip((m - tremble) / (pace - tremble), 0, 1),     R' = (1 + R)/2 M
 
-with x the standardised features, ``pace`` what 0.9 of the median real video's m is and ``tremble`` the m of real first frames standing
-still, as the videos that will be judged show them. A still video earns 0 of R' in [0, 1], and who moves twice as much is not better.
+x are the standardised features and ``pace`` is 0.9 of the median real video's m. ``tremble`` is the m of real first
+frames that are repeated and decoded as the scored videos are. R' is in [0, 1]; a still video earns 0.
 
 Shapes legend: ``N`` videos, ``T`` frames, ``F`` features, ``W`` windows, ``K`` context frames.
 """
@@ -47,7 +48,7 @@ from worldrl.rewards.motion.inverse_dynamics import IDM_FOLDER, InverseDynamics
 KIND = "feature-predictor"
 TEMPERATURE = 0.1
 PHYSICAL, MOVING = "physical_foresight", "moving_foresight"
-"""MIND-V's R, and R' that a still video earns nothing of."""
+"""MIND-V's R, and R', which is 0 for a still video."""
 PREDICTOR = "foresight"
 """Folder of P in a run directory of ``worldrl train-idm``, beside E."""
 
@@ -57,10 +58,10 @@ class ForesightConfig:
     """The feature predictor and its training.
 
     Attributes:
-        context: frames that it reads, ``K``.
+        context: frames that it reads.
         ahead: frames from the last of them to the predicted one.
         hidden: width of its hidden layer.
-        steps: of its training; 0 trains none.
+        steps: training steps; 0 trains none.
         batch: windows per step.
         learning_rate: peak, warm-up cosine.
         weight_decay: AdamW.
@@ -87,12 +88,7 @@ def physical_foresight(similarity: Tensor, temperature: float = TEMPERATURE) -> 
 
 
 class FeaturePredictor(nn.Module):
-    """P: standardised features of ``K`` frames to those of a later one; at first nothing but the last of the ``K``.
-
-    Args:
-        config: sizes.
-        width: features per frame ``F``.
-    """
+    """P: standardised features of ``K`` frames to those of a later one; untrained it copies the last of the ``K``."""
 
     def __init__(self, config: ForesightConfig, width: int):
         super().__init__()
@@ -106,7 +102,7 @@ class FeaturePredictor(nn.Module):
 
     @property
     def span(self) -> int:
-        """Frames of a window: the context, and up to what is foreseen."""
+        """Frames of a window: the context, and up to the predicted one."""
         return self.config.context + self.config.ahead
 
     def standardised(self, features: Tensor) -> Tensor:
@@ -148,11 +144,7 @@ class FeaturePredictor(nn.Module):
 
     @torch.no_grad()
     def measure_pace(self, real: Tensor, still: Tensor) -> None:
-        """Set ``pace`` and ``tremble``.
-
-        Args:
-            real: features of real videos that it has not learned from ``[N, T, F]``, shown as the videos that will be judged are.
-            still: those of their first frames, each shown ``T`` times.
+        """Set ``pace`` and ``tremble`` from features ``[N, T, F]`` of held-out videos and their repeated first frames.
 
         Raises:
             SettingError: the real ones move no more than the still ones.
@@ -168,7 +160,7 @@ class FeaturePredictor(nn.Module):
         self.get_buffer("tremble").copy_(tremble)
 
     def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
-        """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""
+        """Write an artefact folder; ``learned`` None records unknown training data."""
         config = {"sizes": asdict(self.config), "width": self.width}
         files = None if learned is None else learned.files()
         write_artefact(folder, kind=KIND, config=config, tensors=self.state_dict(), files=files, parents=parents)
@@ -178,9 +170,8 @@ class FeaturePredictor(nn.Module):
         """Read :meth:`save`'s folder; ArtefactError when it is missing, damaged or of another kind."""
         artefact = read_artefact(folder, kind=KIND)
         with fitting(artefact):
-            predictor = cls(
-                from_plain(ForesightConfig, artefact.config["sizes"], where="sizes"), artefact.config["width"]
-            )
+            sizes = from_plain(ForesightConfig, artefact.config["sizes"], where="sizes")
+            predictor = cls(sizes, artefact.config["width"])
             load_weights(predictor, artefact)
         return predictor.to(device).eval()
 
@@ -188,14 +179,7 @@ class FeaturePredictor(nn.Module):
 def fit_foresight(
     config: ForesightConfig, features: Sequence[Tensor], *, seed: int, folder: Path | None, log: MetricLog | None
 ) -> tuple[FeaturePredictor, FitReport]:
-    """Train a predictor to maximise the cosine on real videos.
-
-    Args:
-        config: sizes and training.
-        features: frozen features ``[T_i, F]`` of each video; those shorter than a window are left out.
-        seed: of initial weights and draws.
-        folder: of the checkpoints.
-        log: receives the loss.
+    """Train a predictor on real videos' features ``[T_i, F]``; videos shorter than a window are skipped.
 
     Raises:
         SettingError: no video is as long as a window.
@@ -207,9 +191,9 @@ def fit_foresight(
         raise SettingError(
             f"foresight: no video has {predictor.span} frames; lower foresight.context or foresight.ahead"
         )
-    every = torch.cat(long)
-    predictor.get_buffer("mean").copy_(every.mean(dim=0))
-    predictor.get_buffer("deviation").copy_(every.std(dim=0).clamp_min(1e-3))
+    features_seen = torch.cat(long)
+    predictor.get_buffer("mean").copy_(features_seen.mean(dim=0))
+    predictor.get_buffer("deviation").copy_(features_seen.std(dim=0).clamp_min(1e-3))
     windows = torch.cat([predictor.standardised(video).unfold(0, predictor.span, 1).movedim(-1, 1) for video in long])
 
     def loss(step: int) -> tuple[Tensor, dict[str, Tensor]]:
@@ -237,13 +221,7 @@ def fit_foresight(
 
 @dataclass(frozen=True)
 class ForesightReward:
-    """R' and R as a :class:`~worldrl.core.interfaces.VideoReward`.
-
-    Attributes:
-        encoder: E, an inverse dynamics.
-        predictor: P, trained on its features.
-        names: ``moving_foresight``, ``physical_foresight``, or both.
-    """
+    """R' and R as a :class:`~worldrl.core.interfaces.VideoReward`; ``predictor`` reads ``encoder``'s features."""
 
     encoder: InverseDynamics
     predictor: FeaturePredictor
@@ -251,27 +229,22 @@ class ForesightReward:
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Ask how well each video's frames could be foreseen: ``[N, K]``.
+        """The terms ``[N, K]`` of each video.
 
         Raises:
             SettingError: videos shorter than a window, or frames of another distance than the encoder's.
         """
         check_frame_time(self.encoder.basis, videos.frame_s)
         features = self.encoder.encode(videos.frames)
-        asked = {MOVING: self.predictor.moving_reward, PHYSICAL: self.predictor.reward}
-        return torch.stack([asked[name](features).float().cpu() for name in self.names], dim=1)
+        terms = {MOVING: self.predictor.moving_reward, PHYSICAL: self.predictor.reward}
+        return torch.stack([terms[name](features).float().cpu() for name in self.names], dim=1)
 
 
 def foresight_reward(folder: str, terms: Sequence[str], device: torch.device) -> ForesightReward:
-    """Make the reward ``foresight``.
+    """Make the reward ``foresight``; no terms select ``moving_foresight``.
 
     Equation: R = Σ_i softmax_i((1 - s_i) / 0.1) s_i, s_i the cosine of foreseen and true features, times motion
     Paper: MIND-V (2512.06628)
-
-    Args:
-        folder: run directory of ``worldrl train-idm`` with ``foresight.steps`` above 0.
-        terms: ``moving_foresight`` and ``physical_foresight``; none takes the former.
-        device: where features are encoded and foreseen.
 
     Raises:
         ArtefactError: the folder holds no inverse dynamics or no predictor.
@@ -282,6 +255,5 @@ def foresight_reward(folder: str, terms: Sequence[str], device: torch.device) ->
             "folders.foresight: this reward needs the run directory of worldrl train-idm foresight.steps=1000"
         )
     check_terms(terms, (MOVING, PHYSICAL))
-    encoder, predictor = (Path(folder) / name for name in (IDM_FOLDER, PREDICTOR))
-    idm, foreseeing = InverseDynamics.load(encoder, device), FeaturePredictor.load(predictor, device)
-    return ForesightReward(idm, foreseeing, tuple(terms) or (MOVING,))
+    encoder = InverseDynamics.load(Path(folder) / IDM_FOLDER, device)
+    return ForesightReward(encoder, FeaturePredictor.load(Path(folder) / PREDICTOR, device), tuple(terms) or (MOVING,))

@@ -1,13 +1,13 @@
-"""Inverse dynamics: what a video's frames say about the robot's pose, or about the actions between them.
+"""Inverse dynamics: the robot's pose, or the actions, decoded from a video's frames.
 
-EVA (arXiv 2603.17808) and its kin: convolutions (worldrl's own, or a backbone of timm), spatial softmax, MLP. Every frame is encoded by itself; a window of frames
-shares one small head::
+As in EVA (arXiv 2603.17808): convolutions (worldrl's own, or a backbone of timm), spatial softmax, MLP. Every frame is
+encoded separately; a window of frames shares one small head::
 
-    frames ─► encoder (points and what is seen there) ─► [t-1, t, t+1] ─► head ─► mean and deviation of each column
+    frames ─► encoder (keypoints and their features) ─► [t-1, t, t+1] ─► head ─► mean and deviation of each column
 
-``window=1`` reads positions frame by frame; ``2`` (t, t+1) suits actions; ``3`` halves the noise. At a video's ends
-the window repeats its first or last frame. The deviation is learned with the mean (Gaussian likelihood), then scaled on episodes
-kept apart, so that it can be believed. Normalisation travels with the weights.
+``window=1`` reads positions frame by frame; ``2`` (t, t+1) suits actions; ``3`` halves the noise. At a video's ends the
+window repeats its first or last frame. The deviation is learned with the mean (Gaussian likelihood), then scaled on
+held-out episodes. The normalisation is stored with the weights.
 
 Shapes legend: ``N`` videos, ``T`` frames, ``Y X`` pixels, ``W`` frames of a window, ``F`` features, ``D`` columns.
 """
@@ -40,9 +40,9 @@ KIND = "idm"
 IDM_FOLDER = "idm"
 """Its folder in a run directory of ``worldrl train-idm``."""
 OFFSETS = {1: (0,), 2: (0, 1), 3: (-1, 0, 1)}
-"""Frames of each window, counted from the one that is read."""
+"""Frames of each window, relative to the frame that is read."""
 CONDITION = 16
-"""Width of the encoder's condition, a learned constant: inverse dynamics knows no instruction."""
+"""Width of the encoder's condition, a learned constant: inverse dynamics has no instruction."""
 LEAST_LOG, MOST_LOG = -6.0, 3.0
 """Range of the predicted logarithm of a standardised deviation."""
 
@@ -52,13 +52,13 @@ class IdmConfig:
     """Sizes of an inverse dynamics.
 
     Attributes:
-        window: frames that the head sees: 1, 2 (this and the next) or 3 (one on either side).
+        window: frames of the head's input: 1, 2 (this and the next) or 3 (one on either side).
         width: channels of the image encoder.
-        blocks: its residual blocks.
+        blocks: residual blocks of the image encoder.
         keypoints: keypoints of the image encoder.
-        value_width: features read at each point.
+        value_width: features read at each keypoint.
         hidden: width of the head's hidden layer.
-        backbone: a convolutional model of timm (extra ``timm``) that sees the frames, for example ``resnet50``; empty takes
+        backbone: a convolutional model of timm (extra ``timm``) as encoder, for example ``resnet50``; empty takes
             worldrl's own convolutions.
         backbone_stride: pixels per cell of its finest level that is read; coarser ones are added to it.
     """
@@ -83,22 +83,17 @@ class IdmConfig:
 
 @dataclass(frozen=True)
 class Decoded:
-    """What was read off videos, in the columns' own units.
-
-    Attributes:
-        mean: float32 ``[N, T, D]``.
-        std: predicted standard deviation, float32 ``[N, T, D]``.
-    """
+    """Mean and predicted standard deviation in the columns' units, float32 ``[N, T, D]`` each."""
 
     mean: Tensor
     std: Tensor
 
 
 def make_encoder(config: IdmConfig) -> ImageEncoder | BackboneEncoder:
-    """Make what sees the frames, at random.
+    """Make the encoder with random weights.
 
     Raises:
-        MissingExtraError: a backbone is asked for, and timm is not installed.
+        MissingExtraError: a backbone is requested, and timm is not installed.
         SettingError: timm has no such backbone.
     """
     sizes = {"width": config.width, "keypoints": config.keypoints, "value_width": config.value_width}
@@ -108,19 +103,15 @@ def make_encoder(config: IdmConfig) -> ImageEncoder | BackboneEncoder:
 
 
 class InverseDynamics(nn.Module):
-    """Pictures to recorded columns, with uncertainty.
-
-    Args:
-        config: sizes.
-        columns: what is predicted.
-        frame_stride: control steps between the frames of the videos it is made for.
+    """Network from images to recorded columns, with uncertainty.
 
     Attributes:
-        basis: constants of the motion rewards, measured with it; None where its columns are no positions.
-        begun: what its backbone's training began with, in words; None without a backbone.
+        frame_stride: control steps between the frames of its videos.
+        basis: constants of the motion rewards, measured with it; None if its columns are no positions.
+        begun: description of its backbone's initial weights; None without a backbone.
         mean: of each column in the training data, ``[D]``.
-        deviation: its standard deviation there, ``[D]``.
-        trust: what the predicted deviations are multiplied with, ``[D]``.
+        deviation: standard deviation of each column there, ``[D]``.
+        trust: factor on the predicted deviations, ``[D]``.
     """
 
     mean: Tensor
@@ -140,16 +131,16 @@ class InverseDynamics(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Where the weights are."""
+        """Device of the weights."""
         return self.condition.device
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Frames of a window, counted from the one that is read."""
+        """Frames of a window, relative to the frame that is read."""
         return OFFSETS[self.config.window]
 
     def standardised(self, value: Tensor) -> Tensor:
-        """Columns ``[..., D]`` in their training data's deviations from its mean."""
+        """Columns ``[..., D]``, standardised by the training data."""
         return (value - self.mean) / self.deviation
 
     def features(self, frames: Tensor) -> Tensor:
@@ -157,7 +148,7 @@ class InverseDynamics(nn.Module):
         return self.encoder(frames, self.condition.expand(len(frames), -1))
 
     def read(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Map a window's features ``[B, W, F]`` to standardised mean and logarithm of the deviation, ``[B, D]`` each."""
+        """Standardised mean and logarithm of the deviation, ``[B, D]`` each, of windows' features ``[B, W, F]``."""
         mean, log_std = self.head(features.flatten(1)).chunk(2, dim=-1)
         return mean, log_std.clamp(LEAST_LOG, MOST_LOG)
 
@@ -173,14 +164,11 @@ class InverseDynamics(nn.Module):
 
     @torch.no_grad()
     def decode(self, frames: Tensor, *, batch: int = 256) -> Decoded:
-        """Read whole videos.
+        """Read whole videos: mean and deviation ``[N, T, D]``. Action columns of the last frame have no meaning.
 
         Args:
             frames: uint8 ``[N, T, Y, X, 3]``, sides multiples of 8, ``frame_stride`` control steps apart.
             batch: frames encoded at once.
-
-        Returns:
-            Mean and deviation ``[N, T, D]``. Of action columns the last frame's have no meaning: nothing follows it.
 
         Raises:
             SettingError: frames of another layout.
@@ -197,7 +185,7 @@ class InverseDynamics(nn.Module):
     # -- folder ----------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, *, parents: Sequence[dict[str, Any]] = (), learned: Learned | None = None) -> None:
-        """Write an artefact folder: what it was made from, and all that it has learned from (None leaves that unknown)."""
+        """Write an artefact folder; ``learned`` None records unknown training data."""
         config = {
             "sizes": asdict(self.config),
             "columns": [column.to_json() for column in self.columns],
@@ -220,14 +208,15 @@ class InverseDynamics(nn.Module):
             idm = cls(from_plain(IdmConfig, config["sizes"], where="sizes"), columns, config["frame_stride"])
             load_weights(idm, artefact)
             idm.basis = None if config["basis"] is None else MotionBasis.from_json(config["basis"])
-            idm.begun = config.get("begun")  # folders older than backbones do not say
+            idm.begun = config.get("begun")  # absent in older folders
         return idm.to(device).eval()
 
 
 def read_once(idm: InverseDynamics, videos: ImaginedVideos) -> Tensor:
-    """Columns that ``idm`` reads off videos, float32 ``[N, T, D]`` on the CPU; decoded for the first who asks, and kept with the videos.
+    """Columns decoded from videos, float32 ``[N, T, D]`` on the CPU; stored with the videos for other rewards.
 
-    Errors as :meth:`InverseDynamics.decode`.
+    Raises:
+        SettingError: frames of another layout.
     """
     reader = next((known for known in videos.readings if reads_alike(known, idm)), idm)
     if reader not in videos.readings:
@@ -236,9 +225,9 @@ def read_once(idm: InverseDynamics, videos: ImaginedVideos) -> Tensor:
 
 
 def reads_alike(one: object, other: object) -> bool:
-    """Whether two are the same inverse dynamics, or were opened twice: each reward opens the folder that it is given, or its copy.
+    """Whether both are the same inverse dynamics, or two loaded copies of it.
 
-    The weights are compared, which costs little beside decoding, since folders of the same weights differ in what they were made from.
+    The weights are compared: folders of the same weights may differ in their parents, and decoding costs far more.
     """
     if one is other or not (isinstance(one, InverseDynamics) and isinstance(other, InverseDynamics)):
         return one is other

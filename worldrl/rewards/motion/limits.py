@@ -1,4 +1,4 @@
-"""What an embodiment's joints can do: the bounds that the rewards on decoded motion hold a trajectory against.
+"""Joint limits: the bounds with which the rewards on decoded motion compare a trajectory.
 
 Shapes legend: ``D`` joints (or other coordinates), ``T`` frames.
 """
@@ -17,9 +17,9 @@ from worldrl.core.errors import SettingError
 GRIPPER_WEIGHT = 0.2
 """EVA's weight of a gripper beside 1 for an arm joint."""
 SHARE, MARGIN = 0.999, 1.5
-"""Measured bounds: ``MARGIN`` times what ``SHARE`` of all real steps keep to."""
+"""Measured bounds are ``MARGIN`` times the ``SHARE`` quantile of all real steps."""
 STILL = 0.01
-"""A coordinate that keeps within so much (units) in all the data is still there. Also the least bound of a velocity (units/s)."""
+"""A coordinate whose range in all the data is smaller (units) is still. Also the least velocity bound (units/s)."""
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,9 @@ class JointLimits:
     Attributes:
         velocity: largest absolute velocity (units/s).
         acceleration: largest absolute acceleration (units/s²).
-        low: least position, minus infinity where there is none.
+        low: least position, minus infinity for no bound.
         high: largest position.
-        weight: how much each coordinate counts; only the proportions matter.
+        weight: of each coordinate; only the proportions matter.
     """
 
     velocity: tuple[float, ...]
@@ -41,8 +41,8 @@ class JointLimits:
     weight: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuse bounds of different lengths, and bounds that nothing could keep."""
-        sizes = {name: len(getattr(self, name)) for name in (field.name for field in fields(self))}
+        """Refuse bounds of different lengths or signs."""
+        sizes = {field.name: len(getattr(self, field.name)) for field in fields(self)}
         if len(set(sizes.values())) != 1:
             raise SettingError(f"joint limits: every bound needs one number per coordinate, got {sizes}")
         if min(*self.velocity, *self.acceleration, *self.weight) <= 0:
@@ -55,7 +55,7 @@ class JointLimits:
         return len(self.weight)
 
     def tensor(self, name: str, like: Tensor) -> Tensor:
-        """Return one bound ``[D]`` in the type and on the device of ``like`` ``[..., D]``.
+        """One bound ``[D]`` in the type and on the device of ``like`` ``[..., D]``.
 
         Raises:
             SettingError: ``like`` has another number of coordinates.
@@ -65,12 +65,12 @@ class JointLimits:
         return like.new_tensor(getattr(self, name))
 
     def shares(self, like: Tensor) -> Tensor:
-        """Return the weights ``[D]`` scaled to mean 1: w ← w / mean(w)."""
+        """Weights ``[D]`` scaled to mean 1."""
         weight = self.tensor("weight", like)
         return weight / weight.mean()
 
     def drawn_in(self, margin: float) -> JointLimits:
-        """Draw both ends of each position's range in by a share ``margin`` of its half; a range without an end stays as it is."""
+        """Move both ends of each position's range inwards by a share ``margin`` of its half; infinite ranges stay."""
         ranges = list(zip(self.low, self.high, strict=True))
         inward = [0.0 if high - low == float("inf") else margin * (high - low) / 2 for low, high in ranges]
         low, high = (
@@ -93,15 +93,9 @@ class JointLimits:
 
     @classmethod
     def measured(cls, trajectories: Sequence[Tensor], dt: float) -> JointLimits:
-        """Take the bounds from real motion, for embodiments whose data sheet nobody has.
+        """Take the bounds from real trajectories ``[T, D]`` with ``dt`` seconds between frames.
 
-        Coordinates of different units are made to count alike: each is weighted with 1 / acceleration bound². What is still
-        in the data is not bounded by them: it may move as the liveliest coordinate does, and counts least. Otherwise the
-        tremble of a decoded video there would break every bound, and outweigh all that moves.
-
-        Args:
-            trajectories: positions ``[T, D]`` of each episode.
-            dt: seconds between frames.
+        Each coordinate is weighted with 1 / acceleration bound², so that units do not matter.
 
         Raises:
             SettingError: no trajectory of three frames.
@@ -112,6 +106,7 @@ class JointLimits:
         velocity = _bound([q.diff(dim=0) / dt for q in long], STILL)
         acceleration = _bound([q.diff(n=2, dim=0) / dt**2 for q in long], STILL / dt)
         low, high = torch.cat(long).aminmax(dim=0)
+        # A still coordinate gets the loosest bounds: noise of decoded videos there would break every tight one.
         still = high - low < STILL
         room = ((MARGIN - 1) * (high - low)).clamp_min(STILL)
         velocity, acceleration, room = (torch.where(still, b.max(), b) for b in (velocity, acceleration, room))

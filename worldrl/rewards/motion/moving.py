@@ -1,9 +1,9 @@
-"""Does anything move? What keeps a still video from scoring best.
+"""Motion content, under which a still video does not score best.
 
-Smoothness alone is greatest where nothing happens: third parties report that long alignment with EVA's reward drifts to still
-videos. Motion content is the length of the path that a decoded trajectory travels, in units of its velocity bounds, after
-averaging over blocks of half a second, so that the noise of the inverse dynamics counts for little. It earns up to
-what real videos do and no more: who moves twice as much is not better.
+Smoothness is greatest without motion: third parties report that long alignment with EVA's reward drifts to still
+videos. Motion content is the path length of a decoded trajectory in units of its velocity bounds. Positions are first
+averaged over blocks of half a second, which removes most noise of the inverse dynamics. More motion than in real videos
+earns nothing more.
 
     m = Σ_blocks mean_d w_d |q̄_{k+1} - q̄_k| / v_max,d / duration,   M = clip((m - floor) / (reference - floor), 0, 1)
 
@@ -23,17 +23,14 @@ BLOCK_S = 0.5
 
 
 def block_frames(frames: int, dt: float) -> int:
-    """Frames of a block: half a second, but at least two blocks in a video."""
+    """Frames of a block: half a second, with at least two blocks in a video."""
     return max(1, min(round(BLOCK_S / dt), frames // 2))
 
 
 def block_speed(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
-    """Mean speed between neighbouring blocks, as a share of the velocity bounds, ``[N, K-1]``.
+    """Mean speed ``[N, K-1]`` between neighbouring blocks of ``q`` ``[N, T, D]``, as a share of the velocity bounds.
 
-    Args:
-        q: positions ``[N, T, D]``; frames that fill no block are left out at the end.
-        dt: seconds between frames.
-        limits: bounds of the ``D`` coordinates.
+    Frames at the end that fill no block are left out.
 
     Raises:
         SettingError: fewer than two frames.
@@ -47,20 +44,20 @@ def block_speed(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
 
 
 def motion_content(q: Tensor, dt: float, limits: JointLimits, *, floor: float = 0.0) -> Tensor:
-    """M less what noise travels at speed ``floor``, ``[N]``, in seconds at the velocity bounds."""
+    """Motion above the noise speed ``floor``, ``[N]``, in seconds at the velocity bounds."""
     seconds = block_frames(q.shape[1], dt) * dt
     return ((block_speed(q, dt, limits) - floor) * seconds).sum(dim=1)
 
 
 def motion(q: Tensor, dt: float, limits: JointLimits, *, reference: float, floor: float = 0.0) -> Tensor:
-    """M, ``[N]`` in [0, 1].
+    """M of decoded positions ``[N, T, D]``, ``[N]`` in [0, 1].
 
     Args:
-        q: decoded positions ``[N, T, D]``.
+        q: decoded positions.
         dt: seconds between frames.
         limits: bounds of the ``D`` coordinates.
         reference: motion content that earns everything, above the noise (s).
-        floor: speed that is decoded from still videos, as a share of the velocity bounds.
+        floor: speed decoded from still videos, as a share of the velocity bounds.
 
     Raises:
         SettingError: the reference is not positive.

@@ -1,8 +1,8 @@
-"""EVA's reward with the constants as published, beside the one whose bounds and P0 are fitted to the data.
+"""EVA's reward with the constants as published, for comparison with results of others.
 
-The bounds are those of two AgileX PiPER arms (``limits.piper_bimanual``), and P0 = 2000, at which the noise of an inverse dynamics
-costs as much as it did theirs (``rewards.motion.executability``). It is there to compare with what others report; it fits two arms of six
-joints (rad) and a gripper each (opening from 0 to 1), and no other robot.
+The bounds are those of two AgileX PiPER arms (``limits.piper_bimanual``), and P0 = 2000. The reward with fitted bounds
+and P0 is in ``rewards.motion.executability``. This one fits two arms of six joints (rad) and a gripper each (opening
+from 0 to 1), and no other robot.
 
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` columns.
 """
@@ -21,11 +21,11 @@ from worldrl.rewards.motion.readout import Column
 
 PUBLISHED_EXECUTABILITY = "published_executability"
 PIPER = 2 * [*6 * ["joint"], "gripper"]
-"""Kind of each column that the published bounds are of."""
+"""Kind of each column of the published bounds."""
 
 
 def published_executability(q: Tensor, dt: float, limits: JointLimits) -> Tensor:
-    """EVA's R of decoded positions ``[N, T, 14]`` with the published constants, ``[N]`` in [0, 10]; ``limits`` have no part in it."""
+    """EVA's R of positions ``[N, T, 14]`` with the published constants, ``[N]`` in [0, 10]; ``limits`` is ignored."""
     return executability(q, dt, piper_bimanual())
 
 
@@ -36,11 +36,7 @@ def fits_published(columns: Sequence[Column]) -> bool:
 
 
 def check_published(columns: Sequence[Column]) -> None:
-    """Refuse an inverse dynamics of another robot.
-
-    Raises:
-        SettingError: the published constants are not for what it reads.
-    """
+    """Refuse an inverse dynamics of another robot with a SettingError."""
     if not fits_published(columns):
         raise SettingError(
             f"rewards: idm.{PUBLISHED_EXECUTABILITY} has the constants of two arms of six joints and a gripper each, and this inverse "

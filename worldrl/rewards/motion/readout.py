@@ -1,6 +1,6 @@
-"""Which recorded numbers an inverse dynamics reads off the pictures: a choice of columns, for any robot.
+"""Choice of the recorded numbers that an inverse dynamics reads off the images, for any robot.
 
-A choice is written as text: ``state`` (all of it), ``state.x`` (by name), ``state.0:14`` (the first fourteen), and likewise
+A choice is a text: ``state`` (all of it), ``state.x`` (by name), ``state.0:14`` (the first fourteen), and likewise
 ``command`` and ``action``. Positions belong to a frame; an action leads from one frame to the next.
 
 Shapes legend: ``T`` actions of an episode, ``D`` columns.
@@ -21,18 +21,12 @@ from worldrl.core.errors import SettingError, nearest
 from worldrl.core.types import Episode
 
 UNITS = (("m", r"[xyz]|finger.*"), ("rad", r"r[xyz]|.*joint.*"))
-"""Unit by name; numbers that match none are parts of a range."""
+"""Unit by name; other numbers have none."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """One recorded number.
-
-    Attributes:
-        vector: ``state``, ``command`` or ``action``.
-        index: its place there.
-        name: what it is called there.
-    """
+    """One recorded number: ``vector`` is ``state``, ``command`` or ``action``, ``index`` its place there."""
 
     vector: str
     index: int
@@ -40,12 +34,12 @@ class Column:
 
     @property
     def label(self) -> str:
-        """Its full name, ``state.x``."""
+        """Full name, for example ``state.x``."""
         return f"{self.vector}.{self.name}"
 
     @property
     def unit(self) -> str:
-        """``m``, ``rad``, or nothing where it is part of a range (a gripper's command, a scaled change)."""
+        """``m``, ``rad``, or empty for a share of a range (a gripper's command, a scaled change)."""
         return next((unit for unit, pattern in UNITS if re.fullmatch(pattern, self.name)), "")
 
     def to_json(self) -> dict[str, Any]:
@@ -59,11 +53,7 @@ def recorded_names(robot: AnyEmbodiment) -> dict[str, tuple[str, ...]]:
 
 
 def choose_columns(target: Sequence[str], names: Mapping[str, Sequence[str]]) -> tuple[Column, ...]:
-    """Find the columns that ``target`` names, in its order.
-
-    Args:
-        target: texts as above.
-        names: of each vector's numbers, :func:`recorded_names`.
+    """Find the columns that ``target`` names, in its order; ``names`` as of :func:`recorded_names`.
 
     Raises:
         SettingError: nothing chosen, an unknown name, or a column chosen twice.
@@ -95,22 +85,16 @@ def _chosen(text: str, names: Mapping[str, Sequence[str]]) -> list[Column]:
 
 
 def column_values(episode: Episode, columns: Sequence[Column], frame_stride: int = 1) -> NDArray[np.float32]:
-    """Return an episode's values of some columns.
+    """Values of some columns, float32 ``[T+1, D]``; NaN at frames that no whole action follows.
 
-    Args:
-        episode: recorded.
-        columns: which.
-        frame_stride: control steps between the video's frames; an action is the mean over as many steps.
-
-    Returns:
-        float32 ``[T+1, D]``; NaN at frames from which no whole action leads on.
+    An action is the mean over ``frame_stride`` control steps.
     """
     vectors = {"state": episode.state, "command": episode.command, "action": _mean_actions(episode, frame_stride)}
     return np.stack([vectors[column.vector][:, column.index] for column in columns], axis=1).astype(np.float32)
 
 
 def _mean_actions(episode: Episode, stride: int) -> NDArray[np.float32]:
-    """Mean of the ``stride`` actions after each frame, ``[T+1, A]``; NaN where fewer are left."""
+    """Mean of the ``stride`` actions after each frame, ``[T+1, A]``; NaN for fewer."""
     mean = np.full((len(episode) + 1, episode.action.shape[1]), np.nan, np.float32)
     if len(episode) >= stride:
         windows = np.lib.stride_tricks.sliding_window_view(episode.action, stride, axis=0)

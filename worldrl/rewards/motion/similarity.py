@@ -1,6 +1,6 @@
-"""Do the frames show the commanded motion? Rewards that compare a command with what inverse dynamics reads off a video.
+"""Rewards that compare commands with the motion that inverse dynamics decodes from a video.
 
-They suit a world that is told its actions; ``rewards.motion.executability`` suits one that plans by itself.
+They suit a world model conditioned on actions; ``rewards.motion.executability`` suits one that plans.
 
 Shapes legend: ``N`` videos, ``T`` frames, ``D`` coordinates, ``A`` numbers of a command.
 """
@@ -21,38 +21,26 @@ from worldrl.rewards.motion.inverse_dynamics import InverseDynamics, read_once
 
 TERM = "action_similarity"
 TEMPERATURE = 0.25
-"""Of the reward in ``align-world-model``: that at which ``train-idm`` runs its acceptance probe."""
+"""Temperature of the reward in ``align-world-model`` and of the acceptance probe in ``train-idm``."""
 
 
 def action_similarity(decoded: Tensor, commanded: Tensor, deviation: Tensor, temperature: float = 1.0) -> Tensor:
-    """RLinf's reward: the mean over frames of r_t = exp(-mean_d (z(decoded_t) - z(commanded_t))² / temperature).
+    """RLinf's reward ``[N]``: mean_t exp(-mean_d (z(decoded_t) - z(commanded_t))² / temperature).
 
-    Args:
-        decoded: ``[N, T, D]``.
-        commanded: ``[N, T, D]``, in the same units.
-        deviation: ``[D]`` of the inverse dynamics' training targets, which z divides by (their means cancel).
-        temperature: 1 by default there, 2 in its configuration for 14 joints.
-
-    Returns:
-        ``[N]`` in (0, 1].
+    ``decoded`` and ``commanded`` are ``[N, T, D]``. z divides by ``deviation`` ``[D]`` of the inverse dynamics'
+    training targets. RLinf's temperature is 1 by default, 2 in its configuration for 14 joints.
     """
     error = ((decoded - commanded) / deviation).square().mean(dim=-1)
     return (-error / temperature).exp().mean(dim=1)
 
 
 def normalised_error(decoded: Tensor, deviation: Tensor, commanded: Tensor) -> Tensor:
-    """Mean square error in units of what the inverse dynamics expects to err, ``[N, T]``: 1 on honest frames.
-
-    Args:
-        decoded: means ``[N, T, D]``.
-        deviation: predicted standard deviations ``[N, T, D]``.
-        commanded: ``[N, T, D]``.
-    """
+    """Mean square error over the predicted ``deviation``, ``[N, T]`` from ``[N, T, D]`` each; 1 on correct frames."""
     return ((decoded - commanded) / deviation).square().mean(dim=-1)
 
 
 def commanded_columns(idm: InverseDynamics) -> tuple[list[int], list[int]]:
-    """Return where an inverse dynamics' commanded columns are among its own, and in the command.
+    """Places of an inverse dynamics' commanded columns among its own, and in the command.
 
     Raises:
         SettingError: it reads none.
@@ -67,22 +55,17 @@ def commanded_columns(idm: InverseDynamics) -> tuple[list[int], list[int]]:
 
 @dataclass(frozen=True)
 class SimilarityReward:
-    """:func:`action_similarity` as a :class:`~worldrl.core.interfaces.VideoReward` of videos that were told their actions.
-
-    Attributes:
-        decoder: reads commanded columns.
-    """
+    """:func:`action_similarity` as a :class:`~worldrl.core.interfaces.VideoReward` of videos conditioned on actions."""
 
     decoder: InverseDynamics
     names: tuple[str, ...] = (TERM,)
 
     @torch.no_grad()
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Compare every imagined frame with the command it should show: ``[N, 1]``.
+        """Similarity ``[N, 1]`` of the imagined frames and their commands.
 
         Raises:
-            SettingError: the videos were planned, so nothing was commanded; or their frames are further apart than those the
-                inverse dynamics was measured on.
+            SettingError: the videos were planned without commands, or their frames have another distance.
         """
         if videos.command is None:
             raise SettingError(
@@ -96,14 +79,14 @@ class SimilarityReward:
 
 
 def similarity_reward(folder: str, terms: Sequence[str], device: torch.device) -> SimilarityReward:
-    """Make the reward ``similarity``; arguments as :func:`worldrl.rewards.motion.decoded.idm_reward`.
+    """Make the reward ``similarity``.
 
     Equation: r = mean_t exp(-mean_d (z(decoded) - z(commanded))² / 0.25)
     Paper: RLinf's action similarity
 
     Raises:
         ArtefactError: there is no inverse dynamics in the folder.
-        SettingError: no folder is given, it reads nothing that is commanded, or a term is unknown.
+        SettingError: no folder is given, it reads no commanded column, or a term is unknown.
     """
     if not folder:
         raise SettingError("folders.similarity: this reward needs an inverse dynamics; make one with worldrl train-idm")

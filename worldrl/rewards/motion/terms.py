@@ -1,4 +1,4 @@
-"""Several rewards of the same videos, side by side: each term stays a number of its own until they are mixed.
+"""Several rewards of the same videos side by side; each term stays a separate number until they are mixed.
 
 Shapes legend: ``N`` videos, ``K`` terms.
 """
@@ -21,11 +21,7 @@ ALL = ""
 
 @dataclass(frozen=True)
 class RewardTerms:
-    """Rewards as one :class:`~worldrl.core.interfaces.VideoReward`, which has the terms of all.
-
-    Attributes:
-        parts: the rewards; no two have a term of the same name.
-    """
+    """Rewards as one :class:`~worldrl.core.interfaces.VideoReward` with the terms of all; no name occurs twice."""
 
     parts: Sequence[VideoReward]
 
@@ -41,22 +37,18 @@ class RewardTerms:
         return tuple(name for part in self.parts for name in part.names)
 
     def score(self, videos: ImaginedVideos) -> Tensor:
-        """Ask every reward: ``[N, K]``."""
+        """All terms ``[N, K]``."""
         return torch.cat([part.score(videos).float().cpu() for part in self.parts], dim=1)
 
 
 def chosen_terms(rewards: Sequence[str], weights: Sequence[float]) -> dict[str, dict[str, float]]:
-    """Read what ``rewards=[NAME,NAME.TERM] weights=[...]`` says.
-
-    Args:
-        rewards: names of rewards, each alone or with one of its terms.
-        weights: one for each; none weighs all alike.
+    """Parse ``rewards=[NAME,NAME.TERM] weights=[...]``; no weights weigh all alike.
 
     Returns:
         For each reward its terms with their weights; :data:`ALL` stands for every term, each of that weight.
 
     Raises:
-        SettingError: none or a repeated one is named, or the weights are no mixture of them.
+        SettingError: no reward, a repeated one, or weights that are no mixture of them.
     """
     if not rewards:
         raise SettingError("rewards: name at least one, for example rewards=[idm.moving_executability]")
@@ -75,10 +67,10 @@ def chosen_terms(rewards: Sequence[str], weights: Sequence[float]) -> dict[str, 
 
 
 def weights_of(reward: VideoReward, terms: Mapping[str, float]) -> list[float]:
-    """Return the weight of each of a reward's terms, in its order; ``terms`` as of :func:`chosen_terms`.
+    """Weight of each of a reward's terms, in its order; ``terms`` as of :func:`chosen_terms`.
 
     Raises:
-        SettingError: it has a term that was not asked for.
+        SettingError: it has a term that ``terms`` does not name.
     """
     if ALL not in terms and (unasked := sorted(set(reward.names) - set(terms))):
         raise SettingError(f"rewards: asked for {', '.join(terms)}, a reward returned {unasked[0]!r} too; repair it")

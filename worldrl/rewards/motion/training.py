@@ -1,8 +1,7 @@
-"""Training of an inverse dynamics, and the scaling of its deviations on episodes kept apart.
+"""Training of an inverse dynamics, and the scaling of its deviations on held-out episodes.
 
-The likelihood is Gaussian with a predicted deviation; each term is weighted with σ^{2β} (β-NLL: Seitzer et al. 2022, "On the
-Pitfalls of Heteroscedastic Uncertainty Estimation"), since under the plain one (β = 0) what is hard at first is
-explained away by a large σ::
+The likelihood is Gaussian with a predicted deviation. Each term is weighted with σ^{2β} (β-NLL: Seitzer et al. 2022,
+"On the Pitfalls of Heteroscedastic Uncertainty Estimation"). With β = 0 a large σ hides what is hard at first::
 
     L = mean_d sg(σ_d^{2β}) [ (y_d - μ_d)² / (2 σ_d²) + ln σ_d ]
 
@@ -34,15 +33,15 @@ from worldrl.rewards.motion.inverse_dynamics import IdmConfig, InverseDynamics
 from worldrl.rewards.motion.readout import Column, column_values
 
 Restore = Callable[[Tensor, Tensor], Tensor]
-"""Shows frames uint8 ``[N, Y, X, 3]`` as a world model's codec gives them back; told the first frame of each one's episode."""
+"""Passes frames uint8 ``[N, Y, X, 3]`` through a codec; the second argument is each episode's first frame."""
 COVERED, WITHIN = 0.9, 1.6449
-"""The deviations are scaled so that 90 % of the errors lie within 1.64 of them."""
+"""The deviations are scaled so that 90 % of the errors are within 1.64 of them."""
 LEAST_DEVIATION = 1e-3
-"""Of a column's normalisation: what never moves in the data keeps a thousandth of its unit to answer with."""
+"""Lower bound of a column's deviation in the normalisation, in its unit."""
 
 
 def as_shown(frames: Tensor, restore: Restore | None) -> Tensor:
-    """Show an episode's frames uint8 ``[T, Y, X, 3]``, the first among them, as recorded or as ``restore`` does."""
+    """Frames uint8 ``[T, Y, X, 3]`` of an episode, from its first on, as recorded or through the codec."""
     return frames if restore is None else restore(frames, frames[:1].expand_as(frames))
 
 
@@ -59,10 +58,10 @@ class IdmTraining:
         jitter: strength of the colour jitter, since imagined colours are inexact.
         codec_share: share of the windows decoded by the codec of ``world_model``; needs one.
         checkpoint_every: steps between checkpoints.
-        backbone_weights: ``.safetensors`` file of timm's that ``model.backbone`` begins with; empty begins at random. Nothing is ever
+        backbone_weights: ``.safetensors`` file of timm's for ``model.backbone``; empty begins at random. Nothing is
             downloaded.
-        dtype: number type of the encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``: bfloat16 where
-            the device has units for it. Reading is float32.
+        dtype: number type of the encoder's convolutions in training: ``float32``, ``bfloat16``, or ``auto``: bfloat16
+            where the device has units for it. Reading is float32.
     """
 
     steps: int = 3000
@@ -88,13 +87,13 @@ class IdmTraining:
 
 @dataclass(frozen=True)
 class IdmFrames:
-    """Frames with what they should be read as.
+    """Frames with their targets.
 
     Attributes:
         frame: uint8 ``[R, Y, X, 3]``.
         restored: the same through a codec; None without one.
-        target: float32 ``[R, D]``, NaN where there is nothing to read.
-        first: int64 ``[R]``, row of the first frame of each one's episode.
+        target: float32 ``[R, D]``, NaN for no target.
+        first: int64 ``[R]``, row of the first frame of the same episode.
         last: int64 ``[R]``, row of the last one.
     """
 
@@ -117,7 +116,7 @@ class IdmFrames:
         """Copy one camera's frames of some episodes.
 
         Raises:
-            SettingError: no episode has anything to read.
+            SettingError: no episode has a target.
             ArtefactError: an episode lacks the camera.
         """
         store = build_store(episodes, camera)
@@ -137,7 +136,7 @@ class IdmFrames:
         )
 
     def window(self, row: Tensor, offsets: Sequence[int], through_codec: Tensor | None) -> Tensor:
-        """Frames uint8 ``[B, W, Y, X, 3]`` around ``row`` ``[B]``; where ``through_codec`` ``[B]``, restored ones."""
+        """Frames uint8 ``[B, W, Y, X, 3]`` around ``row`` ``[B]``, restored where ``through_codec`` ``[B]`` is true."""
         at = torch.stack([row + offset for offset in offsets], dim=1)
         at = torch.minimum(torch.maximum(at, self.first[row, None]), self.last[row, None])
         frames = self.frame[at]
@@ -159,7 +158,7 @@ def new_idm(
 
 
 def begin_with(idm: InverseDynamics, training: IdmTraining) -> str | None:
-    """Load the backbone's weights, where there is one and a file; say what it begins with, None without a backbone.
+    """Load the backbone's weights, if any; describe what it begins with, None without a backbone.
 
     Raises:
         SettingError: there are weights and no backbone.
@@ -195,17 +194,7 @@ def fit_idm(
     log: MetricLog | None,
     series: str = "idm",
 ) -> FitReport:
-    """Train in place on frames held in memory; a killed training goes on bit for bit.
-
-    Args:
-        idm: from :func:`new_idm`.
-        data: what it reads.
-        training: settings.
-        seed: of the draws.
-        folder: of the checkpoints.
-        log: receives loss and standardised error.
-        series: name in the log.
-    """
+    """Train in place on frames held in memory; a stopped training resumes bit for bit."""
     usable = torch.isfinite(data.target).all(dim=1).nonzero().squeeze(1)
     offsets = [offset * idm.frame_stride for offset in idm.offsets]
 
@@ -214,7 +203,7 @@ def fit_idm(
         row = usable[torch.randint(len(usable), (training.batch,), generator=generator)]
         through_codec = torch.rand(training.batch, generator=generator) < training.codec_share
         frames = data.window(row, offsets, through_codec).to(idm.device)
-        tall = frames.flatten(1, 2)  # one picture, so that a window's frames change their colours alike
+        tall = frames.flatten(1, 2)  # one image, so that a window's frames change their colours alike
         frames = colour_jitter(tall, strength=training.jitter, generator=generator).view_as(frames)
         mean, log_std = idm(frames)
         target = idm.standardised(data.target[row].to(idm.device))
@@ -239,11 +228,9 @@ def fit_idm(
 
 
 def scale_deviations(idm: InverseDynamics, scores: Tensor) -> None:
-    """Scale the predicted deviations, column by column, so that 90 % of the errors lie within 1.64 of them.
+    """Scale the predicted deviations, so that 90 % of the errors are within 1.64 of them in each column.
 
-    Args:
-        idm: changed in place.
-        scores: errors over predicted deviations ``[R, D]``, of episodes that it has not learned from.
+    ``scores`` are errors over predicted deviations ``[R, D]`` of held-out episodes.
     """
     factor = scores.abs().double().quantile(COVERED, dim=0) / WITHIN
     idm.trust.mul_(factor.clamp_min(1e-3).to(scores.dtype))
