@@ -18,6 +18,7 @@ from worldrl.aliases import current_tokens
 from worldrl.core.renames import COMMANDS, current_results
 from worldrl.core.rng import numpy_stream
 from worldrl.core.statistics.bootstrap import Bootstrap, bootstrap
+from worldrl.evaluation.report.tables import markdown
 from worldrl.evaluation.world_model.battery import psnr_of_mean
 
 MEASURED = "measured.json"
@@ -133,8 +134,7 @@ def given(arguments: Sequence[str]) -> dict[str, str]:
 
 def show(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print a Markdown table."""
-    for line in (headings, ["---"] * len(headings), *rows):
-        print("| " + " | ".join(line) + " |")
+    print(markdown(headings, rows))
 
 
 def _children() -> float:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from worldrl.core.renames import current_results
+from worldrl.evaluation.report.tables import markdown
 
 HEADINGS = (
     "file",
@@ -59,8 +60,7 @@ def main(paths: list[str]) -> int:
         print(__doc__)
         return 2
     rows = [row(Path(path)) for path in paths]
-    for cells in (list(HEADINGS), ["---"] * len(HEADINGS), *rows):
-        print("| " + " | ".join(cells) + " |")
+    print(markdown(HEADINGS, rows))
     return 0
 
 

@@ -1,15 +1,121 @@
-"""Units under test: what the scripts that time world models make of their measurements."""
+"""Units under test: ``scripts/bench.py``: how its parts take turns, and what its benchmarks make of their measurements."""
 
+import importlib.util
 import json
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+from worldrl.core.errors import WorkerEnvironmentError
+
 
 @pytest.fixture
 def parts(script):
-    return script("bench_parts")
+    return script("bench.kernels")
+
+
+@pytest.fixture
+def turns(script):
+    return script("bench.turns")
+
+
+# -- one command line ------------------------------------------------------------------------------------------------
+
+
+def test_every_benchmark_has_its_module_and_every_module_its_benchmark(script):
+    names = script("bench").__path__
+    shared = {"__init__", "turns", "kernels", "peers", "gpu_rows"}
+    modules = {path.stem for path in Path(names[0]).glob("*.py")} - shared
+    assert modules == set(cli().NAMES)
+
+
+def cli():
+    """``scripts/bench.py`` itself, beside which the package of its name is found first."""
+    path = Path(__file__).parents[1] / "scripts" / "bench.py"
+    spec = importlib.util.spec_from_file_location("bench_command", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def missing(_):
+    raise WorkerEnvironmentError("libero: build it")
+
+
+def test_options_reach_the_benchmark_that_is_named(script, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(script("bench.kernels"), "main", lambda words: asked.append(words) or 3, raising=False)
+    command = cli()
+    monkeypatch.setitem(command.NAMES, "kernels", "a test")
+    assert command.main(["kernels", "--steps", "3", "--help"]) == 3
+    assert asked == [["--steps", "3", "--help"]]
+    monkeypatch.setattr(script("bench.kernels"), "main", missing)
+    assert command.main(["kernels"]) == 2
+    assert capsys.readouterr().err == "bench.py kernels: libero: build it\n"
+    with pytest.raises(SystemExit) as ended:
+        command.main(["fly"])
+    assert ended.value.code == 2
+    assert "invalid choice: 'fly'" in capsys.readouterr().err
+
+
+# -- turns -----------------------------------------------------------------------------------------------------------
+
+
+def test_parts_take_turns_and_long_ones_repeat_less(turns):
+    called, clock = [], iter(range(1000))
+
+    def part(name):
+        return turns.Part(what=name, call=lambda: called.append(name), clock=lambda: next(clock))
+
+    first, second = part("a"), part("b")
+    turns.take_turns([first, second], 3, warm_up=2)
+    assert "".join(called) == "abab" + "ababab"
+    assert first.seconds == second.seconds == [2, 2, 2]  # the clock ticks at every look: begin, until, end
+    short = part("c")
+    turns.take_turns([short], 9, budget=1)
+    assert len(short.seconds) == 2
+
+
+def test_a_repetition_lasts_at_least_as_long_as_asked(turns):
+    ticks = iter(range(1000))
+    part = turns.Part(what="a", call=lambda: None, clock=lambda: next(ticks))
+    part.measure(least=4)
+    assert part.seconds == [5 / 4]  # four calls until the fourth look, and one more look at the end
+
+
+def test_a_ratio_is_of_the_same_rounds_and_has_an_interval(turns):
+    ours, noise = [1.0, 3.0, 2.0, 5.0, 4.0], [1.0, 1.0, 1.0, 1.0, 1.0]
+    found = turns.ratio([2 * value for value in ours], ours)
+    assert (found["least"], found["median"], found["lo"], found["hi"]) == (2, 2, 2, 2)
+    wide = turns.ratio(ours, noise)
+    assert wide["lo"] < wide["median"] == 3 < wide["hi"]
+    assert turns.ratio([3.0], [2.0]) == {"least": 1.5, "median": 1.5, "lo": None, "hi": None}
+
+
+def test_results_are_held_against_our_part_of_the_same_task(turns):
+    def part(what, who, seconds):
+        return turns.Part(
+            what=what, who=who, call=lambda: None, units=6, unit="rows", seconds=[seconds] * 3, wall=[seconds] * 3
+        )
+
+    found = turns.results([part("roll", "us", 2.0), part("roll", "them", 3.0), part("fit", "us", 4.0)], "us")
+    assert [row["times_us"]["median"] for row in found] == [1, 1.5, 1]
+    assert [row["units_per_s"] for row in found] == [3, 2, 1.5]
+    assert found[1]["ms_per_call"] == {"least": 3000, "median": 3000}
+
+
+def test_numbers_go_to_the_file_or_to_the_output_with_machine_and_note(turns, tmp_path, capsys):
+    parser = turns.options("envs", "words", rounds=2)
+    assert parser.parse_args([]).rounds == 2
+    turns.tell(parser.parse_args(["--note", "shared"]), {"results": [1]})
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["note"], shown["results"]) == ("shared", [1])
+    assert shown["machine"]["torch"] == torch.__version__
+    turns.tell(parser.parse_args(["--json", str(tmp_path / "a" / "found.json")]), {"results": [2]})
+    assert json.loads((tmp_path / "a" / "found.json").read_text())["results"] == [2]
+    assert capsys.readouterr().out == ""
 
 
 # -- work ----------------------------------------------------------------------------------------------------------
@@ -51,9 +157,14 @@ def test_a_share_is_of_the_fastest_anchor_of_the_same_round(parts):
 
 def test_a_model_faster_than_square_products_is_measured_by_its_own_convolutions(script, parts):
     """Winograd's method needs fewer multiplications than are counted: 150 GFLOP/s beside the products' 100."""
-    bench = script("bench_rollout")
+    bench = script("bench.rollout")
     own = parts.Kernel("convolution", (1, 2, 6, 6), (5, 2, 3, 3), ((1, 1), (1, 1), (1, 1), False, (0, 0), 1))
-    row = bench.Row("unet", "float32", 1, 4, 75.0, lambda: None, (own,), seconds=[0.5, 0.5], wall=[1, 1])
+
+    def line(what, **over):
+        spent = {"seconds": [0.5, 0.5], "wall": [1, 1]}
+        return bench.Row(what=what, dtype="float32", batch=1, units=4, gflop=75.0, call=lambda: None, **spent, **over)
+
+    row = line("unet", own=(own,))
     anchors = bench.anchor_rows([row])
     assert len(anchors) == 2 * len(bench.SIDES) + 1
     for (name, _), anchor in anchors.items():
@@ -63,7 +174,7 @@ def test_a_model_faster_than_square_products_is_measured_by_its_own_convolutions
     assert found["share_of_anchor"] == pytest.approx((150 / 200 + 150 / 250) / 2)
     assert (found["anchor"]["name"], found["anchor"]["gflops"]) == (str(own), pytest.approx(225))
     assert found["frames_per_s"]["median"] == 8
-    other = bench.Row("flow", "float32", 1, 4, 75.0, lambda: None, seconds=[0.5, 0.5], wall=[1, 1])
+    other = line("flow")
     assert other.to_json(1, bench.anchors_of(other, anchors, 1))["share_of_anchor"] == pytest.approx(1.5)
 
 
@@ -72,17 +183,12 @@ def test_a_model_faster_than_square_products_is_measured_by_its_own_convolutions
 
 @pytest.fixture
 def gpu(script):
-    return script("bench_gpu_measure")
-
-
-@pytest.fixture
-def children(script):
-    return script("bench_gpu_children")
+    return script("bench.gpu_rows")
 
 
 @pytest.fixture
 def bench_gpu(script):
-    return script("bench_gpu")
+    return script("bench.gpu")
 
 
 @pytest.fixture
@@ -126,16 +232,16 @@ def test_the_work_of_a_step_is_that_of_its_forward_and_backward_pass(gpu, row):
     assert [str(kernel) for kernel in own] == ["product 5x3 by 3x2"]
 
 
-def test_a_process_ends_its_row_alone(children, row):
-    found = children.in_a_process(row(repetitions=1))
+def test_a_process_ends_its_row_alone(bench_gpu, row):
+    found = bench_gpu.in_a_process(row(repetitions=1))
     assert (found["status"], found["model"], found["batch"]) == ("measured", "gpu", 2)
-    assert children.in_a_process(row(work="fly"))["status"] == "failed"
+    assert bench_gpu.in_a_process(row(work="fly"))["status"] == "failed"
 
 
-def test_what_became_of_a_process(children):
-    assert children.outcome(0, 'talk\n{"status": "measured"}\n', "") == {"status": "measured"}
-    assert children.outcome(-9, "", "")["status"].startswith("out of memory")
-    assert children.outcome(1, "", "a\nb") == {"status": "failed", "error": "a\nb"}
+def test_what_became_of_a_process(bench_gpu):
+    assert bench_gpu.outcome(0, 'talk\n{"status": "measured"}\n', "") == {"status": "measured"}
+    assert bench_gpu.outcome(-9, "", "")["status"].startswith("out of memory")
+    assert bench_gpu.outcome(1, "", "a\nb") == {"status": "failed", "error": "a\nb"}
 
 
 def test_out_of_memory_is_a_result(gpu, row, monkeypatch):
@@ -156,13 +262,14 @@ def test_batches_grow_until_memory_ends(gpu, bench_gpu, tmp_path, capsys):
             return {**vars(row), "status": "out of memory"}
         return {**vars(row), "status": "measured", "peak_memory_mb": 1500.0, **gpu.told(timing, {"a": 500.0, "b": 1e3})}
 
-    asked = ["--device", "cpu", "--models", "gpu", "--batches", "1", "2", "4", "8", "--out", str(tmp_path / "found")]
+    words = "--device cpu --models gpu --batches 1 2 4 8 --json"
+    asked = [*words.split(), str(tmp_path / "found.json")]
     assert bench_gpu.main(asked, run) == 0
     assert ran == [("gpu", work, batch) for work in ("imagine", "train") for batch in (1, 2, 4)]
     table = (tmp_path / "found.md").read_text()
     assert table in capsys.readouterr().out
     assert "| gpu | imagine | 2 | 8 | 2 | 0.5 | 1 | 25% | 1.5 |" in table
-    assert "| gpu | train | 4 | out of memory | | | | | |" in table
+    assert "| gpu | train | 4 | out of memory |  |  |  |  |  |" in table
     stored = json.loads((tmp_path / "found.json").read_text())
     assert stored["results"][0]["anchor"] == {"name": "b", "gflops": 1e3}
     assert bench_gpu.main(asked, lambda row: {**vars(row), "status": "failed", "error": "shape"}) == 1

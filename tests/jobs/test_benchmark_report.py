@@ -1,4 +1,4 @@
-"""Units under test: ``jobs/benchmark_report.py``, ``jobs/benchmark_plan.py``, ``evaluation/report/suite.py``."""
+"""Units under test: ``jobs/benchmark_report.py``, ``jobs/benchmark_plan.py``, ``evaluation/report/store.py``."""
 
 import csv
 import json
@@ -11,9 +11,9 @@ from worldrl.cli import main
 from worldrl.core.types import Episode
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalResult, mean_score
-from worldrl.evaluation.report.page import render_report
-from worldrl.evaluation.report.store import load_report_data
-from worldrl.jobs.benchmark.report import Films, Measured, always_failing, choose_failures, failed_states, write_report
+from worldrl.evaluation.report.page import render
+from worldrl.evaluation.report.store import load_report_data, publish
+from worldrl.jobs.benchmark.report import Films, Measured, always_failing, choose_failures, failed_states, report_page
 from worldrl.jobs.benchmark.tables import protocol_line, protocol_rows
 from worldrl.recipes.run import open_run
 from worldrl.rollout.real.specs import EpisodeOutcome
@@ -76,6 +76,11 @@ def measured():
     return Measured("libero_goal", first, [second], score, Films(failures), EpisodeTiming(3.0, 40.0, 144), extra)
 
 
+def published(measured, folder):
+    with open_run("benchmark", Settings(str(folder))) as run:
+        return publish(run, report_page(measured, folder, wall_s=run.wall_s, seed=0, device="cpu", workers=2))
+
+
 def test_failures_are_taken_from_the_tasks_in_turn(measured):
     specs = [measured.result.outcomes[at].spec for at in choose_failures(measured.result, 3)]
     assert [(spec.task, spec.index) for spec in specs] == [(TASKS[0], 1), (TASKS[1], 0), (TASKS[1], 2)]
@@ -85,8 +90,7 @@ def test_failures_are_taken_from_the_tasks_in_turn(measured):
 
 
 def test_the_page_says_rates_states_failures_cost_and_whose_assets(measured, tmp_path):
-    with open_run("benchmark", Settings(str(tmp_path))) as run:
-        page = write_report(run, measured, seed=0, device="cpu", workers=2).read_text()
+    page = published(measured, tmp_path).read_text()
     for text in (
         "expert solves 66.7",
         "8 of 12",
@@ -105,12 +109,11 @@ def test_the_page_says_rates_states_failures_cost_and_whose_assets(measured, tmp
     assert page.count("data:image/png;base64") == 3
     assert "not compared" not in page
     assert "Not recorded: how many" not in page
-    assert render_report(load_report_data(tmp_path)) == page
+    assert render(load_report_data(tmp_path)) == page
 
 
 def test_the_whole_protocol_is_on_the_page_and_its_numbers_on_the_console(measured, tmp_path):
-    with open_run("benchmark", Settings(str(tmp_path))) as run:
-        write_report(run, measured, seed=0, device="cpu", workers=2)
+    published(measured, tmp_path)
     (table,) = (table for table in load_report_data(tmp_path).tables if table.title.startswith("Protocol"))
     assert table.title == f"Protocol {PROTOCOL.hash}"
     shown = dict(table.rows)

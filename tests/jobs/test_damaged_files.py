@@ -30,7 +30,7 @@ from worldrl.evaluation.offline.table import finished_runs, read_run
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import EvalLog, EvalResult, header_json
 from worldrl.evaluation.report.model import Curve, Gate, Number, ReportData, Stage, SuccessRow, Table
-from worldrl.evaluation.report.page import render_report
+from worldrl.evaluation.report.page import render
 from worldrl.evaluation.report.store import load_report_data, save_report_data
 from worldrl.evaluation.world_model.grasp_rule import GraspRule
 from worldrl.rollout.real.specs import EpisodeOutcome
@@ -160,7 +160,7 @@ KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[Path], Any]]] = {
     "evaluation.json": (make_evaluation, read_evaluation),
     "episodes.jsonl": (make_evaluation, read_evaluation),
     "protocol.json": (make_evaluation, lambda folder: EvalProtocol.load(folder / "protocol.json")),
-    "report.json": (make_report, lambda folder: render_report(load_report_data(folder))),
+    "report.json": (make_report, lambda folder: render(load_report_data(folder))),
     "run/result.json": (make_offline_run, read_offline_runs),
     "d/meta/info.json": (make_dataset, lambda folder: EpisodeDataset.open(folder / "d")),
     "d/meta/worldrl.jsonl": (make_dataset, lambda folder: EpisodeDataset.open(folder / "d")),

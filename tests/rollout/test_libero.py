@@ -115,9 +115,12 @@ def test_a_start_is_the_same_however_often_the_task_was_reset():
 @pytest.mark.parametrize("asked", [[], ["--chunk", "3", "--cameras", "scene"]])
 def test_what_the_worker_does_not_compute_changes_nothing(asked):
     """The bare package, all its observables on, and one and two workers end in the same state to the bit, or it fails."""
-    script = Path(__file__).parents[2] / "scripts" / "bench_workers.py"
+    script = Path(__file__).parents[2] / "scripts" / "bench.py"
     program = subprocess.run(
-        [sys.executable, script, "--steps", "6", "--blocks", "2", *asked], capture_output=True, text=True, check=False
+        [sys.executable, script, "workers", "--steps", "6", "--blocks", "2", *asked],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert program.returncode == 0, program.stderr
     assert set(json.loads(program.stdout)["ms_per_step"]) == {"bare", "two_bare", "one", "two"}

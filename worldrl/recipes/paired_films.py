@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from worldrl.core.storage.atomic import write_file
 from worldrl.evaluation.report.filmstrip import draw_filmstrip, encode_png
 from worldrl.evaluation.report.model import Filmstrip
-from worldrl.evaluation.world_model.film import write_mp4
+from worldrl.evaluation.world_model.film import encode_mp4
 
 FRAMES_PER_STRIP = 12
 
@@ -40,8 +40,27 @@ def write_pair(
         first: control step of frame 0.
         second: what the dream is called.
     """
-    write_mp4(np.concatenate([real, imagine_policy], axis=2), folder / "videos" / f"{name}.mp4", fps)
+    write_file(folder / "videos" / f"{name}.mp4", pair_film(real, imagine_policy, fps))
+    strip = pair_strip(title, "", real, imagine_policy, stride=stride, first=first, second=second)
+    write_file(folder / "filmstrips" / f"{name}.png", encode_png(draw_filmstrip(strip)))
+
+
+def pair_film(real: NDArray[np.uint8], imagine_policy: NDArray[np.uint8], fps: float) -> bytes:
+    """Encode two clips ``[T, Y, X, 3]`` beside each other, the real one on the left."""
+    return encode_mp4(np.concatenate([real, imagine_policy], axis=2), fps)
+
+
+def pair_strip(
+    title: str,
+    caption: str,
+    real: NDArray[np.uint8],
+    imagine_policy: NDArray[np.uint8],
+    *,
+    stride: int,
+    first: int,
+    second: str = "imagined",
+) -> Filmstrip:
+    """Lay about twelve frames of each clip above each other; arguments as of :func:`write_pair`."""
     every = max(1, len(real) // FRAMES_PER_STRIP)
     labels = [f"step {first + i * stride}" for i in range(0, len(real), every)]
-    strip = Filmstrip(title, "", {"real": real[::every], second: imagine_policy[::every]}, labels)
-    write_file(folder / "filmstrips" / f"{name}.png", encode_png(draw_filmstrip(strip)))
+    return Filmstrip(title, caption, {"real": real[::every], second: imagine_policy[::every]}, labels)

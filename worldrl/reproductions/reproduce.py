@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rich.table import Table as TerminalTable
-
 from worldrl.core.errors import RunDirectoryError
 from worldrl.core.storage.log import console
-from worldrl.core.storage.provenance import package_versions
 from worldrl.core.storage.run import RunDirectory, Stage
-from worldrl.evaluation.report.model import Filmstrip, Number, ReportData
-from worldrl.evaluation.report.store import save_report
+from worldrl.evaluation.report.model import Filmstrip, Number, ReportData, Table
+from worldrl.evaluation.report.store import publish
+from worldrl.evaluation.report.tables import print_table
+from worldrl.evaluation.report.words import rounded
 from worldrl.recipes.run import open_run
 from worldrl.recipes.side_by_side import run_tasks
 from worldrl.reproductions.catalogue import CATALOGUE, SCALES, Cell, Task, changed, find, methods_of, numbers_read
@@ -87,7 +86,7 @@ def main(settings: ReproduceSettings) -> dict[str, Any]:
             "methods": results,
         }
         run.write_result(metrics, seed=settings.seed, device="cpu")
-        write_report(run, settings, findings)
+        publish(run, report_page(settings, findings))
     show(settings.name, findings, f"{settings.run_dir}/report.html")
     return metrics
 
@@ -153,45 +152,28 @@ def sentence(name: str, findings: Findings) -> str:
     return f"{name}: {findings.verdict} ({told} of {len(findings.claims)} claims; {basis})."
 
 
-def write_report(run: RunDirectory, settings: ReproduceSettings, findings: Findings) -> None:
-    """Save ``report.json`` and render ``report.html``."""
-    entry = find(settings.name)
-    data = ReportData(
+def report_page(settings: ReproduceSettings, findings: Findings) -> ReportData:
+    """Gather what the page shows."""
+    return ReportData(
         title=f"reproduce {settings.name}, scale {settings.scale}",
         sentence=sentence(settings.name, findings),
         sections=[key for key in PAGE if key != "filmstrips" or findings.filmstrips],
-        headline=[
-            Number(c.verdict, None if c.mean is None else float(f"{c.mean:.3g}"), note=f"{c.quantity}: {c.sentence}")
-            for c in findings.claims
-        ],
+        headline=[Number(c.verdict, rounded(c.mean), note=f"{c.quantity}: {c.sentence}") for c in findings.claims],
         tables=[claims_table(findings.claims), *findings.tables],
         curves=findings.curves,
         filmstrips=findings.filmstrips,
         seeds=[settings.seed + k for k in range(max(len(c.values) for c in findings.claims))],
-        configuration=run.config,
-        versions=package_versions(),
-        provenance={"command": run.resume_command, "config hash": run.config_hash[:16]},
-        notes=[f"The effect: {entry.summary}.", *findings.notes],
+        notes=[f"The effect: {find(settings.name).summary}.", *findings.notes],
     )
-    save_report(data, run.path)
 
 
 def show(name: str, findings: Findings, page: str) -> None:
     """Print the claims and the verdict."""
-    table = TerminalTable(title=name)
-    for heading in ("claim", "quantity", "mean", "95 % interval", "verdict"):
-        table.add_column(heading, overflow="fold")
-    for row in claims_table(findings.claims).rows:
-        table.add_row(*row[:4], row[5])
-    console().print(table)
+    print_table(replace(claims_table(findings.claims), title=name), console(), (0, 1, 2, 3, 5))
     console().print(f"{sentence(name, findings)}\nreport: {page}")
 
 
 def show_list() -> None:
     """Print every effect with its cost."""
-    table = TerminalTable(title="worldrl reproduce NAME")
-    for heading in ("name", "effect", "cost on two cores"):
-        table.add_column(heading, overflow="fold")
-    for entry in CATALOGUE.values():
-        table.add_row(entry.name, entry.summary, entry.cost)
-    console().print(table)
+    rows = [(entry.name, entry.summary, entry.cost) for entry in CATALOGUE.values()]
+    print_table(Table("worldrl reproduce NAME", ("name", "effect", "cost on two cores"), rows), console())

@@ -6,7 +6,7 @@ import pytest
 
 from worldrl.core.errors import ArtefactError
 from worldrl.evaluation.report.filmstrip import GAP, decode_png, draw_filmstrip, encode_png, row_image, scale_for
-from worldrl.evaluation.report.page import render_report
+from worldrl.evaluation.report.page import render
 
 
 def random_frames(steps, size=16, seed=0):
@@ -40,7 +40,7 @@ def test_png_keeps_every_pixel_and_its_colour_order():
 
 
 def test_the_page_shows_the_frames_in_their_own_colours(data):
-    sources = re.findall(r'src="data:image/png;base64,([^"]+)"', render_report(data))
+    sources = re.findall(r'src="data:image/png;base64,([^"]+)"', render(data))
     expected = [(strip, frames) for strip in data.filmstrips for frames in strip.rows.values()]
     assert len(sources) == len(expected)
     for source, (strip, frames) in zip(sources, expected, strict=True):

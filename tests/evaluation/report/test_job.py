@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from worldrl.core.errors import ArtefactError
-from worldrl.evaluation.report.page import render_report
+from worldrl.evaluation.report.page import render
 from worldrl.evaluation.report.store import save_report_data
 from worldrl.jobs.environment.report import ReportSettings, main
 
@@ -13,7 +13,7 @@ def test_the_page_is_rebuilt_from_the_run_directory(data, tmp_path):
     save_report_data(data, tmp_path)
     result = main(ReportSettings(run_dir=str(tmp_path)))
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert page == render_report(data)
+    assert page == render(data)
     assert result["verdict"] == "gain"
     assert result["bytes"] == len(page.encode())
     main(ReportSettings(run_dir=str(tmp_path), output=str(tmp_path / "elsewhere" / "page.html")))

@@ -14,8 +14,9 @@ import pytest
 from worldrl.core.errors import ArtefactError
 from worldrl.core.storage.jsonfile import digest
 from worldrl.evaluation.report.model import Curve, Filmstrip, Gate, ReportData, Table
-from worldrl.evaluation.report.page import render_report
-from worldrl.evaluation.report.store import from_run_dir, load_report_data, save_report_data
+from worldrl.evaluation.report.page import render
+from worldrl.evaluation.report.store import from_run_dir, load_report_data, publish, save_report_data
+from worldrl.recipes.run import open_run
 
 
 def edit(folder, change):
@@ -40,7 +41,7 @@ def test_a_changed_number_is_named(data, tmp_path):
 def test_the_page_of_the_saved_data_is_the_same_page(data, tmp_path):
     save_report_data(data, tmp_path)
     loaded = load_report_data(tmp_path)
-    assert render_report(loaded) == render_report(data)
+    assert render(loaded) == render(data)
     for strip, again in zip(data.filmstrips, loaded.filmstrips, strict=True):
         assert list(strip.rows) == list(again.rows)
         for name in strip.rows:
@@ -56,16 +57,37 @@ def test_tables_sections_and_the_sentence_round_trip(data, tmp_path):
         tables=[Table("t", ("a", "b"), [("1", "2"), ("3", "4")], "note")],
     )
     save_report_data(given, tmp_path)
-    assert render_report(load_report_data(tmp_path)) == render_report(given)
+    assert render(load_report_data(tmp_path)) == render(given)
     edit(tmp_path, lambda raw: raw["data"]["tables"][0]["rows"][1].pop())
     with pytest.raises(ArtefactError, match="one per header"):
         load_report_data(tmp_path)
 
 
+@dataclasses.dataclass
+class Settings:
+    run_dir: str
+    seed: int = 0
+
+
+def test_a_published_page_says_which_run_it_is_of_and_keeps_its_own_facts(data, tmp_path):
+    with open_run("report", Settings(str(tmp_path))) as run:
+        given = dataclasses.replace(data, configuration={}, provenance={"device": "cpu"}, versions={"suite: x": "1"})
+        page = publish(run, given).read_text(encoding="utf-8")
+        saved = load_report_data(tmp_path)
+        assert list(saved.provenance.items()) == [
+            ("command", run.resume_command), ("config hash", run.config_hash[:16]), ("device", "cpu")
+        ]  # fmt: skip
+        assert saved.configuration == run.config
+    assert list(saved.versions)[-1] == "suite: x"
+    assert {"mujoco", "torch"} <= set(saved.versions)
+    assert page == render(saved)
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == page
+
+
 def test_nothing_at_all_round_trips(tmp_path):
     empty = ReportData(title="nothing")
     save_report_data(empty, tmp_path)
-    assert render_report(load_report_data(tmp_path)) == render_report(empty)
+    assert render(load_report_data(tmp_path)) == render(empty)
 
 
 def test_what_is_not_finite_round_trips_as_not_measured(tmp_path):
@@ -86,7 +108,7 @@ def test_what_is_not_finite_round_trips_as_not_measured(tmp_path):
     save_report_data(odd, tmp_path)
     assert "NaN" not in (tmp_path / "report.json").read_text()
     loaded = load_report_data(tmp_path)
-    assert render_report(loaded) == render_report(odd)
+    assert render(loaded) == render(odd)
     assert loaded.filmstrips[0].rows["imagined"].shape == (0, 4, 4, 3)
 
 
@@ -191,5 +213,5 @@ def test_a_kill_leaves_the_old_report_the_new_one_or_an_error_but_never_a_mixtur
             for strip, again in zip(data.filmstrips, found.filmstrips, strict=True):
                 assert all(np.array_equal(strip.rows[name] ^ turn, again.rows[name]) for name in strip.rows)
     save_report_data(data, tmp_path)
-    assert render_report(load_report_data(tmp_path)) == render_report(data)
+    assert render(load_report_data(tmp_path)) == render(data)
     assert not list(tmp_path.rglob("*.tmp-*"))

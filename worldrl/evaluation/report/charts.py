@@ -1,81 +1,196 @@
-"""Line charts as inline SVG: axes, bands, direct labels. Colours come from the page's style sheet by class.
+"""Every chart of a page as marks of an SVG picture: geometry alone, which the page's template draws and escapes.
 
-What was imagined is dashed and hollow besides being coloured, so that print and colour-blind readers see it too.
+Colours come from the style sheet by class. What was imagined is dashed and hollow besides being coloured, so that print
+and colour-blind readers see it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-from worldrl.evaluation.report.checks import is_number
-from worldrl.evaluation.report.markup import Html, element, join
-from worldrl.evaluation.report.model import BandPoint, Curve, Point
+from worldrl.evaluation.report.checks import Rate, is_number
+from worldrl.evaluation.report.model import Curve, ImaginedReal, Point, SuccessRow
 from worldrl.evaluation.report.scale import Scale, fitted, fraction_scale, spread, tick_text
-from worldrl.evaluation.report.words import number, percent
+from worldrl.evaluation.report.words import number, percent, rate_text
 
 WIDTH, HEIGHT = 400.0, 232.0
 LEFT, TOP, BOTTOM = 52.0, 10.0, 40.0
+ROW, APART = 24.0, 9.0
+"""Pixels of a named place, and between the dots of two series in it."""
+SCATTER = 340.0
 CHARACTER = 7.3
 """Advance of one label character in pixels; a little wide, so that labels never leave the picture."""
-MAX_DIRECT = 4
-MAX_LABEL = 14
+MAX_DIRECT, MAX_LABEL = 4, 14
 MAX_POINTS = 240
+MAX_DOTS = 16
 COLOURS = 6
+QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def line_chart(curve: Curve) -> Html:
-    """Draw one chart.
+@dataclass(frozen=True)
+class Mark:
+    """One SVG element with its attributes, its text, and the title that is shown on hovering."""
+
+    tag: str
+    attributes: Mapping[str, str]
+    text: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One picture.
+
+    Attributes:
+        frame: attributes of the ``<svg>``.
+        words: what it shows, for readers who cannot see it; empty where the text beside it says so.
+        marks: in drawing order.
+        legend: name and style of each series, where the names do not stand beside the lines.
+    """
+
+    frame: Mapping[str, str]
+    words: str
+    marks: Sequence[Mark]
+    legend: Sequence[tuple[str, str]] = ()
+
+
+def curve_chart(curve: Curve) -> Drawing | None:
+    """Draw one chart of lines, or of dots where ``curve`` has places; None where no number is finite."""
+    series = {name: points for name, raw in curve.series.items() if (points := finite(raw))}
+    if not series:
+        return None
+    return _place_chart(curve, series) if curve.places else _line_chart(curve, series)
+
+
+def rate_bars(row: SuccessRow, height: float, sides: Sequence[str]) -> Drawing:
+    """Draw rates of a row as dots on interval bars over a 0 to 100 % track.
+
+    Coordinates are percentages, so that one picture fits a table cell and a telephone alike.
 
     Args:
-        curve: the data; series without a finite point are left out.
-
-    Returns:
-        An ``<svg>`` (with a legend above it where direct labels would not fit), or the sentence that nothing was
-        measured.
+        row: the rates; a missing one leaves its track empty and is named in the description.
+        height: pixels.
+        sides: ``before`` and ``after``, or one of them.
     """
-    series = finite_series(curve)
-    if not series:
-        return nothing_measured(curve)
-    classes = series_classes(curve)
-    longest = max(len(label(name, curve)) for name in series)
-    direct = len(series) == 1 or (len(series) <= MAX_DIRECT and longest <= MAX_LABEL)
-    right = 14.0 + (CHARACTER * longest if direct and len(series) > 1 else 4)
-    x, y = _scales(curve, series, right)
-    marks = [_band(curve.bands.get(name, ()), classes[name], x, y) for name in series]
-    marks += [_line(points, classes[name], label(name, curve), curve.percent, x, y) for name, points in series.items()]
-    if direct and len(series) > 1:
-        marks.append(_direct_labels(series, classes, curve, x, y))
-    svg = element(
-        "svg",
-        axes(x, y, curve.x_label, curve.percent),
-        *marks,
-        viewBox=f"0 0 {WIDTH:g} {HEIGHT:g}",
-        class_="chart",
-        role="img",
-        aria_label=describe(curve),
+    marks = [_line(f"{100 * q:g}%", 0, f"{100 * q:g}%", height, "grid") for q in QUARTERS]
+    said = []
+    for place, side in enumerate(sides):
+        rate: Rate | None = getattr(row, side)
+        words = rate_text(rate) if rate else "not measured"
+        said.append(f"{side} {words}" if len(sides) > 1 else words)
+        if rate:
+            lo, value, hi = (f"{100 * rate[key]:.2f}%" for key in ("lo", "rate", "hi"))
+            y = height * (0.5 + 0.36 * (place - (len(sides) - 1) / 2))
+            marks += [_line(lo, y, hi, y, f"interval {side}"), _dot(value, y, 5.5, f"dot {side}", f"{side}: {words}")]
+    return Drawing({"class": "bars", "height": f"{height:g}"}, f"{row.task}: {'; '.join(said)}.", marks)
+
+
+def rate_axis(shown: Sequence[float] = QUARTERS) -> Drawing:
+    """Draw the tick texts that stand above or below a column of bars; fewer for a narrow column."""
+    marks = [_text(tick_text(q, QUARTERS, True), f"{100 * q:g}%", 12, "tick middle") for q in shown]
+    return Drawing({"class": "bars", "height": "16"}, "", marks)
+
+
+def scatter(rows: Sequence[ImaginedReal]) -> Drawing | None:
+    """Draw imagined against real success, numbered as in the table beside it; None where no row has both rates."""
+    known = [
+        (index, row.label, row.real, row.imagined) for index, row in enumerate(rows, 1) if row.real and row.imagined
+    ]
+    if not known:
+        return None
+    x, y = fraction_scale(LEFT, SCATTER - 24), fraction_scale(SCATTER - 42, 24.0)
+    marks = [
+        *_axes(x, y, "real success", y_percent=True, x_percent=True),
+        _line(x(0), y(0), x(1), y(1), "diagonal"),
+        _text("imagined = real", x(1) - 4, y(1) + 30, "name end"),
+        _text("imagined success", x(0), 13, "name"),
+    ]
+    for index, _, real, imagined in known:
+        cx, cy = x(real["rate"]), y(imagined["rate"])
+        marks += [
+            _line(x(real["lo"]), cy, x(real["hi"]), cy, "interval after thin"),
+            _line(cx, y(imagined["lo"]), cx, y(imagined["hi"]), "interval imagined thin"),
+            _dot(cx, cy, 9, "number"),
+            _text(str(index), cx, cy + 4, "number middle"),
+        ]
+    words = "; ".join(
+        f"{name}: real {rate_text(real)}, imagined {rate_text(imagine_policy)}"
+        for _, name, real, imagine_policy in known
     )
-    return svg if direct else join([legend(series, classes, curve), svg])
+    return Drawing(_frame(SCATTER, SCATTER, "chart square"), f"Imagined against real success. {words}.", marks)
 
 
-def finite_series(curve: Curve) -> dict[str, list[Point]]:
-    """Keep the series that have a finite point, with those points alone."""
-    return {name: points for name, raw in curve.series.items() if (points := finite(raw))}
-
-
-def nothing_measured(curve: Curve) -> Html:
-    """Say that a chart has nothing to show."""
-    return element("p", f"Not measured: {curve.title} has no finite number.", class_="missing")
-
-
-def heights(curve: Curve, series: Mapping[str, list[Point]]) -> list[float]:
-    """List every y of some series, and both ends of their bands."""
-    bands = [edge for name in series for _, lo, hi in curve.bands.get(name, ()) for edge in (lo, hi) if is_number(edge)]
-    return [y for points in series.values() for _, y in points] + bands
+def label(name: str, curve: Curve) -> str:
+    """Name a series; an imagined one always says so."""
+    return f"{name} (imagined)" if name in curve.imagined and "imagined" not in name.lower() else name
 
 
 def finite(points: Sequence[Point]) -> list[Point]:
     """Keep the points whose both numbers are finite, in order of x."""
     return sorted((float(x), float(y)) for x, y in points if is_number(x) and is_number(y))
+
+
+# --- lines over an axis ---------------------------------------------------------------------------------------------
+
+
+def _line_chart(curve: Curve, series: Mapping[str, list[Point]]) -> Drawing:
+    classes = _classes(curve)
+    longest = max(len(label(name, curve)) for name in series)
+    direct = len(series) == 1 or (len(series) <= MAX_DIRECT and longest <= MAX_LABEL)
+    named = direct and len(series) > 1
+    right = WIDTH - 14.0 - (CHARACTER * longest if named else 4)
+    x = fitted([x for points in series.values() for x, _ in points], LEFT, right, pad=False)
+    marks = _axes(x, y := _heights(curve, series, HEIGHT - BOTTOM, TOP), curve.x_label, y_percent=curve.percent)
+    for name in series:
+        marks += _band(curve, name, classes[name], x, y)
+    for name, points in series.items():
+        marks += _curve(curve, name, thin(points), classes[name], x, y)
+    if named:
+        ends = spread([y(thin(points)[-1][1]) for points in series.values()], 15.0, TOP, HEIGHT - BOTTOM)
+        marks += [
+            _text(label(name, curve), x.end + 8, end + 4, f"label {classes[name]}")
+            for name, end in zip(series, ends, strict=True)
+        ]
+    legend = () if direct else _legend(curve, series, classes)
+    return Drawing(_frame(WIDTH, HEIGHT, "chart"), describe(curve), marks, legend)
+
+
+def _heights(curve: Curve, series: Mapping[str, list[Point]], start: float, end: float) -> Scale:
+    """Return the scale of the measured axis, which holds every number and both ends of every band."""
+    if curve.percent:
+        return fraction_scale(start, end)
+    ends = [edge for name in series for _, lo, hi in curve.bands.get(name, ()) for edge in (lo, hi) if is_number(edge)]
+    return fitted([y for points in series.values() for _, y in points] + ends, start, end)
+
+
+def _axes(x: Scale, y: Scale, x_label: str, *, y_percent: bool, x_percent: bool = False) -> list[Mark]:
+    return [
+        *(_line(x.start, y(tick), x.end, y(tick), "grid") for tick in y.ticks),
+        _line(x.start, y.start, x.end, y.start, "axis"),
+        *(_text(tick_text(tick, y.ticks, y_percent), x.start - 7, y(tick) + 4, "tick end") for tick in y.ticks),
+        *(_text(tick_text(tick, x.ticks, x_percent), x(tick), y.start + 17, "tick middle") for tick in x.ticks),
+        _text(x_label, (x.start + x.end) / 2, y.start + 34, "name middle"),
+    ]
+
+
+def _band(curve: Curve, name: str, class_: str, x: Scale, y: Scale) -> list[Mark]:
+    known = [edge for edge in curve.bands.get(name, ()) if all(map(is_number, edge))]
+    if len(known) < 2:
+        return []
+    edges = [(px, hi) for px, _, hi in known] + [(px, lo) for px, lo, _ in reversed(known)]
+    # An interval of a mean of rates may leave [0, 1]; it is drawn up to the end of the axis.
+    outline = [(px, min(max(py, y.low), y.high)) for px, py in edges]
+    return [Mark("polygon", {"points": _path(outline, x, y), "class": f"band {class_}"})]
+
+
+def _curve(curve: Curve, name: str, points: Sequence[Point], class_: str, x: Scale, y: Scale) -> list[Mark]:
+    line = [Mark("polyline", {"points": _path(points, x, y), "class": f"line {class_}"})] if len(points) > 1 else []
+    if len(points) > MAX_DOTS:
+        return line
+    title, write = label(name, curve), percent if curve.percent else number
+    dots = (_dot(x(px), y(py), 3.5, f"dot {class_}", f"{title}: {write(py)} at {number(px)}") for px, py in points)
+    return [*line, *dots]
 
 
 def thin(points: Sequence[Point]) -> list[Point]:
@@ -90,55 +205,58 @@ def is_thinned(curve: Curve) -> bool:
     return any(len(points) > MAX_POINTS for points in curve.series.values())
 
 
-def label(name: str, curve: Curve) -> str:
-    """Name a series; an imagined one always says so."""
-    return f"{name} (imagined)" if name in curve.imagined and "imagined" not in name.lower() else name
+# --- dots of named places, a row each, which no line may join ---------------------------------------------------------
+
+
+def _place_chart(curve: Curve, series: Mapping[str, list[Point]]) -> Drawing:
+    height = ROW + APART * (len(series) - 1)
+    bottom = TOP + height * len(curve.places)
+    x, classes = _heights(curve, series, 12.0 + CHARACTER * max(map(len, curve.places)), WIDTH - 20), _classes(curve)
+    marks = [
+        *(_line(x(tick), TOP, x(tick), bottom, "grid") for tick in x.ticks),
+        *(_text(tick_text(tick, x.ticks, curve.percent), x(tick), bottom + 17, "tick middle") for tick in x.ticks),
+        *(
+            _text(place, x.start - 9, TOP + (row + 0.5) * height + 4, "tick end")
+            for row, place in enumerate(curve.places)
+        ),
+        _text(curve.y_label, (x.start + x.end) / 2, bottom + 34, "name middle"),
+    ]
+    for index, (name, points) in enumerate(series.items()):
+        shift = APART * (index - (len(series) - 1) / 2)
+        for at, value in points:
+            marks += _place(curve, name, at, value, classes[name], x, TOP + (at - 0.5) * height + shift)
+    legend = _legend(curve, series, classes) if len(series) > 1 else ()
+    return Drawing(_frame(WIDTH, bottom + BOTTOM, "chart"), describe(curve), marks, legend)
+
+
+def _place(curve: Curve, name: str, at: float, value: float, class_: str, x: Scale, y: float) -> list[Mark]:
+    title = f"{label(name, curve)}, {curve.places[int(at) - 1]}: {(percent if curve.percent else number)(value)}"
+    dot = _dot(x(value), y, 4, f"dot {class_}", title)
+    # An interval of a mean of rates may leave [0, 1]; it is drawn up to the end of the axis.
+    ends = [
+        [x(min(max(edge, x.low), x.high)) for edge in (lo, hi)] for px, lo, hi in curve.bands.get(name, ()) if px == at
+    ]
+    return [*(_line(lo, y, hi, y, f"interval thin {class_}") for lo, hi in ends[-1:]), dot]
+
+
+# --- what both kinds share --------------------------------------------------------------------------------------------
 
 
 def describe(curve: Curve) -> str:
-    """Say in words where each series starts and ends (or what it is at each place), for readers who cannot see the chart."""
-    write = percent if curve.percent else number
-    if curve.places:
-        return f"{curve.title}, {curve.y_label}: {'; '.join(_described(curve, name, write) for name in curve.series)}."
-    parts = []
+    """Say in words where each series starts and ends (or what it is at each place), for readers who cannot see it."""
+    write, parts = percent if curve.percent else number, []
     for name, raw in curve.series.items():
-        if points := finite(raw):
+        if curve.places:
+            known = (f"{curve.places[int(at) - 1]} {write(value)}" for at, value in finite(raw))
+            parts.append(f"{label(name, curve)} {', '.join(known)}")
+        elif points := finite(raw):
             (x0, y0), (x1, y1) = points[0], points[-1]
             parts.append(f"{label(name, curve)} from {write(y0)} at {number(x0)} to {write(y1)} at {number(x1)}")
-    return f"{curve.title}, {curve.y_label} over {curve.x_label}: {'; '.join(parts)}."
+    over = "" if curve.places else f" over {curve.x_label}"
+    return f"{curve.title}, {curve.y_label}{over}: {'; '.join(parts)}."
 
 
-def _described(curve: Curve, name: str, write: Callable[[float], str]) -> str:
-    known = (f"{curve.places[int(at) - 1]} {write(value)}" for at, value in finite(curve.series[name]))
-    return f"{label(name, curve)} {', '.join(known)}"
-
-
-def axes(x: Scale, y: Scale, x_label: str, as_percent: bool, y_percent_only: bool = True) -> Html:
-    """Draw grid lines, tick texts and the horizontal axis' label.
-
-    Args:
-        x: horizontal scale.
-        y: vertical scale.
-        x_label: text under the axis.
-        as_percent: the vertical axis is a rate.
-        y_percent_only: False where the horizontal axis is a rate too.
-    """
-    grid = [element("line", x1=x.start, x2=x.end, y1=y(tick), y2=y(tick), class_="grid") for tick in y.ticks]
-    y_texts = [
-        element("text", tick_text(tick, y.ticks, as_percent), x=x.start - 7, y=y(tick) + 4, class_="tick end")
-        for tick in y.ticks
-    ]
-    x_percent = as_percent and not y_percent_only
-    x_texts = [
-        element("text", tick_text(tick, x.ticks, x_percent), x=x(tick), y=y.start + 17, class_="tick middle")
-        for tick in x.ticks
-    ]
-    base = element("line", x1=x.start, x2=x.end, y1=y.start, y2=y.start, class_="axis")
-    name = element("text", x_label, x=(x.start + x.end) / 2, y=y.start + 34, class_="name middle")
-    return join([*grid, base, *y_texts, *x_texts, name])
-
-
-def series_classes(curve: Curve) -> dict[str, str]:
+def _classes(curve: Curve) -> dict[str, str]:
     """Choose each series' style: colours in order, real ones solid; one imagined series has its own colour."""
     real = [name for name in curve.series if name not in curve.imagined]
     classes = {name: f"s{index % COLOURS}" for index, name in enumerate(real)}
@@ -148,60 +266,29 @@ def series_classes(curve: Curve) -> dict[str, str]:
     return classes
 
 
-def _scales(curve: Curve, series: dict[str, list[Point]], right: float) -> tuple[Scale, Scale]:
-    xs = [x for points in series.values() for x, _ in points]
-    x = fitted(xs, LEFT, WIDTH - right, pad=False)
-    y = fraction_scale(HEIGHT - BOTTOM, TOP) if curve.percent else fitted(heights(curve, series), HEIGHT - BOTTOM, TOP)
-    return x, y
+def _legend(curve: Curve, series: Mapping[str, list[Point]], classes: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(label(name, curve), classes[name]) for name in series]
+
+
+def _frame(width: float, height: float, class_: str) -> dict[str, str]:
+    return {"viewBox": f"0 0 {width:g} {height:g}", "class": class_}
 
 
 def _path(points: Sequence[Point], x: Scale, y: Scale) -> str:
     return " ".join(f"{x(px):.1f},{y(py):.1f}" for px, py in points)
 
 
-def _band(band: Sequence[BandPoint], class_: str, x: Scale, y: Scale) -> Html:
-    known = [edge for edge in band if all(is_number(value) for value in edge)]
-    if len(known) < 2:
-        return Html("")
-    edges = [(px, hi) for px, _, hi in known] + [(px, lo) for px, lo, _ in reversed(known)]
-    # An interval of a mean of rates may leave [0, 1]; it is drawn up to the end of the axis.
-    outline = [(px, min(max(py, y.low), y.high)) for px, py in edges]
-    return element("polygon", points=_path(outline, x, y), class_=f"band {class_}")
+def _line(x1: float | str, y1: float, x2: float | str, y2: float, class_: str) -> Mark:
+    return Mark("line", {"x1": _at(x1), "x2": _at(x2), "y1": _at(y1), "y2": _at(y2), "class": class_})
 
 
-def _line(points: list[Point], class_: str, name: str, as_percent: bool, x: Scale, y: Scale) -> Html:
-    drawn = thin(points)
-    write = percent if as_percent else number
-    line = element("polyline", points=_path(drawn, x, y), class_=f"line {class_}") if len(drawn) > 1 else Html("")
-    if len(drawn) > 16:
-        return line
-    dots = [
-        element(
-            "circle",
-            element("title", f"{name}: {write(py)} at {number(px)}"),
-            cx=x(px),
-            cy=y(py),
-            r=3.5,
-            class_=f"dot {class_}",
-        )
-        for px, py in drawn
-    ]
-    return join([line, *dots])
+def _dot(cx: float | str, cy: float, r: float, class_: str, title: str = "") -> Mark:
+    return Mark("circle", {"cx": _at(cx), "cy": _at(cy), "r": _at(r), "class": class_}, title=title)
 
 
-def _direct_labels(series: dict[str, list[Point]], classes: dict[str, str], curve: Curve, x: Scale, y: Scale) -> Html:
-    places = spread([y(thin(points)[-1][1]) for points in series.values()], 15.0, TOP, HEIGHT - BOTTOM)
-    return join(
-        element("text", label(name, curve), x=x.end + 8, y=height + 4, class_=f"label {classes[name]}")
-        for name, height in zip(series, places, strict=True)
-    )
+def _text(words: str, x: float | str, y: float, class_: str) -> Mark:
+    return Mark("text", {"x": _at(x), "y": _at(y), "class": class_}, words)
 
 
-def legend(series: dict[str, list[Point]], classes: dict[str, str], curve: Curve) -> Html:
-    """List the series with their lines, for charts without room for direct labels."""
-
-    def entry(name: str) -> Html:
-        line = element("line", x1=0, x2=26, y1=6, y2=6, class_=f"line {classes[name]}")
-        return element("li", element("svg", line, width=26, height=12, aria_hidden="true"), label(name, curve))
-
-    return element("ul", *(entry(name) for name in series), class_="legend")
+def _at(place: float | str) -> str:
+    return place if isinstance(place, str) else f"{place:.2f}".rstrip("0").rstrip(".")

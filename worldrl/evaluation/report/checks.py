@@ -26,16 +26,14 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def check_rate(owner: str, rate: Rate) -> None:
-    """Refuse a success rate that lacks a key or contradicts itself.
-
-    Args:
-        owner: what the rate belongs to, for the message.
-        rate: ``{"k", "n", "rate", "lo", "hi", "method"}``, fractions in [0, 1].
+def check_rate(owner: str, rate: Rate | None) -> None:
+    """Refuse a success rate of ``owner`` that lacks a key or contradicts itself; None was not measured.
 
     Raises:
         ArtefactError: naming the rule and the received value.
     """
+    if rate is None:
+        return
     _check_keys(owner, rate, RATE_KEYS)
     if not (0 <= rate["k"] <= rate["n"] and rate["n"] > 0 and abs(rate["rate"] - rate["k"] / rate["n"]) < TOLERANCE):
         raise ArtefactError(f"{owner}: rate must be k / n with 0 <= k <= n and n > 0, got {dict(rate)}")
@@ -43,13 +41,7 @@ def check_rate(owner: str, rate: Rate) -> None:
 
 
 def check_paired(owner: str, paired: Paired, before: Rate | None, after: Rate | None) -> None:
-    """Refuse a paired comparison that contradicts itself or the rates it compares.
-
-    Args:
-        owner: what the comparison belongs to, for the message.
-        paired: ``{"n", "both", "only_a", "only_b", "diff", "lo", "hi", "p"}`` with ``a`` before and ``b`` after.
-        before: rate of ``a``, where measured.
-        after: rate of ``b``, where measured.
+    """Refuse a paired comparison of ``owner`` that contradicts itself or the rates it compares, where measured.
 
     Raises:
         ArtefactError: naming the rule and the received values; a swapped ``a`` and ``b`` is caught here.

@@ -1,6 +1,6 @@
 """Filmstrips as PNG: frames upscaled by nearest neighbour, rows aligned in time.
 
-:func:`row_png` is what the page shows (its labels are HTML, so that they scroll, print and can be read aloud);
+:func:`row_image` is what the page shows (its labels are HTML, so that they scroll, print and can be read aloud);
 :func:`draw_filmstrip` is the same strip as one picture with drawn labels, for slides and a README.
 """
 
@@ -31,31 +31,17 @@ def scale_for(width: int) -> int:
 
 
 def row_image(frames: Frames, steps: int) -> NDArray[np.uint8]:
-    """Lay frames side by side.
-
-    Args:
-        frames: uint8 ``[T, Y, X, 3]``.
-        steps: cells in the row; those beyond ``T`` stay transparent.
+    """Lay frames ``[T, Y, X, 3]`` side by side in ``steps`` cells; gaps, and cells beyond ``T``, are transparent.
 
     Returns:
-        uint8 RGBA ``[Y·s, steps·(X + GAP)·s, 4]`` with ``s`` from :func:`scale_for`; gaps are transparent.
+        uint8 RGBA ``[Y·s, steps·(X + GAP)·s, 4]`` with ``s`` from :func:`scale_for`.
     """
     height, width = frames.shape[1:3]
     image = np.zeros((height, steps, width + GAP, 4), np.uint8)
     image[:, : len(frames), :width, :3] = frames.transpose(1, 0, 2, 3)
     image[:, : len(frames), :width, 3] = 255
-    flat = image.reshape(height, steps * (width + GAP), 4)
-    return enlarge(flat, scale_for(width))
-
-
-def enlarge(image: NDArray[np.uint8], scale: int) -> NDArray[np.uint8]:
-    """Repeat each pixel ``scale`` times both ways: nearest neighbour, nothing invented."""
-    return image.repeat(scale, axis=0).repeat(scale, axis=1)
-
-
-def row_png(frames: Frames, steps: int) -> bytes:
-    """Encode :func:`row_image` as PNG."""
-    return encode_png(row_image(frames, steps))
+    scale = scale_for(width)  # nearest neighbour, nothing invented
+    return image.reshape(height, steps * (width + GAP), 4).repeat(scale, axis=0).repeat(scale, axis=1)
 
 
 def encode_png(image: NDArray[np.uint8]) -> bytes:
@@ -80,14 +66,7 @@ def decode_png(data: bytes, name: str) -> NDArray[np.uint8]:
 
 
 def draw_filmstrip(strip: Filmstrip) -> NDArray[np.uint8]:
-    """Draw a strip as one picture: title, time labels, then each row under its name.
-
-    Args:
-        strip: the frames.
-
-    Returns:
-        uint8 RGB ``[height, width, 3]`` on white.
-    """
+    """Draw a strip as one picture, uint8 RGB ``[height, width, 3]`` on white: title, each row under its name, time labels."""
     rows = {name: _on_paper(row_image(frames, len(strip.labels))) for name, frames in strip.rows.items()}
     row_height, row_width = next(iter(rows.values())).shape[:2]
     height = 2 * MARGIN + LINE + (LINE + row_height) * len(rows) + LINE

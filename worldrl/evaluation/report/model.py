@@ -26,94 +26,59 @@ BandPoint = tuple[float, float, float]
 
 @dataclass(frozen=True)
 class Number:
-    """One headline number, for example ``Number("Wall time", 14.2, "min")``.
-
-    Attributes:
-        name: what it is.
-        value: a number or ready text; None where it was not measured.
-        unit: shown after the value.
-        imagined: measured inside the world model; the page says so.
-        note: a few words under it.
-    """
+    """One headline number, for example ``Number("Wall time", 14.2, "min")``."""
 
     name: str
-    value: float | int | str | None
+    value: float | int | str | None  # or ready text; None where it was not measured
     unit: str = ""
-    imagined: bool = False
-    note: str = ""
+    imagined: bool = False  # measured inside the world model; the page says so
+    note: str = ""  # a few words under it
 
 
 @dataclass(frozen=True)
 class SuccessRow:
-    """Real success of one task (or of all, or of one seed) before and after.
-
-    Attributes:
-        task: name of the task, or of the group.
-        kind: LIBERO's kind of task, or empty.
-        before: rate before, or None.
-        after: rate after, or None.
-        paired: the paired comparison, ``a`` before and ``b`` after, or None.
-    """
+    """Real success of one task (or of all, or of one seed) before and after, and their paired comparison."""
 
     task: str
-    kind: str = ""
+    kind: str = ""  # LIBERO's kind of task
     before: Rate | None = None
     after: Rate | None = None
-    paired: Paired | None = None
+    paired: Paired | None = None  # ``a`` is before and ``b`` after
 
     def __post_init__(self) -> None:
         """Check the numbers against one another."""
         for name, rate in (("before", self.before), ("after", self.after)):
-            if rate is not None:
-                check_rate(f"{self.task}, {name}", rate)
+            check_rate(f"{self.task}, {name}", rate)
         if self.paired is not None:
             check_paired(f"{self.task}, paired", self.paired, self.before, self.after)
 
 
 @dataclass(frozen=True)
 class ImaginedReal:
-    """One policy's success in imagination beside its success in the simulator.
+    """One policy's success in imagination beside its success in the simulator."""
 
-    Attributes:
-        label: for example ``"round 1"``.
-        imagined: rate in imagination, or None.
-        real: rate in the simulator, or None.
-    """
-
-    label: str
+    label: str  # for example "round 1"
     imagined: Rate | None = None
     real: Rate | None = None
 
     def __post_init__(self) -> None:
         """Check both rates."""
         for name, rate in (("imagined", self.imagined), ("real", self.real)):
-            if rate is not None:
-                check_rate(f"{self.label}, {name}", rate)
+            check_rate(f"{self.label}, {name}", rate)
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One chart of lines.
-
-    Attributes:
-        title: heading of the chart.
-        x_label: what the horizontal axis counts.
-        y_label: what the vertical axis measures, with its unit.
-        series: name to ``[(x, y), …]``; a y of None or NaN leaves a gap.
-        bands: name to ``[(x, lo, hi), …]`` for any of the series.
-        imagined: names of the series that were measured in imagination; drawn dashed and labelled so.
-        percent: y is a fraction to be shown as 0 to 100 %.
-        places: names of x = 1, 2, …, where these are not numbers but things side by side; no line joins them then.
-    """
+    """One chart of lines, or of dots where ``places`` names what lies side by side instead of along an axis."""
 
     title: str
     x_label: str
-    y_label: str
-    series: Mapping[str, Sequence[Point]]
-    bands: Mapping[str, Sequence[BandPoint]] = field(default_factory=dict)
-    imagined: Sequence[str] = ()
-    percent: bool = False
-    places: Sequence[str] = ()
+    y_label: str  # with its unit
+    series: Mapping[str, Sequence[Point]]  # a y of None or NaN leaves a gap
+    bands: Mapping[str, Sequence[BandPoint]] = field(default_factory=dict)  # (x, lo, hi) of any of the series
+    imagined: Sequence[str] = ()  # series that were measured in imagination: dashed, and labelled so
+    percent: bool = False  # y is a fraction, shown as 0 to 100 %
+    places: Sequence[str] = ()  # names of x = 1, 2, …; no line joins them
 
     def __post_init__(self) -> None:
         """Refuse bands and labels for series that do not exist, and points at places that do not."""
@@ -127,28 +92,16 @@ class Curve:
 
 @dataclass(frozen=True)
 class Gate:
-    """One validation gate.
-
-    Attributes:
-        name: for example ``"Action sensitivity"``.
-        value: the measured number, None where it could not be measured.
-        threshold: what it is held against.
-        passed: the gate's own decision; None where it was not measured.
-        meaning: one sentence, what the number says.
-        advice: what to do when it fails.
-        direction: ``"at_least"`` or ``"at_most"``.
-        lo: lower end of the value's 95 % interval, where it is a rate.
-        hi: its upper end.
-    """
+    """One validation gate; ``value`` and ``passed`` are None where it was not measured."""
 
     name: str
     value: float | None
     threshold: float
-    passed: bool | None
-    meaning: str = ""
-    advice: str = ""
+    passed: bool | None  # the gate's own decision
+    meaning: str = ""  # one sentence: what the number says
+    advice: str = ""  # what to do when it fails
     direction: Literal["at_least", "at_most"] = "at_least"
-    lo: float | None = None
+    lo: float | None = None  # ends of the value's 95 % interval, where it is a rate
     hi: float | None = None
 
     def __post_init__(self) -> None:
@@ -159,19 +112,12 @@ class Gate:
 
 @dataclass(frozen=True)
 class Table:
-    """One table of ready texts, for measurements that have no section of their own.
-
-    Attributes:
-        title: heading.
-        headers: one per column.
-        rows: cells; the first names its row.
-        note: one sentence under the heading.
-    """
+    """One table of ready texts; the first cell of a row names it."""
 
     title: str
     headers: Sequence[str]
     rows: Sequence[Sequence[str]]
-    note: str = ""
+    note: str = ""  # one sentence under the heading
 
     def __post_init__(self) -> None:
         """Refuse rows of another width than the headers."""
@@ -181,19 +127,12 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Filmstrip:
-    """Rows of frames aligned in time, usually real above imagined.
+    """Rows of frames aligned in time, usually real above imagined."""
 
-    Attributes:
-        title: for example ``"PickRedCube, initial state 12"``.
-        caption: one sentence.
-        rows: name to uint8 ``[T, Y, X, 3]``, in drawing order; a row may be shorter than ``labels``.
-        labels: one text per time step, for example ``"step 8"``.
-    """
-
-    title: str
-    caption: str
-    rows: Mapping[str, Frames]
-    labels: Sequence[str]
+    title: str  # for example "PickRedCube, initial state 12"
+    caption: str  # one sentence
+    rows: Mapping[str, Frames]  # uint8 [T, Y, X, 3] by name; a row may be shorter than ``labels``
+    labels: Sequence[str]  # one per time step, for example "step 8"
 
     def __post_init__(self) -> None:
         """Refuse frames of another dtype or layout, and rows of different sizes."""
@@ -213,13 +152,7 @@ class Filmstrip:
 
 @dataclass(frozen=True)
 class Video:
-    """One mp4.
-
-    Attributes:
-        title: heading.
-        caption: one sentence.
-        mp4: the file's bytes (H.264, so that browsers play it).
-    """
+    """One mp4 (H.264, so that browsers play it)."""
 
     title: str
     caption: str
@@ -246,39 +179,16 @@ class DataUse:
 
 @dataclass(frozen=True, eq=False)
 class ReportData:
-    """Everything on the page. Only ``title`` is required: what is missing is named on the page as not measured.
-
-    Attributes:
-        title: name of the run.
-        sentence: the page's first sentence where no policies were compared; empty generates the verdict.
-        sections: keys of the page's sections, in order (``page.SECTIONS``); empty takes those of a policy's page.
-        overall: real success over all tasks; the verdict is generated from its paired interval alone.
-        tasks: real success per task.
-        per_seed: real success per training seed, where several runs are reported together.
-        headline: further numbers for the first screen.
-        imagined_real: imagined beside real success, in the order of training.
-        tables: further measurements.
-        curves: charts of lines.
-        gates: validation gates.
-        filmstrips: rows of frames.
-        videos: mp4s.
-        stages: wall time per stage.
-        data_budget: real episodes and their use.
-        seeds: every seed that the numbers rest on.
-        configuration: the composed configuration.
-        versions: package versions.
-        provenance: command, hashes, commit, device, in reading order.
-        notes: limits and remarks, one sentence each.
-    """
+    """Everything on the page. Only ``title`` is required: what is missing is named on the page as not measured."""
 
     title: str
-    sentence: str = ""
-    sections: Sequence[str] = ()
-    overall: SuccessRow | None = None
+    sentence: str = ""  # the page's first, where no policies were compared; empty generates the verdict
+    sections: Sequence[str] = ()  # keys of ``page.SECTIONS``, in order; empty takes those of a policy's page
+    overall: SuccessRow | None = None  # over all tasks; its paired interval alone decides the verdict
     tasks: Sequence[SuccessRow] = ()
-    per_seed: Sequence[SuccessRow] = ()
-    headline: Sequence[Number] = ()
-    imagined_real: Sequence[ImaginedReal] = ()
+    per_seed: Sequence[SuccessRow] = ()  # by training seed, where several runs are reported together
+    headline: Sequence[Number] = ()  # further numbers of the first screen
+    imagined_real: Sequence[ImaginedReal] = ()  # in the order of training
     tables: Sequence[Table] = ()
     curves: Sequence[Curve] = ()
     gates: Sequence[Gate] = ()
@@ -286,8 +196,8 @@ class ReportData:
     videos: Sequence[Video] = ()
     stages: Sequence[Stage] = ()
     data_budget: Sequence[DataUse] = ()
-    seeds: Sequence[int] = ()
+    seeds: Sequence[int] = ()  # every seed that the numbers rest on
     configuration: Mapping[str, Any] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
-    provenance: Mapping[str, str] = field(default_factory=dict)
-    notes: Sequence[str] = ()
+    provenance: Mapping[str, str] = field(default_factory=dict)  # command, hashes, device, in reading order
+    notes: Sequence[str] = ()  # limits and remarks, one sentence each

@@ -1,41 +1,49 @@
-"""The page: one self-contained HTML file without scripts, put together from :mod:`sections`.
+"""The page: one self-contained HTML file without scripts, written by the templates in ``templates/``.
 
-``render_report`` is pure: the same data give the same bytes. A content security policy in the page forbids every
-request, so that "self-contained" is enforced by the browser too.
+:func:`render` is pure: the same data give the same bytes. The template engine escapes every text, and a content security
+policy in the page forbids every request, so that "self-contained" is enforced by the browser too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import base64
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
-from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from worldrl.core.errors import ArtefactError, nearest
-from worldrl.evaluation.report import sections, suite
-from worldrl.evaluation.report.markup import Html, element, join
-from worldrl.evaluation.report.media import filmstrips, videos
-from worldrl.evaluation.report.model import ReportData
-from worldrl.evaluation.report.words import statement
+from worldrl.evaluation.report import charts, words
+from worldrl.evaluation.report.checks import is_number
+from worldrl.evaluation.report.filmstrip import encode_png, row_image
+from worldrl.evaluation.report.model import Curve, Frames, Gate, Number, ReportData, Stage, Video
 
-POLICY = "default-src 'none'; img-src data:; media-src data:; style-src 'unsafe-inline'"
-SECTIONS: dict[str, tuple[str, Callable[[ReportData], Html]]] = {
-    "success": ("Success per task", sections.success),
-    "rates": ("Success per task", suite.rates),
-    "measurements": ("Measurements", sections.measurements),
-    "curves": ("Curves", sections.curves),
-    "gates": ("Validation gates", sections.gates),
-    "imagined": ("Imagined beside real", sections.imagined_real),
-    "filmstrips": ("Filmstrips", filmstrips),
-    "videos": ("Videos", videos),
-    "cost": ("Data and time", sections.cost),
-    "notes": ("Limits and notes", sections.notes),
-    "configuration": ("Configuration and versions", sections.configuration),
-}
+SECTIONS = {
+    "success": ("Success per task", ("tasks", "overall"), "Not measured: real success was not evaluated."),
+    "rates": ("Success per task", ("tasks",), "Not measured: real success was not evaluated."),
+    "measurements": ("Measurements", ("tables",), "Not measured: nothing was tabulated."),
+    "curves": ("Curves", ("curves",), "Not recorded: the curves of training."),
+    "gates": ("Validation gates", ("gates",), "Not measured: no validation gates were run, so the quality of the world model is unknown."),
+    "imagined": ("Imagined beside real", ("imagined_real",), "Not measured: imagined success was not put beside real success."),
+    "filmstrips": ("Filmstrips", ("filmstrips",), "Not recorded: filmstrips."),
+    "videos": ("Videos", ("videos",), "Not recorded: videos."),
+    "cost": ("Data and time", (), ""),
+    "notes": ("Limits and notes", ("notes",), "Not recorded: limits and notes of this run."),
+    "configuration": ("Configuration and versions", (), ""),
+}  # fmt: skip
+"""Key of each section, and of the macro that writes it: heading, fields it shows, sentence where all of them are empty."""
 POLICY_PAGE = tuple(key for key in SECTIONS if key not in ("measurements", "rates"))
 """Sections of a page about a policy, each there even where nothing was measured, so that nobody overlooks that."""
+MARKS = {"gain": "▲", "loss": "▼", "none": "–", "unmeasured": "?", "measured": "•"}
+MAX_VIDEO = 2_000_000
+"""Largest embedded mp4 in bytes."""
+MAX_VIDEOS = 20_000_000
+"""Largest sum of embedded mp4s in bytes; a page beyond that opens slowly and cannot be mailed."""
 
 
-def render_report(data: ReportData) -> str:
+def render(data: ReportData) -> str:
     """Render the whole page.
 
     Args:
@@ -48,45 +56,102 @@ def render_report(data: ReportData) -> str:
     Raises:
         ArtefactError: ``data.sections`` names a section that does not exist.
     """
-    contents = {key: SECTIONS[key] for key in section_keys(data)}
-    body = element(
-        "main",
-        element("a", "Skip to the results", href=f"#{next(iter(contents))}", class_="skip"),
-        sections.header(data, [(key, title) for key, (title, _) in contents.items()]),
-        *(
-            element("section", element("h2", title), build(data), id=key, aria_label=title)
-            for key, (title, build) in contents.items()
-        ),
-    )
-    footer = element(
-        "footer",
-        f"worldrl report on {data.title}. Every rate carries a 95 % Wilson interval; real numbers come from the physics simulator, imagined ones from the learned world model.",
-    )
-    page = element("html", _head(data), element("body", body, footer), lang="en")
-    return f"<!DOCTYPE html>\n{page}\n"
-
-
-def section_keys(data: ReportData) -> Sequence[str]:
-    """Return the keys of the page's sections; an unknown one raises ArtefactError with the nearest."""
     for key in data.sections:
         if key not in SECTIONS:
             raise ArtefactError(f"report: unknown section {key!r}{nearest(key, SECTIONS)}")
-    return data.sections or POLICY_PAGE
+    contents = {key: SECTIONS[key][0] for key in data.sections or POLICY_PAGE}
+    missing = {
+        key: sentence
+        for key, (_, fields, sentence) in SECTIONS.items()
+        if fields and not any(getattr(data, name) for name in fields)
+    }
+    template = _environment().get_template("page.html")
+    page = template.render(data=data, contents=contents, missing=missing, found=words.statement(data))
+    return re.sub(r">\s*\n\s*<", "><", page) + "\n"  # a text holds no bare < or >
 
 
-def _head(data: ReportData) -> Html:
-    return element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="description", content=statement(data).sentence),
-        element("title", f"{data.title} · worldrl report"),
-        # The style sheet is ours and holds no text from the data.
-        join([Html("<style>"), Html(_style()), Html("</style>")]),
-    )
+def video_path(index: int) -> str:
+    """Return where video ``index`` (from 1) lies beside the page."""
+    return f"videos/{index:02d}.mp4"
 
 
 @cache
-def _style() -> str:
-    return resources.files("worldrl.evaluation.report").joinpath("style.css").read_text(encoding="utf-8")
+def _environment() -> Environment:
+    loader = PackageLoader("worldrl.evaluation.report")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)  # fmt: skip
+    own = (_parts, _flatten, _png_uri, _mp4_uri, _embeddable, _chart_caption, _gate_value, _value_with_unit, _with_total, _true_minus_rows)  # fmt: skip
+    said = (words.percent, words.points, words.number, words.duration, words.count, words.interval, words.gain_interval, words.gain_kind, words.p_value, words.true_minus)  # fmt: skip
+    environment.filters |= {call.__name__.lstrip("_"): call for call in (*own, *said, video_path)}
+    drawn = (charts.curve_chart, charts.rate_axis, charts.rate_bars, charts.scatter)
+    environment.globals |= {call.__name__: call for call in drawn}
+    environment.globals |= {"marks": MARKS, "badges": words.BADGES}
+    return environment
+
+
+# --- filters ----------------------------------------------------------------------------------------------------------
+
+
+def _parts(name: str) -> list[str]:
+    """Cut a name where it may break."""
+    return re.split(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[_/.])(?=\w)", name)
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
+    """Turn nested mappings into ``("a.b", text)`` pairs, in the order given; an empty mapping stays a value."""
+    pairs: list[tuple[str, str]] = []
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        pairs += _flatten(value, f"{name}.") if isinstance(value, Mapping) and value else [(name, _setting(value))]
+    return pairs
+
+
+def _setting(value: Any) -> str:
+    """Write a value of a configuration as YAML would, on one line; floats keep every digit."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_setting, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _png_uri(frames: Frames, steps: int) -> str:
+    return f"data:image/png;base64,{base64.b64encode(encode_png(row_image(frames, steps))).decode('ascii')}"
+
+
+def _mp4_uri(data: bytes) -> str:
+    return f"data:video/mp4;base64,{base64.b64encode(data).decode('ascii')}"
+
+
+def _embeddable(given: Sequence[Video]) -> set[int]:
+    """Return the numbers (from 1) of the videos that are embedded, in order until the page is full."""
+    chosen: set[int] = set()
+    total = 0
+    for index, video in enumerate(given, 1):
+        if len(video.mp4) <= MAX_VIDEO and total + len(video.mp4) <= MAX_VIDEOS:
+            chosen.add(index)
+            total += len(video.mp4)
+    return chosen
+
+
+def _chart_caption(curve: Curve) -> str:
+    only = [charts.label(name, curve) for name in curve.series] if len(curve.series) == 1 else []
+    averaged = ["neighbouring points averaged"] if charts.is_thinned(curve) else []
+    return "; ".join(dict.fromkeys([curve.y_label, *only, *averaged]))
+
+
+def _gate_value(gate: Gate) -> str:
+    known = gate.lo is not None and gate.hi is not None
+    return words.number(gate.value) + (f" [{gate.lo:.2f}, {gate.hi:.2f}]" if known else "")
+
+
+def _value_with_unit(tile: Number) -> str:
+    """Write a headline value; the unit only where there is a number."""
+    shown = words.number(tile.value)
+    return f"{shown}\u00a0{tile.unit}" if tile.unit and shown != "not measured" else shown
+
+
+def _with_total(stages: Sequence[Stage]) -> list[Stage]:
+    known = (stage.wall_s for stage in stages if stage.wall_s is not None and is_number(stage.wall_s))
+    return [*stages, Stage("All stages", sum(known))]
+
+
+def _true_minus_rows(rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    return [[words.true_minus(cell) for cell in row] for row in rows]

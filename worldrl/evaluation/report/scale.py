@@ -11,21 +11,13 @@ STEPS = (1.0, 2.0, 2.5, 5.0)
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear map from data to pixels, with its ticks.
-
-    Attributes:
-        low: data value at ``start``.
-        high: data value at ``end``.
-        start: pixel of ``low``.
-        end: pixel of ``high``; smaller than ``start`` for an upward axis.
-        ticks: data values to mark, within [low, high].
-    """
+    """A linear map from data in [low, high] to pixels, with its ticks."""
 
     low: float
     high: float
-    start: float
-    end: float
-    ticks: tuple[float, ...]
+    start: float  # pixel of ``low``
+    end: float  # pixel of ``high``; smaller than ``start`` for an upward axis
+    ticks: tuple[float, ...]  # data values within [low, high]
 
     def __call__(self, value: float) -> float:
         """Return the pixel of a data value."""
@@ -33,13 +25,7 @@ class Scale:
 
 
 def tick_step(span: float, target: int, whole: bool = False) -> float:
-    """Return the smallest of 1, 2, 2.5, 5 × 10^k that cuts ``span`` into at most ``target`` parts.
-
-    Args:
-        span: length of the axis, positive.
-        target: largest number of parts.
-        whole: only whole numbers, for an axis that counts.
-    """
+    """Return the smallest of 1, 2, 2.5, 5 × 10^k that cuts ``span`` into at most ``target`` parts; ``whole`` where it counts."""
     raw = span / target
     magnitude = 10.0 ** math.floor(math.log10(raw))
     steps = (step * magnitude for step in (*STEPS, 10.0))
@@ -55,18 +41,10 @@ def ticks(low: float, high: float, target: int = 5, whole: bool = False) -> tupl
 
 
 def fitted(values: Sequence[float], start: float, end: float, target: int = 5, pad: bool = True) -> Scale:
-    """Fit an axis to data.
+    """Fit an axis to finite data, at least one value; constant data get room on both sides.
 
-    Args:
-        values: finite data values, at least one.
-        start: pixel of the lower end.
-        end: pixel of the upper end.
-        target: about how many ticks.
-        pad: round outwards to whole ticks, and start at 0 where the data lie near it; without it the axis ends with
-            the data, and counts in whole numbers where they do.
-
-    Returns:
-        The scale; constant data get room on both sides.
+    With ``pad`` the axis is rounded outwards to whole ticks, and starts at 0 where the data lie near it. Without it the
+    axis ends with the data, and counts in whole numbers where they do.
     """
     low, high = min(values), max(values)
     if low == high:
@@ -99,17 +77,7 @@ def tick_text(value: float, scale_ticks: Sequence[float], as_percent: bool = Fal
 
 
 def spread(positions: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move labels apart until they are ``gap`` apart, in their order, inside [low, high] where they fit.
-
-    Args:
-        positions: wanted pixels, any order.
-        gap: smallest distance.
-        low: first allowed pixel.
-        high: last allowed pixel.
-
-    Returns:
-        One pixel per label, in the order given.
-    """
+    """Move labels from their wanted pixels until they are ``gap`` apart, in their order, inside [low, high] where they fit."""
     order = sorted(range(len(positions)), key=lambda index: positions[index])
     placed = [0.0] * len(positions)
     previous = low - gap

@@ -6,7 +6,7 @@ Layout, inside a run directory::
     filmstrips/01.png         strip 1 as one labelled picture, for people; never read back
     filmstrips/01-row-1.png   frames of its first row side by side, pixel for pixel: ``[Y, T·X, 3]``
     videos/01.mp4             video 1
-    report.html               the page, made from all of these by :func:`save_report`
+    report.html               the page, made from all of these by :func:`publish`
 
 ``data`` holds the fields of :class:`ReportData` under their own names, each record as an object of its fields.
 A filmstrip's ``rows`` is a list of ``{"name", "frames", "sha256"}`` with ``frames`` the number ``T``; a video is
@@ -17,73 +17,67 @@ was killed half-way from a finished one.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 
 from worldrl.core.errors import ArtefactError, nearest
 from worldrl.core.storage.atomic import write_file
 from worldrl.core.storage.jsonfile import check_digest, digest, plain, read_json, write_json
+from worldrl.core.storage.provenance import package_versions
+from worldrl.core.storage.run import RunDirectory
 from worldrl.evaluation.report.filmstrip import decode_png, draw_filmstrip, encode_png
-from worldrl.evaluation.report.media import video_path
-from worldrl.evaluation.report.model import (
-    Curve,
-    DataUse,
-    Filmstrip,
-    Frames,
-    Gate,
-    ImaginedReal,
-    Number,
-    ReportData,
-    Stage,
-    SuccessRow,
-    Table,
-    Video,
-)
-from worldrl.evaluation.report.page import render_report
+from worldrl.evaluation.report.model import Filmstrip, Frames, ReportData, SuccessRow, Video
+from worldrl.evaluation.report.page import render, video_path
 
 SCHEMA = 1
 FILE = "report.json"
 PAGE = "report.html"
 WITH_PAGE = (
-    "train-vla",
-    "evaluate-world-model",
-    "train-idm",
-    "align-world-model",
-    "benchmark",
-    "benchmark-offline",
-    "check-protocol",
-    "reproduce",
+    "train-vla, evaluate-world-model, imagine, train-idm, align-world-model, benchmark, benchmark-offline, check-protocol, "
+    "reproduce"
 )
 """Commands that end with a page."""
-FIELDS = tuple(field.name for field in dataclasses.fields(ReportData))
 BINARY = ("filmstrips", "videos")
-RECORDS: dict[str, type] = {
-    "tasks": SuccessRow,
-    "per_seed": SuccessRow,
-    "headline": Number,
-    "imagined_real": ImaginedReal,
-    "tables": Table,
-    "curves": Curve,
-    "gates": Gate,
-    "stages": Stage,
-    "data_budget": DataUse,
+FIELDS = get_type_hints(ReportData)
+RECORDS = {
+    name: get_args(hint)[0]
+    for name, hint in FIELDS.items()
+    if name not in ("overall", *BINARY) and any(map(is_dataclass, get_args(hint)))
 }
+"""Field of the report → what it holds a sequence of."""
 
 
-def save_report_data(data: ReportData, folder: Path) -> Path:
-    """Write a report's data.
+def publish(run: RunDirectory, data: ReportData) -> Path:
+    """Complete a page with its run's configuration, package versions and command, save its data and write it.
 
     Args:
-        data: what to write.
-        folder: the run directory; made if missing.
+        run: where; its command and the hash of its configuration precede the page's own provenance.
+        data: what was measured.
 
     Returns:
-        The path of ``report.json``.
+        The path of ``report.html``.
+
+    Raises:
+        ArtefactError: as :func:`save_report_data`, or the page cannot be written.
+    """
+    data = replace(
+        data,
+        configuration=run.config,
+        versions={**package_versions(), **data.versions},
+        provenance={"command": run.resume_command, "config hash": run.config_hash[:16], **data.provenance},
+    )
+    save_report_data(data, run.path)
+    write_file(run.path / PAGE, render(data).encode(), error=ArtefactError)
+    return run.path / PAGE
+
+
+def save_report_data(data: ReportData, folder: Path) -> None:
+    """Write a report's data to a run directory, which is made if missing.
 
     Raises:
         ArtefactError: if the folder cannot be written, or the configuration holds what JSON cannot.
@@ -93,33 +87,10 @@ def save_report_data(data: ReportData, folder: Path) -> Path:
     content["videos"] = [_save_video(folder, index, video) for index, video in enumerate(data.videos, 1)]
     entry = {"schema": SCHEMA, "kind": "report", "digest": digest(content), "data": content}
     write_json(folder / FILE, entry, error=ArtefactError)
-    return folder / FILE
-
-
-def save_report(data: ReportData, folder: Path) -> Path:
-    """Write a report: its data by :func:`save_report_data`, then the page that shows them.
-
-    Args:
-        data: what to write.
-        folder: the run directory; made if missing.
-
-    Returns:
-        The path of ``report.html``.
-
-    Raises:
-        ArtefactError: as :func:`save_report_data`, or the page cannot be written.
-    """
-    save_report_data(data, folder)
-    page = folder / PAGE
-    write_file(page, render_report(data).encode(), error=ArtefactError)
-    return page
 
 
 def load_report_data(folder: Path) -> ReportData:
-    """Read what :func:`save_report_data` wrote.
-
-    Args:
-        folder: the run directory.
+    """Read what :func:`save_report_data` wrote to a run directory.
 
     Raises:
         ArtefactError: if a file is missing, damaged, of another schema, or of another write than the rest.
@@ -129,9 +100,8 @@ def load_report_data(folder: Path) -> ReportData:
         for name, record in RECORDS.items():
             content[name] = tuple(record(**entry) for entry in content.get(name, ()))
         content["overall"] = SuccessRow(**content["overall"]) if content.get("overall") else None
-        strips, videos = content.get("filmstrips", ()), content.get("videos", ())
-        content["filmstrips"] = tuple(_load_strip(folder, index, entry) for index, entry in enumerate(strips, 1))
-        content["videos"] = tuple(_load_video(folder, index, entry) for index, entry in enumerate(videos, 1))
+        for name, load in (("filmstrips", _load_strip), ("videos", _load_video)):
+            content[name] = tuple(load(folder, index, entry) for index, entry in enumerate(content.get(name, ()), 1))
         return ReportData(**content)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ArtefactError(
@@ -149,8 +119,7 @@ def from_run_dir(run_dir: Path) -> ReportData:
         raise ArtefactError(f"run_dir: {run_dir} is not a directory; give the run directory of a finished command")
     if not (run_dir / FILE).is_file():
         raise ArtefactError(
-            f"run_dir: {run_dir} holds no {FILE}: its command has not finished, or writes no page. These do: "
-            f"{', '.join(WITH_PAGE)}; the same command line resumes the run"
+            f"run_dir: {run_dir} holds no {FILE}: its command has not finished, or writes no page. These do: {WITH_PAGE}; the same command line resumes the run"
         )
     return load_report_data(run_dir)
 
@@ -160,8 +129,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(item) for item in value]
     shallow = value
-    if dataclasses.is_dataclass(value):
-        shallow = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if is_dataclass(value):
+        shallow = {field.name: getattr(value, field.name) for field in fields(value)}
     return plain(shallow, where=FILE, nonfinite="null", error=ArtefactError)
 
 
@@ -195,11 +164,7 @@ def _save_strip(folder: Path, index: int, strip: Filmstrip) -> dict[str, Any]:
 
 
 def _save_video(folder: Path, index: int, video: Video) -> dict[str, Any]:
-    return {
-        "title": video.title,
-        "caption": video.caption,
-        "sha256": _write(folder / video_path(index), video.mp4),
-    }
+    return {"title": video.title, "caption": video.caption, "sha256": _write(folder / video_path(index), video.mp4)}
 
 
 def _load_strip(folder: Path, index: int, entry: Mapping[str, Any]) -> Filmstrip:

@@ -1,97 +1,37 @@
-"""Accessible tables: headers with scope, and cells that become labelled cards on a narrow screen."""
+"""One table as Markdown, as CSV and on the terminal; the page has its own template."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from worldrl.evaluation.report.markup import Child, Html, breakable, element, join
-from worldrl.evaluation.report.words import number
+from rich.console import Console
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from worldrl.evaluation.report.model import Table
 
 
-def table(
-    headers: Sequence[Child],
-    rows: Sequence[Sequence[Child]],
-    *,
-    caption: Child = None,
-    class_: str = "cards",
-    cell_classes: Sequence[str | None] = (),
-    row_classes: Sequence[str | None] = (),
-) -> Html:
-    """Build a table whose first column names the row.
-
-    Args:
-        headers: one per column; a plain text header also labels its cells on a narrow screen.
-        rows: cells; plain text is escaped.
-        caption: what the table shows.
-        class_: ``cards`` folds rows into cards on a narrow screen.
-        cell_classes: one per column, or empty.
-        row_classes: one per row, or empty.
-    """
-    kinds = cell_classes or [None] * len(headers)
-    titles = [
-        element("th", header, scope="col", role="columnheader", class_=kind)
-        for header, kind in zip(headers, kinds, strict=True)
-    ]
-    head = element("tr", *titles, role="row")
-    body = [
-        _row(headers, cells, kinds, row_classes[index] if row_classes else None) for index, cells in enumerate(rows)
-    ]
-    return element(
-        "table",
-        element("caption", caption) if caption else None,
-        element("thead", head, role="rowgroup"),
-        element("tbody", *body, role="rowgroup"),
-        class_=class_,
-        role="table",
-    )
+def markdown(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Write a table as Markdown, without a final newline."""
+    return "\n".join(f"| {' | '.join(map(str, cells))} |" for cells in (headers, ["---"] * len(headers), *rows))
 
 
-def _row(headers: Sequence[Child], cells: Sequence[Child], kinds: Sequence[str | None], class_: str | None) -> Html:
-    name = cells[0] if isinstance(cells[0], Html) else breakable(cells[0] or "")
-    first = element("th", name, scope="row", role="rowheader", class_=kinds[0])
-    # Rows laid out as a grid lose their table meaning in some readers; the roles give it back.
-    rest = [
-        element(
-            "td", cell, role="cell", class_=kind, data_label=header if header and not isinstance(header, Html) else None
-        )
-        for header, cell, kind in zip(headers[1:], cells[1:], kinds[1:], strict=True)
-    ]
-    return element("tr", first, *rest, role="row", class_=class_)
+def csv_bytes(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> bytes:
+    """Write a table as CSV."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([headers, *rows])
+    return text.getvalue().encode()
 
 
-def settings_table(values: Mapping[str, Any], caption: str) -> Html:
-    """List a nested mapping as ``a.b = value`` rows, in the order given."""
-    rows = [(name, value_text(value)) for name, value in flatten(values)]
-    return table(("Name", "Value"), rows, caption=caption, class_="plain")
-
-
-def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    """Turn nested mappings into ``("a.b", value)`` pairs; an empty mapping stays a value."""
-    pairs: list[tuple[str, Any]] = []
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        pairs += flatten(value, f"{name}.") if isinstance(value, Mapping) and value else [(name, value)]
-    return pairs
-
-
-def value_text(value: Any) -> str:
-    """Write a configuration value as YAML would, on one line; floats keep every digit."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(value_text(item) for item in value) + "]"
-    return str(value)
-
-
-def small(main: Child, detail: str) -> Html:
-    """Put a detail under a value in smaller type."""
-    return join([main, element("small", detail)])
-
-
-def value_with_unit(value: Any, unit: str) -> str:
-    """Write a headline value; the unit only where there is a number."""
-    shown = number(value)
-    return f"{shown}\u00a0{unit}" if unit and shown != "not measured" else shown
+def print_table(given: Table, console: Console, columns: Sequence[int] = ()) -> None:
+    """Print a table on the terminal, or those of its ``columns`` that fit there."""
+    kept = columns or range(len(given.headers))
+    shown = RichTable(title=Text(given.title))
+    for column in kept:
+        shown.add_column(Text(given.headers[column]), overflow="fold")
+    for row in given.rows:
+        shown.add_row(*(Text(row[column]) for column in kept))  # text, not markup: a cell such as "[red]" is shown
+    console.print(shown)

@@ -7,11 +7,12 @@ text; the page escapes it, the terminal prints it as it is.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from worldrl.evaluation.report.checks import Paired, Rate, is_number
-from worldrl.evaluation.report.model import ReportData, SuccessRow
+from worldrl.evaluation.report.model import Number, ReportData, SuccessRow
 
 NBSP = "\u00a0"
 MINUS = "\u2212"
@@ -86,9 +87,45 @@ def interval(rate: Rate) -> str:
     return f"{100 * rate['lo']:.1f} to {percent(rate['hi'])}"
 
 
+def rate_text(rate: Rate) -> str:
+    """Write a rate as ``45.3 % (136 of 300), 95 % interval 39.8 to 51.0 %``."""
+    return f"{percent(rate['rate'])} ({rate['k']} of {rate['n']}), 95{NBSP}% interval {interval(rate)}"
+
+
 def gain_interval(paired: Paired) -> str:
     """Write a paired interval as ``+11.0 to +25.1``."""
     return f"{points(paired['lo'])} to {points(paired['hi'])}"
+
+
+def bounds(found: Mapping[str, Any]) -> str:
+    """Write the ends of a bootstrap interval as ``26.4 to 28.1``."""
+    known = is_number(found["lo"]) and is_number(found["hi"])
+    return f"{found['lo']:.3g} to {found['hi']:.3g}" if known else "unknown: too few for an interval"
+
+
+def with_interval(found: Mapping[str, Any]) -> str:
+    """Write a number with its bootstrap interval as ``27.1 [26.4, 28.1]``."""
+    if not is_number(found["value"]):
+        return "not measurable"
+    known = is_number(found["lo"]) and is_number(found["hi"])
+    return f"{found['value']:.3g} [{found['lo']:.3g}, {found['hi']:.3g}]" if known else f"{found['value']:.3g}"
+
+
+def with_rate(rate: Rate | None) -> str:
+    """Write a rate with its Wilson interval and counts as ``45 % [40, 51] (136/300)``."""
+    if rate is None:
+        return "nothing to count"
+    return f"{percent(rate['rate'], 0)} [{100 * rate['lo']:.0f}, {100 * rate['hi']:.0f}] ({rate['k']}/{rate['n']})"
+
+
+def rounded(value: Any) -> float | None:
+    """Keep three significant digits; None where ``value`` is no finite number."""
+    return float(f"{value:.3g}") if is_number(value) else None
+
+
+def tile(name: str, found: Mapping[str, Any], unit: str = "", *, imagined: bool = False) -> Number:
+    """Make a headline number of a value with its bootstrap interval."""
+    return Number(name, rounded(found["value"]), unit, imagined, f"95 % interval {bounds(found)}")
 
 
 def p_value(p: float) -> str:

@@ -29,6 +29,7 @@ from worldrl.evaluation.policy.sequential_comparison import (
 )
 from worldrl.evaluation.policy.suites import evaluate_in_suite, suite_protocol
 from worldrl.evaluation.policy.trained_on import examine
+from worldrl.evaluation.report.store import publish
 from worldrl.jobs.benchmark.films import (
     actor_of,
     cameras_of,
@@ -38,7 +39,7 @@ from worldrl.jobs.benchmark.films import (
     recycle_after_of,
 )
 from worldrl.jobs.benchmark.plan import BenchmarkPlan, plan_metrics, plan_rows, show_plan, write_plan
-from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, RECORDINGS, Measured, write_report
+from worldrl.jobs.benchmark.report import EMBEDDED, EXPERT, RECORDINGS, Measured, report_page
 from worldrl.jobs.benchmark.tables import protocol_line, write_tables
 from worldrl.recipes.evaluation_output import DOMAIN, HOLD_STEPS, show, video_writer
 from worldrl.recipes.run import choose_tasks, open_run
@@ -144,7 +145,10 @@ def main(settings: BenchmarkSettings) -> dict[str, Any]:
         run.write_result(metrics, **provenance)  # before anything is drawn, which needs more than the measurement did
         films = film_failures(settings, result, device)
         found = Measured(settings.suite, result, others, score, films, account, extra)
-        write_report(run, found, seed=settings.seed, device=device, workers=max(1, settings.workers))
+        workers = max(1, settings.workers)
+        publish(
+            run, report_page(found, run.path, wall_s=run.wall_s, seed=settings.seed, device=device, workers=workers)
+        )
         metrics["images_note"] = films.note
         run.write_result(metrics, **provenance)
     show(metrics, result.protocol.hash)
@@ -245,7 +249,7 @@ def embedded(
         "out": run.path,
         "record_videos": settings.videos,
         "on_recording": video_writer(run.path / RECORDINGS, protocol.control_hz),
-        "race": comparison_rule,
+        "comparison_rule": comparison_rule,
     }
     began_s = time.monotonic()
     if settings.policy == EXPERT:

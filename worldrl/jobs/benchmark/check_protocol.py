@@ -31,7 +31,8 @@ from worldrl.evaluation.conventions.conventions import image_alternatives
 from worldrl.evaluation.conventions.fit import Conventions, Fit, Match, Search, fits, match, search, verdict
 from worldrl.evaluation.conventions.joint import JointConventions
 from worldrl.evaluation.conventions.tool import ToolConventions
-from worldrl.jobs.benchmark.check_protocol_report import first_images, write_report
+from worldrl.evaluation.report.store import publish
+from worldrl.jobs.benchmark.check_protocol_report import first_images, report_page
 from worldrl.recipes.run import open_run
 from worldrl.recipes.suites.opening import open_suite
 from worldrl.rollout.real.embedded import embedded_embodiment
@@ -119,7 +120,8 @@ def main(settings: CheckProtocolSettings) -> dict[str, Any]:
             "verdict": text,
         }
         run.write_result(metrics, seed=settings.seed, device="cpu")
-        page = write_report(run, metrics, found, matches, first_images(demonstrations, openings))
+        strips = first_images(demonstrations, openings)
+        page = publish(run, report_page(settings.data, metrics, found, matches, strips))
     show(found, metrics)
     console().print(f"report: {page}", markup=False)
     return metrics

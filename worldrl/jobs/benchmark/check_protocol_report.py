@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from worldrl.core.storage.provenance import package_versions
-from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.evaluation.conventions.fit import Match, Search
 from worldrl.evaluation.report.model import Filmstrip, ReportData, Table
-from worldrl.evaluation.report.store import save_report
 from worldrl.evaluation.report.words import interval
 from worldrl.rollout.suites.replays import Opening
 
@@ -26,29 +22,21 @@ ARMS = {
 """Key in ``result.json`` → what was played from each initial state."""
 
 
-def write_report(
-    run: RunDirectory,
-    metrics: Mapping[str, Any],
-    found: Search,
-    matches: Sequence[Match],
-    strips: Sequence[Filmstrip],
-) -> Path:
-    """Save ``report.json`` and render ``report.html``."""
+def report_page(
+    data: str, metrics: Mapping[str, Any], found: Search, matches: Sequence[Match], strips: Sequence[Filmstrip]
+) -> ReportData:
+    """Gather what the page shows of the demonstrations in ``data``."""
     first, *rest = metrics["verdict"].splitlines()
     if metrics["fits"] is None:  # the page's first line is all that many read
         first, *rest = f"{first} {rest[0]}", *rest[1:]
-    data = ReportData(
-        title=f"check-protocol of {run.config['data']} in {metrics['suite']}",
+    return ReportData(
+        title=f"check-protocol of {data} in {metrics['suite']}",
         sentence=first,
         sections=PAGE,
         tables=[arms_table(metrics), tried_table(found), matches_table(matches)],
         filmstrips=strips,
-        configuration=run.config,
-        versions=package_versions(),
-        provenance={"command": run.resume_command, "config hash": run.config_hash[:16]},
         notes=[*rest, *(f"Assumed: {text}" for text in metrics["assumed"])],
     )
-    return save_report(data, run.path)
 
 
 def arms_table(metrics: Mapping[str, Any]) -> Table:

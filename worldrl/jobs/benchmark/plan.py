@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,6 +19,7 @@ from worldrl.core.statistics.sequential import (
 )
 from worldrl.core.storage.atomic import write_file
 from worldrl.core.storage.log import console
+from worldrl.evaluation.report.tables import csv_bytes, markdown
 from worldrl.settings import fraction, non_negative, setting
 
 RATES = (0.5, 0.7, 0.8, 0.9)
@@ -111,14 +110,8 @@ def plan_metrics(plan: BenchmarkPlan, rows: Sequence[PlanRow]) -> dict[str, Any]
 
 def write_plan(folder: Path, plan: BenchmarkPlan, rows: Sequence[PlanRow]) -> None:
     """Write ``plan.csv`` and ``plan.md``."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(asdict(rows[0])), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    write_file(folder / "plan.csv", text.getvalue().encode())
-    lines = [title(plan), "", "| " + " | ".join(HEADINGS) + " |", "|---" * len(HEADINGS) + "|"]
-    lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
-    write_file(folder / "plan.md", ("\n".join(lines) + "\n").encode())
+    write_file(folder / "plan.csv", csv_bytes(list(asdict(rows[0])), [list(asdict(row).values()) for row in rows]))
+    write_file(folder / "plan.md", f"{title(plan)}\n\n{markdown(HEADINGS, map(cells, rows))}\n".encode())
 
 
 HEADINGS = (

@@ -9,15 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from worldrl.core.storage.atomic import write_file
-from worldrl.core.storage.provenance import package_versions
-from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import UNMEASURED, EvalResult
 from worldrl.evaluation.report.model import DataUse, Filmstrip, Number, ReportData, Stage, SuccessRow, Table, Video
-from worldrl.evaluation.report.page import render_report
-from worldrl.evaluation.report.store import save_report_data
 from worldrl.evaluation.report.words import count, interval, percent
 from worldrl.jobs.benchmark.tables import protocol_rows
 from worldrl.recipes.evaluation_output import clipping, video_name
@@ -71,17 +66,8 @@ class Measured:
     extra: Mapping[str, Any]
 
 
-def write_report(run: RunDirectory, found: Measured, *, seed: int, device: str, workers: int) -> Path:
-    """Save ``report.json`` with its pictures and render ``report.html``."""
-    data = gather(run, found, seed=seed, device=device, workers=workers)
-    save_report_data(data, run.path)
-    page = run.path / "report.html"
-    write_file(page, render_report(data).encode())
-    return page
-
-
-def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, workers: int) -> ReportData:
-    """Make the page's data."""
+def report_page(found: Measured, folder: Path, *, wall_s: float, seed: int, device: str, workers: int) -> ReportData:
+    """Gather what the page of a run in ``folder`` shows."""
     result = found.result
     note = str(found.extra.get("assets_note") or "")
     limits = [f"Assets: {note}. This is not a {found.suite} result."] if note else []
@@ -90,18 +76,15 @@ def gather(run: RunDirectory, found: Measured, *, seed: int, device: str, worker
         sentence=sentence(found),
         sections=PAGE,
         tasks=[*(SuccessRow(task, after=result.rate(task)) for task in result.protocol.tasks), total(result)],
-        headline=headline(found, run.wall_s, workers),
+        headline=headline(found, wall_s, workers),
         tables=[states_table(result), *always_table(found), protocol_table(result.protocol)],
         filmstrips=[strip(episode) for episode in found.films.episodes],
-        videos=recorded(result, run.path / RECORDINGS),
-        stages=stages(found.spent, run.wall_s),
+        videos=recorded(result, folder / RECORDINGS),
+        stages=stages(found.spent, wall_s),
         data_budget=[DataUse("measurement", len(result.outcomes), "these rates; nothing was trained on them here")],
         seeds=[seed],
-        configuration=run.config,
-        versions={**package_versions(), **{f"{found.suite}: {k}": v for k, v in result.protocol.packages.items()}},
+        versions={f"{found.suite}: {name}": version for name, version in result.protocol.packages.items()},
         provenance={
-            "command": run.resume_command,
-            "config hash": run.config_hash[:16],
             "protocol": result.protocol.hash,
             "policy": f"{result.policy} ({result.policy_hash[:16]})",
             "device": device,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 from worldrl.core.storage.atomic import write_file
 from worldrl.evaluation.policy.protocol import EvalProtocol
 from worldrl.evaluation.policy.result import UNMEASURED, EvalResult
+from worldrl.evaluation.report.tables import csv_bytes, markdown
 
 SAID_OF_ACTIONS = ("names", "gripper_open", "gripper_closed")
 COLUMNS = ("task", "successes", "episodes", "rate", "low", "high", "at_end", "failed_states")
@@ -32,17 +31,11 @@ def table_rows(result: EvalResult) -> list[list[Any]]:
 def write_tables(folder: Path, result: EvalResult) -> None:
     """Write ``results.csv`` and ``results.md``."""
     rows = table_rows(result)
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *rows])
-    write_file(folder / "results.csv", text.getvalue().encode())
-    lines = [
-        f"{result.policy} on {result.protocol.suite}, protocol {result.protocol.hash}",
-        "",
-        "| task | success | rate | 95 % Wilson |",
-        "|---|---|---|---|",
-        *(f"| {t} | {k}/{n} | {100 * r:.0f} % | {100 * lo:.0f}–{100 * hi:.0f} % |" for t, k, n, r, lo, hi, *_ in rows),
-    ]
-    write_file(folder / "results.md", ("\n".join(lines) + "\n").encode())
+    write_file(folder / "results.csv", csv_bytes(COLUMNS, rows))
+    cells = [(t, f"{k}/{n}", f"{100 * r:.0f} %", f"{100 * lo:.0f}–{100 * hi:.0f} %") for t, k, n, r, lo, hi, *_ in rows]
+    head = f"{result.policy} on {result.protocol.suite}, protocol {result.protocol.hash}"
+    text = f"{head}\n\n{markdown(('task', 'success', 'rate', '95 % Wilson'), cells)}\n"
+    write_file(folder / "results.md", text.encode())
 
 
 def protocol_rows(protocol: EvalProtocol) -> list[tuple[str, str]]:

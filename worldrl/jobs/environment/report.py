@@ -9,7 +9,7 @@ from typing import Any
 from worldrl.core.errors import ArtefactError
 from worldrl.core.storage.atomic import write_file
 from worldrl.core.storage.log import console
-from worldrl.evaluation.report.page import render_report
+from worldrl.evaluation.report.page import render
 from worldrl.evaluation.report.store import from_run_dir
 from worldrl.evaluation.report.terminal import show
 from worldrl.evaluation.report.words import statement
@@ -39,7 +39,7 @@ def main(settings: ReportSettings) -> dict[str, Any]:
     """
     run_dir = Path(settings.run_dir)
     data = from_run_dir(run_dir)
-    page = render_report(data).encode()
+    page = render(data).encode()
     path = Path(settings.output) if settings.output else run_dir / "report.html"
     write_file(path, page, error=ArtefactError)
     show(data, console())

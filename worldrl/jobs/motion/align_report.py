@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from worldrl.core.storage.provenance import package_versions
-from worldrl.core.storage.run import RunDirectory
-from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.model import Curve, Filmstrip, Number, ReportData, Table
-from worldrl.evaluation.report.store import save_report
-from worldrl.evaluation.report.words import count
+from worldrl.evaluation.report.words import bounds, count, rounded, tile
 from worldrl.methods.alignment.measure import MOTION, Measured
 
 PAGE = ("measurements", "curves", "filmstrips", "notes", "configuration")
@@ -25,8 +20,7 @@ LIMITS = (
 )
 
 
-def write_report(
-    run: RunDirectory,
+def report_page(
     metrics: Mapping[str, Any],
     history: Sequence[Mapping[str, float]],
     before: Measured,
@@ -34,23 +28,23 @@ def write_report(
     *,
     seed: int,
     device: str,
-) -> Path:
-    """Save ``report.json`` with its pictures and render ``report.html``."""
-    data = ReportData(
+) -> ReportData:
+    """Gather what the page shows."""
+    return ReportData(
         title=f"align-world-model by {metrics['method']}",
         sentence=sentence(metrics),
         sections=PAGE,
-        headline=[*headline(metrics), motion_number(metrics)],
+        headline=[
+            *(tile(f"Gain in {name}", sides["gain"], imagined=True) for name, sides in metrics["terms"].items()),
+            motion_number(metrics),
+        ],
         tables=[terms_table(metrics), *collection_tables(metrics["executed_plans"])],
         curves=curves(history),
         filmstrips=filmstrips(before, after),
         seeds=[seed],
-        configuration=run.config,
-        versions=package_versions(),
-        provenance={"command": run.resume_command, "config hash": run.config_hash[:16], "device": device},
+        provenance={"device": device},
         notes=LIMITS,
     )
-    return save_report(data, run.path)
 
 
 def sentence(metrics: Mapping[str, Any]) -> str:
@@ -61,25 +55,12 @@ def sentence(metrics: Mapping[str, Any]) -> str:
     return f"In imagination, over {count(metrics['held_out_starts'], 'unseen start')}: {'; '.join(parts)}."
 
 
-def headline(metrics: Mapping[str, Any]) -> list[Number]:
-    """Gain of every term, with its interval."""
-    return [
-        Number(
-            f"Gain in {name}",
-            _rounded(sides["gain"]["value"]),
-            imagined=True,
-            note=f"95 % interval {_range(sides['gain'])}",
-        )
-        for name, sides in metrics["terms"].items()
-    ]
-
-
 def motion_number(metrics: Mapping[str, Any]) -> Number:
     """Was the motion kept? Start by start."""
     found = metrics["motion_kept"]
     told = f"{MOTION} after less {found['share']} of before, start by start ({count(found['n'], 'start')})"
-    note = f"{told}; 95 % interval {_range(found)}; {MOTION} {found['before']:.3g} to {found['after']:.3g}"
-    return Number(f"Motion {found['verdict']}", _rounded(found["value"]), imagined=True, note=note)
+    note = f"{told}; 95 % interval {bounds(found)}; {MOTION} {found['before']:.3g} to {found['after']:.3g}"
+    return Number(f"Motion {found['verdict']}", rounded(found["value"]), imagined=True, note=note)
 
 
 def terms_table(metrics: Mapping[str, Any]) -> Table:
@@ -89,7 +70,7 @@ def terms_table(metrics: Mapping[str, Any]) -> Table:
         [
             name,
             f"{weight[name]:g}" if name in weight else "",
-            *(f"{_value(sides[side])} ({_range(sides[side])})" for side in ("before", "after", "gain")),
+            *(f"{_value(sides[side])} ({bounds(sides[side])})" for side in ("before", "after", "gain")),
         ]
         for name, sides in metrics["terms"].items()
     ]
@@ -154,14 +135,5 @@ def filmstrips(before: Measured, after: Measured) -> list[Filmstrip]:
     ]
 
 
-def _rounded(value: Any) -> float | None:
-    return float(f"{value:.3g}") if is_number(value) else None
-
-
 def _value(found: Mapping[str, Any]) -> str:
     return f"{found['value']:.3g}"
-
-
-def _range(found: Mapping[str, Any]) -> str:
-    known = is_number(found["lo"]) and is_number(found["hi"])
-    return f"{found['lo']:.3g} to {found['hi']:.3g}" if known else "unknown: one start"

@@ -21,9 +21,10 @@ from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog, console
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.evaluation.report.store import publish
 from worldrl.evaluation.world_model.motion_correlation import MotionRatio, motion_ratio
 from worldrl.evaluation.world_model.rollout_error import padded_actions
-from worldrl.jobs.motion.align_report import sentence, write_report
+from worldrl.jobs.motion.align_report import report_page, sentence
 from worldrl.methods.alignment.align import MethodConfigs, align
 from worldrl.methods.alignment.measure import MOTION, Measured, measure
 from worldrl.methods.alignment.task import AlignmentConfig, AlignmentTask, Starts
@@ -169,7 +170,7 @@ def main(settings: AlignWorldModelSettings) -> dict[str, Any]:
             "executed_plans": read_json(run.path / EXECUTION / WORTH) if settings.executed_plans else None,
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
-        write_report(run, metrics, history, before, after, seed=settings.seed, device=str(device))
+        publish(run, report_page(metrics, history, before, after, seed=settings.seed, device=str(device)))
         console().print(f"{sentence(metrics)}\nmodel in {run.path / WORLD_MODEL}, report in {run.path / 'report.html'}")
     return metrics
 

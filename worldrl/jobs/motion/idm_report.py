@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table as TerminalTable
 
 from worldrl.core.storage.log import console
-from worldrl.core.storage.provenance import package_versions
-from worldrl.core.storage.run import RunDirectory
 from worldrl.evaluation.report.model import Curve, Number, ReportData, Table
-from worldrl.evaluation.report.store import save_report
-from worldrl.evaluation.report.words import count, number
-from worldrl.recipes.world_model.tables import with_interval, with_rate
+from worldrl.evaluation.report.tables import print_table
+from worldrl.evaluation.report.words import count, number, rounded, with_interval, with_rate
 from worldrl.rewards.motion.acceptance import APART, LEAST_EXACT, MOST_SPOILT
 from worldrl.rewards.motion.calibration import INTERVALS, Readings
 
@@ -46,22 +42,19 @@ class IdmFindings:
     dt: float
 
 
-def write_report(run: RunDirectory, findings: IdmFindings, *, seed: int, device: str) -> Path:
-    """Save ``report.json`` and render ``report.html``."""
-    data = ReportData(
-        title=f"train-idm on {', '.join(run.config['data'])}",
+def report_page(findings: IdmFindings, data: Sequence[str], *, seed: int, device: str) -> ReportData:
+    """Gather what the page shows of a training on the datasets ``data``."""
+    return ReportData(
+        title=f"train-idm on {', '.join(data)}",
         sentence=sentence(findings),
         sections=PAGE,
         headline=headline(findings),
         tables=tables(findings),
         curves=curves(findings),
         seeds=[seed],
-        configuration=run.config,
-        versions=package_versions(),
-        provenance={"command": run.resume_command, "config hash": run.config_hash[:16], "device": device},
+        provenance={"device": device},
         notes=LIMITS,
     )
-    return save_report(data, run.path)
 
 
 def sentence(findings: IdmFindings) -> str:
@@ -78,7 +71,7 @@ def headline(findings: IdmFindings) -> list[Number]:
     """The numbers of the first screen."""
     metrics = findings.metrics
     tiles = [
-        Number(f"Median error, {LOOKS[look]}", float(f"{found['median']['value']:.3g}"), unit)
+        Number(f"Median error, {LOOKS[look]}", rounded(found["median"]["value"]), unit)
         for look, units in metrics["by_unit"].items()
         for unit, found in units.items()
     ]
@@ -190,13 +183,7 @@ def curves(findings: IdmFindings) -> list[Curve]:
 
 def show(findings: IdmFindings, run_dir: Path) -> None:
     """Print the closing table."""
-    given = tables(findings)[0]
-    shown = TerminalTable(title=given.title)
-    for heading in given.headers[:6]:
-        shown.add_column(heading, overflow="fold")
-    for row in given.rows:
-        shown.add_row(*row[:6])
-    console().print(shown)
+    print_table(tables(findings)[0], console(), range(6))
     console().print(f"{sentence(findings)}\nreport: {run_dir / 'report.html'}")
 
 

@@ -18,8 +18,9 @@ from worldrl.core.storage.log import MetricLog
 from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.evaluation.report.store import publish
 from worldrl.jobs.motion.idm_execution import executions
-from worldrl.jobs.motion.idm_report import IdmFindings, show, write_report
+from worldrl.jobs.motion.idm_report import IdmFindings, report_page, show
 from worldrl.nn.vision import SIDES
 from worldrl.recipes.motion.idm_stages import (
     IDM,
@@ -164,7 +165,7 @@ def main(settings: TrainIdmSettings) -> dict[str, Any]:
         metrics["hash"] = artefact_hash(run.path / IDM)
         run.write_result(metrics, seed=settings.seed, device=str(device))
         findings = IdmFindings(metrics, readings["recorded"], dt)
-        write_report(run, findings, seed=settings.seed, device=str(device))
+        publish(run, report_page(findings, run.config["data"], seed=settings.seed, device=str(device)))
         show(findings, run.path)
     return metrics
 

@@ -28,7 +28,8 @@ from worldrl.evaluation.offline.table import (
     short_name,
     summarise,
 )
-from worldrl.jobs.offline.benchmark_offline_report import show, write_report, write_tables
+from worldrl.evaluation.report.store import publish
+from worldrl.jobs.offline.benchmark_offline_report import report_page, show, write_tables
 from worldrl.methods.offline.latent import video_latents
 from worldrl.recipes.offline import settings as offline_settings
 from worldrl.recipes.offline import training as offline_training
@@ -160,7 +161,7 @@ def main(settings: BenchmarkOfflineSettings) -> dict[str, Any]:
             metrics = sum_up(settings, runs) | {"errors": errors}
             write_tables(run.path, metrics, runs)
             run.write_result(metrics, seed=settings.seed, device="cpu")
-            write_report(run, metrics)
+            publish(run, report_page(metrics))
             show(metrics)
             console().print(f"report: {run.path / 'report.html'}", markup=False)
     if errors:

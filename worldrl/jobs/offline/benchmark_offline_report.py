@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.table import Table as TerminalTable
-
 from worldrl.core.storage.atomic import write_file
 from worldrl.core.storage.log import console
-from worldrl.core.storage.provenance import package_versions
-from worldrl.core.storage.run import RunDirectory
 from worldrl.evaluation.offline.table import SCALES, OfflineRun
 from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.model import Number, ReportData, Table
-from worldrl.evaluation.report.store import save_report
+from worldrl.evaluation.report.tables import csv_bytes, markdown, print_table
 from worldrl.evaluation.report.words import count, number
 
 PAGE = ("measurements", "notes", "configuration")
@@ -54,10 +48,8 @@ NOTES = (
 
 def write_tables(folder: Path, metrics: Mapping[str, Any], runs: Sequence[OfflineRun]) -> None:
     """Write ``runs.csv``, a line per run, and ``results.md``, the tables."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([COLUMNS, *(_line(run) for run in runs)])
-    write_file(folder / "runs.csv", text.getvalue().encode())
-    parts = [f"## {table.title}\n\n{_markdown(table)}" for table in tables(metrics)]
+    write_file(folder / "runs.csv", csv_bytes(COLUMNS, map(_line, runs)))
+    parts = [f"## {table.title}\n\n{markdown(table.headers, table.rows)}" for table in tables(metrics)]
     write_file(folder / "results.md", ("\n\n".join([*parts, "\n".join(f"- {note}" for note in NOTES)]) + "\n").encode())
 
 
@@ -75,12 +67,6 @@ def _line(run: OfflineRun) -> list[Any]:
         *played,
         run.wall_s,
     ]
-
-
-def _markdown(table: Table) -> str:
-    return "\n".join(
-        "| " + " | ".join(cells) + " |" for cells in (table.headers, ["---"] * len(table.headers), *table.rows)
-    )
 
 
 def tables(metrics: Mapping[str, Any]) -> list[Table]:
@@ -135,10 +121,10 @@ def sentence(metrics: Mapping[str, Any]) -> str:
     return f"Of {count(len(found), 'comparison')} of {sizes}: {told}." if found else f"No comparison: {sizes}."
 
 
-def write_report(run: RunDirectory, metrics: Mapping[str, Any]) -> None:
-    """Save ``report.json`` and render ``report.html``."""
+def report_page(metrics: Mapping[str, Any]) -> ReportData:
+    """Gather what the page shows."""
     errors = [f"Stopped with an error: {label}: {error}" for label, error in metrics["errors"].items()]
-    data = ReportData(
+    return ReportData(
         title="benchmark-offline",
         sentence=sentence(metrics),
         sections=PAGE,
@@ -153,21 +139,11 @@ def write_report(run: RunDirectory, metrics: Mapping[str, Any]) -> None:
         ],
         tables=tables(metrics),
         seeds=sorted({seed for row in metrics["rows"] for seed in row["seeds"]}),
-        configuration=run.config,
-        versions=package_versions(),
-        provenance={"command": run.resume_command, "config hash": run.config_hash[:16]},
         notes=[*NOTES, *errors],
     )
-    save_report(data, run.path)
 
 
 def show(metrics: Mapping[str, Any]) -> None:
     """Print the tables, of the first one what fits a terminal: names and scores."""
     for place, part in enumerate(tables(metrics)):
-        columns = [n for n, name in enumerate(part.headers) if place or n < SHOWN]
-        table = TerminalTable(title=part.title)
-        for n in columns:
-            table.add_column(part.headers[n], overflow="fold")
-        for row in part.rows:
-            table.add_row(*(row[n] for n in columns))
-        console().print(table)
+        print_table(part, console(), () if place else range(SHOWN))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from worldrl.core.storage.artefact import read_config
 from worldrl.core.storage.log import read_metrics
-from worldrl.core.storage.provenance import package_versions
 from worldrl.core.storage.run import RunDirectory
 from worldrl.evaluation.report.model import (
     Curve,
@@ -26,11 +23,9 @@ from worldrl.evaluation.report.model import (
     SuccessRow,
     Video,
 )
-from worldrl.evaluation.report.store import save_report
-from worldrl.evaluation.report.terminal import show
-from worldrl.evaluation.world_model.film import encode_mp4
 from worldrl.jobs.vla.loop import Loop
 from worldrl.methods.rl.improve import Improvement, hallucination
+from worldrl.recipes.paired_films import pair_film, pair_strip
 from worldrl.recipes.world_model.start import WORLD_MODEL
 
 LIMITS = (
@@ -40,33 +35,15 @@ LIMITS = (
 )
 
 
-def write_report(loop: Loop, metrics: Mapping[str, Any], console: Console) -> Path:
-    """Gather, save ``report.json`` with its media, render ``report.html`` and print the closing table."""
-    data = gather(loop, metrics)
-    page = save_report(data, loop.run.path)
-    show(data, console)
-    for limit in assets_limit(metrics):
-        console.print(limit, markup=False)
-    console.print(f"report: {page}")
-    return page
-
-
-def gather(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
-    """Make the page's data from the finished stages."""
-    comparison, rounds = metrics["comparison"], metrics["rounds"]
+def report_page(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
+    """Gather what the page shows from the finished stages."""
+    before, after, comparison, rounds = (metrics[key] for key in ("before", "after", "comparison", "rounds"))
     lines = read_metrics(loop.run.path)
     return ReportData(
         title=f"train-vla on {', '.join(loop.tasks)}",
-        overall=success_row(
-            "all tasks", metrics["before"]["success"], metrics["after"]["success"], comparison["paired"]
-        ),
+        overall=SuccessRow("all tasks", "", before["success"], after["success"], comparison["paired"]),
         tasks=[
-            success_row(
-                task,
-                metrics["before"]["tasks"][task],
-                metrics["after"]["tasks"][task],
-                comparison["tasks"][task]["paired"],
-            )
+            SuccessRow(task, "", before["tasks"][task], after["tasks"][task], comparison["tasks"][task]["paired"])
             for task in loop.tasks
         ],
         headline=[*headline(loop.run, metrics), *keyframe_numbers(loop.settings.improvement, rounds)],
@@ -78,12 +55,8 @@ def gather(loop: Loop, metrics: Mapping[str, Any]) -> ReportData:
         stages=stage_times(loop),
         data_budget=data_budget(loop, metrics),
         seeds=[loop.settings.seed],
-        configuration=loop.run.config,
-        versions=package_versions(),
         provenance={
-            "command": loop.run.resume_command,
-            "config hash": loop.run.config_hash[:16],
-            "protocol": metrics["before"]["protocol"].get("hash", ""),
+            "protocol": before["protocol"].get("hash", ""),
             "evaluation seed": str(loop.settings.evaluation.seed),
             "device": str(loop.device),
         },
@@ -96,13 +69,6 @@ def assets_limit(metrics: Mapping[str, Any]) -> tuple[str, ...]:
     if not metrics.get("assets_note"):
         return ()
     return (f"Assets: {metrics['assets_note']}. No number on this page is a {metrics['suite']} result.",)
-
-
-def success_row(
-    task: str, before: Mapping[str, Any], after: Mapping[str, Any], paired: Mapping[str, Any]
-) -> SuccessRow:
-    """One row of the success table."""
-    return SuccessRow(task=task, before=before, after=after, paired=paired)
 
 
 def headline(run: RunDirectory, metrics: Mapping[str, Any]) -> list[Number]:
@@ -214,33 +180,25 @@ def _frame_stride(loop: Loop) -> int:
 
 def filmstrips(loop: Loop) -> list[Filmstrip]:
     """Held-out episodes, real above imagined, the same actions."""
-    strips, stride = [], _frame_stride(loop)
-    for name, real, imagined in _replays(loop):
-        every = max(1, len(real) // 12)
-        rows = {"real": real[::every], "imagined": imagined[::every]}
-        labels = [f"step {stride * (i + 1)}" for i in range(0, len(real), every)]
-        strips.append(Filmstrip(name, "Held-out episode; the model saw the first frame and the actions.", rows, labels))
-    return strips
+    caption, stride = "Held-out episode; the model saw the first frame and the actions.", _frame_stride(loop)
+    return [
+        pair_strip(name, caption, real, imagined, stride=stride, first=stride)
+        for name, real, imagined in _replays(loop)
+    ]
 
 
 def videos(loop: Loop) -> list[Video]:
     """The same episodes as side-by-side videos, and the filmed evaluations."""
     fps = loop.training_suite.embodiment.control_hz / _frame_stride(loop)
+    told = "Left the simulator, right the world model."
     found = [
-        Video(
-            f"{name}: real | imagined", "Left the simulator, right the world model.", side_by_side(real, imagined, fps)
-        )
+        Video(f"{name}: real | imagined", told, pair_film(real, imagined, fps))
         for name, real, imagined in _replays(loop)
     ]
     for label, stage in (("before", "03-before"), ("after", "05-after")):
         for path in sorted((loop.run.stage(stage).folder / "videos").glob("*.mp4")):
             found.append(Video(f"{label}: {path.stem}", "Real rollout of the evaluation.", path.read_bytes()))
     return found
-
-
-def side_by_side(real: np.ndarray, imagined: np.ndarray, fps: float) -> bytes:
-    """Encode two clips ``[T, Y, X, 3]`` beside each other at the model's frame rate."""
-    return encode_mp4(np.concatenate([real, imagined], axis=2), fps=fps)
 
 
 def stage_times(loop: Loop) -> list[Stage]:

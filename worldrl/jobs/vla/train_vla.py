@@ -14,11 +14,12 @@ from worldrl.core.renames import RESULTS
 from worldrl.core.storage.log import MetricLog, console
 from worldrl.core.training.ranks import refuse_many
 from worldrl.evaluation.policy.compare import compare
-from worldrl.jobs.vla import stages
+from worldrl.jobs.vla import checks, stages
 from worldrl.jobs.vla.loop import Loop, check_held_out, check_policy_fits
 from worldrl.jobs.vla.settings import TrainVlaSettings
 from worldrl.jobs.vla.training_suite import open_training_suite, tasks_of
 from worldrl.recipes.run import open_run
+from worldrl.recipes.suites.opening import say_assets
 from worldrl.recipes.world_model.start import (
     SCRATCH,
     check_start,
@@ -45,9 +46,10 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
         SettingError: nothing of the practice would be held out, or the world model is another robot's.
         GateError: the world model is not good enough to practise in, and ``gates=stop``.
     """
-    from worldrl.jobs.vla import checks
+    from worldrl.evaluation.report.store import publish
+    from worldrl.evaluation.report.terminal import show
     from worldrl.jobs.vla.near_goal import check_near_goal
-    from worldrl.jobs.vla.report import write_report
+    from worldrl.jobs.vla.report import report_page
 
     refuse_many("train-vla")
     device = resolve_device(settings.device)
@@ -82,7 +84,11 @@ def main(settings: TrainVlaSettings) -> dict[str, Any]:
                 "world_model": str(world.relative_to(run.path)),
             }
             run.write_result(metrics, seed=settings.seed, device=str(device), protocol_hash=before.protocol.hash)
-            write_report(loop, metrics, console())
+            shown = report_page(loop, metrics)
+            page = publish(run, shown)
+            show(shown, console())
+            say_assets(metrics)
+            console().print(f"report: {page}")
     return metrics
 
 
@@ -93,8 +99,6 @@ def suite_facts(loop: Loop) -> dict[str, Any]:
 
 def run_rounds(loop: Loop, demos: Path, supervised: Path) -> tuple[Path, Path]:
     """Practise, refine, check and improve, ``rounds`` times; return the last policy and world model."""
-    from worldrl.jobs.vla import checks
-
     start, policy = loop.settings.start, supervised
     world = None if start == SCRATCH else weights_folder(start)
     practices: list[Path] = []

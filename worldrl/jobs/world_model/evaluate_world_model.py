@@ -19,6 +19,7 @@ from worldrl.core.storage.learned import Learned
 from worldrl.core.storage.log import MetricLog, Progress
 from worldrl.core.storage.run import RunDirectory
 from worldrl.data.lerobot.dataset import EpisodeDataset
+from worldrl.evaluation.report.store import publish
 from worldrl.evaluation.world_model.battery import HORIZONS, check_horizons, drifts, summarise
 from worldrl.evaluation.world_model.fvd import Fvd, check_videos
 from worldrl.evaluation.world_model.lpips import Lpips
@@ -28,7 +29,7 @@ from worldrl.evaluation.world_model.rollout_error import whole_chunks
 from worldrl.evaluation.world_model.throughput import imagined_frames_per_s
 from worldrl.jobs.world_model.evaluation_probe import given_probe, trained_probe
 from worldrl.jobs.world_model.grasp_outcome import FIT, FITTED_HERE, NO_RULE, check_choice, fitted, made_for, open_rule
-from worldrl.jobs.world_model.report import show, write_report
+from worldrl.jobs.world_model.report import report_page, show
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sampler import Sampler, sampled
 from worldrl.recipes.training_data import require_image_size
@@ -171,7 +172,7 @@ def main(settings: EvaluateWorldModelSettings) -> dict[str, Any]:
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
         findings = Findings(metrics, measures, drift, settings.horizons, model.frame_stride, settings.filmstrips)
-        write_report(run, findings, seed=settings.seed, device=str(device))
+        publish(run, report_page(findings, seed=settings.seed, device=str(device)))
         show(findings, run.path)
     return metrics
 

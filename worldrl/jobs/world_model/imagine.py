@@ -16,6 +16,7 @@ from worldrl.core.storage.log import console
 from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
 from worldrl.data.lerobot.dataset import EpisodeDataset, open_recorded
+from worldrl.evaluation.report.store import publish
 from worldrl.evaluation.world_model.rollout_error import (
     action_swap_ratio,
     closed_loop_psnr,
@@ -26,7 +27,7 @@ from worldrl.evaluation.world_model.rollout_error import (
     whole_chunks,
 )
 from worldrl.jobs.world_model.imagine_plans import imagine_plans, judgement
-from worldrl.jobs.world_model.imagine_report import sentence, write_page
+from worldrl.jobs.world_model.imagine_report import report_page, sentence
 from worldrl.recipes.run import open_run
 from worldrl.recipes.sample_episodes import check_samples, record_samples
 from worldrl.recipes.training_data import require_image_size
@@ -121,9 +122,8 @@ def main(settings: ImagineSettings) -> dict[str, Any]:
             **outcome_report(imagined, np.array([succeeds_within(episode, steps) for episode in episodes])),
         }
         run.write_result(metrics, seed=settings.seed, device=str(device))
-        page = write_page(
-            run, metrics, episodes, result, imagined, fps=dataset.fps / model.frame_stride, seed=settings.seed
-        )
+        fps = dataset.fps / model.frame_stride
+        page = publish(run, report_page(metrics, episodes, result, imagined, fps=fps, seed=settings.seed))
         console().print(f"{sentence(metrics)}\nfilms: {run.path / 'videos'}\nreport: {page}", markup=False)
     return metrics
 

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from worldrl.core.storage.provenance import package_versions
-from worldrl.core.storage.run import RunDirectory
 from worldrl.core.types import Episode
-from worldrl.evaluation.report.model import Filmstrip, Number, ReportData, Video
-from worldrl.evaluation.report.store import save_report
+from worldrl.evaluation.report.model import Number, ReportData, Video
 from worldrl.evaluation.report.words import interval, percent
-from worldrl.evaluation.world_model.film import encode_mp4
 from worldrl.evaluation.world_model.rollout_error import Replay
+from worldrl.recipes.paired_films import pair_film, pair_strip
 
 SECTIONS = ("videos", "filmstrips", "notes", "configuration")
-FRAMES_PER_STRIP = 12
 NAMES = {True: "success", False: "failure"}
 NOTES = (
     "The real rollout is the simulator's. The world model gets its first frame and its actions, and generates the rest.",
@@ -28,8 +23,7 @@ NOTES = (
 )
 
 
-def write_page(
-    run: RunDirectory,
+def report_page(
     metrics: Mapping[str, Any],
     episodes: Sequence[Episode],
     result: Replay,
@@ -37,11 +31,10 @@ def write_page(
     *,
     fps: float,
     seed: int,
-) -> Path:
-    """Write ``report.json`` and ``report.html``.
+) -> ReportData:
+    """Gather what the page shows.
 
     Args:
-        run: of the command.
         metrics: of ``result.json``.
         episodes: that were imagined, E of them.
         result: their true and imagined frames.
@@ -50,20 +43,24 @@ def write_page(
         seed: of the run.
     """
     titles = [title_of(episode, bool(success)) for episode, success in zip(episodes, imagined, strict=True)]
-    data = ReportData(
+    pairs = list(zip(titles, result.real, result.imagined, strict=True))
+    stride = result.frame_stride
+    return ReportData(
         title=f"imagine: {', '.join(sorted({episode.task for episode in episodes}))}",
         sentence=sentence(metrics),
         sections=SECTIONS,
         headline=headline(metrics),
-        filmstrips=[strip(title, result, row) for row, title in enumerate(titles)],
-        videos=[film(title, result, row, fps) for row, title in enumerate(titles)],
+        filmstrips=[
+            pair_strip(title, "Real above imagined, same actions.", real, imagine_policy, stride=stride, first=stride)
+            for title, real, imagine_policy in pairs
+        ],
+        videos=[
+            Video(title, "Left: real. Right: imagined.", pair_film(real, imagine_policy, fps))
+            for title, real, imagine_policy in pairs
+        ],
         seeds=[seed],
-        configuration=run.config,
-        versions=package_versions(),
-        provenance={"command": run.resume_command, "config hash": run.config_hash[:16]},
         notes=NOTES,
     )
-    return save_report(data, run.path)
 
 
 def title_of(episode: Episode, imagined: bool) -> str:
@@ -89,17 +86,3 @@ def headline(metrics: Mapping[str, Any]) -> list[Number]:
         name = f"PSNR after {steps[-1].partition('@')[2]} steps"
         tiles.insert(0, Number(name, round(metrics[steps[-1]], 1), "dB", imagined=True))
     return tiles
-
-
-def film(title: str, result: Replay, row: int, fps: float) -> Video:
-    """Real on the left, imagined on the right."""
-    frames = np.concatenate([result.real[row], result.imagined[row]], axis=2)
-    return Video(title, "Left: real. Right: imagined.", encode_mp4(frames, fps))
-
-
-def strip(title: str, result: Replay, row: int) -> Filmstrip:
-    """Real above imagined, about twelve frames."""
-    every = max(1, len(result.real[row]) // FRAMES_PER_STRIP)
-    rows = {"real": result.real[row][::every], "imagined": result.imagined[row][::every]}
-    labels = [f"step {result.frame_stride * (1 + frame)}" for frame in range(0, len(result.real[row]), every)]
-    return Filmstrip(title, "Real above imagined, same actions.", rows, labels)

@@ -8,19 +8,15 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.table import Table as TerminalTable
 
 from worldrl.core.storage.log import console
-from worldrl.core.storage.provenance import package_versions
-from worldrl.core.storage.run import RunDirectory
-from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.model import Curve, Filmstrip, ImaginedReal, Number, ReportData
-from worldrl.evaluation.report.store import save_report
-from worldrl.evaluation.report.words import count, interval, percent
+from worldrl.evaluation.report.tables import print_table
+from worldrl.evaluation.report.words import count, interval, percent, tile
 from worldrl.evaluation.world_model.battery import Drift
 from worldrl.evaluation.world_model.measures import image_frames
 from worldrl.evaluation.world_model.rollout_error import psnr
-from worldrl.recipes.world_model.tables import QUANTITY, Findings, clips_said, columns, tables
+from worldrl.recipes.world_model.tables import QUANTITY, Findings, clips_said, tables
 from worldrl.rollout.real.execution import HOLD_STEPS
 
 PAGE = ("measurements", "imagined", "curves", "filmstrips", "notes", "configuration")
@@ -39,14 +35,8 @@ LIMITS = (
 )
 
 
-def write_report(run: RunDirectory, findings: Findings, *, seed: int, device: str) -> Path:
-    """Save ``report.json`` with its pictures and render ``report.html``."""
-    data = gather(run, findings, seed=seed, device=device)
-    return save_report(data, run.path)
-
-
-def gather(run: RunDirectory, findings: Findings, *, seed: int, device: str) -> ReportData:
-    """Make the page's data."""
+def report_page(findings: Findings, *, seed: int, device: str) -> ReportData:
+    """Gather what the page shows."""
     metrics = findings.metrics
     return ReportData(
         title=f"evaluate-world-model on {', '.join(metrics['tasks'])}",
@@ -58,11 +48,7 @@ def gather(run: RunDirectory, findings: Findings, *, seed: int, device: str) -> 
         filmstrips=filmstrips(findings),
         imagined_real=[ImaginedReal(one["path"], one["imagined"], one["real"]) for one in metrics.get("policies", ())],
         seeds=[seed],
-        configuration=run.config,
-        versions=package_versions(),
         provenance={
-            "command": run.resume_command,
-            "config hash": run.config_hash[:16],
             "world model": f"{metrics['world_model']['path']} ({metrics['world_model']['hash'][:16]})",
             "episodes": f"{', '.join(metrics['data']['path'])} ({metrics['data']['hash'][:16]})",
             "device": f"{device}, {metrics['dtype']}",
@@ -93,16 +79,16 @@ def headline(findings: Findings) -> list[Number]:
     """The numbers of the first screen."""
     metrics, steps = findings.metrics, findings.headline
     numbers = [
-        _tile(f"{QUANTITY[name][0]} at {steps} steps", findings.drift[name].at(steps), QUANTITY[name][1])
+        tile(f"{QUANTITY[name][0]} at {steps} steps", findings.drift[name].at(steps), QUANTITY[name][1])
         for name in CHARTS
         if name in findings.drift
     ]
     rows, speed = list(metrics["imagined_frames_per_s"].items())[-1]
     return [
         *numbers,
-        _tile("Action-swap ratio", metrics["action_swap_ratio"]),
-        _tile("Static test", metrics["static_psnr"], "dB"),
-        *([_tile("Fréchet video distance", metrics["fvd"])] if "fvd" in metrics else []),
+        tile("Action-swap ratio", metrics["action_swap_ratio"]),
+        tile("Static test", metrics["static_psnr"], "dB"),
+        *([tile("Fréchet video distance", metrics["fvd"])] if "fvd" in metrics else []),
         Number("Imagined frames per second", round(speed["decoded"]), note=f"{rows} rows at once, decoded"),
         Number("Peak memory", round(metrics["peak_rss_mb"]), "MB"),
         *_device_memory(metrics["peak_device_mb"]),
@@ -111,16 +97,6 @@ def headline(findings: Findings) -> list[Number]:
 
 def _device_memory(peak: float | None) -> list[Number]:
     return [] if peak is None else [Number("Peak memory of the GPU", round(peak), "MB")]
-
-
-def _tile(name: str, found: Mapping[str, Any], unit: str = "") -> Number:
-    value = float(f"{found['value']:.3g}") if is_number(found["value"]) else None
-    return Number(name, value, unit, note=f"95 % interval {_range(found)}")
-
-
-def _range(found: Mapping[str, Any]) -> str:
-    known = is_number(found["lo"]) and is_number(found["hi"])
-    return f"{found['lo']:.3g} to {found['hi']:.3g}" if known else "unknown: too few episodes"
 
 
 # --- pictures -------------------------------------------------------------------------------------------------------
@@ -214,13 +190,8 @@ def unseen(seen: Mapping[str, Any]) -> str:
 def show(findings: Findings, run_dir: Path) -> None:
     """Print the closing tables."""
     closed_loop, tests, outcomes = tables(findings)[:3]
-    for given in (closed_loop, columns(tests, (0, 1)), columns(outcomes, (0, 5, 6, 7, 8, 9))):
-        table = TerminalTable(title=given.title)
-        for heading in given.headers:
-            table.add_column(heading, overflow="fold")
-        for row in given.rows:
-            table.add_row(*row)
-        console().print(table)
+    for given, kept in ((closed_loop, ()), (tests, (0, 1)), (outcomes, (0, 5, 6, 7, 8, 9))):
+        print_table(given, console(), kept)
     if "fvd" in findings.metrics:
         console().print(f"Fréchet video distance: {clips_said(findings.metrics['fvd'])}", markup=False)
     if not findings.metrics["seen"]["known"]:

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from worldrl.evaluation.report.checks import is_number
 from worldrl.evaluation.report.model import Table
-from worldrl.evaluation.report.words import percent
+from worldrl.evaluation.report.words import with_interval, with_rate
 from worldrl.evaluation.world_model.battery import WITH_GRASP, Drift
 from worldrl.evaluation.world_model.fvd import USUAL_VIDEOS
 from worldrl.evaluation.world_model.measures import Measures
@@ -200,27 +199,6 @@ def speed_table(speeds: Mapping[str, Mapping[str, float]]) -> Table:
     rows = [(number, f"{found['latent']:.0f}", f"{found['decoded']:.0f}") for number, found in speeds.items()]
     headers = ("Rows at once", "Frames per second, not decoded", "Frames per second, decoded")
     return Table("Speed", headers, rows, "All rows together.")
-
-
-def columns(given: Table, kept: Sequence[int]) -> Table:
-    """Keep some columns of a table, for a narrow terminal."""
-    rows = [[row[column] for column in kept] for row in given.rows]
-    return Table(given.title, [given.headers[column] for column in kept], rows, given.note)
-
-
-def with_interval(found: Mapping[str, Any]) -> str:
-    """Write a number with its bootstrap interval."""
-    if not is_number(found["value"]):
-        return "not measurable"
-    known = is_number(found["lo"]) and is_number(found["hi"])
-    return f"{found['value']:.3g} [{found['lo']:.3g}, {found['hi']:.3g}]" if known else f"{found['value']:.3g}"
-
-
-def with_rate(rate: Mapping[str, Any] | None) -> str:
-    """Write a rate with its Wilson interval and counts."""
-    if rate is None:
-        return "nothing to count"
-    return f"{percent(rate['rate'], 0)} [{100 * rate['lo']:.0f}, {100 * rate['hi']:.0f}] ({rate['k']}/{rate['n']})"
 
 
 def _named(name: str, unit: str) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from worldrl.core.statistics.intervals import auroc_within, paired, wilson
 from worldrl.evaluation.report.model import Table
-from worldrl.recipes.world_model.tables import with_rate
+from worldrl.evaluation.report.words import with_rate
 from worldrl.reproductions.eva.arms import FORESEEN, MEASURES, equal_compute
 from worldrl.reproductions.eva.climb import times_less
 from worldrl.reproductions.eva.settings import ALIGNED, ARMS, GIVEN, TERM, TRAINED, EvaSettings, task_names_of

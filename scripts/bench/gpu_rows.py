@@ -1,6 +1,4 @@
-"""One row of ``bench_gpu.py``, measured in this process: a model with random weights, its work, its time, memory and anchors.
-
-    python scripts/bench_gpu_measure.py ROW        ROW is a :class:`Row` as JSON; the result is the last line printed
+"""One row of ``gpu``, measured in this process: a model with random weights, its work, its time, memory and anchors.
 
 Imagining is one chunk of every row; training is the preset's own loop on made-up episodes. The work that counts is the model's
 (forward, backward and encoding); what gradient checkpointing computes again does not, as is usual for model FLOP utilisation. The
@@ -10,8 +8,6 @@ anchor is the fastest of several square matrix products and of the model's own l
 from __future__ import annotations
 
 import gc
-import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from bench_parts import HOME, ROBOT, SENTENCE, TASK, Kernel, count_gflop, kernels_of, random_records, square
 from wan_geometries import GEOMETRIES, TINY
 
+from bench.kernels import HOME, ROBOT, SENTENCE, TASK, Kernel, count_gflop, kernels_of, random_records, square
 from worldrl.cli import compose_command, find_command
 from worldrl.core.device import autocast, peak_device_mb, peak_rss_mb, resolve_device, resolve_dtype
 from worldrl.core.rng import initial_weights, row_streams, stream
@@ -334,7 +330,3 @@ def peak_memory_mb(device: torch.device) -> float:
     """Most that was allocated on the device; on the CPU, the process's resident memory."""
     peak = peak_device_mb(device)
     return peak_rss_mb() if peak is None else peak
-
-
-if __name__ == "__main__":
-    print(json.dumps(measure(Row(**json.loads(sys.argv[1])))))

@@ -1,4 +1,4 @@
-"""Published code of the state ensemble's mathematics, with our weights in it, for ``bench_offline.py``.
+"""Published code of the state ensemble's mathematics, with our weights in it, for ``offline``.
 
 A peer is a checkout of its repository that the user gives; nothing is fetched. Each class wraps one: ``rollout`` and
 ``training`` return what is timed, ``check`` how far its loss and its steps lie from ours on the same weights.

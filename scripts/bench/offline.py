@@ -1,6 +1,6 @@
 """Measures the state ensemble (rollout generation, training step) beside published code of the same mathematics.
 
-``python scripts/bench_offline.py --threads 1 offlinerl_kit=PATH edge_of_reach=PATH --json bench_offline.json``
+python scripts/bench.py offline offlinerl_kit=PATH edge_of_reach=PATH --json offline.json
 
 The peers are checkouts of their repositories, given on the command line and never fetched; without them only our own
 parts are measured, and the output says so. Before anything is timed, ours and a peer's are shown to compute the same: equal
@@ -13,28 +13,20 @@ To add a part (an agent's update, say): write a function that returns a list of 
 per code base, the first ours, and add it to :data:`PARTS`.
 """
 
-import argparse
-import json
-import os
-import platform
-import statistics
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import torch
-from bench_offline_peers import BATCH, DECAY, MEMBERS, STEPS, A, Kit, Reach, S, make_ensemble, make_rows
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 
+from bench.peers import BATCH, DECAY, MEMBERS, STEPS, A, Kit, Reach, S, make_ensemble, make_rows
+from bench.turns import Part, options, pin, results, show, take_turns, tell
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.atomic import write_file
 from worldrl.core.transitions import Transitions
 from worldrl.methods.offline.branches import BranchConfig, Branches
 from worldrl.methods.offline.buffer import TransitionBuffer
@@ -44,36 +36,6 @@ from worldrl.world_models.state.ensemble_world import EnsembleWorld, EnsembleWor
 from worldrl.world_models.state.terminations import hopper
 
 OURS, KIT, REACH = "worldrl", "OfflineRL-Kit", "edge-of-reach"
-
-
-@dataclass
-class Part:
-    """One thing that is measured, in turn with the others.
-
-    Attributes:
-        what: the task, the same text for all code bases.
-        who: the code base.
-        call: does it once.
-        units: how many of ``unit`` one call makes.
-        unit: what is counted.
-        seconds: CPU seconds of each call.
-        wall: wall seconds of each.
-    """
-
-    what: str
-    who: str
-    call: Callable[[], object]
-    units: int
-    unit: str
-    seconds: list[float] = field(default_factory=list)
-    wall: list[float] = field(default_factory=list)
-
-    def measure(self) -> None:
-        """Call once."""
-        cpu, wall = time.process_time(), time.perf_counter()
-        self.call()
-        self.seconds.append(time.process_time() - cpu)
-        self.wall.append(time.perf_counter() - wall)
 
 
 # --- ours ----------------------------------------------------------------------------------------------------------
@@ -137,18 +99,22 @@ def rollout_parts(rows: Transitions, peers: dict[str, Any], count: int) -> list[
         (f"rollout, {three}", 3, Uncertainty.none, REACH, lambda reach: reach.rollout(count)),
     ]
     parts = []
+
+    def rolled(what: str, who: str, call: Callable[[], object]) -> Part:
+        return Part(what=what, who=who, call=call, units=count, unit="rows")
+
     for what, layers, uncertainty, peer, theirs in wanted:
-        parts.append(Part(what, OURS, our_rollout(rows, count, layers, uncertainty), count, "rows"))
+        parts.append(rolled(what, OURS, our_rollout(rows, count, layers, uncertainty)))
         if peer in peers:
-            parts.append(Part(what, peer, theirs(peers[peer]), count, "rows"))
+            parts.append(rolled(what, peer, theirs(peers[peer])))
     return parts
 
 
 def training_parts(rows: Transitions, peers: dict[str, Any], count: int) -> list[Part]:
     """Steps of the ensemble's training: batches, loss, gradient, Adam."""
     what = f"ensemble training step, {MEMBERS} x {BATCH} rows"
-    made = [Part(what, OURS, our_training(rows), STEPS, "steps")]
-    return made + [Part(what, name, peer.training(), STEPS, "steps") for name, peer in peers.items()]
+    calls = {OURS: our_training(rows), **{name: peer.training() for name, peer in peers.items()}}
+    return [Part(what=what, who=who, call=call, units=STEPS, unit="steps") for who, call in calls.items()]
 
 
 PARTS: list[Callable[[Transitions, dict[str, Any], int], list[Part]]] = [rollout_parts, training_parts]
@@ -167,52 +133,6 @@ def check(peers: dict[str, Any]) -> dict[str, dict[str, float]]:
     return found
 
 
-def take_turns(parts: list[Part], rounds: int) -> None:
-    """Warm every part up once, then measure all in turn."""
-    for part in parts:
-        part.call()
-    for _ in range(rounds):
-        for part in parts:
-            part.measure()
-
-
-def summary(parts: list[Part]) -> list[dict[str, Any]]:
-    """Milliseconds per call, units per second, and how many times a peer's time ours takes less."""
-    least = {(part.what, part.who): min(part.seconds) for part in parts}
-    median = {(part.what, part.who): statistics.median(part.seconds) for part in parts}
-    return [
-        {
-            "what": part.what,
-            "who": part.who,
-            "unit": part.unit,
-            "repetitions": len(part.seconds),
-            "cpu_ms_per_call": {"least": 1e3 * min(part.seconds), "median": 1e3 * statistics.median(part.seconds)},
-            "wall_ms_per_call": {"least": 1e3 * min(part.wall), "median": 1e3 * statistics.median(part.wall)},
-            "units_per_call": part.units,
-            "units_per_cpu_s": part.units / min(part.seconds),
-            "times_slower_than_ours": {
-                "least": least[part.what, part.who] / least[part.what, OURS],
-                "median": median[part.what, part.who] / median[part.what, OURS],
-            },
-        }
-        for part in parts
-    ]
-
-
-def show(results: list[dict[str, Any]]) -> None:
-    """Print the table."""
-    table = Table(title="CPU time per call: least (median)")
-    for heading in ("", "who", "ms", "per CPU second", "n", "times ours"):
-        table.add_column(heading, justify="left" if heading in ("", "who") else "right")
-    for r in results:
-        cpu, ratio = r["cpu_ms_per_call"], r["times_slower_than_ours"]
-        table.add_row(
-            r["what"], r["who"], f"{cpu['least']:.1f} ({cpu['median']:.1f})", f"{r['units_per_cpu_s']:,.0f} {r['unit']}",
-            str(r["repetitions"]), f"{ratio['least']:.2f} ({ratio['median']:.2f})",
-        )  # fmt: skip
-    Console(width=140).print(table)
-
-
 def read_peers(texts: list[str]) -> dict[str, Path]:
     """Read ``name=PATH`` arguments."""
     found = {}
@@ -224,37 +144,21 @@ def read_peers(texts: list[str]) -> dict[str, Path]:
     return found
 
 
-def main() -> None:
-    """Check, measure, print, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(argv: Sequence[str]) -> int:
+    """Check, measure, print, write."""
+    parser = options("offline", __doc__, rounds=30)
     parser.add_argument("peers", nargs="*", help=f"checkouts: {', '.join(f'{name}=PATH' for name in PEERS)}")
-    parser.add_argument("--threads", type=int, default=1, help="torch threads, pinned to as many processors")
     parser.add_argument("--rows", type=int, default=10_000, help="rows of one rollout step")
     parser.add_argument("--data", type=int, default=50_000, help="rows of the dataset")
-    parser.add_argument("--rounds", type=int, default=30, help="repetitions of each part")
-    parser.add_argument("--json", type=Path, default=Path("bench_offline.json"), help="where the numbers go")
-    args = parser.parse_args()
-    folders = read_peers(args.peers)
-    torch.set_num_threads(args.threads)
-    processors = sorted(os.sched_getaffinity(0))[: args.threads]
-    os.sched_setaffinity(0, processors)
-
-    rows = make_rows(args.data)
+    given = parser.parse_args(argv)
+    folders = read_peers(given.peers)
+    pin(given.threads)
+    rows = make_rows(given.data)
     peers = {PEERS[name][0]: PEERS[name][1](folder, rows) for name, folder in folders.items()}
     equality = check(peers)
-    parts = [part for make in PARTS for part in make(rows, peers, args.rows)]
-    load = os.getloadavg()[0]
-    take_turns(parts, args.rounds)
-    machine = {"cpus": os.cpu_count(), "threads": args.threads, "processors": processors, "arch": platform.machine()}
-    machine["load"] = {"before": load, "after": os.getloadavg()[0]}
-    body = {"torch": torch.__version__, "gymnasium": gymnasium.__version__, "machine": machine, "equality": equality}
-    results = summary(parts)
-    write_file(args.json, (json.dumps({**body, "results": results}, indent=1) + "\n").encode())
-    show(results)
-    missing = [f"{name}=PATH" for name in PEERS if name not in folders]
-    if missing:
-        Console().print(f"measured without {', '.join(missing)}: give their checkouts to compare", highlight=False)
-
-
-if __name__ == "__main__":
-    main()
+    parts = [part for make in PARTS for part in make(rows, peers, given.rows)]
+    take_turns(parts, given.rounds)
+    found = results(parts, OURS)
+    show(found, OURS)
+    tell(given, {"without": [name for name in PEERS if name not in folders], "equality": equality, "results": found})
+    return 0

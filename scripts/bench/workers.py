@@ -1,6 +1,6 @@
-"""Measures what LIBERO's workers cost and bring: two against one, and one against the bare package; prints JSON.
+"""Measures what LIBERO's workers cost and bring: two against one, and one against the bare package.
 
-``python scripts/bench_workers.py --steps 200`` needs ``worldrl setup libero``. Ratios are of one run on one machine: the
+``python scripts/bench.py workers --steps 200`` needs ``worldrl setup libero``. Ratios are of one run on one machine: the
 ways take turns, a block of steps each, so that a busy moment hits them alike. Time by the clock says little where
 other programs share the cores, and two workers need two of them; ``cpu_ms_per_step`` counts processor time of all
 processes that take part, and holds on a busy machine too.
@@ -17,20 +17,21 @@ them, which is what the policy is shown next; the bare program draws as often.
 All play the same stored state with the same actions, and at the end their robots must be in the same place to the bit.
 """
 
-import argparse
+from __future__ import annotations
+
 import json
 import os
-import platform
 import statistics
 import subprocess
-import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bench.turns import options, tell
 from worldrl.rollout.suites.libero import libero_launch
 from worldrl.simulators.pool import SimulatorPool, Start
 from worldrl.simulators.process import Launch
@@ -98,7 +99,7 @@ class Program:
         while line := self.child.stdout.readline():
             if line.startswith('{"bare"'):  # the package prints other things
                 return json.loads(line)["bare"]
-        raise SystemExit("bench_workers: the bare program ended; run it by hand to see why")
+        raise SystemExit("workers: the bare program ended; run it by hand to see why")
 
     def close(self) -> None:
         """End the program."""
@@ -148,7 +149,7 @@ class Workers:
             rows = self.pool.steps(dict.fromkeys(range(self.pool.slots), sent), render=self.drawn)
             if any(len(taken) < len(sent) for taken in rows.values()):
                 raise SystemExit(
-                    "bench_workers: a random action solved the task, which ends a chunk early; take another suite"
+                    "workers: a random action solved the task, which ends a chunk early; take another suite"
                 )
         passed = (time.perf_counter() - began, self.used_s() - used, time.process_time() - own)
         self.state = rows[0][-1]["state"].tolist()
@@ -165,7 +166,7 @@ def measure(ways: dict[str, Any], blocks: int, size: int) -> dict[str, list[floa
             seconds[name].append(way.block(size))
     ends = {name: way.state for name, way in ways.items()}
     if any(state != ends["bare"] for state in ends.values()):
-        raise SystemExit(f"bench_workers: the ways did not do the same; their robots end at {ends}")
+        raise SystemExit(f"workers: the ways did not do the same; their robots end at {ends}")
     return {name: [1000 * statistics.median(part) for part in zip(*v, strict=True)] for name, v in seconds.items()}
 
 
@@ -183,9 +184,9 @@ def report(ms: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(argv: Sequence[str]) -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options("workers", __doc__)
     parser.add_argument("--suite", default="libero_spatial", choices=libero_facts.SUITES)
     parser.add_argument("--steps", type=int, default=200, help="steps of each way in all")
     parser.add_argument("--blocks", type=int, default=10, help="into how many turns they are divided, after one more")
@@ -193,7 +194,7 @@ def main() -> None:
         "--cameras", nargs="*", default=[], choices=libero_facts.CAMERAS, help="drawn behind each message"
     )
     parser.add_argument("--chunk", type=int, default=1, help="actions in one message; divides each turn's steps")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     size = max(1, given.steps // given.blocks)
     if given.chunk < 1 or size % given.chunk:
         parser.error(f"--chunk must divide the {size} steps of a turn (--steps / --blocks)")
@@ -208,11 +209,6 @@ def main() -> None:
         one, two = (Workers(pool, pictures=bool(given.cameras), chunk=given.chunk) for pool in pools)
         ways = {"bare": Bare(programs[:1]), "two_bare": Bare(programs[1:]), "one": one, "two": two}
         found = report(measure(ways, given.blocks, size))
-    machine = {"cpu": platform.processor() or platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()}
     about = {"suite": given.suite, "cameras": given.cameras, "steps": size * given.blocks, "chunk": given.chunk}
-    sys.stdout.write(json.dumps({**about, **found, "machine": machine, "python": platform.python_version()}, indent=2))
-    sys.stdout.write("\n")
-
-
-if __name__ == "__main__":
-    main()
+    tell(given, {**about, **found})
+    return 0

@@ -1,14 +1,20 @@
-"""Unit under test: ``worldrl.evaluation.report.dots``."""
+"""Charts of named places: ``worldrl.evaluation.report.charts`` as the page draws them."""
 
 import re
 
 import pytest
 
 from worldrl.core.errors import ArtefactError
-from worldrl.evaluation.report.dots import dot_chart
-from worldrl.evaluation.report.model import Curve
+from worldrl.evaluation.report.model import Curve, ReportData
+from worldrl.evaluation.report.page import render
 
 ARMS = ("none", "best-of-n")
+
+
+def drawing(curve: Curve) -> str:
+    """The figure, as it stands on the page."""
+    (figure,) = re.findall(r"<figure.*?</figure>", render(ReportData("t", curves=[curve], sections=["curves"])))
+    return figure
 
 
 def chart(bands: bool = True) -> Curve:
@@ -17,7 +23,7 @@ def chart(bands: bool = True) -> Curve:
 
 
 def test_every_place_has_its_name_and_its_dot_at_its_number() -> None:
-    drawn = str(dot_chart(chart(bands=False)))
+    drawn = drawing(chart(bands=False))
     dots = [float(x) for x in re.findall(r'<circle cx="([\d.]+)"', drawn)]
     ticks = dict(zip((0.0, 0.25, 0.5, 0.75, 1.0), re.findall(r'x1="([\d.]+)"[^>]*class="grid"', drawn), strict=True))
     assert dots == pytest.approx([float(ticks[0.25]), float(ticks[0.5])], abs=0.1)
@@ -26,7 +32,7 @@ def test_every_place_has_its_name_and_its_dot_at_its_number() -> None:
 
 
 def test_interval_ends_with_the_axis() -> None:
-    drawn = str(dot_chart(chart()))
+    drawn = drawing(chart())
     grid = [float(x) for x in re.findall(r'x1="([\d.]+)"[^>]*class="grid"', drawn)]
     starts = [float(x) for x in re.findall(r'x1="([\d.]+)"[^>]*class="interval', drawn)]
     assert starts[0] == pytest.approx(grid[0], abs=0.1)
@@ -34,13 +40,13 @@ def test_interval_ends_with_the_axis() -> None:
 
 
 def test_words_name_every_place() -> None:
-    assert "none 25" in str(dot_chart(chart()))
-    assert "best-of-n 50" in str(dot_chart(chart()))
+    assert "none 25" in drawing(chart())
+    assert "best-of-n 50" in drawing(chart())
 
 
 def test_several_series_are_apart_and_have_a_legend() -> None:
     both = Curve("t", "", "y", {"a": [(1.0, 3.0)], "b": [(1.0, 3.0)]}, places=("here",))
-    drawn = str(dot_chart(both))
+    drawn = drawing(both)
     heights = re.findall(r'cy="([\d.]+)"', drawn)
     assert len(set(heights)) == 2
     assert 'class="legend"' in drawn
@@ -52,4 +58,4 @@ def test_point_at_no_place_is_refused() -> None:
 
 
 def test_nothing_finite_says_so() -> None:
-    assert "Not measured" in str(dot_chart(Curve("t", "", "y", {"a": [(1.0, float("nan"))]}, places=ARMS)))
+    assert "Not measured" in drawing(Curve("t", "", "y", {"a": [(1.0, float("nan"))]}, places=ARMS))

@@ -1,6 +1,6 @@
 """Measures imagined frames per second of both dynamics backends beside the machine's matrix-product rate.
 
-``python scripts/bench_rollout.py --threads 1 --json rollout.json``
+python scripts/bench.py rollout --threads 1 --json rollout.json
 
 One call imagines one chunk for every row and decodes what the policy would see. The flow transformer has the cpu preset's
 size, the U-Net DIAMOND's (3 steps); weights are random. Rows take turns, so that a busy neighbour hits all alike; what
@@ -10,29 +10,25 @@ round is the number that travels to other machines. Where diffusers is installed
 loop at the same size.
 """
 
-import argparse
-import json
-import os
-import platform
+from __future__ import annotations
+
 import statistics
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import torch
-from bench_parts import DTYPES, ROBOT, Kernel, count_gflop, kernels_of, random_records, shares, square
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
+from bench.kernels import DTYPES, ROBOT, Kernel, count_gflop, kernels_of, random_records, shares, square
+from bench.turns import BESIDE, Part, options, pin, take_turns, tell
 from worldrl.core.device import autocast
 from worldrl.core.rng import initial_weights, row_streams, stream
-from worldrl.core.storage.atomic import write_file
+from worldrl.evaluation.report.model import Table
+from worldrl.evaluation.report.tables import print_table
 from worldrl.world_models.video.config import DynamicsConfig, DynamicsKind, VideoWorldModelConfig
 from worldrl.world_models.video.model import VideoWorldModel
 
@@ -43,40 +39,21 @@ OWN = 2
 """Largest products or convolutions of a model that its rows are measured by."""
 
 
-@dataclass
-class Row:
-    """One line of the table: something that takes turns with the others.
+@dataclass(kw_only=True)
+class Row(Part):
+    """One line of the table; ``units`` are the frames that one call makes, over all rollouts, none of an anchor.
 
     Attributes:
-        name: what runs.
         dtype: number type.
         batch: rollouts side by side.
-        frames: frames that one call makes, over all rollouts; 0 for an anchor.
         gflop: of one call.
-        call: makes them.
         own: the largest products and convolutions of one call.
-        seconds: CPU seconds of each measured call.
-        wall: wall seconds of each.
     """
 
-    name: str
     dtype: str
-    batch: int
-    frames: int
+    batch: int = 0
     gflop: float
-    call: Callable[[], object]
     own: tuple[Kernel, ...] = ()
-    seconds: list[float] = field(default_factory=list)
-    wall: list[float] = field(default_factory=list)
-
-    def measure(self, least: float) -> None:
-        """Call until ``least`` CPU seconds are over; keep the mean as one repetition."""
-        cpu, wall, calls = time.process_time(), time.perf_counter(), 0
-        while calls == 0 or time.process_time() - cpu < least:
-            self.call()
-            calls += 1
-        self.seconds.append((time.process_time() - cpu) / calls)
-        self.wall.append((time.perf_counter() - wall) / calls)
 
     def rates(self, threads: int) -> list[float]:
         """GFLOP per second on ``threads`` cores, round by round."""
@@ -84,16 +61,16 @@ class Row:
 
     def to_json(self, threads: int, anchors: dict[str, list[float]]) -> dict[str, object]:
         """Frames per second (median, slowest, fastest), GFLOP per frame, and the share of the fastest of ``anchors``."""
-        speeds = sorted(self.frames * threads / s for s in self.seconds)
+        speeds = sorted(self.units * threads / s for s in self.seconds)
         fastest = max(anchors, key=lambda name: statistics.median(anchors[name]))
         return {
-            "name": self.name,
+            "name": self.what,
             "dtype": self.dtype,
             "batch": self.batch,
             "repetitions": len(speeds),
             "frames_per_s": {"median": statistics.median(speeds), "least": speeds[0], "most": speeds[-1]},
-            "frames_per_s_wall": self.frames / statistics.median(self.wall),
-            "gflop_per_frame": self.gflop / self.frames,
+            "frames_per_s_wall": self.units / statistics.median(self.wall),
+            "gflop_per_frame": self.gflop / self.units,
             "anchor": {"name": fastest, "gflops": statistics.median(anchors[fastest])},
             "share_of_anchor": statistics.median(shares(self.rates(threads), list(anchors.values()))),
         }
@@ -104,7 +81,7 @@ def anchor_rows(rows: list[Row]) -> dict[tuple[str, str], Row]:
     kernels = {(str(k), d): k for d in DTYPES for k in map(square, SIDES)}
     kernels |= {(str(kernel), row.dtype): kernel for row in rows for kernel in row.own}
     return {
-        (name, dtype): Row(name, dtype, 0, 0, kernel.gflop, kernel.call(DTYPES[dtype], CPU))
+        (name, dtype): Row(what=name, dtype=dtype, units=0, gflop=kernel.gflop, call=kernel.call(DTYPES[dtype], CPU))
         for (name, dtype), kernel in kernels.items()
     }
 
@@ -151,7 +128,16 @@ def rows_of(name: str, frames: int, batches: list[int], make: Callable[[str, int
     one = make("float32", 1)
     gflop, own = count_gflop(one), kernels_of(one, OWN)
     return [
-        Row(name, d, b, b * frames, b * gflop, make(d, b), tuple(kernel.widened(b) for kernel in own))
+        Row(
+            what=name,
+            dtype=d,
+            batch=b,
+            units=b * frames,
+            unit="frames",
+            gflop=b * gflop,
+            call=make(d, b),
+            own=tuple(kernel.widened(b) for kernel in own),
+        )
         for b in batches
         for d in DTYPES
     ]
@@ -250,66 +236,40 @@ def _cast(work: Callable[[], object], dtype: str) -> Callable[[], object]:
     return call
 
 
-# --- taking turns --------------------------------------------------------------------------------------------------
+# --- the table ------------------------------------------------------------------------------------------------------
 
 
-def take_turns(rows: list[Row], rounds: int, least: float, budget: float) -> None:
-    """Measure the rows in turn; one whose calls are long repeats less often, but at least twice."""
-    for row in rows:
-        row.call()
-    for turn in range(rounds):
-        for row in rows:
-            if turn < 2 or sum(row.seconds) < budget:
-                row.measure(least)
-
-
-def show(results: list[dict[str, Any]]) -> None:
+def show(found: list[dict[str, Any]]) -> None:
     """Print the table."""
-    table = Table(title="imagined frames per second of CPU time, and the share of the fastest anchor's rate (GFLOP/s)")
-    for heading in ("", "type", "batch", "frames/s", "least to most", "n", "GFLOP/frame", "anchor", "share"):
-        table.add_column(heading, justify="left" if heading in ("", "type") else "right")
-    for r in results:
-        speed = r["frames_per_s"]
-        spread = f"{speed['least']:.3g} to {speed['most']:.3g}"
-        table.add_row(
-            r["name"], r["dtype"], str(r["batch"]), f"{speed['median']:.3g}", spread, str(r["repetitions"]),
-            f"{r['gflop_per_frame']:.3g}", f"{r['anchor']['gflops']:.0f}", f"{r['share_of_anchor']:.0%}",
-        )  # fmt: skip
-    Console(width=140).print(table)
+    rows = []
+    for r in found:
+        speed, anchor = r["frames_per_s"], f"{r['anchor']['gflops']:.0f}"
+        spread = (f"{speed['median']:.3g}", f"{speed['least']:.3g} to {speed['most']:.3g}", str(r["repetitions"]))
+        work = (f"{r['gflop_per_frame']:.3g}", anchor, f"{r['share_of_anchor']:.0%}")
+        rows.append((r["name"], r["dtype"], str(r["batch"]), *spread, *work))
+    title = "imagined frames per second of CPU time, and the share of the fastest anchor's rate (GFLOP/s)"
+    headers = ("model", "type", "batch", "frames/s", "least to most", "n", "GFLOP/frame", "anchor", "share")
+    print_table(Table(title, headers, rows), BESIDE)
 
 
-def main() -> None:
-    """Measure everything, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1, help="torch threads, pinned to as many processors")
+def main(argv: Sequence[str]) -> int:
+    """Measure everything, print the table, write the numbers."""
+    parser = options("rollout", __doc__, rounds=5)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 32, 128])
-    parser.add_argument("--rounds", type=int, default=5, help="repetitions of each row")
     parser.add_argument("--least", type=float, default=0.5, help="CPU seconds of one repetition, at least")
     parser.add_argument("--budget", type=float, default=60.0, help="CPU seconds after which a row repeats no more")
-    parser.add_argument("--json", type=Path, default=Path("bench_rollout.json"), help="where the numbers go")
-    args = parser.parse_args()
-    torch.set_num_threads(args.threads)
-    processors = sorted(os.sched_getaffinity(0))[: args.threads]
-    os.sched_setaffinity(0, processors)
-
-    rows = [row for kind in DynamicsKind for row in backend_rows(kind, args.batches)]
+    given = parser.parse_args(argv)
+    pin(given.threads)
+    rows = [row for kind in DynamicsKind for row in backend_rows(kind, given.batches)]
     diffusers = version("diffusers") if find_spec("diffusers") else None
-    rows += peer_rows(args.batches) if diffusers else []
-    anchors, load = anchor_rows(rows), os.getloadavg()[0]
-    take_turns([*anchors.values(), *rows], args.rounds, args.least, args.budget)
-
-    results = [row.to_json(args.threads, anchors_of(row, anchors, args.threads)) for row in rows]
-    machine = {"cpus": os.cpu_count(), "threads": args.threads, "processors": processors, "arch": platform.machine()}
-    machine["load"] = {"before": load, "after": os.getloadavg()[0]}
-    body: dict[str, Any] = {"torch": torch.__version__, "diffusers": diffusers, "machine": machine}
-    body["anchor_gflops"] = {
-        f"{name}, {dtype}": statistics.median(row.rates(args.threads)) for (name, dtype), row in anchors.items()
-    }
-    write_file(args.json, (json.dumps({**body, "results": results}, indent=1) + "\n").encode())
-    show(results)
-    if diffusers is None:
-        Console().print("diffusers is not installed: its rows were left out (pip install 'worldrl[diffusers]')")
-
-
-if __name__ == "__main__":
-    main()
+    rows += peer_rows(given.batches) if diffusers else []
+    anchors = anchor_rows(rows)
+    take_turns([*anchors.values(), *rows], given.rounds, least=given.least, budget=given.budget)
+    found = [row.to_json(given.threads, anchors_of(row, anchors, given.threads)) for row in rows]
+    rates = {f"{name}, {dtype}": statistics.median(row.rates(given.threads)) for (name, dtype), row in anchors.items()}
+    show(found)
+    tell(
+        given,
+        {"diffusers": diffusers or "not installed: its rows were left out", "anchor_gflops": rates, "results": found},
+    )
+    return 0

@@ -1,7 +1,7 @@
 """Measures RAVL's update beside edge-of-reach's own, after both were shown to compute the same.
 
-``python scripts/bench_offline_agents.py PATH_OF_EDGE_OF_REACH --threads 1 --json bench_offline_agents.json``
-``python scripts/bench_offline_agents.py --updates compiled graphed --device cuda``
+python scripts/bench.py agents PATH_OF_EDGE_OF_REACH --json agents.json
+python scripts/bench.py agents --updates compiled graphed --device cuda
 
 The peer is a checkout of its repository, given on the command line and never fetched; without it only our own update is
 measured, and the output says so. From equal weights and equal noise the losses of actor, critics and diversity, and the
@@ -9,34 +9,28 @@ gradient of every critic weight, must agree to 1e-4 before anything is timed. Bo
 threads, so that a busy neighbour hits both alike; what counts is the CPU time of the process, least of the repetitions. On a GPU, where
 the peer is not run, it is the time by the clock until the device has finished.
 
-``--updates`` adds our own update compiled or recorded (``training.updates``), from equal weights, with its factor over eager:
-what the eager update takes over what it takes, of the same run. Compiling happens before anything is timed.
+``--updates`` adds our own update compiled or recorded (``training.updates``), from equal weights, with what each
+takes over what the eager one takes, of the same run. Compiling happens before anything is timed.
 
 Hopper's sizes (11 observations, 3 actions), batches of 256 rows, 3 x 256, N critics.
 """
 
-import argparse
+from __future__ import annotations
+
 import importlib
-import json
-import math
-import os
-import platform
-import statistics
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import torch
-from rich.console import Console
-from rich.table import Table
 
+from bench.turns import Part, options, pin, results, show, take_turns, tell
 from worldrl.core.device import resolve_device
 from worldrl.core.rng import initial_weights, stream
-from worldrl.core.storage.atomic import write_file
 from worldrl.core.transitions import Transitions
 from worldrl.methods.offline.agent import Facts
 from worldrl.methods.offline.ravl import Ravl, RavlConfig
@@ -47,31 +41,6 @@ S, A, BATCH, WIDTH = 11, 3, 256, 256
 OURS, PEER = "worldrl", "edge-of-reach"
 TOLERANCE = 1e-4
 """Largest relative difference of losses and gradients from equal weights (float32)."""
-
-
-@dataclass
-class Part:
-    """One code base's update.
-
-    Attributes:
-        what: the task.
-        who: the code base, or our kind of update.
-        call: updates once.
-        clock: tells seconds.
-        seconds: CPU seconds of each call.
-    """
-
-    what: str
-    who: str
-    call: Callable[[], object]
-    clock: Callable[[], float] = time.process_time
-    seconds: list[float] = field(default_factory=list)
-
-    def measure(self) -> None:
-        """Update once."""
-        began = self.clock()
-        self.call()
-        self.seconds.append(self.clock() - began)
 
 
 def device_clock() -> float:
@@ -179,7 +148,13 @@ def our_part(what: str, kind: str, critics: int, diversity: float, device: torch
     update = updates_of(agent, kind)
     clock = device_clock if device.type == "cuda" else time.process_time
     who = OURS if kind == EAGER else kind
-    return Part(what, who, lambda: update(batch, generator=stream(0, "bench", next(steps))), clock)
+    return Part(
+        what=what,
+        who=who,
+        call=lambda: update(batch, generator=stream(0, "bench", next(steps))),
+        unit="updates",
+        clock=clock,
+    )
 
 
 def parts(
@@ -193,89 +168,32 @@ def parts(
         return made, {}
     found = differences(our_agent(critics, diversity), peer_agent(folder, our_agent(critics, diversity)), batch)
     peer, rows = peer_agent(folder, our_agent(critics, diversity)), peer_batch(batch)
-    return [*made, Part(what, PEER, lambda: peer.update(rows))], found
+    return [*made, Part(what=what, who=PEER, call=lambda: peer.update(rows), unit="updates")], found
 
 
-def measure(made: list[Part], runs: int) -> None:
-    """Warm up, which compiles and records, then let the parts take turns."""
-    for _ in range(WARM_UP + 1):
-        for part in made:
-            part.call()
-    for _ in range(runs):
-        for part in made:
-            part.measure()
-
-
-def main() -> None:
+def main(argv: Sequence[str]) -> int:
     """Check, measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options("agents", __doc__, rounds=30)
     parser.add_argument("edge_of_reach", nargs="?", type=Path, help="checkout of anyasims/edge-of-reach")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--runs", type=int, default=30)
     parser.add_argument("--critics", type=int, nargs="*", default=[10])
     parser.add_argument("--diversity", type=float, nargs="*", default=[1.0, 0.0])
     parser.add_argument("--updates", nargs="*", default=[], choices=[COMPILED, GRAPHED], help="kinds beside eager")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--json", type=Path, help="where the numbers go")
-    parser.add_argument("--note", default="", help="a remark kept with the numbers, such as: shared machine")
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
+    given = parser.parse_args(argv)
+    pin(given.threads)
     device = resolve_device(given.device)
     if given.edge_of_reach is not None and device.type != "cpu":
-        raise SystemExit("edge_of_reach: the peer is measured on the CPU alone; leave it out, or give --device cpu")
-    entries = []
-    for critics in given.critics:
-        for diversity in given.diversity:
-            made, found = parts(given.edge_of_reach, critics, diversity, given.updates, device)
-            wrong = {name: value for name, value in found.items() if not value <= TOLERANCE}
-            if wrong:
-                raise SystemExit(f"not the same mathematics, nothing is timed: {wrong}")
-            measure(made, given.runs)
-            entries.append(entry(made, found))
-    if given.edge_of_reach is None:
-        print("edge_of_reach was not given: only our own update was measured")
-    show(entries)
-    if given.json is not None:
-        about = {
-            "device": str(device),
-            "threads": given.threads,
-            "runs": given.runs,
-            "note": given.note,
-            "torch": torch.__version__,
-        }
-        about |= {
-            "machine": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "load": os.getloadavg(),
-        }
-        write_file(given.json, json.dumps({**about, "updates": entries}, indent=1).encode())
-
-
-def entry(made: list[Part], found: dict[str, float]) -> dict[str, Any]:
-    """The numbers of one setting: least and median milliseconds of each, the factor of the least, and those over eager."""
-    least = {part.who: 1000 * min(part.seconds) for part in made}
-    median = {part.who: 1000 * statistics.median(part.seconds) for part in made}
-    factor = least[PEER] / least[OURS] if PEER in least else math.nan
-    over = {kind: least[OURS] / least[kind] for kind in (COMPILED, GRAPHED) if kind in least}
-    told = {"least_ms": least, "median_ms": median, "factor": factor, "over_eager": over, "differences": found}
-    return {"what": made[0].what, **told}
-
-
-def show(entries: list[dict[str, Any]]) -> None:
-    """Print the table."""
-    table = Table(title="Milliseconds per update, least (median)")
-    for heading in ("update", OURS, PEER, "factor of the least", "largest difference", "factor over eager"):
-        table.add_column(heading)
-    for row in entries:
-        cells = [
-            f"{row['least_ms'][who]:.1f} ({row['median_ms'][who]:.1f})" if who in row["least_ms"] else "not given"
-            for who in (OURS, PEER)
-        ]
-        worst = f"{max(row['differences'].values()):.1e}" if row["differences"] else ""
-        over = ", ".join(f"{kind} {factor:.2f}" for kind, factor in row["over_eager"].items())
-        table.add_row(row["what"], *cells, f"{row['factor']:.2f}", worst, over)
-    Console().print(table)
-
-
-if __name__ == "__main__":
-    main()
+        parser.error("edge_of_reach: the peer is measured on the CPU alone; leave it out, or give --device cpu")
+    found, apart = [], {}
+    for critics, diversity in product(given.critics, given.diversity):
+        made, off = parts(given.edge_of_reach, critics, diversity, given.updates, device)
+        wrong = {name: value for name, value in off.items() if not value <= TOLERANCE}
+        if wrong:
+            raise SystemExit(f"not the same mathematics, nothing is timed: {wrong}")
+        take_turns(made, given.rounds, warm_up=WARM_UP + 1)  # which compiles and records
+        found += results(made, OURS)
+        apart[made[0].what] = off
+    show(found, OURS)
+    peer = "edge-of-reach" if given.edge_of_reach else "not given"
+    tell(given, {"device": str(device), "peer": peer, "differences": apart, "results": found})
+    return 0

@@ -1,0 +1,43 @@
+"""Benchmarks of speed and memory: ``python scripts/bench.py NAME [options]``; ``NAME --help`` lists the options.
+
+What takes turns in one process, with pinned threads, is hit alike by a busy neighbour; what counts is the CPU time of the
+process. Ratios are of the same run on the same machine, with their 95 % interval over rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from worldrl.core.errors import WorldrlError
+
+NAMES = {
+    "envs": "control steps and resets per second of the environments",
+    "rollout": "imagined frames per second of both dynamics backends",
+    "gpu": "frames per second and peak memory of world models on a GPU, over batches until memory ends",
+    "offline": "rollouts and training of the state ensemble beside published code",
+    "agents": "RAVL's update beside edge-of-reach's, and compiled or recorded",
+    "workers": "what LIBERO's workers cost and bring",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one benchmark; return its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    names = "\n".join(f"  {name:9}{told}" for name, told in NAMES.items())
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog=f"NAME:\n{names}", formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", choices=NAMES, metavar="NAME")
+    name = parser.parse_args(words[:1]).name
+    try:
+        return import_module(f"bench.{name}").main(words[1:])
+    except WorldrlError as error:
+        print(f"bench.py {name}: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

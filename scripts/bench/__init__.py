@@ -1,0 +1,1 @@
+"""One module per benchmark of ``bench.py``, and what they share: ``turns``, ``kernels``."""
