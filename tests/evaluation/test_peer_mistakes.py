@@ -82,7 +82,7 @@ def test_another_mujoco_is_refused_before_any_episode(monkeypatch):
         libero_package.require_packages(libero_facts.VERSION)
     monkeypatch.setattr(libero_package, "version", installed.__getitem__)
     assert libero_package.require_packages(libero_facts.VERSION) == installed
-    lock = (Path(libero_package.__file__).parent / "locks" / "libero.txt").read_text()
+    lock = (Path(libero_package.__file__).parents[1] / "locks" / "libero.txt").read_text()
     assert all(f"{name}=={version}\n" in lock for name, version in installed.items())
 
 
@@ -103,28 +103,28 @@ def test_results_of_other_packages_or_assets_refuse_to_be_compared(changed, fiel
 
 def test_pictures_are_turned_and_states_put_together_in_one_place():
     """Turned twice, a picture is upside down again: 0 of 5 instead of 5 of 5."""
-    workers = ROOT / "worldrl" / "workers"
-    turning = [p.name for p in workers.glob("libero*.py") if "::-1" in p.read_text()]
-    assert turning == ["libero_observation.py"]
-    reading = [p.name for p in workers.glob("libero*.py") if "robot0_gripper_qpos" in p.read_text()]
-    assert reading == ["libero_observation.py"]
+    workers = ROOT / "worldrl" / "workers" / "libero"
+    turning = [p.name for p in workers.glob("*.py") if "::-1" in p.read_text()]
+    assert turning == ["observation.py"]
+    reading = [p.name for p in workers.glob("*.py") if "robot0_gripper_qpos" in p.read_text()]
+    assert reading == ["observation.py"]
 
 
 TURNS = re.compile(r"\b(flip|fliplr|flipud|rot90|hflip|vflip|rotate)\(|::-1|\b(FLIP|ROTATE)_")
 TURNING = {
-    "workers/libero_observation.py": 1,  # LIBERO's pictures: the one place
-    "data/foreign_pictures.py": 4,  # datasets of others say how theirs stand; a size given to OpenCV
-    "evaluation/conventions.py": 6,  # what demonstrations are tried under, and the lines that are told
+    "workers/libero/observation.py": 1,  # LIBERO's pictures: the one place
+    "data/lerobot/external/images.py": 4,  # datasets of others say how theirs stand; a size given to OpenCV
+    "evaluation/conventions/conventions.py": 6,  # what demonstrations are tried under, and the lines that are told
     "rewards/execution_critic.py": 1,  # two halves of the plans
-    "rewards/acceptance.py": 1,  # clips in the order of time, reversed
-    "rollout/reset_store.py": 1,  # steps of time
-    "rollout/true_runs.py": 1,  # steps of time
-    "rollout/batched_arm.py": 1,  # bodies of a chain
-    "jobs/world_model_report.py": 1,  # an order of rows
-    "jobs/reproductions/plane.py": 1,  # two coordinates
-    "algorithms/alignment/branch_grpo.py": 2,  # levels of a tree
-    "algorithms/offline/critic_gradient.py": 1,  # levels of noise
-    "algorithms/offline/lru.py": 1,  # steps of time
+    "rewards/motion/acceptance.py": 1,  # clips in the order of time, reversed
+    "rollout/imagined/reset_store.py": 1,  # steps of time
+    "rollout/real/execution.py": 1,  # steps of time
+    "rollout/suites/batched_arm.py": 1,  # bodies of a chain
+    "jobs/world_model/report.py": 1,  # an order of rows
+    "reproductions/edge_of_reach/plane.py": 1,  # two coordinates
+    "methods/alignment/branch_grpo.py": 2,  # levels of a tree
+    "methods/offline/critic_gradient.py": 1,  # levels of noise
+    "methods/offline/neubay/lru.py": 1,  # steps of time
 }
 """File of worldrl → lines that reverse an axis."""
 

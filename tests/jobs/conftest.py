@@ -9,7 +9,7 @@ import pytest
 
 import worldrl.jobs.benchmark.check_protocol as check_protocol
 import worldrl.jobs.data.collect_suite as collect_suite
-import worldrl.jobs.vla.training_suite as training_suite
+import worldrl.rollout.suites.libero as libero
 import worldrl.rollout.suites.registry as suites
 from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.data.lerobot.writer import LeRobotWriter
@@ -80,7 +80,7 @@ def fake_libero(monkeypatch):
         )
         monkeypatch.setattr(suites, "libero_launch", lambda suite, **settings: launch)
 
-    for job in (training_suite, check_protocol, collect_suite):
+    for job in (libero, check_protocol, collect_suite):
         monkeypatch.setattr(job, "libero_tasks", lambda suite: ["reach_right", "reach_up"])
     record = type("E", (), {"record": {"assets_note": "toy"}})
     monkeypatch.setattr(suites, "find_environment", lambda name: record)

@@ -179,6 +179,7 @@ def test_stages_of_an_earlier_version_are_refused_before_others_are_computed(
     )
     kept = json.loads((stage.folder / "stage.json").read_text())
     kept["summary"]["climb"]["terms"] = {"moving_executability": [0.0]}
+    kept.pop("digest")  # as earlier versions wrote it
     (stage.folder / "stage.json").write_text(json.dumps(kept))
     with pytest.raises(ComputingError):
         reproduce.main(settings)

@@ -14,10 +14,11 @@ from worldrl.core.storage.log import read_metrics
 from worldrl.jobs.vla import checks
 from worldrl.jobs.vla.settings import CollectionSettings, Evaluation
 from worldrl.jobs.vla.train_vla import TrainVlaSettings, main
+from worldrl.methods.rl import filtered_cloning
+from worldrl.methods.rl.starts import balanced
 from worldrl.policies.token.policy import TokenPolicy
 from worldrl.recipes.world_model.unseen_episodes import open_unseen
 from worldrl.rewards.motion.inverse_dynamics import InverseDynamics
-from worldrl.rollout.imagined.reset_store import ResetStore
 from worldrl.settings import compose
 from worldrl.world_models.video.model import VideoWorldModel
 from worldrl_envs.bimanual.control import NAMES
@@ -110,16 +111,14 @@ def test_measured_hallucination_sets_the_share_of_rollouts_from_keyframes(monkey
             "precision": wilson(confirmed_by_execution[kind], 10)
         }
 
-    def sample(store, count, p_keyframe, *, generator):
-        records = true_sample(store, count, p_keyframe, generator=generator)
-        if p_keyframe:
-            drawn.extend((p_keyframe, record.step > 0) for record in records)
-        return records
+    def sample(records, count, generator):
+        starts = balanced(records, count, generator)
+        drawn.extend((records.p_keyframe, records.keyframe[number]) for number in starts.tolist())
+        return starts
 
-    true_sample = ResetStore.sample
     monkeypatch.setattr(checks, "keyframe_rollouts", keyframe_rollouts)
     monkeypatch.setattr(checks, "imagined_outcome", outcome)
-    monkeypatch.setattr(ResetStore, "sample", sample)
+    monkeypatch.setattr(filtered_cloning, "balanced", sample)
     # h₀ / (h₀ + h₁) of h₀ = 0.9 and h₁ = 0.1, then of the contrary.
     for initial, keyframe, expected in ((1, 9, 0.9), (9, 1, 0.1)):
         confirmed_by_execution |= {"initial": initial, "keyframe": keyframe}

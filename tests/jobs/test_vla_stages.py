@@ -18,8 +18,8 @@ from worldrl.data.lerobot.dataset import EpisodeDataset
 from worldrl.jobs.data import collect, restyle
 from worldrl.jobs.data.collect import CollectSettings
 from worldrl.jobs.data.restyle import RestyleSettings
+from worldrl.jobs.vla import near_goal, train_vla
 from worldrl.jobs.vla import stages as vla_stages
-from worldrl.jobs.vla import train_vla
 from worldrl.jobs.vla import training_suite as training_suite
 from worldrl.jobs.vla.checks import confirmed_line
 from worldrl.jobs.vla.loop import Loop, check_policy_fits, collection_split
@@ -290,7 +290,7 @@ def test_the_world_model_learns_from_near_failures_more_often_and_says_which(
         asked.append((collection.near_goal_share, episodes))
         return NearGoal([episodes[0]] * 2, {"PickRedCube": {"near": 1}})
 
-    monkeypatch.setattr(vla_stages, "near_failures", near)
+    monkeypatch.setattr(near_goal, "near_failures", near)
     seen, folder, held_out = learn(
         monkeypatch, tmp_path / "run", recorded, make_world_model(), collection=CollectionSettings(near_goal_share=0.5)
     )

@@ -27,7 +27,7 @@ from worldrl.core.errors import SettingError, require_at_least_one
 from worldrl.core.interfaces import TrainablePolicy
 from worldrl.core.storage.log import MetricLog
 from worldrl.core.types import Likelihood
-from worldrl.methods.rl.advantages import as_given, group_std
+from worldrl.methods.rl.advantages import as_given, group_advantage, group_std
 from worldrl.methods.rl.control import Unchecked
 from worldrl.methods.rl.filtering import RolloutFilter
 from worldrl.methods.rl.imagination import PolicyChunks, PolicyImagination
@@ -35,10 +35,10 @@ from worldrl.methods.rl.interfaces import Evaluated
 from worldrl.methods.rl.loop import Learner, train
 from worldrl.methods.rl.losses import clipped
 from worldrl.methods.rl.method import Method, PartNames, Parts, fitted
-from worldrl.methods.rl.mixes import only_term, summed_advantages
 from worldrl.methods.rl.selection import informative
 from worldrl.methods.rl.starts import balanced, uniform
 from worldrl.policies.exploration import Exploration
+from worldrl.rewards.mixing import mean_of_terms
 from worldrl.rollout.imagined.env import WorldModelVecEnv
 
 
@@ -150,6 +150,12 @@ class TokenLogProb:
         return Evaluated(own.logp, logp, advantage, weight, asked)
 
 
+def summed_advantages(terms: Tensor, group: Tensor, *, weights: Sequence[float]) -> Tensor:
+    """Add the z-scores of terms ``[B, K]``, each in its group: advantages already, Σ_k w_k A_k."""
+    first, *others = (w * group_advantage(term, group) for w, term in zip(weights, terms.unbind(dim=1), strict=True))
+    return sum(others, first)
+
+
 def grpo(
     source: PolicyImagination,
     policy: TrainablePolicy,
@@ -173,7 +179,7 @@ def grpo(
         source=source,
         prompts=config.groups,
         rows=config.groups * config.group_size,
-        mix=partial(summed_advantages, weights=[1.0, term]) if term else only_term,
+        mix=partial(summed_advantages, weights=[1.0, term]) if term else mean_of_terms,
         advantage=parts.advantage or (as_given if term else group_std),
         selection=fitted(parts.selection or informative, **options),
         starts=parts.starts or balanced,

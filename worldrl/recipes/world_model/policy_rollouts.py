@@ -245,7 +245,7 @@ def _normalised_error(
         starts = _starts(model, policy_rollouts, count, seed)
         found = rollout_motion_error(model, idm, starts, torch.from_numpy(policy_rollouts.action), seed=seed)
         data = io.BytesIO()
-        np.savez_compressed(data, normalised_error=found)
+        np.savez_compressed(data, surprise=found)
         write_file(file, data.getvalue())
     with np.load(file, allow_pickle=False) as data:
         return data["surprise"]
